@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench.c - runs the same again and again and measures: how long a run takes, how much of it is
-// communication.
+// bench.c - measures a model or partition: runs it repeatedly and reports the time of a run and the
+// share of communication.
 //
-// Ranks that are processes must agree how often to run: rank 0 looks at its clock and tells the
-// others how many runs come next, a few at a time, so that telling is rare. A run's time is what
-// rank 0, or the thread that asked, sees from its start to its results. With several runs under
-// way, telling makes all ranks meet, so it is rarer still.
+// Ranks that are processes must make the same number of runs. Rank 0 checks its clock and
+// broadcasts how many runs follow, several at a time, so that broadcasts are rare. The time of a
+// run is measured by rank 0, or by the calling thread, from its start to its results. With
+// overlapping runs a broadcast synchronizes all ranks, so it is even rarer.
 #include "runtime/spawn.h"
 
 #include <stdlib.h>
 #include <sys/stat.h>
 
 #define WARM_RUNS  3
-#define WARM_SHARE 0.1 // of the time, at most WARM_S
+#define WARM_SHARE 0.1 // share of the measuring time, at most WARM_S
 #define WARM_S     2.0
-#define BATCH_S    0.02 // runs between two looks at the clock take about that long
-#define FLIGHT_S   1.0  // the same where runs overlap and ranks are processes
+#define BATCH_S    0.02 // duration of the runs between two checks of the clock
+#define FLIGHT_S   1.0 // the same if runs overlap and ranks are processes
 #define MAX_BATCH  1024
 #define MAX_RUNS   (100u << 20)
 
@@ -24,21 +24,21 @@ struct bench {
     tsr_job *job;
     const tsr_tensors *inputs;
     double seconds;
-    int in_flight;             // runs under way at a time
-    double started[RUN_SLOTS]; // when those under way began
-    uint64_t asked, taken;     // runs
-    double wall_s;             // from the first start to the last result
+    int in_flight; // number of concurrent runs
+    double started[RUN_SLOTS]; // start times of pending runs
+    uint64_t asked, taken; // runs
+    double wall_s; // from the first start to the last result
     double *times;
     size_t n, cap;
-    uint64_t told; // messages of rank 0 so far
+    uint64_t broadcasts; // number of broadcasts by rank 0
     struct memory_mark before;
-    const char *folder; // of the model
+    const char *folder; // folder of the model
 };
-// What each rank tells of itself.
-// As all_to_all moves it: plain bytes between processes of one build.
-struct told {
+// What each rank reports about itself. Sent with all_to_all as plain bytes between processes of the
+// same build.
+struct rank_report {
     double comm_s;
-    int64_t memory; // 0: it shares a process
+    int64_t memory; // 0: it shares a process with other ranks
 };
 
 static struct comm_call call_of(const struct bench *bench, const int64_t *group, int n, int64_t id,
@@ -46,7 +46,7 @@ static struct comm_call call_of(const struct bench *bench, const int64_t *group,
 {
     return (struct comm_call){.plan = tsr__job_plan(bench->job),
                               .id = id,
-                              .run = bench->told,
+                              .run = bench->broadcasts,
                               .kind = kind,
                               .type = TSR_UINT8,
                               .group = group,
@@ -78,7 +78,7 @@ static int64_t *all_ranks(tsr_session *session, struct arena *arena, int n)
 }
 
 // Broadcasts rank 0's number to all ranks. Threads and unsharded models keep the caller's number.
-static tsr_status agree(struct bench *bench, int64_t *number)
+static tsr_status broadcast_number(struct bench *bench, int64_t *number)
 {
     struct endpoint *endpoint = tsr__job_place(bench->job);
     struct comm_trouble why;
@@ -90,7 +90,7 @@ static tsr_status agree(struct bench *bench, int64_t *number)
         return TSR_NOMEM;
     struct comm_call call = call_of(bench, group, endpoint->size, -1, COMM_BROADCAST);
     bool timed = endpoint->timed;
-    bench->told++;
+    bench->broadcasts++;
     endpoint->timed = false; // this is not part of a run
     tsr_status st = tsr__comm_broadcast(endpoint, &call, 0, number, sizeof *number, &why);
     endpoint->timed = timed;
@@ -115,8 +115,7 @@ static bool keep_time(struct bench *bench, double t)
     return true;
 }
 
-// Slots of start times are free for the reason that run slots are: never more than RUN_SLOTS runs
-// are under way.
+// The slots are free for the same reason as run slots: at most RUN_SLOTS runs are pending.
 static tsr_status start_run(struct bench *bench)
 {
     bench->started[bench->asked++ % RUN_SLOTS] = tsr__now_s();
@@ -134,8 +133,8 @@ static tsr_status take_run(struct bench *bench)
     return TSR_NOMEM;
 }
 
-// Takes results until that many runs are pending.
-static tsr_status take_down_to(struct bench *bench, uint64_t left)
+// Collects results until `left` runs are pending.
+static tsr_status collect_down_to(struct bench *bench, uint64_t left)
 {
     while (bench->asked - bench->taken > left) {
         tsr_status st = take_run(bench);
@@ -148,16 +147,17 @@ static tsr_status take_down_to(struct bench *bench, uint64_t left)
 static tsr_status some_runs(struct bench *bench, int64_t runs)
 {
     for (int64_t i = 0; i < runs; i++) {
-        tsr_status st = take_down_to(bench, (uint64_t)bench->in_flight - 1);
+        tsr_status st = collect_down_to(bench, (uint64_t)bench->in_flight - 1);
         if (st != TSR_OK)
             return st;
         st = start_run(bench);
         if (st != TSR_OK)
             return st;
     }
-    bool meets = tsr__job_place(bench->job) != NULL; // before rank 0 tells how many come next
+    // before rank 0 broadcasts the next number of runs
+    bool meets = tsr__job_place(bench->job) != NULL;
     if (bench->in_flight == 1 || meets)
-        return take_down_to(bench, 0);
+        return collect_down_to(bench, 0);
     return TSR_OK;
 }
 
@@ -171,9 +171,9 @@ static double batch_seconds(const struct bench *bench, double seconds)
     return batch_s < seconds / 4 ? batch_s : seconds / 4;
 }
 
-// Runs for that long, and at least so often; ends with no run under way. Rank 0 says how many runs
-// come next, so that all ranks make equally many; saying it costs time, so that the number doubles
-// while a batch is over too soon (1, 2, 4, ...).
+// Runs for `seconds`, and at least `at_least` times; no run is pending at the end. Rank 0 sets the
+// number of runs of each batch, so that all ranks make the same number. The number doubles while a
+// batch ends too soon (1, 2, 4, ...), because each broadcast costs time.
 static tsr_status run_for(struct bench *bench, double seconds, int64_t at_least)
 {
     double began = tsr__now_s(), last = began, batch_s = batch_seconds(bench, seconds);
@@ -187,7 +187,7 @@ static tsr_status run_for(struct bench *bench, double seconds, int64_t at_least)
         last = now;
         bool more = runs < at_least || (now - began < seconds && bench->n < MAX_RUNS);
         int64_t next = more ? batch : 0;
-        tsr_status st = agree(bench, &next);
+        tsr_status st = broadcast_number(bench, &next);
         if (st != TSR_OK)
             return st;
         if (next <= 0)
@@ -197,7 +197,7 @@ static tsr_status run_for(struct bench *bench, double seconds, int64_t at_least)
             return st;
         runs += next;
     }
-    tsr_status st = take_down_to(bench, 0);
+    tsr_status st = collect_down_to(bench, 0);
     bench->wall_s = tsr__now_s() - began;
     return st;
 }
@@ -228,9 +228,10 @@ static void time_communication(const tsr_job *job)
     }
 }
 
-// Of threads of this process: the memory is all of theirs together, but each has its own of its
-// GPU.
-static void tell_here(const struct bench *bench, struct told *all, int ranks, int64_t memory)
+// For ranks that are threads of this process: the memory of the process is that of all ranks
+// together; GPU memory is known per rank.
+static void report_here(const struct bench *bench, struct rank_report *all, int ranks,
+                        int64_t memory)
 {
     for (int i = 0; i < ranks; i++) {
         const struct endpoint *endpoint = tsr__job_endpoint(bench->job, i);
@@ -241,18 +242,18 @@ static void tell_here(const struct bench *bench, struct told *all, int ranks, in
     }
 }
 
-// What every rank tells, on all ranks.
-static tsr_status gather(struct bench *bench, struct told *all, int ranks)
+// Collects the reports of all ranks, on all ranks.
+static tsr_status gather(struct bench *bench, struct rank_report *all, int ranks)
 {
     struct endpoint *place = tsr__job_place(bench->job);
     int64_t memory = tsr__memory_since(&bench->before, bench->folder, place);
     if (!place) {
-        tell_here(bench, all, ranks, memory);
+        report_here(bench, all, ranks, memory);
         return TSR_OK;
     }
     struct arena arena;
     struct comm_trouble why;
-    struct told mine = {place->comm_s, tsr__job_gpu_memory(bench->job, 0)};
+    struct rank_report mine = {place->comm_s, tsr__job_gpu_memory(bench->job, 0)};
     if (mine.memory == 0)
         mine.memory = memory;
     int64_t *group = all_ranks(bench->session, &arena, ranks);
@@ -274,8 +275,8 @@ free_arena:
     return st;
 }
 
-// Times of runs, in order of size: the least, the middle one, ... the longest.
-static void sum_up_times(struct bench *bench, tsr_bench_result *result)
+// Sorts the times of the runs and takes the percentiles.
+static void summarize_times(struct bench *bench, tsr_bench_result *result)
 {
     static const double shares[] = {0, 0.5, 0.9, 0.95, 0.99, 1};
     double *const at[] = {&result->min_s, &result->p50_s, &result->p90_s,
@@ -295,22 +296,22 @@ static void sum_up_times(struct bench *bench, tsr_bench_result *result)
         *at[i] = percentile(bench, shares[i]);
 }
 
-// All ranks call it: the gathering is an exchange.
-static tsr_status sum_up(struct bench *bench, tsr_bench_result *result)
+// Called by all ranks, because it contains a collective.
+static tsr_status summarize(struct bench *bench, tsr_bench_result *result)
 {
     struct arena *kept = &bench->session->results[RESULT_RUN];
     tsr__arena_free(kept);
     result->ranks = tsr_job_ranks(bench->job, NULL);
     double *share = ARENA_ARRAY(kept, double, (size_t)result->ranks);
     int64_t *memory = ARENA_ARRAY(kept, int64_t, (size_t)result->ranks);
-    struct told *told = ARENA_ARRAY(kept, struct told, (size_t)result->ranks);
-    if (!share || !memory || !told)
+    struct rank_report *reports = ARENA_ARRAY(kept, struct rank_report, (size_t)result->ranks);
+    if (!share || !memory || !reports)
         return TSR_NOMEM;
-    sum_up_times(bench, result);
-    tsr_status st = gather(bench, told, result->ranks);
+    summarize_times(bench, result);
+    tsr_status st = gather(bench, reports, result->ranks);
     for (int i = 0; i < result->ranks; i++) {
-        share[i] = result->seconds > 0 ? told[i].comm_s / result->seconds : 0;
-        memory[i] = told[i].memory;
+        share[i] = result->seconds > 0 ? reports[i].comm_s / result->seconds : 0;
+        memory[i] = reports[i].memory;
     }
     result->communication = share;
     result->memory = memory;
@@ -344,8 +345,8 @@ static tsr_status open_job(struct bench *bench, const char *path, const tsr_run_
     return tsr_job_open_model(bench->session, path, options, &bench->job);
 }
 
-// Loading and warming up are timed apart: the first runs allocate and fill caches, and none of
-// them counts in the result.
+// Loading and warming up are timed separately: the first runs allocate memory and fill caches, and
+// do not count.
 static tsr_status run_job(struct bench *bench, const tsr_run_options *options,
                           tsr_bench_result *result)
 {
@@ -359,7 +360,7 @@ static tsr_status run_job(struct bench *bench, const tsr_run_options *options,
     st = run_for(bench, bench->seconds, 1);
     if (st != TSR_OK)
         return st;
-    st = sum_up(bench, result);
+    st = summarize(bench, result);
     if (st != TSR_OK || !options->trace)
         return st;
     return tsr_job_trace(bench->job);
@@ -378,7 +379,7 @@ static tsr_status bench_here(tsr_session *session, const char *path, const tsr_r
     tsr_status st = open_job(&bench, path, options);
     result->load_s = tsr__now_s() - began;
     if (st == TSR_OK) {
-        // The inputs were here before, and the rank needs them as it needs what came since.
+        // The inputs were in memory before, but the rank needs them as well.
         bench.before.own -= tsr__job_input_bytes(bench.job, inputs);
         st = run_job(&bench, options, result);
     }
@@ -403,7 +404,7 @@ static tsr_status bench_work(struct spawn *spawn, tsr_session *session, int rank
     struct bench_work *work = spawn->data;
     tsr_run_options options = *spawn->options;
     tsr_bench_result result = {.size = sizeof result};
-    options.check_files = false; // done before
+    options.check_files = false; // already checked by the parent
     tsr_status st = bench_here(session, work->path, &options, work->inputs, work->seconds, &result);
     if (st != TSR_OK || rank != 0)
         return st;
@@ -414,17 +415,17 @@ static tsr_status bench_work(struct spawn *spawn, tsr_session *session, int rank
     return TSR_OK;
 }
 
-// Only rank 0's message has the result; it carries all ranks' shares and memory with it. Ranks
-// that are processes have their memory each: process_memory is 0.
+// Only the message of rank 0 has the result, including the shares and memory of all ranks.
+// process_memory is 0, because each rank has its own process.
 static tsr_status bench_take(struct spawn *spawn, tsr_session *session, int rank,
                              struct message *in)
 {
     struct bench_work *work = spawn->data;
     if (rank != 0)
         return TSR_OK;
-    const void *whole = tsr__message_get(in, sizeof *work->result);
-    if (whole)
-        memcpy(work->result, whole, sizeof *work->result);
+    const void *bytes = tsr__message_get(in, sizeof *work->result);
+    if (bytes)
+        memcpy(work->result, bytes, sizeof *work->result);
     size_t bytes = (size_t)spawn->n * sizeof(double), more = (size_t)spawn->n * sizeof(int64_t);
     const void *share = tsr__message_get(in, bytes);
     const void *memory = tsr__message_get(in, more);
@@ -469,7 +470,7 @@ static tsr_status bench(tsr_session *session, const tsr_run_options *given, stru
     return bench_here(session, work->path, &options, work->inputs, work->seconds, work->result);
 }
 
-// The caller's struct may be an older, shorter one.
+// The caller's struct may be from an older version and shorter.
 tsr_status tsr_bench(tsr_session *session, const char *path, const tsr_run_options *options,
                      const tsr_tensors *inputs, double seconds, tsr_bench_result *result)
 {

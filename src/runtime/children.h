@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// children.h - a job whose ranks are children that stay, as both sides see it: this process
-// (job_children.c) sends notes, each child (servant.c) answers them.
+// children.h - a job whose ranks are persistent child processes, as seen by both sides: the parent
+// (job_children.c) sends notes, and each child (child_loop.c) answers them.
 //
-// A note is a word and a status, with a file without a name where there is more to say (tensors,
-// texts). Every child answers every note; a note that starts a run with the results of its rank, as
-// soon as they are there, while the parent may have sent it more. A child that fails ends, which
-// ends the others; what they say then is what the parent says from then on.
+// A note is a command word and a status; tensors and texts are sent along as an unnamed file. Every
+// child answers every note. It answers a note that starts a run with the results of its rank as
+// soon as they are computed; the parent may have sent more notes meanwhile. A child that fails
+// exits, which ends the other children. From then on the parent reports their diagnostics.
 //
 //   parent                          child 0                         child 1
 //   (forks them)                    READY                           READY
-//   START + whole inputs      -->   runs run 0                      runs run 0
-//   START + whole inputs      -->   START + its results of run 0    ...
+//   START + full inputs       -->   runs run 0                      runs run 0
+//   START + full inputs       -->   START + its results of run 0    ...
 //   BARRIER                   -->   START + its results of run 1    START + its results of run 0
 //                                   BARRIER                         START + ..., BARRIER
+//
 //   The parent keeps results that come before the answer that it waits for (struct results).
 #ifndef TSR_CHILDREN_H
 #define TSR_CHILDREN_H
@@ -25,7 +26,7 @@ struct note {
     int32_t word, status;
 };
 
-// Results of runs of one child that came before they were asked for, in order: files.
+// Files with results of one child that arrived before the caller asked for them, in order.
 struct results {
     int fds[RUN_SLOTS];
     uint64_t came, taken;
@@ -36,25 +37,26 @@ struct children {
     struct spawn work;
     tsr_run_options options;
     const char *folder;
-    bool states; // those that the manifest names are kept
+    bool states; // keep the states that the manifest names
     struct child_set *child_set;
-    int (*sockets)[2];       // of each child: the parent's end, the child's
-    struct results *results; // of each child
-    tsr_status failed;       // what every later call says; TSR_OK: nothing has failed
+    int (*sockets)[2]; // per child: the parent's end, the child's end
+    struct results *results; // per child
+    tsr_status failed; // status that every later call returns; TSR_OK: nothing has failed
 };
 
 // ---- notes.c
-// fd: what goes along; -1: nothing. False: it could not be sent.
+// fd: a file to send along, or -1. Returns false if the note could not be sent.
 bool tsr__note_send(int to, struct note note, int fd);
-// False: the other side is gone. *fd is -1 where nothing came along; else the caller's to close.
+// Returns false if the other side is gone. *fd is -1 if no file was sent along; otherwise the
+// caller closes it.
 bool tsr__note_receive(int from, struct note *note, int *fd);
-// Sends a note with a message, which is let go whether it could be sent or not.
+// Sends a note with a message. The message is freed in every case.
 bool tsr__note_send_message(int to, enum word word, struct message *message);
 
-// ---- servant.c
-// What child `rank` does from its start to its end: the work of a spawn whose data are struct
-// children.
-tsr_status tsr__servant_work(struct spawn *spawn, tsr_session *session, int rank,
-                             struct message *out);
+// ---- child_loop.c
+// The main loop of child `rank`, from its start to its end: the work function of a spawn whose data
+// are struct children.
+tsr_status tsr__child_loop_work(struct spawn *spawn, tsr_session *session, int rank,
+                                struct message *out);
 
 #endif

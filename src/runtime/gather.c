@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// gather.c - brings what every rank of a job of processes has to say to rank 0: bytes, of any
-// length.
+// gather.c - gathers one text of any length from every process of a job on rank 0.
 //
-// One exchange does it: lengths travel as the notes of the call, and rank 0 makes room between the
-// notes and the bytes. Used for facts and traces, by all ranks of a job in the same order.
+// It is a single exchange: the lengths are sent as the notes of the call, and rank 0 allocates
+// memory before the bytes arrive. Used for facts and traces, by all ranks of a job in the same
+// order.
 #include "runtime/internal.h"
 
 #include <stdio.h>
 
-// What lengths_arrived is given: where rank 0 puts the texts. recv has an entry for each rank, all
-// empty on other ranks than 0.
+// Argument of lengths_arrived: where rank 0 stores the texts. recv has an entry for each rank; on
+// other ranks all are empty.
 struct gathered {
     struct comm_buffer *recv;
     struct arena *arena;
     int ranks, self;
 };
 
-// The notes are the lengths. Rank 0 makes room for all of them; the others receive nothing.
+// The notes are the lengths. Rank 0 allocates memory for all texts; other ranks receive nothing.
 static tsr_status lengths_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
                                   struct comm_trouble *why)
 {
@@ -26,8 +26,8 @@ static tsr_status lengths_arrived(void *data, const int64_t (*notes)[COMM_NOTES]
     for (int i = 0; i < gathered->ranks; i++) {
         struct comm_buffer *into = &gathered->recv[i];
         into->bytes = (size_t)notes[i][0];
-        // One byte more than the text: an empty one has a place, too, and all are terminated, since
-        // arenas give zeros.
+        // One byte more than the text: an empty text is not NULL, and all are terminated, because
+        // arenas return zeroed memory.
         into->p = arena_get(gathered->arena, into->bytes + 1, 1);
         if (into->p)
             continue;
@@ -38,7 +38,7 @@ static tsr_status lengths_arrived(void *data, const int64_t (*notes)[COMM_NOTES]
     return TSR_OK;
 }
 
-// Three ranks with "a", "" and "bcd": rank 0 gets these three texts, the others an empty one each.
+// Three ranks with "a", "" and "bcd": rank 0 gets these three texts, other ranks three empty ones.
 static tsr_status exchange(struct endpoint *endpoint, const struct gather_call *about,
                            struct str mine, struct gathered *gathered, struct comm_trouble *why)
 {
@@ -51,8 +51,7 @@ static tsr_status exchange(struct endpoint *endpoint, const struct gather_call *
         return TSR_NOMEM;
     for (int i = 0; i < endpoint->size; i++)
         group[i] = i;
-    // Only the entry for rank 0 is filled: entries are in the order of the group, which is all
-    // ranks.
+    // Entries are in the order of the group, which is all ranks; only the one for rank 0 is filled.
     send[0] = (struct comm_buffer){.p = (void *)(mine.p ? mine.p : ""), .bytes = mine.n};
     struct comm_call call = {.plan = about->plan,
                              .id = -1,
@@ -68,8 +67,8 @@ static tsr_status exchange(struct endpoint *endpoint, const struct gather_call *
     return tsr__comm_exchange(endpoint, &call, &exchange, why);
 }
 
-// The texts live in the caller's arena. That this rank has no memory for the list is seen only
-// after the exchange, so that the others do not wait for it.
+// The texts are in the caller's arena. If this rank has no memory for the list, it fails only after
+// the exchange, so that other ranks do not wait for it.
 tsr_status tsr__gather(tsr_session *session, struct endpoint *endpoint,
                        const struct gather_call *about, struct str mine, struct arena *arena,
                        struct str **out)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpus.c - ranks on GPUs: their place there, and inputs and outputs that stay there.
+// gpus.c - ranks on GPUs: opens the GPU of a rank, and keeps inputs and outputs in GPU memory.
 //
-// Inputs go up when they are bound; outputs are left on the GPU, where states are the inputs of the
-// next run, and come down when they are taken. Where no rank of a job is on a GPU, none of this
-// happens.
+// Inputs are copied to the GPU when they are bound. Outputs stay on the GPU until they are taken;
+// states are the inputs of the next run there. If no rank of a job is on a GPU, these functions do
+// nothing.
 #include "runtime/internal.h"
 #include "gpu/gpu.h"
 
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <strings.h>
 
-// "CUDA:1" -> 1, "CUDA" -> 0; -1: no GPU of CUDA's.
+// "CUDA:1" -> 1, "CUDA" -> 0; -1: not a CUDA GPU.
 static int card_of(struct str name)
 {
     int64_t card = 0;
@@ -46,7 +46,7 @@ const struct gpu *tsr__gpu_driver(tsr_session *session, struct engine *engine,
     return engine->gpu;
 }
 
-tsr_status tsr__gpu_spoilt(tsr_session *session, const tsr_run_options *options)
+tsr_status tsr__gpu_refuse_fork(tsr_session *session, const tsr_run_options *options)
 {
     struct gpu_libraries libraries = {options->gpu_driver, options->gpu_nccl};
     if (!tsr__gpu_started(&libraries))
@@ -58,13 +58,13 @@ tsr_status tsr__gpu_spoilt(tsr_session *session, const tsr_run_options *options)
         "ranks cannot be child processes of a process that has used a GPU");
 }
 
-// ---- a place -----------------------------------------------------------------------------------
+// ---- opening the GPU ----------------------------------------------------------------------------
 
-static tsr_status no_place(struct rank *rank, const struct comm_trouble *why)
+static tsr_status refuse_gpu(struct rank *rank, const struct comm_trouble *why)
 {
     struct place at = PLACE_NONE;
     at.file = str_of(rank->path);
-    // A whole model has no endpoint, and so no rank in the finding.
+    // An unsharded model has no endpoint, so the diagnostic has no rank.
     at.rank = rank->endpoint ? rank->endpoint->rank : -1;
     tsr__diag(rank->session, DIAG_provider_absent, &at,
               "`tessera doctor` lists the GPUs of this machine; --map-device NAME=CPU uses the CPU "
@@ -73,8 +73,8 @@ static tsr_status no_place(struct rank *rank, const struct comm_trouble *why)
     return TSR_ENGINE;
 }
 
-// A whole model has no endpoint, but a GPU to copy from.
-static tsr_status seat_alone(struct rank *rank, int card)
+// For an unsharded model, which has no endpoint but needs the GPU to copy outputs.
+static tsr_status open_gpu_alone(struct rank *rank, int card)
 {
     struct comm_trouble why;
     char words[160];
@@ -84,13 +84,13 @@ static tsr_status seat_alone(struct rank *rank, int card)
         return TSR_OK;
     snprintf(why.text, sizeof why.text, "GPU %d: %s", card,
              tsr__gpu_words(rank->gpu, code, words, sizeof words));
-    return no_place(rank, &why);
+    return refuse_gpu(rank, &why);
 }
 
-// A rank without an endpoint does not communicate: it opens its GPU context alone. Any other opens
-// the device endpoint over its own, also without a GPU: the others' calls go through it. Afterwards
-// rank->endpoint is the one over GPUs and rank->base the transport's own; tsr__gpu_leave reverses
-// that.
+// A rank without an endpoint only opens its GPU context. Any other rank opens the device endpoint
+// over its own endpoint, even without a GPU, because calls of the other ranks go through it.
+// Afterwards rank->endpoint is the device endpoint and rank->base the one of the transport;
+// tsr__gpu_leave reverses that.
 tsr_status tsr__gpu_place(struct rank *rank)
 {
     int card = tsr__gpu_card(rank->engine, rank->device, rank->options);
@@ -99,31 +99,31 @@ tsr_status tsr__gpu_place(struct rank *rank)
         return TSR_OK;
     rank->card = card;
     if (!rank->endpoint)
-        return card < 0 ? TSR_OK : seat_alone(rank, card);
+        return card < 0 ? TSR_OK : open_gpu_alone(rank, card);
     struct device_options options = {.deterministic = rank->options->deterministic};
     if (card >= 0) {
         options.gpu = rank->gpu;
         options.card = card;
     }
-    if (rank->options->timeout_s > 0) // as long as four ranks without a sign of life
+    if (rank->options->timeout_s > 0) // four times the time-out of a rank without heartbeat
         options.join_s = 4 * rank->options->timeout_s;
     options.watch_s = 2 * options.join_s;
     options.way = (enum comm_way)rank->options->gpu_transport;
     struct endpoint *endpoint = NULL;
     if (tsr__device_open(rank->session, rank->endpoint, &options, &endpoint, &why) != TSR_OK)
-        return no_place(rank, &why);
+        return refuse_gpu(rank, &why);
     rank->base = rank->endpoint;
     rank->endpoint = endpoint;
     rank->seat = tsr__device_seat(endpoint);
     return TSR_OK;
 }
 
-// Of each rank's share, so much is left to what is not in the engine's arena: libraries and their
-// work space, communication.
-#define OUTSIDE_SHARE 16 // parts: one of them, at most
+// Part of each rank's share that is left for memory outside of the engine's arena: libraries, their
+// workspace and communication.
+#define OUTSIDE_SHARE 16 // one part of 16 at most
 #define OUTSIDE_BYTES ((int64_t)512 << 20)
 
-// 6 GiB free for 2 ranks: 3 GiB each, of which the engine may take 2.8.
+// 6 GiB free for 2 ranks: 3 GiB each, of which the engine may use 2.8.
 static int64_t limit_of(const struct device_share *share)
 {
     if (share->ranks < 1 || share->free <= 0)
@@ -135,8 +135,8 @@ static int64_t limit_of(const struct device_share *share)
     return part - outside;
 }
 
-// The user's number replaces the share, but the exchange is made in any case: all ranks take part
-// in it.
+// The limit of the user replaces the share, but the exchange is made in any case, because all ranks
+// take part in it.
 tsr_status tsr__gpu_limit(struct rank *rank, struct comm_trouble *why)
 {
     struct device_share share = {0};
@@ -155,7 +155,7 @@ tsr_status tsr__gpu_limit(struct rank *rank, struct comm_trouble *why)
     return TSR_OK;
 }
 
-// Also of a rank that has no place, or lost it half way: every field is looked at.
+// Also for a rank without a GPU, or one whose opening failed halfway: every field is checked.
 void tsr__gpu_leave(struct rank *rank)
 {
     if (rank->on_gpu)
@@ -173,8 +173,8 @@ void tsr__gpu_leave(struct rank *rank)
 
 // ---- inputs and outputs ------------------------------------------------------------------------
 
-// Outputs that are tensors of numbers can be left where they are made.
-static OrtStatus *find_those_that_stay(struct rank *rank)
+// Finds the outputs that are numeric tensors: these can stay in GPU memory.
+static OrtStatus *find_device_outputs(struct rank *rank)
 {
     const OrtApi *api = rank->engine->api;
     for (size_t i = 0; i < rank->n_outputs; i++) {
@@ -195,8 +195,8 @@ static OrtStatus *find_those_that_stay(struct rank *rank)
     return NULL;
 }
 
-// A rank on a GPU leaves output tensors there until they are taken; without a GPU, or with a
-// stand-in for one, there is nothing to bind.
+// A rank on a GPU leaves output tensors there until they are taken. Without a GPU, or with a
+// stand-in for the driver, nothing is bound.
 tsr_status tsr__gpu_bind(struct rank *rank)
 {
     const OrtApi *api = rank->engine->api;
@@ -211,7 +211,7 @@ tsr_status tsr__gpu_bind(struct rank *rank)
         st = api->CreateMemoryInfo("Cuda", ORT_DEVICE_ALLOCATOR, card, ORT_MEMORY_DEFAULT,
                                    &rank->on_gpu);
     if (!st)
-        st = find_those_that_stay(rank);
+        st = find_device_outputs(rank);
     if (!st)
         return TSR_OK;
     struct place at = PLACE_NONE;
@@ -227,8 +227,8 @@ static OrtStatus *bind_all(struct rank *rank, struct run_slot *run_slot)
     const OrtApi *api = rank->engine->api;
     for (size_t i = 0; i < rank->n_inputs; i++)
         TRY(api->BindInput(rank->binding, rank->input_names[i], run_slot->ins[i]));
-    // Outputs that do not stay (texts, sequences) are made on the host. The binding keeps none of
-    // it after the run.
+    // Outputs that do not stay (strings, sequences) are created on the host. The binding keeps none
+    // of them after the run.
     for (size_t i = 0; i < rank->n_outputs; i++)
         TRY(api->BindOutputToDevice(rank->binding, rank->output_names[i],
                                     rank->stays[i] ? rank->on_gpu : rank->engine->memory));
@@ -256,11 +256,10 @@ OrtStatus *tsr__gpu_run(struct rank *rank, struct run_slot *run_slot)
         st = api->RunWithBinding(rank->ort, NULL, rank->binding);
     if (!st)
         st = take_values(rank, run_slot);
-    api->ClearBoundInputs(
-        rank->binding); // nothing is kept alive but what the run slot and the states have
+    api->ClearBoundInputs(rank->binding); // only the run slot and the states keep values alive
     api->ClearBoundOutputs(rank->binding);
     return st;
 }
 
-// Type 1 of the engine's devices is a GPU; an output may lie on the host although it was to stay,
-// if a kernel of the CPU made it.
+// Device type 1 of the engine is a GPU. An output may be in host memory although it was bound to
+// the GPU, if a CPU kernel computed it.

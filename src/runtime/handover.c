@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // handover.c - moves outputs from the ranks that have them to the caller of the run.
 //
-// The manifest says which rank gives an output, or a shard of it; by default it is rank 0. If ranks
-// are processes, each other rank sends rank 0 its outputs of a run as one message, outside of the
-// model's communication, and continues.
+// The manifest says which rank has an output or a shard of it; the default is rank 0. If ranks are
+// processes, each other rank sends its outputs of a run to rank 0 as one message, outside of the
+// communication of the model, and continues.
 //
-// Three ports of a partition for 4 ranks, as the manifest has them:
-//     loss     not placed            rank 0's, moved out of its set
+// Three outputs of a partition for 4 ranks, as in the manifest:
+//     loss     not placed            of rank 0, moved out of its set
 //     logits   full, on rank 3       rank 3 gives it, moved out of its set
-//     hidden   sharded over 1 and 2  the shards of ranks 1 and 2 are joined (cut.c)
-// A shard that several ranks have is given by the first of its owners.
+//     hidden   sharded over 1 and 2  the shards of ranks 1 and 2 are joined (shards.c)
+// If several ranks have a shard, its first owner gives it.
 #include "runtime/handover.h"
 #include "runtime/spawn.h"
 #include "bundle/bundle.h"
 
 #include <unistd.h>
 
-// ---- who gives ----------------------------------------------------------------------------------
+// ---- which rank gives an output -----------------------------------------------------------------
 
-// The port's results leave their ranks: it is placed, and no state that stays where it is.
+// True if results of this output leave their ranks: it is placed, and not a state.
 static bool is_placed(const struct handover *handover, const struct manifest_port *port)
 {
     if (!port->kept)
@@ -29,19 +29,19 @@ static bool is_placed(const struct handover *handover, const struct manifest_por
     return true;
 }
 
-// The same answer on all ranks. States count, although they do not travel; whether a rank gives one
-// of them is asked port by port (is_placed).
+// Returns the same on all ranks. Counts states too, although they stay on their ranks; is_placed
+// excludes them per output.
 bool tsr__hand_any(const struct handover *handover)
 {
-    return tsr__cut_any(handover->manifest->outputs, handover->manifest->n_outputs);
+    return tsr__shards_any(handover->manifest->outputs, handover->manifest->n_outputs);
 }
 
-// The rank is the first owner of a shard. Every shard has an owner: the manifest's reader has
-// checked it.
+// True if the rank is the first owner of a shard. Every shard has an owner: the reader of manifests
+// has checked it.
 static bool gives_of(const struct tile_layout *layout, int64_t rank)
 {
     for (int64_t k = 0; k < layout->n_shards; k++)
-        if (tsr__cut_giver(layout, k) == rank)
+        if (tsr__shards_giver(layout, k) == rank)
             return true;
     return false;
 }
@@ -55,9 +55,9 @@ bool tsr__hand_gives(const struct handover *handover, int64_t rank)
     return false;
 }
 
-// ---- together -----------------------------------------------------------------------------------
+// ---- joining ------------------------------------------------------------------------------------
 
-// What is not there is left out of the outputs.
+// A missing tensor is left out of the outputs.
 static tsr_status move_named(tsr_tensors *from, const char *name, tsr_tensors *to)
 {
     int64_t at = from ? tsr_tensors_find(from, name) : -1;
@@ -66,8 +66,8 @@ static tsr_status move_named(tsr_tensors *from, const char *name, tsr_tensors *t
     return tsr__tensors_move(from, (size_t)at, to);
 }
 
-// In the order of the model's outputs, so that a set is the same whichever ranks made it. Entries
-// leave their sets: no tensor is copied but those that are put together.
+// Outputs are in the order of the model, whichever ranks computed them. Tensors are moved out of
+// their sets; only joined ones are copied.
 tsr_status tsr__hand_join(const struct handover *handover, tsr_tensors *const *sets,
                           tsr_tensors *outputs)
 {
@@ -78,9 +78,9 @@ tsr_status tsr__hand_join(const struct handover *handover, tsr_tensors *const *s
         if (!port->kept)
             st = move_named(sets[0], port->name, outputs);
         else if (is_placed(handover, port) && tsr__layout_is_whole(port->kept))
-            st = move_named(sets[tsr__cut_giver(port->kept, 0)], port->name, outputs);
+            st = move_named(sets[tsr__shards_giver(port->kept, 0)], port->name, outputs);
         else if (is_placed(handover, port))
-            st = tsr__cut_join(port, sets, outputs);
+            st = tsr__shards_join(port, sets, outputs);
         if (st != TSR_OK)
             return st;
     }
@@ -89,7 +89,7 @@ tsr_status tsr__hand_join(const struct handover *handover, tsr_tensors *const *s
 
 // ---- between processes --------------------------------------------------------------------------
 
-// What both sides compare before the bytes are believed: the same partition, the same run.
+// Fields that both sides compare before the data is used: the same partition and the same run.
 static struct comm_call call_of(const struct handover *handover, uint64_t run)
 {
     return (struct comm_call){.plan = handover->plan,
@@ -100,7 +100,7 @@ static struct comm_call call_of(const struct handover *handover, uint64_t run)
                               .node = "end of a run"};
 }
 
-// The transport's trouble as a finding of the job's session; a trouble without a status is
+// Converts a failure of the transport to a diagnostic of the job's session. Without a status it is
 // TSR_PEER.
 static tsr_status failed(const struct handover *handover, const struct comm_trouble *why)
 {
@@ -112,7 +112,7 @@ static tsr_status failed(const struct handover *handover, const struct comm_trou
     return why->status;
 }
 
-// On success the file is the endpoint's; a failure of the transport closes it as well.
+// The endpoint owns the file on success; the transport closes it on failure too.
 tsr_status tsr__hand_give(const struct handover *handover, uint64_t run, const tsr_tensors *mine)
 {
     struct message message = tsr__message_new();
@@ -120,7 +120,7 @@ tsr_status tsr__hand_give(const struct handover *handover, uint64_t run, const t
     if (message.fd >= 0)
         tsr__message_put_tensors(&message, mine);
     bool written = tsr__message_flush(&message);
-    // Only the buffer goes; the file has the bytes, and its length is where the writing stopped.
+    // Frees only the buffer. The file has the bytes; its length is the current write position.
     tsr__message_drop(&message);
     off_t bytes = written ? lseek(message.fd, 0, SEEK_CUR) : -1;
     if (bytes < 0) {
@@ -134,8 +134,8 @@ tsr_status tsr__hand_give(const struct handover *handover, uint64_t run, const t
     return failed(handover, &why);
 }
 
-// Waits until rank 0 has the oldest gift of this rank. Called once for each gift, in the order of
-// the runs.
+// Waits until rank 0 has read the oldest unread message of this rank. Called once per message, in
+// the order of the runs.
 tsr_status tsr__hand_settle(const struct handover *handover, uint64_t run)
 {
     struct comm_trouble why = {0};
@@ -157,14 +157,14 @@ static tsr_status take_from(const struct handover *handover, uint64_t run, int f
         return failed(handover, &why);
     if (!tsr__message_open(fd, &message))
         return TSR_NOMEM;
-    // The file may be longer than what was given: only the first `bytes` are the message.
+    // The file may be longer: only the first `bytes` are the message.
     message.end = bytes < message.end ? bytes : message.end;
     tsr_status st = tsr__message_tensors(&message, to);
     tsr__message_close(&message);
     return st;
 }
 
-// In rank order; each rank has sent before it waits, so the order cannot deadlock.
+// In rank order. Each rank sends before it waits, so this cannot deadlock.
 tsr_status tsr__hand_take(const struct handover *handover, uint64_t run, tsr_tensors *const *sets)
 {
     for (int r = 1; r < handover->place->size; r++) {

@@ -5,25 +5,26 @@
 
 #include "runtime/internal.h"
 
-// What is known about the outputs of a partition; it may be made anew for each run.
+// What the functions need to know about a partition's outputs; it may be rebuilt for each run.
 struct handover {
     tsr_session *session;
     const struct manifest *manifest;
-    const char *const *states; // outputs that are no results
+    const char *const *states; // outputs that are states, not results
     size_t n_states;
-    struct endpoint *place; // of a rank that is a process; else NULL
+    struct endpoint *place; // endpoint of a rank that is a process; else NULL
     uint64_t plan;
 };
 
-bool tsr__hand_any(const struct handover *handover); // some output is not rank 0's alone
+bool tsr__hand_any(const struct handover *handover); // true if not all outputs are on rank 0
 bool tsr__hand_gives(const struct handover *handover, int64_t rank);
-// Moves what the ranks gave (sets: by rank) into outputs, in the model's order; pieces are put
-// together.
+// Moves the outputs of the ranks (sets: by rank) into `outputs`, in the order of the model. Shards
+// are joined.
 tsr_status tsr__hand_join(const struct handover *handover, tsr_tensors *const *sets,
                           tsr_tensors *outputs);
 
-// A rank that is a process gives what it has of that run to rank 0 and goes on; later it waits
-// until that has been taken. Rank 0 takes from every rank that gives, into sets, by rank.
+// A rank that is a process sends its outputs of a run to rank 0 and continues (tsr__hand_give).
+// Later it waits until rank 0 has read them (tsr__hand_settle). Rank 0 receives from every sending
+// rank into sets, by rank (tsr__hand_take).
 tsr_status tsr__hand_give(const struct handover *handover, uint64_t run, const tsr_tensors *mine);
 tsr_status tsr__hand_settle(const struct handover *handover, uint64_t run);
 tsr_status tsr__hand_take(const struct handover *handover, uint64_t run, tsr_tensors *const *sets);

@@ -1,29 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// job.h - the inside of a job: its four kinds, and what they share.
+// job.h - internals of a job: its four kinds, and what they share.
 //
-// A kind is a row of functions (struct job_kind) in a separate file:
-//   job_whole.c      an unsharded model: one rank on the caller's thread, without communication
-//   job_launched.c   this process is one rank of a partition, on the caller's thread; the others
-//                    are
-//                    processes too
+// A kind is a table of functions (struct job_kind) in a separate file:
+//
+//   job_unsharded.c      an unsharded model: one rank on the caller's thread, without communication
+//   job_launched.c   this process is one rank of a partition, on the caller's thread; the other
+//                    ranks are processes too
 //   job_threads.c    every rank of a partition is a thread of this process
-//   job_children.c   every rank is a child of this process; each child has a launched job
-//                    (servant.c)
-// job.c has the public calls, which dispatch to the kind. job_common.c has what every job has,
+//   job_children.c   every rank is a child process, which has a launched job (child_loop.c)
+//
+// job.c has the public calls, which dispatch to the kind. job_common.c has what all kinds need,
 // job_ranks.c what kinds do with ranks in this process.
 //
 // Runs are numbered from 0, and run r uses slot r % RUN_SLOTS of every rank. Two ranks as threads,
 // two pending runs:
 //
-//   caller         runs_started  runs_collected   rank 0                   rank 1
-//   tsr_job_start       1              0          begins run 0 (slot 0)    begins run 0
-//   tsr_job_start       2              0          begins run 1 (slot 1)    still in run 0
-//   tsr_job_wait        2              1          run 0 is collected once both ranks have made 1
-//                       run
-//   tsr_job_wait        2              2          the last that was started: sync_after is 2, so
-//                       both
-//                                                 ranks synchronize after run 1; then it is
-//                                                   collected
+//   caller         runs_started  runs_collected   ranks 0 and 1
+//   tsr_job_start       1              0          both begin run 0 (slot 0)
+//   tsr_job_start       2              0          rank 0 begins run 1 (slot 1), rank 1 is in run 0
+//   tsr_job_wait        2              1          run 0 is collected once both ranks have made it
+//   tsr_job_wait        2              2          the last started run: sync_after is 2, both ranks
+//                                                 synchronize after it, then it is collected
 #ifndef TSR_JOB_H
 #define TSR_JOB_H
 
@@ -31,118 +28,121 @@
 #include "runtime/spawn.h"
 #include "bundle/bundle.h"
 
-// Whose tensors a run is given, and whose it gives: one set of the whole model's, or a set for each
-// rank that runs here.
-enum run_sets { WHOLE_SET, SET_PER_RANK };
+// Form of the inputs and outputs of a run: one set of the full tensors, or a set for each rank in
+// this process.
+enum run_sets { FULL_SET, SET_PER_RANK };
 
-// What a kind of job does. Every function is called by the caller's thread; those that start,
-// finish or trace runs add their findings to the job's session.
+// Functions of a kind of job. All are called on the caller's thread. Those that start, finish or
+// trace runs add their diagnostics to the job's session.
 struct job_kind {
-    // Opens the ranks of the model or partition at path; states: those that the manifest names are
-    // kept. What was opened before a failure is left to close.
+    // Opens the ranks of the model or partition at path. states: keep the states that the manifest
+    // names. After a failure, close frees what was opened.
     tsr_status (*open)(tsr_job *job, const char *path, bool states);
-    // Begins the run runs_started and counts it. There is a slot for it.
+    // Begins run number runs_started and counts it. A slot is free.
     tsr_status (*start)(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form);
-    // Ends the run runs_collected, which was started, and counts it. outputs[0] NULL: its results
-    // are dropped.
+    // Collects run number runs_collected, which was started, and counts it. outputs[0] NULL: its
+    // results are dropped.
     tsr_status (*finish)(tsr_job *job, tsr_tensors *const *outputs, enum run_sets form);
-    // Makes an output the input of the next run. TSR_INVALID, without a finding: no rank has both.
+    // Makes an output the input of the next run. TSR_INVALID without a diagnostic: no rank has
+    // both.
     tsr_status (*add_state)(tsr_job *job, const char *past, const char *present);
     tsr_status (*barrier)(tsr_job *job);
     tsr_status (*trace)(tsr_job *job);
-    // What ended the job; TSR_OK: it takes further runs.
+    // Returns the status that ended the job; TSR_OK: more runs are possible.
     tsr_status (*verdict)(tsr_job *job);
-    void (*close)(tsr_job *job); // also of a job that was opened half
+    void (*close)(tsr_job *job); // also for a partly opened job
 };
-extern const struct job_kind tsr__job_whole, tsr__job_launched, tsr__job_threads, tsr__job_children;
+extern const struct job_kind tsr__job_unsharded, tsr__job_launched, tsr__job_threads,
+    tsr__job_children;
 
-// A rank that runs in this process, and its thread if it has one. All fields but rank and pieces
-// are under the job's lock.
+// A rank in this process, and its thread if it has one. The job's lock protects all fields but rank
+// and pieces.
 struct rank_thread {
     tsr_job *job;
     struct rank rank;
     pthread_t thread;
     bool opened, failed;
-    uint64_t runs_done, runs_synced; // runs made; runs at whose end the ranks have met
-    tsr_tensors *pieces[RUN_SLOTS];  // of whole inputs, the caller's thread's
+    uint64_t runs_done, runs_synced; // completed runs; runs after which the ranks synchronized
+    tsr_tensors *pieces[RUN_SLOTS]; // shards of full inputs; used by the caller's thread
 };
 struct tsr_job {
-    const struct job_kind *kind; // NULL: not chosen yet
+    const struct job_kind *kind; // NULL: not yet chosen
     tsr_session *session;
     pid_t process; // that opened it; a forked child has its memory, but not its threads
     tsr_run_options options;
     struct arena arena;
     struct engine *engine;
-    struct bundle bundle; // has_bundle: of a partition
+    struct bundle bundle; // of a partition, if has_bundle
     bool has_bundle;
     struct temporary *profiles; // folder of ONNX Runtime's profiles; NULL: not traced
-    const struct gpu *gpu;      // some rank is on a GPU
-    const char **states;        // outputs that are no results
+    const struct gpu *gpu; // not NULL if some rank is on a GPU
+    const char **states; // outputs that are states, not results
     size_t n_states;
 
-    struct rank_thread *rank_threads; // of the ranks that run in this process
+    struct rank_thread *rank_threads; // of the ranks in this process
     int n;
     pthread_mutex_t lock;
     pthread_cond_t change;
     uint64_t runs_started, runs_collected;
-    tsr_status ended; // TSR_PEER: a rank is gone, and there are no more runs
+    tsr_status ended; // TSR_PEER: a rank is lost, and no more runs are possible
 
-    struct whole whole; // of a whole model
+    struct unsharded_file unsharded; // of an unsharded model
 
-    struct endpoint *endpoint; // of a launched rank, the session's; else NULL
-    bool given[RUN_SLOTS];     // its outputs are on their way to rank 0
+    struct endpoint *endpoint; // of a launched rank, owned by the session; else NULL
+    bool given[RUN_SLOTS]; // per slot: the outputs were sent to rank 0
 
     struct thread_job *thread_transport; // of ranks that are threads
     struct shared_weights shared;
-    int n_threads;       // started
-    uint64_t sync_after; // that many runs all meet
+    int n_threads; // number of started threads
+    uint64_t sync_after; // number of runs after which all ranks synchronize
     bool closing;
 
-    struct children *children; // ranks that are children
+    struct children *children; // ranks that are child processes
 };
 
 // ---- job.c
-// Ranks as children of this process, whatever a launcher says of it: that was said to another
-// program.
+// Opens a partition with ranks as children of this process, even under a launcher, whose variables
+// were meant for the host program.
 tsr_status tsr__job_open_children(tsr_session *session, const char *folder,
                                   const tsr_run_options *options, tsr_job **out);
 
 // ---- job_common.c
-// A job without a kind. *out is to be closed even after a failure, if it is not NULL.
+// Creates a job without a kind. If *out is not NULL, it must be closed even after a failure.
 tsr_status tsr__job_new(tsr_session *session, const tsr_run_options *options, tsr_job **out);
-// The folder of a partition, checked for the ranks that run here.
+// Opens the folder of a partition and checks the files of the ranks in this process.
 tsr_status tsr__job_open_folder(tsr_job *job, const char *folder);
-// TSR_OK if the sets of a call belong to the job's session; else a finding.
+// Returns TSR_OK if the sets of a call belong to the job's session; else adds a diagnostic.
 tsr_status tsr__job_sets_owned(const tsr_job *job, const tsr_tensors *const *sets,
                                enum run_sets form);
-// Notes inputs that the model does not have: most likely they are misspelt.
+// Warns about inputs that the model does not have; they are probably misspelt.
 void tsr__job_note_unknown(tsr_job *job, const tsr_tensors *inputs);
 struct handover tsr__job_handover(const tsr_job *job);
-bool tsr__job_handed(const tsr_job *job); // not all whole outputs are rank 0's
-// An empty set for each rank of the partition, in the arena; to be freed even after a failure.
+bool tsr__job_handed(const tsr_job *job); // true if some full outputs are not on rank 0
+// Creates an empty set for each rank of the partition, in the arena. Must be freed even after a
+// failure.
 tsr_status tsr__job_sets_new(const tsr_job *job, struct arena *arena, tsr_tensors ***out);
 void tsr__job_sets_free(const tsr_job *job, tsr_tensors **sets);
 
 // ---- job_ranks.c
 tsr_status tsr__ranks_new(tsr_job *job, int n);
-// Describes rank `number` of `ranks` that share `cores`, to be opened; the second: of the
-// partition.
+// Describes rank `number` of `ranks` that share `cores`, before it is opened.
+// tsr__ranks_describe_part does so for a rank of the partition.
 void tsr__ranks_describe(tsr_job *job, struct rank *rank, int number, int cores, int ranks);
 void tsr__ranks_describe_part(tsr_job *job, struct rank *rank, int number,
                               struct endpoint *endpoint);
-// Opens the folder of a partition, finds the engine (and the driver, if a rank is on a GPU), and
-// makes the ranks that run here: a launched process has one, else all.
+// Opens the folder of a partition, finds the engine (and the driver if a rank is on a GPU), and
+// creates the ranks of this process: one in a launched process, else all.
 tsr_status tsr__ranks_prepare(tsr_job *job, const char *folder);
-// The first rank that failed by itself tells why; else one that another made fail. TSR_OK: none has
-// failed.
+// Returns the status of the first rank that failed by itself, else of one that failed because of
+// another. TSR_OK: none has failed.
 tsr_status tsr__ranks_verdict(tsr_job *job);
-// Binds the inputs of the run runs_started to all ranks that run here, or to none.
+// Binds the inputs of run number runs_started to all ranks in this process, or to none.
 tsr_status tsr__ranks_bind(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form);
-// The one rank of this process on the caller's thread: opened, and run.
+// The only rank of this process, on the caller's thread: opens and runs it.
 tsr_status tsr__ranks_open_here(tsr_job *job);
 void tsr__ranks_run_here(tsr_job *job);
-// Keeps a state on the ranks that have both; false: none of those here does. The second: those of
-// the manifest.
+// Keeps a state on the ranks that have both names; false: no rank of this process does.
+// tsr__ranks_keep_named does so for the states of the manifest.
 bool tsr__ranks_keep(tsr_job *job, const char *past, const char *present);
 tsr_status tsr__ranks_keep_named(tsr_job *job);
 tsr_status tsr__ranks_trace(tsr_job *job);

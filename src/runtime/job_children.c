@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// job_children.c - the job of a partition whose ranks are children of this process that stay: each
-// has the job of a launched rank (servant.c), and does what the notes of this process say
-// (children.h).
+// job_children.c - the job of a partition whose ranks are persistent child processes: each child
+// has the job of a launched rank (child_loop.c) and follows the notes of this process (children.h).
 //
-// This process computes nothing. It keeps, for each child, a socket and the results that came
-// early; the ranks' memory, their engine and their communication are the children's alone.
+// This process computes nothing. For each child it has a socket and the results that arrived early.
+// The memory, engine and communication of a rank are in its child.
 //
-// What happens when a child dies: the others find out through the shared memory that they all
-// communicate through (they look after each other there, and spawn.c tells it who is lost), or this
-// process reads the end of the stream on its socket. Either way give_up ends all of them and
-// gathers what they said. From then on every call of the job returns that status, and no call
-// waits.
+// If a child dies, the other children detect it through the shared memory of the transport, or this
+// process reads the end of the stream on its socket. In both cases give_up ends all children and
+// collects their diagnostics. From then on every call of the job returns that status without
+// waiting.
 #include "runtime/children.h"
 #include "runtime/job.h"
 
@@ -19,20 +17,20 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define LOOK_MS 20 // between two looks at the children while an answer is waited for
+#define LOOK_MS 20 // between two checks of the children while waiting for an answer
 
 // ---- answers -----------------------------------------------------------------------------------
 
-// Ends all children and says what they said; later calls get the same status.
+// Ends all children and reports their diagnostics. Later calls return the same status.
 static tsr_status give_up(struct children *children)
 {
     for (int i = 0; i < children->work.n; i++)
-        shutdown(children->sockets[i][0], SHUT_RDWR); // those who wait for a note end
-    // Waits for the children, kills those that do not end, and adds their findings to the session.
-    // It frees the set, so it is done once.
+        shutdown(children->sockets[i][0], SHUT_RDWR); // children that wait for a note exit
+    // Waits for the children, kills those that do not exit, and adds their diagnostics to the
+    // session. It frees the set, so it is called once.
     tsr_status st = tsr__child_set_close(children->child_set);
     children->child_set = NULL;
-    // No child has an error to tell, but one of them did not answer.
+    // No child has reported an error, but one of them did not answer.
     if (st == TSR_OK) {
         tsr__diag(children->session, DIAG_rank_failed, NULL, NULL,
                   "the ranks exited without an error message");
@@ -41,9 +39,9 @@ static tsr_status give_up(struct children *children)
     return children->failed = st;
 }
 
-// The next note of one child; *fd must be closed. Waits without a time limit: the children watch
-// each other, and tsr__child_set_over is true as soon as one has ended or the job has failed. A
-// signal only causes one more check.
+// Returns the next note of one child; the caller closes *fd. There is no time limit: the children
+// watch each other, and tsr__child_set_over is true as soon as one has exited or the job has
+// failed. A signal only causes one more check.
 static tsr_status next_note(struct children *children, int rank, struct note *note, int *fd)
 {
     struct pollfd wait = {.fd = children->sockets[rank][0], .events = POLLIN};
@@ -55,13 +53,14 @@ static tsr_status next_note(struct children *children, int rank, struct note *no
     return give_up(children);
 }
 
-// A run is answered by the word that started it, with the results as a file.
+// The answer to a run has the word that started it, and the results as a file.
 static bool is_result(struct note note)
 {
     return note.word == START || note.word == START_CUT;
 }
 
-// The answer of one child to a note that starts no run; results that come before it are kept.
+// Waits for the answer of one child to a note that starts no run. Results that arrive first are
+// kept.
 static tsr_status answer_of(struct children *children, int rank, struct note *note)
 {
     struct results *kept = &children->results[rank];
@@ -73,17 +72,17 @@ static tsr_status answer_of(struct children *children, int rank, struct note *no
                 close(fd);
             return st;
         }
-        // A child cannot have more results than runs were started, and those are at most RUN_SLOTS:
-        // this one does not keep to the words.
+        // At most RUN_SLOTS runs are pending, so a child that sends more results breaks the
+        // protocol.
         if (fd < 0 || kept->came - kept->taken == RUN_SLOTS)
             return give_up(children);
         kept->fds[kept->came++ % RUN_SLOTS] = fd;
     }
 }
 
-// What one child has of the next run, into a set (NULL: nowhere).
-// Results that came early are first, in the order of the runs; only then is the socket read.
-// Between two answers nothing but results can come, so the note's word need not be looked at.
+// Moves the results of the next run of one child into a set (NULL: drops them). Results that
+// arrived early come first, in the order of the runs; then the socket is read. Only results can
+// come between two answers, so the word of the note is not checked.
 static tsr_status take_result(struct children *children, int rank, tsr_tensors *to)
 {
     struct results *kept = &children->results[rank];
@@ -103,14 +102,15 @@ static tsr_status take_result(struct children *children, int rank, tsr_tensors *
     if (to)
         st = tsr__message_tensors(&message, to);
     tsr__message_close(&message);
-    // The file was written whole before it was sent: what fails here is this process's memory.
+    // The file was complete before it was sent, so a failure here is lack of memory in this
+    // process.
     if (st != TSR_OK)
         return TSR_NOMEM;
     return TSR_OK;
 }
 
-// All answers to a note without more; *best: TSR_OK if one child says so.
-// A state may be known to one child and unknown to the others (stages): one that has it is enough.
+// Waits for the answers of all children to a note. *best is TSR_OK if one child succeeded: with
+// stages, a state may be known to one child only.
 static tsr_status all_answers(struct children *children, tsr_status *best)
 {
     *best = TSR_INVALID;
@@ -127,8 +127,8 @@ static tsr_status all_answers(struct children *children, tsr_status *best)
 
 // ---- notes -------------------------------------------------------------------------------------
 
-// A note to a child that is gone cannot be sent: that is how a death is found between two calls.
-static tsr_status tell_all(struct children *children, enum word word)
+// A note to a dead child cannot be sent. This is how a death between two calls is found.
+static tsr_status send_all(struct children *children, enum word word)
 {
     struct note note = {(int32_t)word, TSR_OK};
     if (children->failed != TSR_OK)
@@ -139,9 +139,8 @@ static tsr_status tell_all(struct children *children, enum word word)
     return TSR_OK;
 }
 
-// A child that refuses its inputs ends the job: mistakes in whole inputs are found here. States
-// that the caller named are not in the manifest; then only the children know what a later run
-// needs.
+// A child that refuses its inputs ends the job, so full inputs are checked here. States that the
+// caller named are not in the manifest; only the children know what a later run needs.
 static tsr_status check_inputs(tsr_job *job, const tsr_tensors *inputs)
 {
     const struct manifest *manifest = &job->bundle.manifest;
@@ -152,7 +151,7 @@ static tsr_status check_inputs(tsr_job *job, const tsr_tensors *inputs)
 }
 
 // Every child gets all inputs of the run in a separate file and takes its shards itself. This waits
-// only for room in its socket: a child reads the note after its earlier runs.
+// only while the socket is full: a child reads the note after its earlier runs.
 static tsr_status children_start(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form)
 {
     struct children *children = job->children;
@@ -163,11 +162,12 @@ static tsr_status children_start(tsr_job *job, const tsr_tensors *const *inputs,
         return children->failed;
     int sets = form == SET_PER_RANK ? children->work.n : 1;
     for (int i = 0; i < sets; i++) {
-        st = tsr__tensors_on_host(inputs[i]); // another process does not see this one's GPU memory
+        // other processes cannot read this process's GPU memory
+        st = tsr__tensors_on_host(inputs[i]);
         if (st != TSR_OK)
             return st;
     }
-    if (form == WHOLE_SET)
+    if (form == FULL_SET)
         st = check_inputs(job, inputs[0]);
     if (st != TSR_OK)
         return st;
@@ -184,8 +184,8 @@ static tsr_status children_start(tsr_job *job, const tsr_tensors *const *inputs,
     return TSR_OK;
 }
 
-// The two names travel as texts, the input's first; servant.c reads them in that order.
-static tsr_status tell_state(struct children *children, const char *past, const char *present)
+// Sends the two names as texts, the input first; child_loop.c reads them in that order.
+static tsr_status send_state(struct children *children, const char *past, const char *present)
 {
     if (children->failed != TSR_OK)
         return children->failed;
@@ -203,20 +203,21 @@ static tsr_status tell_state(struct children *children, const char *past, const 
 
 static tsr_status children_add_state(tsr_job *job, const char *past, const char *present)
 {
-    tsr_status best, st = tell_state(job->children, past, present);
+    tsr_status best, st = send_state(job->children, past, present);
     if (st != TSR_OK)
         return st;
     st = all_answers(job->children, &best);
     if (st != TSR_OK)
         return st;
-    (void)tsr__ranks_keep(job, past, present); // no rank is here: only that it is no result
+    // no rank is in this process; notes only that it is not a result
+    (void)tsr__ranks_keep(job, past, present);
     return job->arena.failed ? TSR_NOMEM : best;
 }
 
-// For words whose answer is only that it was done. Results of runs that arrive meanwhile are kept.
-static tsr_status tell_and_wait(struct children *children, enum word word)
+// For notes whose answer is a status only. Results of runs that arrive meanwhile are kept.
+static tsr_status send_and_wait(struct children *children, enum word word)
 {
-    tsr_status best, st = tell_all(children, word);
+    tsr_status best, st = send_all(children, word);
     if (st != TSR_OK)
         return st;
     return all_answers(children, &best);
@@ -224,17 +225,17 @@ static tsr_status tell_and_wait(struct children *children, enum word word)
 
 static tsr_status children_barrier(tsr_job *job)
 {
-    return tell_and_wait(job->children, BARRIER);
+    return send_and_wait(job->children, BARRIER);
 }
 
 static tsr_status children_trace(tsr_job *job)
 {
-    return tell_and_wait(job->children, TRACE);
+    return send_and_wait(job->children, TRACE);
 }
 
 // ---- results -----------------------------------------------------------------------------------
 
-// Takes what every child has of the next run into its set (sets NULL: nowhere).
+// Moves the results of the next run of every child into its set (sets NULL: drops them).
 static tsr_status take_results(struct children *children, tsr_tensors *const *sets)
 {
     for (int i = 0; i < children->work.n; i++) {
@@ -248,9 +249,8 @@ static tsr_status take_results(struct children *children, tsr_tensors *const *se
     return TSR_OK;
 }
 
-// What all ranks have of a run, brought together as the manifest says.
-// Each child sends all that its rank has, also pieces that several have; the join takes each from
-// the rank that the manifest names.
+// Joins the outputs of all ranks as the manifest says. Each child sends all that its rank has; if
+// several ranks have a shard, the join uses that of its first owner.
 static tsr_status take_joined(tsr_job *job, tsr_tensors *outputs)
 {
     struct arena arena;
@@ -267,7 +267,7 @@ static tsr_status take_joined(tsr_job *job, tsr_tensors *outputs)
     return st;
 }
 
-// Counted before anything can fail: a run that was lost is collected too.
+// Counted before anything can fail: a lost run counts as collected too.
 static tsr_status children_finish(tsr_job *job, tsr_tensors *const *outputs, enum run_sets form)
 {
     job->runs_collected++;
@@ -282,8 +282,8 @@ static tsr_status children_finish(tsr_job *job, tsr_tensors *const *outputs, enu
 
 // ---- opening and closing -----------------------------------------------------------------------
 
-// Packets keep notes apart: one send is one receive. All ends are -1 first, so that close_sockets
-// can tell which were made.
+// SOCK_SEQPACKET keeps notes separate: one send is one receive. All descriptors are -1 first, so
+// that close_sockets knows which were created.
 static bool make_sockets(struct children *children)
 {
     for (int i = 0; i < children->work.n; i++)
@@ -298,11 +298,11 @@ static tsr_status nothing_left_to_take(struct spawn *spawn, tsr_session *session
                                        struct message *in)
 {
     (void)spawn, (void)session, (void)rank, (void)in;
-    return TSR_OK; // everything was answered in notes
+    return TSR_OK; // all answers were sent as notes
 }
 
-// What both sides have; freed by children_close. Sockets are made before the fork, so that both
-// have them.
+// Creates what both sides need; freed by children_close. The sockets are created before the fork,
+// so that both sides have them.
 static tsr_status children_new(tsr_job *job, const char *folder, bool states)
 {
     tsr_session *session = job->session;
@@ -315,7 +315,7 @@ static tsr_status children_new(tsr_job *job, const char *folder, bool states)
     children->work = (struct spawn){.n = ranks,
                                     .stays = true,
                                     .options = &children->options,
-                                    .work = tsr__servant_work,
+                                    .work = tsr__child_loop_work,
                                     .take = nothing_left_to_take,
                                     .data = children};
     children->sockets = tsr__alloc(session, (size_t)ranks * sizeof *children->sockets);
@@ -331,8 +331,8 @@ static tsr_status children_new(tsr_job *job, const char *folder, bool states)
     return children->failed = TSR_PEER;
 }
 
-// Once the children are there, this process closes their ends of the sockets, so that it reads the
-// end of the stream when one is gone.
+// Forks the children and closes their ends of the sockets, so that this process reads the end of
+// the stream when a child exits.
 static tsr_status fork_children(struct children *children)
 {
     tsr_status best,
@@ -341,10 +341,10 @@ static tsr_status fork_children(struct children *children)
         close(children->sockets[i][1]);
         children->sockets[i][1] = -1;
     }
-    // Some may have been started: give_up ends them, and says why it could not be done.
+    // Some children may have been started: give_up ends them and reports the cause.
     if (st != TSR_OK)
         return give_up(children);
-    // Each child says READY when it has loaded and met the others.
+    // Each child sends READY when it has loaded its model and synchronized with the others.
     return all_answers(children, &best);
 }
 
@@ -353,15 +353,16 @@ static tsr_status children_open(tsr_job *job, const char *folder, bool states)
     tsr_status st = tsr__job_open_folder(job, folder);
     if (st != TSR_OK)
         return st;
-    st = tsr__engine(job->session, &job->engine); // the children have it then
+    st = tsr__engine(job->session, &job->engine); // the children inherit it
     if (st != TSR_OK)
         return st;
     st = tsr__run_may_fork(job->session, &job->bundle.manifest, &job->options);
     if (st != TSR_OK)
         return st;
     if (job->profiles)
-        job->options.work = job->profiles->path; // theirs go with this one
-    // struct children outlives this call, the caller's text need not.
+        // the children's temporary folders are inside this one
+        job->options.work = job->profiles->path;
+    // struct children outlives this call; the caller's string may not.
     const char *name = tsr__arena_str(&job->arena, str_of(folder)).p;
     if (!name)
         return TSR_NOMEM;
@@ -372,7 +373,7 @@ static tsr_status children_open(tsr_job *job, const char *folder, bool states)
     if (st != TSR_OK || !states)
         return st;
     return tsr__ranks_keep_named(
-        job); // the children keep them, this process expects no such results
+        job); // children keep them; this process does not expect them as results
 }
 
 static void close_sockets(const struct children *children)
@@ -396,10 +397,10 @@ static void children_close(tsr_job *job)
     if (!children)
         return;
     if (children->child_set) {
-        // A child ends by itself after this word, or when it reads the end of the stream; closing
-        // the set waits for that.
-        tell_all(children, CLOSE);
-        if (children->child_set) // unless that gave up
+        // A child exits after this note, or at the end of the stream. Closing the set waits for
+        // that.
+        send_all(children, CLOSE);
+        if (children->child_set) // unless give_up has freed it
             tsr__child_set_close(children->child_set);
     }
     if (children->sockets && children->results) { // else neither is set
@@ -412,7 +413,7 @@ static void children_close(tsr_job *job)
     tsr__free(children->session, children, sizeof *children);
 }
 
-// give_up has told why, when it was found.
+// give_up has already reported the cause.
 static tsr_status children_verdict(tsr_job *job)
 {
     return job->children->failed;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// job_common.c - what every job has, whatever its kind: it is made and let go, has a partition's
-// folder, and knows where outputs come from.
+// job_common.c - functions for jobs of every kind: creating and closing, the folder of a partition,
+// and where outputs are.
 #include "runtime/job.h"
 
 #include <stdio.h>
 #include <unistd.h>
 
-// Everything is zero but what every job needs for tsr_job_close. *out is set before the options are
-// checked: the caller closes the job in both cases.
+// Sets only what tsr_job_close needs; the rest is zero. *out is set before the options are checked,
+// because the caller closes the job in both cases.
 tsr_status tsr__job_new(tsr_session *session, const tsr_run_options *options, tsr_job **out)
 {
     tsr_job *job = tsr__alloc(session, sizeof *job);
@@ -26,8 +26,8 @@ tsr_status tsr__job_new(tsr_session *session, const tsr_run_options *options, ts
     return tsr__temporary_folder(session, job->options.work, "trace", &job->profiles);
 }
 
-// The kind goes first: it joins threads and waits for children that still read the bundle, write
-// profiles and use the arena. Then the rest goes in the reverse order of its making.
+// The kind is closed first: it joins threads and waits for children that still use the bundle, the
+// profiles and the arena. The rest is freed in reverse order of its creation.
 void tsr_job_close(tsr_job *job)
 {
     if (!job ||
@@ -44,8 +44,8 @@ void tsr_job_close(tsr_job *job)
     tsr__free(job->session, job, sizeof *job);
 }
 
-// A launched rank checks its own file alone; a process that has all ranks, or starts them, checks
-// every one.
+// A launched rank checks only its own file; a process that runs or starts all ranks checks all
+// files.
 tsr_status tsr__job_open_folder(tsr_job *job, const char *folder)
 {
     const struct endpoint *endpoint = job->endpoint;
@@ -53,7 +53,7 @@ tsr_status tsr__job_open_folder(tsr_job *job, const char *folder)
     tsr_status st = tsr__bundle_open(job->session, &job->arena, folder, &job->bundle);
     if (st != TSR_OK)
         return st;
-    // Set as soon as the bundle is open, so that tsr_job_close closes it whatever fails below.
+    // Set as soon as the bundle is open, so that tsr_job_close closes it if a later step fails.
     job->has_bundle = true;
     if (!endpoint) {
         st = tsr__run_may_start(job->session, folder, manifest, &job->options);
@@ -72,7 +72,7 @@ tsr_status tsr__job_open_folder(tsr_job *job, const char *folder)
     return tsr__bundle_verify(&job->bundle, &mine, 1, job->options.check_files);
 }
 
-// The whole model's inputs, as the manifest names them; a rank's own file may have fewer.
+// The inputs of the model, as in the manifest; a rank file may have fewer.
 static bool has_input(const struct manifest *manifest, const char *name)
 {
     for (size_t i = 0; i < manifest->n_inputs; i++)
@@ -81,7 +81,7 @@ static bool has_input(const struct manifest *manifest, const char *name)
     return false;
 }
 
-// "did you mean 'x'?", or NULL. The first 256 inputs are enough for a hint.
+// "did you mean 'x'?", or NULL. Only the first 256 inputs are searched.
 static const char *near_input(const struct manifest *manifest, const char *name, char *text,
                               size_t cap)
 {
@@ -96,8 +96,8 @@ static const char *near_input(const struct manifest *manifest, const char *name,
     return text;
 }
 
-// A warning for each such tensor, not an error: sets that were saved for one model are often given
-// to another, and what a rank does not ask for it never sees.
+// A warning for each such tensor, not an error: input files made for one model are often used for
+// another, and ranks ignore inputs that they do not have.
 void tsr__job_note_unknown(tsr_job *job, const tsr_tensors *inputs)
 {
     char hint[256];
@@ -112,8 +112,8 @@ void tsr__job_note_unknown(tsr_job *job, const tsr_tensors *inputs)
     }
 }
 
-// Ranks that the caller gives sets for: of children all, although none runs in this process (job->n
-// is 0).
+// Number of ranks for which the caller gives sets. With children these are all ranks, although none
+// is in this process (job->n is 0).
 static int ranks_here(const tsr_job *job)
 {
     if (job->children)
@@ -130,8 +130,8 @@ int tsr_job_ranks(const tsr_job *job, int *here)
     return (int)job->bundle.manifest.n_ranks;
 }
 
-// A set of another session is refused, because its memory is freed by that session's allocator,
-// perhaps on another thread. sets[i] NULL passes: nothing is given or wanted.
+// Refuses a set of another session, because its memory is freed by that session's allocator,
+// possibly on another thread. sets[i] NULL is allowed.
 tsr_status tsr__job_sets_owned(const tsr_job *job, const tsr_tensors *const *sets,
                                enum run_sets form)
 {
@@ -146,7 +146,7 @@ tsr_status tsr__job_sets_owned(const tsr_job *job, const tsr_tensors *const *set
 
 // ---- outputs -----------------------------------------------------------------------------------
 
-// Views of the job, made anew for each use: states may have been added since the last one.
+// Views of the job, rebuilt for each use: states may have been added since the last one.
 struct handover tsr__job_handover(const tsr_job *job)
 {
     return (struct handover){.session = job->session,
@@ -163,9 +163,9 @@ bool tsr__job_handed(const tsr_job *job)
     return job->has_bundle && tsr__hand_any(&handover);
 }
 
-// One set per rank of the whole partition, not of the ranks that run here: rank 0 of a launched job
-// receives what the others give. After a failure the entries that were not made are NULL, which
-// tsr__job_sets_free takes.
+// One set per rank of the partition, not only for ranks in this process: rank 0 of a launched job
+// receives the outputs of the others. After a failure the missing entries are NULL, which
+// tsr__job_sets_free accepts.
 tsr_status tsr__job_sets_new(const tsr_job *job, struct arena *arena, tsr_tensors ***out)
 {
     int64_t ranks = job->bundle.manifest.n_ranks;
@@ -189,7 +189,7 @@ void tsr__job_sets_free(const tsr_job *job, tsr_tensors **sets)
         tsr_tensors_free(sets[i]);
 }
 
-// ---- what others ask of a job ------------------------------------------------------------------
+// ---- queries of other files ---------------------------------------------------------------------
 
 struct endpoint *tsr__job_place(const tsr_job *job)
 {
@@ -203,8 +203,8 @@ struct endpoint *tsr__job_endpoint(const tsr_job *job, int i)
     return job->rank_threads[i].rank.endpoint;
 }
 
-// All ranks of a partition have the same number. 0 where no rank runs in this process (children)
-// and of a whole model.
+// All ranks of a partition have the same fingerprint. 0 if no rank is in this process (children)
+// and for an unsharded model.
 uint64_t tsr__job_plan(const tsr_job *job)
 {
     if (job->n == 0)

@@ -10,7 +10,7 @@
 // A run of 3 ranks where rank 2 computes the output `logits` (the last stage of a pipeline):
 //     start     every rank computes its part; rank 2 then offers its logits to rank 0 and continues
 //     finish    rank 0 takes the file of rank 2 and has all outputs; rank 2 waits until it has been
-//               taken; rank 1 has nothing to give and returns at once
+//               taken; rank 1 has nothing to send and returns at once
 //
 // A failure of this rank is reported to the others before the call returns; otherwise they would
 // wait for it until the transport detects it.
@@ -19,7 +19,7 @@
 #include <stdio.h>
 
 // Reports a failure to the other processes, which would otherwise wait for this rank.
-static tsr_status tell_others(tsr_job *job, tsr_status status)
+static tsr_status report_to_others(tsr_job *job, tsr_status status)
 {
     char text[400];
     size_t n = tsr_finding_count(job->session);
@@ -52,7 +52,7 @@ static tsr_status launched_open(tsr_job *job, const char *folder, bool states)
 {
     tsr_status st = prepare(job, folder);
     if (st != TSR_OK)
-        return tell_others(job, st);
+        return report_to_others(job, st);
     st = tsr__ranks_open_here(job);
     if (st != TSR_OK || !states)
         return st;
@@ -62,7 +62,7 @@ static tsr_status launched_open(tsr_job *job, const char *folder, bool states)
 // ---- outputs on their way to rank 0 ------------------------------------------------------------
 
 // True if the rank of this process has outputs for rank 0.
-static bool gives_here(const tsr_job *job)
+static bool has_outputs_to_send(const tsr_job *job)
 {
     struct handover handover = tsr__job_handover(job);
     return job->endpoint->rank > 0 && tsr__job_handed(job) &&
@@ -70,15 +70,15 @@ static bool gives_here(const tsr_job *job)
 }
 
 // Sends this rank's outputs of a run to rank 0, if it has any.
-static tsr_status give(tsr_job *job, uint64_t run)
+static tsr_status send_outputs(tsr_job *job, uint64_t run)
 {
     struct handover handover = tsr__job_handover(job);
     size_t run_slot = run % RUN_SLOTS;
     tsr_tensors *mine = NULL;
-    // True also where this rank has nothing to give: finish then knows that this run's outputs go
-    // to rank 0, and every rank plays its part in meet_gifts.
+    // Also true if this rank has no outputs to send: launched_finish then knows that outputs of
+    // this run go to rank 0, and every rank calls finish_transfers.
     job->given[run_slot] = true;
-    if (!gives_here(job))
+    if (!has_outputs_to_send(job))
         return TSR_OK;
     tsr_status st = tsr_tensors_new(job->session, &mine);
     if (st != TSR_OK)
@@ -90,16 +90,15 @@ static tsr_status give(tsr_job *job, uint64_t run)
     return st;
 }
 
-// The end of a run for what went from rank to rank: rank 0 takes it into sets, the others wait
-// until it has. Rank 0's own outputs are in sets[0] already. A settled gift was read whole by rank
-// 0: the sender's memory for it is free again.
-static tsr_status meet_gifts(tsr_job *job, uint64_t run, tsr_tensors *const *sets)
+// Completes the transfers of a run: rank 0 receives into sets, other ranks wait until it has. Rank
+// 0's own outputs are already in sets[0]. The sender's memory is free afterwards.
+static tsr_status finish_transfers(tsr_job *job, uint64_t run, tsr_tensors *const *sets)
 {
     struct handover handover = tsr__job_handover(job);
     job->given[run % RUN_SLOTS] = false;
     if (job->endpoint->rank == 0)
         return tsr__hand_take(&handover, run, sets);
-    if (gives_here(job))
+    if (has_outputs_to_send(job))
         return tsr__hand_settle(&handover, run);
     return TSR_OK;
 }
@@ -110,16 +109,16 @@ static tsr_status start_rank(tsr_job *job, const tsr_tensors *const *inputs, enu
 {
     tsr_status st = tsr__ranks_bind(job, inputs, form);
     if (st != TSR_OK)
-        return tell_others(job, st);
+        return report_to_others(job, st);
     tsr__ranks_run_here(job);
     return TSR_OK;
 }
 
-// For a child of a process that collects results itself (servant.c): nothing is given to rank 0.
+// For a child of a process that collects results itself (child_loop.c): nothing is sent to rank 0.
 tsr_status tsr__launched_start_own(tsr_job *job, const tsr_tensors *inputs)
 {
     tsr__job_note_unknown(job, inputs);
-    return start_rank(job, &inputs, WHOLE_SET);
+    return start_rank(job, &inputs, FULL_SET);
 }
 
 // After a failed run nothing is sent; finish reports the reason.
@@ -131,12 +130,12 @@ static tsr_status launched_start(tsr_job *job, const tsr_tensors *const *inputs,
         return st;
     if (form == SET_PER_RANK || job->rank_threads[0].failed || !tsr__job_handed(job))
         return TSR_OK;
-    return give(job, run);
+    return send_outputs(job, run);
 }
 
-// The end of a run where some outputs are other ranks'. A rank that wants its own set only may
-// still have given some away when the run began; those are met. Whatever happens, the run's slot is
-// free afterwards.
+// Collects a run whose outputs are partly on other ranks. A rank that wants only its own set may
+// still have sent outputs when the run began, so the transfers are completed. The slot of the run
+// is free afterwards in every case.
 static tsr_status collect_handed(tsr_job *job, uint64_t run, tsr_tensors *outputs,
                                  enum run_sets form, tsr_tensors **sets)
 {
@@ -144,12 +143,12 @@ static tsr_status collect_handed(tsr_job *job, uint64_t run, tsr_tensors *output
     struct handover handover = tsr__job_handover(job);
     size_t run_slot = run % RUN_SLOTS;
     tsr_tensors *own = outputs;
-    if (form == WHOLE_SET && outputs)
+    if (form == FULL_SET && outputs)
         own = sets[job->endpoint->rank];
-    // The run was begun with a set per rank, but is collected whole: the outputs are given only
-    // here, before anybody waits for them.
-    if (form == WHOLE_SET && !job->given[run_slot]) {
-        tsr_status st = give(job, run);
+    // The run was started with a set per rank, but is collected with full outputs: they are sent
+    // only now, before rank 0 waits for them.
+    if (form == FULL_SET && !job->given[run_slot]) {
+        tsr_status st = send_outputs(job, run);
         if (st != TSR_OK) {
             tsr__rank_drop(rank, run_slot);
             return st;
@@ -159,7 +158,7 @@ static tsr_status collect_handed(tsr_job *job, uint64_t run, tsr_tensors *output
     if (st != TSR_OK)
         return st;
     if (job->given[run_slot]) {
-        st = meet_gifts(job, run, sets);
+        st = finish_transfers(job, run, sets);
         if (st != TSR_OK)
             return st;
     }
@@ -168,8 +167,8 @@ static tsr_status collect_handed(tsr_job *job, uint64_t run, tsr_tensors *output
     return tsr__hand_join(&handover, sets, outputs);
 }
 
-// All sets are made on every rank, also where only rank 0 fills more than one: the code is the same
-// on all, and empty sets cost little.
+// Every rank creates all sets, although only rank 0 fills more than one: the code is the same on
+// all ranks, and empty sets are cheap.
 static tsr_status finish_handed(tsr_job *job, uint64_t run, tsr_tensors *outputs,
                                 enum run_sets form)
 {
@@ -212,8 +211,8 @@ static tsr_status launched_add_state(tsr_job *job, const char *past, const char 
     return kept || job->endpoint->rank > 0 ? TSR_OK : TSR_INVALID;
 }
 
-// The ranks of this process and of the others meet in the transport. Runs are made inside start, so
-// a rank that comes here has made all that it was asked for.
+// Synchronizes with the ranks in other processes. Runs are made inside start, so a rank that gets
+// here has made all its runs.
 static tsr_status launched_barrier(tsr_job *job)
 {
     struct comm_trouble why;
@@ -234,7 +233,7 @@ static void launched_close(tsr_job *job)
     tsr_tensors *none = NULL;
     while (tsr__job_handed(job) && job->runs_started > job->runs_collected)
         // A failure ends the job for all ranks: the remaining runs are not waited for.
-        if (launched_finish(job, &none, WHOLE_SET) != TSR_OK)
+        if (launched_finish(job, &none, FULL_SET) != TSR_OK)
             break;
     tsr__ranks_free(job);
 }

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// job_ranks.c - what jobs do with the ranks that run in this process: they are described and
-// opened, given their inputs, asked how it went, traced and let go. Who runs them, and when, is the
-// kind's.
+// job_ranks.c - operations of jobs on the ranks in this process: describing and opening them,
+// binding inputs, status, traces and freeing. The kind of the job decides when and on which thread
+// they run.
 //
-// The same code serves 1 rank (a whole model, a launched process) and n (threads). Ranks as
-// children have no entry here: job->n is 0 in their parent, and each child has a launched job with
-// one.
+// The same code serves 1 rank (an unsharded model, a launched process) and n (threads). In the
+// parent of child processes job->n is 0, and each child has a launched job with one rank.
 #include "runtime/job.h"
 #include "gpu/gpu.h"
 
 #include <stdlib.h>
 
-// The arena gives zeroed memory, so that a rank that is never opened can be freed: its session is
+// The arena returns zeroed memory, so a rank that is never opened can be freed: its session is
 // NULL.
 tsr_status tsr__ranks_new(tsr_job *job, int n)
 {
@@ -24,8 +23,8 @@ tsr_status tsr__ranks_new(tsr_job *job, int n)
     return TSR_OK;
 }
 
-// Fills what the caller of a rank decides; all else is 0 until tsr__rank_open. 8 cores for 3 ranks:
-// 2 threads each, and 6 threads on 8 cores may spin while they wait.
+// Sets the fields that the caller of a rank decides; the others are 0 until tsr__rank_open. 8 cores
+// for 3 ranks: 2 threads each, and since 6 threads fit on 8 cores they may spin while waiting.
 void tsr__ranks_describe(tsr_job *job, struct rank *rank, int number, int cores, int ranks)
 {
     int threads = tsr__rank_threads(cores, ranks, job->options.threads);
@@ -35,7 +34,7 @@ void tsr__ranks_describe(tsr_job *job, struct rank *rank, int number, int cores,
         .optimize = job->options.optimize,
         .float_products = job->options.float_products,
         .threads = threads,
-        .spin = (int64_t)threads * ranks <= cores, // waiting threads take no core from another rank
+        .spin = (int64_t)threads * ranks <= cores, // spinning threads do not slow down other ranks
         .options = &job->options,
         .device = job->options.device,
         .gpu = job->gpu,
@@ -44,8 +43,8 @@ void tsr__ranks_describe(tsr_job *job, struct rank *rank, int number, int cores,
         rank->profile = tsr__arena_printf(&job->arena, "%s/rank%d", job->profiles->path, number).p;
 }
 
-// Cores and ranks are those of this host, as the transport has counted them: under a launcher the
-// job's ranks may lie on several hosts.
+// Cores and ranks are those of this host, as counted by the transport: under a launcher, ranks may
+// be on several hosts.
 void tsr__ranks_describe_part(tsr_job *job, struct rank *rank, int number,
                               struct endpoint *endpoint)
 {
@@ -53,14 +52,14 @@ void tsr__ranks_describe_part(tsr_job *job, struct rank *rank, int number,
     tsr__ranks_describe(job, rank, number, endpoint->host_cores, endpoint->host_ranks);
     rank->endpoint = endpoint;
     rank->path = tsr__bundle_file_path(&job->bundle, &job->arena, manifest->devices[number].file).p;
-    // 16 hexadecimal digits; the manifest's reader has checked them. Ranks compare this number
-    // before any byte is trusted.
+    // 16 hexadecimal digits, checked by the reader of manifests. Ranks compare this fingerprint
+    // before they use received data.
     rank->plan = strtoull(manifest->plan, NULL, 16);
     rank->device = manifest->devices[number].device;
     rank->weight_bytes = manifest->devices[number].weight_bytes;
 }
 
-// All ranks find the same GPUs: they are in the manifest and the options.
+// All ranks determine the same GPUs, from the manifest and the options.
 tsr_status tsr__ranks_prepare(tsr_job *job, const char *folder)
 {
     tsr_status st = tsr__job_open_folder(job, folder);
@@ -71,14 +70,14 @@ tsr_status tsr__ranks_prepare(tsr_job *job, const char *folder)
         return st;
     if (tsr__run_on_gpus(job->session, &job->bundle.manifest, &job->options))
         job->gpu = tsr__gpu_driver(job->session, job->engine, &job->options);
-    // A launched process has one rank whatever the manifest says; its number is the endpoint's.
+    // A launched process has one rank, whose number is that of the endpoint.
     return tsr__ranks_new(job, job->endpoint ? 1 : (int)job->bundle.manifest.n_ranks);
 }
 
-// A rank that has failed works no more, so what it says can be read.
-// A rank that another made fail only repeats what the transport told it. So one that failed by
-// itself wins, whichever its number; among equals the first. Its findings are added to the job's
-// session each time it is asked: later calls say the same again.
+// A failed rank does not run any more, so its diagnostics can be read. A rank that failed because
+// of another only repeats the message of the transport. So the first rank that failed by itself is
+// preferred. Its diagnostics are added to the job's session at every call, so that later calls
+// report the same.
 tsr_status tsr__ranks_verdict(tsr_job *job)
 {
     const struct rank *worst = NULL;
@@ -99,17 +98,16 @@ tsr_status tsr__ranks_verdict(tsr_job *job)
 
 // ---- inputs ------------------------------------------------------------------------------------
 
-// The rank's pieces of whole inputs, if it has any.
-// The pieces that the slot had RUN_SLOTS runs ago are freed first; ONNX Runtime's values over them
-// went when that run was collected. They are kept in the slot because the engine reads the inputs
-// where they lie.
-static tsr_status cut_for(tsr_job *job, int i, size_t run_slot, const tsr_tensors *inputs)
+// Takes the rank's shards of full inputs. The shards of the previous run in this slot are freed
+// first; the OrtValues that refer to them were released when that run was collected. The slot keeps
+// them because the engine reads inputs without a copy.
+static tsr_status shards_for(tsr_job *job, int i, size_t run_slot, const tsr_tensors *inputs)
 {
     const struct manifest *manifest = &job->bundle.manifest;
     tsr_tensors **pieces = &job->rank_threads[i].pieces[run_slot];
     tsr_tensors_free(*pieces);
     *pieces = NULL;
-    if (!job->has_bundle || !tsr__cut_any(manifest->inputs, manifest->n_inputs))
+    if (!job->has_bundle || !tsr__shards_any(manifest->inputs, manifest->n_inputs))
         return TSR_OK;
     tsr_status st = tsr_tensors_new(job->session, pieces);
     if (st != TSR_OK)
@@ -117,11 +115,11 @@ static tsr_status cut_for(tsr_job *job, int i, size_t run_slot, const tsr_tensor
     int64_t rank = i;
     if (job->endpoint)
         rank = job->endpoint->rank;
-    return tsr__cut_inputs(manifest, rank, inputs, *pieces);
+    return tsr__shards_of_inputs(manifest, rank, inputs, *pieces);
 }
 
-// The rank gets a piece of the input, which cut_for has copied.
-static bool is_cut(const tsr_job *job, const char *name)
+// True if the rank gets a shard of the input, which cut_for has copied.
+static bool is_sharded(const tsr_job *job, const char *name)
 {
     const struct manifest *manifest = &job->bundle.manifest;
     for (size_t i = 0; job->has_bundle && i < manifest->n_inputs; i++) {
@@ -140,32 +138,30 @@ int64_t tsr__job_input_bytes(const tsr_job *job, const tsr_tensors *inputs)
     const struct rank *rank = &job->rank_threads[0].rank;
     for (size_t i = 0; i < rank->n_inputs; i++) {
         int64_t at = tsr_tensors_find(inputs, rank->input_names[i]);
-        if (at >= 0 && !is_cut(job, rank->input_names[i]))
+        if (at >= 0 && !is_sharded(job, rank->input_names[i]))
             sum += (int64_t)inputs->at[at]->bytes;
     }
     return sum;
 }
 
-// A seat of a rank that runs here; NULL: none is on a GPU.
+// Returns the seat of any rank in this process; NULL: none is on a GPU.
 static struct gpu_seat *any_seat(const tsr_job *job)
 {
-    // Any seat will do: the addresses of all GPUs are one space, so that its stream copies to the
-    // host from each of them.
+    // Any seat will do: all GPUs share one address space, so its stream can copy from each of them.
     for (int i = 0; i < job->n; i++)
         if (job->rank_threads[i].rank.seat)
             return job->rank_threads[i].rank.seat;
     return NULL;
 }
 
-// The tensor lies where the rank can read it: on the host (device 0), or on the rank's own GPU
-// (device is 1 + its number).
+// True if the rank can read the tensor: in host memory (device 0), or on the rank's own GPU (device
+// is 1 + its number).
 static bool is_in_reach(const struct rank *rank, const struct tensor *x)
 {
     return !x->device || (rank->seat && rank->card == x->device - 1);
 }
 
-// The driver's words; that the tensor may not lie there would be untrue: another copy of it may
-// well succeed.
+// Reports the driver's error, not that the tensor's place is unsupported: another copy may succeed.
 static tsr_status fetch_failed(tsr_job *job, const struct tensor *x, int code)
 {
     char words[160];
@@ -177,9 +173,9 @@ static tsr_status fetch_failed(tsr_job *job, const struct tensor *x, int code)
     return TSR_ENGINE;
 }
 
-// Copies inputs on another GPU than this rank's to the host, as separate pieces. If no rank here is
-// on a GPU they stay, and binding refuses them. After a failure the pieces stay in their slot,
-// unread, until the next run of the slot frees them: the GPU may still write.
+// Copies inputs on a GPU other than this rank's to the host, as separate pieces. If no rank of this
+// process is on a GPU they stay, and binding refuses them. After a failure the pieces stay unread
+// in their slot until its next run, because the GPU may still write to them.
 static tsr_status fetch_for(tsr_job *job, int i, size_t run_slot, const tsr_tensors *inputs)
 {
     struct rank_thread *rank_thread = &job->rank_threads[i];
@@ -207,9 +203,8 @@ static tsr_status fetch_for(tsr_job *job, int i, size_t run_slot, const tsr_tens
     return TSR_OK;
 }
 
-// Whole sets are cut and fetched for the rank; with a set for each rank, its own is taken as it is.
-// `ran` tells whether states have a value by then: runs are made in order, so one that was asked
-// for before will have been made.
+// From a set of full inputs the rank takes its shards; a set per rank is used as it is. `ran` says
+// whether states have a value: runs are made in order, so an earlier run will have been made.
 static tsr_status bind_rank(tsr_job *job, int i, size_t run_slot, const tsr_tensors *const *inputs,
                             enum run_sets form)
 {
@@ -217,7 +212,7 @@ static tsr_status bind_rank(tsr_job *job, int i, size_t run_slot, const tsr_tens
     bool ran = job->runs_started > 0;
     if (form == SET_PER_RANK)
         return tsr__rank_bind(&rank_thread->rank, run_slot, inputs[i], NULL, job->session, ran);
-    tsr_status st = cut_for(job, i, run_slot, inputs[0]);
+    tsr_status st = shards_for(job, i, run_slot, inputs[0]);
     if (st != TSR_OK)
         return st;
     st = fetch_for(job, i, run_slot, inputs[0]);
@@ -227,9 +222,9 @@ static tsr_status bind_rank(tsr_job *job, int i, size_t run_slot, const tsr_tens
                           job->session, ran);
 }
 
-// A job whose rank has failed runs no more.
-// All ranks' inputs are bound before one of them begins: inputs that do not fit are refused while
-// no rank waits for another, and what the ranks before it were given is let go.
+// Refuses if a rank has failed. Binds the inputs of all ranks before any of them begins, so that
+// invalid inputs are refused while no rank waits for another. Then the values that were already
+// bound are released.
 tsr_status tsr__ranks_bind(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form)
 {
     size_t run_slot = job->runs_started % RUN_SLOTS;
@@ -239,7 +234,7 @@ tsr_status tsr__ranks_bind(tsr_job *job, const tsr_tensors *const *inputs, enum 
     st = tsr__ranks_verdict(job);
     if (st != TSR_OK)
         return st;
-    if (form == WHOLE_SET && job->has_bundle) {
+    if (form == FULL_SET && job->has_bundle) {
         st = tsr__named_check(&job->bundle.manifest, job->session, inputs[0]);
         if (st != TSR_OK)
             return st;
@@ -279,9 +274,9 @@ void tsr__ranks_run_here(tsr_job *job)
 
 // ---- states, traces, the end -------------------------------------------------------------------
 
-// Noted twice: each rank keeps the value (if it has both names), and the job's list tells the
-// handover which outputs are no results. The arena cannot grow in place, so the list is copied;
-// there are few states, and only before the first run.
+// Recorded twice: each rank keeps the value (if it has both names), and the job's list tells the
+// handover which outputs are not results. The list is copied, because an arena cannot grow in
+// place; there are few states.
 bool tsr__ranks_keep(tsr_job *job, const char *past, const char *present)
 {
     bool found = false;
@@ -297,8 +292,8 @@ bool tsr__ranks_keep(tsr_job *job, const char *past, const char *present)
     return found;
 }
 
-// A rank need not have every state: those of other stages belong to other ranks. The manifest was
-// checked, so each has an owner.
+// A rank need not have every state: states of other stages belong to other ranks. The manifest was
+// checked, so each state has a rank.
 tsr_status tsr__ranks_keep_named(tsr_job *job)
 {
     const struct manifest *manifest = &job->bundle.manifest;
@@ -307,7 +302,7 @@ tsr_status tsr__ranks_keep_named(tsr_job *job)
     return job->arena.failed ? TSR_NOMEM : TSR_OK;
 }
 
-// All ranks are behind the last run that was started before one of them is asked what it did.
+// All ranks complete the last started run before any of them is traced.
 tsr_status tsr__ranks_trace(tsr_job *job)
 {
     if (job->runs_started) {
@@ -325,7 +320,7 @@ tsr_status tsr__ranks_trace(tsr_job *job)
     return st;
 }
 
-// Values before pieces: what ONNX Runtime was given points into the pieces.
+// Values are released before the pieces that they point to.
 void tsr__ranks_free(tsr_job *job)
 {
     for (int i = 0; i < job->n; i++) {

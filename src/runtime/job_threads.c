@@ -23,7 +23,7 @@
 
 // ---- a rank's thread ---------------------------------------------------------------------------
 
-// What a rank does next; STOP: the job is closing and every run that was started is made.
+// What a rank does next; STOP: the job is closing and all started runs are made.
 enum task { RUN, MEET, STOP };
 
 // The caller wants a barrier after sync_after runs, this rank has made exactly that many, and has
@@ -51,9 +51,9 @@ static enum task next_task(const struct rank_thread *rank_thread)
     return RUN;
 }
 
-// Runs and meetings until the job closes or the rank fails; the lock is held but for the work
-// itself. The broadcast at the head of the loop tells the caller's thread what the last turn
-// changed (the first time: that the rank is open), while the lock is held since that change.
+// Runs and synchronizes until the job closes or the rank fails. The lock is held except while
+// working. The broadcast at the start of the loop tells the caller's thread what the last iteration
+// changed (the first time: that the rank is open).
 static void work(struct rank_thread *rank_thread)
 {
     tsr_job *job = rank_thread->job;
@@ -129,7 +129,8 @@ static void wait_for(tsr_job *job, uint64_t runs)
     pthread_mutex_unlock(&job->lock);
 }
 
-// After that many runs all ranks meet. Callers pass runs_started, so no rank can have gone past it.
+// Sets the number of runs after which all ranks synchronize. Callers pass runs_started, so no rank
+// is past it.
 static void sync_after(tsr_job *job, uint64_t runs)
 {
     pthread_mutex_lock(&job->lock);
@@ -138,13 +139,13 @@ static void sync_after(tsr_job *job, uint64_t runs)
     pthread_mutex_unlock(&job->lock);
 }
 
-// Starts a thread for each rank; signals go to the caller's thread. False: the one of rank
+// Starts a thread for each rank; signals go to the caller's thread. False: the thread of rank
 // n_threads could not be started.
 static bool create_threads(tsr_job *job)
 {
     sigset_t all, before;
-    // A thread inherits the mask of the thread that makes it: blocked here, a signal never
-    // interrupts a rank in a communication or in the engine.
+    // A thread inherits the signal mask of its creator: blocked here, a signal never interrupts a
+    // rank in a communication or in the engine.
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     for (; job->n_threads < job->n; job->n_threads++) {
@@ -183,9 +184,9 @@ static tsr_status start_threads(tsr_job *job)
 
 // ---- opening -----------------------------------------------------------------------------------
 
-// ONNX Runtime keeps one list of operator domains per process and adds to it when a session with a
-// new one is made, not safely so from several threads. A session from nothing fails, but only after
-// its domains are in the list.
+// ONNX Runtime has one list of operator domains per process. Creating a session with a new domain
+// adds to it, but not thread-safely. A session without a model fails, but only after its domains
+// are in the list.
 static void prime(struct engine *engine, struct endpoint *any)
 {
     const OrtApi *api = engine->api;
@@ -211,7 +212,7 @@ static void prime(struct engine *engine, struct endpoint *any)
     tsr__ops_free(ops);
 }
 
-// The ranks, described: they talk through memory, and share the weights that they have in common.
+// Describes the ranks: they communicate through memory and share common weights.
 static tsr_status describe_ranks(tsr_job *job)
 {
     struct comm_options comm = {.timeout_s = job->options.timeout_s};
@@ -232,7 +233,7 @@ static tsr_status describe_ranks(tsr_job *job)
     return job->arena.failed ? TSR_NOMEM : TSR_OK;
 }
 
-// One note for all ranks: they hold the same kernels.
+// One note for all ranks, because they have the same kernels.
 static void note_unshared_packing(const tsr_job *job)
 {
     for (int i = 0; i < job->n; i++) {
@@ -247,9 +248,9 @@ static void note_unshared_packing(const tsr_job *job)
     }
 }
 
-// The order: folder and engine, ranks described, our operators' domain known to the engine,
-// threads. States are named last, on the caller's thread: the ranks have their inputs' names then
-// and wait for work.
+// Order: folder and engine, descriptions of the ranks, the domain of our operators, threads. States
+// are set last, on the caller's thread, when the ranks know the names of their inputs and wait for
+// work.
 static tsr_status threads_open(tsr_job *job, const char *folder, bool states)
 {
     tsr_status st = tsr__ranks_prepare(job, folder);
@@ -268,9 +269,8 @@ static tsr_status threads_open(tsr_job *job, const char *folder, bool states)
 
 // ---- runs --------------------------------------------------------------------------------------
 
-// Binding runs on the caller's thread. It touches only slot runs_started % RUN_SLOTS, which no rank
-// works on: its last run was collected (job.c counts), and the ranks learn of the new one under the
-// lock below.
+// Binds inputs on the caller's thread. Slot runs_started % RUN_SLOTS is not used by any rank: its
+// last run was collected (job.c counts), and the ranks learn of the new run under the lock below.
 static tsr_status threads_start(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form)
 {
     tsr_status st = tsr__ranks_bind(job, inputs, form);
@@ -283,8 +283,8 @@ static tsr_status threads_start(tsr_job *job, const tsr_tensors *const *inputs, 
     return TSR_OK;
 }
 
-// Takes the results of all ranks, each into its set (sets NULL, or one of them: nowhere). All are
-// taken even after a failure: that frees their slot.
+// Takes the results of all ranks, each into its set (sets NULL, or one of them NULL: drops them).
+// All are taken even after a failure, because that frees their slot.
 static tsr_status take_all(tsr_job *job, size_t run_slot, tsr_tensors *const *sets)
 {
     tsr_status first = TSR_OK;
@@ -299,7 +299,7 @@ static tsr_status take_all(tsr_job *job, size_t run_slot, tsr_tensors *const *se
     return first;
 }
 
-// The whole outputs where some are other ranks' than rank 0: they are brought together.
+// For full outputs of which some are not on rank 0: they are joined.
 static tsr_status take_joined(tsr_job *job, size_t run_slot, tsr_tensors *outputs)
 {
     struct arena arena;
@@ -308,8 +308,8 @@ static tsr_status take_joined(tsr_job *job, size_t run_slot, tsr_tensors *output
     tsr__arena_init(&arena, job->session);
     tsr_status st = tsr__job_sets_new(job, &arena, &sets);
     if (st != TSR_OK) {
-        // There is no memory for the sets: the run is over all the same, and its slot must be free
-        // for run r + RUN_SLOTS.
+        // No memory for the sets: the run is over in any case, and its slot must be free for run r
+        // + RUN_SLOTS.
         take_all(job, run_slot, NULL);
         goto free_sets;
     }
@@ -322,7 +322,7 @@ free_sets:
     return st;
 }
 
-// The whole outputs where all are rank 0's.
+// For full outputs that are all on rank 0.
 static tsr_status take_first(tsr_job *job, size_t run_slot, tsr_tensors *outputs)
 {
     tsr_status st = tsr__rank_take(&job->rank_threads[0].rank, run_slot, job->session, outputs);
@@ -331,8 +331,8 @@ static tsr_status take_first(tsr_job *job, size_t run_slot, tsr_tensors *outputs
     return st;
 }
 
-// Collects run runs_collected. Only the last run under way is followed by a meeting; between runs
-// of a pipeline the ranks are not held back by each other.
+// Collects run runs_collected. The ranks synchronize only after the last pending run, so that they
+// do not hold each other back in a pipeline.
 static tsr_status threads_finish(tsr_job *job, tsr_tensors *const *outputs, enum run_sets form)
 {
     bool last = job->runs_started == job->runs_collected + 1;
@@ -359,8 +359,8 @@ static tsr_status threads_add_state(tsr_job *job, const char *past, const char *
     return tsr__ranks_keep(job, past, present) ? TSR_OK : TSR_INVALID;
 }
 
-// Every rank has made all runs that were started and has met after them: no message is under way.
-// The results stay in their slots for threads_finish.
+// Every rank has made all started runs and synchronized after them: no message is pending. The
+// results stay in their slots for threads_finish.
 static tsr_status threads_barrier(tsr_job *job)
 {
     sync_after(job, job->runs_started);
@@ -368,7 +368,7 @@ static tsr_status threads_barrier(tsr_job *job)
     return tsr__ranks_verdict(job);
 }
 
-// Threads are joined before anything that they use goes.
+// Threads are joined before anything that they use is freed.
 static void threads_close(tsr_job *job)
 {
     pthread_mutex_lock(&job->lock);
@@ -377,8 +377,8 @@ static void threads_close(tsr_job *job)
     pthread_mutex_unlock(&job->lock);
     for (int i = 0; i < job->n_threads; i++)
         pthread_join(job->rank_threads[i].thread, NULL);
-    // The sessions hold views of the shared weights, and the ranks' operators use the transport: so
-    // ranks, weights, transport.
+    // The sessions have views of the shared weights, and the operators of the ranks use the
+    // transport, hence the order: ranks, weights, transport.
     tsr__ranks_free(job);
     if (job->engine)
         tsr__shared_close(job->engine, &job->shared);

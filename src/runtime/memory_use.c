@@ -34,8 +34,8 @@ static int64_t mapped_in(const char *folder)
     return (int64_t)sum * 1024;
 }
 
-// Where the kernel does not tell (no /proc), all is 0. The folder's real path is compared, because
-// the kernel names files so.
+// All is 0 if there is no /proc. The real path of the folder is compared, because the kernel lists
+// files by it.
 struct memory_mark tsr__memory_mark(const char *folder)
 {
     struct memory_mark mark = {0};
@@ -55,8 +55,8 @@ struct memory_mark tsr__memory_mark(const char *folder)
     return mark;
 }
 
-// A rank that reads its neighbours' tensors where they lie has touched them, but they are theirs.
-// Never negative: other parts of the process may have given memory back meanwhile.
+// A rank that reads tensors of its neighbours in shared memory touches them, but does not own them.
+// Never negative: other parts of the process may have freed memory meanwhile.
 int64_t tsr__memory_since(const struct memory_mark *before, const char *folder,
                           struct endpoint *place)
 {
@@ -68,10 +68,9 @@ int64_t tsr__memory_since(const struct memory_mark *before, const char *folder,
     return more > 0 ? more : 0;
 }
 
-// The engine turns weights into the order of its kernels (those of convolutions, for one) and frees
-// what they were made of: 45 MiB of 111 for the convolutions of docs/measured.md. Sessions of one
-// process that share packed weights pack in vain, all but the first. The C library would keep all
-// that for the next malloc.
+// The engine copies weights into the order of its kernels and frees the originals: 45 MiB of 111
+// for the convolutions in docs/measured.md. Of sessions that share packed weights, all but the
+// first discard theirs. The C library would keep that memory for the next malloc.
 void tsr__memory_settle(void)
 {
 #ifdef __GLIBC__

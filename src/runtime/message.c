@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// message.c - what a rank that is a process hands to its parent, or to rank 0: numbers, texts,
-// tensors, findings.
+// message.c - data that a rank in another process sends to its parent or to rank 0: numbers, texts,
+// tensors, diagnostics.
 //
-// It travels through a file without a name, which is read when the rank has ended or has handed it
-// over. A rank may have died while writing: every length is checked.
+// It is stored in an unnamed file, which is read when the rank has exited or has sent it. A rank
+// may have died while writing, so every length is checked.
 //
 // All numbers are int64 of this machine; both sides are processes of one build on one host, or
 // (handover over a network) of one job. A text is its length and its bytes. A tensor "x" of float
 // [2, 3] is
+//
 //     1 "x"   type 1   rank 2   no sequence 0   dims 2 3   24 bytes
-// A sequence has rank -1 and 1 instead of the 0, then the count of its tensors and the tensors; an
-// optional without a value rank -1 and 0. A tensor of texts has a text for each element instead of
-// the bytes.
+//
+// A sequence has rank -1 and 1 instead of the 0, then the number of its tensors and the tensors. An
+// optional without a value has rank -1 and 0. A tensor of strings has a text for each element
+// instead of the bytes.
 #include "runtime/spawn.h"
 
 #include <errno.h>
@@ -21,12 +23,12 @@
 #include <unistd.h>
 
 #define BUFFER       (64u << 10)
-#define PARCEL_DEPTH 4 // of sequences in sequences; engines have one
+#define PARCEL_DEPTH 4 // nesting of sequences; engines support one level
 
 // ---- writing -----------------------------------------------------------------------------------
 
-// The kernel takes at most 2 GiB at a time, so larger blocks go in steps. After a failure nothing
-// more is written.
+// The kernel writes at most 2 GiB at a time, so larger blocks are written in steps. After a failure
+// nothing more is written.
 static void write_all(struct message *message, const void *bytes, size_t n)
 {
     const char *at = bytes;
@@ -43,9 +45,9 @@ static void write_all(struct message *message, const void *bytes, size_t n)
     }
 }
 
-// bytes NULL flushes. What does not fit into the buffer any more pushes the buffer out first, so
-// that the order in the file is the order of the calls; what is larger than the buffer, or where
-// there is no memory for one, goes to the file at once.
+// bytes NULL flushes. If the data does not fit into the buffer, the buffer is written first, so the
+// file has the order of the calls. Data larger than the buffer, or without memory for one, is
+// written at once.
 void tsr__message_put(struct message *message, const void *bytes, size_t n)
 {
     if (message->n && (!bytes || message->n + n > BUFFER)) {
@@ -70,13 +72,13 @@ void tsr__message_drop(struct message *message)
     message->n = 0;
 }
 
-// A file in memory, without a name: nothing is left of it once both sides have closed it.
+// An unnamed file in memory: it disappears when both sides have closed it.
 struct message tsr__message_new(void)
 {
     return (struct message){.fd = memfd_create("tessera-note", MFD_CLOEXEC)};
 }
 
-// A message without a file has failed, too: the callers test only this.
+// A message without a file has failed too, so callers check only this.
 bool tsr__message_flush(struct message *message)
 {
     if (message->fd >= 0)
@@ -96,7 +98,7 @@ void tsr__message_put_text(struct message *message, struct str text)
         tsr__message_put(message, text.p, text.n);
 }
 
-// Only tensors of the host: the callers have refused those on a GPU.
+// Only tensors in host memory: the callers have refused those on a GPU.
 static void put_tensor(struct message *message, const struct tensor *x)
 {
     tsr__message_put_text(message, str_of(x->name));
@@ -121,7 +123,7 @@ void tsr__message_put_tensors(struct message *message, const tsr_tensors *tensor
         put_tensor(message, tensors->at[i]);
 }
 
-// The order of the texts is get_place's.
+// get_place reads the texts in this order.
 static void put_place(struct message *message, const struct place *at)
 {
     const struct str texts[] = {at->file, at->graph, at->node,
@@ -149,8 +151,8 @@ void tsr__message_put_findings(struct message *message, const tsr_session *sessi
 
 // ---- reading -----------------------------------------------------------------------------------
 
-// Maps the file, so that tensors are copied once, from the map into their set. The map outlives the
-// descriptor, which is closed in every case.
+// Maps the file, so that tensors are copied once, from the map into their set. The descriptor is
+// closed in every case.
 bool tsr__message_open(int fd, struct message *message)
 {
     struct stat st;
@@ -166,15 +168,14 @@ bool tsr__message_open(int fd, struct message *message)
     return true;
 }
 
-// end must be the length that was mapped, up to a page.
+// `end` must be the mapped length, up to a page.
 void tsr__message_close(const struct message *message)
 {
     if (message->bytes)
         munmap((void *)message->bytes, message->end);
 }
 
-// n 0 is fine and gives a place, not NULL. at <= end always holds, so that the difference cannot
-// wrap.
+// n 0 returns a valid pointer, not NULL. at <= end always holds, so the difference cannot wrap.
 const void *tsr__message_get(struct message *message, size_t n)
 {
     if (message->failed || n > message->end - message->at) {
@@ -203,8 +204,7 @@ struct str tsr__message_text(struct message *message)
     return bytes ? (struct str){bytes, (size_t)n} : (struct str){"", 0};
 }
 
-// Each text takes at least a byte of the message, so that a count larger than what is left is a
-// lie.
+// Each text takes at least one byte of the message, so a count larger than the rest is invalid.
 static tsr_status get_texts(struct message *message, tsr_tensors *to, struct str name, int rank,
                             const int64_t *dims)
 {
@@ -212,7 +212,8 @@ static tsr_status get_texts(struct message *message, tsr_tensors *to, struct str
     for (int axis = 0; axis < rank; axis++)
         if (dims[axis] < 0 || !mul_ok(n, dims[axis], &n))
             return TSR_MALFORMED;
-    // 8 bytes, in fact: its length. The coarser test is enough to bound the array.
+    // In fact a text takes at least 8 bytes, its length. The coarser test is enough to bound the
+    // array.
     if ((uint64_t)n > message->end - message->at)
         return TSR_MALFORMED;
     struct arena arena;
@@ -233,8 +234,8 @@ free_arena:
 
 static tsr_status get_list(struct message *message, tsr_tensors *to, int depth);
 
-// An optional value that is absent, or a sequence.
-// The depth bounds the recursion: bytes from a process that went wrong could nest without end.
+// Reads an empty optional or a sequence. The depth limits the recursion, because corrupt bytes
+// could nest endlessly.
 static tsr_status get_other(struct message *message, tsr_tensors *to, struct str name,
                             tsr_dtype type, bool sequence, int depth)
 {
@@ -269,16 +270,15 @@ static tsr_status get_tensor(struct message *message, tsr_tensors *to, int depth
     tsr_status st = tsr__tensors_add(to, name, type, (int)rank, dims, &x);
     if (st != TSR_OK)
         return st;
-    // The room was made on the word of the dimensions, which tsr__tensors_add has checked for
-    // overflow; where the message holds fewer bytes, the tensor stays in the set, and the caller
-    // drops the whole set.
+    // Memory was allocated for the dimensions, which tsr__tensors_add has checked for overflow. If
+    // the message has fewer bytes, the tensor stays in the set, and the caller drops the set.
     const void *bytes = tsr__message_get(message, x->bytes);
     if (bytes && x->bytes)
         memcpy(x->data, bytes, x->bytes);
     return message->failed ? TSR_MALFORMED : TSR_OK;
 }
 
-// A wrong n ends by itself: each tensor takes bytes of the message, which run out.
+// A wrong n does no harm: each tensor takes bytes of the message, which run out.
 static tsr_status get_list(struct message *message, tsr_tensors *to, int depth)
 {
     int64_t n = tsr__message_int(message);
@@ -312,7 +312,7 @@ static struct place get_place(struct message *message)
     return at;
 }
 
-// What follows a finding that cannot be read is left out; those before it count.
+// Diagnostics after one that cannot be read are dropped; those before it are kept.
 bool tsr__message_findings(struct message *message, tsr_session *session, bool add)
 {
     bool own = false;

@@ -13,7 +13,7 @@
 
 #include <stdio.h>
 
-// Where a name was met first, and which size it has there.
+// The first input that has a name, and the size there.
 struct named_size {
     const char *input;
     int axis;
@@ -36,9 +36,8 @@ static tsr_status refuse(tsr_session *session, const char *input, int axis, int6
     return TSR_INVALID;
 }
 
-// Compares the dimensions of one tensor with what their names were before.
-// TSR_INVALID: at least one dimension differs, and has its finding; the others are compared
-// nevertheless.
+// Compares the dimensions of one tensor with the sizes that their names had before. TSR_INVALID: at
+// least one differs and has a diagnostic; the others are compared too.
 static tsr_status check_port(struct arena *arena, struct map *names,
                              const struct manifest_port *port, const struct tensor *tensor)
 {
@@ -73,11 +72,11 @@ tsr_status tsr__named_check(const struct manifest *manifest, tsr_session *sessio
         return TSR_OK;
     tsr__arena_init(&arena, session);
     tsr__map_init(&names, &arena, 16);
-    for (size_t i = 0; i < manifest->n_inputs; i++) { // every mistake at once
+    for (size_t i = 0; i < manifest->n_inputs; i++) { // report every mistake
         const struct manifest_port *port = &manifest->inputs[i];
         int64_t at = tsr_tensors_find(inputs, port->name);
         if (at < 0 || inputs->at[at]->sequence || inputs->at[at]->rank != port->rank)
-            continue; // which another check finds
+            continue; // reported by another check
         tsr_status st = check_port(&arena, &names, port, inputs->at[at]);
         if (first == TSR_OK)
             first = st;
@@ -99,7 +98,8 @@ static tsr_status refuse_port(tsr_session *session, enum diag_code code, const c
     return TSR_INVALID;
 }
 
-// True if a rank reads the input. Older manifests do not tell; then the ranks check it themselves.
+// True if a rank reads the input. Older manifests do not contain this; then the ranks check it
+// themselves.
 static bool is_read(const struct manifest *manifest, const char *input)
 {
     for (int64_t r = 0; r < manifest->n_ranks; r++)
@@ -146,7 +146,7 @@ static tsr_status check_type_and_shape(tsr_session *session, const struct manife
                        "give a tensor of the shape that the model declares", text);
 }
 
-// Inputs that no rank reads need not be given.
+// Inputs that no rank reads may be missing.
 static bool is_needed(const struct manifest *manifest, const char *input, enum inputs_needed needed)
 {
     if (needed == NEED_NONE || (needed == NEED_ALL_BUT_STATES && is_state(manifest, input)))

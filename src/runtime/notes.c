@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// notes.c - notes between a process and its children, over a socket: a few words, and perhaps a
+// notes.c - notes between a process and its children over a socket: a few words, and optionally a
 // file.
 //
-// The descriptor travels as the socket's own baggage (SCM_RIGHTS): the receiver gets a new number
-// for the same open file, and both sides close their own. The sender's memory of the results is
-// then free, whenever the other side reads them.
+// The descriptor is sent with SCM_RIGHTS: the receiver gets a new number for the same open file,
+// and both sides close their own. So the sender need not keep the results until the other side
+// reads them.
 #include "runtime/children.h"
 
 #include <errno.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-// Blocks while the socket's buffer is full. A receiver that has gone is an error here, not a
+// Blocks while the buffer of the socket is full. A receiver that is gone causes an error, not a
 // signal.
 bool tsr__note_send(int to, struct note note, int fd)
 {
@@ -34,8 +34,7 @@ bool tsr__note_send(int to, struct note note, int fd)
     return n == (ssize_t)sizeof note;
 }
 
-// Blocks until a note comes. A packet of another length is refused; a descriptor that came with it
-// would still be in *fd.
+// Blocks until a note arrives. A packet of another length is refused; *fd may still be set then.
 bool tsr__note_receive(int from, struct note *note, int *fd)
 {
     _Alignas(struct cmsghdr) char space[CMSG_SPACE(sizeof *fd)];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// port_types.c - refuses models whose inputs or outputs are no tensors, before an engine is started
-// or a folder is written for them.
+// port_types.c - refuses models with inputs or outputs that are not tensors, before an engine is
+// started or a folder is written.
 #include "runtime/internal.h"
 #include "ir/ir.h"
 

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// process_group.c - the processes of a job as a group, before and beside jobs: barrier and
-// broadcast.
+// process_group.c - the processes of a job as a group, without a job: barrier and broadcast.
 //
 // For programs in which rank 0 plans and partitions, and the other ranks wait and then load:
 //
 //     tsr_process_group_join      all ranks
-//     tsr_partition       rank 0
+//     tsr_partition               rank 0
 //     tsr_process_group_barrier   all ranks: the files are complete
-//     tsr_job_open        all ranks, over the connections that the group made
+//     tsr_job_open                all ranks, over the connections of the group
 //
 // The connections belong to the session (tsr__run_join), so jobs that are opened later use them.
 #include "runtime/internal.h"
@@ -15,9 +14,9 @@
 
 struct tsr_process_group {
     tsr_session *session;
-    struct endpoint *endpoint; // NULL: this process is alone
-    int64_t *ranks;            // 0, 1, ... size - 1
-    uint64_t broadcasts;       // made so far, equal on all ranks
+    struct endpoint *endpoint; // NULL: a single process
+    int64_t *ranks; // 0, 1, ... size - 1
+    uint64_t broadcasts; // number of broadcasts, the same on all ranks
 };
 
 static int size_of(const struct endpoint *endpoint)
@@ -63,7 +62,7 @@ tsr_status tsr_process_group_join(tsr_session *session, const tsr_run_options *o
     tsr_status st = tsr__run_options(session, options, &run_options);
     if (st != TSR_OK)
         return st;
-    if (!tsr__run_spawns(session, &run_options)) // children are started by the job, not here
+    if (!tsr__run_spawns(session, &run_options)) // the job starts children, not this call
         st = tsr__run_join(session, &run_options, &endpoint);
     if (st != TSR_OK)
         return st;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// processes.c - what a process does before it starts the ranks of a partition as its children: what
-// they would all find wrong is found once.
+// processes.c - checks before the ranks of a partition are started as child processes, so that an
+// error is reported once and not by every rank.
 #include "runtime/spawn.h"
 #include "bundle/bundle.h"
 
@@ -9,7 +9,7 @@
 #define RANKS_PER_CORE 16
 #define RANKS_HERE     64
 
-// A folder from elsewhere must not decide how many threads or processes are started here.
+// A folder from another source must not decide how many threads or processes are started.
 tsr_status tsr__run_may_start(tsr_session *session, const char *folder,
                               const struct manifest *manifest, const tsr_run_options *options)
 {
@@ -38,18 +38,18 @@ bool tsr__run_on_gpus(tsr_session *session, const struct manifest *manifest,
     return false;
 }
 
-// A forked process cannot use a driver that its parent has started. Ranks on the host fork from any
-// process.
+// A forked process cannot use a driver that its parent has started. Ranks on the host can be forked
+// by any process.
 tsr_status tsr__run_may_fork(tsr_session *session, const struct manifest *manifest,
                              const tsr_run_options *options)
 {
     if (!tsr__run_on_gpus(session, manifest, options))
         return TSR_OK;
-    return tsr__gpu_spoilt(session, options);
+    return tsr__gpu_refuse_fork(session, options);
 }
 
-// In the order of cost: the manifest's words, the state of this process, then the files (all
-// digests with check_files).
+// In the order of cost: the manifest, the state of this process, then the files (all digests with
+// check_files).
 static tsr_status check_bundle(tsr_session *session, const char *folder,
                                const tsr_run_options *options, const struct bundle *bundle)
 {
@@ -62,8 +62,8 @@ static tsr_status check_bundle(tsr_session *session, const char *folder,
     return tsr__bundle_verify(bundle, NULL, 0, options->check_files);
 }
 
-// The bundle is closed again: every child opens it for itself. The engine stays with the session,
-// so that the children have it loaded when they are forked.
+// The bundle is closed again: every child opens it itself. The engine stays in the session, so that
+// forked children have it loaded.
 tsr_status tsr__run_prepare(tsr_session *session, const char *folder,
                             const tsr_run_options *options, int *ranks)
 {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// provider.c - which execution provider a rank gets: its device's name (CPU, CUDA:0, ...), after
-// the map that the user gave (NPU=CPU). A provider that this ONNX Runtime lacks is an error that
-// names those it has.
+// provider.c - chooses the execution provider of a rank from the name of its device (CPU, CUDA:0,
+// ...), after the user's map (NPU=CPU). If this ONNX Runtime lacks the provider, the error lists
+// those it has.
 //
-// "GPU:1" on an ONNX Runtime with CUDA: the map leaves it, the kind GPU resolves to the provider
-// CUDA, so the rank gets CUDAExecutionProvider with device_id 1. "NPU" with the map NPU=CPU: no
-// provider is added, and the CPU's, which every session has, does the work.
+// "GPU:1" on an ONNX Runtime with CUDA: the map does not contain it, the kind GPU resolves to CUDA,
+// so the rank gets CUDAExecutionProvider with device_id 1. "NPU" with the map NPU=CPU: no provider
+// is added, and the CPU provider, which every session has, is used.
 #include "runtime/internal.h"
 #include "gpu/gpu.h"
 
@@ -14,8 +14,7 @@
 
 #define SUFFIX "ExecutionProvider"
 
-// Kinds of devices, and the providers that serve them, the better ones first. What ONNX Runtime
-// calls CPU is one itself.
+// Kinds of devices and their providers, best first. CPU is itself a provider of ONNX Runtime.
 static const struct kind {
     const char *name;
     const char *providers[8];
@@ -45,7 +44,7 @@ const char *tsr__kind_provider(struct str kind, char *const *names, int n)
     return NULL;
 }
 
-// "GPU:1" becomes "CUDA:1" where the engine has CUDA; a name of no known kind stays as it is.
+// "GPU:1" becomes "CUDA:1" if the engine has CUDA; other names are unchanged.
 struct str tsr__device_resolved(const struct engine *engine, struct str name, char *out, size_t cap)
 {
     const char *colon = memchr(name.p ? name.p : "", ':', name.n);
@@ -71,8 +70,8 @@ struct str tsr__device_resolved(const struct engine *engine, struct str name, ch
     return str_of(out);
 }
 
-// Lists the providers that there are, as devices are named; true if `name` is one of them, whose
-// full name goes to full.
+// Lists the available providers as device names. True if `name` is one of them; its full name is
+// written to `full`.
 static bool find(const struct engine *engine, struct str name, char *full, size_t cap,
                  struct text *list)
 {
@@ -100,22 +99,22 @@ static bool find(const struct engine *engine, struct str name, char *full, size_
     return found;
 }
 
-// The options of a provider: ours, then the user's, which replace ours of the same name.
+// Options of a provider: ours first; the user's replace ours of the same name.
 #define MAX_OPTIONS 64
 struct options {
     const char *keys[MAX_OPTIONS], *values[MAX_OPTIONS];
     size_t n;
 };
 
-// A key that is there already gets the new value. Texts are not copied: the caller's live until the
-// provider has read them.
+// Replaces the value of an existing key. Strings are not copied: they must live until the provider
+// has read them.
 static void add_option(struct options *options, const char *key, const char *value)
 {
     size_t at = 0;
     while (at < options->n && strcmp(options->keys[at], key) != 0)
         at++;
     if (at == MAX_OPTIONS)
-        return; // the command line takes fewer
+        return; // the command line allows fewer
     options->keys[at] = key;
     options->values[at] = value;
     options->n += at == options->n;
@@ -136,10 +135,10 @@ static bool add_given(struct options *options, struct arena *arena, const tsr_ru
     return true;
 }
 
-#define MINOR_TF32 18 // releases from here on know the option
+#define MINOR_TF32 18 // first release with this option
 
-// Memory is taken as it is needed, not twice as much each time; products of float32 are exact
-// unless asked otherwise.
+// The arena grows by the requested size, not by doubling. float32 products are exact unless TF32 is
+// requested.
 static OrtStatus *append_cuda(struct rank *rank, OrtSessionOptions *options, const char *id)
 {
     const OrtApi *api = rank->engine->api;
@@ -182,8 +181,8 @@ static OrtStatus *append(struct rank *rank, OrtSessionOptions *options, const ch
 static tsr_status absent(struct rank *rank, struct str name, const char *list, const char *why)
 {
     struct place at = tsr__rank_place(rank);
-    // `why` is the engine's word where the provider is in the library but did not start: a missing
-    // CUDA, say.
+    // `why` is the engine's message if the provider is in the library but did not start, for
+    // example because CUDA is missing.
     tsr__diag(
         rank->session, DIAG_provider_absent, &at,
         "use another device with --map-device NAME=CPU, or an ONNX Runtime with this provider",
@@ -199,7 +198,7 @@ tsr_status tsr__provider_set(struct rank *rank, OrtSessionOptions *options)
     struct str name = tsr__device_resolved(rank->engine, mapped, resolved, sizeof resolved);
     struct str kind = name;
     const char *colon = memchr(name.p ? name.p : "", ':', name.n);
-    // What rank_facts.c tells: the CPU unless another provider is appended below.
+    // For rank_facts.c: CPU unless another provider is added below.
     snprintf(rank->provider, sizeof rank->provider, "CPU");
     if (colon) {
         kind.n = (size_t)(colon - name.p);
@@ -208,7 +207,7 @@ tsr_status tsr__provider_set(struct rank *rank, OrtSessionOptions *options)
     if (kind.n == 0 || (kind.n == 3 && strncasecmp(kind.p, "CPU", 3) == 0))
         return TSR_OK;
     if (rank->seat && tsr__gpu_stands_in(rank->gpu))
-        return TSR_OK; // and the CPU computes
+        return TSR_OK; // the CPU provider is used
     struct text list;
     tsr__text_init(&list, rank->session);
     bool found = find(rank->engine, kind, full, sizeof full, &list);

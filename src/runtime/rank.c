@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// rank.c - one rank at work: it synchronizes with the others, is given inputs, runs, and keeps its
-// states between runs. Its model is opened in rank_session.c.
+// rank.c - runs one rank: it synchronizes with the others, gets inputs, runs, and keeps its states
+// between runs. Its model is opened in rank_session.c.
 //
 // Two threads use a rank. Its own thread opens it, runs it and synchronizes; the caller's thread
 // binds inputs and takes outputs of slots whose run has not begun or has ended. The job's counters
 // (job.h) separate them, so nothing here is locked. Diagnostics follow the thread: those of opening
 // and running go to rank->session, those of binding and taking to the session of the call.
 //
-// Who owns a value (OrtValue) of state `past` / `present`, without a separate buffer:
-//     run 0   ins[past] is the slot's (the caller gave it)        outs[present] becomes
-//             state->value
-//     run 1   ins[past] is lent: it is state->value, kept[past]   outs[present] becomes
-//             state->value,
-//                                                                 the old one is released,
-//                                                                   ins[past]
-//                                                                 is reset
-// Lent values are never released through the slot: after a failed run take_back_states resets them
-// too.
+// Who owns the OrtValues of a state (input `past`, output `present`) without a separate buffer:
+//
+//     run 0   ins[past] belongs to the slot: the caller gave it. outs[present] becomes
+//             state->value.
+//     run 1   ins[past] is borrowed: it is state->value, and kept[past] is set. outs[present]
+//             becomes state->value; the old value is released and ins[past] is reset.
+//
+// Borrowed values are never released through the slot: after a failed run take_back_states resets
+// them too.
 #include "runtime/internal.h"
 #include "gpu/gpu.h"
 #include "ir/ir.h"
@@ -390,7 +389,7 @@ static void meet_devices(struct rank *rank)
 
 // Reports a failure of this rank to the others, with its first diagnostic. If another rank caused
 // the failure, it has already reported it. The transport keeps the first report.
-static void tell_failure(struct rank *rank)
+static void report_failure(struct rank *rank)
 {
     char text[400];
     if (rank->status == TSR_OK || !rank->endpoint || rank->failed_by_peer)
@@ -449,14 +448,14 @@ void tsr__rank_open(struct rank *rank)
     }
     tsr__arena_init(&rank->arena, rank->session);
     load_and_meet(rank);
-    tell_failure(rank);
+    report_failure(rank);
 }
 
 // Runs the model with the inputs in the slot. A rank whose status is not TSR_OK is not run again.
 void tsr__rank_run(struct rank *rank, size_t run_slot)
 {
     rank->status = run_once(rank, &rank->run_slots[run_slot]);
-    tell_failure(rank);
+    report_failure(rank);
 }
 
 // ---- results -----------------------------------------------------------------------------------

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// rank_facts.c - what each rank of a run was: device, provider, threads, memory, and how its groups
-// communicate.
+// rank_facts.c - properties of each rank of a run: device, provider, threads, memory, and how its
+// groups communicate.
 //
-// A rank writes its facts as a few numbers and texts, the same for ranks of this process and of
-// others; rank 0, or the parent of the ranks, keeps them until the next run and reads them when
-// asked.
+// A rank writes its properties as numbers and texts, in the same format for ranks of this process
+// and of others. Rank 0, or the parent of the ranks, keeps them until the next run and reads them
+// on request.
 #include "runtime/job.h"
 
 #include <stdlib.h>
 
-#define FACTS_BYTES ((size_t)32 << 10) // of one rank; groups beyond are not told
+#define FACTS_BYTES ((size_t)32 << 10) // limit per rank; further groups are left out
 
 // ---- memory ------------------------------------------------------------------------------------
 
-// Bytes that an allocator of the rank's session had in use at most; 0: this engine does not tell.
-// The engine tells it as text, in the arena of one kind of memory of this session. The allocator
-// asked for here is a handle on that arena and is released.
+// Peak bytes of an allocator of the rank's session; 0: this engine does not report it. The engine
+// returns it as text, for one kind of memory of the session. The allocator is a handle that is
+// released.
 static int64_t most_in_use(const struct rank *rank, const OrtMemoryInfo *where)
 {
     const OrtApi *api = rank->engine->api;
@@ -47,10 +47,9 @@ int64_t tsr__job_gpu_memory(const tsr_job *job, int i)
     return most_in_use(&job->rank_threads[i].rank, job->rank_threads[i].rank.on_gpu);
 }
 
-// A GPU's arena has the weights too; on the host they lie where their files are mapped. A rank that
-// has this process for itself took what the process has grown by. Several ranks in one process
-// cannot be told apart from outside: then the arena's own count and the weights of the rank's part
-// are added up.
+// On a GPU the arena includes the weights; on the host, weights are mapped files. For a rank with
+// its own process the growth of the process is measured. Several ranks in one process cannot be
+// distinguished: then the arena's count and the weights of the rank file are added.
 static int64_t memory_of(const tsr_job *job, const struct rank *rank, const char *weights,
                          const struct memory_mark *before)
 {
@@ -66,13 +65,14 @@ static int64_t memory_of(const tsr_job *job, const struct rank *rank, const char
 
 // ---- writing -----------------------------------------------------------------------------------
 
-// All groups that fit, each as its way, its number of ranks and the ranks; an empty way ends them.
+// Writes all groups that fit, each as its transport, its number of ranks and the ranks; an empty
+// name ends the list.
 static void put_groups(struct message *out, const struct rank *rank)
 {
     struct ops_group group;
     for (size_t i = 0; rank->ops && tsr__ops_group_at(rank->ops, i, &group); i++) {
-        // The message stays in its buffer (64 KiB), which must not be flushed: there is no file
-        // behind it. 8 words are more than the way's text and the two lengths.
+        // The message stays in its buffer (64 KiB), which must not be flushed: it has no file. 8
+        // words are more than the name and the two lengths.
         if (out->n + ((size_t)group.n + 8) * sizeof(int64_t) > FACTS_BYTES)
             break;
         tsr__message_put_text(out, str_of(tsr__comm_way(rank->endpoint, group.ranks, group.n)));
@@ -103,7 +103,7 @@ static void put_rank(struct message *out, const tsr_job *job, const struct rank 
 
 // ---- keeping -----------------------------------------------------------------------------------
 
-// Facts of the run before go, with all texts that tsr_run_rank gave out of them.
+// Frees the properties of the previous run, and all texts that tsr_run_rank returned from them.
 static struct str *new_list(struct engine *engine, int n)
 {
     tsr__arena_free(&engine->facts_arena);
@@ -112,7 +112,7 @@ static struct str *new_list(struct engine *engine, int n)
     return engine->facts;
 }
 
-// Facts of the ranks that run here, in their order.
+// Properties of the ranks in this process, in order.
 static tsr_status keep_here(tsr_job *job, const char *weights, const struct memory_mark *before)
 {
     struct engine *engine = job->engine;
@@ -131,8 +131,7 @@ static tsr_status keep_here(tsr_job *job, const char *weights, const struct memo
     return TSR_OK;
 }
 
-// Under a launcher this is an exchange of all ranks: the others send theirs and forget them
-// (n_facts 0).
+// Under a launcher this is a collective: the other ranks send theirs and keep none (n_facts 0).
 tsr_status tsr__facts_keep(tsr_job *job, const char *weights, const struct memory_mark *before)
 {
     tsr_status st = keep_here(job, weights, before);
@@ -150,8 +149,8 @@ tsr_status tsr__facts_keep(tsr_job *job, const char *weights, const struct memor
     return TSR_OK;
 }
 
-// In a child that is rank 0: it has gathered the facts of all ranks, and its parent reads them with
-// tsr__facts_take.
+// In a child that is rank 0: it has gathered the properties of all ranks, and its parent reads them
+// with tsr__facts_take.
 void tsr__facts_put(const tsr_session *session, struct message *out)
 {
     const struct engine *engine = session->engine;
@@ -160,8 +159,8 @@ void tsr__facts_put(const tsr_session *session, struct message *out)
         tsr__message_put_text(out, engine->facts[i]);
 }
 
-// The bytes come from another process: the count is bounded before room is made. A list of none has
-// room for one, so that it is not NULL.
+// The bytes come from another process, so the count is limited before memory is allocated. An empty
+// list has space for one entry, so that it is not NULL.
 tsr_status tsr__facts_take(tsr_session *session, struct message *in)
 {
     struct engine *engine = session->engine;
@@ -189,7 +188,7 @@ int tsr_run_ranks(const tsr_session *session)
     return engine ? engine->n_facts : 0;
 }
 
-// False at the end of the list (an empty way), and for what is no group: the rest is left out then.
+// False at the end of the list (an empty name), and for invalid data: the rest is dropped.
 static bool read_group(struct message *in, struct arena *arena, tsr_rank_group *out)
 {
     struct str way = tsr__message_text(in);
@@ -221,8 +220,8 @@ static void read_groups(struct message *in, struct arena *arena, tsr_rank_facts 
     out->n_groups = groups.n;
 }
 
-// The texts of a message have no terminators: each call copies them into the arena of the facts.
-// out->size is the caller's struct, which may be shorter than this version's.
+// The texts of a message are not terminated, so each call copies them into the arena of the
+// properties. out->size is that of the caller's struct, which may be shorter than this version's.
 bool tsr_run_rank(tsr_session *session, int rank, tsr_rank_facts *out)
 {
     struct engine *engine = session->engine;

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// rank_session.c - a rank's model opened in ONNX Runtime: the options of its session, and what its
-// inputs and outputs are.
+// rank_session.c - opens a rank's model in ONNX Runtime: the session options, and the names and
+// types of inputs and outputs.
 //
-// Sequential mode always: communication blocks, and a pool of workers that all block is a deadlock.
-//
-// Called by a rank on its own thread (tsr__rank_open). All strings and arrays that are read here
-// live in the rank's arena, as long as the rank.
+// The execution mode is always sequential: communication blocks, and a pool of workers that all
+// block is a deadlock. Called on the rank's own thread (tsr__rank_open). All strings and arrays are
+// in the rank's arena.
 #include "runtime/internal.h"
 
 // ---- options -----------------------------------------------------------------------------------
@@ -16,7 +15,7 @@ static OrtStatus *set_entry(const struct rank *rank, OrtSessionOptions *options,
     return rank->engine->api->AddSessionConfigEntry(options, key, value);
 }
 
-// NULL: all is set; else the engine's word on the first that it refused.
+// NULL: success; else the engine's status for the first option that it refused.
 static OrtStatus *set_options(const struct rank *rank, OrtSessionOptions *options)
 {
     static const int levels[] = {0, 1, 2, 99};
@@ -25,30 +24,30 @@ static OrtStatus *set_options(const struct rank *rank, OrtSessionOptions *option
     TRY(api->SetSessionLogSeverityLevel(options, ORT_LOG_FATAL));
     TRY(api->SetIntraOpNumThreads(options, rank->threads));
     TRY(api->SetInterOpNumThreads(options, 1));
-    // Patterns are a second block for all that the first run had in pieces: twice the memory, and
-    // no faster.
+    // Memory patterns allocate a second block for all tensors of the first run: twice the memory,
+    // and not faster.
     TRY(api->DisableMemPattern(options));
     if (rank->optimize > 0)
         TRY(api->SetSessionGraphOptimizationLevel(options, levels[rank->optimize - 1]));
     if (rank->profile)
         TRY(api->EnableProfiling(options, rank->profile));
     // Packing copies a weight into the order in which its kernel reads it. Weights that are a large
-    // part of the memory stay as they are mapped.
+    // part of the memory are used as mapped.
     if (rank->unpacked)
         TRY(set_entry(rank, options, "session.disable_prepacking", "1"));
-    if (rank->float_products) // 4, the default, is 8-bit arithmetic: 0.5 % off
+    if (rank->float_products) // the default 4 is 8-bit arithmetic with an error of 0.5 %
         TRY(set_entry(rank, options, "session.qdq_matmulnbits_accuracy_level", "1"));
     if (!rank->spin)
         TRY(set_entry(rank, options, "session.intra_op.allow_spinning", "0"));
-    // The engine asks for our allocator only with this entry; it is one for the whole process,
-    // registered at the environment.
+    // The engine uses our allocator, registered in the environment of the process, only with this
+    // entry.
     if (!rank->gpu && tsr__reach_share(rank->engine, rank->endpoint))
         TRY(set_entry(rank, options, "session.use_env_allocators", "1"));
     return NULL;
 }
 
-// Our operators, with a place in the group.
-// A whole model has no endpoint and gets none of our operators.
+// Adds our operators with this rank's endpoint. An unsharded model has no endpoint and does not
+// need them.
 static tsr_status add_ops(struct rank *rank, OrtSessionOptions *options)
 {
     const struct engine *engine = rank->engine;
@@ -57,7 +56,8 @@ static tsr_status add_ops(struct rank *rank, OrtSessionOptions *options)
     OrtStatus *failed =
         tsr__ops_add(engine->api, engine->minor, options, rank->endpoint, NULL, &rank->ops);
     if (failed)
-        return tsr__engine_says(rank, failed, DIAG_engine_refused, NULL, "communication operators");
+        return tsr__engine_failed(rank, failed, DIAG_engine_refused, NULL,
+                                  "communication operators");
     if (rank->ops && rank->profile)
         tsr__ops_trace(rank->ops);
     return TSR_OK;
@@ -68,18 +68,18 @@ static tsr_status add_weights(struct rank *rank, OrtSessionOptions *options)
     OrtStatus *failed = NULL;
     tsr_status st = tsr__weights_add(rank, options, &failed);
     if (failed)
-        return tsr__engine_says(rank, failed, DIAG_engine_refused, NULL, "weights");
+        return tsr__engine_failed(rank, failed, DIAG_engine_refused, NULL, "weights");
     return st;
 }
 
-// Those of a library of the user's.
+// Adds the operators of the user's library.
 static tsr_status add_user_ops(struct rank *rank, OrtSessionOptions *options)
 {
     if (!rank->ort_ops)
         return TSR_OK;
-    return tsr__engine_says(rank,
-                            rank->engine->api->RegisterCustomOpsLibrary_V2(options, rank->ort_ops),
-                            DIAG_ort_ops, "check the path given with --ort-ops", rank->ort_ops);
+    return tsr__engine_failed(
+        rank, rank->engine->api->RegisterCustomOpsLibrary_V2(options, rank->ort_ops), DIAG_ort_ops,
+        "check the path given with --ort-ops", rank->ort_ops);
 }
 
 // ---- the session -------------------------------------------------------------------------------
@@ -129,12 +129,12 @@ static OrtStatus *open_session(struct rank *rank, OrtSessionOptions *options)
     return st;
 }
 
-// Order: options, our operators, shared weights, the provider, the user's operators; then the
-// model is opened with all of them.
+// Order: options, our operators, shared weights, the provider, the user's operators; then the model
+// is opened.
 static tsr_status create_session(struct rank *rank, OrtSessionOptions *options)
 {
-    tsr_status st = tsr__engine_says(rank, set_options(rank, options), DIAG_engine_refused, NULL,
-                                     "session options");
+    tsr_status st = tsr__engine_failed(rank, set_options(rank, options), DIAG_engine_refused, NULL,
+                                       "session options");
     if (st != TSR_OK)
         return st;
     st = add_ops(rank, options);
@@ -152,7 +152,7 @@ static tsr_status create_session(struct rank *rank, OrtSessionOptions *options)
     return tsr__engine_loaded(rank, open_session(rank, options));
 }
 
-// ---- what the model has ------------------------------------------------------------------------
+// ---- inputs and outputs of the model ------------------------------------------------------------
 
 enum side { INPUTS, OUTPUTS };
 
@@ -164,8 +164,8 @@ static OrtStatus *count_of(const struct rank *rank, enum side side, size_t *out)
     return api->SessionGetInputCount(rank->ort, out);
 }
 
-// Name i of a side, as the rank's arena keeps it; *out NULL: out of memory. The engine's copy is
-// freed at once.
+// Copies name i of the inputs or outputs to the rank's arena; *out NULL: out of memory. The
+// engine's copy is freed at once.
 static OrtStatus *name_of(struct rank *rank, enum side side, size_t i, const char **out)
 {
     const OrtApi *api = rank->engine->api;
@@ -175,8 +175,7 @@ static OrtStatus *name_of(struct rank *rank, enum side side, size_t i, const cha
         TRY(api->SessionGetOutputName(rank->ort, i, allocator, &name));
     else
         TRY(api->SessionGetInputName(rank->ort, i, allocator, &name));
-    // The engine's allocator gave the name; what it says about the free has no remedy and is
-    // dropped.
+    // An error while freeing the name has no remedy and is ignored.
     *out = tsr__arena_str(&rank->arena, str_of(name)).p;
     OrtStatus *freed = api->AllocatorFree(allocator, name);
     if (freed)
@@ -184,7 +183,7 @@ static OrtStatus *name_of(struct rank *rank, enum side side, size_t i, const cha
     return NULL;
 }
 
-// One more element than names, so that an array of none is not NULL.
+// Allocates one element more than needed, so that an empty array is not NULL.
 static tsr_status read_names(struct rank *rank, enum side side, size_t *out_n,
                              const char ***out_names)
 {
@@ -206,7 +205,8 @@ static tsr_status read_names(struct rank *rank, enum side side, size_t *out_n,
     *out_names = names;
     return TSR_OK;
 refused:
-    return tsr__engine_says(rank, failed, DIAG_engine_refused, NULL, "names of inputs and outputs");
+    return tsr__engine_failed(rank, failed, DIAG_engine_refused, NULL,
+                              "names of inputs and outputs");
 }
 
 static tsr_status read_wanted(struct rank *rank)
@@ -217,13 +217,13 @@ static tsr_status read_wanted(struct rank *rank)
     for (size_t i = 0; i < rank->n_inputs; i++) {
         OrtStatus *failed = tsr__engine_wanted(rank->engine, rank->ort, i, &rank->wanted[i]);
         if (failed)
-            return tsr__engine_says(rank, failed, DIAG_engine_refused, NULL, "types of inputs");
+            return tsr__engine_failed(rank, failed, DIAG_engine_refused, NULL, "types of inputs");
     }
     return TSR_OK;
 }
 
 // Zeroed: no value is bound, no input is kept. A rank that fails before this has NULL arrays, which
-// rank.c takes.
+// rank.c accepts.
 static tsr_status make_run_slots(struct rank *rank)
 {
     for (size_t i = 0; i < RUN_SLOTS; i++) {
@@ -235,7 +235,7 @@ static tsr_status make_run_slots(struct rank *rank)
     return rank->arena.failed ? TSR_NOMEM : TSR_OK;
 }
 
-// tsr__gpu_bind needs the outputs, and the slots need both counts: hence the order.
+// The order matters: tsr__gpu_bind needs the outputs, and the slots need both counts.
 static tsr_status read_ports(struct rank *rank)
 {
     tsr_status st = read_names(rank, INPUTS, &rank->n_inputs, &rank->input_names);
@@ -253,14 +253,14 @@ static tsr_status read_ports(struct rank *rank)
     return make_run_slots(rank);
 }
 
-// After a failure rank->ort may be set or not; tsr__rank_free looks. The options are read while the
-// session is made and not later.
+// After a failure rank->ort may be set; tsr__rank_free checks it. The options are read only while
+// the session is created.
 tsr_status tsr__rank_load(struct rank *rank)
 {
     const OrtApi *api = rank->engine->api;
     OrtSessionOptions *options = NULL;
-    tsr_status st = tsr__engine_says(rank, api->CreateSessionOptions(&options), DIAG_engine_refused,
-                                     NULL, "session options");
+    tsr_status st = tsr__engine_failed(rank, api->CreateSessionOptions(&options),
+                                       DIAG_engine_refused, NULL, "session options");
     if (st != TSR_OK)
         return st;
     st = create_session(rank, options);

@@ -1,34 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-// run.c - a single run: a job that is opened, run once and closed, in this process or in children
-// that each do what a rank under a launcher does and hand their results back.
+// run.c - a single run: opens a job, runs it once and closes it, in this process or in child
+// processes that return their results.
 //
-// Three ways, from the options: threads of this process or this process as a launched rank (a job);
-// children of this process (each calls tsr_run again and finds itself a rank); a whole model in one
-// child, so that this process does not touch a GPU.
+// Three ways, by the options: a job with threads of this process or with this process as a launched
+// rank; child processes, each of which calls tsr_run again as a rank; an unsharded model in one
+// child process, so that this process does not use a GPU.
 #include "runtime/spawn.h"
 
-// ---- in children of this process ----------------------------------------------------------------
+// ---- in child processes -------------------------------------------------------------------------
 
-// Of a partition or (whole) a model.
+// For a partition or an unsharded model.
 struct run_work {
     const char *path;
-    bool whole;
+    bool unsharded;
     const tsr_tensors *inputs;
     tsr_tensors *outputs;
 };
 
-// In the child. Outputs and facts of all ranks are rank 0's, so the others hand nothing over. A
-// child that runs a whole model is given "threads", or it would start a child itself.
+// Called in the child. Rank 0 has the outputs and properties of all ranks, so the others return
+// nothing. A child that runs an unsharded model uses "threads"; otherwise it would start a child
+// itself.
 static tsr_status run_work(struct spawn *spawn, tsr_session *session, int rank, struct message *out)
 {
     struct run_work *work = spawn->data;
     tsr_run_options options = *spawn->options;
     tsr_tensors *outputs = NULL;
-    options.check_files = false; // done before
+    options.check_files = false; // already checked by the parent
     tsr_status st = tsr_tensors_new(session, &outputs);
     if (st != TSR_OK)
         return st;
-    if (work->whole) {
+    if (work->unsharded) {
         options.transport = TSR_TRANSPORT_THREADS; // the child does not start another
         st = tsr_run_model(session, work->path, &options, work->inputs, outputs);
     } else {
@@ -42,7 +43,7 @@ static tsr_status run_work(struct spawn *spawn, tsr_session *session, int rank, 
     return st;
 }
 
-// In the parent, for each child in turn, with what run_work put.
+// Called in the parent for each child, with what run_work wrote.
 static tsr_status run_take(struct spawn *spawn, tsr_session *session, int rank, struct message *in)
 {
     struct run_work *work = spawn->data;
@@ -54,7 +55,7 @@ static tsr_status run_take(struct spawn *spawn, tsr_session *session, int rank, 
     return tsr__facts_take(session, in);
 }
 
-// Children are forks: the inputs are theirs without a copy, but GPU memory of this process is not.
+// Children are forks: they inherit the inputs without a copy, but not GPU memory of this process.
 static tsr_status run_processes(tsr_session *session, const char *folder,
                                 const tsr_run_options *options, const tsr_tensors *inputs,
                                 tsr_tensors *outputs)
@@ -70,10 +71,10 @@ static tsr_status run_processes(tsr_session *session, const char *folder,
     return tsr__spawn(session, &spawn);
 }
 
-// A whole model in a child of this process, which then has not used its GPU.
-static tsr_status run_model_apart(tsr_session *session, const char *path,
-                                  const tsr_run_options *options, const tsr_tensors *inputs,
-                                  tsr_tensors *outputs)
+// Runs an unsharded model in a child process, so that this process does not use its GPU.
+static tsr_status run_model_in_child(tsr_session *session, const char *path,
+                                     const tsr_run_options *options, const tsr_tensors *inputs,
+                                     tsr_tensors *outputs)
 {
     struct run_work work = {path, true, inputs, outputs};
     struct spawn spawn = {
@@ -82,10 +83,10 @@ static tsr_status run_model_apart(tsr_session *session, const char *path,
     tsr_status st = tsr__tensors_on_host(inputs);
     if (st != TSR_OK)
         return st;
-    st = tsr__gpu_spoilt(session, options);
+    st = tsr__gpu_refuse_fork(session, options);
     if (st != TSR_OK)
         return st;
-    st = tsr__engine(session, &engine); // the child has it then
+    st = tsr__engine(session, &engine); // the child inherits it
     if (st != TSR_OK)
         return st;
     return tsr__spawn(session, &spawn);
@@ -93,7 +94,8 @@ static tsr_status run_model_apart(tsr_session *session, const char *path,
 
 // ---- a single run ------------------------------------------------------------------------------
 
-// The sets belong to the session, and the options are as this version of the library has them.
+// Checks that the sets belong to the session, and converts the options to this version of the
+// struct.
 static tsr_status check_call(tsr_session *session, const tsr_run_options *options,
                              const tsr_tensors *inputs, const tsr_tensors *outputs,
                              tsr_run_options *checked)
@@ -107,10 +109,10 @@ static tsr_status check_call(tsr_session *session, const tsr_run_options *option
     return tsr__run_options(session, options, checked);
 }
 
-// What is asked for after the one run of a job.
-// Under a launcher both are exchanges of all ranks, which make them in this order.
-static tsr_status tell(tsr_job *job, const tsr_run_options *options, const char *weights,
-                       const struct memory_mark *before)
+// Writes the properties and the trace after the run. Under a launcher both are collectives, which
+// all ranks call in this order.
+static tsr_status write_facts_and_trace(tsr_job *job, const tsr_run_options *options,
+                                        const char *weights, const struct memory_mark *before)
 {
     if (options->facts) {
         tsr_status st = tsr__facts_keep(job, weights, before);
@@ -122,9 +124,9 @@ static tsr_status tell(tsr_job *job, const tsr_run_options *options, const char 
     return TSR_OK;
 }
 
-// Runs a job on copies of the inputs: kernels of the engine write over what they are given (a
-// BatchNormalization that trains, over its statistics). Partitions hold copies where that can be
-// (partition/emit/emit_node.c), other models do not.
+// Runs a job on copies of the inputs, because some kernels overwrite their inputs (a
+// BatchNormalization in training mode overwrites its statistics). Partitions contain copies for
+// such nodes (partition/emit/emit_node.c); other models do not.
 static tsr_status run_on_copies(tsr_session *session, tsr_job *job, const tsr_tensors *inputs,
                                 tsr_tensors *outputs)
 {
@@ -141,7 +143,7 @@ static tsr_status run_on_copies(tsr_session *session, tsr_job *job, const tsr_te
     return st;
 }
 
-// The memory is marked before the model is loaded, so that the facts count what loading took.
+// The memory is recorded before the model is loaded, so that loading is included.
 tsr_status tsr_run_model(tsr_session *session, const char *path, const tsr_run_options *options,
                          const tsr_tensors *inputs, tsr_tensors *outputs)
 {
@@ -156,7 +158,7 @@ tsr_status tsr_run_model(tsr_session *session, const char *path, const tsr_run_o
         return st;
     if (tsr__run_spawns(session, &run_options) &&
         tsr__gpu_named(session, run_options.device, &run_options))
-        return run_model_apart(session, path, &run_options, inputs, outputs);
+        return run_model_in_child(session, path, &run_options, inputs, outputs);
     struct arena arena;
     tsr__arena_init(&arena, session);
     const char *weights = tsr__folder_of(&arena, path).p;
@@ -165,13 +167,13 @@ tsr_status tsr_run_model(tsr_session *session, const char *path, const tsr_run_o
     if (st == TSR_OK)
         st = run_on_copies(session, job, inputs, outputs);
     if (st == TSR_OK)
-        st = tell(job, &run_options, weights, &before);
+        st = write_facts_and_trace(job, &run_options, weights, &before);
     tsr_job_close(job);
     tsr__arena_free(&arena);
     return st;
 }
 
-// States of the manifest are left alone (false): a single run gives them as outputs like any other.
+// States of the manifest are not kept (false): a single run returns them as ordinary outputs.
 tsr_status tsr_run(tsr_session *session, const char *folder, const tsr_run_options *options,
                    const tsr_tensors *inputs, tsr_tensors *outputs)
 {
@@ -188,11 +190,11 @@ tsr_status tsr_run(tsr_session *session, const char *folder, const tsr_run_optio
     st = tsr__job_open(session, folder, &run_options, false, &job);
     if (st != TSR_OK)
         return st;
-    // The inputs were here before, and the rank needs them as it needs what came since.
+    // The inputs were in memory before, but the rank needs them as well.
     before.own -= tsr__job_input_bytes(job, inputs);
     st = tsr_job_run(job, inputs, outputs);
     if (st == TSR_OK)
-        st = tell(job, &run_options, folder, &before);
+        st = write_facts_and_trace(job, &run_options, folder, &before);
     tsr_job_close(job);
     return st;
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// run_options.c - the options of a run, checked; what a rank gets of the machine's cores.
+// run_options.c - checks the options of a run, and divides the cores of the machine among ranks.
 //
-// Every public call that takes tsr_run_options comes through tsr__run_options first; behind it,
-// fields are in range and no text is checked again.
+// Every public call with tsr_run_options calls tsr__run_options first; afterwards all fields are in
+// range and need no more checks.
 #include "runtime/internal.h"
 
-// file NULL: the finding has no place.
+// file NULL: the diagnostic has no place.
 tsr_status tsr__run_refuse(tsr_session *session, enum diag_code code, const char *file,
                            const char *hint, const char *text)
 {
@@ -49,8 +49,8 @@ bool tsr_run_place(const tsr_run_options *options, int *rank, int *ranks)
     return true;
 }
 
-// given NULL: the defaults, all zero. *out is filled in every case; after a failure it must not be
-// used.
+// given NULL: the defaults, all zero. *out is set in every case, but must not be used after a
+// failure.
 tsr_status tsr__run_options(tsr_session *session, const tsr_run_options *given,
                             tsr_run_options *out)
 {
@@ -85,7 +85,8 @@ tsr_status tsr__run_options(tsr_session *session, const tsr_run_options *given,
     return TSR_OK;
 }
 
-// 16 cores, 3 ranks: 5 each; 2 cores, 4 ranks: 1 each. What the caller wants is taken as it is.
+// 16 cores, 3 ranks: 5 each; 2 cores, 4 ranks: 1 each. A number that the caller wants is used as it
+// is.
 int tsr__rank_threads(int cores, int ranks, int wanted)
 {
     if (wanted > 0)
@@ -101,8 +102,8 @@ int tsr_run_cores(int rank, int ranks, int *cores, int n, int *threads)
     return tsr__cores_share(rank, ranks, cores, n);
 }
 
-// "NPU:1" with the map "NPU:1=CUDA:0" is "CUDA:0". Names are compared whole; the first entry that
-// fits counts, and what it gives is not mapped again.
+// "NPU:1" with the map "NPU:1=CUDA:0" is "CUDA:0". Complete names are compared; the first matching
+// entry is used, and its result is not mapped again.
 struct str tsr__device_mapped(const char *device, const tsr_run_options *options)
 {
     struct str name =

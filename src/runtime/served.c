@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// served.c - starts the program that has the ranks of a partition, and communicates with it
+// served.c - starts the program that runs the ranks of a partition, and communicates with it
 // (served.h).
 //
-// The program is not a rank, only their parent, so there are ranks + 1 processes. It has its own
-// process group: Ctrl-C in a terminal is for the program that loaded the model, which may continue.
-// It ends when its socket ends, thus also when this process is killed. It is not bound to the life
-// of a thread (PR_SET_PDEATHSIG): the thread of the first run may end long before the session.
+// The program is not a rank but the parent of the ranks, so there are ranks + 1 processes. It has
+// its own process group: Ctrl-C in a terminal is for the program that loaded the model, which may
+// continue. It ends when its socket is closed, thus also when this process is killed. It does not
+// use PR_SET_PDEATHSIG, which is bound to a thread: the thread of the first run may end long before
+// the session.
 #include "runtime/served.h"
 #include "transport/transport.h"
 
@@ -22,9 +23,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LOOK_MS 20  // between two looks at the program while an answer is waited for
-#define TELL_S  1.0 // for the kernel to tell how it ended, after its socket has
-#define END_S   5.0 // for it to end by itself after its socket has ended
+#define LOOK_MS 20 // between two checks of the program while waiting for an answer
+#define TELL_S  1.0 // time for the kernel to report how it ended, after its socket was closed
+#define END_S   5.0 // time to exit after its socket was closed
 
 #define ENGINE_NAME "libonnxruntime.so"
 
@@ -32,13 +33,13 @@ extern char **environ;
 
 struct served {
     tsr_session *session;
-    pid_t pid; // 0: not started, or ended and taken
+    pid_t pid; // 0: not started, or ended and reaped
     int socket;
-    double stopped_s; // since when it has been stopped; 0: it is not
-    char how[64];     // how it ended
+    double stopped_s; // since when it has been stopped; 0: running
+    char how[64]; // how it ended
 };
 
-// What the program is told when it starts.
+// Arguments of the program.
 struct served_start {
     const char *folder, *engine, *threads;
 };
@@ -53,8 +54,8 @@ static tsr_status cannot_start(tsr_session *session, const char *hint, const cha
     return TSR_PEER;
 }
 
-// Path of the host's ONNX Runtime, for another process to load; "": it is in no library that can be
-// loaded alone. Python's is inside of an extension module, which has such a library beside it.
+// Finds the path of the host's ONNX Runtime, so that another process can load it; "": it is not in
+// a library of its own. In Python it is inside of an extension module, next to such a library.
 static void find_engine(const OrtApiBase *base, char *out, size_t n)
 {
     void *inside;
@@ -82,8 +83,8 @@ static void find_engine(const OrtApiBase *base, char *out, size_t n)
         closedir(folder);
 }
 
-// The program beside the library that this code is in, or below it in tessera/, where packages put
-// it.
+// Searches for the program in the folder of this library, and in its subfolder tessera/, where
+// packages install it.
 static bool find_program(char *out, size_t n)
 {
     static const char here = 0;
@@ -99,7 +100,7 @@ static bool find_program(char *out, size_t n)
     return false;
 }
 
-// A fresh start: no handler, no blocked signal and no open file of this process is the program's.
+// The program inherits no handler, blocked signal or open file of this process.
 static int spawn_program(const char *program, const struct served_start *start, int socket,
                          pid_t *pid)
 {
@@ -127,9 +128,9 @@ static int spawn_program(const char *program, const struct served_start *start, 
     return error;
 }
 
-// The child's end is closed here once it has it, so that this side reads the end of the stream when
-// the program is gone. It must not be number SERVED_SOCKET already: dup2 onto itself would leave it
-// to be closed with the start.
+// This process closes the child's end of the socket after the start, so that it reads the end of
+// the stream when the program is gone. The child's end must not have the number SERVED_SOCKET
+// already: dup2 onto itself would leave close-on-exec set.
 static tsr_status start_program(struct served *served, const struct served_start *start)
 {
     char program[PATH_MAX];
@@ -162,7 +163,7 @@ static tsr_status start_program(struct served *served, const struct served_start
 
 // Reads the program's state from the kernel: ended, stopped or continued. ECHILD, if the host reaps
 // its children itself, gives no information: then the end of the stream does.
-static void look(struct served *served)
+static void check_state(struct served *served)
 {
     int status = 0;
     if (!served->pid)
@@ -184,7 +185,7 @@ static void look(struct served *served)
         snprintf(served->how, sizeof served->how, "exited");
 }
 
-static tsr_status gone(struct served *served, const char *how)
+static tsr_status report_end(struct served *served, const char *how)
 {
     tsr__diag(served->session, DIAG_rank_failed, NULL, "the next run starts the process again",
               "the process that runs the ranks %s", how);
@@ -196,10 +197,10 @@ static void wait_for_end(struct served *served)
 {
     struct timespec nap = {0, 2000000};
     double began = tsr__now_s();
-    look(served);
+    check_state(served);
     while (served->pid && tsr__now_s() - began < TELL_S) {
         nanosleep(&nap, NULL);
-        look(served);
+        check_state(served);
     }
 }
 
@@ -208,16 +209,16 @@ static tsr_status next_note(struct served *served, struct note *note, int *fd)
 {
     struct pollfd wait = {.fd = served->socket, .events = POLLIN};
     while (poll(&wait, 1, LOOK_MS) <= 0) {
-        look(served);
+        check_state(served);
         if (served->stopped_s > 0 && tsr__now_s() - served->stopped_s > COMM_STOPPED_S)
-            return gone(served, "does not respond (stopped?)");
+            return report_end(served, "does not respond (stopped?)");
     }
     if (tsr__note_receive(served->socket, note, fd))
         return TSR_OK;
     if (*fd >= 0)
         close(*fd);
     wait_for_end(served);
-    return gone(served, served->how);
+    return report_end(served, served->how);
 }
 
 // The answer to a note: tensors into `to`, or diagnostics.
@@ -232,7 +233,7 @@ static tsr_status take_answer(struct served *served, tsr_tensors *to)
     if (note.status == TSR_OK && !to && fd < 0)
         return TSR_OK;
     if (!tsr__message_open(fd, &message))
-        return gone(served, "sent an answer that cannot be read");
+        return report_end(served, "sent an answer that cannot be read");
     if (note.status != TSR_OK) {
         (void)tsr__message_findings(&message, served->session, true);
         st = (tsr_status)note.status;
@@ -277,13 +278,13 @@ tsr_status tsr__served_run(struct served *served, const tsr_tensors *inputs, tsr
     if (message.fd < 0)
         return TSR_NOMEM;
     tsr__message_put_tensors(&message, inputs);
-    // A program that is gone cannot be told anything: waiting for its answer says how it ended.
+    // If the program is gone, the note is lost, and waiting for the answer reports how it ended.
     (void)tsr__note_send_message(served->socket, START, &message);
     return take_answer(served, outputs);
 }
 
-// It ends by itself when its socket ends, and its ranks with it; killed, it takes them along
-// (spawn.c).
+// The program exits when its socket is closed, and so do its ranks. If it is killed, the kernel
+// kills them (spawn.c).
 void tsr__served_close(struct served *served)
 {
     if (!served)
@@ -296,7 +297,7 @@ void tsr__served_close(struct served *served)
         int status;
         pid_t got = waitpid(served->pid, &status, WNOHANG);
         if (got != 0)
-            break; // ended, or the host has taken it
+            break; // ended, or reaped by the host
         if (tsr__now_s() - began > END_S)
             kill(served->pid, SIGKILL);
         nanosleep(&nap, NULL);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// served.h - a partition whose ranks belong to another process: the program tessera-ranks, which
-// this process starts.
+// served.h - a partition whose ranks run in another program, tessera-ranks, which this process
+// starts.
 //
 // For a host process that must not be forked: it has threads, locks and perhaps a GPU driver that
 // do not survive a fork. The program starts fresh, so its own children (job_children.c) are safe.
@@ -12,13 +12,13 @@
 //   START + full inputs       -->   makes the run, then sends START + its full outputs
 //   (closes the socket)             reads the end of the stream, ends its ranks and itself
 //
-// After a failure the note has the status, and diagnostics come along instead of tensors.
+// After a failure the note has the status, and diagnostics are sent instead of tensors.
 #ifndef TSR_SERVED_H
 #define TSR_SERVED_H
 
 #include "runtime/children.h"
 
 #define SERVED_PROGRAM "tessera-ranks"
-#define SERVED_SOCKET  3 // the program's end
+#define SERVED_SOCKET  3 // the program's end of the socket
 
 #endif

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// served_ranks.c - the other side of served.c: what the program tessera-ranks does from its start
-// to its end. It opens a job whose ranks are its children, and makes the runs that the notes on its
-// socket ask for, one at a time.
+// served_ranks.c - the program tessera-ranks, the other side of served.c. It opens a job whose
+// ranks are child processes, and makes the runs that the notes on its socket request, one at a
+// time.
 #include "runtime/job.h"
 #include "runtime/runtime.h"
 #include "runtime/served.h"
 
 #include <unistd.h>
 
-// `results` if the status is TSR_OK and there are any; else the diagnostics. False: the other side
-// is gone.
+// Sends `results` if the status is TSR_OK, else the diagnostics. False: the other side is gone.
 static bool answer(tsr_session *session, enum word word, tsr_status status,
                    const tsr_tensors *results)
 {
@@ -29,7 +28,7 @@ static bool answer(tsr_session *session, enum word word, tsr_status status,
     return sent;
 }
 
-// One run, from the inputs that came along to its answer. False: the program is to end.
+// Makes one run with the inputs of a note and answers it. False: the program must end.
 static bool serve_run(tsr_session *session, tsr_job *job, int fd)
 {
     tsr_tensors *inputs = NULL, *results = NULL;

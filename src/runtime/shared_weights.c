@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// shared_weights.c - weights that several ranks of one process hold whole: mapped once, given to
-// every session, and packed once for the kernels that pack. What a rank has for itself is read by
-// ONNX Runtime from the rank's own file.
+// shared_weights.c - weights that several ranks of one process need in full: mapped once, passed to
+// every session, and packed once. ONNX Runtime reads the other weights from the rank's own file.
 //
-// Only weights that the rank file names (ai.tessera.shared) are given. ONNX Runtime turns others in
-// place, so that their names mean other tensors than those which were given: results would be wrong
-// in silence. It maps those from the common file by itself.
+// Only weights that the rank file lists (ai.tessera.shared) are provided. ONNX Runtime may
+// transpose others in place, so that their names mean different tensors and the results would be
+// wrong without an error. ONNX Runtime maps those from the common file itself.
 //
-// Packing copies: where the weights are a large part of the machine's memory, none is done and the
-// maps are all there is.
+// Packing makes copies: if the weights are a large part of the machine's memory, weights are not
+// packed and only the maps are used.
 #include "runtime/internal.h"
 #include "bundle/bundle.h"
 #include "ir/ir.h"
@@ -16,10 +15,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define LARGE_PART 4 // weights above this part of the memory are not packed
+#define LARGE_PART 4 // weights above 1 / LARGE_PART of the memory are not packed
 
-// *out stays empty where there is one rank, or no common file: then each session reads its weights
-// by itself.
+// *out stays empty with one rank or without a common file: then each session reads its weights
+// itself.
 tsr_status tsr__shared_open(tsr_session *session, const struct engine *engine,
                             const struct bundle *bundle, struct arena *arena,
                             struct shared_weights *out)
@@ -35,7 +34,7 @@ tsr_status tsr__shared_open(tsr_session *session, const struct engine *engine,
     OrtStatus *failed = engine->api->CreatePrepackedWeightsContainer(&out->packed);
     if (!failed)
         return TSR_OK;
-    engine->api->ReleaseStatus(failed); // each session packs for itself then
+    engine->api->ReleaseStatus(failed); // then each session packs its own copy
     out->packed = NULL;
     return TSR_OK;
 }
@@ -54,18 +53,18 @@ bool tsr__weights_are_large(const struct manifest *manifest, int64_t rank)
     for (int64_t i = 0; i < manifest->n_ranks; i++)
         if (rank < 0 || i == rank)
             total += manifest->devices[i].weight_bytes;
-    // Compared in pages, whose product with their size could overflow.
+    // Compared in pages; a product with the page size could overflow.
     return pages > 0 && page > 0 && total / page > pages / LARGE_PART;
 }
 
-// The common file, and the names of the weights in it that may be given.
+// The common file, and the names of its weights that may be provided.
 struct common_file {
     const struct shared_weights *weights;
     struct stat info;
     struct map names;
 };
 
-// Lines of the rank file's metadata. False: out of memory.
+// The names are lines of the rank file's metadata. False: out of memory.
 static bool read_names(struct rank *rank, tsr_model *model, struct common_file *common)
 {
     const char *text = tsr_model_metadata(model, "ai.tessera.shared");
@@ -96,7 +95,8 @@ static char *given_at(const struct common_file *common, const tsr_value *value, 
     if (!tsr_tensor_is_external(tensor) || tsr_dtype_bits(type) < 8 || type > TSR_FLOAT4E2M1 ||
         !tsr__tensor_window(tensor, &fd, &offset, length) || fstat(fd, &info) != 0)
         return NULL;
-    // The weight's file is the one that is mapped here, by device and inode: paths may differ.
+    // True if the file of the weight is the mapped one. Compared by device and inode, because paths
+    // may differ.
     bool same = info.st_dev == common->info.st_dev && info.st_ino == common->info.st_ino;
     if (!same || offset > weights->common.bytes.n || *length > weights->common.bytes.n - offset)
         return NULL;
@@ -106,9 +106,9 @@ static char *given_at(const struct common_file *common, const tsr_value *value, 
 // ---- equal weights ------------------------------------------------------------------------------
 
 // ONNX Runtime identifies packed weights by a digest of their contents
-// (QUIRK_shared_packed_weights). A rank whose own weights may have the digest of a common one packs
-// for itself. Padding makes zeros of many shapes equal, so a weight that is a prefix of another
-// counts as equal, and so does a weight of zeros alone.
+// (QUIRK_shared_packed_weights). A rank with a weight of its own that may have the digest of a
+// common one does not share packed weights. Padding makes zeros of many shapes equal, so a weight
+// that is a prefix of another counts as equal, and so does a weight of zeros.
 
 #define BLOCK     (64u << 10)
 #define MAX_PAIRS (4u << 20)
@@ -124,7 +124,7 @@ static bool begins_alike(const char *p, size_t n, int fd, uint64_t offset, uint6
     char block[BLOCK];
     size_t all = n < length ? n : (size_t)length, step = 64;
     for (size_t at = 0; at < all; at += step) {
-        step = at ? BLOCK : 64; // most differ at once
+        step = at ? BLOCK : 64; // most differ in the first bytes
         size_t want = all - at < step ? all - at : step;
         ssize_t got = pread(fd, block, want, (off_t)(offset + at));
         if (got != (ssize_t)want)
@@ -140,7 +140,7 @@ struct common_weight {
     size_t n;
 };
 
-// A weight of the rank's own that looks like one of the common ones.
+// Returns true if a weight of the rank's own file may equal a common one.
 static bool own_alike(const struct common_file *common, const tsr_graph *graph,
                       const struct common_weight *list, size_t n)
 {
@@ -153,8 +153,8 @@ static bool own_alike(const struct common_file *common, const tsr_graph *graph,
         if (tsr_tensor_rank(tensor) < 2 || given_at(common, value, &length) ||
             !tsr__tensor_window(tensor, &fd, &offset, &length))
             continue;
-        // Every own weight with every common one: bounded, and beyond the bound the careful answer
-        // is given.
+        // Compares every own weight with every common one, up to a limit; beyond it, true is
+        // returned.
         for (size_t k = 0; k < n; k++)
             if (++pairs > MAX_PAIRS || begins_alike(list[k].p, list[k].n, fd, offset, length))
                 return true;
@@ -181,7 +181,7 @@ static bool has_alike(struct rank *rank, const struct common_file *common, const
     return own_alike(common, graph, list, k);
 }
 
-// ---- giving them -------------------------------------------------------------------------------
+// ---- providing weights --------------------------------------------------------------------------
 
 static OrtStatus *give(struct rank *rank, OrtSessionOptions *options, const tsr_value *value,
                        char *data, uint64_t length)
@@ -194,14 +194,14 @@ static OrtStatus *give(struct rank *rank, OrtSessionOptions *options, const tsr_
         (size_t)tsr_tensor_rank(tensor), (int)tsr_tensor_dtype(tensor), given);
     if (st)
         return st;
-    // The value belongs to the rank, which releases it after the session (rank.c); the engine only
-    // points at it.
+    // The rank owns the value and releases it after the session (rank.c); the engine only refers to
+    // it.
     rank->n_weights++;
     return api->AddInitializer(options, tsr_value_name(value), *given);
 }
 
-// Named weights whose bytes are in the common file are given to the engine where they are mapped:
-// all ranks of a host share the pages. Others are read by the engine itself.
+// Provides the listed weights that are in the common file, as mapped: all ranks of a host share the
+// pages. The engine reads the others itself.
 static OrtStatus *add_all(struct rank *rank, OrtSessionOptions *options, tsr_model *model)
 {
     const OrtApi *api = rank->engine->api;

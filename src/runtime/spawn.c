@@ -2,16 +2,17 @@
 // spawn.c - ranks as child processes that share memory: starts and watches them, reads their
 // results, and leaves none behind.
 //
-// Children are forks: they inherit the session, the engine and the inputs, and need no program. The
-// kernel kills them if this process ends. This process watches them: one that dies, or has no
-// heartbeat, ends the job for all, and those that do not end by themselves then are killed.
+// Children are forks: they inherit the session, the engine and the inputs. The kernel kills them if
+// this process ends. If a child dies or sends no heartbeat, the job ends for all; children that do
+// not exit then are killed.
 //
 // The life of a set of children, times from this process's clock:
+//
 //     start     for each rank: an unnamed file for its results, then fork
 //     watch     every 2 ms: ended children, missing heartbeats, failure of the job
 //     a rank dies at t     published in shared memory as soon as a rank waits for it there, at the
 //                          latest at t + 0.25 s, so that the diagnostic can name the waiting rank
-//     failed_s, + 1.5 s    children that have not ended by themselves are killed
+//     failed_s, + 1.5 s    children that have not exited are killed
 //     verdict   the diagnostics of a child that failed by itself; else those in shared memory
 //     take      only if nothing failed: what each child returned, in rank order
 //
@@ -31,15 +32,15 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LOOK_NS  2000000 // between two looks
-#define MISSED_S 0.25    // for the others to come to where they miss a rank that died
-#define GRACE_S  1.5     // for the others to end by themselves
+#define LOOK_NS  2000000 // between two checks
+#define MISSED_S 0.25 // time until another rank waits for a rank that died
+#define GRACE_S  1.5 // time for the other children to exit
 
-// One child, as its parent sees it. died and how are set when it has ended badly; beat is the last
-// count of its signs of life, silent_s how long that has not changed.
+// One child, as seen by its parent. died and how are set when it ended with an error; beat is its
+// last heartbeat count, silent_s the time since that changed.
 struct child {
-    pid_t pid; // 0: not started, or ended and taken
-    int fd;    // of its message
+    pid_t pid; // 0: not started, or ended and reaped
+    int fd; // file of its message
     bool died;
     char how[64];
     double died_s;
@@ -47,18 +48,17 @@ struct child {
     double silent_s;
 };
 
-// failed_s is when the job was first seen to have failed. started: children may be running, so
-// closing has to watch. The files of the children are in `children`, the memory that they share in
-// `job`.
+// failed_s: when the job was first seen to have failed. started: children may be running, so
+// closing must watch them.
 struct child_set {
     tsr_session *session;
     struct spawn *work;
     struct shm_job *job;
     struct child *children;
     int n;
-    double looked_s, failed_s; // failed_s 0: not
+    double looked_s, failed_s; // failed_s 0: not failed
     bool started;
-    tsr_status status; // of starting
+    tsr_status status; // result of starting
 };
 
 // ---- the child ---------------------------------------------------------------------------------
@@ -66,14 +66,14 @@ struct child_set {
 // The child inherits the parent's signal handlers, which use the parent's state: they are reset.
 // Ignored signals stay ignored. SIGKILL on the parent's death is requested first; a parent that
 // died before is detected by its process id.
-static void back_to_normal(pid_t parent)
+static void reset_signals(pid_t parent)
 {
-    enum { ENDS = 4 }; // the first ones are sent to end a whole group of processes
+    enum { ENDS = 4 }; // the first ones are sent to end a whole process group
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGCHLD, SIGABRT};
     sigset_t none;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
-        _exit(1); // it went before it could be noticed
+        _exit(1); // the parent ended before the request took effect
     for (size_t i = 0; i < TSR_COUNT(signals); i++) {
         struct sigaction before;
         bool asked = i < ENDS && sigaction(signals[i], NULL, &before) == 0 &&
@@ -85,16 +85,16 @@ static void back_to_normal(pid_t parent)
     sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
-// Ends what the child hands over: findings, and the trailer that says where they begin and that all
-// is there.
+// Ends the message of the child: diagnostics, and a trailer with their position, which shows that
+// the message is complete.
 #define TRAILER 3
 #define WHOLE   0x4C4C41454D4F5354
 
-// The trailer is last in the file: where it stands, all before it was written. WHOLE is the text
-// "TSOMEALL" as bytes; it only has to be unlikely.
+// The trailer is last in the file, so everything before it was written. WHOLE is the text
+// "TSOMEALL" as a number; it only has to be unlikely.
 static void seal(struct message *out, tsr_session *session, tsr_status st)
 {
-    tsr__message_put(out, NULL, 0); // what is buffered goes out
+    tsr__message_put(out, NULL, 0); // flushes the buffer
     off_t at = lseek(out->fd, 0, SEEK_CUR);
     tsr__message_put_findings(out, session);
     tsr__message_put_int(out, (int64_t)at);
@@ -104,22 +104,22 @@ static void seal(struct message *out, tsr_session *session, tsr_status st)
 }
 
 // Does not return, and runs none of the parent's exit handlers.
-static void be_child(struct child_set *child_set, int rank, pid_t parent)
+static void run_child(struct child_set *child_set, int rank, pid_t parent)
 {
     tsr_session *session = child_set->session;
     struct message out = {.fd = child_set->children[rank].fd};
     struct endpoint *endpoint = NULL;
-    back_to_normal(parent);
+    reset_signals(parent);
     if (!child_set->work->options->no_pin)
         tsr__cores_keep(rank, child_set->n);
-    // Findings of the parent are in the copy, too; only what this child finds is to be told.
+    // The copied session also has diagnostics of the parent; only those of this child are sent.
     tsr_finding_clear(session);
     struct engine *engine = tsr__engine_state(session);
     tsr_status st =
         engine ? tsr__shm_endpoint(session, child_set->job, rank, &endpoint) : TSR_NOMEM;
     if (st == TSR_OK) {
-        // From here on tsr__run_join gives this endpoint: the child does what a rank under a
-        // launcher does.
+        // From here on tsr__run_join returns this endpoint: the child acts like a rank under a
+        // launcher.
         engine->joined = endpoint;
         st = child_set->work->work(child_set->work, session, rank, &out);
     }
@@ -128,7 +128,7 @@ static void be_child(struct child_set *child_set, int rank, pid_t parent)
         snprintf(text, sizeof text, "rank %d failed: %s", rank, tsr_status_text(st));
         tsr__comm_fail(endpoint, st, text); // used if nothing better was reported
     }
-    // The file is complete before the others learn that this rank has left.
+    // The file is complete before the other ranks learn that this rank has left.
     seal(&out, session, st);
     tsr__comm_close(endpoint);
     _exit(out.failed ? 2 : 0);
@@ -136,7 +136,7 @@ static void be_child(struct child_set *child_set, int rank, pid_t parent)
 
 // ---- starting ----------------------------------------------------------------------------------
 
-// Informs the started ranks: they would wait for this one.
+// Informs the started ranks, which would otherwise wait for this one.
 static tsr_status cannot_start(struct child_set *child_set, int rank)
 {
     struct place at = PLACE_NONE;
@@ -148,8 +148,8 @@ static tsr_status cannot_start(struct child_set *child_set, int rank)
     return TSR_PEER;
 }
 
-// errno is set for the fault that tests ask for; the calls overwrite it. The file is made before
-// the fork, so both sides have it.
+// errno is set for injected faults; the calls overwrite it. The file is created before the fork, so
+// both sides have it.
 static tsr_status start(struct child_set *child_set)
 {
     pid_t parent = getpid();
@@ -162,7 +162,7 @@ static tsr_status start(struct child_set *child_set)
         if (pid < 0)
             return cannot_start(child_set, i);
         if (pid == 0)
-            be_child(child_set, i, parent);
+            run_child(child_set, i, parent);
         child->pid = pid;
     }
     return TSR_OK;
@@ -170,8 +170,8 @@ static tsr_status start(struct child_set *child_set)
 
 // ---- watching ----------------------------------------------------------------------------------
 
-// How a child ended, in words that follow "rank 2": a signal, its own exit code 2 (be_child), or
-// something else that made it exit.
+// Describes how a child ended, as text after "rank 2": a signal, its own exit code 2 (run_child),
+// or another exit.
 static void take_end(struct child *child, int status, double now)
 {
     child->pid = 0;
@@ -186,11 +186,11 @@ static void take_end(struct child *child, int status, double now)
         snprintf(child->how, sizeof child->how, "exited");
 }
 
-// How long a child has given no sign, in this process's own time.
-// A step counts 0.5 s at most: if this process itself was stopped for a minute, the children did
-// not fall silent for that long. One second beyond the limit, because ranks that wait for the
-// silent one notice it at the limit and can say where they wait.
-static void hear(struct child_set *child_set, int rank, double step)
+// Measures how long a child has sent no heartbeat, in this process's own time. A step counts at
+// most 0.5 s: if this process itself was stopped for a minute, the children were not silent for
+// that long. The limit is one second longer than that of the ranks, because ranks that wait for the
+// silent one report it with the operation.
+static void check_heartbeat(struct child_set *child_set, int rank, double step)
 {
     struct child *child = &child_set->children[rank];
     uint64_t beat = tsr__shm_beat(child_set->job, rank);
@@ -202,14 +202,14 @@ static void hear(struct child_set *child_set, int rank, double step)
         child->silent_s = 0;
     child->beat = beat;
     if (child->silent_s <= limit + 1 ||
-        child_set->failed_s > 0) // those who wait for it tell it better
+        child_set->failed_s > 0) // the waiting ranks report it with more details
         return;
     snprintf(how, sizeof how, "has sent no heartbeat for %.0f s (stopped?)", child->silent_s);
     tsr__shm_lost(child_set->job, rank, how, true);
 }
 
-// One look at all children; false when none is left.
-static bool look(struct child_set *child_set)
+// Checks all children once; false when none is left.
+static bool check_children(struct child_set *child_set)
 {
     struct comm_trouble why;
     double now = tsr__now_s(), step = now - child_set->looked_s;
@@ -218,8 +218,8 @@ static bool look(struct child_set *child_set)
     for (int i = 0; i < child_set->n; i++) {
         struct child *child = &child_set->children[i];
         int status = 0;
-        // ECHILD: the program has set SIGCHLD to be ignored, or waits for all children itself. How
-        // the child ended is unknown then; a rank that is missed is noticed by the others.
+        // ECHILD: the program ignores SIGCHLD or reaps all children itself. How the child ended is
+        // unknown then; the other ranks notice that it is missing.
         pid_t got = child->pid ? waitpid(child->pid, &status, WNOHANG) : 0;
         if (got == child->pid && got > 0)
             take_end(child, status, now);
@@ -229,8 +229,8 @@ static bool look(struct child_set *child_set)
         if (child->died && child_set->failed_s == 0)
             tsr__shm_lost(child_set->job, i, child->how, now - child->died_s > MISSED_S);
         if (child->pid)
-            hear(child_set, i, step);
-        // A dead child keeps the watch going until its death has become the job's failure.
+            check_heartbeat(child_set, i, step);
+        // A dead child is watched until its death has become the failure of the job.
         open |= child->pid || (child->died && child_set->failed_s == 0);
     }
     if (child_set->failed_s == 0 && tsr__shm_trouble(child_set->job, &why))
@@ -247,15 +247,14 @@ static void watch(struct child_set *child_set)
 {
     struct timespec nap = {0, LOOK_NS};
     child_set->looked_s = tsr__now_s();
-    while (look(child_set))
+    while (check_children(child_set))
         nanosleep(&nap, NULL);
 }
 
-// ---- what they say -----------------------------------------------------------------------------
+// ---- results ------------------------------------------------------------------------------------
 
-// The message of a child, and the status that it ended with; false: it is not whole.
-// The message may be opened (bytes not NULL) although false is returned: close_message in every
-// case.
+// Opens the message of a child and reads its status; false: it is incomplete. The message may be
+// open (bytes not NULL) although false is returned, so close_message is always called.
 static bool open_message(const struct child *child, struct message *message, size_t *findings,
                          tsr_status *out)
 {
@@ -271,7 +270,7 @@ static bool open_message(const struct child *child, struct message *message, siz
     message->bytes = map;
     message->end = size - sizeof trailer;
     memcpy(trailer, message->bytes + message->end, sizeof trailer);
-    // Numbers from another process: a place or status out of range becomes the nearest harmless
+    // Numbers from another process: a position or status out of range is replaced by a harmless
     // one.
     *findings =
         trailer[0] >= 0 && (size_t)trailer[0] <= message->end ? (size_t)trailer[0] : message->end;
@@ -279,7 +278,7 @@ static bool open_message(const struct child *child, struct message *message, siz
     return trailer[2] == WHOLE;
 }
 
-// end was shortened by the trailer when it was opened; the map is as long as the file.
+// `end` was shortened by the trailer; the map has the length of the file.
 static void close_message(struct message *message)
 {
     if (message->bytes)
@@ -287,9 +286,9 @@ static void close_message(struct message *message)
     message->bytes = NULL;
 }
 
-// The diagnostics of a rank that failed by itself; else of the ranks that waited for it. A rank
-// without memory is a failed rank. Children are asked in rank order. One whose only error is that
-// another rank failed is skipped.
+// Reports the diagnostics of a rank that failed by itself; else of the ranks that waited for it. A
+// rank without memory is a failed rank. Children are checked in rank order. One whose only error is
+// that another rank failed is skipped.
 static tsr_status verdict(struct child_set *child_set)
 {
     struct comm_trouble why;
@@ -298,8 +297,8 @@ static tsr_status verdict(struct child_set *child_set)
         size_t findings = 0;
         tsr_status st = TSR_OK;
         bool own = open_message(&child_set->children[i], &message, &findings, &st) && st != TSR_OK;
-        // Findings are read twice: to see whether one is the child's own, then, from the start
-        // again, to add them.
+        // Diagnostics are read twice: first to see whether one is the child's own, then to add
+        // them.
         message.at = findings;
         own = own && tsr__message_findings(&message, child_set->session, false);
         message.at = findings;
@@ -320,17 +319,17 @@ static tsr_status verdict(struct child_set *child_set)
     return why.status == TSR_NOMEM ? TSR_PEER : why.status;
 }
 
-// What one child handed over; TSR_MALFORMED: nothing that is whole.
+// Reads the results of one child; TSR_MALFORMED: they are incomplete.
 static tsr_status take_one(struct child_set *child_set, int rank)
 {
     struct message message;
     size_t findings = 0;
     tsr_status ended = TSR_BUG, st = TSR_MALFORMED;
-    bool whole = open_message(&child_set->children[rank], &message, &findings, &ended);
-    if (whole && ended == TSR_OK) {
+    bool complete = open_message(&child_set->children[rank], &message, &findings, &ended);
+    if (complete && ended == TSR_OK) {
         message.at = findings;
         tsr__message_findings(&message, child_set->session,
-                              rank == 0); // warnings: the same on all ranks
+                              rank == 0); // warnings are the same on all ranks
         message.at = 0;
         message.failed = false;
         st = child_set->work->take(child_set->work, child_set->session, rank, &message);
@@ -357,9 +356,8 @@ static tsr_status take(struct child_set *child_set)
 }
 
 // *out is set before anything starts, so that the caller can close a set of which only some
-// children started.
-// Ranks whose parent watches all the time (spawn->stays false) leave it to name the dead; children
-// that stay look after each other, because the parent comes by only when its caller waits.
+// children started. Without spawn->stays the parent watches all the time and reports dead ranks.
+// Persistent children watch each other, because the parent watches only while its caller waits.
 tsr_status tsr__child_set_open(tsr_session *session, struct spawn *spawn, struct child_set **out)
 {
     struct comm_options comm = {.timeout_s = spawn->options->timeout_s};
@@ -392,14 +390,13 @@ tsr_status tsr__child_set_open(tsr_session *session, struct spawn *spawn, struct
 bool tsr__child_set_over(struct child_set *child_set)
 {
     struct comm_trouble why;
-    bool open = look(child_set), over = !open || tsr__shm_trouble(child_set->job, &why);
+    bool open = check_children(child_set), over = !open || tsr__shm_trouble(child_set->job, &why);
     for (int i = 0; i < child_set->n; i++)
         over |= child_set->children[i].pid == 0;
     return over;
 }
 
-// A set that was started half is watched as well: the job has failed, so its children end or are
-// killed.
+// A partly started set is watched too: the job has failed, so its children exit or are killed.
 tsr_status tsr__child_set_close(struct child_set *child_set)
 {
     tsr_status st = child_set->status;
@@ -419,8 +416,8 @@ tsr_status tsr__child_set_close(struct child_set *child_set)
     return st;
 }
 
-// Children that trace make folders of their own. These lie in one of this process, which goes with
-// it however it ends: the children are killed then and remove nothing.
+// Children that trace create temporary folders. They are inside of a folder of this process, which
+// removes it even if the children were killed.
 static tsr_status work_folder(tsr_session *session, struct spawn *spawn, tsr_run_options *own,
                               struct temporary **around)
 {

@@ -1,41 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
-// spawn.h - ranks as child processes: what they do, and what they hand back.
+// spawn.h - ranks as child processes: their work function and their messages.
 #ifndef TSR_SPAWN_H
 #define TSR_SPAWN_H
 
 #include "runtime/internal.h"
 
-// A child writes, its parent reads, in the same order. Failure is sticky: zeros are read after it.
+// The child writes, its parent reads, in the same order. After a failure all reads return zeros.
 struct message {
     int fd;
-    char *buffer; // writing
+    char *buffer; // for writing
     size_t n;
-    const char *bytes; // reading
+    const char *bytes; // for reading
     size_t at, end;
     bool failed;
 };
-struct message tsr__message_new(void);            // to write into; its fd is -1 after a failure
-bool tsr__message_flush(struct message *message); // false: not all of it was written
+struct message tsr__message_new(void); // for writing; its fd is -1 after a failure
+bool tsr__message_flush(struct message *message); // false: not everything was written
 void tsr__message_put(struct message *message, const void *bytes, size_t n);
-void tsr__message_drop(struct message *message); // its buffer
+void tsr__message_drop(struct message *message); // frees the buffer
 void tsr__message_put_int(struct message *message, int64_t v);
 void tsr__message_put_text(struct message *message, struct str text);
 void tsr__message_put_tensors(struct message *message, const tsr_tensors *tensors);
 void tsr__message_put_findings(struct message *message, const tsr_session *session);
-// Opens a message that came along for reading, to be closed; the descriptor is closed.
+// Opens a received message for reading; it must be closed. The descriptor is closed here.
 bool tsr__message_open(int fd, struct message *message);
 void tsr__message_close(const struct message *message);
-// Reading gives views into the message.
-const void *tsr__message_get(struct message *message, size_t n); // NULL: fewer are left
+// Reading returns views into the message.
+const void *tsr__message_get(struct message *message, size_t n); // NULL: fewer bytes are left
 int64_t tsr__message_int(struct message *message);
 struct str tsr__message_text(struct message *message);
 tsr_status tsr__message_tensors(struct message *message, tsr_tensors *to);
-// Adds the findings to s. True if one of them says that the rank failed by itself, not because
-// another did.
+// Adds the diagnostics to the session. True if one of them says that the rank failed by itself, not
+// because of another.
 bool tsr__message_findings(struct message *message, tsr_session *session, bool add);
 
-// What the children do, and what happens with their results. s is the caller's session: in a child
-// it is the child's copy, and knows its rank in the job (tsr__run_join).
+// The work of the children, and what happens with their results. In a child the session is a copy,
+// which knows its rank in the job (tsr__run_join).
 struct spawn {
     int n;
     const tsr_run_options *options;
@@ -45,25 +45,25 @@ struct spawn {
     tsr_status (*take)(struct spawn *spawn, tsr_session *session, int rank, struct message *in);
     void *data;
 };
-// Starts one process per rank, in their order, waits for all, takes what they hand back. Whatever
-// happens, no child is left when it returns.
+// Starts one process per rank, in order, waits for all, and reads their results. No child is left
+// when it returns.
 tsr_status tsr__spawn(tsr_session *session, struct spawn *spawn);
 
-// The same in steps, for children that stay: started; true once one of them has ended or the job
-// has failed; waited for, heard and let go, as above. *out is to be closed even after a failure, if
-// it is not NULL.
+// The same in steps, for persistent children. tsr__child_set_open starts them. tsr__child_set_over
+// is true once one of them has ended or the job has failed. tsr__child_set_close waits for them and
+// reads their results. If *out is not NULL, it must be closed even after a failure.
 struct child_set;
 tsr_status tsr__child_set_open(tsr_session *session, struct spawn *spawn, struct child_set **out);
 bool tsr__child_set_over(struct child_set *child_set);
 tsr_status tsr__child_set_close(struct child_set *child_set);
 
 // ---- transports.c
-// True where this process is no rank itself and the ranks are to be its children.
+// True if this process is not a rank itself and its ranks must be child processes.
 bool tsr__run_spawns(tsr_session *session, const tsr_run_options *options);
 
 // ---- processes.c
-// Number of ranks of a partition whose files are all there and whole; ONNX Runtime is opened too,
-// so that children have it.
+// Checks the files of a partition, opens ONNX Runtime for the children, and returns the number of
+// ranks.
 tsr_status tsr__run_prepare(tsr_session *session, const char *folder,
                             const tsr_run_options *options, int *ranks);
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// trace.c - what all ranks did and when, as one file for Perfetto or chrome://tracing.
+// trace.c - writes what all ranks did and when as one file for Perfetto or chrome://tracing.
 //
-// A rank is a process of the trace. Its kernels come from ONNX Runtime's own profile; communication
-// from our operators, which know more. The pieces of one communication are tied together by a flow:
-// it leaves the first rank of the group when that one arrives, and reaches each other rank before
-// that one is done, which is never earlier. Times are of the host's clock, without its highest
-// bits: viewers hold them as doubles of microseconds.
+// A rank is a process of the trace. Kernels come from ONNX Runtime's own profile, communication
+// from our operators, which have more details. The events of one communication are connected by a
+// flow: it starts at the first rank of the group when that rank arrives, and ends at each other
+// rank before that rank is done. Times are of the host's clock without its highest bits, because
+// viewers store them as doubles of microseconds.
 #include "runtime/internal.h"
 
 #include <jansson.h>
@@ -15,25 +15,25 @@
 #include <unistd.h>
 
 #define MAX_TRACE  ((size_t)1 << 30)
-#define KEPT_BYTES ((size_t)16 << 20) // of all ranks together: what viewers open without trouble
-#define LEFT_OUT                                                                                   \
-    "\"name\":\"left_out\",\"args\":{\"events\":" // and how many; no name of a model can hold these quotes
+#define KEPT_BYTES ((size_t)16 << 20) // limit for all ranks: what viewers can open
+// The number of events follows. Names cannot contain this text: their quotes are escaped.
+#define LEFT_OUT "\"name\":\"left_out\",\"args\":{\"events\":"
 
-// How many of a rank's events are kept: the first ones; later ones are only counted.
+// Limits the events of a rank: the first ones are kept, later ones are only counted.
 struct share {
-    size_t full;     // the text is as long as it may be
-    double until_us; // events that begin later are left out; INFINITY: none so far
+    size_t full; // maximum length of the text
+    double until_us; // events that begin later are dropped; INFINITY: none so far
     size_t left_out;
 };
 
-// 52 bits of nanoseconds are 52 days; a microsecond's thousandth stays exact enough in a double.
+// 52 bits of nanoseconds are 52 days; thousandths of a microsecond stay exact in a double.
 static double clock_us(uint64_t ns)
 {
     return (double)(ns & ((1ull << 52) - 1)) / 1e3;
 }
 
-// The kernel "NAME_kernel_time" is one of our operators, whose own event says more. Only the first
-// run of the list is looked through.
+// The kernel "NAME_kernel_time" is one of our operators, whose own event has more details. Only the
+// first run of the list is searched.
 static bool rank_comm_has(const struct ops_event *list, size_t n, const char *name)
 {
     size_t length = strlen(name), tail = strlen("_kernel_time");
@@ -41,14 +41,14 @@ static bool rank_comm_has(const struct ops_event *list, size_t n, const char *na
         return false;
     for (size_t i = 0; i < n; i++) {
         if (list[i].run != list[0].run)
-            return false; // nodes repeat with every run
+            return false; // nodes repeat in every run
         if (strlen(list[i].node) == length - tail && memcmp(list[i].node, name, length - tail) == 0)
             return true;
     }
     return false;
 }
 
-// Older releases write two empty events around every kernel.
+// Older releases write two empty events for every kernel.
 static bool is_fence(const char *name)
 {
     return strstr(name, "_fence_before") || strstr(name, "_fence_after");
@@ -59,7 +59,7 @@ static void begin(struct text *text)
     tsr__text_add(text, text->n ? STR(",\n") : STR(""));
 }
 
-// device NULL: it has no name.
+// device NULL: unnamed.
 static void put_name(struct text *text, int rank, const char *device)
 {
     const char *on = " on ";
@@ -73,7 +73,7 @@ static void put_name(struct text *text, int rank, const char *device)
                      rank, rank, on, device, rank, rank);
 }
 
-// What the engine notes besides: memory and scheduling of each kernel, which are most of its bytes.
+// Removes details of memory and scheduling, which are most of the bytes.
 static void trim(json_t *event)
 {
     static const char *const kept[] = {"op_name", "provider", "node_index", "input_type_shape",
@@ -87,8 +87,8 @@ static void trim(json_t *event)
     json_object_set_new(event, "args", less);
 }
 
-// Once the text is full, until_us is the earliest event that found no room: from there on nothing
-// is kept, whichever call brings it, so that what is kept ends at about one moment.
+// Once the text is full, until_us is the start of the earliest event that did not fit. Later events
+// are dropped, so that the trace ends at about one time.
 static bool fits(struct share *share, const struct text *text, double ts_us)
 {
     if (text->n > share->full && ts_us < share->until_us)
@@ -111,7 +111,7 @@ static void put_left_out(struct text *text, int rank, const struct share *share)
                      rank, share->left_out);
 }
 
-// One event of ONNX Runtime's profile, with our process and clock.
+// Writes one event of ONNX Runtime's profile with our process number and clock.
 static void put_kernel(struct text *text, int rank, json_t *event, double start_us,
                        struct share *share)
 {
@@ -152,7 +152,7 @@ static void put_profile(struct text *text, struct rank *r, int rank, const char 
     json_decref(doc);
 }
 
-// A communication: its slice, and its end of the flow.
+// Writes a communication: its slice, and its end of the flow.
 static void put_event(struct text *text, int rank, const struct ops_event *event)
 {
     double start = clock_us(event->start_ns), end = clock_us(event->end_ns);
@@ -165,10 +165,10 @@ static void put_event(struct text *text, int rank, const struct ops_event *event
                      "\"type\":\"%s\"}},\n",
                      event->op, rank, start, end - start, (long long)event->id,
                      (unsigned long long)event->run, event->n_group, tsr_dtype_name(event->type));
-    // The key is the same on all ranks of the communication, so viewers tie the ends together.
-    const char *phase = "f", *binding = ",\"bp\":\"e\""; // the flow ends in the slice
+    // The key is the same on all ranks of the communication, so viewers connect the ends.
+    const char *phase = "f", *binding = ",\"bp\":\"e\""; // the flow ends in this slice
     double at = end - 0.001;
-    if (event->first == rank) { // it leaves here
+    if (event->first == rank) { // the flow starts here
         phase = "s";
         binding = "";
         at = start;
@@ -179,7 +179,7 @@ static void put_event(struct text *text, int rank, const struct ops_event *event
                      phase, event->op, flow, rank, at, binding);
 }
 
-// The kernels fill three quarters of the rank's share of the file at most; the last quarter is for
+// Kernels fill at most three quarters of the rank's share of the file; the last quarter is for
 // communication.
 void tsr__trace_rank(struct rank *r, struct text *text)
 {
@@ -213,7 +213,7 @@ void tsr__trace_rank(struct rank *r, struct text *text)
 
 // ---- one file of all ranks ---------------------------------------------------------------------
 
-// Brings the texts of all processes to rank 0, in the order of ranks, with commas between them.
+// Gathers the texts of all processes on rank 0, in rank order, separated by commas.
 static tsr_status gather(tsr_session *session, struct endpoint *endpoint, uint64_t plan,
                          struct text *text)
 {
@@ -239,9 +239,9 @@ free_arena:
     return st;
 }
 
-// Ranks say in their own texts what they left out, since those are all that comes from other
+// Ranks write the number of dropped events into their own texts, because only these come from other
 // processes.
-static void tell_left_out(tsr_session *session, const struct text *text)
+static void report_left_out(tsr_session *session, const struct text *text)
 {
     unsigned long long sum = 0;
     if (!text->p)
@@ -269,7 +269,7 @@ tsr_status tsr__trace_write(tsr_session *session, struct endpoint *endpoint, uin
     tsr_status st = tsr__out_open(session, path, &outfile);
     if (st != TSR_OK)
         return st;
-    tell_left_out(session, text);
+    report_left_out(session, text);
     static const char head[] = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", tail[] = "\n]}\n";
     tsr__out_write(&outfile, head, sizeof head - 1);
     tsr__out_write(&outfile, text->p, text->n);

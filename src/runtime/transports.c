@@ -1,30 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// transports.c - the ways by which ranks talk, a row each; which of them a run takes, and this
-// process's place in it.
+// transports.c - the transports, a row each, and the choice between them for a run.
 //
-//   asked for    no launcher                under mpirun                 under torchrun, or with
-//                --rank
-//   nothing      threads                    MPI and shared memory        shared memory; on several
-//                hosts as "ucx"
-//   "threads"    threads                    threads                      threads
-//   "shm"        children of this process   MPI and shared memory        shared memory
-//   "mpi"        refused                    MPI alone                    refused
-//   "ucx"        refused                    UCX and shared memory        UCX and shared memory
+//   --transport  no launcher        under mpirun           under torchrun, or with --rank
+//   (none)       threads            MPI and shared memory  shared memory; UCX on several hosts
+//   threads      threads            threads                threads
+//   shm          child processes    MPI and shared memory  shared memory
+//   mpi          refused            MPI alone              refused
+//   ucx          refused            UCX and shared memory  UCX and shared memory
 #include "runtime/spawn.h"
 
-// Who told this process which rank it is.
-enum starter { NOBODY, AN_OPTION, PLAIN_LAUNCHER, MPI_LAUNCHER };
+// What gave this process its rank.
+enum starter { STARTED_ALONE, BY_OPTION, BY_LAUNCHER, BY_MPI_LAUNCHER };
 
 // What a transport needs to join the other ranks.
 enum need { NOTHING, A_STARTER, AN_MPI_LAUNCHER };
 
 static const struct transport_row {
     const char *name;
-    bool threads;                // ranks are threads of this process, with or without a launcher
-    bool starts_ranks;           // without a launcher: as children of this process
-    bool messages_only;          // no shared memory between ranks of one host
-    bool ucx;                    // over UCX, whatever the launcher speaks
-    enum need need;              // to join the other ranks
+    bool threads; // ranks are threads of this process, with or without a launcher
+    bool starts_ranks; // without a launcher: ranks are child processes
+    bool messages_only; // no shared memory between ranks of one host
+    bool ucx; // use UCX with any launcher
+    enum need need; // to join the other ranks
     const char *absent, *remedy; // message if that is missing
 } transports[] = {
     // in the order of tsr_transport, from 1 on
@@ -45,14 +42,14 @@ static const struct transport_row {
      .absent = "the transport ucx needs the rank of this process",
      .remedy = "start it with torchrun, srun or tessera launch, or give --hosts a,b --rank K"},
 };
-static const struct transport_row whatever_fits = {.name = NULL};
+static const struct transport_row default_row = {.name = NULL};
 
-// NULL: there is no such transport. The default is the row without requirements: what is taken then
-// depends on who started the process.
+// NULL: no such transport. The default is the row without requirements: what is used then depends
+// on the launcher.
 static const struct transport_row *row_of(tsr_transport transport)
 {
     if (transport == TSR_TRANSPORT_DEFAULT)
-        return &whatever_fits;
+        return &default_row;
     size_t i = (size_t)transport - 1;
     return i < TSR_COUNT(transports) ? &transports[i] : NULL;
 }
@@ -65,26 +62,24 @@ int tsr_transport_named(const char *name)
     return name ? -1 : TSR_TRANSPORT_DEFAULT;
 }
 
-// *family: of the launcher, where there is one.
-// A launcher's word comes before the option's; run_options.c has refused options that contradict
-// it.
+// *family: MPI family of the launcher, if there is one. A launcher takes precedence over the
+// option; run_options.c has refused options that contradict it.
 static enum starter starter_of(const tsr_run_options *options, const char **family)
 {
     if (!tsr_launcher(NULL, NULL, family))
-        return options->ranks > 0 ? AN_OPTION : NOBODY;
+        return options->ranks > 0 ? BY_OPTION : STARTED_ALONE;
     if (tsr__launcher_is_mpi(*family))
-        return MPI_LAUNCHER;
-    return PLAIN_LAUNCHER;
+        return BY_MPI_LAUNCHER;
+    return BY_LAUNCHER;
 }
 
 static bool has_need(enum need need, enum starter starter)
 {
     if (need == AN_MPI_LAUNCHER)
-        return starter == MPI_LAUNCHER;
-    return need == NOTHING || starter != NOBODY;
+        return starter == BY_MPI_LAUNCHER;
+    return need == NOTHING || starter != STARTED_ALONE;
 }
 
-// True where this process is no rank itself and the ranks are to be its children.
 bool tsr__run_spawns(tsr_session *session, const tsr_run_options *options)
 {
     const struct engine *engine = session->engine;
@@ -109,7 +104,7 @@ static tsr_status join(tsr_session *session, const tsr_run_options *options, enu
         .interface = options->network_interface,
     };
     // Under a launcher these stay 0, and the transport reads the launcher's variables itself.
-    if (starter == AN_OPTION) {
+    if (starter == BY_OPTION) {
         comm.rank = options->rank;
         comm.ranks = options->ranks;
         comm.meet = options->meet;
@@ -117,7 +112,7 @@ static tsr_status join(tsr_session *session, const tsr_run_options *options, enu
     }
     if (row->ucx)
         return tsr__ucx_open(session, &comm, out);
-    if (starter == MPI_LAUNCHER)
+    if (starter == BY_MPI_LAUNCHER)
         return tsr__mpi_open(session, family, &comm, out);
     // No transport was requested, and the launcher's ranks are on several hosts: shared memory
     // cannot serve them.
@@ -127,9 +122,9 @@ static tsr_status join(tsr_session *session, const tsr_run_options *options, enu
     return tsr__env_open(session, &comm, out);
 }
 
-// A process joins once: what it joined stays the session's, and serves all later runs but those
-// that ask for threads. *out NULL with TSR_OK: the ranks are threads of this process. After a
-// failed join engine->joined is NULL, and a later call may try again.
+// A process joins once. The session keeps the endpoint for all later runs except those with
+// threads. *out NULL with TSR_OK: the ranks are threads of this process. After a failed join
+// engine->joined is NULL, and a later call may try again.
 tsr_status tsr__run_join(tsr_session *session, const tsr_run_options *options,
                          struct endpoint **out)
 {
@@ -147,7 +142,7 @@ tsr_status tsr__run_join(tsr_session *session, const tsr_run_options *options,
     enum starter starter = starter_of(options, &family);
     if (!has_need(row->need, starter))
         return tsr__run_refuse(session, DIAG_transport_absent, NULL, row->remedy, row->absent);
-    if (row->threads || starter == NOBODY)
+    if (row->threads || starter == STARTED_ALONE)
         return TSR_OK;
     engine = tsr__engine_state(session);
     if (!engine)
@@ -157,7 +152,7 @@ tsr_status tsr__run_join(tsr_session *session, const tsr_run_options *options,
     return st;
 }
 
-// For callers that want to know early whether the ranks find each other, before a model is loaded.
+// Lets callers check that the ranks find each other before a model is loaded.
 tsr_status tsr_join(tsr_session *session, const tsr_run_options *options)
 {
     tsr_run_options run_options;
@@ -170,10 +165,10 @@ tsr_status tsr_join(tsr_session *session, const tsr_run_options *options)
     return tsr__run_join(session, &run_options, &endpoint);
 }
 
-// ---- what rank 0 has for all --------------------------------------------------------------------
+// ---- broadcast of rank 0 ------------------------------------------------------------------------
 
-// A failure to join has its finding, and looks like "not launched" here; the run that follows fails
-// in the same way.
+// A failure to join has its diagnostic, and returns false here; the run that follows fails in the
+// same way.
 bool tsr__run_launched(tsr_session *session, const tsr_run_options *given, int *rank)
 {
     tsr_run_options options;
@@ -187,11 +182,10 @@ bool tsr__run_launched(tsr_session *session, const tsr_run_options *given, int *
     return true;
 }
 
-// Rank 0's text goes to all ranks. That a rank failed meanwhile is reported as that rank's
-// failure.
-// All ranks call it, after tsr__run_launched said yes: so the endpoint is there. The buffers of all
-// ranks are equally long.
-tsr_status tsr__run_tell(tsr_session *session, char *text, size_t bytes)
+// Broadcasts rank 0's text to all ranks. If a rank failed meanwhile, its failure is reported. All
+// ranks call it after tsr__run_launched returned true, so the endpoint exists. The buffers of all
+// ranks have the same length.
+tsr_status tsr__run_broadcast(tsr_session *session, char *text, size_t bytes)
 {
     const struct engine *engine = session->engine;
     struct endpoint *endpoint = engine->joined;

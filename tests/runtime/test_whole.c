@@ -50,11 +50,11 @@ static void teardown(struct fixture *f)
 static void own_file(int64_t ir, int minor)
 {
     struct fixture f;
-    struct whole w;
+    struct unsharded_file w;
     setup(&f, ir);
-    assert_int_equal(tsr__whole_open(f.session, minor, f.path, NULL, &w), TSR_OK);
+    assert_int_equal(tsr__unsharded_open(f.session, minor, f.path, NULL, &w), TSR_OK);
     assert_string_equal(w.path, f.path);
-    tsr__whole_close(&w);
+    tsr__unsharded_close(&w);
     teardown(&f);
 }
 
@@ -70,11 +70,11 @@ static void engines_that_know_it_get_the_file_itself(void **state)
 static void copy_for(int minor, int64_t ir)
 {
     struct fixture f;
-    struct whole w;
+    struct unsharded_file w;
     tsr_model *m;
     struct stat info;
     setup(&f, 11);
-    assert_int_equal(tsr__whole_open(f.session, minor, f.path, NULL, &w), TSR_OK);
+    assert_int_equal(tsr__unsharded_open(f.session, minor, f.path, NULL, &w), TSR_OK);
     assert_string_not_equal(w.path, f.path);
     assert_int_equal(tsr_model_load(f.session, w.path, &m), TSR_OK);
     assert_int_equal(tsr_model_ir_version(m), ir);
@@ -85,7 +85,7 @@ static void copy_for(int minor, int64_t ir)
     char folder[TEMPORARY_PATH];
     snprintf(folder, sizeof folder, "%s", w.folder->path);
     assert_int_equal(stat(folder, &info), 0);
-    tsr__whole_close(&w);
+    tsr__unsharded_close(&w);
     assert_int_not_equal(stat(folder, &info), 0);
     teardown(&f);
 }
@@ -102,15 +102,16 @@ static void what_cannot_be_read_or_written_is_told(void **state)
 {
     (void)state;
     struct fixture f;
-    struct whole w;
+    struct unsharded_file w;
     setup(&f, 11);
-    assert_int_equal(tsr__whole_open(f.session, 21, "/tmp/tessera-no-such.onnx", NULL, &w), TSR_IO);
-    tsr__whole_close(&w);
+    assert_int_equal(tsr__unsharded_open(f.session, 21, "/tmp/tessera-no-such.onnx", NULL, &w),
+                     TSR_IO);
+    tsr__unsharded_close(&w);
     assert_string_equal(tsr_finding_value(f.session, 0).code, "io-open");
     tsr_finding_clear(f.session);
     tsr__session_fault(f.session, FAULT_WRITE, 1, false);
-    assert_int_equal(tsr__whole_open(f.session, 21, f.path, NULL, &w), TSR_WRITE);
-    tsr__whole_close(&w);
+    assert_int_equal(tsr__unsharded_open(f.session, 21, f.path, NULL, &w), TSR_WRITE);
+    tsr__unsharded_close(&w);
     assert_string_equal(tsr_finding_value(f.session, 0).code, "io-write");
     teardown(&f);
 }

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// cut.c - inputs and outputs that ranks have in pieces: a whole tensor is cut for them, and what
-// they give is put together. The manifest says who has which piece; sizes come from the tensors
-// themselves.
+// shards.c - inputs and outputs that are sharded over the ranks: takes the shards of a full input,
+// and joins the shards of an output. The manifest says which rank has which shard; sizes come from
+// the tensors.
 //
-// An output [8, 6] cut {2, 1} over ranks 0 and 1: rank 0 gives [4, 6], rank 1 gives [4, 6]. Joining
-// adds 4 and 4 to 8 rows, takes 6 columns from shard 0, and lays the two where the layout of [8, 6]
-// says. Sizes of 7 rows are cut 3 and 4 (floor(k 7 / 2)), so pieces of 4 and 3 are refused although
-// they add up.
+// An output [8, 6] sharded as {2, 1} over ranks 0 and 1: each rank gives [4, 6]. Joining adds 4 and
+// 4 to 8 rows, takes 6 columns from shard 0, and copies both to their places in [8, 6]. 7 rows are
+// sharded as 3 and 4 (floor(k 7 / 2)), so shards of 4 and 3 are refused although they add up.
 #include "runtime/internal.h"
 #include "bundle/bundle.h"
 
-// ---- cutting -----------------------------------------------------------------------------------
+// ---- sharding inputs ----------------------------------------------------------------------------
 
 static tsr_status refuse(tsr_session *session, const char *name, const char *hint, const char *text)
 {
@@ -20,16 +19,15 @@ static tsr_status refuse(tsr_session *session, const char *name, const char *hin
     return TSR_INVALID;
 }
 
-// Elements of less than a byte share bytes, so they are never cut here; texts and sequences
-// neither.
+// Elements smaller than a byte share bytes, so such tensors are not sharded here; neither are
+// strings and sequences.
 static bool has_pieces(const struct tile_layout *layout, const struct tensor *tensor)
 {
     return tensor->rank == layout->rank && tsr_dtype_bits(tensor->type) >= 8 && !tensor->sequence;
 }
 
-// The one piece of a layout that cuts nothing, on device 0: the other side of every copy. NULL: out
-// of memory.
-static struct tile_piece *whole_piece(struct arena *arena, const struct tensor *tensor)
+// The only tile of an unsharded layout, on device 0: source of every copy. NULL: out of memory.
+static struct tile_piece *full_piece(struct arena *arena, const struct tensor *tensor)
 {
     struct tile_layout *layout = tsr__layout_whole(arena, tensor->rank, (int64_t[]){0}, 1);
     if (layout)
@@ -37,9 +35,9 @@ static struct tile_piece *whole_piece(struct arena *arena, const struct tensor *
     return NULL;
 }
 
-// [8, 6] cut {2, 1}: shard 1 gets rows 4..7, copied out of the whole tensor as one piece.
-static tsr_status cut_one(struct arena *arena, const struct manifest_port *port, int64_t shard,
-                          const struct tensor *tensor, tsr_tensors *pieces)
+// [8, 6] sharded as {2, 1}: shard 1 is a copy of rows 4..7 of the full tensor.
+static tsr_status copy_shard(struct arena *arena, const struct manifest_port *port, int64_t shard,
+                             const struct tensor *tensor, tsr_tensors *pieces)
 {
     int64_t dims[RUN_MAX_RANK];
     struct tensor *to;
@@ -47,11 +45,11 @@ static tsr_status cut_one(struct arena *arena, const struct manifest_port *port,
         return refuse(pieces->session, port->name,
                       "give a tensor of the shape that the model declares",
                       "not a tensor that can be sharded as the partition requires");
-    struct tile_piece *all = whole_piece(arena, tensor);
+    struct tile_piece *all = full_piece(arena, tensor);
     struct tile_piece *piece = tsr__layout_piece(arena, port->kept, tensor->dims, shard);
     if (arena->failed)
         return TSR_NOMEM;
-    // Memory was had, so NULL means that the layout does not fit this shape.
+    // The arena has not failed, so NULL means that the layout does not fit this shape.
     if (!all || !piece)
         return refuse(pieces->session, port->name,
                       "use a larger shape (--shape for random inputs), or partition the model for "
@@ -67,38 +65,38 @@ static tsr_status cut_one(struct arena *arena, const struct manifest_port *port,
     return st;
 }
 
-// The rank's piece of an input, if ranks have it in pieces, it is given, and the rank has one.
-// TSR_OK without a piece: the rank is then given the whole tensor, or the input is missing, which
-// binding tells.
-static tsr_status cut_input(struct arena *arena, const struct manifest_port *port, int64_t rank,
-                            const tsr_tensors *whole, tsr_tensors *pieces)
+// Copies the rank's shard of an input, if the input is sharded, was given, and the rank has a shard
+// of it. TSR_OK without a shard: the rank gets the full tensor, or the input is missing, which
+// tsr__rank_bind reports.
+static tsr_status shard_input(struct arena *arena, const struct manifest_port *port, int64_t rank,
+                              const tsr_tensors *full, tsr_tensors *pieces)
 {
     const struct tile_layout *layout = port->kept;
     if (!layout || tsr__layout_is_whole(layout))
         return TSR_OK;
-    int64_t at = tsr_tensors_find(whole, port->name);
+    int64_t at = tsr_tensors_find(full, port->name);
     if (at < 0)
         return TSR_OK;
     int64_t shard = tsr__layout_shard_of(layout, rank, 0);
     if (shard < 0)
         return TSR_OK;
-    return cut_one(arena, port, shard, whole->at[at], pieces);
+    return copy_shard(arena, port, shard, full->at[at], pieces);
 }
 
 // pieces may be filled in part after a failure; the caller frees the set.
-tsr_status tsr__cut_inputs(const struct manifest *manifest, int64_t rank, const tsr_tensors *whole,
-                           tsr_tensors *pieces)
+tsr_status tsr__shards_of_inputs(const struct manifest *manifest, int64_t rank,
+                                 const tsr_tensors *full, tsr_tensors *pieces)
 {
     struct arena arena;
     tsr__arena_init(&arena, pieces->session);
     tsr_status st = TSR_OK;
     for (size_t i = 0; i < manifest->n_inputs; i++) {
-        if (manifest->inputs[i].kept) { // cutting reads what is on the host
-            int64_t at = tsr_tensors_find(whole, manifest->inputs[i].name);
-            st = at < 0 ? TSR_OK : tsr__tensor_on_host(pieces->session, whole->at[at]);
+        if (manifest->inputs[i].kept) { // only tensors in host memory can be sharded
+            int64_t at = tsr_tensors_find(full, manifest->inputs[i].name);
+            st = at < 0 ? TSR_OK : tsr__tensor_on_host(pieces->session, full->at[at]);
         }
         if (st == TSR_OK)
-            st = cut_input(&arena, &manifest->inputs[i], rank, whole, pieces);
+            st = shard_input(&arena, &manifest->inputs[i], rank, full, pieces);
         if (st != TSR_OK)
             break;
     }
@@ -106,9 +104,9 @@ tsr_status tsr__cut_inputs(const struct manifest *manifest, int64_t rank, const 
     return st;
 }
 
-// ---- joining -----------------------------------------------------------------------------------
+// ---- joining outputs ----------------------------------------------------------------------------
 
-bool tsr__cut_any(const struct manifest_port *ports, size_t n)
+bool tsr__shards_any(const struct manifest_port *ports, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         if (ports[i].kept)
@@ -116,9 +114,9 @@ bool tsr__cut_any(const struct manifest_port *ports, size_t n)
     return false;
 }
 
-// The first owner of the shard. -1 cannot come of a manifest: its reader refuses shards without an
-// owner.
-int64_t tsr__cut_giver(const struct tile_layout *layout, int64_t shard)
+// Returns the first owner of the shard. Every shard has one: the reader of manifests refuses
+// others.
+int64_t tsr__shards_giver(const struct tile_layout *layout, int64_t shard)
 {
     const int64_t *owners;
     if (tsr__layout_owners(layout, shard, &owners))
@@ -126,9 +124,8 @@ int64_t tsr__cut_giver(const struct tile_layout *layout, int64_t shard)
     return -1;
 }
 
-// The whole size along one dimension: of the shards that are first in all others.
-// Called for every shard; adds its size along an axis only where the shard is the first one in all
-// cuts of other axes, so that each part of the axis is counted once.
+// Adds the size of a shard along each axis, but only for shards that are first along all other
+// axes. So each part of an axis is counted once when all shards have been added.
 static void add_sizes(const struct tile_layout *layout, int64_t shard, const struct tensor *tensor,
                       int64_t *shape)
 {
@@ -159,15 +156,15 @@ static bool sizes_fit(const struct tile_piece *piece, const struct tensor *tenso
     return true;
 }
 
-// pieces: one for each shard. Their sizes add up to the whole's; then each must be just the shard
-// that this whole has. The whole is allocated on the pieces' word and then checked against it:
-// pieces whose sizes only happen to add up are refused before a byte is copied from them.
+// pieces: one for each shard. The full tensor gets the sum of their sizes. Then each piece must
+// have the size of its shard in that tensor; pieces whose sizes only happen to add up are refused
+// before anything is copied.
 static tsr_status join_pieces(struct arena *arena, const struct manifest_port *port,
                               const struct tensor *const *pieces, tsr_tensors *outputs)
 {
     const struct tile_layout *layout = port->kept;
     int64_t shape[RUN_MAX_RANK] = {0};
-    struct tensor *whole;
+    struct tensor *full;
     for (int64_t k = 0; k < layout->n_shards; k++) {
         if (!pieces[k] || !has_pieces(layout, pieces[k]) || layout->rank > RUN_MAX_RANK ||
             pieces[k]->type != pieces[0]->type)
@@ -175,24 +172,24 @@ static tsr_status join_pieces(struct arena *arena, const struct manifest_port *p
         add_sizes(layout, k, pieces[k], shape);
     }
     tsr_status st =
-        tsr__tensors_add(outputs, str_of(port->name), pieces[0]->type, layout->rank, shape, &whole);
+        tsr__tensors_add(outputs, str_of(port->name), pieces[0]->type, layout->rank, shape, &full);
     if (st != TSR_OK)
         return st;
-    struct tile_piece *all = whole_piece(arena, whole);
+    struct tile_piece *all = full_piece(arena, full);
     for (int64_t k = 0; k < layout->n_shards; k++) {
         struct tile_piece *piece = tsr__layout_piece(arena, layout, shape, k);
         if (arena->failed)
             return TSR_NOMEM;
         if (!all || !piece || !sizes_fit(piece, pieces[k]))
             return differ(outputs->session, port->name);
-        tsr__piece_copy(piece, pieces[k]->data, all, whole->data,
-                        (size_t)tsr_dtype_bits(whole->type) / 8);
+        tsr__piece_copy(piece, pieces[k]->data, all, full->data,
+                        (size_t)tsr_dtype_bits(full->type) / 8);
     }
     return TSR_OK;
 }
 
-// NULL: there is no such set, or no tensor of that name in it.
-// The join takes a missing tensor for pieces that do not fit together.
+// NULL: no such set, or no tensor of that name in it. The join reports a missing tensor as pieces
+// that do not fit together.
 static const struct tensor *find_tensor(const tsr_tensors *set, const char *name)
 {
     if (!set)
@@ -203,8 +200,8 @@ static const struct tensor *find_tensor(const tsr_tensors *set, const char *name
     return set->at[at];
 }
 
-tsr_status tsr__cut_join(const struct manifest_port *port, tsr_tensors *const *sets,
-                         tsr_tensors *outputs)
+tsr_status tsr__shards_join(const struct manifest_port *port, tsr_tensors *const *sets,
+                            tsr_tensors *outputs)
 {
     const struct tile_layout *layout = port->kept;
     struct arena arena;
@@ -214,7 +211,7 @@ tsr_status tsr__cut_join(const struct manifest_port *port, tsr_tensors *const *s
     if (!pieces)
         return TSR_NOMEM;
     for (int64_t k = 0; k < layout->n_shards; k++)
-        pieces[k] = find_tensor(sets[tsr__cut_giver(layout, k)], port->name);
+        pieces[k] = find_tensor(sets[tsr__shards_giver(layout, k)], port->name);
     tsr_status st = join_pieces(&arena, port, pieces, outputs);
     tsr__arena_free(&arena);
     return st;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine_words.c - what ONNX Runtime says went wrong, as findings with a place and a remedy. It has
-// words where a caller needs kinds: they are looked through for those that are known.
+// engine_errors.c - converts errors of ONNX Runtime to diagnostics with a place and a hint. ONNX
+// Runtime reports most errors as text, so known phrases are searched for.
 //
-// Three moments have words: session options (tsr__engine_says), loading (tsr__engine_loaded),
-// running (tsr__engine_ran). The texts are ONNX Runtime's and change with its releases; where one
-// is not recognised, the finding is the general one and nothing is lost.
+// Used after setting session options (tsr__engine_failed), loading (tsr__engine_loaded) and running
+// (tsr__engine_ran). The texts change with releases of ONNX Runtime; an unknown text becomes a
+// general diagnostic.
 #include "runtime/internal.h"
 #include "gpu/gpu.h"
 #include "ir/ir.h"
@@ -20,15 +20,15 @@ struct place tsr__rank_place(const struct rank *rank)
     return at;
 }
 
-// For a rank on its own thread: the finding goes to the rank's session.
-tsr_status tsr__engine_says(struct rank *rank, OrtStatus *status, enum diag_code code,
-                            const char *hint, const char *what)
+// Called on the rank's thread: the diagnostic goes to the rank's session.
+tsr_status tsr__engine_failed(struct rank *rank, OrtStatus *status, enum diag_code code,
+                              const char *hint, const char *what)
 {
     if (!status)
         return TSR_OK;
     struct place at = tsr__rank_place(rank);
     struct str words = str_of(rank->engine->api->GetErrorMessage(status));
-    while (words.n && strchr(" \n", words.p[words.n - 1])) // some end with lines of nothing
+    while (words.n && strchr(" \n", words.p[words.n - 1])) // some end with empty lines
         words.n--;
     tsr__diag(rank->session, code, &at, hint, "%s: " STR_FMT, what, STR_ARG(words));
     rank->engine->api->ReleaseStatus(status);
@@ -37,8 +37,8 @@ tsr_status tsr__engine_says(struct rank *rank, OrtStatus *status, enum diag_code
 
 // ---- memory ------------------------------------------------------------------------------------
 
-// True if ONNX Runtime's words mean that it could not have the memory it wanted.
-static bool no_memory(const char *text)
+// True if the text of ONNX Runtime says that it could not allocate memory.
+static bool says_out_of_memory(const char *text)
 {
     static const char *const words[] = {"bad_alloc",      "allocate memory",
                                         "bad allocation", "allocation failed",
@@ -49,8 +49,8 @@ static bool no_memory(const char *text)
     return false;
 }
 
-// What would help a rank that had too little memory; of a GPU, what is free there and what the rank
-// may take of it. The text lives in the rank's arena; the finding copies it.
+// Returns a hint for a rank without enough memory. For a GPU it contains the free memory and the
+// limit of the rank. The text is in the rank's arena; the diagnostic copies it.
 static const char *memory_hint(struct rank *rank)
 {
     static const char usual[] = "give that rank more memory, or use more ranks";
@@ -72,27 +72,27 @@ static const char *memory_hint(struct rank *rank)
     return text.p;
 }
 
-// Only of a rank or on a GPU is memory told apart: there is a remedy.
-static bool ran_out(const struct rank *rank, const OrtStatus *status)
+// Recognizes lack of memory only for ranks and on GPUs, where a hint helps.
+static bool is_memory_error(const struct rank *rank, const OrtStatus *status)
 {
     if (!rank->endpoint && !rank->seat)
         return false;
-    return no_memory(rank->engine->api->GetErrorMessage(status));
+    return says_out_of_memory(rank->engine->api->GetErrorMessage(status));
 }
 
-// A rank that runs out of memory fails as a rank does. A whole model is the engine's failure like
-// any other, but of a GPU the finding says what is there.
-static tsr_status told_ran_out(struct rank *rank, OrtStatus *status, const char *what)
+// Returns TSR_PEER for a rank, TSR_ENGINE for an unsharded model, whose hint has the free memory of
+// its GPU.
+static tsr_status report_out_of_memory(struct rank *rank, OrtStatus *status, const char *what)
 {
-    (void)tsr__engine_says(rank, status, DIAG_rank_memory, memory_hint(rank), what);
+    (void)tsr__engine_failed(rank, status, DIAG_rank_memory, memory_hint(rank), what);
     return rank->endpoint ? TSR_PEER : TSR_ENGINE;
 }
 
 // ---- loading -----------------------------------------------------------------------------------
 
-// "... Current official support for domain ai.onnx is till opset 21."
-// 0: the words speak of something else.
-static int64_t known_opset(const char *words)
+// Example: "... Current official support for domain ai.onnx is till opset 21." Returns 0 if the
+// text does not contain this phrase.
+static int64_t supported_opset(const char *words)
 {
     static const char before[] = "domain ai.onnx is till opset ";
     const char *at = strstr(words, before);
@@ -101,8 +101,8 @@ static int64_t known_opset(const char *words)
     return strtoll(at + sizeof before - 1, NULL, 10);
 }
 
-// The version of the standard domain, which has the empty name; 0: the model imports none.
-static int64_t own_opset(const tsr_model *model)
+// The version of the standard domain, whose name is empty; 0: the model does not import it.
+static int64_t model_opset(const tsr_model *model)
 {
     for (size_t i = 0; i < tsr_model_opset_count(model); i++)
         if (!tsr_model_opset_domain(model, i)[0])
@@ -110,49 +110,49 @@ static int64_t own_opset(const tsr_model *model)
     return 0;
 }
 
-// The finding for a model whose operator set is newer than ONNX Runtime's: which version the file
-// has and why, and which one this release knows.
+// Reports a model whose operator set is newer than ONNX Runtime's: the version of the file, its
+// reason, and the supported version.
 static void refuse_opset(struct rank *rank, const tsr_model *model, int64_t known)
 {
     struct place at = tsr__rank_place(rank);
     const char *because = ", because of ", *why = tsr_model_metadata(model, "ai.tessera.opset");
     const char *hint = "use a newer ONNX Runtime, or let `tessera partition` write the model for "
                        "the lowest equivalent operator set";
-    if (tsr_model_metadata(model, "ai.tessera.plan")) // it was partitioned
+    if (tsr_model_metadata(model, "ai.tessera.plan")) // already partitioned
         hint = "use a newer ONNX Runtime, or a model exported for an older operator set";
     if (!why)
         because = why = "";
     tsr__diag(rank->session, DIAG_engine_opset, &at, hint,
               "ONNX Runtime %s supports operator set %lld of ai.onnx at most, but this file needs "
               "%lld%s%s",
-              rank->engine->version, (long long)known, (long long)own_opset(model), because, why);
+              rank->engine->version, (long long)known, (long long)model_opset(model), because, why);
 }
 
-// True if those words mean that ONNX Runtime does not know the operator set; the finding is added.
+// If the text says that the operator set is not supported, adds the diagnostic and returns true.
 static bool refused_opset(struct rank *rank, const char *words)
 {
-    int64_t known = known_opset(words);
+    int64_t known = supported_opset(words);
     tsr_model *model = NULL;
     if (!known)
         return false;
     if (tsr_model_load(rank->session, rank->path, &model) != TSR_OK)
-        return true; // which has its finding
+        return true; // diagnostic was added
     refuse_opset(rank, model, known);
     tsr_model_free(model);
     return true;
 }
 
-// ONNX Runtime's words about missing data differ by release and by the node that reads it, so the
-// model's own files are asked. TSR_OK: they are all there; else the finding is added. A part's
-// files were checked before.
-static tsr_status look_for_data(struct rank *rank)
+// The text of ONNX Runtime for missing external data differs by release and node, so the files of
+// the model are checked here. TSR_OK: all exist; otherwise a diagnostic was added. Rank files were
+// checked before.
+static tsr_status check_external_data(struct rank *rank)
 {
     tsr_model *model = NULL;
     struct diag_mark mark = tsr__diag_mark(rank->session);
     if (rank->endpoint)
         return TSR_OK;
     tsr_status st = tsr_model_load(rank->session, rank->path, &model);
-    if (st != TSR_OK) { // the engine's words say more
+    if (st != TSR_OK) { // the engine's text is more informative
         tsr__diag_back(rank->session, &mark, false);
         return TSR_OK;
     }
@@ -161,10 +161,10 @@ static tsr_status look_for_data(struct rank *rank)
     return st;
 }
 
-// What may help where a model is refused. A part has no cycle (partitions are checked), so one that
-// is found there is the provider's: OpenVINO's (up to 1.24 at least) may put a node that feeds a
-// communication together with nodes that wait for it. It also drops an input that its own compiler
-// finds no use for, and then misses it.
+// Returns a hint for a model that ONNX Runtime refuses. A rank file has no cycle (partitions are
+// checked), so a reported cycle was made by the provider: OpenVINO (at least up to 1.24) may fuse a
+// node that feeds a communication with nodes that wait for it. It may also drop an input that its
+// compiler does not use, and then miss it.
 static const char *load_hint(const struct rank *rank, const OrtStatus *status)
 {
     const char *words = rank->engine->api->GetErrorMessage(status);
@@ -185,30 +185,32 @@ static const char *load_hint(const struct rank *rank, const OrtStatus *status)
            "given with --ort-ops";
 }
 
-// Memory is looked for first: its words may come with others. The status is released on every way.
+// Checks for lack of memory first, because that text may contain other phrases too. The status is
+// always released.
 tsr_status tsr__engine_loaded(struct rank *rank, OrtStatus *status)
 {
     const OrtApi *api = rank->engine->api;
     if (!status)
         return TSR_OK;
-    if (ran_out(rank, status))
-        return told_ran_out(rank, status, "a rank ran out of memory while its model was loaded");
+    if (is_memory_error(rank, status))
+        return report_out_of_memory(rank, status,
+                                    "a rank ran out of memory while its model was loaded");
     if (refused_opset(rank, api->GetErrorMessage(status))) {
         api->ReleaseStatus(status);
         return TSR_ENGINE;
     }
-    tsr_status st = look_for_data(rank);
+    tsr_status st = check_external_data(rank);
     if (st != TSR_OK) {
         api->ReleaseStatus(status);
         return st;
     }
-    return tsr__engine_says(rank, status, DIAG_engine_refused, load_hint(rank, status),
-                            "ONNX Runtime cannot load this model");
+    return tsr__engine_failed(rank, status, DIAG_engine_refused, load_hint(rank, status),
+                              "ONNX Runtime cannot load this model");
 }
 
 // ---- running -----------------------------------------------------------------------------------
 
-// The text in a message between `before` and the next `end`; empty: not found.
+// Returns the text between `before` and the next `end`; empty if it is not found.
 static struct str quoted(const char *message, const char *before, char end)
 {
     const char *at = strstr(message, before);
@@ -221,18 +223,18 @@ static struct str quoted(const char *message, const char *before, char end)
     return (struct str){at, (size_t)(stop - at)};
 }
 
-// A kernel did not take what it was given. The model was loaded, so it is what runs through it that
-// does not fit: "... while running Reshape node. Name:'r' Status Message: ..." tells where.
+// A kernel failed. The model was loaded, so the values do not fit the node. The text says which
+// one: "... while running Reshape node. Name:'r' Status Message: ...".
 static tsr_status kernel_failed(struct rank *rank, OrtStatus *status)
 {
     const char *message = rank->engine->api->GetErrorMessage(status);
     struct place at = tsr__rank_place(rank);
     at.op = quoted(message, "while running ", ' ');
     at.node = quoted(message, "Name:'", '\'');
-    // Not a kernel's failure: nothing is known about the inputs' part in it, so the engine is to
-    // blame (TSR_ENGINE). Both views point into the message, which goes with the status, last.
+    // Not an error of a kernel: the inputs may not be the cause, so it is TSR_ENGINE. Both views
+    // point into the text, so the status is released last.
     if (!at.op.n)
-        return tsr__engine_says(rank, status, DIAG_engine_failed, NULL, "ONNX Runtime failed");
+        return tsr__engine_failed(rank, status, DIAG_engine_failed, NULL, "ONNX Runtime failed");
     tsr__diag(rank->session, DIAG_engine_failed, &at,
               "give inputs whose shapes and values fit this node, or correct the model",
               "ONNX Runtime failed: %s", message);
@@ -244,7 +246,7 @@ tsr_status tsr__engine_ran(struct rank *rank, OrtStatus *status)
 {
     if (!status)
         return TSR_OK;
-    if (!ran_out(rank, status))
+    if (!is_memory_error(rank, status))
         return kernel_failed(rank, status);
-    return told_ran_out(rank, status, "a rank ran out of memory");
+    return report_out_of_memory(rank, status, "a rank ran out of memory");
 }

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// job_whole.c - the job of an unsharded model: one rank on the caller's thread, without
+// job_unsharded.c - the job of an unsharded model: one rank on the caller's thread, without
 // communication.
 //
 // The simplest kind, and the one to read first. Nothing here waits: start makes the complete run
 // before it returns, finish returns its results.
 #include "runtime/job.h"
 
-// The engine first: its release decides whether the file can be opened as it is or has to be copied
-// (tsr__whole_open).
-static tsr_status whole_open(tsr_job *job, const char *path, bool states)
+// The engine first: its release decides whether the file must be copied (tsr__unsharded_open).
+static tsr_status unsharded_open(tsr_job *job, const char *path, bool states)
 {
     (void)states; // there is no manifest to name them
     tsr_status st = tsr__engine(job->session, &job->engine);
@@ -17,19 +16,21 @@ static tsr_status whole_open(tsr_job *job, const char *path, bool states)
     st = tsr__ranks_new(job, 1);
     if (st != TSR_OK)
         return st;
-    st = tsr__whole_open(job->session, job->engine->minor, path, job->options.work, &job->whole);
+    st = tsr__unsharded_open(job->session, job->engine->minor, path, job->options.work,
+                             &job->unsharded);
     if (st != TSR_OK)
         return st;
     if (tsr__gpu_named(job->session, job->options.device, &job->options))
         job->gpu = tsr__gpu_driver(job->session, job->engine, &job->options);
     // One rank has all cores of this process.
     tsr__ranks_describe(job, &job->rank_threads[0].rank, 0, tsr__cores(), 1);
-    job->rank_threads[0].rank.path = job->whole.path;
+    job->rank_threads[0].rank.path = job->unsharded.path;
     return tsr__ranks_open_here(job);
 }
 
 // TSR_OK means that inputs were bound. whole_finish reports a failed run, as the other kinds do.
-static tsr_status whole_start(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form)
+static tsr_status unsharded_start(tsr_job *job, const tsr_tensors *const *inputs,
+                                  enum run_sets form)
 {
     tsr_status st = tsr__ranks_bind(job, inputs, form);
     if (st != TSR_OK)
@@ -39,9 +40,9 @@ static tsr_status whole_start(tsr_job *job, const tsr_tensors *const *inputs, en
 }
 
 // The results are taken even after a failure: that frees their slot.
-static tsr_status whole_finish(tsr_job *job, tsr_tensors *const *outputs, enum run_sets form)
+static tsr_status unsharded_finish(tsr_job *job, tsr_tensors *const *outputs, enum run_sets form)
 {
-    (void)form; // one rank: its set is the whole one
+    (void)form; // one rank: its set is the full one
     size_t run_slot = job->runs_collected++ % RUN_SLOTS;
     struct rank *rank = &job->rank_threads[0].rank;
     tsr_status st = tsr__ranks_verdict(job);
@@ -51,25 +52,25 @@ static tsr_status whole_finish(tsr_job *job, tsr_tensors *const *outputs, enum r
     return st;
 }
 
-static tsr_status whole_add_state(tsr_job *job, const char *past, const char *present)
+static tsr_status unsharded_add_state(tsr_job *job, const char *past, const char *present)
 {
     return tsr__ranks_keep(job, past, present) ? TSR_OK : TSR_INVALID;
 }
 
-// The session may have mapped files of the copy: it goes before the copy's folder.
-static void whole_close(tsr_job *job)
+// The session may have mapped files of the copy, so it is closed before the folder is removed.
+static void unsharded_close(tsr_job *job)
 {
     tsr__ranks_free(job);
-    tsr__whole_close(&job->whole);
+    tsr__unsharded_close(&job->unsharded);
 }
 
-const struct job_kind tsr__job_whole = {
-    .open = whole_open,
-    .start = whole_start,
-    .finish = whole_finish,
-    .add_state = whole_add_state,
+const struct job_kind tsr__job_unsharded = {
+    .open = unsharded_open,
+    .start = unsharded_start,
+    .finish = unsharded_finish,
+    .add_state = unsharded_add_state,
     .barrier = tsr__ranks_verdict,
     .trace = tsr__ranks_trace,
     .verdict = tsr__ranks_verdict,
-    .close = whole_close,
+    .close = unsharded_close,
 };

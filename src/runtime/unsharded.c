@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// whole.c - the file of a whole model, as this engine takes it.
+// unsharded.c - provides the file of an unsharded model in a form that this engine can read.
 //
-// ONNX Runtime before 1.23 refuses IR version 11, which every annotated model has. It has no use
-// for the annotations, so it is given a copy without them, of the highest IR version that it knows,
-// in a folder that goes after the run.
+// ONNX Runtime before 1.23 refuses IR version 11, which every annotated model has. It does not use
+// the annotations, so it gets a copy without them, with the highest IR version that it supports, in
+// a temporary folder.
 #include "runtime/internal.h"
 
 #include <errno.h>
@@ -17,8 +17,7 @@ static int64_t newest_ir(int minor)
     return minor >= 18 ? 10 : 9;
 }
 
-// Takes all device annotations out, of nodes first: entries of nodes would stay bound to a
-// configuration that is gone.
+// Removes all device annotations. Those of nodes come first, because they refer to configurations.
 static tsr_status strip(tsr_model *model, int64_t ir)
 {
     for (tsr_node *node = tsr_model_next_node(model, NULL); node;
@@ -36,29 +35,28 @@ static tsr_status strip(tsr_model *model, int64_t ir)
     return tsr_model_set_ir_version(model, ir);
 }
 
-// External data is copied beside the model, so that the copy does not depend on where the original
-// lies.
+// External data is copied too, so that the copy does not depend on the original's folder.
 static tsr_status write_copy(tsr_session *session, tsr_model *model, const char *work,
-                             struct whole *whole)
+                             struct unsharded_file *file)
 {
-    tsr_status st = tsr__temporary_folder(session, work, "run", &whole->folder);
+    tsr_status st = tsr__temporary_folder(session, work, "run", &file->folder);
     if (st != TSR_OK)
         return st;
-    whole->path = tsr__arena_printf(&whole->arena, "%s/model.onnx", whole->folder->path).p;
-    if (!whole->path)
+    file->path = tsr__arena_printf(&file->arena, "%s/model.onnx", file->folder->path).p;
+    if (!file->path)
         return TSR_NOMEM;
-    st = tsr_model_copy_data(model, whole->path);
+    st = tsr_model_copy_data(model, file->path);
     if (st != TSR_OK)
         return st;
-    return tsr_model_save(model, whole->path);
+    return tsr_model_save(model, file->path);
 }
 
-// Where the engine is new enough, the file is not even read here.
-tsr_status tsr__whole_open(tsr_session *session, int minor, const char *path, const char *work,
-                           struct whole *whole)
+// If the engine is new enough, the file is not read here.
+tsr_status tsr__unsharded_open(tsr_session *session, int minor, const char *path, const char *work,
+                               struct unsharded_file *file)
 {
-    *whole = (struct whole){.path = path};
-    tsr__arena_init(&whole->arena, session);
+    *file = (struct unsharded_file){.path = path};
+    tsr__arena_init(&file->arena, session);
     int64_t ir = newest_ir(minor);
     if (ir == INT64_MAX)
         return TSR_OK;
@@ -69,15 +67,15 @@ tsr_status tsr__whole_open(tsr_session *session, int minor, const char *path, co
     if (tsr_model_ir_version(model) > ir) {
         st = strip(model, ir);
         if (st == TSR_OK)
-            st = write_copy(session, model, work, whole);
+            st = write_copy(session, model, work, file);
     }
     tsr_model_free(model);
     return st;
 }
 
-// Also of a struct that is all zeros.
-void tsr__whole_close(struct whole *whole)
+// Also accepts a zeroed struct.
+void tsr__unsharded_close(struct unsharded_file *file)
 {
-    tsr__temporary_remove(whole->folder);
-    tsr__arena_free(&whole->arena);
+    tsr__temporary_remove(file->folder);
+    tsr__arena_free(&file->arena);
 }

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// child_loop.c - the main loop of a child process that is a rank of its parent's job: it opens the
+// job of a launched rank and follows the notes of its parent (children.h).
+//
+// It handles one note at a time, in order, on one thread. Runs that the parent has sent meanwhile
+// wait in the socket. Any failure leaves the loop; then spawn.c writes the child's diagnostics for
+// the parent, so a failure is not answered with a note.
+//
+// If the parent dies, the child reads the end of the stream and leaves the loop (the kernel kills
+// it in any case).
+#include "runtime/children.h"
+#include "runtime/job.h"
+
+#include <unistd.h>
+
+// One child. job is NULL until it is open; socket is the child's end of the pair.
+struct child_loop {
+    tsr_session *session;
+    tsr_job *job;
+    int socket;
+};
+
+// Sends the results of this rank to the parent, which joins the shards of all children.
+static tsr_status send_results(struct child_loop *child_loop, enum word word)
+{
+    tsr_tensors *results = NULL;
+    tsr_status st = tsr_tensors_new(child_loop->session, &results);
+    if (st != TSR_OK)
+        return st;
+    st = child_loop->job->kind->finish(child_loop->job, &results, SET_PER_RANK);
+    if (st != TSR_OK)
+        goto free_results;
+    struct message message = tsr__message_new();
+    if (message.fd >= 0)
+        tsr__message_put_tensors(&message, results);
+    if (!tsr__note_send_message(child_loop->socket, word, &message))
+        st = TSR_NOMEM;
+free_results:
+    tsr_tensors_free(results);
+    return st;
+}
+
+// Reads the inputs that were sent with a note; *out must be freed even after a failure.
+static tsr_status read_inputs(struct child_loop *child_loop, int fd, tsr_tensors **out)
+{
+    struct message message;
+    if (!tsr__message_open(fd, &message))
+        return TSR_NOMEM;
+    tsr_status st = tsr_tensors_new(child_loop->session, out);
+    if (st == TSR_OK)
+        st = tsr__message_tensors(&message, *out);
+    tsr__message_close(&message);
+    return st;
+}
+
+// Makes one run of this rank and sends its results. START comes with full inputs, START_CUT with
+// this rank's own. The run is collected here, so a child has at most one pending run.
+static tsr_status serve_run(struct child_loop *child_loop, enum word word, int fd)
+{
+    tsr_job *job = child_loop->job;
+    tsr_tensors *inputs = NULL;
+    tsr_status st = read_inputs(child_loop, fd, &inputs);
+    if (st != TSR_OK)
+        goto free_inputs;
+    if (word == START)
+        st = tsr__launched_start_own(job, inputs);
+    else
+        st = job->kind->start(job, (const tsr_tensors *const *)&inputs, SET_PER_RANK);
+    if (st != TSR_OK)
+        goto free_inputs;
+    tsr_finding_clear(child_loop->session); // the parent has reported it
+    st = send_results(child_loop, word);
+free_inputs:
+    tsr_tensors_free(inputs);
+    return st;
+}
+
+// The two texts are views of a file, so the names are copied and terminated for the call.
+static tsr_status serve_keep(struct child_loop *child_loop, int fd)
+{
+    struct message message;
+    if (!tsr__message_open(fd, &message))
+        return TSR_NOMEM;
+    struct str past = tsr__message_text(&message), present = tsr__message_text(&message);
+    struct arena arena;
+    tsr__arena_init(&arena, child_loop->session);
+    const char *from = tsr__arena_str(&arena, past).p, *to = tsr__arena_str(&arena, present).p;
+    tsr_status st = TSR_NOMEM;
+    if (from && to)
+        st = tsr__ranks_keep(child_loop->job, from, to) ? TSR_OK : TSR_INVALID;
+    tsr__arena_free(&arena);
+    tsr__message_close(&message);
+    return st;
+}
+
+// Handles a note that starts no run. It is answered unless the child must exit. An unknown note can
+// only come from a parent of another build: TSR_BUG ends the child.
+static tsr_status serve_other(struct child_loop *child_loop, enum word word, int fd)
+{
+    tsr_job *job = child_loop->job;
+    if (word == KEEP)
+        return serve_keep(child_loop, fd);
+    if (word == BARRIER)
+        return job->kind->barrier(job);
+    if (word == TRACE)
+        return job->kind->trace(job);
+    return TSR_BUG;
+}
+
+// Handles one note. Any failure ends the child, except for an unknown state.
+static tsr_status serve(struct child_loop *child_loop, struct note note, int fd)
+{
+    enum word word = (enum word)note.word;
+    if (word == START || word == START_CUT)
+        return serve_run(child_loop, word, fd);
+    tsr_status st = serve_other(child_loop, word, fd);
+    if (st != TSR_OK && !(word == KEEP && st == TSR_INVALID))
+        return st;
+    tsr__note_send(child_loop->socket, (struct note){note.word, (int32_t)st}, -1);
+    return TSR_OK;
+}
+
+// The child has already joined the others (spawn.c), so its job is a launched one.
+static tsr_status open_job(struct child_loop *child_loop, const struct children *children)
+{
+    tsr_run_options options = children->options;
+    options.check_files = false; // already checked by the parent
+    tsr_status st = tsr__job_new(child_loop->session, &options, &child_loop->job);
+    if (st != TSR_OK)
+        return st;
+    tsr_job *job = child_loop->job;
+    st = tsr__run_join(child_loop->session, &job->options, &job->endpoint);
+    if (st != TSR_OK)
+        return st;
+    job->kind = &tsr__job_launched;
+    return job->kind->open(job, children->folder, children->states);
+}
+
+// Closes all sockets but the child's own, so that it reads the end of the stream when the parent is
+// gone.
+static void keep_own_socket(const struct children *children, int rank)
+{
+    for (int i = 0; i < children->work.n; i++) {
+        close(children->sockets[i][0]);
+        if (i != rank)
+            close(children->sockets[i][1]);
+    }
+}
+
+// open_job joins, loads and synchronizes with the other ranks; READY tells the parent that this is
+// done. The job is closed here in every case, because the process exits without running exit
+// handlers.
+tsr_status tsr__child_loop_work(struct spawn *spawn, tsr_session *session, int rank,
+                                struct message *out)
+{
+    struct children *children = spawn->data;
+    struct child_loop child_loop = {.session = session, .socket = children->sockets[rank][1]};
+    struct note note = {READY, TSR_OK};
+    int fd;
+    (void)out; // all results are sent as notes
+    keep_own_socket(children, rank);
+    tsr_status st = open_job(&child_loop, children);
+    if (st == TSR_OK)
+        tsr__note_send(child_loop.socket, note, -1);
+    while (st == TSR_OK) {
+        if (!tsr__note_receive(child_loop.socket, &note, &fd) || note.word == CLOSE)
+            break;
+        st = serve(&child_loop, note, fd);
+    }
+    tsr_job_close(child_loop.job);
+    return st;
+}
