@@ -69,7 +69,7 @@ static void read_frames(const uint8_t *data, size_t n, int rank)
         struct link_card card = {.bytes = 3};
         (void)tsr__meet_swap(&meet, &card, take, &last, why, sizeof why);
     }
-    tsr__meet_look(&meet);
+    tsr__meet_check(&meet);
     MUST(wires[!rank].fd < 0);
     MUST(atomic_load(&states[!rank].left) || tsr__meet_gone_s(&meet, !rank) >= 0);
     close(pair[1]);

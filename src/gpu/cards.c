@@ -17,7 +17,7 @@
 enum { ATTRIBUTE_CLOCK = 13, ATTRIBUTE_UNITS = 16, ATTRIBUTE_MAJOR = 75, ATTRIBUTE_MINOR = 76 };
 enum { ATTRIBUTE_MEMORY_CLOCK = 36, ATTRIBUTE_MEMORY_BITS = 37 };
 
-static int look_at_card(const struct gpu *gpu, int ordinal, struct gpu_card *card)
+static int describe_card(const struct gpu *gpu, int ordinal, struct gpu_card *card)
 {
     int device = 0;
     void *context = NULL;
@@ -47,7 +47,7 @@ static int look_at_card(const struct gpu *gpu, int ordinal, struct gpu_card *car
 }
 
 // GPUs before one that fails are still listed, with the reason.
-static void look(const struct gpu_libraries *libraries, struct gpu_survey *out)
+static void survey(const struct gpu_libraries *libraries, struct gpu_survey *out)
 {
     struct gpu gpu;
     char words[96];
@@ -59,7 +59,7 @@ static void look(const struct gpu_libraries *libraries, struct gpu_survey *out)
     out->nccl_version = gpu.nccl_version;
     int n = gpu.count < GPU_MAX_CARDS ? gpu.count : GPU_MAX_CARDS;
     for (int i = 0; i < n; i++) {
-        int code = look_at_card(&gpu, i, &out->cards[i]);
+        int code = describe_card(&gpu, i, &out->cards[i]);
         if (code != 0) {
             snprintf(out->why, sizeof out->why, "GPU %d: %.90s", i,
                      tsr__gpu_words(&gpu, code, words, sizeof words));
@@ -103,7 +103,7 @@ static bool read_all(int fd, char *p, size_t n)
 
 // A driver that crashes or hangs affects only the child. The child sends the struct through a pipe;
 // anything shorter, or a timeout, means no GPUs.
-static void look_apart(const struct gpu_libraries *libraries, struct gpu_survey *out)
+static void survey_in_child(const struct gpu_libraries *libraries, struct gpu_survey *out)
 {
     int ends[2];
     memset(out, 0, sizeof *out);
@@ -113,7 +113,7 @@ static void look_apart(const struct gpu_libraries *libraries, struct gpu_survey 
     pid_t child = fork();
     if (child == 0) {
         close(ends[0]);
-        look(libraries, out);
+        survey(libraries, out);
         _exit(write_all(ends[1], (const char *)out, sizeof *out) ? 0 : 1);
     }
     close(ends[1]);
@@ -134,7 +134,7 @@ static void look_apart(const struct gpu_libraries *libraries, struct gpu_survey 
 void tsr__gpu_survey(const struct gpu_libraries *libraries, struct gpu_survey *out)
 {
     if (tsr__gpu_started(libraries))
-        look(libraries, out);
+        survey(libraries, out);
     else
-        look_apart(libraries, out);
+        survey_in_child(libraries, out);
 }

@@ -25,8 +25,8 @@ struct along {
 
 // [2, 3, 4] of float32 along axis 1: outer 2, length 3, inner 16 bytes. A negative axis counts from
 // the end.
-static OrtStatus *look_along(struct kernel *kernel, const struct tensor_view *view, int64_t axis,
-                             struct along *out)
+static OrtStatus *describe_axis(struct kernel *kernel, const struct tensor_view *view, int64_t axis,
+                                struct along *out)
 {
     int64_t at = axis < 0 ? axis + view->rank : axis;
     if (at < 0 || at >= view->rank)
@@ -177,7 +177,7 @@ static OrtStatus *reduce_scatter(struct kernel *kernel, OrtKernelContext *contex
     struct along along;
     void *out;
     int64_t dims[OPS_MAX_RANK];
-    TRY(look_along(kernel, view, kernel->axis, &along));
+    TRY(describe_axis(kernel, view, kernel->axis, &along));
     memcpy(dims, view->dims, (size_t)view->rank * sizeof *dims);
     struct tile_interval own = part_of(kernel, &along, kernel->self);
     dims[along.axis] = own.stop - own.start;
@@ -367,8 +367,8 @@ static OrtStatus *pack_parts(struct all_to_all_call *state)
 static OrtStatus *all_to_all(struct all_to_all_call *state)
 {
     struct kernel *kernel = state->kernel;
-    TRY(look_along(kernel, state->view, kernel->split_axis, &state->split));
-    TRY(look_along(kernel, state->view, kernel->axis, &state->concat));
+    TRY(describe_axis(kernel, state->view, kernel->split_axis, &state->split));
+    TRY(describe_axis(kernel, state->view, kernel->axis, &state->concat));
     if (state->split.axis == state->concat.axis)
         return tsr__kernel_error(kernel, "both axes are %d, but must differ", state->split.axis);
     memcpy(state->dims, state->view->dims, (size_t)state->view->rank * sizeof *state->dims);

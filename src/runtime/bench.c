@@ -423,9 +423,9 @@ static tsr_status bench_take(struct spawn *spawn, tsr_session *session, int rank
     struct bench_work *work = spawn->data;
     if (rank != 0)
         return TSR_OK;
-    const void *bytes = tsr__message_get(in, sizeof *work->result);
-    if (bytes)
-        memcpy(work->result, bytes, sizeof *work->result);
+    const void *result = tsr__message_get(in, sizeof *work->result);
+    if (result)
+        memcpy(work->result, result, sizeof *work->result);
     size_t bytes = (size_t)spawn->n * sizeof(double), more = (size_t)spawn->n * sizeof(int64_t);
     const void *share = tsr__message_get(in, bytes);
     const void *memory = tsr__message_get(in, more);

@@ -30,7 +30,7 @@ struct meeting {
     double join_s;
     struct sockaddr_un address;
     socklen_t address_bytes;
-    const char *hint; // what to check if a rank does not come
+    const char *hint; // what to check if a rank does not connect
 };
 
 // What a rank sends to rank 0; the kernel vouches for its user (same_user).
@@ -177,8 +177,8 @@ static bool serve(int listener, int fd, int ranks, bool *met, double until)
     return ok;
 }
 
-// Rank 0 listens and passes the descriptor to each rank once. `met` also names the first rank that
-// did not come in time.
+// Rank 0 listens and passes the descriptor to each rank once. `met` also shows the first rank that
+// did not connect in time.
 static tsr_status hand_out(tsr_session *session, const struct meeting *meeting, int fd)
 {
     int ranks = meeting->ranks;
@@ -214,9 +214,10 @@ static tsr_status hand_out(tsr_session *session, const struct meeting *meeting, 
     return refuse(session, DIAG_rank_failed, meeting->hint, text);
 }
 
-// ---- the others ---------------------------------------------------------------------------------
+// ---- other ranks --------------------------------------------------------------------------------
 
-// The descriptor; -1: none came, and *answer has rank 0's reason if it gave one.
+// Returns the descriptor; -1: none was received, and *answer has the reason of rank 0 if it gave
+// one.
 static int receive_fd(int from, char *answer)
 {
     char byte;
@@ -235,7 +236,7 @@ static int receive_fd(int from, char *answer)
     return fd;
 }
 
-// Asks rank 0 once; -1: it is not there yet, or *answer has its reason for a refusal.
+// Asks rank 0 once; -1: it does not listen yet, or *answer has the reason of a refusal.
 static int ask(const struct meeting *meeting, double until, char *answer)
 {
     struct hello hello = {HELLO, meeting->rank, meeting->ranks};
@@ -250,7 +251,7 @@ static int ask(const struct meeting *meeting, double until, char *answer)
     return fd;
 }
 
-// Asks until rank 0 is there. A refusal is final.
+// Asks until rank 0 listens. A refusal is final.
 static tsr_status fetch(tsr_session *session, const struct meeting *meeting, int *fd)
 {
     struct timespec nap = {0, 20000000};
@@ -275,9 +276,9 @@ static tsr_status fetch(tsr_session *session, const struct meeting *meeting, int
     return refuse(session, DIAG_rank_failed, meeting->hint, text);
 }
 
-// A launcher may have bound each rank to its own cores: the cores of all ranks are counted. Waits
-// until all have published theirs, so that every rank gets the same number. Rank 0 may have given
-// up since it passed out the memory.
+// Counts the cores of all ranks, because a launcher may have bound each rank to its own. Waits
+// until all ranks have published theirs, so that every rank gets the same number. Rank 0 may have
+// failed meanwhile.
 static tsr_status count_cores(tsr_session *session, const struct meeting *meeting,
                               struct shm_job *job)
 {

@@ -267,7 +267,7 @@ struct device_options {
     int card;
     enum comm_way way;
     bool deterministic; // sums are folded in group order by every method
-    double join_s;      // longest wait for the members of a communicator of NCCL; 0: DEVICE_JOIN_S
+    double join_s;      // longest wait for the members of an NCCL communicator; 0: DEVICE_JOIN_S
     // longest time between the start of an NCCL call and this rank's next call or tsr__device_rest;
     // 0: DEVICE_WATCH_S
     double watch_s;
@@ -286,9 +286,9 @@ tsr_status tsr__device_meet(struct endpoint *endpoint, uint64_t plan, struct com
 // The rank has ended a run and waits for nothing until its next call. TSR_PEER: NCCL was aborted
 // meanwhile (device_watch.c), and the results of the run are invalid.
 tsr_status tsr__device_rest(struct endpoint *endpoint, struct comm_trouble *why);
-// Number of ranks on this rank's GPU, itself included (0: it is on the host), and the bytes that
-// were free there before any of them loaded. All ranks call it between opening and loading, and
-// wait for each other.
+// Number of ranks on this rank's GPU, itself included (0: the rank is on the host), and the bytes
+// that were free there before any of them loaded. All ranks call it between opening and loading,
+// and wait for each other.
 struct device_share {
     int ranks;
     int64_t free;

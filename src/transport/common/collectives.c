@@ -14,8 +14,8 @@
 
 #define FEW 32
 
-// Buffers for every member: send, then recv, n zeroed entries each. A member that is not set sends
-// and receives nothing.
+// Send and receive buffers for every member, n zeroed entries each. A member whose entry is not set
+// sends and receives nothing.
 struct parts {
     struct comm_buffer few[2 * FEW];
     struct comm_buffer *send, *recv;
@@ -185,7 +185,7 @@ tsr_status tsr__comm_send(struct endpoint *endpoint, const struct comm_call *cal
 struct taking {
     struct comm_incoming *in;
     struct comm_buffer *into;
-    int place; // of the sender
+    int place; // index of the sender
 };
 
 static tsr_status taking_arrived(void *data, const int64_t (*notes)[COMM_NOTES],

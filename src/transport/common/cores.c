@@ -15,9 +15,9 @@
 #include <unistd.h>
 
 #define MAX_CORES 4096
-#define MAX_DEPTH 64 // of nested control groups
+#define MAX_DEPTH 64 // limit for nested control groups
 
-// ---- time ---------------------------------------------------------------------------------------
+// ---- limits of control groups -------------------------------------------------------------------
 
 // Reads the first bytes of a small file as text; false: no such file.
 static bool read_text(const char *path, char *out, size_t cap)
@@ -100,7 +100,7 @@ int tsr__cores_quota(const char *root, const char *groups)
     return least;
 }
 
-// ---- places -------------------------------------------------------------------------------------
+// ---- sharing cores ------------------------------------------------------------------------------
 
 struct core {
     int number;
@@ -116,7 +116,7 @@ static long place_of(int number, const char *what)
     return 0;
 }
 
-// Packages, then their cores, then the threads of a core.
+// Orders by package, then core, then hardware thread.
 static int by_place(const void *a, const void *b)
 {
     const struct core *x = a, *y = b;

@@ -17,7 +17,7 @@ struct comm_header {
     int64_t count;
     uint64_t detail, group; // group: hash of its members
     int64_t notes[COMM_NOTES];
-    uint64_t bytes; // that this member sends to the reader (set per reader)
+    uint64_t bytes; // bytes that this member sends to the reader (set per reader)
     char op[16], node[COMM_NAME];
 };
 
@@ -29,7 +29,7 @@ void tsr__header_of(const struct comm_call *call, const int64_t *notes, struct c
 tsr_status tsr__header_compare(const struct comm_header *mine, int my_rank,
                                const struct comm_header *theirs, int their_rank,
                                struct comm_trouble *why);
-// Fills why; returns status for `return tsr__trouble(...)`.
+// Fills `why` and returns the status, for `return tsr__trouble(...)`.
 tsr_status tsr__trouble(struct comm_trouble *why, tsr_status status, int rank, const char *format,
                         ...) TSR_PRINTF(4, 5);
 // Copies text into a field of n bytes, truncated and terminated; keeps UTF-8 characters whole.

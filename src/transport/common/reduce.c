@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// reduce.c - folding elements of several ranks, in group order, in blocks that stay in the cache.
+// reduce.c - folds elements of several ranks, in group order, in blocks that stay in the cache.
 //
-// The result of an element depends on its inputs and their order alone, not on how the tensor was
-// sliced: that is what makes all transports give the same bits. Blocks of fixed length let the
-// compiler use vectors.
+// The result of an element depends only on its inputs and their order, not on how the tensor was
+// sliced. So all transports give the same bits. Blocks of fixed length let the compiler use
+// vectors.
 //
-// Three ranks with 1e8, 1 and -1e8 as float32: (1e8 + 1) - 1e8 is 0 in this order, and 1 in the
-// order 1e8, -1e8, 1. That is why the order is the group's everywhere.
+// Three ranks with 1e8, 1 and -1e8 as float32: (1e8 + 1) - 1e8 is 0 in this order, but 1 in the
+// order 1e8, -1e8, 1. So the order is always that of the group.
 #include "transport/common/internal.h"
 
 #define BLOCK 1024 // elements folded at a time
@@ -163,7 +163,7 @@ static void store_bfloat(void *to, const float *x, size_t n)
 
 struct kernel {
     void (*fold)(void *acc, const void *x, size_t n, enum comm_reduce op);
-    void (*load)(float *out, const void *from, size_t n); // NULL: folded as it is stored
+    void (*load)(float *out, const void *from, size_t n); // NULL: folded in the stored type
     void (*store)(void *to, const float *x, size_t n);
 };
 // Types without a row cannot be reduced (tsr__reduce_ok).

@@ -32,7 +32,7 @@ LANES(uint64_t, u64);
 #define ADD(V, M, a, x)        ((a) + (x))
 #define MAX(V, M, a, x)        PICK(V, M, (M)((x) > (a)), x, a)
 #define MIN(V, M, a, x)        PICK(V, M, (M)((x) < (a)), x, a)
-// NaN wins, as in reduce.c.
+// NaN takes precedence, as in reduce.c.
 #define FMAX(V, M, a, x) PICK(V, M, (M)((x) > (a)) | ((M)((x) != (x)) & (M)((a) == (a))), x, a)
 #define FMIN(V, M, a, x) PICK(V, M, (M)((x) < (a)) | ((M)((x) != (x)) & (M)((a) == (a))), x, a)
 
@@ -250,20 +250,20 @@ PASSES16(avx2, F16C, __m256, m8, __m128i, half, bfloat)
 PASSES16(avx512, AVX512, __m512, i32, __m256i, half_16, bfloat_16)
 #endif
 
-// ---- which --------------------------------------------------------------------------------------
+// ---- choosing the vector code -------------------------------------------------------------------
 
 int tsr__reduce_level(void)
 {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx512f"))
         return 2;
-    if (__builtin_cpu_supports("avx2")) // and F16C, as every processor that has it
+    if (__builtin_cpu_supports("avx2")) // implies F16C
         return 1;
 #endif
     return 0;
 }
 
-// NULL: no vectors for this type and operation.
+// NULL: no vector code for this type and operation.
 static pass *pass_of(int level, tsr_dtype type, enum comm_reduce op)
 {
 #if defined(__x86_64__)

@@ -84,7 +84,7 @@ void tsr__header_of(const struct comm_call *call, const int64_t *notes, struct c
     name_write(out->node, sizeof out->node, call->node ? call->node : "");
 }
 
-// What differs, as "mine against theirs", the most informative difference first.
+// Describes the first difference, in order of usefulness.
 static bool difference(const struct comm_header *a, const struct comm_header *b, char *out,
                        size_t n)
 {
@@ -155,7 +155,8 @@ tsr_status tsr__mailbox_differs(const struct comm_header *mine, int my_rank,
     tsr_status st = tsr__header_compare(mine, my_rank, theirs, their_rank, why);
     if (st != TSR_OK)
         return st;
-    describe(mine, my_rank, a, sizeof a); // it has gone on meanwhile, or never came to the mailbox
+    // the other rank has continued meanwhile, or never came to the mailbox
+    describe(mine, my_rank, a, sizeof a);
     return tsr__trouble(why, TSR_PEER, their_rank, "the ranks disagree: %s, but rank %d is not", a,
                         their_rank);
 }
@@ -178,7 +179,7 @@ double tsr__now_s(void)
     return (double)timespec.tv_sec + 1e-9 * (double)timespec.tv_nsec;
 }
 
-// first without a pause, which would take longer than a peer that is already there
+// first without a pause, which would take longer than a peer that has already arrived
 #define HOT_ROUNDS 64
 // about 10 us: a peer on another core arrives in that time, or is computing
 #define SPIN_ROUNDS  400

@@ -220,8 +220,8 @@ static tsr_status device_all_reduce(struct endpoint *endpoint, const struct comm
     default:
         break;
     }
-    // All buffers are in host memory after all. Another step in the fingerprint distinguishes it
-    // from the cards.
+    // All buffers are in host memory. Another step in the fingerprint distinguishes this call from
+    // the exchange of cards.
     struct comm_call below = tsr__device_step(call, STEP_HOST);
     return device->base->transport->all_reduce(device->base, &below, in, out, why);
 }
@@ -400,7 +400,7 @@ void tsr__device_close(struct endpoint *endpoint)
         tsr__seat_free(device->seat, device->probe);
     }
     tsr__seat_close(device->seat);
-    struct arena arena = device->arena; // it holds the device itself
+    struct arena arena = device->arena; // the device itself is in it
     tsr__arena_free(&arena);
 }
 

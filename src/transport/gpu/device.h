@@ -30,7 +30,7 @@ enum { EVENT_READY = 0, EVENT_DONE = 1, N_DONE = GPU_EVENTS - 1 };
 struct rank_card {
     uint64_t host;    // equal on ranks that can open each other's handles
     int64_t process;  // equal on ranks of one process
-    uint64_t address; // of its struct device, in that process
+    uint64_t address; // of its struct device in that process
     int32_t on_gpu, nccl;
     int32_t way, deterministic; // requested by the user
     char gpu[GPU_ID_BYTES];
@@ -45,7 +45,8 @@ struct call_card {
     int32_t reaches;  // all members' GPU memory, and can let all of them reach its own
     int32_t has_nccl; // a communicator for this group
     uint64_t in,
-        out; // addresses in its process: what it sends to the reader, where its result is written
+        // addresses in its process: what it sends to the reader, and where its result is written
+        out;
     uint64_t bytes;      // sent to the reader
     uint64_t most_bytes; // of the largest part that it sends
     struct gpu_block in_block, out_block;
@@ -71,7 +72,7 @@ struct device {
     void *(*events)[GPU_EVENTS];   // by rank: as this process sees them
     void *probe;
     VEC(struct device_group) groups;
-    unsigned turn; // calls so far: which of the DONE events is next
+    unsigned turn; // number of calls, selects the next DONE event
     // For ranks of this process (device_leave.c): touching: the host enqueues work that accesses
     // others' memory; left: this rank has failed, and its memory may be freed.
     atomic_bool touching, left;
@@ -82,7 +83,7 @@ struct device {
     bool inside;  // this rank's thread is in a call of NCCL
     bool aborted; // no NCCL call may begin any more
     bool dropped; // the communicators are gone
-    // device_watch.c: its thread, and what it looks at, all but the first two under nccl_lock
+    // device_watch.c: its thread and its data; nccl_lock protects all but the first two
     pthread_t watch;
     bool watched;
     bool unwatched;             // the thread is to end
@@ -117,7 +118,7 @@ static inline bool on_device(const struct device_call *call)
 }
 static inline enum gpu_reduce gpu_reduce_of(enum comm_reduce reduce)
 {
-    return (enum gpu_reduce)(reduce - COMM_SUM); // both lists have one order
+    return (enum gpu_reduce)(reduce - COMM_SUM); // both enums have the same order
 }
 // Reduces all members' parts to n_out results; the caller sets where parts and results are.
 static inline struct gpu_fold gpu_fold_of(const struct comm_call *call, int n_out, int64_t count)

@@ -15,7 +15,7 @@
 #define CHUNK_BYTES ((size_t)2 << 20)
 #define IN_FLIGHT   3
 
-enum { STEP_CHUNK = 16 }; // and those after it
+enum { STEP_CHUNK = 16 }; // and the steps after it
 
 // Chunk number n of a tensor: where it begins and how many elements it has.
 struct chunks {
@@ -125,7 +125,7 @@ tsr_status tsr__host_all_reduce(const struct device_call *call, const void *in, 
         return reduce_from_host(call, &s, in, out);
     void *pinned = NULL;
     int code = tsr__seat_wait(call->device->seat,
-                              tsr__seat_upwards(call->device->seat)); // chunks of the call before
+                              tsr__seat_upwards(call->device->seat)); // chunks of the previous call
     if (code == 0)
         code = tsr__seat_pinned(call->device->seat, IN_FLIGHT * CHUNK_BYTES, call->call->stream,
                                 &pinned);
@@ -161,8 +161,8 @@ static struct comm_buffer chunk_of(struct comm_buffer whole, size_t at)
     return (struct comm_buffer){(char *)whole.p + at, bytes};
 }
 
-// Sets the round's buffers. Slots in the pinned memory: n for sent parts, which are copied down, n
-// for received parts, one for a fold. Members on the host use their own memory.
+// Sets the buffers of the round. Slots in the pinned memory: n for sent parts, which are copied
+// from the GPU, n for received parts, one for a fold. Members on the host use their own memory.
 static int bring_round_down(const struct device_call *call, const struct comm_exchange *exchange,
                             struct round *round)
 {
@@ -238,7 +238,7 @@ tsr_status tsr__host_exchange(const struct device_call *call, struct comm_exchan
 {
     struct device *device = call->device;
     size_t n = (size_t)call->call->n_group;
-    uint64_t most = 1; // at least one round: all synchronize and check sizes
+    uint64_t most = 1; // at least one round, in which all synchronize and check sizes
     tsr_status st = check_sizes(call, exchange);
     if (st != TSR_OK)
         return st;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // device_leave.c - a rank that fails inside a call returns only when no other rank of its process
-// accesses its memory.
+// accesses its memory any more.
 #include "transport/gpu/device.h"
 
 // The device of a member in this process; NULL: it is this rank, or in another one.
@@ -32,9 +32,9 @@ void tsr__device_touched(const struct device_call *call)
     atomic_store(&call->device->touching, false);
 }
 
-// Failing first: others that wait for this rank in a meeting, or in NCCL's kernels, go on. Then
-// every GPU on which a member could have put work is waited for; what the driver says there no
-// longer matters.
+// Reports the failure first, so that ranks that wait for this one, on the host or in NCCL kernels,
+// continue. Then waits for every GPU on which a member could have enqueued work; errors of the
+// driver are ignored.
 tsr_status tsr__device_leave(const struct device_call *call, tsr_status st)
 {
     struct device *device = call->device;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_meet.c - what ranks exchange once before they run: their GPUs, which memory can be
-// accessed by peers, and NCCL communicators for the groups that use them.
+// device_meet.c - what ranks exchange once before they run: their GPUs, which memory peers can
+// access, and NCCL communicators for the groups that use them.
 #include "transport/gpu/device.h"
 
 #include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>
 
-// What is the same for all processes that can open each other's handles: the running kernel, and
-// the names of processes.
+// Equal for all processes that can open each other's handles: same kernel and same process
+// namespace.
 static uint64_t host_id(void)
 {
     char text[256] = "";
@@ -24,7 +24,8 @@ static uint64_t host_id(void)
     return tsr__hash64(text, n, 0);
 }
 
-// exports is false where the driver gives no handles: then only ranks of this process reach it.
+// exports is false if the driver gives no handles: then only ranks of this process can access the
+// memory.
 static void describe_self(struct device *device)
 {
     struct rank_card *card = &device->mine;
@@ -46,11 +47,12 @@ static void describe_self(struct device *device)
             card->exports && tsr__seat_export_event(device->seat, i, &card->events[i]) == 0;
 }
 
-// One exchange by the transport below: every rank gives its own card and receives all cards.
-static tsr_status tell_all(struct device *device, uint64_t plan, struct comm_trouble *why)
+// One exchange over the transport below: every rank sends its own card and receives all cards.
+static tsr_status exchange_rank_cards(struct device *device, uint64_t plan,
+                                      struct comm_trouble *why)
 {
     int n = device->endpoint.size;
-    // Zeros until the cards are here: a rank that fails before finds no other rank in it
+    // Zeros until the cards have arrived: a rank that fails before finds no other rank in it
     // (tsr__nccl_way_abort).
     device->ranks = ARENA_ARRAY(&device->arena, struct rank_card, (size_t)n);
     int64_t *group = ARENA_ARRAY(&device->arena, int64_t, (size_t)n);
@@ -74,7 +76,7 @@ static tsr_status tell_all(struct device *device, uint64_t plan, struct comm_tro
     return device->base->transport->exchange(device->base, &call, &x, why);
 }
 
-// Every rank publishes its GPU; one on the host publishes zeros. Free memory is read before: no
+// Every rank publishes its GPU; a rank on the host publishes zeros. Free memory is read before: no
 // rank loads until all have published.
 tsr_status tsr__device_share(struct endpoint *endpoint, uint64_t plan, struct device_share *out,
                              struct comm_trouble *why)
@@ -118,7 +120,7 @@ tsr_status tsr__device_share(struct endpoint *endpoint, uint64_t plan, struct de
     return TSR_OK;
 }
 
-// Opens what a rank of another process has; false: it cannot be reached.
+// Opens the memory and events of a rank in another process; false: not possible.
 static bool import_rank(struct device *device, int rank)
 {
     const struct rank_card *card = &device->ranks[rank];
@@ -133,7 +135,8 @@ static bool import_rank(struct device *device, int rank)
     return true;
 }
 
-// In this process the other's struct is read directly: it lives until all ranks have ended.
+// In the same process the other rank's struct is read directly: it lives until all ranks have
+// ended.
 static bool reach_rank(struct device *device, int rank)
 {
     const struct rank_card *card = &device->ranks[rank];
@@ -157,9 +160,9 @@ static bool shares_gpu(const struct device *device, const struct device_group *g
     return false;
 }
 
-// Depends on what all members know: NCCL serves groups that have a GPU for each member, or that
-// were told to use it. All members must come to the same answer, or one would wait in NCCL for
-// another: so only cards are looked at, and the way asked for is the first member's.
+// NCCL is used for groups with a GPU for each member, or if requested. All members must decide the
+// same, or one would wait in NCCL for another. So only the cards are used, and the request of the
+// first member.
 static bool wants_nccl(const struct device *device, const struct device_group *group)
 {
     enum comm_way asked = (enum comm_way)device->ranks[group->group[0]].way;
@@ -181,7 +184,7 @@ static int compare_groups(const struct device_group *a, const struct device_grou
 }
 
 // All ranks use the same order: two ranks with several common groups must not wait in different
-// ones.
+// groups.
 static void sort_groups(struct device *device)
 {
     for (size_t i = 1; i < device->groups.n; i++)
@@ -195,8 +198,8 @@ static void sort_groups(struct device *device)
         }
 }
 
-// What will be chosen for calls whose memory all lies on GPUs, as far as this rank can say it.
-// For reports; a call may still go through the host, if some of its memory lies there.
+// Returns the method that calls with all buffers on GPUs will use, as far as this rank knows. Only
+// for reports: a call with buffers in host memory still uses the host.
 static enum comm_way expected_way(const struct device *device, const struct device_group *group)
 {
     bool own = group->n <= GPU_MAX_MEMBERS, on_gpus = true;
@@ -212,9 +215,9 @@ static enum comm_way expected_way(const struct device *device, const struct devi
     return own ? WAY_OWN : WAY_HOST;
 }
 
-// The order matters: groups are sorted, then cards are exchanged, then peer access is found out.
-// NCCL opens communicators in the sorted order of the groups, which is the same on all ranks, so
-// that no rank waits in another group.
+// The order matters: groups are sorted, cards are exchanged, then peer access is tested. NCCL opens
+// communicators in the sorted order, which is the same on all ranks, so that no rank waits in
+// another group.
 tsr_status tsr__device_meet(struct endpoint *endpoint, uint64_t plan, struct comm_trouble *why)
 {
     if (!tsr__device_is(endpoint))
@@ -223,9 +226,8 @@ tsr_status tsr__device_meet(struct endpoint *endpoint, uint64_t plan, struct com
     if (device->seat)
         tsr__seat_enter(device->seat);
     describe_self(device);
-    sort_groups(
-        device); // before others know where this device is: they read its groups when they fail
-    tsr_status st = tell_all(device, plan, why);
+    sort_groups(device); // before others know this device: they read its groups if they fail
+    tsr_status st = exchange_rank_cards(device, plan, why);
     if (st != TSR_OK)
         return st;
     for (int rank = 0; rank < endpoint->size; rank++)
@@ -234,7 +236,7 @@ tsr_status tsr__device_meet(struct endpoint *endpoint, uint64_t plan, struct com
         struct device_group *group = &device->groups.at[i];
         if (wants_nccl(device, group)) {
             st = tsr__nccl_way_open(device, group, plan, why);
-            if (st != TSR_OK) { // others may wait for this rank inside of NCCL
+            if (st != TSR_OK) { // other ranks may wait for this one inside of NCCL
                 endpoint->transport->fail(endpoint, why->status, why->rank, why->text);
                 return st;
             }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_memory.c - what kernels do with their own GPU memory around a call: rows that are packed,
-// scratch memory.
+// device_memory.c - GPU memory of kernels around a call: packed rows and scratch memory.
 #include "transport/gpu/device.h"
 
 tsr_status tsr__device_rows(struct endpoint *endpoint, const struct comm_call *call,

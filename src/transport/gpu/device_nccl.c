@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_nccl.c - groups that NCCL serves: its all-reduce, and messages in groups for everything
-// else.
+// device_nccl.c - groups that use NCCL: its all-reduce, and grouped messages for everything else.
 //
-// NCCL's kernels wait on the GPU until all members have started theirs. The hosts have met just
-// before (the cards), so all do; should one fail between, the communicators of this process are
+// NCCL kernels wait on the GPU until all members have started theirs. The hosts have just exchanged
+// cards, so all members will. If one fails in between, the communicators of this process are
 // aborted.
 #include "transport/gpu/device.h"
 
@@ -21,14 +20,14 @@ static tsr_status nccl_code(const struct device_call *call, int code, const char
                         tsr__nccl_words(call->device->gpu, code));
 }
 
-// ---- who may use a communicator -----------------------------------------------------------------
+// ---- access to communicators --------------------------------------------------------------------
 //
 // A rank that fails aborts the communicators of all ranks of its process, because their kernels
-// would wait for it for ever. An aborted communicator is freed memory. So a rank's thread is inside
-// of NCCL only between enter() and leave(); another thread aborts while it is outside, or leaves it
-// to the rank itself to abort as soon as it comes out.
+// would wait for it forever. An aborted communicator is freed memory. So a rank's thread is inside
+// of NCCL only between enter() and leave(). Another thread aborts while it is outside; otherwise
+// the rank itself aborts when it leaves.
 
-#define ABORT_PATIENCE_S 2 // for a rank that is inside: calls of NCCL only start kernels
+#define ABORT_PATIENCE_S 2 // wait for a rank inside of NCCL, whose calls only start kernels
 
 void tsr__nccl_way_init(struct device *device)
 {
@@ -40,7 +39,7 @@ void tsr__nccl_way_init(struct device *device)
     pthread_condattr_destroy(&attributes);
 }
 
-// Called with the lock held. Acts once: for the rank itself or for a rank that aborts it.
+// Called with the lock held, by the rank itself or by a rank that aborts it. Acts only once.
 static void drop_comms(struct device *device, bool abort)
 {
     if (device->dropped)
@@ -50,8 +49,8 @@ static void drop_comms(struct device *device, bool abort)
         tsr__nccl_leave(device->gpu, device->groups.at[i].comm, abort);
 }
 
-// TSR_OK: the rank is inside, and leave() must follow. Else the job has failed, and the endpoint
-// below says why.
+// TSR_OK: the rank is inside, and leave() must follow. Otherwise the job has failed, and the
+// endpoint below has the reason.
 static tsr_status enter(const struct device_call *call)
 {
     struct device *device = call->device;
@@ -61,7 +60,7 @@ static tsr_status enter(const struct device_call *call)
     pthread_mutex_unlock(&device->nccl_lock);
     if (!aborted)
         return TSR_OK;
-    // The job has failed, so this returns its reason without waiting.
+    // The job has failed, so this returns the reason without waiting.
     tsr_status st = tsr__device_words(call, STEP_TOGETHER, 0, device->words);
     if (st != TSR_OK)
         return st;
@@ -108,8 +107,8 @@ void tsr__nccl_way_abort(struct device *device)
     }
 }
 
-// The rank's thread has ended, so no call is active. Without a failure the communicators are ended
-// in order.
+// The rank's thread has ended, so no call is active. Without a failure the communicators are
+// destroyed normally.
 void tsr__nccl_way_close(struct device *device)
 {
     pthread_mutex_lock(&device->nccl_lock);
@@ -164,9 +163,9 @@ static tsr_status exchange_parts(const struct device_call *call, void *comm,
     return started(call, code, doing);
 }
 
-// ---- joining ------------------------------------------------------------------------------------
+// ---- opening communicators ----------------------------------------------------------------------
 
-#define JOIN_LOOK_MS 50 // between looks whether another rank of this process has failed
+#define JOIN_LOOK_MS 50 // between two checks whether another rank of this process has failed
 
 static bool is_aborted(struct device *device)
 {
@@ -176,9 +175,9 @@ static bool is_aborted(struct device *device)
     return aborted;
 }
 
-// Joining waits for all members. One that does not come, because it failed after the name was
-// published, must not block the others forever: a failing rank of this process sets `aborted`, and
-// for others there is a deadline.
+// Opening a communicator waits for all members. A member that failed after the id was published
+// must not block the others forever: a failing rank of this process sets `aborted`, and for others
+// there is a deadline.
 static tsr_status join_in_time(const struct device_call *call, const struct nccl_id *id,
                                const struct device_group *group, void **comm)
 {
@@ -215,9 +214,9 @@ static tsr_status join(const struct device_call *call, const struct nccl_id *id,
     pthread_mutex_unlock(&device->nccl_lock);
     tsr_status st = join_in_time(call, id, group, &comm);
     pthread_mutex_lock(&device->nccl_lock);
-    // Another rank failed while this one joined: the new communicator is aborted here, because no
-    // other rank knows it.
-    bool late = device->dropped; // the others of this rank are gone already
+    // Another rank failed while this one connected: the new communicator is aborted here, because
+    // no other rank knows it.
+    bool late = device->dropped; // the other communicators of this rank were already aborted
     group->comm = late ? NULL : comm;
     pthread_mutex_unlock(&device->nccl_lock);
     if (late)
@@ -226,8 +225,8 @@ static tsr_status join(const struct device_call *call, const struct nccl_id *id,
     return st;
 }
 
-// The group's first member makes the name of the communicator and broadcasts it over the
-// transport below; joining then waits for all members.
+// The first member of the group creates the unique id of the communicator and broadcasts it over
+// the transport below. Then all members connect.
 tsr_status tsr__nccl_way_open(struct device *device, struct device_group *group, uint64_t plan,
                               struct comm_trouble *why)
 {
@@ -254,11 +253,11 @@ tsr_status tsr__nccl_way_open(struct device *device, struct device_group *group,
     return join(&k, &id, group);
 }
 
-// Where slice i of the tensor begins, and how long it is, in bytes.
+// Start and length of slice i of the tensor, in bytes.
 struct slice {
     size_t at, bytes;
 };
-// The same slices as on the host (tsr__slice), and so the same order of sums.
+// The same slices as on the host (tsr__slice), so sums have the same order.
 static struct slice slice_of(const struct comm_call *call, int i)
 {
     int64_t first, length;
@@ -292,10 +291,10 @@ tsr_status tsr__nccl_way_reserve(const struct device_call *call,
                             "reducing");
 }
 
-// ---- sums in group order ------------------------------------------------------------------------
+// ---- reductions in group order ------------------------------------------------------------------
 
-// Each member gets its slice of all inputs, folds it in group order, and sends it to all: the same
-// bits as anywhere else.
+// Each member receives its slice of all inputs, folds it in group order, and sends the result to
+// all: the same bits as with other methods.
 static tsr_status reduce_in_order(const struct device_call *call, void *comm, const void *in,
                                   void *out)
 {
@@ -335,9 +334,9 @@ static tsr_status reduce_in_order(const struct device_call *call, void *comm, co
     return exchange_parts(call, comm, parts, "gathering slices");
 }
 
-// The order of NCCL's additions is not specified. Where results must be the same bits each time, or
-// where NCCL does not have the type, parts are gathered and folded in group order; groups too large
-// for that go by way of the host.
+// NCCL does not specify the order of additions. If results must be reproducible, or if NCCL lacks
+// the type, slices are gathered and folded in group order. Groups that are too large for this use
+// the host.
 tsr_status tsr__nccl_way_all_reduce(const struct device_call *call, void *comm, const void *in,
                                     void *out)
 {
@@ -369,8 +368,8 @@ tsr_status tsr__nccl_way_all_reduce(const struct device_call *call, void *comm, 
 
 // ---- messages -----------------------------------------------------------------------------------
 
-// All parts arrive side by side in scratch memory, part i at i * bytes, and are folded in group
-// order; the member's own part is read where it is.
+// All parts arrive in scratch memory, part i at i * bytes, and are folded in group order. The
+// member's own part is read in place.
 static tsr_status fold_messages(const struct device_call *call, void *comm,
                                 struct comm_exchange *exchange, struct nccl_part *parts)
 {
@@ -401,8 +400,8 @@ static tsr_status fold_messages(const struct device_call *call, void *comm,
                             "reducing");
 }
 
-// Sizes are compared before anything moves: a member that sends other than what is expected is
-// named instead of waited for.
+// Sizes are compared before any transfer, so that a member that sends another size is reported
+// instead of waited for.
 tsr_status tsr__nccl_way_exchange(const struct device_call *call, void *comm,
                                   struct comm_exchange *exchange)
 {

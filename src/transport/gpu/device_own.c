@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_own.c - GPUs with peer access: only the rank that needs data copies it, and the hosts
-// exchange addresses and events alone.
+// device_own.c - GPUs with peer access: the rank that needs data copies it, and the hosts only
+// exchange addresses and events.
 //
-// A rank's stream waits for the READY event of every member whose memory it accesses, works, and
-// records a DONE event. After a second barrier of the hosts every stream waits for the DONE events
-// of the members that accessed its memory, so that later work may reuse it. READY is recorded again
-// only in the next call, when all waits are enqueued; DONE has three events in turn, because the
-// wait for it comes after the last barrier.
+// A rank's stream waits for the READY event of every member whose memory it accesses, does its
+// work, and records a DONE event. After a second barrier of the hosts, every stream waits for the
+// DONE events of the members that accessed its memory, so that later work may reuse it. READY is
+// recorded again only in the next call, when all waits are enqueued. There are three DONE events in
+// turn, because the wait for DONE comes after the last barrier.
 #include "transport/gpu/device.h"
 
 enum { STEP_DONE = 3 };
 #define NOT_TOUCHED UINT64_MAX
 
-// An address that a member gave, as this process sees it.
-// In one process an address is an address. Else the block was exported by its owner, is imported
-// here (once, the seat keeps it), and the offset leads to the place in it.
+// Converts an address that a member published to this process. In the same process it is valid as
+// it is. Otherwise the block was exported by its owner and is imported here once; the offset gives
+// the place in it.
 static tsr_status address_of(const struct device_call *call, int member, bool out, void **p)
 {
     const struct call_card *card = &call->device->cards[member];
@@ -33,7 +33,7 @@ static tsr_status address_of(const struct device_call *call, int member, bool ou
     return TSR_OK;
 }
 
-// Puts the wait on this rank's stream; the host goes on at once.
+// Makes this rank's stream wait; the host continues at once.
 static tsr_status await_event(const struct device_call *call, int member, int event)
 {
     void *const *events = call->device->events[call->call->group[member]];
@@ -42,7 +42,7 @@ static tsr_status await_event(const struct device_call *call, int member, int ev
                             "waiting for another rank");
 }
 
-// Waits until all members have made what they send.
+// Waits until all members have computed what they send.
 static tsr_status await_all_ready(const struct device_call *call)
 {
     for (int i = 0; i < call->call->n_group; i++) {
@@ -53,11 +53,12 @@ static tsr_status await_all_ready(const struct device_call *call)
     return TSR_OK;
 }
 
-// Tells which DONE event says that this rank is done with the others' memory, and waits for theirs.
+// Announces which DONE event shows that this rank no longer accesses the others' memory, and waits
+// for theirs.
 tsr_status tsr__own_finish(const struct device_call *call, bool touched)
 {
     struct device *device = call->device;
-    // The largest group that takes this way (choose in device.c).
+    // The largest group of this method (choose in device.c).
     uint64_t few[GPU_MAX_MEMBERS], mine = NOT_TOUCHED;
     if (touched) {
         mine = EVENT_DONE + device->turn++ % N_DONE;
@@ -89,7 +90,7 @@ static bool one_gpu(const struct device_call *call)
     return true;
 }
 
-// Elements [first, first + count) of all inputs become those of all outputs.
+// Folds elements [first, first + count) of all inputs into all outputs.
 static tsr_status fold_slice(const struct device_call *call, const void *in, void *out,
                              int64_t first, int64_t count)
 {
@@ -113,10 +114,10 @@ static tsr_status fold_slice(const struct device_call *call, const void *in, voi
                             "reducing");
 }
 
-// On one GPU the first member folds everything; on several each folds its slice, so that every link
-// carries its part. Ranks 0 and 1 on two GPUs add up 1000 floats: rank 0 reads elements 0..511 of
-// both and writes the sums to both, rank 1 does so with 512..999. touched: others' memory is read
-// or written.
+// On one GPU the first member folds everything. On several, each folds its slice, so that all links
+// are used. Ranks 0 and 1 on two GPUs add 1000 floats: rank 0 reads elements 0..511 of both and
+// writes the sums to both, rank 1 does the same with 512..999. touched: memory of other ranks is
+// accessed.
 static tsr_status reduce_own(const struct device_call *call, const void *in, void *out,
                              bool *touched)
 {
@@ -144,12 +145,12 @@ tsr_status tsr__own_all_reduce(const struct device_call *call, const void *in, v
         st = reduce_own(call, in, out, &touched);
     tsr__device_touched(call);
     if (st == TSR_OK)
-        st = tsr__own_finish(call, touched); // where a member has left, this tells why
+        st = tsr__own_finish(call, touched); // reports the cause if a member has failed
     return tsr__device_leave(call, st);
 }
 
-// Every member reads the others' parts where they are and folds them in group order;
-// await_all_ready() holds it back until all of them have written theirs.
+// Every member reads the others' parts in place and folds them in group order, after
+// await_all_ready().
 static tsr_status fold_parts(const struct device_call *call, struct comm_exchange *exchange)
 {
     const struct comm_call *comm_call = call->call;
@@ -175,7 +176,7 @@ static tsr_status fold_parts(const struct device_call *call, struct comm_exchang
                             "reducing");
 }
 
-// Waits on the stream only for the member whose part it copies.
+// The stream waits only for the member whose part it copies.
 static tsr_status copy_part(const struct device_call *call, const struct comm_exchange *exchange,
                             int i)
 {
@@ -222,6 +223,6 @@ tsr_status tsr__own_exchange(const struct device_call *call, struct comm_exchang
         st = exchange_own(call, exchange, &touched);
     tsr__device_touched(call);
     if (st == TSR_OK)
-        st = tsr__own_finish(call, touched); // where a member has left, this tells why
+        st = tsr__own_finish(call, touched); // reports the cause if a member has failed
     return tsr__device_leave(call, st);
 }

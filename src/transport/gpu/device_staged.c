@@ -1,30 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_staged.c - all-reduce through the host between ranks of one process: pinned memory
-// carries, the GPUs add up.
+// device_staged.c - all-reduce through pinned host memory between ranks of one process; the GPUs do
+// the additions.
 //
-// GPUs that do not reach each other all reach pinned memory. Each member folds its slice of the
-// tensor: it gets the others' parts of that slice from their pinned memory, adds them up in group
-// order on its GPU, and lays the sum where the others get it. No host touches a number; hosts meet
-// three times to tell that events were recorded, and streams wait for the events.
+// GPUs without peer access can all access pinned memory. Each member folds its slice of the tensor:
+// it copies the others' parts of that slice from their pinned memory, adds them in group order on
+// its GPU, and writes the sum to its own pinned memory. The hosts compute nothing; they synchronize
+// three times to announce recorded events, and streams wait for these events.
 //
-// 64 MiB of ranks 0 and 1: each sends 32 MiB down (the half that the other folds), gets 32 MiB up,
-// sends its sums down and gets the other half up, in PIECES pieces that follow each other: while
-// piece 1 comes down, piece 0 goes up. `down` is the call's stream, `up` another of the seat, so
-// that both directions of the link are used at once. Rank 0's pinned memory in a round:
+// 64 MiB of ranks 0 and 1: each copies 32 MiB to the host (the half that the other folds), 32 MiB
+// to the GPU, its sums to the host and the other half to the GPU. This is done in PIECES
+// overlapping pieces: while piece 1 is copied down, piece 0 is copied up. `down` is the stream of
+// the call, `up` another one of the seat, so that both directions of the link are busy. Rank 0's
+// pinned memory in a round:
+//
 //     [ sums of slice 0 | rank 0's part of slice 1 ]
 #include "transport/gpu/device.h"
 
 #define STAGED_LEAST                                                                               \
     ((size_t)1 << 20) // bytes of a tensor; with less, meeting costs more than adding up
-#define ROUND_BYTES ((size_t)64 << 20) // of a tensor that go at once: so much pinned memory is had
+#define ROUND_BYTES ((size_t)64 << 20) // bytes of a tensor per round, and size of the pinned memory
 #define PIECES      8
 #define SCRATCH     2 // block of the GPU context's memory for received data
 
 enum { STEP_SENT = 8, STEP_SUMS = 9 };
-// Steps of a seat: those of device_host.c, which has other calls, may be the same.
+// Event numbers of a seat. device_host.c may use the same numbers, because it serves other calls.
 enum { SENT = 0, FOLDED = PIECES, SUMS = 2 * PIECES, LAST = 3 * PIECES };
 
-// Elements [at, at + count) of the tensor, of which member i folds slice i.
+// Elements [at, at + count) of the tensor; member i folds slice i of them.
 struct staged {
     const struct device_call *call;
     int64_t at, count;
@@ -34,7 +36,7 @@ struct staged {
     void *down, *up;
 };
 
-// Where a piece lies: bytes from the start of the round, and how many.
+// Offset from the start of the round, and length of a piece.
 struct extent {
     size_t at, bytes;
     int64_t count;
@@ -77,7 +79,7 @@ static struct gpu_seat *seat_of(const struct staged *staged, int member)
     return ((const struct device *)(uintptr_t)address)->seat;
 }
 
-// Downloads this rank's parts for the others' slices.
+// Copies this rank's parts of the others' slices to the host.
 static int send_down(const struct staged *staged)
 {
     const struct device_call *call = staged->call;
@@ -99,7 +101,7 @@ static int send_down(const struct staged *staged)
     return 0;
 }
 
-// The others' parts of a piece of this rank's slice come up and are folded with its own, in group
+// Copies the others' parts of a piece of this rank's slice to the GPU and folds them in group
 // order.
 static int fold_piece(const struct staged *staged, int piece)
 {
@@ -107,7 +109,7 @@ static int fold_piece(const struct staged *staged, int piece)
     struct gpu_seat *seat = call->device->seat;
     struct extent part = extent_of(staged, call->self, piece);
     struct extent first = extent_of(staged, call->self, 0);
-    size_t slice = first.bytes * (PIECES + 1); // room between members: pieces differ by 256 bytes
+    size_t slice = first.bytes * (PIECES + 1); // space per member: pieces differ by 256 bytes
     struct gpu_fold fold = gpu_fold_of(call->call, 1, part.count);
     fold.out[0] = staged->out + part.at;
     for (int i = 0; i < call->call->n_group; i++) {
@@ -129,7 +131,7 @@ static int fold_piece(const struct staged *staged, int piece)
     return tsr__seat_fold(seat, &fold, staged->up);
 }
 
-// Each piece of sums follows its fold down.
+// Each piece of sums is copied to the host after its fold.
 static int fold_and_send(const struct staged *staged)
 {
     const struct device_call *call = staged->call;
@@ -152,7 +154,7 @@ static int fold_and_send(const struct staged *staged)
     return code;
 }
 
-// The others' sums come up; then the call's stream goes on.
+// Copies the others' sums to the GPU; then the stream of the call continues.
 static int take_sums(const struct staged *staged)
 {
     const struct device_call *call = staged->call;
@@ -187,7 +189,7 @@ static tsr_status touching(const struct staged *staged, int (*work)(const struct
     return tsr__device_code(staged->call, code, "copying through the host");
 }
 
-// Memory first: no rank waits for this one on a GPU yet.
+// Allocates memory first, while no rank waits for this one on a GPU.
 static int have_memory(struct staged *staged)
 {
     const struct device_call *call = staged->call;

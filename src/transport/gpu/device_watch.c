@@ -20,8 +20,8 @@ static double waited_s(const struct device *device)
     return device->waits_since > 0 ? tsr__now_s() - device->waits_since : 0;
 }
 
-// Stores for all ranks of this process why their communicators end, before they do.
-static void tell_here(struct device *device, const char *text)
+// Stores for all ranks of this process why their communicators will be aborted.
+static void store_reason(struct device *device, const char *text)
 {
     for (int rank = 0; rank < device->endpoint.size; rank++) {
         const struct rank_card *card = &device->ranks[rank];
@@ -36,8 +36,8 @@ static void tell_here(struct device *device, const char *text)
     }
 }
 
-// The text is written for all ranks of this process before the abort: a rank that returns from NCCL
-// then finds it (tsr__device_rest).
+// The text is stored for all ranks of this process before the abort, so that a rank that returns
+// from NCCL finds it (tsr__device_rest).
 static void give_up(struct device *device, const char *node, double limit_s)
 {
     char text[GIVEN_UP_BYTES];
@@ -46,11 +46,11 @@ static void give_up(struct device *device, const char *node, double limit_s)
              "NCCL on rank %d: '%.64s' did not end within %.0f s; --gpu-way own or host do not use "
              "NCCL, --timeout sets a longer limit",
              rank, node, limit_s);
-    tell_here(device, text);
+    store_reason(device, text);
     device->endpoint.transport->fail(&device->endpoint, TSR_PEER, rank, text);
 }
 
-// One thread per rank that has communicators. The lock is not held while it aborts: that takes the
+// One thread per rank with communicators. The lock is not held during the abort, which takes the
 // locks of other ranks.
 static void *watch_main(void *data)
 {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// meet.c - opens a meeting: rank 0 listens (meet_greet.c), the others come (meet_join.c), both
-// sides prove the secret.
+// meet.c - opens a meeting: rank 0 listens (meet_greet.c), the others connect (meet_join.c), and
+// both sides prove that they know the secret.
 //
-// On the wire, rank 3 of 4 comes to rank 0:
+// Messages when rank 3 of 4 connects to rank 0:
+//
 //     0 -> 3   greeting   magic, version 2, has a secret, nonce of rank 0
 //     3 -> 0   answer     magic, version 2, has a secret, rank 3, ranks 4, nonce, proof
 //     0 -> 3   verdict    magic, welcome, code of the verdict
-// Both codes are made with a key of the secret and all of the above, so neither side can be played
-// back.
+//
+// Both codes depend on the secret and on all fields above, so neither can be replayed.
 #include "transport/common/internal.h"
 #include "transport/meeting/meet_wire.h"
 
@@ -19,7 +20,7 @@ bool tsr__meet_nonce(uint8_t out[MEET_NONCE])
     return getrandom(out, MEET_NONCE, 0) == MEET_NONCE;
 }
 
-// No rank is connected (fd -1), and none is gone.
+// Initially no rank is connected (fd -1) and none is lost.
 static struct meet *meet_new(tsr_session *session, const struct meet_place *place)
 {
     struct meet *meet = tsr__alloc(session, sizeof *meet);
@@ -46,8 +47,7 @@ static struct meet *meet_new(tsr_session *session, const struct meet_place *plac
     return meet;
 }
 
-// Waits for late ranks until the deadline. Either all ranks have met when this returns, or it
-// fails.
+// Waits for late ranks until the deadline. Returns TSR_OK only if all ranks have connected.
 tsr_status tsr__meet_open(tsr_session *session, const struct meet_place *place, struct meet **out,
                           char *why, size_t n)
 {

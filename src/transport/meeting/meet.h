@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // meet.h - ranks of several hosts find each other over TCP, prove that they know one secret, and
-// watch each other.
+// detect each other's end.
 //
 // Rank 0 listens; every other rank connects to it. Both sides prove that they know the secret
 // without sending it (a nonce each, HMAC-SHA256 over both), and every later frame carries a code
 // made with a key of that connection. Without a secret, ranks connect over a Unix socket of this
 // host and accept only processes of the same user. The connections stay open while the job runs: if
-// one closes without a farewell, that rank died, and rank 0 tells the others. Tensors never go this
-// way.
+// one closes without a farewell, that rank died, and rank 0 informs the others. Tensors are not
+// sent over these connections.
 #ifndef TSR_MEET_H
 #define TSR_MEET_H
 
 #include "transport/common/link.h"
 #include "transport/transport.h"
 
-// ---- words on the wire (meet_words.c); all numbers are little-endian ----------------------------
+// ---- messages (meet_words.c); all numbers are little-endian -------------------------------------
 
 #define MEET_VERSION  2
 #define MEET_NONCE    32
-#define MEET_CODE     32 // bytes of a HMAC-SHA256
-#define MEET_GREETING 40 // rank 0 speaks first: magic, version, flags, nonce
+#define MEET_CODE     32 // bytes of an HMAC-SHA256
+#define MEET_GREETING 40 // first message, from rank 0: magic, version, flags, nonce
 #define MEET_ANSWER   80 // magic, version, flags, rank, ranks, nonce, code
 #define MEET_VERDICT  40 // magic, verdict, code
 #define MEET_HEAD     12 // kind, rank, bytes; then the bytes; then the code
@@ -54,7 +54,7 @@ struct meet_head {
 void tsr__meet_hmac(const void *key, size_t key_bytes, const void *p, size_t bytes,
                     uint8_t out[MEET_CODE]);
 bool tsr__meet_same_code(const uint8_t *a,
-                         const uint8_t *b); // in the same time, wherever they differ
+                         const uint8_t *b); // in constant time
 void tsr__meet_put_greeting(const struct meet_greeting *greeting, uint8_t out[MEET_GREETING]);
 bool tsr__meet_get_greeting(const uint8_t in[MEET_GREETING], struct meet_greeting *out);
 void tsr__meet_put_answer(const struct meet_answer *answer, uint8_t out[MEET_ANSWER]);
@@ -63,22 +63,22 @@ void tsr__meet_put_verdict(enum meet_verdict verdict, const uint8_t *code,
                            uint8_t out[MEET_VERDICT]);
 bool tsr__meet_get_verdict(const uint8_t in[MEET_VERDICT], enum meet_verdict *verdict,
                            uint8_t code[MEET_CODE]);
-// The key of a connection, and the code by which one side proves to have it.
+// The key of a connection, and the code that proves that one side has it.
 void tsr__meet_key(const char *secret, const struct meet_greeting *greeting,
                    const struct meet_answer *answer, struct meet_key *out);
 void tsr__meet_proof(const struct meet_key *key, enum meet_side side, uint8_t out[MEET_CODE]);
-// The code by which rank 0 signs its verdict, so that no one else can refuse a rank.
+// The code with which rank 0 signs its verdict, so that no other process can refuse a rank.
 void tsr__meet_verdict_code(const struct meet_key *key, enum meet_verdict verdict,
                             uint8_t out[MEET_CODE]);
 void tsr__meet_put_head(const struct meet_head *head, uint8_t out[MEET_HEAD]);
-// False: not a valid frame of a job of that many ranks.
+// False: not a valid frame for a job of that many ranks.
 bool tsr__meet_get_head(const uint8_t in[MEET_HEAD], int ranks, struct meet_head *out);
-// The code of a frame: head, data, its number on this connection, who sends it.
+// The code of a frame: of its head, data, number on this connection, and sender.
 void tsr__meet_frame_code(const struct meet_key *key, enum meet_side side, uint64_t number,
                           const uint8_t head[MEET_HEAD], const void *data, size_t bytes,
                           uint8_t out[MEET_CODE]);
 
-// ---- where they meet (meet_place.c) -------------------------------------------------------------
+// ---- address of rank 0 (meet_place.c) -----------------------------------------------------------
 
 struct meet_place {
     int rank, ranks;
@@ -89,28 +89,28 @@ struct meet_place {
         // network interface between hosts: a name, an address or a network; NULL: by the route
         interface;
     double join_s;    // how long a rank waits for the others
-    const char *hint; // what to check if a rank does not come
+    const char *hint; // what to check if a rank does not connect
 };
-// False: neither options nor launcher say where rank 0 is; *why is a static text.
+// False: neither options nor launcher give the address of rank 0; *why is a static text.
 bool tsr__meet_place(const struct comm_options *options, struct meet_place *out, const char **why);
-// "node[003-010,12],x7" -> "node003"; false: there is no name in it, or no room.
+// "node[003-010,12],x7" -> "node003"; false: no name, or the buffer is too small.
 bool tsr__first_host(const char *list, char *out, size_t n);
 
 // ---- the meeting (meet.c) and its connections (meet_watch.c) ------------------------------------
 
 struct meet;
-// Succeeds only if all ranks come; why names one that did not.
+// Succeeds only if all ranks connect; `why` names one that did not.
 tsr_status tsr__meet_open(tsr_session *session, const struct meet_place *place, struct meet **out,
                           char *why, size_t n);
-// Names of the network interfaces over which this rank met the others: "eth0", "eth0,eth1", "lo".
-// False: why says which address belongs to no interface.
+// Names of the network interfaces that connect this rank to the others: "eth0", "eth0,eth1", "lo".
+// False: `why` has an address that belongs to no interface.
 bool tsr__meet_interfaces(const struct meet *meet, char *out, size_t n, char *why, size_t why_n);
-// Sends a card to all others and takes theirs, in rank order; false: why says what went wrong.
+// Sends a card to all others and receives theirs, in rank order; false: `why` has the reason.
 bool tsr__meet_swap(struct meet *meet, const struct link_card *mine,
                     bool (*take)(void *data, int rank, const struct link_card *card), void *data,
                     char *why, size_t n);
-// handles what has arrived; never waits; one thread at a time
-void tsr__meet_look(struct meet *meet);
+// handles frames that have arrived; never blocks; one thread at a time
+void tsr__meet_check(struct meet *meet);
 // Seconds since that rank's connection ended without a farewell; negative: it is connected. From
 // any thread.
 double tsr__meet_gone_s(const struct meet *meet, int rank);

@@ -25,7 +25,7 @@ static const struct sockaddr *plain(const struct sockaddr_storage *address)
     return (const struct sockaddr *)(const void *)address;
 }
 
-// The bytes of an IP address, NULL: another family. An IPv4 address inside IPv6 (::ffff:10.0.0.1)
+// The bytes of an IP address; NULL: another family. An IPv4 address inside IPv6 (::ffff:10.0.0.1)
 // is returned as IPv4.
 static const uint8_t *bytes_of(const struct sockaddr *address, size_t *n)
 {
@@ -172,8 +172,8 @@ static void set_port(struct meet_address *address, int port)
         ((struct sockaddr_in6 *)(void *)&address->address)->sin6_port = htons((uint16_t)port);
 }
 
-// Rank 0's own name may stand for the loopback here (Debian's 127.0.1.1), hence any address of the
-// interface if none of the name's addresses belongs to it.
+// On its own host, rank 0's name may resolve to the loopback (Debian's 127.0.1.1). So any address
+// of the interface is used if none of the name's addresses belongs to it.
 static int listen_on_interface(const char *interface, const struct meet_place *place,
                                const struct meet_addresses *found)
 {
@@ -226,7 +226,8 @@ int tsr__meet_listen(const struct meet_place *place, const struct meet_addresses
     fds[0] = listen_at(plain(&found->list[0].address), found->list[0].bytes);
     if (fds[0] < 0)
         return 0;
-    // Another process may have that port; it only serves to refuse ranks that have a secret.
+    // Another process may have that port; the socket only serves to refuse ranks that have a
+    // secret.
     fds[1] = found->n > 1 ? listen_at(plain(&found->list[1].address), found->list[1].bytes) : -1;
     return 1 + (fds[1] >= 0);
 }

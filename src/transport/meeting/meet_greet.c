@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// meet_greet.c - rank 0 of a meeting: it greets everyone who connects, all at the same time, and
-// admits the ranks of its job.
+// meet_greet.c - rank 0 of a meeting: greets all connections concurrently, and admits the ranks of
+// its job.
 //
-// A silent connection occupies one of HALF_OPEN slots and delays no other. When all places
-// are in use, the oldest connection is dropped: a rank answers within a round trip, so it is never
-// the oldest for long.
+// A silent connection uses one of HALF_OPEN slots and delays no other. When all slots are used, the
+// oldest connection is dropped: a rank answers within a round trip, so it is never the oldest for
+// long.
 #include "transport/common/internal.h"
 #include "transport/meeting/meet_wire.h"
 
@@ -15,10 +15,10 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#define HALF_OPEN 128  // connections that have not proved anything yet
-#define SILENT_S  10.0 // a connection without an answer is dropped after that
+#define HALF_OPEN 128  // connections that have not proved the secret yet
+#define SILENT_S  10.0 // a connection without an answer is dropped after this time
 
-// A connection that was greeted and has not answered in full.
+// A connection that was greeted and has not answered completely.
 struct caller {
     int fd;
     bool is_local; // over the Unix socket, by a process of this user
@@ -33,7 +33,7 @@ struct reception {
     int listeners[2], n_listeners;
     struct caller callers[HALF_OPEN]; // oldest first
     int n_callers;
-    int absent; // ranks that have not come
+    int absent; // number of ranks that have not connected
 };
 
 // ---- connections --------------------------------------------------------------------------------
@@ -116,8 +116,9 @@ static bool is_taken(struct reception *reception, uint32_t rank)
     return false;
 }
 
-// The proof is checked before the claims: a stranger learns only that its secret is another.
-static enum meet_verdict judge_answer(struct reception *reception, const struct caller *caller,
+// The proof is checked before the other fields: an unknown process learns only that its secret is
+// wrong.
+static enum meet_verdict check_answer(struct reception *reception, const struct caller *caller,
                                       const struct meet_answer *answer, const struct meet_key *key)
 {
     uint8_t code[MEET_CODE];
@@ -126,7 +127,7 @@ static enum meet_verdict judge_answer(struct reception *reception, const struct 
     tsr__meet_proof(key, MEET_FROM_OTHER, code);
     if (answer->flags != caller->greeting.flags || !tsr__meet_same_code(code, answer->code))
         return MEET_OTHER_SECRET;
-    // Without a secret the code proves nothing; only the kernel's word on the user counts.
+    // Without a secret the code proves nothing; only the user id from the kernel counts.
     if (!meet_has_secret(reception->place) && !caller->is_local)
         return MEET_OTHER_SECRET;
     if (answer->ranks != (uint32_t)reception->meet->ranks || answer->rank >= answer->ranks)
@@ -155,8 +156,8 @@ static bool answered(struct reception *reception, const struct caller *caller)
     if (!tsr__meet_get_answer(caller->in, &answer))
         return false;
     tsr__meet_key(reception->place->secret, &caller->greeting, &answer, &key);
-    enum meet_verdict verdict = judge_answer(reception, caller, &answer, &key);
-    // For the message of a meeting that never completes: the most likely reason.
+    enum meet_verdict verdict = check_answer(reception, caller, &answer, &key);
+    // For the error message of a meeting that never completes: the most likely reason.
     meet->refused += verdict == MEET_OTHER_SECRET;
     if (!send_verdict(caller->fd, &key, verdict) || verdict != MEET_WELCOME)
         return false;
@@ -166,8 +167,8 @@ static bool answered(struct reception *reception, const struct caller *caller)
     return true;
 }
 
-// Reads what caller i has sent. It leaves the list when its answer is complete, or wrong.
-static void hear(struct reception *reception, int i)
+// Reads from caller i. It leaves the list when its answer is complete or wrong.
+static void read_answer(struct reception *reception, int i)
 {
     struct caller *caller = &reception->callers[i];
     ssize_t n =
@@ -189,7 +190,7 @@ static void hear(struct reception *reception, int i)
 
 // ---- the meeting --------------------------------------------------------------------------------
 
-// Waits for connections and answers, and takes one turn with each. False: the time is up.
+// Waits for connections and answers, and handles each once. False: the time is up.
 static bool turn(struct reception *reception, double until)
 {
     struct pollfd polls[2 + HALF_OPEN];
@@ -205,10 +206,10 @@ static bool turn(struct reception *reception, double until)
         next = reception->callers[0].since_s + SILENT_S;
     if (poll(polls, (nfds_t)n, next > now ? (int)((next - now) * 1e3) + 1 : 0) < 0)
         return errno == EINTR;
-    // From the last to the first: a caller that leaves moves only those that were looked at.
+    // From the last to the first: removing a caller moves only those that were already handled.
     for (int i = n_callers - 1; i >= 0; i--)
         if (polls[reception->n_listeners + i].revents)
-            hear(reception, i);
+            read_answer(reception, i);
     for (int i = 0; i < reception->n_listeners; i++)
         if (polls[i].revents)
             accept_callers(reception, reception->listeners[i]);
@@ -225,7 +226,8 @@ static int first_absent(const struct meet *meet)
     return rank;
 }
 
-static bool say_absent(const struct meet *meet, const struct meet_place *place, char *why, size_t n)
+static bool describe_absent(const struct meet *meet, const struct meet_place *place, char *why,
+                            size_t n)
 {
     size_t length = (size_t)snprintf(why, n, "rank %d did not connect within %.0f s",
                                      first_absent(meet), place->join_s);
@@ -250,5 +252,5 @@ bool tsr__meet_gather(struct meet *meet, const struct meet_place *place,
         drop(&reception, 0);
     for (int i = 0; i < reception.n_listeners; i++)
         close(reception.listeners[i]);
-    return reception.absent == 0 || say_absent(meet, place, why, n);
+    return reception.absent == 0 || describe_absent(meet, place, why, n);
 }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// meet_join.c - a rank other than 0 comes to a meeting: it connects to rank 0 and proves the
-// secret.
+// meet_join.c - a rank other than 0 connects to rank 0 and proves the secret.
 //
-// A refusal that rank 0 signed is final. One without a signature may come from an impostor (or from
-// a rank 0 of another job at the same port), so the rank tries again for REFUSED_S before it
-// believes it.
+// A refusal that rank 0 signed is final. One without a signature may come from an impostor, or from
+// a rank 0 of another job at the same port. So the rank tries again for REFUSED_S before it accepts
+// the refusal.
 #include "transport/common/internal.h"
 #include "transport/meeting/meet_wire.h"
 
@@ -16,16 +15,16 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CONNECT_S  2.0       // for one address; rank 0 may answer at another one
-#define ATTEMPT_S  10.0      // for the words of one attempt
-#define REFUSED_S  20.0      // how long refusals without a signature are not believed
+#define CONNECT_S  2.0       // limit for one address; rank 0 may answer at another one
+#define ATTEMPT_S  10.0      // limit for the messages of one attempt
+#define REFUSED_S  20.0      // how long refusals without a signature are ignored
 #define AGAIN_NS   50000000  // between two attempts to reach rank 0
 #define REFUSED_NS 500000000 // after a refusal
 
 struct attempt {
     struct meet *meet;
     const struct meet_place *place;
-    enum meet_verdict verdict; // MEET_WELCOME also where there was none
+    enum meet_verdict verdict; // also MEET_WELCOME if there was none
     bool is_signed;
 };
 
@@ -34,7 +33,7 @@ static double sooner(double a, double b)
     return a < b ? a : b;
 }
 
-// A connection to one address, or -1.
+// Returns a connection to one address, or -1.
 static int connect_to(const struct meet_address *to, double until)
 {
     int failed = 0, on = 1;
@@ -56,7 +55,7 @@ static int connect_to(const struct meet_address *to, double until)
 
 // Reads the verdict of rank 0. A welcome without a valid signature comes from a process that does
 // not know the secret.
-static bool hear_verdict(struct attempt *attempt, const struct meet_key *key, int fd, double until)
+static bool read_verdict(struct attempt *attempt, const struct meet_key *key, int fd, double until)
 {
     uint8_t in[MEET_VERDICT], code[MEET_CODE], expected[MEET_CODE];
     enum meet_verdict verdict;
@@ -71,7 +70,7 @@ static bool hear_verdict(struct attempt *attempt, const struct meet_key *key, in
     return true;
 }
 
-// Answers rank 0's greeting. False: no valid greeting came, or the connection ended.
+// Answers the greeting of rank 0. False: no valid greeting, or the connection ended.
 static bool introduce(struct attempt *attempt, int fd, double until)
 {
     uint8_t in[MEET_GREETING], out[MEET_ANSWER];
@@ -87,10 +86,10 @@ static bool introduce(struct attempt *attempt, int fd, double until)
     tsr__meet_key(attempt->place->secret, &greeting, &answer, &key);
     tsr__meet_proof(&key, MEET_FROM_OTHER, answer.code);
     tsr__meet_put_answer(&answer, out);
-    return tsr__meet_write(fd, out, sizeof out, until) && hear_verdict(attempt, &key, fd, until);
+    return tsr__meet_write(fd, out, sizeof out, until) && read_verdict(attempt, &key, fd, until);
 }
 
-// One attempt at one address. True: this rank is welcome, and its connection is kept.
+// Makes one attempt at one address. True: this rank is welcome, and its connection is kept.
 static bool try_address(struct attempt *attempt, const struct meet_address *to)
 {
     double until = attempt->meet->until;
@@ -115,7 +114,8 @@ static bool try_address(struct attempt *attempt, const struct meet_address *to)
     return false;
 }
 
-static void say_verdict(const struct meet *meet, enum meet_verdict verdict, char *why, size_t n)
+static void describe_verdict(const struct meet *meet, enum meet_verdict verdict, char *why,
+                             size_t n)
 {
     switch (verdict) {
     case MEET_OTHER_SECRET:
@@ -158,7 +158,7 @@ bool tsr__meet_join(struct meet *meet, const struct meet_place *place,
         nanosleep(&nap, NULL);
     }
     if (refusal != MEET_WELCOME)
-        say_verdict(meet, refusal, why, n);
+        describe_verdict(meet, refusal, why, n);
     else
         snprintf(why, n, "rank 0 cannot be reached at %s port %d within %.0f s", place->host,
                  place->port, place->join_s);

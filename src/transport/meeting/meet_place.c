@@ -1,30 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// meet_place.c - where the ranks of a job meet: the host and port of rank 0, from options or from
-// the launcher's variables.
+// meet_place.c - host and port of rank 0, from options or from the launcher's variables.
 //
-//   started by                  host of rank 0                        port
-//   --hosts a:4,b:4 --rank K    the first of the list                 --port, else 29500
-//   --rank K --ranks N          this host                             --port, else derived from the
-//                               name
-//   torchrun, PyTorchJob        MASTER_ADDR                           MASTER_PORT + 1 (torchrun
-//                               uses it)
-//   Slurm                       MASTER_ADDR, else first of the step   MASTER_PORT, else from the
-//                               step
-//   LeaderWorkerSet             LWS_LEADER_ADDRESS                    MASTER_PORT, else 29500
-//   mpirun                      MASTER_ADDR, else this host           MASTER_PORT, else from the
-//                               job
+//   started by                 host of rank 0                       port
+//   --hosts a:4,b:4 --rank K   the first of the list                --port, else 29500
+//   --rank K --ranks N         this host                            --port, else from the name
+//   torchrun, PyTorchJob       MASTER_ADDR                          MASTER_PORT + 1
+//   Slurm                      MASTER_ADDR, else first of the step  MASTER_PORT, else from the step
+//   LeaderWorkerSet            LWS_LEADER_ADDRESS                   MASTER_PORT, else 29500
+//   mpirun                     MASTER_ADDR, else this host          MASTER_PORT, else from the job
+//
+// torchrun itself uses MASTER_PORT, hence the next port.
 #include "transport/meeting/meet.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#define JOIN_S       60.0  // ranks may be started some time apart
-#define JOIN_HAND_S  300.0 // and by hand in one terminal after the other
-#define DEFAULT_PORT 29500 // PyTorch's, which people open in their firewalls
-#define FIRST_PORT   20000 // ports that are made of a name lie below those that systems give away
+#define JOIN_S       60.0  // ranks may be started at different times
+#define JOIN_HAND_S  300.0 // and by hand, one terminal after the other
+#define DEFAULT_PORT 29500 // that of PyTorch, which is often open in firewalls
+#define FIRST_PORT   20000 // ports derived from a name are below the ephemeral ports
 #define SOME_PORTS   10000
 
-// 20000 to 29999. Two jobs of one host whose names make the same port: the second rank 0 cannot
+// 20000 to 29999. If the names of two jobs on one host give the same port, the second rank 0 cannot
 // listen.
 static int port_of_text(const char *text, uint64_t seed)
 {
@@ -46,7 +43,7 @@ static bool copy(char *out, size_t n, const char *text, size_t length)
     return true;
 }
 
-// "node[003-010,12],x7" -> "node003": what is before the bracket, then its first number as it is
+// "node[003-010,12],x7" -> "node003": the text before the bracket, then its first number as
 // written.
 bool tsr__first_host(const char *list, char *out, size_t n)
 {
@@ -58,7 +55,7 @@ bool tsr__first_host(const char *list, char *out, size_t n)
     const char *close = strchr(first, ']');
     if (!close || digits == 0 || stem + digits >= n)
         return false;
-    size_t tail = strcspn(close + 1, "[,"); // "rack[1-2]-a": the same after every number
+    size_t tail = strcspn(close + 1, "[,"); // "rack[1-2]-a": the text after every number
     if (close[1 + tail] == '[' || stem + digits + tail >= n)
         return false;
     memcpy(out, list, stem);
@@ -77,10 +74,10 @@ static bool read_port(const char *text, int *out)
     return true;
 }
 
-// ---- by hand ------------------------------------------------------------------------------------
+// ---- ranks started by hand ----------------------------------------------------------------------
 
-// The first of "a:4,b:4" is a: the number behind the colon counts ranks, it is no port. An address
-// of IPv6 contains colons, so it is in brackets: "[fd00::2]:4" is fd00::2.
+// The first of "a:4,b:4" is a: the number after the colon is a number of ranks, not a port. IPv6
+// addresses contain colons, so they are in brackets: "[fd00::2]:4" is fd00::2.
 static bool first_of(const char *hosts, struct meet_place *out, const char **why)
 {
     size_t length = strcspn(hosts, ",");
@@ -115,17 +112,17 @@ static bool place_by_hand(const struct comm_options *options, struct meet_place 
     return first_of(options->hosts, out, why);
 }
 
-// ---- by a launcher ------------------------------------------------------------------------------
+// ---- ranks started by a launcher ----------------------------------------------------------------
 
-// torchrun's agent keeps its own store at MASTER_PORT while the ranks run, and says so.
+// True if torchrun's agent uses MASTER_PORT for its own store, as a variable says.
 static bool agent_has_port(void)
 {
     const char *text = variable("TORCHELASTIC_USE_AGENT_STORE");
     return text && (strcasecmp(text, "true") == 0 || strcmp(text, "1") == 0);
 }
 
-// A name that all ranks of a launcher's job have: the first of these variables that is set.
-// "": no launcher tells one, and the default port serves.
+// Returns a name that all ranks of the launcher's job have: the first of these variables that is
+// set. "": none is set, and the default port is used.
 static const char *job_name(void)
 {
     static const char *const names[] = {"SLURM_JOB_ID", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid",
@@ -149,7 +146,7 @@ static bool all_on_this_host(int ranks)
     return false;
 }
 
-// The host of rank 0, as far as the launcher tells it.
+// The host of rank 0, if the launcher gives it.
 static bool launched_host(struct meet_place *out)
 {
     static const char *const lists[] = {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST",
@@ -197,7 +194,7 @@ static bool place_by_launcher(struct meet_place *out, const char **why)
     return launched_port(out);
 }
 
-// *why is set on every way; it counts only where false is returned.
+// *why is always set, but valid only if false is returned.
 bool tsr__meet_place(const struct comm_options *options, struct meet_place *out, const char **why)
 {
     *out = (struct meet_place){.secret = options->secret, .interface = options->interface};

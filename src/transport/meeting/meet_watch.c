@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// meet_watch.c - frames between ranks that have met: cards at first, then notices of who left and
-// who is gone.
+// meet_watch.c - frames between connected ranks: first cards, then notices that a rank left or
+// died.
 //
-// After the cards nothing is said on a connection but notices, so that its end without a farewell
-// is news: the process behind it has died. Rank 0 passes that on, because the others have no
-// connections among themselves.
+// After the cards only notices are sent, so a connection that ends without a farewell means that
+// the process died. Rank 0 informs the others, because they are not connected with each other.
 //
 // Frames on a connection are numbered from 0 in each direction, and the number is part of the code:
-// a frame that was dropped, repeated or put elsewhere does not verify. A connection whose frame
-// does not verify is closed like one whose process has died.
+// a frame that was dropped, repeated or moved fails the check. A connection with an invalid frame
+// is closed as if its process had died.
 #include "transport/meeting/meet_wire.h"
 
 #include <errno.h>
@@ -18,9 +17,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define FAREWELL_S 30.0 // longest wait for others that have not ended yet
+#define FAREWELL_S 30.0 // longest wait for ranks that have not ended yet
 
-// False: the time is up, or poll failed. A wait that a signal interrupts is one more look.
+// False: the time is up, or poll failed. Waits again after a signal.
 static bool wait_for(int fd, short events, double until)
 {
     struct pollfd pollfd = {.fd = fd, .events = events};
@@ -88,9 +87,8 @@ static bool send_frame(struct meet *meet, int to, enum meet_kind kind, int about
            tsr__meet_write(wire->fd, code, sizeof code, until);
 }
 
-// The card that a rank tells of another, or of itself.
-// Its length was checked (LINK_CARD) before a byte of data is read; its code is checked before
-// anybody uses it.
+// Receives the card of rank `about`. Its length was checked (LINK_CARD) before any data is read;
+// its code is checked before it is used.
 static bool receive_card(struct meet *meet, int from, int about, struct link_card *card)
 {
     struct meet_wire *wire = &meet->wires[from];
@@ -124,8 +122,8 @@ static bool refused(const struct meet *meet, int rank, char *why, size_t n)
     return false;
 }
 
-// Rank 0 reads all cards, then sends all of them to each of the others.
-// Rank 0 reads one card after the other: those who are early wait in their sockets' buffers.
+// Rank 0 reads all cards, then sends all of them to each other rank. It reads one card after the
+// other; early cards wait in the buffers of their sockets.
 static bool swap_as_zero(struct meet *meet, struct link_card *all, char *why, size_t n)
 {
     for (int i = 1; i < meet->ranks; i++)
@@ -172,7 +170,7 @@ bool tsr__meet_swap(struct meet *meet, const struct link_card *mine,
 
 // ---- notices ------------------------------------------------------------------------------------
 
-// Once for each rank. One that has said farewell may close its connection.
+// Once for each rank. A rank that has sent a farewell may close its connection.
 static void note_gone(struct meet *meet, int rank)
 {
     struct meet_state *state = &meet->states[rank];
@@ -213,8 +211,8 @@ static bool take_notice(struct meet *meet, int from)
     return true;
 }
 
-// Notices have one length, so bytes are collected until one is complete; usually none comes.
-static void look_at(struct meet *meet, int rank)
+// Notices have a fixed length, so bytes are collected until one is complete; usually none arrives.
+static void check_wire(struct meet *meet, int rank)
 {
     struct meet_wire *wire = &meet->wires[rank];
     while (wire->fd >= 0) {
@@ -229,11 +227,11 @@ static void look_at(struct meet *meet, int rank)
     }
 }
 
-void tsr__meet_look(struct meet *meet)
+void tsr__meet_check(struct meet *meet)
 {
     int last = meet->rank == 0 ? meet->ranks - 1 : 0;
     for (int i = meet->rank == 0; i <= last; i++)
-        look_at(meet, i);
+        check_wire(meet, i);
 }
 
 double tsr__meet_gone_s(const struct meet *meet, int rank)
@@ -242,7 +240,7 @@ double tsr__meet_gone_s(const struct meet *meet, int rank)
     if (since_ms == 0)
         return -1;
     double seconds = tsr__now_s() - (double)since_ms * 1e-3;
-    return seconds > 0 ? seconds : 0; // since_ms is rounded up, so that it is never 0
+    return seconds > 0 ? seconds : 0; // since_ms is rounded up and never 0
 }
 
 // ---- the end ------------------------------------------------------------------------------------
@@ -252,7 +250,7 @@ static bool is_over(const struct meet *meet, int rank)
     return meet->wires[rank].fd < 0 || atomic_load(&meet->states[rank].left);
 }
 
-// Rank 0 waits for all others, the others for rank 0, which says farewell last.
+// Rank 0 waits for all others; the others wait for rank 0, which sends its farewell last.
 static bool all_over(const struct meet *meet)
 {
     if (meet->rank != 0)
@@ -263,8 +261,8 @@ static bool all_over(const struct meet *meet)
     return true;
 }
 
-// Others first: rank 0 must be the last that leaves, as it would otherwise look like the death of
-// the only connection that they have.
+// Rank 0 must leave last: its end would look like its death to the others, who have no other
+// connection.
 void tsr__meet_end(struct meet *meet, void (*step)(void *data), void *data)
 {
     struct timespec nap = {0, 1000000};
@@ -272,7 +270,7 @@ void tsr__meet_end(struct meet *meet, void (*step)(void *data), void *data)
     if (meet->rank != 0)
         send_frame(meet, 0, MEET_BYE, meet->rank, NULL, 0, until);
     while (!all_over(meet) && tsr__now_s() < until) {
-        tsr__meet_look(meet);
+        tsr__meet_check(meet);
         step(data);
         nanosleep(&nap, NULL);
     }

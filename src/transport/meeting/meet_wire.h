@@ -11,24 +11,24 @@
 
 #define MEET_NOTICE (MEET_HEAD + MEET_CODE) // a frame without data
 
-// One connection. Rank 0 has one to every other rank, the others have one, to rank 0.
+// One connection. Rank 0 has one to every other rank; each other rank has one to rank 0.
 struct meet_wire {
     int fd; // -1: none, or closed
     struct meet_key key;
-    uint64_t sent, received; // frames so far
-    uint8_t in[MEET_NOTICE]; // of a notice that is incomplete
+    uint64_t sent, received; // number of frames
+    uint8_t in[MEET_NOTICE]; // an incomplete notice
     size_t have;
 };
-// What is known of a rank; read by any thread.
+// State of a rank; read by any thread.
 struct meet_state {
-    atomic_bool left;             // it said farewell
-    atomic_uint_fast64_t gone_ms; // when it was found to be gone without one; 0: it is not
+    atomic_bool left;             // it sent a farewell
+    atomic_uint_fast64_t gone_ms; // when it was found to have died; 0: alive
 };
 struct meet {
     tsr_session *session;
     int rank, ranks;
-    char interface[IF_NAMESIZE]; // that the user chose, or ""
-    double until;                // of joining
+    char interface[IF_NAMESIZE]; // chosen by the user, or ""
+    double until;                // deadline for connecting
     int refused;                 // connections with another secret
     struct meet_wire *wires;     // [rank]
     struct meet_state *states;   // [rank]
@@ -45,17 +45,18 @@ struct meet_addresses {
     struct meet_address list[MEET_ADDRESSES];
     int n;
 };
-// Where rank 0 can be reached. Without a secret: the Unix socket first, then the loopback, where a
-// rank with a secret gets a proper refusal. False: why says what is wrong.
+// Addresses of rank 0. Without a secret: the Unix socket first, then the loopback, where a rank
+// with a secret gets a proper refusal. False: `why` has the reason.
 bool tsr__meet_resolve(const struct meet_place *place, struct meet_addresses *out, char *why,
                        size_t n);
-// Opens at most two listening sockets for rank 0; returns how many, 0: errno says why.
+// Opens at most two listening sockets for rank 0; returns their number; 0: errno has the reason.
 int tsr__meet_listen(const struct meet_place *place, const struct meet_addresses *found,
                      int fds[2]);
-// The interface of this host that is called that, has that address, or an address in that network
+// Finds the interface of this host with that name, that address, or an address in that network
 // ("10.1.0.0/16").
 bool tsr__meet_interface_of(const char *text, char name[IF_NAMESIZE]);
-bool tsr__meet_same_user(int fd); // the process at the other end of a Unix socket
+// true if the process at the other end of a Unix socket has the same user
+bool tsr__meet_same_user(int fd);
 
 // ---- rank 0 (meet_greet.c) and the others (meet_join.c) -----------------------------------------
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// meet_words.c - what ranks say when they meet, as bytes: fixed sizes, little-endian numbers, codes
-// by HMAC-SHA256.
+// meet_words.c - encodes and decodes the messages of a meeting: fixed sizes, little-endian numbers,
+// codes by HMAC-SHA256.
 //
-// Nothing here reads a socket, so that it can be given any bytes (fuzz/meet.c).
+// Nothing here reads a socket, so that it can be tested with any bytes (fuzz/meet.c).
 #include "transport/meeting/meet.h"
 
 static const uint8_t magic[4] = {'T', 'S', 'R', 'M'};
@@ -46,8 +46,8 @@ static void digest_of(struct sha256 *sha256, uint8_t out[MEET_CODE])
         out[i] = (uint8_t)(nibble(hex[2 * i]) << 4 | nibble(hex[2 * i + 1]));
 }
 
-// RFC 2104 with SHA-256: H(key ^ opad, H(key ^ ipad, text)); a key longer than a block is its
-// digest.
+// RFC 2104 with SHA-256: H(key ^ opad, H(key ^ ipad, text)); a key longer than a block is replaced
+// by its digest.
 void tsr__meet_hmac(const void *key, size_t key_bytes, const void *p, size_t bytes,
                     uint8_t out[MEET_CODE])
 {
@@ -84,8 +84,8 @@ bool tsr__meet_same_code(const uint8_t *a, const uint8_t *b)
     return differs == 0;
 }
 
-// Both nonces and all that the answer claims go into the key, so that no part can be changed on the
-// way.
+// The key depends on both nonces and on all fields of the answer, so that none can be changed in
+// transit.
 void tsr__meet_key(const char *secret, const struct meet_greeting *greeting,
                    const struct meet_answer *answer, struct meet_key *out)
 {
@@ -101,7 +101,7 @@ void tsr__meet_key(const char *secret, const struct meet_greeting *greeting,
     tsr__meet_hmac(secret, strlen(secret), said, sizeof said, out->bytes);
 }
 
-// Unlike texts for both sides: rank 0's proof cannot be sent back to it as a rank's.
+// The texts differ for the two sides: rank 0's proof cannot be sent back to it as a rank's proof.
 void tsr__meet_proof(const struct meet_key *key, enum meet_side side, uint8_t out[MEET_CODE])
 {
     char text[] = "proof of rank 0";
@@ -127,14 +127,14 @@ void tsr__meet_frame_code(const struct meet_key *key, enum meet_side side, uint6
     put32(said + 1, (uint32_t)number);
     put32(said + 5, (uint32_t)(number >> 32));
     memcpy(said + 9, head, MEET_HEAD);
-    tsr__sha256_init(&sha256); // data by its digest: the code is then of a short text
+    tsr__sha256_init(&sha256); // data enters by its digest, so the coded text is short
     if (bytes)
         tsr__sha256_add(&sha256, data, bytes);
     digest_of(&sha256, said + 9 + MEET_HEAD);
     tsr__meet_hmac(key->bytes, sizeof key->bytes, said, sizeof said, out);
 }
 
-// ---- words --------------------------------------------------------------------------------------
+// ---- messages -----------------------------------------------------------------------------------
 
 void tsr__meet_put_greeting(const struct meet_greeting *greeting, uint8_t out[MEET_GREETING])
 {
@@ -163,7 +163,7 @@ void tsr__meet_put_answer(const struct meet_answer *answer, uint8_t out[MEET_ANS
     memcpy(out + 16 + MEET_NONCE, answer->code, MEET_CODE);
 }
 
-// The fields are taken as they are; judge_answer (meet_greet.c) says what is wrong with them.
+// Fields are not checked here; check_answer (meet_greet.c) does that.
 bool tsr__meet_get_answer(const uint8_t in[MEET_ANSWER], struct meet_answer *out)
 {
     out->version = get16(in + 4);
@@ -204,7 +204,7 @@ void tsr__meet_put_head(const struct meet_head *head, uint8_t out[MEET_HEAD])
     put32(out + 8, head->bytes);
 }
 
-// What may be allocated or waited for on the word of a head is bounded here.
+// Limits what may be allocated or waited for because of a received head.
 bool tsr__meet_get_head(const uint8_t in[MEET_HEAD], int ranks, struct meet_head *out)
 {
     *out = (struct meet_head){get32(in), get32(in + 4), get32(in + 8)};

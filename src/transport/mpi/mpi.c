@@ -42,7 +42,7 @@ static struct link *open_link(void *handle, char *why, size_t n)
 }
 
 // MPI and the launcher must agree about this rank: a plug-in for one MPI under mpirun of another
-// starts N worlds of one rank each.
+// starts N jobs of one rank each.
 tsr_status tsr__mpi_open(tsr_session *session, const char *family,
                          const struct comm_options *options, struct endpoint **out)
 {

@@ -23,11 +23,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#define START_S 60 // until all ranks have come: they may be started at different times
+#define START_S 60 // limit until all ranks have started, at different times
 #ifndef END_S
 #define END_S 30 // between two checks whether the remaining ranks are stopped
 #endif
-#define PEER_EXIT 6 // exit code of a job with a rank that never ends, as of the command
+#define PEER_EXIT 6 // exit code of a job with a rank that never ends, as in the command
 
 struct link *tsr_link_open(char *error, size_t n) __attribute__((visibility("default")));
 
@@ -37,9 +37,9 @@ static struct state {
     struct link link;
     MPI_Comm comm[LINK_CHANNELS];
     bool open, ours, failed, joined;
-    atomic_bool all_came; // to the end of their work
-    pid_t *host_pids;     // link.host_ranks of them; 0: not visible from here. NULL: unknown
-    char error[256];      // why it was not joined
+    atomic_bool all_came; // all ranks have finished their work
+    pid_t *host_pids;     // of the link.host_ranks ranks; 0: not visible from here. NULL: unknown
+    char error[256];      // why joining failed
 } state;
 
 // ---- with a deadline ----------------------------------------------------------------------------
@@ -69,7 +69,7 @@ static bool never(void)
     return false;
 }
 
-// False: the work was not done in that many seconds, and goes on. No other may be started then.
+// False: the work was not done within `seconds`, and continues. No other work may be started then.
 // While longer() returns true, the deadline is extended. Used at most twice in a process: to start
 // and to end.
 static bool in_time(void (*work)(void), int seconds, bool (*longer)(void))
@@ -298,7 +298,7 @@ static void gather_pids(MPI_Comm host)
     int own = (int)getpid();
     int *pids = malloc((size_t)state.link.host_ranks * sizeof *pids);
     state.host_pids = malloc((size_t)state.link.host_ranks * sizeof *state.host_pids);
-    // All ranks take part, with or without memory for the result.
+    // All ranks take part, even without memory for the result.
     int lacks = !pids || !state.host_pids, one_lacks = 1;
     MPI_Allreduce(&lacks, &one_lacks, 1, MPI_INT, MPI_MAX, host);
     if (!one_lacks && MPI_Allgather(&own, 1, MPI_INT, pids, 1, MPI_INT, host) == MPI_SUCCESS) {
@@ -312,7 +312,7 @@ static void gather_pids(MPI_Comm host)
 }
 
 // Ranks of this host, and the cores that they may use together.
-static void look_at_host(void)
+static void count_host(void)
 {
     cpu_set_t mine, all;
     MPI_Comm host;
@@ -370,7 +370,7 @@ static void join_job(void)
         return;
     MPI_Comm_rank(MPI_COMM_WORLD, &state.link.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &state.link.size);
-    look_at_host();
+    count_host();
 }
 
 // MPI is initialized once for the life of the process: later jobs share the link. A start that

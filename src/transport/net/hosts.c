@@ -44,7 +44,8 @@ static const char *hosts_way(const struct endpoint *endpoint, const int64_t *gro
 }
 
 // Forwards a failure from one path to the other.
-static tsr_status told(const struct hosts *hosts, tsr_status st, const struct comm_trouble *why)
+static tsr_status forward_failure(const struct hosts *hosts, tsr_status st,
+                                  const struct comm_trouble *why)
 {
     if (st != TSR_OK) {
         hosts->net->transport->fail(hosts->net, why->status, why->rank, why->text);
@@ -58,7 +59,7 @@ static tsr_status hosts_all_reduce(struct endpoint *endpoint, const struct comm_
 {
     struct hosts *hosts = (struct hosts *)endpoint;
     struct endpoint *way = way_of(hosts, call);
-    return told(hosts, way->transport->all_reduce(way, call, in, out, why), why);
+    return forward_failure(hosts, way->transport->all_reduce(way, call, in, out, why), why);
 }
 
 static tsr_status hosts_exchange(struct endpoint *endpoint, const struct comm_call *call,
@@ -66,7 +67,7 @@ static tsr_status hosts_exchange(struct endpoint *endpoint, const struct comm_ca
 {
     struct hosts *hosts = (struct hosts *)endpoint;
     struct endpoint *way = way_of(hosts, call);
-    return told(hosts, way->transport->exchange(way, call, exchange, why), why);
+    return forward_failure(hosts, way->transport->exchange(way, call, exchange, why), why);
 }
 
 static void hosts_fail(struct endpoint *endpoint, tsr_status status, int rank, const char *text)
@@ -115,21 +116,21 @@ static tsr_status hosts_give(struct endpoint *endpoint, const struct comm_call *
                              size_t bytes, struct comm_trouble *why)
 {
     struct hosts *hosts = (struct hosts *)endpoint;
-    return told(hosts, tsr__net_give(hosts->net, call, fd, bytes, why), why);
+    return forward_failure(hosts, tsr__net_give(hosts->net, call, fd, bytes, why), why);
 }
 
 static tsr_status hosts_settle(struct endpoint *endpoint, const struct comm_call *call,
                                struct comm_trouble *why)
 {
     struct hosts *hosts = (struct hosts *)endpoint;
-    return told(hosts, tsr__net_settle(hosts->net, call, why), why);
+    return forward_failure(hosts, tsr__net_settle(hosts->net, call, why), why);
 }
 
 static tsr_status hosts_take(struct endpoint *endpoint, const struct comm_call *call, int from,
                              int *fd, size_t *bytes, struct comm_trouble *why)
 {
     struct hosts *hosts = (struct hosts *)endpoint;
-    return told(hosts, tsr__net_take(hosts->net, call, from, fd, bytes, why), why);
+    return forward_failure(hosts, tsr__net_take(hosts->net, call, from, fd, bytes, why), why);
 }
 
 static const struct transport hosts_transport = {
@@ -148,13 +149,13 @@ static const struct transport hosts_transport = {
 };
 
 // While a rank waits in shared memory: checks the messages, too.
-static tsr_status look_at_net(void *data, const struct comm_call *call, int peer,
-                              struct comm_trouble *why)
+static tsr_status check_net(void *data, const struct comm_call *call, int peer,
+                            struct comm_trouble *why)
 {
     struct net *net = data;
-    tsr__beat_tell(net, call, BEAT_WAITING, peer);
-    tsr_status st = tsr__beat_look(net, call, peer, why);
-    tsr__beat_tell(net, call, BEAT_WORKING, -1);
+    tsr__beat_publish(net, call, BEAT_WAITING, peer);
+    tsr_status st = tsr__beat_check(net, call, peer, why);
+    tsr__beat_publish(net, call, BEAT_WORKING, -1);
     return st;
 }
 
@@ -210,7 +211,7 @@ static bool open_memory(struct hosts *hosts, const struct card *head,
 {
     char path[64];
     if (head->fd < 0)
-        return false; // its first rank could not create it
+        return false; // the first rank could not create it
     snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)head->pid, (long long)head->fd);
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0)
@@ -312,7 +313,7 @@ tsr_status tsr__hosts_open(tsr_session *session, struct endpoint *net,
     }
     struct shm *shm = (struct shm *)hosts->shm;
     // A rank that waits in memory still checks the heartbeats, which go by messages.
-    shm->also = look_at_net;
+    shm->also = check_net;
     shm->also_data = net;
     hosts->endpoint = *net;
     hosts->endpoint.transport = &hosts_transport;

@@ -8,8 +8,8 @@
 
 // ---- exchange -----------------------------------------------------------------------------------
 
-// Between headers and data: `arrived` gets all shapes and may set the receive buffers.
-static tsr_status tell_arrived(struct net *net, const struct comm_call *call,
+// Between headers and data: `arrived` gets all notes and may set the receive buffers.
+static tsr_status call_arrived(struct net *net, const struct comm_call *call,
                                struct comm_exchange *exchange, struct comm_trouble *why)
 {
     if (!exchange->arrived)
@@ -31,7 +31,7 @@ static tsr_status tell_arrived(struct net *net, const struct comm_call *call,
     return st;
 }
 
-// Takes what member i sends, from its frame or from messages to come.
+// Receives the part of member i, from its frame or from further messages.
 static tsr_status take_part(struct net *net, const struct comm_call *call,
                             const struct comm_exchange *exchange, int i, struct comm_trouble *why)
 {
@@ -112,7 +112,7 @@ static tsr_status exchange_parts(struct net *net, const struct comm_call *call,
     tsr_status st = tsr__net_meet(net, call, exchange->notes, exchange->send, false, why);
     if (st != TSR_OK)
         return st;
-    st = tell_arrived(net, call, exchange, why);
+    st = call_arrived(net, call, exchange, why);
     if (st != TSR_OK)
         return st;
     if (exchange->folded) {

@@ -37,7 +37,7 @@ struct beat {
 struct peer {
     struct beat in, out, latest;
     uint64_t receiving, sending;
-    bool is_receiving, is_sending, told_end;
+    bool is_receiving, is_sending, sent_last;
     double seen_s, sent_s; // time of the last heartbeat from it, to it
 };
 
@@ -87,23 +87,23 @@ struct net {
 
 // ---- net_beat.c
 tsr_status tsr__beat_start(struct net *net, uint32_t job);
-// Announces to the others that this rank ends; *answered: all of them know. False: it was stopped
-// before.
+// Announces that this rank ends; *answered: all others know. False: it was stopped before.
 bool tsr__beat_stop(struct net *net, bool *answered);
 void tsr__beat_freeze(
     // ends the heartbeats without an announcement: the network is no longer driven
     struct net *net);
-// True if that rank has ended, or knows that the job has failed: it sends and receives nothing
+// True if that rank has ended, or knows that the job has failed: it sends and receives nothing any
 // more.
 bool tsr__beat_knows(struct net *net, int rank);
 void tsr__beat_step(struct net *net); // without a heartbeat thread: called while waiting
 // Publishes what this rank does now, and which rank it waits for (-1: none).
-void tsr__beat_tell(struct net *net, const struct comm_call *call, enum beat_state state, int peer);
+void tsr__beat_publish(struct net *net, const struct comm_call *call, enum beat_state state,
+                       int peer);
 void tsr__beat_fail(struct net *net, tsr_status status, int rank, const char *text);
 // Checks for failures while waiting for a rank: failed, ended or stopped ranks, deadlocks.
-tsr_status tsr__beat_look(struct net *net, const struct comm_call *call, int peer,
-                          struct comm_trouble *why);
-tsr_status tsr__beat_told(struct net *net, struct comm_trouble *why);
+tsr_status tsr__beat_check(struct net *net, const struct comm_call *call, int peer,
+                           struct comm_trouble *why);
+tsr_status tsr__beat_failure(struct net *net, struct comm_trouble *why);
 
 // ---- net_give.c: see tsr__comm_give and the functions after it
 tsr_status tsr__net_give(struct endpoint *endpoint, const struct comm_call *call, int fd,
@@ -117,7 +117,7 @@ void tsr__net_drop_gifts(struct net *net); // those that rank 0 did not take; no
 // ---- net_post.c
 // Members are numbered by their index in the group. The frame from member i, its header first.
 char *tsr__net_frame(struct net *net, int i);
-// The most data that a frame of that group can carry; and how many of a member's bytes it carries:
+// The most data that a frame of that group can carry; and how many bytes of a member it carries:
 // all, or none.
 size_t tsr__net_room(const struct comm_call *call);
 size_t tsr__net_inline(const struct comm_call *call, uint64_t bytes);
@@ -158,8 +158,8 @@ tsr_status tsr__net_complete(struct net *net, const struct comm_call *call,
 // After a failure: cancels receives for which nothing will come. False: something else is pending,
 // and the network cannot be closed in order.
 bool tsr__net_cancel(struct net *net);
-// The next heartbeat reports the failure to all ranks; later calls of this one return it. Nothing
-// of the call is pending then: its caller may free its buffers.
+// The next heartbeat reports the failure to all ranks; later calls of this rank return it. No
+// message of the call is pending then: its caller may free its buffers.
 tsr_status tsr__net_give_up(struct net *net, struct comm_trouble *why);
 tsr_status tsr__net_out_of_memory(struct net *net, struct comm_trouble *why);
 // The old contents are lost: both buffers are rewritten in every call.
@@ -174,9 +174,9 @@ tsr_status tsr__net_all_reduce(struct endpoint *endpoint, const struct comm_call
                                const void *in, void *out, struct comm_trouble *why);
 
 // ---- net.c
-// An endpoint over a link, which must outlive it unless the link has a close function: then the
-// endpoint owns it. The endpoint also owns meet (or NULL). Both hold even after a failure. job:
-// number of earlier jobs of this process, plus 1.
+// An endpoint over a link. The link must outlive it, unless the link has a close function: then the
+// endpoint owns it. The endpoint also owns `meet` (or NULL), even after a failure. job: number of
+// earlier jobs of this process, plus 1.
 tsr_status tsr__net_open(tsr_session *session, struct link *link, struct meet *meet, uint32_t job,
                          const struct comm_options *options, struct endpoint **out);
 // ---- hosts.c
@@ -184,15 +184,15 @@ tsr_status tsr__net_open(tsr_session *session, struct link *link, struct meet *m
 // not possible.
 tsr_status tsr__hosts_open(tsr_session *session, struct endpoint *net,
                            const struct comm_options *options, struct endpoint **out);
-// The same for *out, which is closed if it fails. All ranks call it, also those alone on their
+// The same for *out, which is closed after a failure. All ranks call it, also those alone on their
 // host.
 tsr_status tsr__hosts_join(tsr_session *session, const struct comm_options *options,
                            struct endpoint **out);
 uint64_t tsr__host_id(void); // equal for ranks of one host
 
 // ---- plugins.c
-// The plug-in of a family ("ucx", "openmpi"), from that folder (NULL: none) or beside this library.
-// NULL: why says the first reason.
+// Opens the plug-in of a family ("ucx", "openmpi"), from that folder (NULL: none) or beside this
+// library. NULL: `why` has the first reason.
 void *tsr__plugin_open(const char *family, const char *folder, char *why, size_t n);
 
 // ---- net.c

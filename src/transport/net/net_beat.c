@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // net_beat.c - heartbeats between ranks that are processes, and detection of dead or stopped ranks.
 //
-// A thread sends every other rank once a second what this one does, so that a rank with a long
-// computation is known to be alive. No heartbeat for COMM_DEAD_S from a process of this host that
-// has ended: dead. No heartbeat for the time-out: stopped, or unreachable. Failure and end are sent
-// at once in the same way. If the network allows one thread only, heartbeats are sent while this
-// rank waits; then slow and stopped ranks cannot be distinguished, and none is reported.
+// A thread sends the state of this rank to every other rank once a second, so that a rank with a
+// long computation is known to be alive. Without a heartbeat for COMM_DEAD_S, a rank of this host
+// whose process has ended is dead. Without a heartbeat for the time-out, a rank is stopped or
+// unreachable. Failure and end are sent at once in the same way. If the network allows one thread
+// only, heartbeats are sent while this rank waits; then slow and stopped ranks cannot be
+// distinguished, and none is reported.
 //
-// What happens when rank 2 of 4 dies, on a network with threads and a meeting (UCX): its connection
-// ends, and tsr__meet_look notes when. Rank 0, which waits for it, finds in judge_silence a second
-// later that it is gone, and fails. Its next heartbeat has BEAT_FAILED with the reason, so ranks 1
-// and 3 fail with the same text, wherever they wait. Under MPI there is no such connection: on rank
-// 2's host the process is found to be gone after 5 s without a heartbeat, on other hosts only the
+// Example: rank 2 of 4 dies, on a network with threads and a meeting (UCX). Its connection ends,
+// and tsr__meet_check records the time. Rank 0, which waits for it, finds in check_heartbeat a
+// second later that it died, and fails. Its next heartbeat has BEAT_FAILED with the reason, so
+// ranks 1 and 3 fail with the same text, wherever they wait. Under MPI there is no such connection:
+// ranks on the same host find after 5 s that the process has ended; on other hosts only the
 // time-out detects it.
 //
 // Ownership: `mine`, `latest` and `trouble` are protected by the lock. in, out, the requests and
-// told_end belong to the thread that drives the heartbeats: the heartbeat thread, and after it has
+// sent_last belong to the thread that drives the heartbeats: the heartbeat thread, and after it has
 // ended (tsr__beat_stop) the one that closes.
 #include "transport/net/net.h"
 
@@ -30,9 +31,9 @@
 #define STEP_NS    10000000 // between two checks of the thread
 #define RING_S     3.0      // ranks that wait for each other this long are deadlocked
 #define FAREWELL_S 2.0      // longest wait for the last messages to leave
-#define GONE_S     1.0 // after a rank or its connection ended: its last messages may be in flight
+#define GONE_S     1.0 // after a rank or its connection ended: its last messages may still arrive
 
-// Tells whether a process id of another rank is valid on this host.
+// Shows whether a process id of another rank is valid on this host.
 static uint64_t host_hash(void)
 {
     char name[256] = "";
@@ -42,8 +43,8 @@ static uint64_t host_hash(void)
 
 // ---- sending and receiving: the heartbeat thread, or a waiting one ------------------------------
 
-// A sign of another job, left over in the network, is dropped. The first failure that is heard
-// counts; later ones change nothing.
+// A heartbeat of an earlier job, left over in the network, is dropped. Only the first reported
+// failure counts.
 static void take_beat(struct net *net, int rank)
 {
     struct peer *peer = &net->peers[rank];
@@ -64,7 +65,7 @@ static void take_beat(struct net *net, int rank)
     pthread_mutex_unlock(&net->lock);
 }
 
-// One receive is always posted for each rank. Where it failed it is posted again by the next step.
+// One receive is always posted for each rank. If it failed, the next step posts it again.
 static void receive_beat(struct net *net, int rank)
 {
     struct peer *peer = &net->peers[rank];
@@ -75,7 +76,7 @@ static void receive_beat(struct net *net, int rank)
             return;
         peer->is_receiving = false;
         if (done < 0)
-            return; // the data channel will tell
+            return; // the data channel will report it
         if (got == sizeof peer->in)
             take_beat(net, rank);
     }
@@ -91,12 +92,12 @@ static void send_beat(struct net *net, int rank, double now, uint32_t farewell)
     if (peer->is_sending && net->link->test(net->link, &peer->sending, NULL) == 0)
         return;
     peer->is_sending = false;
-    // After this one nothing follows: told_end stops all later signs to that rank.
+    // Nothing follows this one: sent_last stops all later heartbeats to that rank.
     bool last = farewell || atomic_load(&net->failed);
-    if (peer->told_end || (!last && now - peer->sent_s < BEAT_S))
+    if (peer->sent_last || (!last && now - peer->sent_s < BEAT_S))
         return;
     pthread_mutex_lock(&net->lock);
-    // The buffer `out` must not change while it is under way, so `mine` is copied.
+    // The buffer `out` must not change while it is being sent, so `mine` is copied.
     peer->out = net->mine;
     peer->out.calls = atomic_load(&net->calls);
     if (atomic_load(&net->failed)) {
@@ -108,7 +109,7 @@ static void send_beat(struct net *net, int rank, double now, uint32_t farewell)
         peer->out.state = farewell;
     }
     pthread_mutex_unlock(&net->lock);
-    peer->told_end = last;
+    peer->sent_last = last;
     peer->sent_s = now;
     peer->is_sending =
         net->link->send(net->link, rank, LINK_BEAT, &peer->out, sizeof peer->out, &peer->sending);
@@ -118,9 +119,10 @@ void tsr__beat_step(struct net *net)
 {
     double now = tsr__now_s();
     if (net->meet)
-        tsr__meet_look(net->meet);
+        tsr__meet_check(net->meet);
     net_step(net);
-    // Each other rank: the farewell must have left; after a failure, its own must have come.
+    // For each other rank: the farewell must have been sent; after a failure, its own must have
+    // arrived.
     for (int r = 0; r < net->endpoint.size; r++) {
         if (r == net->endpoint.rank)
             continue;
@@ -129,7 +131,7 @@ void tsr__beat_step(struct net *net)
     }
 }
 
-// 10 ms between two steps: failures travel that fast, although signs of life go out once a second.
+// 10 ms between two steps, so that failures are sent quickly; heartbeats are sent once a second.
 static void *beat_thread(void *data)
 {
     struct net *net = data;
@@ -168,7 +170,7 @@ tsr_status tsr__beat_start(struct net *net, uint32_t job)
     return TSR_PEER;
 }
 
-// By its last sign of life, after which nothing more comes from that rank.
+// By its last heartbeat, after which nothing more comes from that rank.
 bool tsr__beat_knows(struct net *net, int rank)
 {
     pthread_mutex_lock(&net->lock);
@@ -177,7 +179,7 @@ bool tsr__beat_knows(struct net *net, int rank)
     return state == BEAT_FAILED || state == BEAT_ENDED;
 }
 
-// Tells all that this rank ends, or has failed, and waits (not for long) until that has left; after
+// Announces that this rank ends, or has failed, and waits (not for long) until that was sent; after
 // a failure, until all others have answered. False: one did not.
 static bool farewell(struct net *net)
 {
@@ -190,10 +192,10 @@ static bool farewell(struct net *net)
         for (int r = 0; r < net->endpoint.size; r++) {
             if (r == net->endpoint.rank)
                 continue;
-            // `until` lies after every earlier sign, so the time between signs does not hold this
-            // one back.
+            // `until` is later than all earlier heartbeats, so this one is not delayed by the
+            // interval.
             send_beat(net, r, until, BEAT_ENDED);
-            open |= net->peers[r].is_sending || !net->peers[r].told_end;
+            open |= net->peers[r].is_sending || !net->peers[r].sent_last;
             if (failed)
                 receive_beat(net, r);
             open |= failed && !tsr__beat_knows(net, r);
@@ -207,7 +209,7 @@ static bool farewell(struct net *net)
     return !open;
 }
 
-// The first caller says farewell: closing, or the end of the process (net.c's on_end).
+// Only the first caller sends a farewell: closing, or the end of the process (on_end of net.c).
 bool tsr__beat_stop(struct net *net, bool *answered)
 {
     if (atomic_exchange(&net->stop, true))
@@ -218,8 +220,8 @@ bool tsr__beat_stop(struct net *net, bool *answered)
     return true;
 }
 
-// Instead of a farewell: messages of a failed call are left in memory that is not ours, and no call
-// of the network may touch it.
+// Instead of a farewell: messages of a failed call refer to memory of the caller, so no call of the
+// network may be made any more.
 void tsr__beat_freeze(struct net *net)
 {
     if (atomic_exchange(&net->stop, true))
@@ -232,8 +234,9 @@ void tsr__beat_freeze(struct net *net)
 
 // ---- for the rank's thread ----------------------------------------------------------------------
 
-// Only noted; it goes out with the next sign.
-void tsr__beat_tell(struct net *net, const struct comm_call *call, enum beat_state state, int peer)
+// Only stores the state, which is sent with the next heartbeat.
+void tsr__beat_publish(struct net *net, const struct comm_call *call, enum beat_state state,
+                       int peer)
 {
     pthread_mutex_lock(&net->lock);
     net->mine.state = state;
@@ -244,8 +247,7 @@ void tsr__beat_tell(struct net *net, const struct comm_call *call, enum beat_sta
     pthread_mutex_unlock(&net->lock);
 }
 
-// By any thread. The first failure of the job stays; one that a sign of life brought counts as
-// well.
+// From any thread. The first failure of the job is kept, also if a heartbeat brought it.
 void tsr__beat_fail(struct net *net, tsr_status status, int rank, const char *text)
 {
     pthread_mutex_lock(&net->lock);
@@ -256,7 +258,7 @@ void tsr__beat_fail(struct net *net, tsr_status status, int rank, const char *te
     pthread_mutex_unlock(&net->lock);
 }
 
-tsr_status tsr__beat_told(struct net *net, struct comm_trouble *why)
+tsr_status tsr__beat_failure(struct net *net, struct comm_trouble *why)
 {
     pthread_mutex_lock(&net->lock);
     *why = net->trouble;
@@ -264,17 +266,17 @@ tsr_status tsr__beat_told(struct net *net, struct comm_trouble *why)
     return why->status;
 }
 
-// Follows "waits for" from a rank back to this one; 0: no ring, else a number for this very ring.
-// 0 waits for 1, 1 for 2, 2 for 0: asked by rank 0 with at = 1, the search returns to 0 after two
-// steps. The number has each member's count of calls in it, so that ranks which go on and wait
-// again make another ring.
+// Follows "waits for" from a rank back to this one. Returns 0 if there is no ring, else a number
+// that identifies it. 0 waits for 1, 1 for 2, 2 for 0: called on rank 0 with at = 1, the search
+// returns to 0 after two steps. The number includes each member's number of calls, so ranks that
+// continue and wait again form another ring.
 static uint64_t ring_of(const struct net *net, int at)
 {
     uint64_t hash = 1;
     for (int steps = 0; steps < net->endpoint.size; steps++) {
         const struct beat *beat = &net->peers[at].latest;
         if (beat->state != BEAT_WAITING || tsr__now_s() - net->peers[at].seen_s > 2 * BEAT_S)
-            return 0; // on the move; or stopped, and its last word is old
+            return 0; // moving; or stopped, and its last heartbeat is old
         uint64_t link[3] = {(uint64_t)at, beat->calls, (uint64_t)beat->waiting_for};
         hash = tsr__hash64(link, sizeof link, hash) | 1;
         at = beat->waiting_for;
@@ -286,10 +288,10 @@ static uint64_t ring_of(const struct net *net, int at)
     return 0;
 }
 
-// The process is looked for only on this host. A rank that only computes for long has a thread that
-// gives signs.
-static tsr_status judge_silence(struct net *net, const struct comm_call *call, int peer,
-                                double silent_s, struct comm_trouble *why)
+// Only processes of this host can be looked up. A rank with a long computation has a thread that
+// sends heartbeats.
+static tsr_status check_heartbeat(struct net *net, const struct comm_call *call, int peer,
+                                  double silent_s, struct comm_trouble *why)
 {
     const struct beat *beat = &net->peers[peer].latest;
     bool gone =
@@ -308,10 +310,10 @@ static tsr_status judge_silence(struct net *net, const struct comm_call *call, i
     return TSR_OK;
 }
 
-// With the lock held: the peer has ended; a stable deadlock; the peer's heartbeat. The first that
-// applies is reported.
-static tsr_status judge(struct net *net, const struct comm_call *call, int peer,
-                        struct comm_trouble *why)
+// Called with the lock held. Checks whether the peer has ended, then for a stable deadlock, then
+// the peer's heartbeat. The first that applies is reported.
+static tsr_status check_peer(struct net *net, const struct comm_call *call, int peer,
+                             struct comm_trouble *why)
 {
     const struct beat *beat = &net->peers[peer].latest;
     double now = tsr__now_s();
@@ -330,20 +332,20 @@ static tsr_status judge(struct net *net, const struct comm_call *call, int peer,
                             net->endpoint.rank, call->op, call->node, (long long)call->id, peer,
                             beat->op, beat->node, (long long)beat->id);
     if (net->has_thread)
-        return judge_silence(net, call, peer, now - net->peers[peer].seen_s, why);
+        return check_heartbeat(net, call, peer, now - net->peers[peer].seen_s, why);
     return TSR_OK;
 }
 
 // Called about every millisecond by a waiting rank. TSR_OK: continue waiting.
-tsr_status tsr__beat_look(struct net *net, const struct comm_call *call, int peer,
-                          struct comm_trouble *why)
+tsr_status tsr__beat_check(struct net *net, const struct comm_call *call, int peer,
+                           struct comm_trouble *why)
 {
     if (!net->has_thread)
         tsr__beat_step(net);
     if (atomic_load(&net->failed))
-        return tsr__beat_told(net, why);
+        return tsr__beat_failure(net, why);
     pthread_mutex_lock(&net->lock);
-    tsr_status st = judge(net, call, peer, why);
+    tsr_status st = check_peer(net, call, peer, why);
     pthread_mutex_unlock(&net->lock);
     return st;
 }

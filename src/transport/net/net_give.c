@@ -69,9 +69,9 @@ static tsr_status complete(struct net *net, const struct comm_call *call, int pe
         }
         if (!net_patience(net, &patience))
             continue;
-        tsr__beat_tell(net, call, BEAT_WAITING, peer);
-        tsr_status st = tsr__beat_look(net, call, peer, why);
-        tsr__beat_tell(net, call, BEAT_WORKING, -1);
+        tsr__beat_publish(net, call, BEAT_WAITING, peer);
+        tsr_status st = tsr__beat_check(net, call, peer, why);
+        tsr__beat_publish(net, call, BEAT_WORKING, -1);
         if (st != TSR_OK)
             return fail(net, why);
     }
@@ -108,7 +108,7 @@ static void gift_drop(struct net *net, struct net_gift *gift)
     tsr__free(net->session, gift, sizeof *gift);
 }
 
-// The file, mapped, with room for the requests of its messages. NULL: out of memory; the file is
+// Maps the file and allocates the requests of its messages. NULL: out of memory; the file is
 // closed.
 static struct net_gift *gift_new(struct net *net, int fd, size_t bytes, uint64_t run)
 {
@@ -157,7 +157,7 @@ tsr_status tsr__net_give(struct endpoint *endpoint, const struct comm_call *call
     return TSR_OK;
 }
 
-// Afterwards the oldest file has left this rank's memory: rank 0 or the network has it.
+// Afterwards rank 0 or the network has the oldest file, and this rank's memory for it is free.
 tsr_status tsr__net_settle(struct endpoint *endpoint, const struct comm_call *call,
                            struct comm_trouble *why)
 {
@@ -229,7 +229,7 @@ tsr_status tsr__net_take(struct endpoint *endpoint, const struct comm_call *call
             net->link->cancel(net->link, &request);
         return st;
     }
-    // A file of another run means that the ranks disagree about the number of runs.
+    // A file of another run means that the ranks disagree on the number of runs.
     *fd =
         head.run == call->run && head.bytes <= INT64_MAX ? make_file((size_t)head.bytes, &map) : -1;
     if (*fd < 0) {

@@ -29,7 +29,7 @@ static tsr_status lost(struct net *net, const struct comm_call *call, int peer,
                         net->endpoint.rank, peer, call->op, call->node, (long long)call->id);
 }
 
-#define LOSS_S 2.0 // by then the meeting knows which rank is gone
+#define LOSS_S 2.0 // by then the meeting knows which rank died
 
 // A message failed. If the ranks watch each other, the reason is known soon: that rank died, or
 // another has failed.
@@ -39,7 +39,7 @@ static tsr_status find_loss(struct net *net, const struct comm_call *call, int p
     struct timespec nap = {0, 10000000};
     double until = tsr__now_s() + LOSS_S;
     while (net->meet && tsr__now_s() < until) {
-        tsr_status st = tsr__beat_look(net, call, peer, why);
+        tsr_status st = tsr__beat_check(net, call, peer, why);
         if (st != TSR_OK)
             return st;
         nanosleep(&nap, NULL);
@@ -116,7 +116,7 @@ static bool test_range(struct net *net, struct net_range range, struct pending *
         *moved |= done == 1 && !pending->done;
         pending->done = done == 1;
         if (done < 0 || (done == 0 && (!*open || (!(*open)->receives && pending->receives))))
-            *open = pending; // a missing message is more informative than one that was not taken
+            *open = pending; // a missing message is more informative than one that was not received
         if (done < 0)
             return false;
     }
@@ -131,13 +131,13 @@ static bool came_since(struct net *net, struct net_range range)
     return test_range(net, range, &open, &moved) && moved;
 }
 
-// Waits for messages [from, to) of those under way; the others move along.
+// Waits for messages [from, to) of the pending ones; the others make progress too.
 static tsr_status complete(struct net *net, const struct comm_call *call, struct net_range range,
                            enum beat_state doing, struct comm_trouble *why)
 {
     struct patience patience = {0};
     struct pending *open;
-    bool told = false;
+    bool published = false;
     tsr_status st = TSR_OK;
     for (;;) {
         bool moved = false;
@@ -152,16 +152,16 @@ static tsr_status complete(struct net *net, const struct comm_call *call, struct
             patience = (struct patience){0};
         if (!net_patience(net, &patience))
             continue;
-        tsr__beat_tell(net, call, doing, open->peer);
-        told = true;
-        st = tsr__beat_look(net, call, open->peer, why);
+        tsr__beat_publish(net, call, doing, open->peer);
+        published = true;
+        st = tsr__beat_check(net, call, open->peer, why);
         // A rank that ends has sent everything: what arrived between the two checks still counts.
         if (st != TSR_OK && !came_since(net, range))
             break;
         st = TSR_OK;
     }
-    if (told)
-        tsr__beat_tell(net, call, BEAT_WORKING, -1);
+    if (published)
+        tsr__beat_publish(net, call, BEAT_WORKING, -1);
     return st;
 }
 
@@ -295,7 +295,7 @@ static tsr_status begin(struct net *net, const struct comm_call *call, const int
                         struct comm_header *header, struct comm_trouble *why)
 {
     if (atomic_load(&net->failed))
-        return tsr__beat_told(net, why);
+        return tsr__beat_failure(net, why);
     net->n_pending = 0;
     if (!grow_frames(net, call))
         return tsr__net_out_of_memory(net, why);
@@ -322,7 +322,7 @@ tsr_status tsr__net_meet(struct net *net, const struct comm_call *call, const in
     if (st == TSR_OK)
         st = complete(net, call, (struct net_range){0, net->n_pending}, BEAT_WAITING, why);
     if (st != TSR_OK)
-        return st; // the end of the job looks at what is pending
+        return st; // the end of the job handles pending messages
     // pending has, for each other member in group order, its receive and then the send: `got` of
     // the receives is the length of the frames.
     size_t at = 0;

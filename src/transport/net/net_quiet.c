@@ -6,13 +6,12 @@
 // read and write there. So a failed call returns only when each of its messages has ended, or when
 // this process no longer drives the network:
 //
-//     1  receives are cancelled: those without a message end at once, the others when their
-//        message has arrived
-//     2  what has left this process ends by itself, and sends to a dead rank fail
-//     3  a message to a rank that knows of the failure is never received, and neither MPI nor UCX
-//        can cancel a send (closing UCX's endpoint would, but 1.13 crashes then): the network is
-//          frozen
-//        once all ranks know why, because heartbeats use the same network
+//     1  Receives are cancelled: those without a message end at once, the others when their
+//        message has arrived.
+//     2  Messages that have left this process end by themselves, and sends to a dead rank fail.
+//     3  A message to a rank that knows of the failure is never received, and neither MPI nor UCX
+//        can cancel a send (closing UCX's endpoint would, but 1.13 crashes then). So the network is
+//        frozen once all ranks know the reason, because heartbeats use the same network.
 #include "transport/net/net.h"
 
 #include <time.h>
@@ -55,13 +54,13 @@ void tsr__net_quiet(struct net *net)
 {
     struct timespec nap = {0, 1000000};
     double until = tsr__now_s() + TOLD_S;
-    bool told = false;
+    bool informed = false;
     if (net->frozen) // by an earlier call
         return;
     withdraw_receives(net);
     while (is_under_way(net)) {
-        if (!told && all_know(net)) {
-            told = true;
+        if (!informed && all_know(net)) {
+            informed = true;
             until = tsr__now_s() + SETTLE_S;
         }
         if (tsr__now_s() > until) {

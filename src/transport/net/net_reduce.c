@@ -25,7 +25,7 @@ struct sum {
     char *out;
     int64_t count;                      // elements of this round
     size_t unit;                        // bytes of an element
-    int me;                             // this member's place in the group
+    int me;                             // index of this member in the group
     int64_t head;                       // elements of each slice that came with the frames
     int64_t step;                       // elements of every later piece
     int64_t pieces;                     // of the longest slice: the head, and those after it
@@ -205,8 +205,8 @@ static tsr_status reduce_rounds(struct sum *sum, size_t head)
     return TSR_OK;
 }
 
-// What the frames carry: everything if it is small; else the first piece of the slice that the
-// receiver folds.
+// Frames carry everything if it is small; else the first piece of the slice that the receiver
+// folds.
 static tsr_status meet(struct sum *sum, struct comm_buffer *send, size_t room)
 {
     size_t bytes = (size_t)sum->call->count * sum->unit;
@@ -236,7 +236,7 @@ static tsr_status check_frames(const struct sum *sum, size_t bytes)
     return TSR_OK;
 }
 
-// Everything is in the frames.
+// All data is in the frames.
 static void fold_frames(struct sum *sum)
 {
     for (int i = 0; i < sum->call->n_group; i++)

@@ -23,11 +23,11 @@
 
 enum shm_state { SHM_ABSENT, SHM_AT_WORK, SHM_GONE };
 
-// State that one rank publishes for another. arrived: number of calls of the two that this rank has
-// entered, and which of its entries it showed in the last two (2 bits). stamp: of the last two
-// calls. departed: calls after which it no longer reads what the other showed; on its own cache
-// line, because it is rarely read. Bytes put into the ring to the other rank, and taken from the
-// ring that the other fills.
+// State that one rank publishes for another. arrived: number of calls of the two ranks that this
+// rank has entered, and which of its entries it used in the last two (2 bits). stamp: of the last
+// two calls. departed: calls after which it no longer reads the other's entries; on its own cache
+// line, because it is rarely read. put, taken: bytes put into the ring to the other rank, and taken
+// from the ring that the other fills.
 struct shm_pair {
     _Alignas(SHM_LINE) atomic_uint_fast64_t arrived;
     atomic_uint_fast64_t stamp[2];
@@ -208,7 +208,7 @@ static inline struct shm_pair_buffer *shm_pair_buffer(const struct shm_job *job,
 
 // ---- shm_job.c
 void tsr__shm_fail(struct shm_job *job, tsr_status status, int rank, const char *text);
-tsr_status tsr__shm_told(const struct shm_job *job, struct comm_trouble *why);
+tsr_status tsr__shm_failure(const struct shm_job *job, struct comm_trouble *why);
 
 // ---- shm_meet.c
 // Publishes this rank's entry (made with tsr__shm_begin) to the group and waits until all members
@@ -223,14 +223,14 @@ tsr_status tsr__shm_meet_in_mailbox(struct shm *me, const struct comm_call *call
 tsr_status tsr__shm_sync(struct shm *me, const struct comm_call *call, struct comm_trouble *why);
 // The entry that a member showed in this rank's last call with it.
 const struct shm_entry *tsr__shm_entry(const struct shm *me, int rank);
-// This rank no longer reads what the members published; they may still read what it did.
+// This rank no longer reads the members' entries; they may still read its own.
 void tsr__shm_depart(struct shm *me, const struct comm_call *call);
 // Waits until no rank reads what was published: entry 0 or 1, or SHM_STAGE.
 tsr_status tsr__shm_released(struct shm *me, const struct comm_call *call, int what,
                              struct comm_trouble *why);
 // One check for failures while waiting for a rank.
-tsr_status tsr__shm_look(struct shm *me, const struct comm_call *call, int peer,
-                         struct comm_trouble *why);
+tsr_status tsr__shm_check(struct shm *me, const struct comm_call *call, int peer,
+                          struct comm_trouble *why);
 // Waits until a word of another rank, shifted, is at least `wanted`; *seen is its value then.
 tsr_status tsr__shm_await(struct shm *me, const struct comm_call *call, int peer,
                           const atomic_uint_fast64_t *word, unsigned shift, uint64_t wanted,

@@ -81,7 +81,7 @@ tsr_status tsr__shm_take(struct endpoint *endpoint, const struct comm_call *call
     return TSR_OK;
 }
 
-// At the end of the endpoint: files that rank 0 did not take, also after a failure.
+// At the end of the endpoint: closes files that rank 0 did not take, also after a failure.
 void tsr__shm_drop_gifts(struct shm *me)
 {
     for (; me->settled < me->given; me->settled++)

@@ -48,8 +48,8 @@ static size_t lines(size_t bytes)
     return (bytes + LINE - 1) / LINE * LINE;
 }
 
-// 100 bytes: 100 - 1 = 99 lies between 64 and 128, in steps of 8: class 6 * 8 + 4, whose largest
-// size is 104. Sizes below 64 share the class of 64.
+// 100 bytes: 100 - 1 = 99 is between 64 and 128, in steps of 8: class 6 * 8 + 4, whose largest size
+// is 104. Sizes below 64 share the class of 64.
 static unsigned class_of(size_t bytes)
 {
     size_t last = (bytes < LINE ? LINE : bytes) - 1;

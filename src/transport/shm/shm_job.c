@@ -127,8 +127,8 @@ tsr_status tsr__shm_new(tsr_session *session, int n, const struct comm_options *
         if (heap < HEAP_LEAST)
             heap = 0;
     }
-    // A new file is all zeros: every rank is SHM_ABSENT, every number 0. The magic is last, for
-    // processes that map it by its descriptor.
+    // A new file is all zeros: every rank is SHM_ABSENT, every number 0. The magic is written last,
+    // for processes that map the file by its descriptor.
     struct shm_head *head = shm_head(job);
     head->n = (uint32_t)n;
     head->magic = SHM_MAGIC;
@@ -180,8 +180,8 @@ void tsr__shm_free(tsr_session *session, struct shm_job *job)
 
 // ---- failure ------------------------------------------------------------------------------------
 
-// The first who fails writes why; others, in any process, come too late and leave it. 1 keeps
-// readers waiting until the text is whole.
+// The first rank that fails writes the reason; later ones, in any process, do not change it. The
+// value 1 makes readers wait until the text is complete.
 void tsr__shm_fail(struct shm_job *job, tsr_status status, int rank, const char *text)
 {
     struct shm_head *head = shm_head(job);
@@ -192,9 +192,9 @@ void tsr__shm_fail(struct shm_job *job, tsr_status status, int rank, const char 
     atomic_store(&head->failed, 2);
 }
 
-// The writer may have died meanwhile, so the wait is limited.
-// Waits 0.1 s at most for a text that is being written.
-tsr_status tsr__shm_told(const struct shm_job *job, struct comm_trouble *why)
+// Returns the failure of the job. Waits at most 0.1 s for a text that is being written, because the
+// writer may have died.
+tsr_status tsr__shm_failure(const struct shm_job *job, struct comm_trouble *why)
 {
     struct shm_head *head = shm_head(job);
     struct timespec nap = {0, 100000};
@@ -216,7 +216,7 @@ bool tsr__shm_trouble(const struct shm_job *job, struct comm_trouble *why)
 {
     if (!atomic_load(&shm_head(job)->failed))
         return false;
-    tsr__shm_told(job, why);
+    tsr__shm_failure(job, why);
     return true;
 }
 
@@ -227,9 +227,8 @@ uint64_t tsr__shm_beat(const struct shm_job *job, int rank)
     return atomic_load(&shm_slot(job, rank)->beat);
 }
 
-// What a rank is at, or was last: "AllReduce 'fc' (id 3)".
-// The entry may be written at this moment: at worst the text mixes two calls of that rank. False:
-// it has made no call yet.
+// Describes the current or last call of a rank: "AllReduce 'fc' (id 3)". The entry may change while
+// it is read: at worst the text mixes two calls of that rank. False: it has made no call yet.
 static bool at_what(const struct shm_slot *slot, char *out, size_t n)
 {
     const struct shm_entry *entry = &slot->entries[atomic_load(&slot->showing) & 1];
@@ -240,8 +239,8 @@ static bool at_what(const struct shm_slot *slot, char *out, size_t n)
     return true;
 }
 
-// The first rank that waits for the lost one is named, with what it waits in. Where the job has
-// failed already, tsr__shm_fail changes nothing.
+// Names the first rank that waits for the lost one, and its operation. If the job has already
+// failed, tsr__shm_fail changes nothing.
 bool tsr__shm_lost(struct shm_job *job, int rank, const char *what, bool last)
 {
     char text[400], at[128] = "";

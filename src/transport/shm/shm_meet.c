@@ -82,8 +82,8 @@ static bool process_gone(int pid)
 
 // Fails if a rank has had no heartbeat for too long, in this rank's own time: a rank that was
 // stopped itself meanwhile reports no other.
-static tsr_status judge_silence(struct shm *me, const struct comm_call *call, int peer,
-                                struct comm_trouble *why)
+static tsr_status check_heartbeat(struct shm *me, const struct comm_call *call, int peer,
+                                  struct comm_trouble *why)
 {
     struct shm_peer *shm_peer = &me->peers[peer];
     const struct shm_slot *slot = shm_slot(me->job, peer);
@@ -116,12 +116,12 @@ static tsr_status judge_silence(struct shm *me, const struct comm_call *call, in
 
 // In this order: a rank failed; the peer has ended; a deadlock; the peer's heartbeat; the transport
 // below. The first that applies is reported.
-tsr_status tsr__shm_look(struct shm *me, const struct comm_call *call, int peer,
-                         struct comm_trouble *why)
+tsr_status tsr__shm_check(struct shm *me, const struct comm_call *call, int peer,
+                          struct comm_trouble *why)
 {
     const struct shm_slot *slot = shm_slot(me->job, peer);
     if (atomic_load(&shm_head(me->job)->failed))
-        return tsr__shm_told(me->job, why);
+        return tsr__shm_failure(me->job, why);
     if (atomic_load(&slot->state) != SHM_GONE)
         me->gone = 0;
     else if (++me->gone > 1) // its last calls were checked once more after it had ended
@@ -136,7 +136,7 @@ tsr_status tsr__shm_look(struct shm *me, const struct comm_call *call, int peer,
                             "for rank %d, which is at %.15s '%.47s' (id %lld)",
                             me->endpoint.rank, call->op, call->node, (long long)call->id, peer,
                             header->op, header->node, (long long)header->id);
-    tsr_status st = judge_silence(me, call, peer, why);
+    tsr_status st = check_heartbeat(me, call, peer, why);
     if (st != TSR_OK || !me->also)
         return st;
     return me->also(me->also_data, call, peer, why);
@@ -166,7 +166,7 @@ tsr_status tsr__shm_await(struct shm *me, const struct comm_call *call, int peer
             continue;
         if (me->peers[peer].looked_s == 0)
             me->peers[peer].looked_s = tsr__now_s();
-        tsr_status st = tsr__shm_look(me, call, peer, why);
+        tsr_status st = tsr__shm_check(me, call, peer, why);
         if (st != TSR_OK)
             return st;
     }
@@ -186,7 +186,7 @@ tsr_status tsr__shm_released(struct shm *me, const struct comm_call *call, int w
         int peer = readers->list[i];
         uint64_t seen;
         if (me->peers[peer].seen > readers->meeting[peer])
-            continue; // it came to a later one
+            continue; // it has entered a later call
         tsr_status st =
             tsr__shm_await(me, call, peer, &shm_pair(me->job, peer, me->endpoint.rank)->departed, 0,
                            readers->meeting[peer], &seen, why);
@@ -197,9 +197,10 @@ tsr_status tsr__shm_released(struct shm *me, const struct comm_call *call, int w
     return TSR_OK;
 }
 
-// Which ranks could read the entry in which call; used by tsr__shm_released two calls later.
-static void remember(const struct shm *me, const struct comm_call *call,
-                     struct shm_readers *readers)
+// Records which ranks could read the entry in which call; used by tsr__shm_released two calls
+// later.
+static void record_readers(const struct shm *me, const struct comm_call *call,
+                           struct shm_readers *readers)
 {
     readers->n = 0;
     for (int i = 0; i < call->n_group; i++) {
@@ -218,7 +219,7 @@ tsr_status tsr__shm_begin(struct shm *me, const struct comm_call *call, const in
                           struct shm_entry **out, struct comm_trouble *why)
 {
     if (atomic_load_explicit(&shm_head(me->job)->failed, memory_order_relaxed))
-        return tsr__shm_told(me->job, why);
+        return tsr__shm_failure(me->job, why);
     int index = (int)(++me->calls & 1);
     tsr_status st = tsr__shm_released(me, call, index, why);
     if (st != TSR_OK)
@@ -246,7 +247,7 @@ static uint64_t come_to(struct shm *me, int peer, const struct comm_header *stam
     return stamp;
 }
 
-// Announces to all members first, then waits for all: no arrival depends on another.
+// Announces the call to all members first, then waits for all: no arrival depends on another.
 static void come(struct shm *me, const struct comm_call *call)
 {
     for (int i = 0; i < call->n_group; i++)
@@ -337,13 +338,13 @@ tsr_status tsr__shm_meet_in_mailbox(struct shm *me, const struct comm_call *call
                                 why);
 }
 
-// This rank reads nothing of this call afterwards and tells each member so; it records which ranks
-// could read its own entry, for the call after the next one.
+// This rank reads nothing of this call afterwards and announces that to each member. It records
+// which ranks could read its own entry, for the call after the next one.
 void tsr__shm_depart(struct shm *me, const struct comm_call *call)
 {
-    remember(me, call, &me->readers[me->calls & 1]);
+    record_readers(me, call, &me->readers[me->calls & 1]);
     if (me->staged != tsr__shm_entry(me, me->endpoint.rank)->staged)
-        remember(me, call, &me->readers[SHM_STAGE]);
+        record_readers(me, call, &me->readers[SHM_STAGE]);
     for (int i = 0; i < call->n_group; i++) {
         int peer = (int)call->group[i];
         if (peer != me->endpoint.rank)

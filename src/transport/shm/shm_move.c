@@ -141,8 +141,8 @@ static size_t piece_at(const struct pair *pair, size_t k)
     return SHM_PIECE;
 }
 
-// The cell that one of both writes for piece k, and the other reads: the one that it read two
-// pieces ago.
+// The cell that one rank writes for piece k and the other reads: the one that it read two pieces
+// ago.
 static char *cell_of(const struct pair *pair, bool higher, size_t k)
 {
     return pair->pair_buffer->cells[k & 1][(pair->turns[k & 1] + k / 2 + higher) & 1];
@@ -484,7 +484,7 @@ static tsr_status move_parts(struct exchange *exchange, struct comm_trouble *why
         if (!tsr__patience(&patience, exchange->me->crowded))
             continue;
         atomic_store(&exchange->me->slot->waiting_for, -1); // not waiting: no deadlock
-        tsr_status st = tsr__shm_look(exchange->me, exchange->call, peer, why);
+        tsr_status st = tsr__shm_check(exchange->me, exchange->call, peer, why);
         if (st != TSR_OK)
             return st;
     }
@@ -577,7 +577,7 @@ static tsr_status settle(struct exchange *exchange, struct comm_trouble *why)
     return TSR_OK;
 }
 
-static tsr_status tell_arrived(struct exchange *exchange, struct comm_trouble *why)
+static tsr_status call_arrived(struct exchange *exchange, struct comm_trouble *why)
 {
     struct shm *me = exchange->me;
     if (!exchange->exchange->arrived)
@@ -589,7 +589,8 @@ static tsr_status tell_arrived(struct exchange *exchange, struct comm_trouble *w
                                        (const int64_t(*)[COMM_NOTES])me->notes, why);
 }
 
-// Meet, compare sizes, then copy: a rank that finds a difference has written nothing yet.
+// Synchronizes, compares sizes, then copies: a rank that finds a difference has written nothing
+// yet.
 static tsr_status exchange_all(struct exchange *exchange, struct comm_trouble *why)
 {
     struct shm *me = exchange->me;
@@ -601,7 +602,7 @@ static tsr_status exchange_all(struct exchange *exchange, struct comm_trouble *w
     st = tsr__shm_meet(me, exchange->call, why);
     if (st != TSR_OK)
         return st;
-    st = tell_arrived(exchange, why);
+    st = call_arrived(exchange, why);
     if (st != TSR_OK)
         return st;
     st = check_sizes(exchange, why);

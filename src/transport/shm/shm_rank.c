@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// shm_rank.c - one rank of those that share memory: its endpoint, made and closed, and its signs of
-// life.
+// shm_rank.c - one rank of those that share memory: its endpoint, opened and closed, and its
+// heartbeat.
 //
-// A rank is its process's only one in the job. Its endpoint belongs to one thread; the beat's
-// thread writes the heartbeat and nothing else, and the heap has a lock, because the engine's
-// threads allocate.
+// A process has only one rank of the job. The endpoint belongs to one thread. The heartbeat thread
+// writes only the heartbeat, and the heap has a lock, because threads of the engine allocate.
 #include "transport/shm/shm.h"
 
 #include <signal.h>
 #include <time.h>
 #include <unistd.h>
 
-#define BEAT_NS 100000000 // between two signs of life
+#define BEAT_NS 100000000 // between two heartbeats
 
-// Counts without a time stamp: observers measure how long the count does not change, on their own
-// clock. Between two signs it waits to be stopped, so that closing does not wait for the next one.
+// Counts without a time stamp: observers measure with their own clock how long the count does not
+// change. Between two heartbeats it waits for the stop signal, so that closing does not wait for
+// the next one.
 static void *beat_thread(void *data)
 {
     struct shm *me = data;
@@ -52,7 +52,7 @@ static void stop_beat(struct shm *me)
         pthread_join(me->thread, NULL);
 }
 
-// Signals are for the program's own threads.
+// Signals are handled by the program's own threads.
 static tsr_status start_beat(struct shm *me)
 {
     sigset_t all, before;
@@ -68,7 +68,7 @@ static tsr_status start_beat(struct shm *me)
     return TSR_PEER;
 }
 
-// Also of a rank that was made half. The job is its owner's to free.
+// Also for a partly created rank. The owner of the job frees it.
 static void shm_free(struct shm *me)
 {
     tsr_session *session = me->session;
@@ -95,8 +95,7 @@ static void *zeroed(tsr_session *session, size_t bytes)
     return p ? memset(p, 0, bytes) : NULL;
 }
 
-// Everything that a call needs is had here: calls allocate nothing, and so cannot fail for want of
-// memory.
+// Allocates everything that calls need, so that calls cannot fail for lack of memory.
 static bool shm_alloc(struct shm *me)
 {
     tsr_session *session = me->session;
@@ -113,8 +112,8 @@ static bool shm_alloc(struct shm *me)
     return ok && (me->notes = zeroed(session, n * sizeof *me->notes));
 }
 
-// Gifts that rank 0 has not taken are lost; GONE informs ranks that wait for this one. Only then
-// may the memory go.
+// Files that rank 0 has not taken are lost. GONE informs ranks that wait for this one; the memory
+// is freed after that.
 static void shm_close(struct endpoint *endpoint)
 {
     struct shm *me = (struct shm *)endpoint;
@@ -146,8 +145,7 @@ static const struct transport shm_transport = {
     .take = tsr__shm_take,
 };
 
-// The beat starts before the slot says SHM_AT_WORK: a rank that others see at work gives signs of
-// life.
+// The heartbeat starts before the slot is SHM_AT_WORK, so a rank in that state has a heartbeat.
 tsr_status tsr__shm_endpoint(tsr_session *session, struct shm_job *job, int rank,
                              struct endpoint **out)
 {

@@ -57,7 +57,7 @@ struct slot {
 struct thread_job {
     struct arena arena; // holds all of this
     int n;
-    bool crowded; // more ranks than cores: spinning only steals time
+    bool crowded; // more ranks than cores: spinning only takes time from others
     struct slot *slots;
     struct word *words;        // [from][to]
     struct mailbox *mailboxes; // [lower][higher]
@@ -85,7 +85,7 @@ static void threads_fail(struct endpoint *endpoint, tsr_status status, int rank,
 }
 
 // Returns the job's failure to a rank that finds it failed.
-static tsr_status told(struct thread_job *job, struct comm_trouble *why)
+static tsr_status job_failure(struct thread_job *job, struct comm_trouble *why)
 {
     pthread_mutex_lock(&job->lock);
     *why = job->trouble;
@@ -135,12 +135,12 @@ static bool in_a_ring(const struct slot *me)
 }
 
 // Checks for failures while waiting for a peer that has not arrived.
-static tsr_status look(struct slot *me, const struct slot *peer, const struct comm_call *call,
-                       int *rings, struct comm_trouble *why)
+static tsr_status check_peer(struct slot *me, const struct slot *peer, const struct comm_call *call,
+                             int *rings, struct comm_trouble *why)
 {
     int rank = peer->endpoint.rank;
     if (atomic_load(&me->job->failed))
-        return told(me->job, why);
+        return job_failure(me->job, why);
     // The peer may have arrived, seen this rank there, and ended: then its counter is as high.
     if (atomic_load(&peer->state) == GONE &&
         atomic_load(&peer->to[me->endpoint.rank].arrived) < atomic_load(&me->to[rank].arrived))
@@ -170,7 +170,7 @@ static tsr_status await_arrival(struct slot *me, int theirs, const struct comm_c
             atomic_store_explicit(&me->waiting_for, theirs, memory_order_release);
         if (!tsr__patience(&patience, me->job->crowded))
             continue;
-        tsr_status st = look(me, &me->job->slots[theirs], call, &rings, why);
+        tsr_status st = check_peer(me, &me->job->slots[theirs], call, &rings, why);
         if (st != TSR_OK)
             return st;
     }
@@ -195,10 +195,10 @@ static uint64_t come_to(struct slot *me, int peer, bool in_mailbox, uint64_t *st
 static tsr_status already_failed(struct slot *me, struct comm_trouble *why)
 {
     atomic_store(&me->state, GONE);
-    return told(me->job, why);
+    return job_failure(me->job, why);
 }
 
-// Waits for all members and compares their calls; the job fails if they differ.
+// Waits for all members and compares their calls; fails the job if they differ.
 static tsr_status arrive(struct slot *me, const struct comm_call *call, const int64_t *notes,
                          struct comm_trouble *why)
 {
@@ -260,18 +260,18 @@ static tsr_status depart(struct slot *me, const struct comm_call *call, struct c
             // counter.
             if (atomic_load(&peer->state) == GONE && atomic_load(theirs) < wanted) {
                 leave(me, call); // it left without touching our buffers: the job failed
-                return told(job, why);
+                return job_failure(job, why);
             }
         }
     }
     return TSR_OK;
 }
 
-// The job failed between arrival and data access; this rank has touched nothing.
+// The job failed between arrival and data access; this rank has accessed nothing.
 static tsr_status backed_off(struct slot *me, const struct comm_call *call,
                              struct comm_trouble *why)
 {
-    told(me->job, why);
+    job_failure(me->job, why);
     leave(me, call);
     return why->status;
 }
@@ -378,7 +378,7 @@ static tsr_status copy_parts(struct slot *me, const struct comm_call *call,
     return TSR_OK;
 }
 
-static tsr_status tell_arrived(struct slot *me, const struct comm_call *call,
+static tsr_status call_arrived(struct slot *me, const struct comm_call *call,
                                struct comm_exchange *exchange, struct comm_trouble *why)
 {
     if (!exchange->arrived)
@@ -404,7 +404,7 @@ static tsr_status threads_exchange(struct endpoint *endpoint, const struct comm_
     tsr_status st = arrive(me, call, exchange->notes, why);
     if (st != TSR_OK)
         return st;
-    st = tell_arrived(me, call, exchange, why);
+    st = call_arrived(me, call, exchange, why);
     if (st != TSR_OK)
         return st;
     if (!enter_data(me))

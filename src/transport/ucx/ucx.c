@@ -4,12 +4,14 @@
 // host share memory, as under MPI (hosts.c).
 //
 // The order, the same on all ranks:
+//
 //     1  load the plug-in
-//     2  tsr__meet_open: connections to rank 0, secrets proved
-//     3  swap_hosts: hosts and cores of all ranks, the number of the job (rank 0's)
-//     4  the plug-in's own swap: addresses of UCX, endpoints to all others
+//     2  tsr__meet_open: connections to rank 0, proof of the secret
+//     3  swap_hosts: hosts and cores of all ranks, the job number of rank 0
+//     4  exchange by the plug-in: UCX addresses, endpoints to all others
 //     5  tsr__net_open: frames and heartbeats
 //     6  tsr__hosts_join: shared memory between ranks of one host
+//
 // A rank that fails before 5 closes its connection, which ends the meeting for all.
 #include "transport/net/net.h"
 
@@ -36,7 +38,7 @@ struct joining {
     struct meet *meet;
     struct host_card mine;
     uint64_t cores[CARD_CORES]; // of all ranks on this host
-    int near;                   // ranks reachable over the loopback, this one included
+    int near;                   // number of ranks reachable over the loopback, this one included
     char interfaces[CARD_INTERFACES];
 };
 
@@ -84,7 +86,7 @@ static uint64_t network_id(void)
 }
 
 // This rank counts itself; take_host adds the others.
-static void look_at_this_host(struct joining *joining)
+static void describe_this_host(struct joining *joining)
 {
     cpu_set_t cores;
     joining->mine.network = network_id();
@@ -115,7 +117,7 @@ static int count_cores(const struct joining *joining)
 static bool swap_hosts(struct joining *joining, char *why, size_t n)
 {
     struct link_card card = {.bytes = sizeof joining->mine};
-    look_at_this_host(joining);
+    describe_this_host(joining);
     if (!tsr__meet_interfaces(joining->meet, joining->mine.interfaces,
                               sizeof joining->mine.interfaces, why, n))
         return false;
@@ -170,8 +172,8 @@ static const char *hint_of(const struct meet_place *place)
            "this host";
 }
 
-// The ranks meet. A host that may not be contacted is a usage error; a rank that does not come is a
-// failed rank.
+// Connects the ranks. A host that may not be contacted is a usage error; a rank that does not
+// connect is a failed rank.
 static tsr_status meet(tsr_session *session, const struct comm_options *options,
                        struct joining *joining)
 {
@@ -197,8 +199,7 @@ static tsr_status meet(tsr_session *session, const struct comm_options *options,
     return TSR_OK;
 }
 
-// Looks for the plug-in first: a rank without it does not come to the meeting, and the others
-// report it.
+// Looks for the plug-in first: a rank without it does not connect, and the others report it.
 tsr_status tsr__ucx_open(tsr_session *session, const struct comm_options *options,
                          struct endpoint **out)
 {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// ucx_link.c - UCX as a link: InfiniBand, TCP and whatever UCX finds, without a launcher.
+// ucx_link.c - UCX as a link: InfiniBand, TCP and other networks that UCX finds, without a
+// launcher.
 //
-// It knows nothing of Tessera but link.h. The ranks have met before; here they exchange their
-// workers' addresses. A message is identified by its tag: job, channel, sender. UCX serves one
-// thread at a time, so a lock is held in every call. The endpoint of a dead rank fails; sends to it
-// fail then, receives do not end.
+// It knows nothing of Tessera but link.h. The ranks have connected before (meet.c); here they
+// exchange the addresses of their workers. A message is identified by its tag: job, channel,
+// sender. UCX is used by one thread at a time, so a lock is held in every call. The endpoint of a
+// dead rank fails; sends to it fail then, receives do not end.
 //
 // UCX makes no progress by itself: callers of link_step or link_flush also drive all other messages
 // of this process. net_beat.c calls every 10 ms, so a rank that computes still answers.
@@ -33,10 +34,10 @@ struct ucx {
     struct link link; // first
     ucp_context_h context;
     ucp_worker_h worker;
-    ucp_ep_h *endpoints; // [rank]; NULL: this one, or closed
+    ucp_ep_h *endpoints; // [rank]; NULL: this rank, or closed
     void *flushing;      // the request of a flush, or NULL
     uint64_t job;        // upper bits of every tag
-    int crowded;         // ranks so far that share cores
+    int crowded;         // number of ranks so far that share cores
     bool broken;         // an endpoint failed
     char *greetings;     // bytes sent and received while ranks connect
     struct listeners ports;
@@ -159,7 +160,7 @@ static void link_failed(struct link *link)
     (void)link; // nothing is done at the end of the process
 }
 
-// ---- the end ------------------------------------------------------------------------------------
+// ---- closing ------------------------------------------------------------------------------------
 
 // One step of a request of this link; true: it is done, or NULL.
 static bool step(struct ucx *ucx, void **request)
@@ -190,7 +191,7 @@ static bool link_flush(struct link *link)
     return left;
 }
 
-#define CLOSE_STEPS 10000 // others may be gone, so closing has a limit
+#define CLOSE_STEPS 10000 // other ranks may be gone, so closing has a limit
 
 // Forced: the other side may be gone and never answer. Pending messages are lost, so the caller has
 // flushed.
@@ -205,7 +206,7 @@ static void close_endpoint(struct ucx *ucx, ucp_ep_h endpoint)
 }
 
 // True if all messages of the worker have left. If ranks fail while they connect, replies may wait
-// for a rank that reads nothing any more.
+// for a rank that no longer reads.
 static bool is_settled(struct ucx *ucx)
 {
     ucp_request_param_t param = {0};
@@ -216,8 +217,8 @@ static bool is_settled(struct ucx *ucx)
     return false;
 }
 
-// Also for a partly made link: missing parts are NULL. A worker with pending messages stays, with
-// its context: UCX (1.13) aborts the program otherwise.
+// Also for a partly created link: missing parts are NULL. A worker with pending messages is not
+// freed, nor its context: UCX (1.13) aborts the program otherwise.
 static void link_close(struct link *link)
 {
     struct ucx *ucx = (struct ucx *)link;
@@ -237,7 +238,7 @@ static void link_close(struct link *link)
     free(ucx);
 }
 
-// ---- the beginning ------------------------------------------------------------------------------
+// ---- opening ------------------------------------------------------------------------------------
 
 // UCX would print errors; the user of the link reports them instead.
 static ucs_log_func_rc_t keep_quiet(const char *file, unsigned line, const char *function,
@@ -255,8 +256,8 @@ static ucs_log_func_rc_t keep_quiet(const char *file, unsigned line, const char 
     return UCS_LOG_FUNC_RC_STOP;
 }
 
-// Loading UCX installs crash handlers; that is for the program to decide.
-static void calm_ucx(void)
+// Loading UCX installs crash handlers; the program should decide that.
+static void disable_crash_handlers(void)
 {
     static const int crashes[] = {SIGILL, SIGSEGV, SIGBUS, SIGFPE};
     for (size_t i = 0; i < sizeof crashes / sizeof *crashes; i++)
@@ -275,7 +276,7 @@ static bool fail(char *error, size_t n, const char *what, ucs_status_t status)
 // reply; by default UCX splits it into pieces of 8 KiB, or asks first. RDMA devices keep UCX's
 // defaults, and so do settings of the user. UCX before 1.16 wants the names of a transport's
 // settings without the transport; unknown names have no effect.
-static void suit_tcp(ucp_config_t *config)
+static void configure_tcp(ucp_config_t *config)
 {
     static const char *const settings[][3] = {
         {"RNDV_THRESH", "260k", "UCX_RNDV_THRESH"},
@@ -319,8 +320,9 @@ static void restrict_devices(ucp_config_t *config, const char *interfaces)
     ucp_config_modify(config, "NET_DEVICES", list);
 }
 
-// Sockets that listen since the worker was made, and whose port is in the worker's address, are
-// UCX's. The port is compared because another thread may have opened a socket at that moment.
+// Sockets that listen since the worker was created, and whose port is in the worker's address,
+// belong to UCX. The port is compared because another thread may have opened a socket at that
+// moment.
 static void find_ports(struct ucx *ucx, const struct listeners *before)
 {
     size_t bytes;
@@ -348,7 +350,7 @@ static bool start(struct ucx *ucx, const struct link_meeting *meeting, char *err
     if (status != UCS_OK)
         return fail(error, n, "the UCX settings cannot be read", status);
     restrict_devices(config, meeting->interfaces);
-    suit_tcp(config);
+    configure_tcp(config);
     status = ucp_init(&params, config, &ucx->context);
     ucp_config_release(config);
     if (status != UCS_OK)
@@ -412,7 +414,7 @@ static bool fill_card(struct ucx *ucx, struct link_card *mine, char *error, size
     return fits;
 }
 
-// All ranks exchange the addresses of their workers, and each makes an endpoint to every other.
+// All ranks exchange the addresses of their workers, and each creates an endpoint to every other.
 static bool wire(struct ucx *ucx, struct link_meeting *meeting, char *error, size_t n)
 {
     struct link_card *mine = malloc(sizeof *mine);
@@ -433,13 +435,13 @@ static bool wire(struct ucx *ucx, struct link_meeting *meeting, char *error, siz
 
 // ---- connecting all ranks, then no more connections ---------------------------------------------
 
-// UCX connects an endpoint when it is first used, and does not authenticate: anyone who speaks its
-// protocol can end the process. So all ranks connect now. Each tells every other when all of its
-// endpoints are connected, and a rank that has heard from all others lets the kernel drop every
-// later connection to UCX's ports.
+// UCX connects an endpoint when it is first used, and does not authenticate: any process that knows
+// its protocol can end this process. So all ranks connect now. Each announces to every other when
+// all of its endpoints are connected. A rank that has heard from all others lets the kernel drop
+// every later connection to UCX's ports.
 
 #define CONNECT_S 60.0
-#define GREET_TAG LINK_CHANNELS // beside the channels of messages
+#define GREET_TAG LINK_CHANNELS // next to the channels of messages
 #define ROUNDS    2
 
 struct greetings {
@@ -548,7 +550,7 @@ static bool connect_all(struct ucx *ucx, char *error, size_t n)
     return absent < 0;
 }
 
-// A partly made link is closed like a complete one: link_close skips what is missing.
+// A partly created link is closed like a complete one: link_close skips what is missing.
 struct link *tsr_link_wire(struct link_meeting *meeting, char *error, size_t n)
 {
     struct ucx *ucx = calloc(1, sizeof *ucx);
@@ -579,7 +581,7 @@ struct link *tsr_link_wire(struct link_meeting *meeting, char *error, size_t n)
     link->failed = link_failed;
     link->flush = link_flush;
     link->close = link_close;
-    calm_ucx();
+    disable_crash_handlers();
     if (start(ucx, meeting, error, n) && wire(ucx, meeting, error, n) &&
         connect_all(ucx, error, n)) {
         tsr__listeners_block(&ucx->ports);
