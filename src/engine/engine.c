@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine.c - finds ONNX Runtime and opens it: at run time, from wherever it is, whatever release
-// from 1.17 on.
+// engine.c - finds and opens ONNX Runtime at run time: any release from 1.17 on.
 //
-// One struct engine per session, made when something first needs it and freed with the session.
-// Nothing of it is global, except what ONNX Runtime itself keeps per process: its environment
-// (counted) and the library, which is never unloaded.
+// There is one struct engine per session, created when it is first needed and freed with the
+// session. Only what ONNX Runtime itself keeps per process is global: its environment
+// (reference-counted) and the library, which is never unloaded.
 #include "engine/engine.h"
 #include "gpu/gpu.h"
 #include "transport/transport.h"
@@ -14,8 +13,8 @@
 #include <stdio.h>
 
 #define OLDEST_MINOR 17
-#define NEWEST_MINOR 60  // of the names that are tried
-#define ENV_TRIES    100 // a second in all
+#define NEWEST_MINOR 60  // newest minor version among the names that are tried
+#define ENV_TRIES    100 // together one second
 
 static const char *const loader_names[] = {"libonnxruntime.so", "libonnxruntime.so.1"};
 
@@ -24,11 +23,12 @@ static const char hint_absent[] =
     "library: tsr_engine_open in C, TESSERA_ORT=/path/to/libonnxruntime.so for the command and "
     "Python";
 
-// path NULL: the loader's usual names, then versioned ones, the newest first. NULL: none could be
-// opened, and dlerror speaks of the last.
+// path NULL: tries the usual names, then names with a version, the newest first. Returns NULL if
+// none could be opened; dlerror then refers to the last one.
 static void *open_library(const char *path)
 {
-    int flags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE; // it has threads and exit handlers: it stays
+    // it has threads and exit handlers, so it is never unloaded
+    int flags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
     if (path)
         return dlopen(path, flags);
     for (size_t i = 0; i < TSR_COUNT(loader_names); i++) {
@@ -36,7 +36,7 @@ static void *open_library(const char *path)
         if (handle)
             return handle;
     }
-    for (int minor = NEWEST_MINOR; minor >= OLDEST_MINOR; minor--) { // Debian's is named so
+    for (int minor = NEWEST_MINOR; minor >= OLDEST_MINOR; minor--) { // as Debian names it
         char name[32];
         snprintf(name, sizeof name, "libonnxruntime.so.1.%d", minor);
         void *handle = dlopen(name, flags);
@@ -46,7 +46,7 @@ static void *open_library(const char *path)
     return NULL;
 }
 
-// Where the loader found it, for messages; its name where the loader does not say.
+// The path of the loaded library, for messages; its name if the loader does not provide the path.
 static void library_path(void *handle, const char *path, char *out, size_t n)
 {
     struct link_map *map = NULL;
@@ -55,7 +55,7 @@ static void library_path(void *handle, const char *path, char *out, size_t n)
     snprintf(out, n, "%s", path ? path : loader_names[0]);
 }
 
-// NULL: the library is something else.
+// NULL: the library is not ONNX Runtime.
 static const OrtApiBase *base_of(void *handle)
 {
     void *symbol = dlsym(handle, "OrtGetApiBase");
@@ -92,16 +92,16 @@ static tsr_status open_api(tsr_session *session, const OrtApiBase *base, struct 
     return TSR_ENGINE;
 }
 
-// The environment of the process. While another thread gives the last one back (with providers of
-// GPUs that takes a moment), ONNX Runtime has none to share, and refuses to make one beside it
-// ("Only one instance of LoggingManager"): then it is asked again.
+// Opens the environment of the process. While another thread releases the last reference, which
+// takes a moment with GPU providers, ONNX Runtime refuses to create another one ("Only one instance
+// of LoggingManager"). So it is tried again.
 static OrtStatus *open_shared_env(struct engine *engine)
 {
     const struct timespec nap = {.tv_nsec = 10000000};
     OrtStatus *st = NULL;
     for (int tries = 0; tries < ENV_TRIES; tries++) {
         st = engine->api->CreateEnv(ORT_LOG_FATAL, "tessera",
-                                    &engine->env); // findings say it, not stderr
+                                    &engine->env); // diagnostics report errors, not stderr
         if (!st || tries + 1 == ENV_TRIES)
             break;
         engine->api->ReleaseStatus(st);
@@ -110,7 +110,7 @@ static OrtStatus *open_shared_env(struct engine *engine)
     return st;
 }
 
-// What was made before a failure stays in the engine and is released with it.
+// After a failure, what was created stays in the engine and is released with it.
 static tsr_status open_env(tsr_session *session, struct engine *engine)
 {
     OrtStatus *st = open_shared_env(engine);
@@ -129,8 +129,8 @@ static tsr_status open_env(tsr_session *session, struct engine *engine)
     return TSR_ENGINE;
 }
 
-// The allocator before the endpoint whose memory it gives; the endpoint before the GPU's driver;
-// the environment last, since it outlives its sessions.
+// Order: the allocator before the endpoint whose memory it uses, the endpoint before the GPU
+// driver, the environment after its sessions.
 static void engine_free(tsr_session *session, void *engine)
 {
     struct engine *e = engine;
@@ -145,7 +145,7 @@ static void engine_free(tsr_session *session, void *engine)
     tsr__free(session, e, sizeof *e);
 }
 
-// Also of a session that never runs anything: joining other ranks keeps its endpoint here.
+// Also for a session that runs no model: the endpoint to other ranks is stored here.
 struct engine *tsr__engine_state(tsr_session *session)
 {
     if (session->engine)
@@ -176,11 +176,11 @@ static tsr_status engine_open(tsr_session *session, struct engine *engine, const
     if (st == TSR_OK)
         st = open_env(session, engine);
     if (st != TSR_OK)
-        engine->api = NULL; // another library may be tried
+        engine->api = NULL; // so that another library can be tried
     return st;
 }
 
-// For operators inside a host's ONNX Runtime (wrapped.c): the ranks' sessions then belong to the
+// For operators inside of the host's ONNX Runtime (wrapped.c): the sessions of the ranks use the
 // host's environment.
 tsr_status tsr__engine_adopt(tsr_session *session, const OrtApiBase *base)
 {
@@ -198,7 +198,7 @@ tsr_status tsr__engine_adopt(tsr_session *session, const OrtApiBase *base)
     return st;
 }
 
-// The first call decides which library it is; path is not looked at afterwards.
+// The first call decides which library is used; later calls ignore `path`.
 tsr_status tsr_engine_open(tsr_session *session, const char *path, const char **found,
                            const char **version)
 {

@@ -13,7 +13,7 @@ struct endpoint;
 struct gpu;
 struct gpu_seat;
 
-// Minor number of a version text such as "1.31.1"; 0: not understood.
+// Minor number of a version text such as "1.31.1"; 0: invalid.
 int tsr__ort_minor(const char *version);
 
 // ---- quirks (quirks.def, quirks.c) --------------------------------------------------------------
@@ -28,56 +28,54 @@ bool tsr__quirk_applies(enum quirk quirk, int minor);
 
 // ---- loading ------------------------------------------------------------------------------------
 
-// Memory for ONNX Runtime that other processes reach. info NULL: not registered.
+// Memory for ONNX Runtime that other processes can access. info NULL: not registered.
 struct shared_memory {
     OrtAllocator base;      // first
-    OrtAllocator *ordinary; // ONNX Runtime's own
+    OrtAllocator *ordinary; // ONNX Runtime's own allocator
     struct endpoint *endpoint;
     OrtMemoryInfo *info;
-    atomic_bool running; // else: sessions are being made
+    atomic_bool running; // false while sessions are created
 };
 
-// What a session keeps for running: ONNX Runtime, opened once, and this process's place in an MPI
-// job.
+// What a session keeps for running: ONNX Runtime, opened once, and the endpoint to other processes.
 struct engine {
-    const OrtApi *api;       // NULL: not opened yet
-    struct endpoint *joined; // the other ranks, which are processes; NULL: not yet
-    OrtEnv *env;             // ONNX Runtime keeps one per process and counts
+    const OrtApi *api;       // NULL: not open yet
+    struct endpoint *joined; // endpoint to ranks that are processes; NULL: not joined yet
+    OrtEnv *env;             // one per process, reference-counted by ONNX Runtime
     OrtMemoryInfo *memory;
-    OrtAllocator *allocator;     // ONNX Runtime's own
-    struct shared_memory shared; // of ranks that are processes (reach.c)
+    OrtAllocator *allocator;     // ONNX Runtime's own allocator
+    struct shared_memory shared; // for ranks that are processes (reach.c)
     int minor;
-    bool primed;       // our operators' domain is known to the process
-    struct gpu *gpu;   // CUDA's driver; NULL: not opened, or not here
-    char gpu_why[200]; // it was looked for and is not here
+    bool primed;       // the domain of our operators is registered in the process
+    struct gpu *gpu;   // CUDA driver; NULL: not opened, or not available
+    char gpu_why[200]; // not empty: why the driver is not available
     char version[32];
     char path[4096];
     struct arena facts_arena;
-    struct str
-        *facts; // of each rank of the last run that was to keep them, as rank_facts.c writes them
+    struct str *facts; // properties of each rank of the last run, as written by rank_facts.c
     int n_facts;
-    // ONNX Runtime looks for a new operator domain and adds it in two steps: the first session
-    // alone.
+    // ONNX Runtime registers a new operator domain in two steps without a lock, so the first
+    // session is created alone.
     pthread_mutex_t first;
-    bool domain_known; // under `first`
+    bool domain_known; // protected by `first`
 };
 
 // Uses an ONNX Runtime that the host has loaded, instead of opening one.
 tsr_status tsr__engine_adopt(tsr_session *session, const OrtApiBase *base);
-// The engine of the session, opened with the defaults if it is not yet.
+// The engine of the session; opened with the defaults if necessary.
 tsr_status tsr__engine(tsr_session *session, struct engine **out);
-// The same, perhaps not opened: for what else it holds. NULL: out of memory.
+// The same without opening ONNX Runtime, for the other fields. NULL: out of memory.
 struct engine *tsr__engine_state(tsr_session *session);
 
 // ---- reach.c
-// Puts what sessions allocate while they run where the other ranks reach it; false: it stays where
-// it is.
+// Lets sessions allocate tensors of a run in memory that the other ranks can access; false: they
+// use ordinary memory.
 bool tsr__reach_share(struct engine *engine, struct endpoint *place);
 void tsr__reach_running(struct engine *engine, bool running);
 void tsr__reach_end(struct engine *engine); // after all sessions, before the endpoint
 
-// What an input wants: a tensor, a sequence or an optional of one; type 0: something else. dims -1
-// where open.
+// Type of an input: a tensor, a sequence or an optional of tensors; type 0: something else. dims
+// are -1 for unknown sizes.
 struct wanted {
     bool sequence, optional;
     int type;
@@ -91,36 +89,35 @@ struct wanted {
 tsr_dtype tsr__engine_dtype(int type);
 OrtStatus *tsr__engine_wanted(const struct engine *engine, const OrtSession *session, size_t i,
                               struct wanted *out);
-// A value over GPU memory that a rank there shares with the producer of the tensor; info: of that
-// memory.
+// A value over GPU memory that belongs to the producer of the tensor; info describes that memory.
 OrtStatus *tsr__engine_device_value(const struct engine *engine, const OrtMemoryInfo *info,
                                     const struct tensor *tensor, OrtValue **out);
-// A value over the tensor's memory (texts are copied). NULL and *out NULL: an optional without a
-// value, which ONNX Runtime cannot be given.
+// A value over the tensor's memory (strings are copied). NULL and *out NULL: an optional without a
+// value, which ONNX Runtime does not accept.
 OrtStatus *tsr__engine_value(const struct engine *engine, struct arena *arena,
                              const struct tensor *tensor, OrtValue **out);
-// The same with separate memory, which a run may write; numbers only.
+// The same with separate memory, which a run may overwrite; numbers only.
 OrtStatus *tsr__engine_own_value(const struct engine *engine, const struct tensor *tensor,
                                  OrtValue **out);
-// Copies a value into the set under that name. *failed: ONNX Runtime's word, to be released;
-// TSR_ENGINE without one: a kind that no set holds.
+// Copies a value into the set under that name. *failed: an error of ONNX Runtime, to be released by
+// the caller. TSR_ENGINE without *failed: a kind of value that sets do not support.
 tsr_status tsr__engine_take(const struct engine *engine, OrtValue *v, const char *name,
                             tsr_tensors *to, OrtStatus **failed);
 // The same, but numbers are borrowed: v must live as long as the set.
 tsr_status tsr__engine_view(const struct engine *engine, OrtValue *v, const char *name,
                             tsr_tensors *to, OrtStatus **failed);
-// Writes a tensor to its place, on the GPU of that seat, without a way over the host where it lies
-// there.
+// Writes a value into a tensor on the GPU of that seat; a value on that GPU is copied without the
+// host.
 tsr_status tsr__engine_fill(const struct engine *engine, struct gpu_seat *seat, OrtValue *v,
                             const struct tensor *place, OrtStatus **failed);
-// As tsr__engine_take, of a tensor that lies on the GPU of that seat.
+// As tsr__engine_take, for a tensor on the GPU of that seat.
 tsr_status tsr__engine_fetch(const struct engine *engine, struct gpu_seat *seat, OrtValue *v,
                              const char *name, tsr_tensors *to, OrtStatus **failed);
 
-// Bytes of a value that lies on the rank's GPU, to the host.
+// True if the value is in GPU memory.
 bool tsr__gpu_holds(const struct engine *engine, const OrtValue *v);
-// Copies to a place on the seat's GPU, from there or (there false) from the host.
-int tsr__gpu_lay(struct gpu_seat *seat, void *to, const void *from, size_t bytes, bool there);
+// Copies to memory on the seat's GPU, from there or (there false) from the host.
+int tsr__gpu_copy_to(struct gpu_seat *seat, void *to, const void *from, size_t bytes, bool there);
 int tsr__gpu_fetch(struct gpu_seat *seat, void *to, const void *from, size_t bytes);
 
 #endif

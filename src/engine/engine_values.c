@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine_values.c - tensors of a set to values of ONNX Runtime and back: numbers as views, texts
-// element by element, sequences as lists of both. ONNX Runtime can be given no optional without a
-// value and no empty sequence.
+// engine_values.c - converts tensors of a set to values of ONNX Runtime and back: numbers as views,
+// strings element by element, sequences as lists of both. ONNX Runtime accepts neither an optional
+// without a value nor an empty sequence.
 #include "engine/engine.h"
 #include "gpu/gpu.h"
 
@@ -29,7 +29,7 @@ int tsr__gpu_fetch(struct gpu_seat *seat, void *to, const void *from, size_t byt
     return code == 0 ? tsr__seat_wait(seat, stream) : code;
 }
 
-int tsr__gpu_lay(struct gpu_seat *seat, void *to, const void *from, size_t bytes, bool there)
+int tsr__gpu_copy_to(struct gpu_seat *seat, void *to, const void *from, size_t bytes, bool there)
 {
     void *stream = tsr__seat_stream(seat);
     int code = tsr__seat_enter(seat);
@@ -44,12 +44,12 @@ int tsr__gpu_lay(struct gpu_seat *seat, void *to, const void *from, size_t bytes
     return tsr__seat_wait(seat, stream);
 }
 
-// ONNX Runtime numbers the element types as ONNX does, up to 23; then it left one out. (Seen with
-// 1.31: uint2 is 24.)
+// ONNX Runtime numbers the element types as ONNX does up to 23, but left one out after it. (Seen
+// with 1.31: uint2 is 24.)
 static const int newer_types[] = {TSR_UINT2, TSR_INT2, TSR_FLOAT8E8M0};
 #define FIRST_NEWER 24
 
-// 24 -> TSR_UINT2, 1 -> 1: types below 24 have one number in both.
+// 24 -> TSR_UINT2, 1 -> 1: types below 24 have the same number in both.
 tsr_dtype tsr__engine_dtype(int type)
 {
     bool newer = type >= FIRST_NEWER && type < FIRST_NEWER + (int)TSR_COUNT(newer_types);
@@ -64,7 +64,7 @@ static int to_engine(int type)
     return type;
 }
 
-// ---- what is wanted ----------------------------------------------------------------------------
+// ---- types of inputs ----------------------------------------------------------------------------
 
 static OrtStatus *read_tensor_info(const OrtApi *api, const OrtTypeInfo *info, struct wanted *out)
 {
@@ -81,7 +81,7 @@ static OrtStatus *read_tensor_info(const OrtApi *api, const OrtTypeInfo *info, s
     return NULL;
 }
 
-// Unwraps optional, then sequence, then reads the tensor. Each step gives another type.
+// Unwraps the optional, then the sequence, then reads the tensor type.
 static OrtStatus *read_info(const OrtApi *api, OrtTypeInfo *info, struct wanted *out)
 {
     int kind = 0;
@@ -156,8 +156,8 @@ static OrtStatus *make_sequence(const struct engine *engine, struct arena *arena
         if (failed)
             goto release_values;
     }
-    // The sequence keeps what it needs; our references go in every case. A failure in the middle
-    // releases those that were made.
+    // The sequence keeps its own references, so ours are released in every case, also after a
+    // failure.
     failed = engine->api->CreateValue((const OrtValue *const *)values, made, ORT_SEQUENCE, out);
 release_values:
     for (size_t i = 0; i < made; i++)
@@ -208,37 +208,37 @@ OrtStatus *tsr__engine_own_value(const struct engine *engine, const struct tenso
 
 // ---- from ONNX Runtime -------------------------------------------------------------------------
 
-// Type, shape and element count of a value; type 0 (undefined) where it has more dimensions than a
-// set can hold.
+// Type, shape and number of elements of a value; type 0 (undefined) if it has more dimensions than
+// a set supports.
 struct seen {
     int type;
     size_t rank, elements;
     int64_t dims[RUN_MAX_RANK];
 };
 
-static OrtStatus *see_info(const OrtApi *api, const OrtTensorTypeAndShapeInfo *info,
-                           struct seen *out)
+static OrtStatus *describe_type(const OrtApi *api, const OrtTensorTypeAndShapeInfo *info,
+                                struct seen *out)
 {
     TRY(api->GetDimensionsCount(info, &out->rank));
-    if (out->rank <= RUN_MAX_RANK) { // else the type stays undefined, which no set holds
+    if (out->rank <= RUN_MAX_RANK) { // else the type stays undefined, which sets do not support
         TRY(api->GetDimensions(info, out->dims, out->rank));
         TRY(api->GetTensorElementType(info, &out->type));
     }
     return api->GetTensorShapeElementCount(info, &out->elements);
 }
 
-static OrtStatus *see_tensor(const OrtApi *api, const OrtValue *value, struct seen *out)
+static OrtStatus *describe_tensor(const OrtApi *api, const OrtValue *value, struct seen *out)
 {
     OrtTensorTypeAndShapeInfo *info = NULL;
     TRY(api->GetTensorTypeAndShape(value, &info));
-    OrtStatus *failed = see_info(api, info, out);
+    OrtStatus *failed = describe_type(api, info, out);
     api->ReleaseTensorTypeAndShapeInfo(info);
     out->type = (int)tsr__engine_dtype(out->type);
     return failed;
 }
 
-// The texts of a tensor, in the arena: ONNX Runtime gives all characters and where each text
-// starts, so that each ends where the next one begins. "ab", "", "c": characters abc, starts 0 2 2.
+// Reads the strings of a tensor into the arena. ONNX Runtime returns all characters and the start
+// of each string: "ab", "", "c" is abc with starts 0 2 2.
 static tsr_status read_texts(const struct engine *engine, struct arena *arena,
                              const OrtValue *value, size_t n, struct str **out, OrtStatus **failed)
 {
@@ -275,7 +275,7 @@ static tsr_status take_texts(const struct engine *engine, const OrtValue *value,
     return st;
 }
 
-// Puts a tensor of numbers into a set: a copy of its bytes, or the bytes where they lie.
+// Adds a tensor of numbers to a set: a copy of its bytes, or a view of them.
 typedef tsr_status (*put_fn)(tsr_tensors *tensors, const char *name, tsr_dtype type, int rank,
                              const int64_t *dims, const void *bytes);
 
@@ -284,7 +284,7 @@ static tsr_status take_tensor(const struct engine *engine, OrtValue *v, const ch
 {
     struct seen x = {0};
     void *data = NULL;
-    *failed = see_tensor(engine->api, v, &x);
+    *failed = describe_tensor(engine->api, v, &x);
     if (*failed)
         return TSR_ENGINE;
     if (x.type == TSR_STRING)
@@ -297,8 +297,8 @@ static tsr_status take_tensor(const struct engine *engine, OrtValue *v, const ch
     return put(to, name, (tsr_dtype)x.type, (int)x.rank, x.dims, data);
 }
 
-// Element i of a sequence, under the name of its number; its value is released here, its bytes were
-// copied.
+// Takes element i of a sequence, named by its number. The value is released here, since its bytes
+// were copied.
 static tsr_status take_element(const struct engine *engine, OrtValue *sequence, size_t i,
                                tsr_tensors *list, OrtStatus **failed)
 {
@@ -349,7 +349,7 @@ static tsr_status take(const struct engine *engine, OrtValue *v, const char *nam
         *failed = engine->api->HasValue(v, &has);
     if (*failed)
         return TSR_ENGINE;
-    // v NULL (an output that the run did not make) is taken for an optional without a value.
+    // v NULL (an output that the run did not produce) is treated as an optional without a value.
     if (!has)
         return tsr__tensors_add_other(to, str_of(name), TSR_UNDEFINED, NULL);
     *failed = engine->api->GetValueType(v, &kind);
@@ -374,13 +374,14 @@ tsr_status tsr__engine_view(const struct engine *engine, OrtValue *v, const char
     return take(engine, v, name, to, tsr_tensors_borrow, failed);
 }
 
-// Type and sizes of the place must be the value's; TSR_INVALID else, and nothing is written.
+// The destination must have the type and shape of the value; otherwise returns TSR_INVALID and
+// writes nothing.
 tsr_status tsr__engine_fill(const struct engine *engine, struct gpu_seat *seat, OrtValue *v,
                             const struct tensor *place, OrtStatus **failed)
 {
     struct seen x = {0};
     void *data = NULL;
-    *failed = see_tensor(engine->api, v, &x);
+    *failed = describe_tensor(engine->api, v, &x);
     if (!*failed)
         *failed = engine->api->GetTensorMutableData(v, &data);
     if (*failed)
@@ -389,8 +390,8 @@ tsr_status tsr__engine_fill(const struct engine *engine, struct gpu_seat *seat, 
         return TSR_INVALID;
     if (x.rank && memcmp(x.dims, place->dims, x.rank * sizeof *x.dims) != 0)
         return TSR_INVALID;
-    int code = tsr__gpu_lay(seat, place->device_data, data, place->device_bytes,
-                            tsr__gpu_holds(engine, v));
+    int code = tsr__gpu_copy_to(seat, place->device_data, data, place->device_bytes,
+                                tsr__gpu_holds(engine, v));
     if (code == 0)
         return TSR_OK;
     *failed = engine->api->CreateStatus(ORT_FAIL, "the tensor could not be copied to the GPU");
@@ -403,7 +404,7 @@ tsr_status tsr__engine_fetch(const struct engine *engine, struct gpu_seat *seat,
     struct seen x = {0};
     struct tensor *tensor = NULL;
     void *data = NULL;
-    *failed = see_tensor(engine->api, v, &x);
+    *failed = describe_tensor(engine->api, v, &x);
     if (!*failed)
         *failed = engine->api->GetTensorMutableData(v, &data);
     if (*failed)

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// reach.c - where ONNX Runtime puts the tensors of a rank whose neighbours are processes: into
-// memory that they can reach, so that what is added up or sent is read where it lies.
+// reach.c - an allocator for ONNX Runtime: tensors of a rank whose neighbours are processes are in
+// shared memory, so that neighbours can read them without a copy.
 //
-// ONNX Runtime takes one allocator for the whole process. Ours is asked by the sessions of ranks
-// alone, and only while they run: weights, packed or not, stay in ordinary memory, which has larger
-// pages. When there is no more shared memory, ordinary memory is given; such tensors go through the
-// transport's own buffers.
+// ONNX Runtime uses one allocator per process. Only sessions of ranks use ours, and only while they
+// run: weights stay in ordinary memory, which has larger pages. When no shared memory is left,
+// ordinary memory is used; such tensors go through buffers of the transport.
 #include "engine/engine.h"
 #include "transport/transport.h"
 
-// ONNX Runtime does not look whether there was memory: it wants an exception, which its own
-// allocator throws, through this function. Nothing here has to be undone then. Called by any thread
-// of the engine. memory->running is set by the rank's thread before and after sessions are made; a
-// value that is a moment old does no harm, because take_back asks where memory came from.
-static void *give(OrtAllocator *a, size_t bytes)
+// ONNX Runtime does not check for NULL: it expects an exception, which its own allocator throws
+// through this function. Nothing here has to be undone then. Called by any thread of the engine.
+// The rank's thread sets memory->running before and after sessions are created; an outdated value
+// does no harm, because `release` checks where the memory came from.
+static void *allocate(OrtAllocator *a, size_t bytes)
 {
     struct shared_memory *memory = (struct shared_memory *)a;
     void *p = NULL;
@@ -22,8 +21,8 @@ static void *give(OrtAllocator *a, size_t bytes)
     return p ? p : memory->ordinary->Alloc(memory->ordinary, bytes);
 }
 
-// The transport knows its own addresses and says false for all others.
-static void take_back(OrtAllocator *a, void *p)
+// The transport recognizes its own addresses and returns false for all others.
+static void release(OrtAllocator *a, void *p)
 {
     struct shared_memory *memory = (struct shared_memory *)a;
     if (p && !memory->endpoint->transport->release(memory->endpoint, p))
@@ -35,8 +34,7 @@ static const OrtMemoryInfo *info_of(const OrtAllocator *a)
     return ((const struct shared_memory *)a)->info;
 }
 
-// Registered once per engine; a later session asks again, and gets the answer of the first if its
-// endpoint is the same.
+// Registered once per engine; a later session with the same endpoint gets the same result.
 bool tsr__reach_share(struct engine *engine, struct endpoint *place)
 {
     struct shared_memory *memory = &engine->shared;
@@ -45,7 +43,7 @@ bool tsr__reach_share(struct engine *engine, struct endpoint *place)
     if (memory->info)
         return memory->endpoint == place;
     memory->base =
-        (OrtAllocator){.version = ORT_API, .Alloc = give, .Free = take_back, .Info = info_of};
+        (OrtAllocator){.version = ORT_API, .Alloc = allocate, .Free = release, .Info = info_of};
     memory->ordinary = engine->allocator;
     memory->endpoint = place;
     OrtStatus *st =
@@ -61,13 +59,13 @@ bool tsr__reach_share(struct engine *engine, struct endpoint *place)
     return false;
 }
 
-// Only what runs allocate is worth the shared memory, of which there is less.
+// Only tensors of runs use the shared memory, of which there is less.
 void tsr__reach_running(struct engine *engine, bool running)
 {
     atomic_store(&engine->shared.running, running);
 }
 
-// The engine must not ask an allocator whose endpoint is gone: hence before tsr__comm_close.
+// Called before tsr__comm_close, because the allocator uses the endpoint.
 void tsr__reach_end(struct engine *engine)
 {
     struct shared_memory *memory = &engine->shared;

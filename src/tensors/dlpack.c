@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// dlpack.c - tensors of other libraries, without a copy: DLPack's managed tensors in, and out.
+// dlpack.c - exchanges tensors with other libraries without a copy, as DLPack's managed tensors.
 //
-// The layout below is DLPack's ABI (version 0.8, before versions travel along), which does not
-// change any more. A tensor that comes in stays where it is, on the host or on a GPU, and its
-// deleter is called when the set lets it go.
+// The structs below are the ABI of DLPack 0.8 (without a version field), which does not change any
+// more. An imported tensor stays where it is, on the host or on a GPU. Its deleter is called when
+// the set frees it.
 #include "tensors/tensors.h"
 
 #include <stdlib.h>
@@ -20,7 +20,7 @@ struct dl_tensor {
     int32_t device_type, device_id;
     int32_t ndim;
     struct dl_type type;
-    int64_t *shape, *strides; // in elements; strides NULL: row after row
+    int64_t *shape, *strides; // in elements; strides NULL: row-major
     uint64_t byte_offset;
 };
 struct dl_managed {
@@ -59,7 +59,7 @@ static tsr_dtype type_of(const struct dl_type *type)
     return TSR_UNDEFINED;
 }
 
-// Row after row: what lies along an axis of one element does not matter. 2 x 3 has strides 3, 1.
+// True for row-major order. Strides of axes with one element do not matter. 2 x 3 has strides 3, 1.
 static bool contiguous(const struct dl_tensor *tensor)
 {
     int64_t expected = 1;
@@ -76,7 +76,7 @@ static bool contiguous(const struct dl_tensor *tensor)
     return true;
 }
 
-// ---- in ----------------------------------------------------------------------------------------
+// ---- import -------------------------------------------------------------------------------------
 
 static tsr_status refuse(tsr_tensors *tensors, const char *name, const char *what)
 {
@@ -87,15 +87,15 @@ static tsr_status refuse(tsr_tensors *tensors, const char *name, const char *wha
     return TSR_UNSUPPORTED;
 }
 
-static void let_go(void *owner)
+static void release_managed(void *owner)
 {
     struct dl_managed *managed = owner;
     if (managed->deleter)
         managed->deleter(managed);
 }
 
-// Nothing is copied, and the owner keeps the tensor where it is refused: its deleter is called
-// once, when the set lets it go.
+// Nothing is copied. If the tensor is refused, the caller still owns it. Otherwise its deleter is
+// called once, when the set frees it.
 tsr_status tsr_tensors_from_dlpack(tsr_tensors *tensors, const char *name, void *managed)
 {
     if (!managed)
@@ -112,23 +112,24 @@ tsr_status tsr_tensors_from_dlpack(tsr_tensors *tensors, const char *name, void 
         return refuse(tensors, name, "its element type is not supported");
     if (tensor->ndim < 0 || tensor->ndim > RUN_MAX_RANK || !contiguous(tensor))
         return refuse(tensors, name, "it is not contiguous");
-    struct foreign foreign = {
-        .data = (char *)tensor->data + tensor->byte_offset, .release = let_go, .owner = given};
+    struct foreign foreign = {.data = (char *)tensor->data + tensor->byte_offset,
+                              .release = release_managed,
+                              .owner = given};
     if (on_gpu)
         foreign.device = 1 + tensor->device_id;
     return tsr__tensors_add_foreign(tensors, str_of(name), type, tensor->ndim, tensor->shape,
                                     &foreign);
 }
 
-// ---- out ---------------------------------------------------------------------------------------
+// ---- export -------------------------------------------------------------------------------------
 
 static void free_managed(struct dl_managed *managed)
 {
     free(managed->context);
 }
 
-// One separate block of memory holds all of it, so that it may outlive the session and be released
-// by any thread.
+// The result is one separate block of memory, so that it may outlive the session and be freed by
+// any thread.
 tsr_status tsr_tensors_to_dlpack(const tsr_tensors *tensors, size_t i, void **out)
 {
     if (!out)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// interface.c - what a partition takes in as a whole, as its manifest has it, in the form of a
+// interface.c - returns the inputs of the unsharded model of a partition, from the manifest, as a
 // model without nodes.
 //
-// A rank's file has only the inputs that the rank needs, and pieces of those that stay cut; sets of
-// inputs are for all.
+// A rank file has only the inputs that the rank needs, and shards of those that stay sharded; input
+// sets are for the full inputs.
 #include "tensors/tensors.h"
 
 #include "bundle/bundle.h"
@@ -23,7 +23,7 @@ static tsr_dtype dtype_of(const char *name)
     return (tsr_dtype)0;
 }
 
-// A dimension that the manifest leaves open, with or without a name, is taken over as it is.
+// Dimensions of unknown size, with or without a name, are copied as they are.
 static tsr_status add_inputs(tsr_model *model, const struct manifest *manifest)
 {
     for (size_t i = 0; i < manifest->n_inputs; i++) {
@@ -38,7 +38,7 @@ static tsr_status add_inputs(tsr_model *model, const struct manifest *manifest)
     return TSR_OK;
 }
 
-// Texts, lists and what else has no type by name are left to the rank's file.
+// Sequences and other types without a name are left to the rank file.
 static bool are_tensors(const struct manifest *manifest)
 {
     for (size_t i = 0; i < manifest->n_inputs; i++)
@@ -47,8 +47,8 @@ static bool are_tensors(const struct manifest *manifest)
     return true;
 }
 
-// The folder of a rank's file with a manifest beside it. False also for a copied rank file, which
-// is then an ordinary model.
+// Finds the folder of a rank file with a manifest in it. False also for a copied rank file, which
+// is treated as an ordinary model.
 static bool folder_of(const tsr_model *rank, char *out, size_t cap)
 {
     const char *path = tsr_model_path(rank), *slash = strrchr(path, '/');
@@ -64,10 +64,10 @@ static bool folder_of(const tsr_model *rank, char *out, size_t cap)
     return access(manifest, R_OK) == 0;
 }
 
-// A rank's file alone knows its own pieces only; the manifest next to it knows the inputs of the
-// whole model, and they become a model without nodes. *out stays NULL where there is no manifest,
-// or where an input is no tensor.
-tsr_status tsr__whole_inputs(const tsr_model *rank, tsr_model **out)
+// A rank file has only the rank's own shards; the manifest next to it has the inputs of the
+// unsharded model, which become a model without nodes. *out stays NULL without a manifest, or if an
+// input is not a tensor.
+tsr_status tsr__unsharded_inputs(const tsr_model *rank, tsr_model **out)
 {
     char folder[PATH_MAX];
     struct bundle bundle;
@@ -77,8 +77,8 @@ tsr_status tsr__whole_inputs(const tsr_model *rank, tsr_model **out)
     if (!folder_of(rank, folder, sizeof folder))
         return TSR_OK;
     tsr__arena_init(&arena, session);
-    // A manifest that is damaged is an error, not a reason to fall back: inputs of one rank would
-    // be taken for those of all.
+    // A corrupt manifest is an error: falling back to the rank file would use the inputs of one
+    // rank as those of all.
     tsr_status st = tsr__bundle_open(session, &arena, folder, &bundle);
     bool opened = st == TSR_OK;
     if (opened && are_tensors(&bundle.manifest)) {

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// npy.c - one tensor in numpy's .npy form: a small Python dictionary, then the elements.
+// npy.c - one tensor in numpy's .npy format: a small Python dictionary, then the elements.
 //
-// Plain types and texts: object arrays hold pickles, which are programs. Elements of the other byte
-// order and arrays in column order are turned. The dictionary is read by its three keys, not
-// evaluated. numpy's texts are of one width, padded with zeros: UTF-32, or bytes.
+// Numbers, booleans and strings are supported. Object arrays contain pickles, which can run code,
+// and are refused. Elements of the other byte order and arrays in column-major order are converted.
+// The dictionary is searched for its three keys, not evaluated. numpy's strings have a fixed width,
+// padded with zeros: UTF-32, or bytes.
 //
-// A float32 array of [2, 3]: "\x93NUMPY", version 1 0, the head's length, then
+// A float32 array of [2, 3]: "\x93NUMPY", version 1 0, the length of the header, then
+//
 //     {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }
-// filled up with spaces to a multiple of 64, a line end, and 24 bytes.
+//
+// padded with spaces to a multiple of 64, a line end, and 24 bytes.
 #include "tensors/tensors.h"
 
 #include <stdio.h>
@@ -15,7 +18,7 @@
 #define MAX_HEAD 65536
 #define MAX_TEXT (1 << 28) // characters of one element
 
-// Letter and size of numpy's name for a type. The first row of a type is how it is written.
+// Letter and size of numpy's name for a type. A type is written as in its first row.
 static const struct npy_type {
     char letter;
     int bytes;
@@ -30,14 +33,14 @@ static const struct npy_type {
 
 struct npy {
     tsr_dtype type;
-    bool swap, columns; // other byte order; first index runs fastest
+    bool swap, columns; // other byte order; column-major order
     bool unicode, object;
     size_t unit; // bytes of an element
     int rank;
     int64_t dims[RUN_MAX_RANK];
 };
 
-// ---- head --------------------------------------------------------------------------------------
+// ---- header -------------------------------------------------------------------------------------
 
 static const char *skip(const char *p, const char *end)
 {
@@ -46,7 +49,7 @@ static const char *skip(const char *p, const char *end)
     return p;
 }
 
-// Start of the value behind 'key':, or NULL.
+// Start of the value after 'key':, or NULL.
 static const char *value_of(struct str head, const char *key)
 {
     size_t n = strlen(key);
@@ -67,7 +70,7 @@ static bool read_descr(struct str head, struct npy *out)
     if (!p || end - p < 4 || (*p != '\'' && *p != '"'))
         return false;
     char order = p[1], letter = p[2];
-    int64_t bytes = 0; // ten times what it is cut off at stays far from overflow
+    int64_t bytes = 0; // limited, so that ten times the value cannot overflow
     const char *q = p + 3;
     out->object = letter == 'O';
     while (q < end && *q >= '0' && *q <= '9' && bytes < MAX_TEXT)
@@ -112,7 +115,7 @@ static bool read_shape(struct str head, struct npy *out)
         if (out->rank == RUN_MAX_RANK ||
             !tsr__str_int((struct str){digits, (size_t)(p - digits)}, &out->dims[out->rank++]))
             return false;
-        if (p < end && *p == 'L') // Python 2 wrote long integers so
+        if (p < end && *p == 'L') // long integers of Python 2
             p++;
         p = skip(p, end);
         if (p < end && *p == ',')
@@ -135,8 +138,8 @@ static tsr_status bad_file(tsr_tensors *tensors, const char *file, struct str na
     return TSR_MALFORMED;
 }
 
-// Splits into head and elements.
-// Version 1 has a length of 2 bytes, later ones of 4; both are little-endian.
+// Splits the file into header and elements. Version 1 has a header length of 2 bytes, later ones of
+// 4; both are little-endian.
 static bool split(struct str bytes, struct str *head, struct str *data)
 {
     const unsigned char *p = (const unsigned char *)bytes.p;
@@ -166,9 +169,9 @@ static void swap_bytes(char *p, size_t n, size_t unit)
         }
 }
 
-// From column order to row order: walks the result, keeping the place in the source.
-// [2, 3] in column order has steps 1 and 2: the result reads source elements 0 2 4, 1 3 5.
-static void turn(const char *from, char *to, const struct npy *npy, size_t unit, int64_t n)
+// Converts column-major to row-major order. [2, 3] in column-major order has steps 1 and 2: the
+// result reads source elements 0 2 4, 1 3 5.
+static void to_row_major(const char *from, char *to, const struct npy *npy, size_t unit, int64_t n)
 {
     int64_t index[RUN_MAX_RANK] = {0}, step[RUN_MAX_RANK], at = 0, s = 1;
     for (int axis = 0; axis < npy->rank; axis++) {
@@ -187,8 +190,8 @@ static void turn(const char *from, char *to, const struct npy *npy, size_t unit,
     }
 }
 
-// One character as UTF-8; its length, 0: no character.
-// marks[n] begins a character of n bytes; 0xE9 becomes C3 A9.
+// Writes one character as UTF-8 and returns its length; 0: not a character. marks[n] begins a
+// character of n bytes; 0xE9 becomes C3 A9.
 static size_t put_utf8(uint32_t c, char *out)
 {
     static const unsigned char marks[] = {0, 0, 0xC0, 0xE0, 0xF0};
@@ -201,7 +204,7 @@ static size_t put_utf8(uint32_t c, char *out)
     return n;
 }
 
-// One element of numpy's texts; false: not a text.
+// Reads one element of a numpy string array; false: invalid characters.
 static bool read_text(const struct npy *npy, const char *p, char *to, struct str *out)
 {
     size_t width = npy->unit, n = 0;
@@ -224,7 +227,7 @@ static bool read_text(const struct npy *npy, const char *p, char *to, struct str
     return true;
 }
 
-// data holds as many elements as the shape says.
+// The caller has checked that data has all elements of the shape.
 static tsr_status read_texts(tsr_tensors *tensors, struct str name, const char *file,
                              const struct npy *npy, const char *data, int64_t n)
 {
@@ -239,7 +242,7 @@ static tsr_status read_texts(tsr_tensors *tensors, struct str name, const char *
     if (arena.failed)
         goto free_arena;
     if (turns) {
-        turn(data, turned, npy, npy->unit, n);
+        to_row_major(data, turned, npy, npy->unit, n);
         data = turned;
     }
     for (int64_t i = 0; i < n; i++) {
@@ -273,7 +276,7 @@ tsr_status tsr__npy_read(tsr_tensors *tensors, struct str name, const char *file
         return bad_file(tensors, file, name, "the header of the .npy file is corrupt");
     size_t unit = h.unit, bytes_needed = unit;
     int64_t n = 1;
-    for (int axis = 0; axis < h.rank; axis++) // before anything is allocated on the file's word
+    for (int axis = 0; axis < h.rank; axis++) // before any memory is allocated for it
         if (!mul_ok(n, h.dims[axis], &n) ||
             __builtin_mul_overflow(bytes_needed, (size_t)h.dims[axis], &bytes_needed))
             return bad_file(tensors, file, name, "the shape is too large");
@@ -289,7 +292,7 @@ tsr_status tsr__npy_read(tsr_tensors *tensors, struct str name, const char *file
     if (st != TSR_OK)
         return st;
     if (h.columns && h.rank > 1)
-        turn(data.p, x->data, &h, unit, (int64_t)(x->bytes / unit));
+        to_row_major(data.p, x->data, &h, unit, (int64_t)(x->bytes / unit));
     else if (x->bytes)
         memcpy(x->data, data.p, x->bytes);
     if (h.swap)
@@ -318,10 +321,11 @@ bool tsr__npy_has(tsr_dtype type)
            type == TSR_UINT32 || type == TSR_UINT64;
 }
 
-// The head with that letter and number; its length.
+// Writes the header with that letter and number; returns its length.
 static size_t put_head(const struct tensor *tensor, char letter, int number, char *out, size_t cap)
 {
-    bool packed = tsr_dtype_bits(tensor->type) % 8 != 0; // elements share bytes: a row of bytes
+    // elements share bytes: written as an array of bytes
+    bool packed = tsr_dtype_bits(tensor->type) % 8 != 0;
     int64_t flat = (int64_t)tensor->bytes;
     const int64_t *dims = packed ? &flat : tensor->dims;
     int n, rank = packed ? 1 : tensor->rank;
@@ -340,7 +344,8 @@ static size_t put_head(const struct tensor *tensor, char letter, int number, cha
     return total;
 }
 
-// Characters of a text; -1: not UTF-8, or it ends in a zero, which numpy would take for padding.
+// Number of characters of a string; -1: not UTF-8, or it ends in a zero, which numpy would treat as
+// padding.
 static int64_t characters(struct str text)
 {
     int64_t n = 0;
@@ -368,8 +373,8 @@ static void put_text(struct str text, bool unicode, char *to)
     }
 }
 
-// numpy has texts of one width: the longest decides. {"a", "bcd"} becomes U3: 3 * 4 bytes each,
-// "a" filled up with zeros. Bytes that are no UTF-8 make all of it S, with one byte for each.
+// numpy strings have a fixed width, that of the longest one. {"a", "bcd"} becomes U3: 3 * 4 bytes
+// each, "a" padded with zeros. If one string is not UTF-8, all are written as S, one byte per byte.
 static tsr_status texts_image(struct arena *arena, const struct tensor *x, struct npy_image *out)
 {
     int64_t n = tsr__tensor_elements(x), width = 1, bytes = 1, total;

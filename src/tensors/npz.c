@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // npz.c - numpy's .npz: a zip archive with one .npy per tensor.
 //
-// Read: stored and deflated members, also with the 64-bit extension; checksums are checked.
-// Written: stored, no dates, names in the order of the set, so that equal tensors give equal files.
+// Reading supports stored and deflated entries and the 64-bit extension; checksums are verified.
+// Written archives have stored entries without dates, in the order of the set, so that equal
+// tensors give equal files.
 //
-// The layout, in the order of the file: for each tensor a local header, its name and its .npy; then
-// the directory, an entry for each with its place; then the end record, which says where the
-// directory begins. Reading starts at the end.
+// Layout, in the order of the file: for each tensor a local header, its name and its .npy; then the
+// directory, with an entry and offset for each; then the end record, which has the offset of the
+// directory. Reading starts at the end.
 #include "tensors/tensors.h"
 
 #include <stdio.h>
@@ -19,7 +20,7 @@
 #define CENTRAL_BYTES 46
 #define LOCAL_BYTES   30
 #define MAX_MEMBERS   100000
-#define MAX_RATIO     1040 // deflate cannot do better
+#define MAX_RATIO     1040 // the best ratio of deflate
 #define LIMIT32       0xFFFFFFFFu
 #define DATE          0x21 // 1 January 1980
 
@@ -43,17 +44,17 @@ static tsr_status damaged(tsr_session *session, const char *file, struct str nam
 
 // ---- reading -----------------------------------------------------------------------------------
 
-// packed and size: bytes in the archive and when unpacked; at: of the local header; flags bit 0:
-// encrypted.
+// packed and size: bytes in the archive and uncompressed; at: offset of the local header; flags bit
+// 0: encrypted.
 struct member {
     struct str name;
     int method, flags;
     uint32_t crc;
     uint64_t packed, size, at;
-    struct str bytes; // in the archive, packed
+    struct str bytes; // in the archive, compressed
 };
 
-// Place of the central directory and its number of entries.
+// Finds the central directory and its number of entries.
 static bool find_directory(struct str z, uint64_t *at, uint64_t *n)
 {
     if (z.n < END_BYTES)
@@ -79,7 +80,7 @@ static bool find_directory(struct str z, uint64_t *at, uint64_t *n)
     return true;
 }
 
-// The 64-bit extension: holds what does not fit, in this order.
+// The 64-bit extension contains the values that do not fit elsewhere, in this order.
 static bool read_wide(struct str field, struct member *member)
 {
     uint64_t *wide[3] = {&member->size, &member->packed, &member->at};
@@ -95,7 +96,7 @@ static bool read_wide(struct str field, struct member *member)
     return true;
 }
 
-// Fields of a number, a length and that many bytes; number 1 is the 64-bit extension.
+// Each extra field has a number, a length and that many bytes; number 1 is the 64-bit extension.
 static bool read_extra(struct str extra, struct member *member)
 {
     while (extra.n >= 4) {
@@ -110,7 +111,7 @@ static bool read_extra(struct str extra, struct member *member)
     return true;
 }
 
-// The entry at *at of the directory, which moves on.
+// Reads the entry at *at of the directory and advances *at.
 static bool read_entry(struct str z, uint64_t *at, struct member *member)
 {
     if (*at > z.n || z.n - *at < CENTRAL_BYTES || memcmp(z.p + *at, "PK\1\2", 4) != 0)
@@ -130,7 +131,7 @@ static bool read_entry(struct str z, uint64_t *at, struct member *member)
     return read_extra((struct str){p + CENTRAL_BYTES + name, extra}, member);
 }
 
-// The name of the tensor: that of the member without ".npy".
+// The name of the tensor: that of the entry without ".npy".
 static struct str tensor_name(const struct member *member)
 {
     struct str name = member->name;
@@ -139,7 +140,7 @@ static struct str tensor_name(const struct member *member)
     return name;
 }
 
-// Finds the member's packed bytes in the archive, which begin after its local header.
+// Finds the compressed bytes of an entry, which begin after its local header.
 static bool find_bytes(struct str z, struct member *member)
 {
     if (member->at > z.n || z.n - member->at < LOCAL_BYTES ||
@@ -182,8 +183,8 @@ static uint32_t crc_of(uint32_t crc, const char *p, size_t n)
     return (uint32_t)crc32_z(crc, (const unsigned char *)p, n);
 }
 
-// Stored members are read where they are. Packed ones are unpacked into a buffer of the size that
-// the archive claims, which is refused first if deflate could not have packed so well.
+// Stored entries are read in place. Compressed ones are decompressed into a buffer of the size that
+// the archive states. A size that deflate cannot reach is refused first.
 static tsr_status read_member(tsr_tensors *tensors, const char *file, const struct member *member)
 {
     struct str bytes = member->bytes, name = tensor_name(member);
@@ -208,7 +209,7 @@ static tsr_status read_member(tsr_tensors *tensors, const char *file, const stru
     return st;
 }
 
-// The directory of an archive, in its order.
+// The entries of an archive, in its order.
 struct directory {
     tsr_session *session;
     const char *file;
@@ -239,7 +240,7 @@ static tsr_status read_directory(struct directory *directory, struct arena *aren
     return TSR_OK;
 }
 
-// Which of two tensors would be meant? An archive from numpy has no name twice.
+// Refuses duplicate names; archives written by numpy have none.
 static tsr_status refuse_repeated(const struct directory *directory, struct arena *arena)
 {
     struct map names;
@@ -263,8 +264,8 @@ static int by_place(const void *a, const void *b)
     return ((*x)->at > (*y)->at) - ((*x)->at < (*y)->at);
 }
 
-// Members that share bytes would unpack to any multiple of the file: 100 KB could fill the memory.
-// Without them the sum of all sizes is at most MAX_RATIO times the file.
+// Entries that share bytes could decompress to any multiple of the file: 100 KB could fill the
+// memory. Without them, all sizes together are at most MAX_RATIO times the file.
 static tsr_status refuse_overlapping(const struct directory *directory, struct arena *arena)
 {
     struct member **order = ARENA_ARRAY(arena, struct member *, directory->n + 1);
@@ -311,8 +312,8 @@ tsr_status tsr__npz_read(tsr_tensors *tensors, const char *file)
 
 // ---- writing -----------------------------------------------------------------------------------
 
-// buffer gathers the fields of one header; flush sends it before names and elements, which are
-// written from where they lie.
+// The buffer collects the fields of one header; flush writes it before names and elements, which
+// are written without a copy.
 struct writer {
     struct outfile out;
     char buffer[128];
@@ -336,7 +337,7 @@ static uint64_t small(uint64_t v)
     return v < LIMIT32 ? v : LIMIT32;
 }
 
-// What local and central headers have in common, from the version needed to the length of the extra
+// Fields that local and central headers share, from the required version to the length of the extra
 // field.
 static void put_common(struct writer *writer, const struct member *member, size_t extra)
 {
@@ -403,8 +404,8 @@ static void write_entry(struct writer *writer, const struct member *member)
     flush(writer);
 }
 
-// Archives of 4 GiB or 65535 members need the 64-bit end record and a locator of it; the usual
-// end record then has all ones in the fields that are too small, and readers look for the other.
+// Archives of 4 GiB or 65535 entries need the 64-bit end record and its locator. The usual end
+// record then has all ones in the fields that are too small.
 static void write_end(struct writer *writer, uint64_t at, uint64_t n)
 {
     uint64_t bytes = writer->out.offset - at, end = writer->out.offset;
@@ -445,7 +446,7 @@ static void note_raw(const tsr_tensors *tensors, const struct tensor *x)
                   tsr_dtype_name(x->type));
 }
 
-// The tensors that become members of the archive, and their entries.
+// The tensors that become entries of the archive.
 struct leaves {
     const struct tensor **tensors;
     struct member *members;
@@ -491,7 +492,7 @@ static tsr_status find_leaves(struct arena *arena, const tsr_tensors *tensors, s
     return arena->failed ? TSR_NOMEM : TSR_OK;
 }
 
-// Members first, then the directory that says where each is.
+// Writes the tensors first, then the directory with their offsets.
 static tsr_status write_archive(struct writer *writer, struct arena *arena,
                                 const tsr_tensors *tensors, const struct leaves *leaves)
 {
@@ -512,7 +513,7 @@ static tsr_status write_archive(struct writer *writer, struct arena *arena,
     return TSR_OK;
 }
 
-// The file appears under its name only when all is written (tsr__out_commit).
+// The file appears under its name only when it is complete (tsr__out_commit).
 tsr_status tsr__npz_save(const tsr_tensors *tensors, const char *path)
 {
     struct writer writer = {0};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// pb.c - a set of tensors as ONNX test data: a folder of output_0.pb ..., each a TensorProto, or a
-// SequenceProto or OptionalProto where the tensor is one.
+// pb.c - writes a set of tensors as ONNX test data: a folder of output_0.pb ..., each a
+// TensorProto, SequenceProto or OptionalProto.
 //
-// Writing needs sizes first: every message is made in memory, except that the elements of a tensor
-// are written from where they lie.
+// The format needs lengths first, so every message is built in memory, except for the elements of a
+// tensor, which are written without a copy.
 #include "tensors/tensors.h"
 
 #include <stdio.h>
@@ -11,9 +11,9 @@
 enum { TENSOR_DIMS = 1, TENSOR_TYPE = 2, TENSOR_TEXTS = 6, TENSOR_NAME = 8, TENSOR_RAW = 9 };
 enum { GROUP_NAME = 1, GROUP_TYPE = 2, GROUP_TENSORS = 3, GROUP_OF_TENSORS = 1 };
 enum { VARINT = 0, LENGTH = 2 };
-#define MAX_MESSAGE ((size_t)1 << 40) // texts are part of it
+#define MAX_MESSAGE ((size_t)1 << 40) // strings are part of it
 
-// Seven bits a byte, the lowest first, the eighth set where more follow: 300 is AC 02.
+// Seven bits per byte, lowest first; the eighth bit is set if more follow: 300 is AC 02.
 static void put_varint(struct text *text, uint64_t v)
 {
     char c[10];
@@ -37,7 +37,7 @@ static void put_bytes(struct text *text, int field, struct str v)
     tsr__text_add(text, v);
 }
 
-// All of a TensorProto but the bytes of its elements, which come last, behind their length.
+// Writes all of a TensorProto but the bytes of its elements, which come last, after their length.
 static void tensor_head(struct text *text, const struct tensor *x)
 {
     for (int axis = 0; axis < x->rank; axis++)
@@ -61,8 +61,8 @@ static void write_tensor(struct outfile *outfile, struct text *head, const struc
         tsr__out_write(outfile, x->data, x->bytes);
 }
 
-// A nested message is preceded by its length: the tensor's head is made first, to know it. out:
-// what comes before.
+// A nested message is preceded by its length, so the head of the tensor is built first. out: what
+// comes before.
 static void write_element(struct outfile *outfile, struct text *out, struct text *head,
                           const struct tensor *x)
 {
@@ -76,7 +76,7 @@ static void write_element(struct outfile *outfile, struct text *out, struct text
     out->n = 0;
 }
 
-// Texts that have failed stay so: one look at the end suffices.
+// A failed text stays failed, so one check at the end suffices.
 static tsr_status write_sequence(tsr_session *session, struct outfile *outfile,
                                  const struct tensor *x)
 {
@@ -115,7 +115,7 @@ static tsr_status write_file(tsr_session *session, const char *path, const struc
     return st;
 }
 
-// The folder appears under its name when all of its files are written.
+// The folder appears under its name only when all of its files are written.
 tsr_status tsr__pb_save(const tsr_tensors *tensors, const char *folder)
 {
     struct outfolder outfolder;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// sets.c - sets of tensors by name: FILE.npz, FILE.npy, FILE.pb, a folder test_data_set_N, random.
+// sets.c - sets of tensors: FILE.npz, FILE.npy, FILE.pb, a folder test_data_set_N, random.
 //
-// Names come from the file (.npz), from the model's ports in order (folders, one .npy, one .pb), or
-// from the model alone (random). A rank's file with a manifest beside it means the unsharded model
-// (interface.c).
+// Names come from the file (.npz), from the inputs of the model in order (folders, one .npy, one
+// .pb), or from the model alone (random). A rank file with a manifest in its folder means the
+// unsharded model (interface.c).
 #include "tensors/tensors.h"
 #include "ir/ir.h"
 #include "transport/transport.h"
@@ -29,7 +29,8 @@ static tsr_status absent_set(tsr_session *session, const char *set)
     return TSR_IO;
 }
 
-// The values that a caller gives (inputs without a default) or gets, in the model's order.
+// The inputs that a caller must give (those without a default), or the outputs, in the order of the
+// model.
 struct ports {
     struct arena arena;
     tsr_value **at;
@@ -53,9 +54,8 @@ static tsr_status list_ports(const tsr_model *model, bool outputs, struct ports 
     return arena_status(&out->arena);
 }
 
-// numpy has no bfloat16 and no 8-bit floats: their bits come as unsigned integers. The model knows
-// better. A model that wants bfloat16 x and is given uint16 x: the type becomes bfloat16, the bits
-// stay.
+// numpy has no bfloat16 and no 8-bit floats: their bits are stored as unsigned integers. If the
+// model needs bfloat16 x and the file has uint16 x, the type becomes bfloat16 and the bits stay.
 static void retype(tsr_tensors *tensors, const struct ports *ports)
 {
     for (size_t k = 0; k < ports->n; k++) {
@@ -72,7 +72,7 @@ static void retype(tsr_tensors *tensors, const struct ports *ports)
 
 // ---- .npy --------------------------------------------------------------------------------------
 
-// A model with one input names it; else the file's name without its ending does.
+// A model with one input gives the name; else the file name without its extension.
 static tsr_status load_npy(tsr_tensors *tensors, const char *file, const struct ports *ports)
 {
     const char *slash = strrchr(file, '/');
@@ -112,7 +112,7 @@ static tsr_status take_tensor(tsr_tensors *tensors, struct arena *arena, const t
     return tsr_tensors_put(tensors, name, type, tsr_tensor_rank(x), tsr_tensor_dims(x), bytes);
 }
 
-// Into the set: one tensor, or a sequence, or an optional without a value.
+// Adds one tensor, a sequence, or an optional without a value to the set.
 static tsr_status take_file(tsr_tensors *tensors, struct arena *arena,
                             const struct tensor_file *file, const char *name, tsr_dtype type)
 {
@@ -133,7 +133,7 @@ static tsr_status take_file(tsr_tensors *tensors, struct arena *arena,
     return TSR_OK;
 }
 
-// wrapped and type: of the value that it is for, from tsr__value_wrapped.
+// wrapped and type: of the input or output, from tsr__value_wrapped.
 static tsr_status load_pb(tsr_tensors *tensors, const char *file, const char *name, int wrapped,
                           tsr_dtype type)
 {
@@ -147,7 +147,7 @@ static tsr_status load_pb(tsr_tensors *tensors, const char *file, const char *na
     tsr__arena_free(&arena);
     if (st == TSR_OK || st == TSR_NOMEM || st == TSR_IO)
         return st;
-    struct place at = PLACE_NONE; // what was found so far speaks of bytes, not of the file
+    struct place at = PLACE_NONE; // earlier diagnostics refer to bytes, not to the file
     at.file = str_of(file);
     tsr__diag(tensors->session, DIAG_tensor_file, &at, NULL, "the tensor for '%s' cannot be read",
               name);
@@ -192,7 +192,7 @@ static tsr_status load_folder(tsr_tensors *tensors, const char *folder, const st
     return TSR_OK;
 }
 
-// One file: the model's one input, or a tensor named as the file is.
+// One file: for the only input of the model, or a tensor named like the file.
 static tsr_status load_single(tsr_tensors *tensors, const char *file, const struct ports *ports)
 {
     char name[256];
@@ -222,8 +222,8 @@ static uint64_t roll(struct dice *dice) // SplitMix64
     return z ^ z >> 31;
 }
 
-// In (-1, 1), bell-shaped: the sum of four uniform parts of 16 bits; exact in float32, so every
-// type sees one value.
+// In (-1, 1), bell-shaped: the sum of four uniform numbers of 16 bits; exact in float32, so all
+// types get the same value.
 static float roll_float(struct dice *dice)
 {
     uint64_t r = roll(dice);
@@ -231,7 +231,7 @@ static float roll_float(struct dice *dice)
     return (float)(sum - 2 * 65535) / 131072.0F;
 }
 
-// Integers are 0 or 1: token ids, positions and masks of any model may be that.
+// Integers are 0 or 1, which are valid token ids, positions and masks for any model.
 static bool fill(struct tensor *x, struct dice *dice)
 {
     int64_t n = tsr_dtype_bits(x->type) ? (int64_t)(x->bytes * 8) / tsr_dtype_bits(x->type) : 0;
@@ -291,14 +291,14 @@ static bool read_shape(struct str text, int *rank, int64_t *dims)
     return text.n == 0 || text.p[text.n - 1] != 'x';
 }
 
-// What a random set says after its seed, ",x:2x3,batch=2": shapes of inputs and sizes of symbols.
-// Names may contain commas, so an entry may have been split into parts that are joined again.
+// The part of a random set after its seed, ",x:2x3,batch=2": shapes of inputs and sizes of symbols.
+// Names may contain commas, so an entry may have been split at a comma and must be joined again.
 struct given_sizes {
     struct arena *arena;
-    struct map names;  // of all inputs -> value
-    struct map shapes; // input -> struct str *, the first that is given
-    struct map sizes;  // symbol -> int64_t *; a shape of an input that has the symbol comes first
-    size_t commas;     // most commas in one name or symbol
+    struct map names;  // names of all inputs -> value
+    struct map shapes; // input -> struct str *, the first one given
+    struct map sizes;  // symbol -> int64_t *; shapes of inputs take precedence
+    size_t commas;     // largest number of commas in a name or symbol
 };
 
 #define MAX_COMMAS 16 // in a name that a set can give a size to
@@ -323,7 +323,7 @@ static void add_name(struct given_sizes *given, const tsr_value *value)
             size_max(given->commas, count_commas(str_of(tsr_value_dim(value, axis).symbol)));
 }
 
-// Reads the number that the symbol gets, unless it has one already.
+// Sets the size of a symbol, unless it has one already.
 static void add_size(struct given_sizes *given, struct str symbol, int64_t size)
 {
     void **slot = tsr__map_at(&given->sizes, symbol);
@@ -346,7 +346,7 @@ static void add_shape(struct given_sizes *given, struct str name, struct str sha
     *slot = kept;
 }
 
-// The sizes that the shape of an input gives to its symbols.
+// Sets the sizes of the symbols of an input from its given shape.
 static void add_symbols(struct given_sizes *given, const tsr_value *value)
 {
     int64_t dims[MAX_RANK];
@@ -361,8 +361,8 @@ static void add_symbols(struct given_sizes *given, const tsr_value *value)
     }
 }
 
-// One entry of the list: from the comma at `from` to `end`, and where its last colon and equals
-// sign are; 0: none.
+// One entry of the list, from the comma at `from` to `end`, with the positions of its last colon
+// and equals sign; 0: none.
 struct entry {
     size_t from, end, colon, equals;
 };
@@ -388,7 +388,7 @@ static size_t comma_before(struct str list, size_t at)
     return SIZE_MAX;
 }
 
-// False: no input has this name, whatever number of parts it has.
+// False: no input has this name, even after joining parts.
 static bool take_shape(struct given_sizes *given, struct str list, struct entry entry)
 {
     struct str shape = {list.p + entry.colon + 1, entry.end - entry.colon - 1};
@@ -462,8 +462,8 @@ static tsr_status read_sizes(struct given_sizes *given, tsr_session *session, co
     return arena_status(given->arena);
 }
 
-// The shape that the model declares. An open dimension has the size of its symbol in the set, else
-// that of "*", else 1.
+// The shape that the model declares. An unknown dimension gets the size of its symbol in the set,
+// else that of "*", else 1.
 static void usual_shape(const struct given_sizes *given, const tsr_value *value, int rank,
                         int64_t *dims)
 {
@@ -533,9 +533,9 @@ static tsr_status load_random(tsr_tensors *tensors, const char *set, struct port
     return st;
 }
 
-// ---- all of them -------------------------------------------------------------------------------
+// ---- all kinds of sets --------------------------------------------------------------------------
 
-// Archives may hold inputs and outputs: keep the model's outputs.
+// Archives may contain inputs and outputs: keeps the outputs of the model.
 static tsr_status keep_outputs(tsr_tensors *tensors, struct ports *ports)
 {
     struct map names;
@@ -563,7 +563,7 @@ static tsr_status keep_outputs(tsr_tensors *tensors, struct ports *ports)
 bool tsr__set_is_random(const char *set)
 {
     size_t n = strlen("random");
-    return strncmp(set, "random", n) == 0 && strchr(":,", set[n]); // which finds its terminator too
+    return strncmp(set, "random", n) == 0 && strchr(":,", set[n]); // also finds the terminator
 }
 
 static tsr_status load_numpy(tsr_tensors *tensors, const char *file, struct ports *ports,
@@ -581,8 +581,8 @@ static tsr_status load_numpy(tsr_tensors *tensors, const char *file, struct port
     return st;
 }
 
-// Sets without outputs (random, one .npy, one .pb) give none, which is no error. Without a model
-// there are no ports.
+// Sets without outputs (random, one .npy, one .pb) give none, which is not an error. Without a
+// model there are no inputs or outputs to match.
 static tsr_status load(tsr_tensors *tensors, const char *set, struct ports *ports, bool has_model,
                        bool outputs)
 {
@@ -622,7 +622,7 @@ tsr_status tsr_tensors_load(tsr_tensors *tensors, const char *set, const tsr_mod
     if (st != TSR_OK)
         return st;
     if (model && !outputs)
-        st = tsr__whole_inputs(model, &whole);
+        st = tsr__unsharded_inputs(model, &whole);
     if (st == TSR_OK && model)
         st = list_ports(whole ? whole : model, outputs, &ports);
     if (st == TSR_OK)

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// tensors.c - sets of named tensors in memory. One block of memory per tensor holds all of it; the
-// elements of a sequence are a set of their own.
+// tensors.c - sets of named tensors in memory. Each tensor is one block of memory; the elements of
+// a sequence are a separate set.
 //
-// The block of a float tensor "ab" of [2, 3], its places in bytes from the start of the struct (s =
-// sizeof(struct tensor)):
-//     0 struct    s dims 2 3    s + 16 "ab\0"    then, at the next multiple of 64, 24 bytes of
-//                 elements
-// Tensors of another owner (borrowed, foreign, on a GPU) have the same block without the elements,
-// and data points elsewhere. A name is in a set once: adding it again replaces the old tensor.
+// The block of a float tensor "ab" of [2, 3], offsets in bytes (s = sizeof(struct tensor)):
+//
+//     0 struct    s dims 2 3    s + 16 "ab\0"    next multiple of 64: 24 bytes of elements
+//
+// Tensors with another owner (borrowed, foreign, on a GPU) have a block without elements, and data
+// points elsewhere. Names in a set are unique: adding a name again replaces the old tensor.
 #include "tensors/tensors.h"
 
 #include <stdio.h>
@@ -29,7 +29,7 @@ tsr_status tsr_tensors_new(tsr_session *session, tsr_tensors **out)
     return TSR_OK;
 }
 
-// Memory of another library is given back to it first; x->cap is the length of our own block.
+// Memory of another library is released to it first; x->cap is the size of our own block.
 void tsr__tensor_free(tsr_session *session, struct tensor *x)
 {
     tsr_tensors_free(x->sequence);
@@ -98,7 +98,7 @@ const void *tsr_tensors_data(const tsr_tensors *tensors, size_t i, size_t *bytes
     return i < tensors->n ? tensors->at[i]->data : NULL;
 }
 
-#define INDEX_LEAST 32 // number of tensors from which on an index is worth its memory
+#define INDEX_LEAST 32 // number of tensors from which an index is used
 
 void tsr__tensors_unindex(tsr_tensors *tensors)
 {
@@ -106,7 +106,7 @@ void tsr__tensors_unindex(tsr_tensors *tensors)
     tsr__arena_free(&tensors->names);
 }
 
-// The index holds a copy of the name, because a tensor that is replaced takes its own name with it.
+// The index has a copy of the name, because the name of a replaced tensor is freed with it.
 static bool index_name(tsr_tensors *tensors, struct str name, size_t place)
 {
     struct str copy = tsr__arena_str(&tensors->names, name);
@@ -116,7 +116,8 @@ static bool index_name(tsr_tensors *tensors, struct str name, size_t place)
     return slot != NULL;
 }
 
-// Before a tensor with a new name is put at the end: makes the index when the set has become large.
+// Called before a tensor with a new name is appended: creates the index when the set is large
+// enough.
 static bool index_new(tsr_tensors *tensors, struct str name)
 {
     bool ok = true;
@@ -130,7 +131,7 @@ static bool index_new(tsr_tensors *tensors, struct str name)
     }
     ok = ok && index_name(tensors, name, tensors->n);
     if (!ok)
-        tsr__tensors_unindex(tensors); // an arena that failed keeps failing
+        tsr__tensors_unindex(tensors); // a failed arena keeps failing
     return ok;
 }
 
@@ -158,7 +159,7 @@ static tsr_status bad_shape(tsr_tensors *tensors, struct str name, tsr_dtype typ
     return TSR_UNSUPPORTED;
 }
 
-// Bytes of the elements; false: no such tensor.
+// Bytes of the elements; false: invalid shape.
 static bool data_bytes(tsr_dtype type, int rank, const int64_t *dims, size_t *out)
 {
     int64_t n = 1;
@@ -168,7 +169,7 @@ static bool data_bytes(tsr_dtype type, int rank, const int64_t *dims, size_t *ou
         if (dims[axis] < 0 || !mul_ok(n, dims[axis], &n))
             return false;
     int64_t bytes = tsr_dtype_bytes(type, n);
-    // The bound leaves room for the head of the block without a further check.
+    // Below the limit, adding the size of the block's head cannot overflow.
     *out = (size_t)bytes;
     return bytes >= 0 && bytes < INT64_MAX / 2;
 }
@@ -210,7 +211,7 @@ static bool grow(tsr_tensors *tensors)
     return true;
 }
 
-// Takes x in, in place of one of that name; frees it on failure.
+// Adds x, replacing a tensor of that name; frees x on failure.
 static tsr_status insert(tsr_tensors *tensors, struct str name, struct tensor *x)
 {
     int64_t old = find(tensors, name);
@@ -224,7 +225,7 @@ static tsr_status insert(tsr_tensors *tensors, struct str name, struct tensor *x
     return TSR_OK;
 }
 
-// Takes tensor i out of the set; the last one takes its place.
+// Removes tensor i from the set; the last one takes its place.
 static struct tensor *take_out(tsr_tensors *tensors, size_t i)
 {
     struct tensor *x = tensors->at[i], *last = tensors->at[--tensors->n];
@@ -242,7 +243,7 @@ static struct tensor *take_out(tsr_tensors *tensors, size_t i)
     return x;
 }
 
-// x is in one of both sets or freed, whatever happens.
+// In every case x is in one of the two sets, or freed.
 tsr_status tsr__tensors_move(tsr_tensors *from, size_t i, tsr_tensors *to)
 {
     struct tensor *x = take_out(from, i);
@@ -262,13 +263,13 @@ tsr_status tsr__tensors_add(tsr_tensors *tensors, struct str name, tsr_dtype typ
     return st;
 }
 
-// ---- texts, sequences --------------------------------------------------------------------------
+// ---- strings, sequences -------------------------------------------------------------------------
 
 int64_t tsr__tensor_elements(const struct tensor *x)
 {
     int64_t n = 1;
     for (int axis = 0; axis < x->rank; axis++)
-        n *= x->dims[axis]; // checked when it was made
+        n *= x->dims[axis]; // checked when the tensor was created
     return x->rank < 0 ? 0 : n;
 }
 
@@ -280,14 +281,13 @@ struct str tsr__tensor_text(const struct tensor *x, int64_t i)
     return (struct str){text + start, (size_t)(ends[i] - start)};
 }
 
-// Layout: where each text ends, then all texts one after another: {"ab", "c"} is 2, 3, "abc", and
-// a zero.
+// Layout: the end of each string, then all strings, then a zero: {"ab", "c"} is 2, 3, "abc".
 tsr_status tsr__tensors_add_texts(tsr_tensors *tensors, struct str name, int rank,
                                   const int64_t *dims, const struct str *texts)
 {
     int64_t n = 1;
     size_t ends, total = 1;
-    if (!data_bytes(TSR_UINT64, rank, dims, &ends)) // which looks at the rank too
+    if (!data_bytes(TSR_UINT64, rank, dims, &ends)) // also checks the rank
         return bad_shape(tensors, name, TSR_STRING);
     for (int axis = 0; axis < rank; axis++)
         if (dims[axis] < 0 || !mul_ok(n, dims[axis], &n))
@@ -377,8 +377,8 @@ tsr_status tsr__tensors_add_foreign(tsr_tensors *tensors, struct str name, tsr_d
     }
     tsr_status st = insert(tensors, name, x);
     if (st != TSR_OK)
-        return st; // x is gone, the memory is still its owner's
-    // Only now: freeing x on a failure above must not call the owner's release.
+        return st; // x is freed, the memory still belongs to its owner
+    // Set last: freeing x after a failure above must not call the owner's release.
     x->release = foreign->release;
     x->owner = foreign->owner;
     return TSR_OK;
@@ -393,8 +393,8 @@ int tsr_tensors_gpu(const tsr_tensors *tensors, size_t i, const void **data)
     return tensors->at[i]->device - 1;
 }
 
-// A tensor of numbers or strings is one block of bytes; a sequence holds tensors, an optional
-// without a value nothing.
+// A tensor of numbers or strings is one block of bytes; a sequence contains tensors; an empty
+// optional contains nothing.
 static tsr_status copy_tensor(const struct tensor *from, tsr_tensors *to)
 {
     struct str name = str_of(from->name);
@@ -503,7 +503,7 @@ tsr_status tsr_tensors_borrow(tsr_tensors *tensors, const char *name, tsr_dtype 
     if (!borrowed)
         return TSR_NOMEM;
     borrowed->data =
-        (void *)(uintptr_t)bytes; // only read: what an engine writes over is copied before
+        (void *)(uintptr_t)bytes; // only read: inputs that an engine overwrites are copied before
     borrowed->bytes = n_bytes;
     return insert(tensors, str_of(name), borrowed);
 }

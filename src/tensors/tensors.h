@@ -1,27 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// tensors.h - named sets of tensors, and the files that hold them: .npy, .npz, ONNX test data,
-// DLPack.
+// tensors.h - named sets of tensors, and their files: .npy, .npz, ONNX test data, DLPack.
 #ifndef TSR_TENSORS_H
 #define TSR_TENSORS_H
 
 #include "base/base.h"
 
-#define RUN_MAX_RANK 64 // dimensions of a tensor
+#define RUN_MAX_RANK 64 // maximum number of dimensions
 
-// TSR_OK if the set that a caller gave belongs to the session, or is NULL; else a finding.
+// Returns TSR_OK if the caller's set belongs to the session or is NULL; else adds a diagnostic.
 // (tensors.c)
 tsr_status tsr__tensors_owned(tsr_session *session, const tsr_tensors *tensors) TSR_MUST_USE;
 tsr_session *tsr__tensors_session(const tsr_tensors *tensors);
 void tsr__tensors_clear(tsr_tensors *tensors); // removes all tensors (tensors.c)
 bool tsr__set_is_random(const char *set);      // "random", "random:7,batch=2" (sets.c)
 
-// interface.c: of a rank's file that lies beside its manifest, the inputs of the whole model, as a
-// model to be freed; else NULL.
-tsr_status tsr__whole_inputs(const tsr_model *rank, tsr_model **out) TSR_MUST_USE;
+// interface.c: for a rank file with a manifest in its folder, the inputs of the unsharded model, as
+// a model to be freed; else NULL.
+tsr_status tsr__unsharded_inputs(const tsr_model *rank, tsr_model **out) TSR_MUST_USE;
 
-// Texts lie in data as uint64_t ends of all elements, counted from the first character, then the
-// characters and a terminator: equal tensors have equal bytes. A sequence has rank -1 and no data;
-// so has an optional without a value, whose sequence is NULL.
+// For strings, data has the uint64_t ends of all elements, counted from the first character, then
+// the characters and a terminator: equal tensors have equal bytes. A sequence has rank -1 and no
+// data; so has an optional without a value, whose sequence is NULL.
 struct tensor {
     char *name;
     tsr_dtype type;
@@ -29,14 +28,14 @@ struct tensor {
     int64_t *dims;
     void *data; // 64-byte aligned
     size_t bytes;
-    size_t cap; // of the memory that holds all of this
+    size_t cap; // size of the block
     tsr_tensors *sequence;
     // On a GPU: data is NULL and bytes 0, so that it is not mistaken for host memory; device is 1 +
     // the GPU's number.
     int device;
     void *device_data;
     size_t device_bytes;
-    void (*release)(void *owner); // of memory that another library owns; NULL: none does
+    void (*release)(void *owner); // for memory of another library; else NULL
     void *owner;
 };
 #define TENSOR_MAX_CARD 64
@@ -47,39 +46,40 @@ struct foreign {
     void (*release)(void *owner);
     void *owner;
 };
-// The owner's until this succeeds; then it is let go with the tensor.
+// The caller owns the memory until this succeeds; then it is released with the tensor.
 tsr_status tsr__tensors_add_foreign(tsr_tensors *tensors, struct str name, tsr_dtype type, int rank,
                                     const int64_t *dims, const struct foreign *foreign);
-// TSR_UNSUPPORTED with a finding where a tensor, or one of a set (NULL is fine), lies on a GPU.
+// Returns TSR_UNSUPPORTED with a diagnostic if the tensor, or one of the set (NULL is allowed), is
+// on a GPU.
 tsr_status tsr__tensor_on_host(tsr_session *session, const struct tensor *x);
 tsr_status tsr__tensors_on_host(const tsr_tensors *tensors);
-// A set with many tensors has an index of their names, so that finding one does not read them all.
+// A large set has an index of names for fast lookup.
 struct tsr_tensors {
     tsr_session *session;
     struct tensor **at;
     size_t n, cap;
     bool indexed;
-    struct map index;   // name -> 1 + place in `at`; only if `indexed`
-    struct arena names; // of the index and of the names in it
+    struct map index;   // name -> 1 + index in `at`; only if `indexed`
+    struct arena names; // memory of the index and its names
 };
-// A tensor of that name with room for its elements, not set.
+// Adds a tensor of that name with uninitialized elements.
 tsr_status tsr__tensors_add(tsr_tensors *tensors, struct str name, tsr_dtype type, int rank,
                             const int64_t *dims, struct tensor **out);
-// The same for texts, which are copied in.
+// The same for strings, which are copied.
 tsr_status tsr__tensors_add_texts(tsr_tensors *tensors, struct str name, int rank,
                                   const int64_t *dims, const struct str *texts);
-// A sequence of tensors of that type, empty; out NULL: an optional without a value.
+// Adds an empty sequence of tensors of that type; out NULL: an optional without a value.
 tsr_status tsr__tensors_add_other(tsr_tensors *tensors, struct str name, tsr_dtype type,
                                   tsr_tensors **out);
-// All tensors of one set into another, in place of those of their names.
+// Copies all tensors of one set into another, replacing those of the same name.
 tsr_status tsr__tensors_copy(const tsr_tensors *from, tsr_tensors *to) TSR_MUST_USE;
-// Moves entry i of one set into another of the same session, in place of one of that name. The last
+// Moves entry i of one set to another of the same session, replacing one of that name. The last
 // entry of `from` takes its place.
 tsr_status tsr__tensors_move(tsr_tensors *from, size_t i, tsr_tensors *to);
 int64_t tsr__tensor_elements(const struct tensor *x);
-struct str tsr__tensor_text(const struct tensor *x, int64_t i); // element i of a tensor of texts
+struct str tsr__tensor_text(const struct tensor *x, int64_t i); // element i of a string tensor
 void tsr__tensor_free(tsr_session *session, struct tensor *x);
-// Drops the index of names, after tensors were taken out of `at`. The next insertion makes it
+// Drops the index of names after tensors were removed from `at`. The next insertion builds it
 // again.
 void tsr__tensors_unindex(tsr_tensors *tensors);
 
@@ -87,7 +87,8 @@ tsr_status tsr__npy_read(tsr_tensors *tensors, struct str name, const char *file
 tsr_status tsr__npz_read(tsr_tensors *tensors, const char *file);
 // True if numpy has this type; else it is written as unsigned integers of the same bits.
 bool tsr__npy_has(tsr_dtype type);
-// A tensor as an .npy file: head, then data (the tensor's own, or for texts made in the arena).
+// A tensor as an .npy file: header, then data (the tensor's own; for strings, allocated in the
+// arena).
 struct npy_image {
     char head[4096];
     size_t n_head, bytes;
@@ -95,7 +96,7 @@ struct npy_image {
 };
 tsr_status tsr__npy_image(struct arena *arena, const struct tensor *x, struct npy_image *out);
 tsr_status tsr__npz_save(const tsr_tensors *tensors, const char *path);
-// The set as a folder of output_0.pb ... (ONNX test data), in its order (pb.c).
+// Writes the set as a folder of output_0.pb ... (ONNX test data), in its order (pb.c).
 tsr_status tsr__pb_save(const tsr_tensors *tensors, const char *folder);
 
 #endif
