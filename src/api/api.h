@@ -5,7 +5,7 @@
 
 #include "base/base.h"
 
-#define SCRATCH_PATH 4096 // bytes of a folder's path, as ranks tell it each other
+#define SCRATCH_PATH 4096 // maximum length of a folder's path, as sent between ranks
 
 // A temporary folder, and the partition in it (scratch_folder.c).
 struct scratch {
@@ -14,13 +14,13 @@ struct scratch {
     tsr_session *session;
     // diagnostics since then that name a file of `parts` are reported for the model
     struct diag_mark mark;
-    const char *model; // its path; NULL or "": they stay as they are
+    const char *model; // path of the model; NULL or "": diagnostics are not changed
 };
 tsr_status tsr__scratch_open(tsr_session *session, struct arena *arena, const char *base,
                              struct scratch *out) TSR_MUST_USE;
-void tsr__scratch_close(struct scratch *scratch); // zeroed: nothing to do
+void tsr__scratch_close(struct scratch *scratch); // a zeroed struct is allowed
 
-// planned.c: sizes of the model's symbols as the inputs have them. False: no memory.
+// planned.c: sizes of the model's symbols, from the shapes of the inputs. False: out of memory.
 bool tsr__input_sizes(struct arena *arena, const tsr_model *model, const tsr_tensors *inputs,
                       tsr_dim_size **out, size_t *n);
 

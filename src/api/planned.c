@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// planned.c - tsr_plan_for: planning a model for the sizes that given inputs have.
+// planned.c - tsr_plan_for: plans a model for the sizes of given inputs.
 //
 // X is [batch, seq] and the input is [4, 128]: batch=4 and seq=128 are added to the sizes, unless
-// the caller has said otherwise. It stands here because `plan` knows no tensors with values.
+// the caller has given others. It is not in `plan`, because that module knows no tensors with
+// values.
 #include "api/api.h"
 #include "plan/plan.h"
 #include "runtime/runtime.h"
@@ -13,7 +14,7 @@ struct sizes {
     VEC(tsr_dim_size) at;
 };
 
-// The first one wins: the caller's sizes are added before those of the inputs.
+// The first size of a name is used: the caller's sizes are added before those of the inputs.
 static void add_size(struct sizes *sizes, const char *name, int64_t size)
 {
     for (size_t i = 0; i < sizes->at.n; i++)
@@ -24,8 +25,8 @@ static void add_size(struct sizes *sizes, const char *name, int64_t size)
         *at = (tsr_dim_size){name, size};
 }
 
-// Inputs that are missing, or have another rank than the model says, are skipped: running them is
-// refused later. A dimension without elements stays open, and is not sharded.
+// Inputs that are missing, or have another rank than in the model, are skipped: running refuses
+// them later. A dimension of size 0 stays unknown and is not sharded.
 static void add_sizes(struct sizes *sizes, const tsr_model *model, const tsr_tensors *inputs)
 {
     const tsr_graph *graph = tsr_model_graph(model);
@@ -53,8 +54,7 @@ bool tsr__input_sizes(struct arena *arena, const tsr_model *model, const tsr_ten
     return !arena->failed;
 }
 
-// Sizes of the options are added first, and the first of a name wins: the inputs tell only what the
-// caller did not.
+// Sizes of the options are added first and take precedence over those of the inputs.
 tsr_status tsr_plan_for_into(tsr_model *model, const tsr_plan_options *options,
                              const tsr_tensors *inputs, tsr_plan_summary *summary)
 {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// scratch_folder.c - a temporary folder for a partition that is used once: runs an annotated model.
+// scratch_folder.c - partitions an annotated model into a temporary folder and runs it.
 #include "api/api.h"
 #include "runtime/runtime.h"
 #include "tensors/tensors.h"
 
-// "parts" is a folder inside that partition makes by itself; the temporary one is there already.
+// `partition` creates the folder "parts" inside of the temporary one.
 tsr_status tsr__scratch_open(tsr_session *session, struct arena *arena, const char *base,
                              struct scratch *out)
 {
@@ -20,7 +20,7 @@ tsr_status tsr__scratch_open(tsr_session *session, struct arena *arena, const ch
     return TSR_NOMEM;
 }
 
-// Without a folder the parts belong to another rank.
+// If there is no temporary folder, the partition belongs to another rank.
 void tsr__scratch_close(struct scratch *scratch)
 {
     if (scratch->model && scratch->model[0] && scratch->parts)
@@ -29,11 +29,12 @@ void tsr__scratch_close(struct scratch *scratch)
     *scratch = (struct scratch){0};
 }
 
-// The model cut into a scratch folder, which is to be closed in every case; so is the arena. Under
-// a launcher rank 0 cuts and tells the others where; they need not have the model.
-static tsr_status cut_here(tsr_model *model, const char *config, const char *work,
-                           const tsr_run_options *options, tsr_partition_summary *summary,
-                           struct arena *arena, struct scratch *at)
+// Partitions the model into a temporary folder, which must be closed in every case; so must the
+// arena. Under a launcher, rank 0 partitions and sends the path to the others, which need not have
+// the model.
+static tsr_status partition_here(tsr_model *model, const char *config, const char *work,
+                                 const tsr_run_options *options, tsr_partition_summary *summary,
+                                 struct arena *arena, struct scratch *at)
 {
     tsr_session *session = tsr_model_session(model);
     tsr_partition_options cut = {.size = sizeof(cut), .config = config};
@@ -51,10 +52,10 @@ static tsr_status cut_here(tsr_model *model, const char *config, const char *wor
             st = tsr_partition_into(model, at->parts, &cut, summary);
     }
     if (!launched || st != TSR_OK)
-        return st; // the others see rank 0 end
+        return st; // the other ranks detect that rank 0 ended
     if (rank == 0 && strlen(at->parts) < sizeof path)
         memcpy(path, at->parts, strlen(at->parts) + 1);
-    st = tsr__run_tell(session, path, sizeof path);
+    st = tsr__run_broadcast(session, path, sizeof path);
     path[sizeof path - 1] = 0;
     if (st == TSR_OK && rank > 0)
         at->parts = tsr__arena_str(arena, str_of(path)).p;
@@ -63,8 +64,8 @@ static tsr_status cut_here(tsr_model *model, const char *config, const char *wor
     return st;
 }
 
-// Cut and run once; the folder is gone afterwards. summary may be NULL, and is filled on rank 0
-// only.
+// Partitions and runs once; then the folder is removed. summary may be NULL, and is filled on rank
+// 0 only.
 tsr_status tsr_run_annotated(tsr_model *model, const char *config, const char *work,
                              const tsr_run_options *options, const tsr_tensors *inputs,
                              tsr_tensors *outputs, tsr_partition_summary *summary)
@@ -77,7 +78,7 @@ tsr_status tsr_run_annotated(tsr_model *model, const char *config, const char *w
         st = tsr__tensors_owned(session, outputs);
     if (st != TSR_OK)
         return st;
-    st = cut_here(model, config, work, options, summary, &arena, &at);
+    st = partition_here(model, config, work, options, summary, &arena, &at);
     if (st == TSR_OK)
         st = tsr_run(session, at.parts, options, inputs, outputs);
     tsr__scratch_close(&at);
@@ -85,7 +86,7 @@ tsr_status tsr_run_annotated(tsr_model *model, const char *config, const char *w
     return st;
 }
 
-// The same, repeated for that many seconds.
+// The same, repeated for `seconds`.
 tsr_status tsr_bench_annotated(tsr_model *model, const char *config, const char *work,
                                const tsr_run_options *options, const tsr_tensors *inputs,
                                double seconds, tsr_bench_result *result)
@@ -96,7 +97,7 @@ tsr_status tsr_bench_annotated(tsr_model *model, const char *config, const char 
     tsr_status st = tsr__tensors_owned(session, inputs);
     if (st != TSR_OK)
         return st;
-    st = cut_here(model, config, work, options, NULL, &arena, &at);
+    st = partition_here(model, config, work, options, NULL, &arena, &at);
     if (st == TSR_OK)
         st = tsr_bench(session, at.parts, options, inputs, seconds, result);
     tsr__scratch_close(&at);

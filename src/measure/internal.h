@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// internal.h - between the files of this module: rates of devices and links, and of a model's
-// nodes.
+// internal.h - shared by the files of this module: measured speeds of devices, links and nodes.
 #ifndef TSR_MEASURE_INTERNAL_H
 #define TSR_MEASURE_INTERNAL_H
 
@@ -12,48 +11,49 @@ tsr_status tsr__topology_real(tsr_session *session, const char *text, const char
 
 // ---- measured rates of ranks on this machine (measure.c) ----------------------------------------
 
-#define MEASURE_POINTS 6 // sizes at which a collective is timed
-#define MEASURE_KINDS  6 // of collectives: all of enum tsr_collective that come before TSR_SEND
-#define MEASURE_GROUPS 4 // sizes of groups at most
+#define MEASURE_POINTS 6 // number of sizes at which a collective is timed
+#define MEASURE_KINDS  6 // number of collectives: all of enum tsr_collective before TSR_SEND
+#define MEASURE_GROUPS 4 // maximum number of group sizes
 #define MEASURE_RANKS  64
 
-// Seconds of a node of that kind and size.
+// Seconds of a node of one kind, type and size.
 #define MEASURE_SIZES 64
 struct measured_size {
-    int rate, move; // as tsr__node_kind has them
+    int rate, move; // as returned by tsr__node_kind
     const char *word;
-    tsr_dtype type; // of its input
+    tsr_dtype type; // type of its input
     double work, bytes, seconds;
 };
 struct measured {
-    int n_sizes; // 0: devices are unlike
+    int n_sizes; // 0: the devices differ
     struct measured_size size[MEASURE_SIZES];
     int ranks;
-    bool one_host;                           // collectives were timed
+    bool one_host;                           // if so, collectives were timed
     tsr_topology_device rank[MEASURE_RANKS]; // without names; 0: not measured
     double latency[MEASURE_RANKS][MEASURE_RANKS], bandwidth[MEASURE_RANKS][MEASURE_RANKS];
-    int n_groups, group[MEASURE_GROUPS]; // sizes of groups; all groups of one size at once
-    int64_t bytes[MEASURE_POINTS];       // of the whole tensor
+    int n_groups, group[MEASURE_GROUPS]; // group sizes; all groups of one size are timed at once
+    int64_t bytes[MEASURE_POINTS];       // of the full tensor
     double seconds[MEASURE_KINDS][MEASURE_GROUPS][MEASURE_POINTS];
 };
 
-// Fills a buffer with plausible numbers of a type, which depend on the seed. tsr__measure: measures
-// with all ranks at once. Under a launcher every rank calls it, and rank 0 alone gets results
-// (ranks 0 elsewhere). devices: names of the ranks' devices, options->devices of them; NULL: all
-// are on the CPU.
+// tsr__measure_fill fills a buffer with plausible numbers of a type, which depend on the seed.
+// tsr__measure measures with all ranks at once. Under a launcher every rank calls it, and only rank
+// 0 gets results (ranks is 0 elsewhere). devices: names of the ranks' devices, options->devices of
+// them; NULL: all are CPUs.
 void tsr__measure_fill(tsr_dtype type, uint64_t seed, void *out, size_t bytes);
 tsr_status tsr__measure(tsr_session *session, const tsr_measure_options *options,
                         const char *const *devices, struct measured *out) TSR_MUST_USE;
 
-// measured_model.c: whether the model of the options and its inputs can be read.
+// measured_model.c: checks that the model of the options and its inputs can be read.
 tsr_status tsr__measure_model_open(tsr_session *session,
                                    const tsr_measure_options *options) TSR_MUST_USE;
-// What ranks lose where they meet, on a model of our own (waits_model.c): sets the wait of the
-// topology. Not for GPUs.
+// Measures the time that ranks lose at synchronization points, on a built-in model (waits_model.c),
+// and stores it in the topology. Not for GPUs.
 tsr_status tsr__measure_waits(tsr_topology *topology,
                               const tsr_measure_options *options) TSR_MUST_USE;
 tsr_status tsr__waits_model(tsr_session *session, tsr_model **out) TSR_MUST_USE;
-// Runs the model on all ranks of the topology, whole and cut, and adds what was seen to it.
+// Runs the model unsharded and sharded on all ranks of the topology, and adds the measured times to
+// it.
 tsr_status tsr__measure_model(tsr_topology *topology,
                               const tsr_measure_options *options) TSR_MUST_USE;
 

@@ -30,7 +30,7 @@ static const struct {
 #define USED_SHARE 0.95 // of the free memory; the engine and its libraries need the rest
 
 // One requested rank: the name of its device, and the GPU.
-struct wish {
+struct requested_device {
     char name[32];
     int card; // -1: no GPU
 };
@@ -71,7 +71,7 @@ tsr_status tsr_gpus_find(tsr_session *session, const char *driver, const char *n
 // ---- the text ----------------------------------------------------------------------------------
 
 // Reads "CUDA:1" or "CPU": letters and digits, optionally a colon and a number.
-static bool read_name(struct str word, struct wish *out)
+static bool read_name(struct str word, struct requested_device *out)
 {
     size_t letters = 0;
     int64_t number = 0;
@@ -94,7 +94,7 @@ static bool read_name(struct str word, struct wish *out)
 }
 
 // Returns the number of entries; -1: an entry is not a device, or there are too many.
-static int read_list(const char *text, struct wish *out)
+static int read_list(const char *text, struct requested_device *out)
 {
     int n = 0;
     for (const char *p = text;; p++) {
@@ -108,7 +108,7 @@ static int read_list(const char *text, struct wish *out)
 }
 
 // "cuda:4" -> GPUs 0 to 3; "cuda:2@1" -> GPU 1 twice.
-static int read_count(const char *text, struct wish *out)
+static int read_count(const char *text, struct requested_device *out)
 {
     const char *at = strchr(text, '@');
     struct str count = {text, at ? (size_t)(at - text) : strlen(text)};
@@ -130,7 +130,7 @@ static int read_count(const char *text, struct wish *out)
 }
 
 // Like read_list. 0: the text does not name real devices, but a topology (ring:4, a file).
-static int read_text(const char *text, struct wish *out)
+static int read_text(const char *text, struct requested_device *out)
 {
     if (strncmp(text, "cuda:", 5) == 0)
         return read_count(text + 5, out);
@@ -142,20 +142,20 @@ static int read_text(const char *text, struct wish *out)
 
 bool tsr_topology_is_real(const char *text)
 {
-    struct wish wishes[MAX_REAL];
+    struct requested_device requested[MAX_REAL];
     if (!text)
         return false;
-    return strcmp(text, "auto") == 0 || read_text(text, wishes) != 0;
+    return strcmp(text, "auto") == 0 || read_text(text, requested) != 0;
 }
 
 // ---- numbers -----------------------------------------------------------------------------------
 
 // Number of ranks on the same GPU, including this one. Ranks on the host share nothing.
-static int sharers(const struct wish *wishes, int n, int i)
+static int sharers(const struct requested_device *requested, int n, int i)
 {
     int count = 0;
     for (int k = 0; k < n; k++)
-        count += wishes[k].card == wishes[i].card && (wishes[i].card >= 0 || k == i);
+        count += requested[k].card == requested[i].card && (requested[i].card >= 0 || k == i);
     return count;
 }
 
@@ -189,11 +189,11 @@ static tsr_topology_device host_numbers(const char *name)
 
 // Sets each link by its kind: ranks on one GPU, on two GPUs, or one on the host. full:N has created
 // a link for every pair.
-static void link_all(tsr_topology *topology, const struct wish *wishes)
+static void link_all(tsr_topology *topology, const struct requested_device *requested)
 {
     for (size_t i = 0; i < topology->links.n; i++) {
         struct topology_link *link = &topology->links.at[i];
-        int a = wishes[link->from].card, b = wishes[link->to].card;
+        int a = requested[link->from].card, b = requested[link->to].card;
         double latency = with_host.latency, bandwidth = with_host.bandwidth;
         if (a >= 0 && b >= 0) {
             latency = other_gpu.latency;
@@ -288,10 +288,10 @@ tsr_status tsr__topology_real(tsr_session *session, const char *text, const char
         return tsr__missing(session, "text");
     if (!out)
         return tsr__missing(session, "out");
-    struct wish wishes[MAX_REAL];
+    struct requested_device requested[MAX_REAL];
     if (strcmp(text, "auto") == 0)
         return choose_real(session, driver, nccl, out);
-    int n = read_text(text, wishes);
+    int n = read_text(text, requested);
     if (n <= 0)
         return refuse(session, TSR_MALFORMED, "use auto, cuda:4, cuda:2@0 or CUDA:0,CUDA:1,CPU",
                       "invalid list of devices", text, 0, "");
@@ -300,7 +300,7 @@ tsr_status tsr__topology_real(tsr_session *session, const char *text, const char
     // The highest requested GPU number; -1: none.
     int most = -1;
     for (int i = 0; i < n; i++)
-        most = wishes[i].card > most ? wishes[i].card : most;
+        most = requested[i].card > most ? requested[i].card : most;
     if (most >= 0)
         tsr__gpu_survey(&libraries, &seen);
     static const char hint[] =
@@ -319,13 +319,13 @@ tsr_status tsr__topology_real(tsr_session *session, const char *text, const char
     if (st != TSR_OK)
         return st;
     for (int i = 0; i < n; i++) {
-        bool gpu = wishes[i].card >= 0;
-        tsr_topology_device device =
-            gpu ? numbers_of(&seen.cards[wishes[i].card], wishes[i].name, sharers(wishes, n, i))
-                : host_numbers(wishes[i].name);
+        bool gpu = requested[i].card >= 0;
+        tsr_topology_device device = gpu ? numbers_of(&seen.cards[requested[i].card],
+                                                      requested[i].name, sharers(requested, n, i))
+                                         : host_numbers(requested[i].name);
         tsr_topology_set_device(topology, i, &device);
     }
-    link_all(topology, wishes);
+    link_all(topology, requested);
     topology->text = STR("");
     *out = topology;
     return arena_status(&topology->arena);

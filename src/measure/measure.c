@@ -187,7 +187,7 @@ static tsr_status compute(struct measure_rank *rank, struct comm_trouble *why)
             return st;
     }
     tsr_topology_device *self = &rank->out->self;
-    tsr__measure_sum_up(rank, seconds);
+    tsr__measure_summarize(rank, seconds);
     if (rank->seat)
         return TSR_OK; // its memory is known (measure_gpu.c)
     self->memory = memory_here();
@@ -555,7 +555,7 @@ static tsr_status with_children(struct measuring *measuring)
                       .take = child_take,
                       .data = measuring};
     if (names_gpu(measuring)) {
-        tsr_status st = tsr__gpu_spoilt(measuring->session, &measuring->run);
+        tsr_status st = tsr__gpu_refuse_fork(measuring->session, &measuring->run);
         if (st != TSR_OK)
             return st;
     }
@@ -565,7 +565,7 @@ static tsr_status with_children(struct measuring *measuring)
 // ---- under a launcher --------------------------------------------------------------------------
 
 // Every rank sends its results to all, so that each has all of them in the same order.
-static tsr_status bring(struct measuring *measuring, struct endpoint *endpoint)
+static tsr_status exchange_results(struct measuring *measuring, struct endpoint *endpoint)
 {
     int64_t group[MEASURE_RANKS];
     struct comm_buffer send[MEASURE_RANKS] = {{0}}, recv[MEASURE_RANKS] = {{0}};
@@ -604,7 +604,7 @@ static tsr_status as_launched(struct measuring *measuring, struct endpoint *endp
     begin_rank(measuring, measuring->session, endpoint, &measuring->found[endpoint->rank], rank);
     tsr__measure_rank(rank);
     if (rank->status == TSR_OK)
-        rank->status = bring(measuring, endpoint);
+        rank->status = exchange_results(measuring, endpoint);
     tsr__measure_gpu_close(rank);
     return rank->status;
 }

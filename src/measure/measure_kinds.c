@@ -2,9 +2,8 @@
 // measure_kinds.c - the samples: each has a few nodes of one kind, with sizes that are typical of
 // models.
 //
-//     AS_RATE, TSR_RATE_CONVOLUTION: two 3 x 3 convolutions of 128 channels on 56 x 56 need 2 x 2 x
-//       128
-//     x 56 x 56 x 128 x 9 FLOP; a run of 15 ms means 123e9 FLOP/s
+//     Example (AS_RATE, TSR_RATE_CONVOLUTION): two 3 x 3 convolutions of 128 channels on 56 x 56
+//     need 2 x 2 x 128 x 56 x 56 x 128 x 9 FLOP; a run of 15 ms means 123e9 FLOP/s.
 #include "measure/measure_rank.h"
 
 #define MICROSOFT "com.microsoft"
@@ -15,7 +14,7 @@
 #define WIDTH     1024
 #define INNER     4096
 
-// ---- making nodes ------------------------------------------------------------------------------
+// ---- creating nodes -----------------------------------------------------------------------------
 
 static const char *fresh_name(struct sample_graph *made, char *out, size_t cap)
 {
@@ -104,7 +103,7 @@ static bool give_node(struct sample_graph *made, tsr_node *node)
     return node && give(made, tsr_node_output(node, 0));
 }
 
-// ---- chains: nodes one after the other that an engine does not fuse into one
+// ---- chains: nodes in sequence that an engine does not fuse into one
 
 static bool chain_of(struct sample_graph *made, tsr_value *x, const char *first, const char *second,
                      int nodes)
@@ -189,7 +188,7 @@ static bool chain_with(struct sample_graph *made, tsr_value *x, const char *op, 
     return give(made, x);
 }
 
-// Each time with the same tensor, as large as the input.
+// Each node adds the same tensor, which is as large as the input.
 static bool joins(struct sample_graph *made, tsr_value *x, int nodes)
 {
     tsr_value *other = constant(made, made->sample->type, made->sample->rank, made->sample->dims);

@@ -67,8 +67,9 @@ static void restart(struct measure_rank *rank, int64_t what)
 }
 
 // Number of repetitions: the first rank of the group computes it from the time of its trial.
-static tsr_status how_often(struct measure_rank *rank, const int64_t *group, int n, double first,
-                            double seconds, int64_t *times, struct comm_trouble *why)
+static tsr_status choose_repetitions(struct measure_rank *rank, const int64_t *group, int n,
+                                     double first, double seconds, int64_t *times,
+                                     struct comm_trouble *why)
 {
     *times = MOST_TIMES;
     if (first > 0 && seconds / first < MOST_TIMES)
@@ -120,7 +121,7 @@ static tsr_status time_pair(struct measure_rank *rank, const int64_t *pair, size
         if (st != TSR_OK)
             return st;
     }
-    tsr_status st = how_often(rank, pair, 2, 2 * first, seconds, &n, why);
+    tsr_status st = choose_repetitions(rank, pair, 2, 2 * first, seconds, &n, why);
     if (st != TSR_OK)
         return st;
     for (int64_t i = 0; i < n; i++) {
@@ -185,7 +186,7 @@ tsr_status tsr__measure_links(struct measure_rank *rank, struct comm_trouble *wh
 // ---- collectives -------------------------------------------------------------------------------
 
 // A group for timing a collective; `self` is the index of this rank. in and out are 16 MiB each.
-struct crew {
+struct timed_group {
     int64_t members[MEASURE_RANKS];
     int n, self;
     struct comm_buffer send[MEASURE_RANKS], recv[MEASURE_RANKS];
@@ -194,68 +195,72 @@ struct crew {
 };
 
 // Groups of consecutive ranks: 0 1, 2 3, ...
-static void crew_of(const struct measure_rank *rank, int size, struct crew *crew)
+static void group_of(const struct measure_rank *rank, int size, struct timed_group *timed_group)
 {
     int first = rank->endpoint->rank / size * size;
-    crew->n = size;
-    crew->self = rank->endpoint->rank - first;
+    timed_group->n = size;
+    timed_group->self = rank->endpoint->rank - first;
     for (int i = 0; i < size; i++)
-        crew->members[i] = first + i;
+        timed_group->members[i] = first + i;
 }
 
-static tsr_status to_all(struct measure_rank *rank, struct crew *crew, int64_t bytes, bool gather,
-                         struct comm_trouble *why)
+static tsr_status to_all(struct measure_rank *rank, struct timed_group *timed_group, int64_t bytes,
+                         bool gather, struct comm_trouble *why)
 {
-    struct comm_call call =
-        tensor_call(rank, crew->members, crew->n, gather ? COMM_ALL_GATHER : COMM_ALL_TO_ALL);
+    struct comm_call call = tensor_call(rank, timed_group->members, timed_group->n,
+                                        gather ? COMM_ALL_GATHER : COMM_ALL_TO_ALL);
     // An all-gather ends with all bytes on each; in an all-to-all each has one part of them.
-    size_t piece = (size_t)bytes / (size_t)crew->n / (gather ? 1 : (size_t)crew->n);
-    for (int i = 0; i < crew->n; i++) {
+    size_t piece = (size_t)bytes / (size_t)timed_group->n / (gather ? 1 : (size_t)timed_group->n);
+    for (int i = 0; i < timed_group->n; i++) {
         size_t at = gather ? 0 : (size_t)i * piece;
-        crew->send[i] = (struct comm_buffer){.p = crew->in + at, .bytes = piece};
-        crew->recv[i] = (struct comm_buffer){.p = crew->out + (size_t)i * piece, .bytes = piece};
+        timed_group->send[i] = (struct comm_buffer){.p = timed_group->in + at, .bytes = piece};
+        timed_group->recv[i] =
+            (struct comm_buffer){.p = timed_group->out + (size_t)i * piece, .bytes = piece};
     }
-    return tsr__comm_all_to_all(rank->endpoint, &call, crew->send, crew->recv, why);
+    return tsr__comm_all_to_all(rank->endpoint, &call, timed_group->send, timed_group->recv, why);
 }
 
-static tsr_status fold(struct measure_rank *rank, struct crew *crew, int64_t bytes,
+static tsr_status fold(struct measure_rank *rank, struct timed_group *timed_group, int64_t bytes,
                        enum tsr_collective what, struct comm_trouble *why)
 {
-    struct comm_call call = tensor_call(rank, crew->members, crew->n, (enum comm_kind)what);
+    struct comm_call call =
+        tensor_call(rank, timed_group->members, timed_group->n, (enum comm_kind)what);
     call.reduce = COMM_SUM;
     call.count = bytes / (int64_t)sizeof(float);
     if (what == TSR_ALL_REDUCE)
-        return tsr__comm_all_reduce(rank->endpoint, &call, crew->in, crew->out, why);
+        return tsr__comm_all_reduce(rank->endpoint, &call, timed_group->in, timed_group->out, why);
     if (what == TSR_REDUCE)
-        return tsr__comm_reduce(rank->endpoint, &call, (int)crew->members[0], crew->in, crew->out,
-                                why);
-    for (int i = 0; i < crew->n; i++)
-        crew->counts[i] = call.count / crew->n;
+        return tsr__comm_reduce(rank->endpoint, &call, (int)timed_group->members[0],
+                                timed_group->in, timed_group->out, why);
+    for (int i = 0; i < timed_group->n; i++)
+        timed_group->counts[i] = call.count / timed_group->n;
     call.count = 0;
-    return tsr__comm_reduce_scatter(rank->endpoint, &call, crew->in, crew->counts, crew->out, why);
+    return tsr__comm_reduce_scatter(rank->endpoint, &call, timed_group->in, timed_group->counts,
+                                    timed_group->out, why);
 }
 
-static tsr_status once(struct measure_rank *rank, struct crew *crew, int64_t bytes,
+static tsr_status once(struct measure_rank *rank, struct timed_group *timed_group, int64_t bytes,
                        enum tsr_collective what, struct comm_trouble *why)
 {
     if (what == TSR_ALL_GATHER || what == TSR_ALL_TO_ALL)
-        return to_all(rank, crew, bytes, what == TSR_ALL_GATHER, why);
+        return to_all(rank, timed_group, bytes, what == TSR_ALL_GATHER, why);
     if (what != TSR_BROADCAST)
-        return fold(rank, crew, bytes, what, why);
-    struct comm_call call = tensor_call(rank, crew->members, crew->n, COMM_BROADCAST);
-    return tsr__comm_broadcast(rank->endpoint, &call, (int)crew->members[0], crew->in,
+        return fold(rank, timed_group, bytes, what, why);
+    struct comm_call call = tensor_call(rank, timed_group->members, timed_group->n, COMM_BROADCAST);
+    return tsr__comm_broadcast(rank->endpoint, &call, (int)timed_group->members[0], timed_group->in,
                                (size_t)bytes, why);
 }
 
 // Returns the mean of several calls: for a rank that arrives late, a single call would seem to take
 // no time.
-static tsr_status some(struct measure_rank *rank, struct crew *crew, int64_t bytes,
-                       enum tsr_collective what, double *seconds, struct comm_trouble *why)
+static tsr_status time_calls(struct measure_rank *rank, struct timed_group *timed_group,
+                             int64_t bytes, enum tsr_collective what, double *seconds,
+                             struct comm_trouble *why)
 {
     int n = bytes <= SMALL_BYTES ? CALLS_ON_END : 1;
     double began = tsr__now_s();
     for (int i = 0; i < n; i++) {
-        tsr_status st = once(rank, crew, bytes, what, why);
+        tsr_status st = once(rank, timed_group, bytes, what, why);
         if (st != TSR_OK)
             return st;
     }
@@ -265,9 +270,9 @@ static tsr_status some(struct measure_rank *rank, struct crew *crew, int64_t byt
 }
 
 // The barrier includes all ranks, so that all groups start at the same time, as in a run.
-static tsr_status time_crew(struct measure_rank *rank, struct crew *crew, int64_t bytes,
-                            enum tsr_collective what, double seconds, double *out,
-                            struct comm_trouble *why)
+static tsr_status time_group(struct measure_rank *rank, struct timed_group *timed_group,
+                             int64_t bytes, enum tsr_collective what, double seconds, double *out,
+                             struct comm_trouble *why)
 {
     double times[MOST_TIMES], first = 0;
     int64_t n = 0;
@@ -275,17 +280,17 @@ static tsr_status time_crew(struct measure_rank *rank, struct crew *crew, int64_
     if (st != TSR_OK)
         return st;
     for (int i = 0; i < 2; i++) { // the first time buffers are new
-        st = some(rank, crew, bytes, what, &first, why);
+        st = time_calls(rank, timed_group, bytes, what, &first, why);
         if (st != TSR_OK)
             return st;
     }
     if (bytes <= SMALL_BYTES)
         first *= CALLS_ON_END;
-    st = how_often(rank, crew->members, crew->n, first, seconds, &n, why);
+    st = choose_repetitions(rank, timed_group->members, timed_group->n, first, seconds, &n, why);
     if (st != TSR_OK)
         return st;
     for (int64_t i = 0; i < n; i++) {
-        st = some(rank, crew, bytes, what, &times[i], why);
+        st = time_calls(rank, timed_group, bytes, what, &times[i], why);
         if (st != TSR_OK)
             return st;
     }
@@ -293,16 +298,17 @@ static tsr_status time_crew(struct measure_rank *rank, struct crew *crew, int64_
     return TSR_OK;
 }
 
-static tsr_status time_groups(struct measure_rank *rank, struct crew *crew, int k,
+static tsr_status time_groups(struct measure_rank *rank, struct timed_group *timed_group, int k,
                               struct comm_trouble *why)
 {
     double each = rank->seconds * SHARE_ALL / (MEASURE_KINDS * MEASURE_POINTS * rank->n_groups);
     restart(rank, MEASURE_RANKS * MEASURE_RANKS + k);
-    crew_of(rank, rank->group[k], crew);
+    group_of(rank, rank->group[k], timed_group);
     for (int what = 0; what < MEASURE_KINDS; what++) {
         for (int i = 0; i < MEASURE_POINTS; i++) {
-            tsr_status st = time_crew(rank, crew, tsr__measure_bytes[i], (enum tsr_collective)what,
-                                      each, &rank->out->seconds[what][k][i], why);
+            tsr_status st =
+                time_group(rank, timed_group, tsr__measure_bytes[i], (enum tsr_collective)what,
+                           each, &rank->out->seconds[what][k][i], why);
             if (st != TSR_OK)
                 return st;
         }
@@ -316,22 +322,22 @@ static tsr_status time_groups(struct measure_rank *rank, struct crew *crew, int 
 tsr_status tsr__measure_collectives(struct measure_rank *rank, struct comm_trouble *why)
 {
     size_t most = (size_t)tsr__measure_bytes[MEASURE_POINTS - 1];
-    struct crew *crew = tsr__alloc(rank->session, sizeof *crew);
+    struct timed_group *timed_group = tsr__alloc(rank->session, sizeof *timed_group);
     char *memory = tsr__measure_alloc(rank, 2 * most, why);
     tsr_status st = TSR_NOMEM;
     if (!memory)
         st = why->status;
-    if (!crew || !memory)
+    if (!timed_group || !memory)
         goto free_memory;
     st = TSR_OK; // a single rank has no group
-    *crew = (struct crew){.in = memory, .out = memory + most};
+    *timed_group = (struct timed_group){.in = memory, .out = memory + most};
     for (int k = 0; k < rank->n_groups; k++) {
-        st = time_groups(rank, crew, k, why);
+        st = time_groups(rank, timed_group, k, why);
         if (st != TSR_OK)
             break;
     }
 free_memory:
     tsr__measure_free(rank, memory, 2 * most);
-    tsr__free(rank->session, crew, sizeof *crew);
+    tsr__free(rank->session, timed_group, sizeof *timed_group);
     return st;
 }

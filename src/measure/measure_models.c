@@ -69,8 +69,9 @@ const char *tsr__measure_path(const char *folder, size_t sample, char *out)
     return out;
 }
 
-// Ranks on a GPU get it there, so that no run is timed with a copy from the host. Where the rank is
-// large the first axis is `grows` times as long: [256, 1024] and 8 become [2048, 1024].
+// The input of a rank on a GPU is in GPU memory, so that no timed run includes a copy from the
+// host. If the rank is large, the first axis is `grows` times as long: [256, 1024] and 8 become
+// [2048, 1024].
 tsr_status tsr__measure_input(struct measure_rank *rank, tsr_session *session, size_t sample,
                               tsr_tensors **out)
 {
@@ -165,7 +166,7 @@ static void keep_speed(struct measure_rank *rank, const struct sample *sample, d
         *place *= self->flops / self->rates[TSR_RATE_FLOAT16];
 }
 
-void tsr__measure_sum_up(struct measure_rank *rank, const double *seconds)
+void tsr__measure_summarize(struct measure_rank *rank, const double *seconds)
 {
     tsr_topology_device *self = &rank->out->self;
     double run = 0;

@@ -7,13 +7,12 @@
 // on measurements of other plans may be worse than predicted. Each round times a few runs, and a
 // few more with the engine's profile, which has the time of each node (profile.c):
 //
-//     unsharded   a run takes 10 ms; its 100 nodes take 10.5 ms in the profile, so the profile
+//     unsharded   A run takes 10 ms, its 100 nodes take 10.5 ms in the profile. So the profile
 //                 costs
-//                 5 us per node; the rest is distributed over the graph's nodes so that they take
-//                   10 ms
-//     sharded     the nodes of the slowest rank take 5.2 ms, its 8 collectives 0.3 ms, a run 6.3
-//                 ms:
-//                 each synchronization lost (6.3 - 5.2 - 0.3) / 8 = 0.1 ms
+//                 5 us per node; the rest is distributed over the nodes so that they take 10 ms.
+//     sharded     The nodes of the slowest rank take 5.2 ms, its 8 collectives 0.3 ms, a run 6.3
+//                 ms.
+//                 So each synchronization loses (6.3 - 5.2 - 0.3) / 8 = 0.1 ms.
 //
 // If nodes are queued (on GPUs), a profile has only their launch times and is not used. All nodes
 // are then scaled by the factor between measured and predicted time of the unsharded model.
@@ -35,10 +34,11 @@
 #define PLANNED        4 // maximum number of rounds with a plan
 #define FEW_PROCESSES  2 // memory placement differs between processes: the fastest is used
 #define MOST_PROCESSES 5
-#define SETTLED        0.97 // of the best so far: a larger time is no improvement
-#define LEAST_RUN      0.3  // seconds per process: a dozen runs do not find its fastest
-#define LEAST_TIMES    0.01 // for a node that the engine has removed
-#define CONFIG         "measured"
+// a process that needs more than this part of the best time is no improvement
+#define SETTLED     0.97
+#define LEAST_RUN   0.3  // seconds per process: a few runs do not show its best time
+#define LEAST_TIMES 0.01 // factor for a node that the engine has removed
+#define CONFIG      "measured"
 
 struct modelled {
     tsr_session *session;
@@ -71,7 +71,7 @@ struct round {
 struct alike {
     const char *op, *type;
     struct profile_point point;
-    double price, seen; // seconds, summed; price: predicted without earlier measurements
+    double predicted, seen; // seconds, summed; predicted: without earlier measurements
 };
 
 // ---- measured times of nodes --------------------------------------------------------------------
@@ -91,18 +91,18 @@ static void scale_seen(struct sim_device *device, double times)
 }
 
 // Predicted seconds of the task without earlier measurements.
-static double plain_price(const struct sim *sim, const struct sim_task *task)
+static double predicted_time(const struct sim *sim, const struct sim_task *task)
 {
     const struct topology_profile *seen =
         tsr__topology_profile(sim->topology, task->op, task->type);
-    double price = (double)task->ps / 1e12;
+    double predicted = (double)task->ps / 1e12;
     if (seen)
-        return price / tsr__profile_ratio(seen, task->work, task->bytes);
-    return price;
+        return predicted / tsr__profile_ratio(seen, task->work, task->bytes);
+    return predicted;
 }
 
 // Without a profile, nodes get their predicted times.
-static void take_prices(struct sim_device *device)
+static void use_predictions(struct sim_device *device)
 {
     for (size_t i = 0; i < device->tasks.n; i++)
         if (!device->tasks.at[i].comm)
@@ -111,7 +111,7 @@ static void take_prices(struct sim_device *device)
 
 // Computes the overhead of the profile per node: the time of all profiled nodes minus the time of a
 // run.
-static void find_besides(struct round *round, int64_t n)
+static void find_overhead(struct round *round, int64_t n)
 {
     double sum = 0;
     const struct profile *profile = &round->profile;
@@ -128,7 +128,7 @@ static void share_out(struct round *round, struct sim *sim, int rank)
 {
     struct sim_device *device = &sim->devices[rank];
     if (!round->profile.nodes.n) {
-        take_prices(device);
+        use_predictions(device);
         return;
     }
     double all = tsr__profile_share_out(&round->profile, sim, rank, round->of->besides);
@@ -138,7 +138,7 @@ static void share_out(struct round *round, struct sim *sim, int rank)
 }
 
 // Scales the times so that every rank takes as long as the run.
-static void fit_whole(const struct round *round, struct sim *sim)
+static void fit_unsharded(const struct round *round, struct sim *sim)
 {
     for (int64_t i = 0; i < sim->n; i++) {
         double sum = sum_seen(&sim->devices[i]);
@@ -148,7 +148,7 @@ static void fit_whole(const struct round *round, struct sim *sim)
 }
 
 // Sums the seconds of the collectives of a device, without waiting times; *n is their number.
-static double sum_meetings(const struct sim *sim, const struct sim_device *device, int *n)
+static double sum_collectives(const struct sim *sim, const struct sim_device *device, int *n)
 {
     double sum = 0;
     *n = 0;
@@ -164,14 +164,14 @@ static double sum_meetings(const struct sim *sim, const struct sim_device *devic
 
 // If a run took longer than the nodes and collectives of its slowest rank, the difference was lost
 // at synchronization points. If it took less, nodes are faster than in the profile.
-static void fit_cut(const struct round *round, struct sim *sim)
+static void fit_sharded(const struct round *round, struct sim *sim)
 {
     const struct sim_device *slowest = &sim->devices[0];
     for (int64_t i = 1; i < sim->n; i++)
         if (sum_seen(&sim->devices[i]) > sum_seen(slowest))
             slowest = &sim->devices[i];
     int meetings = 0;
-    double nodes = sum_seen(slowest), met = sum_meetings(sim, slowest, &meetings);
+    double nodes = sum_seen(slowest), met = sum_collectives(sim, slowest, &meetings);
     double more = round->took - nodes - met, times = 1;
     if (more < 0 || !meetings)
         times = fmax(round->took - met, 0.1 * round->took) / nodes;
@@ -219,26 +219,26 @@ static tsr_status add_points(struct sim *sim)
             struct alike *alike = alike_of(sim, &known, task);
             if (!alike)
                 return TSR_NOMEM;
-            if (alike->price == 0) {
+            if (alike->predicted == 0) {
                 struct alike **listed = vec_push(sim->arena, &list);
                 if (!listed)
                     return TSR_NOMEM;
                 *listed = alike;
             }
-            alike->price += plain_price(sim, task);
+            alike->predicted += predicted_time(sim, task);
             alike->seen += task->seen;
         }
     for (size_t i = 0; i < list.n; i++) {
         struct alike *alike = list.at[i];
-        alike->point.times = fmax(alike->seen / alike->price, LEAST_TIMES);
+        alike->point.times = fmax(alike->seen / alike->predicted, LEAST_TIMES);
         if (!tsr__topology_add_profile(sim->topology, alike->op, alike->type, &alike->point))
             return TSR_NOMEM;
     }
     return TSR_OK;
 }
 
-// Called by partition with the parts in memory.
-static tsr_status look(void *data, const struct partition_part *parts, int64_t n)
+// Called by partition with the rank graphs in memory.
+static tsr_status use_parts(void *data, const struct partition_part *parts, int64_t n)
 {
     struct round *round = data;
     struct modelled *of = round->of;
@@ -247,13 +247,13 @@ static tsr_status look(void *data, const struct partition_part *parts, int64_t n
     if (st != TSR_OK)
         return st;
     if (round->whole)
-        find_besides(round, n);
+        find_overhead(round, n);
     for (int rank = 0; rank < (int)n; rank++)
         share_out(round, &sim, rank);
     if (round->whole)
-        fit_whole(round, &sim);
+        fit_unsharded(round, &sim);
     else
-        fit_cut(round, &sim);
+        fit_sharded(round, &sim);
     if (of->waits_only)
         return TSR_OK;
     return add_points(&sim);
@@ -306,8 +306,8 @@ static tsr_status time_runs(struct round *round, const char *folder)
     return tsr__profile_read(of->session, &of->arena, trace.p, &round->profile);
 }
 
-// The simulation's way to the parts of a model: a copy of it has numbers for all sizes.
-static tsr_status look_at(struct round *round, tsr_model *model)
+// Partitions a copy of the model in which all sizes are set, to get its rank graphs.
+static tsr_status partition_copy(struct round *round, tsr_model *model)
 {
     struct modelled *of = round->of;
     tsr_model *copy = NULL;
@@ -320,7 +320,7 @@ static tsr_status look_at(struct round *round, tsr_model *model)
     if (tsr__sim_sizes(&of->arena, model, of->sizes, of->n_sizes, &all, &n))
         st = tsr__shapes_declare(copy, all, n, NULL);
     if (st == TSR_OK)
-        st = tsr__partition_visit(copy, CONFIG, &(struct partition_visitor){look, round});
+        st = tsr__partition_visit(copy, CONFIG, &(struct partition_visitor){use_parts, round});
     tsr_model_free(copy);
     return st;
 }
@@ -338,7 +338,7 @@ static tsr_status run_round(struct round *round, tsr_model *model, int number)
     st = time_runs(round, folder.p);
     if (st != TSR_OK)
         return st;
-    return look_at(round, model);
+    return partition_copy(round, model);
 }
 
 // Adds a configuration without annotations: every device runs all nodes.
@@ -480,7 +480,7 @@ static tsr_status begin(struct modelled *of, const tsr_measure_options *options)
     return tsr__scratch_open(of->session, &of->arena, of->run.work, &of->scratch);
 }
 
-// The device of the options named the ranks' devices; in a partition every rank has its own.
+// Ranks of a partition have their own devices, so the device of the options is removed.
 static void prepare(struct modelled *of, const tsr_measure_options *options)
 {
     of->run = (tsr_run_options){.size = sizeof of->run};

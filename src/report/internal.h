@@ -118,7 +118,7 @@ enum fit {
     FIT_YES,
     FIT_NARROW,
     FIT_NO
-}; // narrow: only without the engine's own memory
+}; // narrow: fits only without the engine's own memory
 struct verdict {
     enum fit fit;
     size_t fullest;         // device that is closest to its limit

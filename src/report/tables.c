@@ -74,7 +74,7 @@ static struct sum *sum_of(struct page *page, struct sums *sums, const char *op, 
 
 // Time of each operator in one run, over all devices: first request of the simulation, and the
 // trace.
-static void sum_up(struct page *page, struct sums *sums)
+static void sum_operators(struct page *page, struct sums *sums)
 {
     const tsr_simulation_summary *simulation = page->simulation;
     const struct measured *measured = &page->measured;
@@ -122,7 +122,7 @@ void tsr__table_operators(struct page *page)
     struct sums sums = {0};
     double all = 0;
     tsr__map_init(&sums.seen, page->arena, 64);
-    sum_up(page, &sums);
+    sum_operators(page, &sums);
     for (size_t i = 0; i < sums.list.n; i++)
         all += sums.list.at[i].seconds;
     PUT(page,

@@ -156,7 +156,7 @@ static void keep_boxes(struct page *page, struct layout *layout, const tsr_box *
 }
 
 // If the sharding does not fit the shape, the full tensor is assumed on every device.
-static void work_out(struct page *page, struct layout *layout, int64_t elements)
+static void compute_layout(struct page *page, struct layout *layout, int64_t elements)
 {
     const tsr_box *boxes;
     size_t n;
@@ -198,7 +198,7 @@ static const struct layout *layout_of(struct tensors *tensors, const char *shard
     layout->number = tensors->all_layouts.n - 1;
     memcpy(layout->shape, shape, (size_t)rank * sizeof *shape);
     *at = *listed = layout;
-    work_out(page, layout, elements);
+    compute_layout(page, layout, elements);
     return layout;
 }
 

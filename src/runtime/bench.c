@@ -15,7 +15,7 @@
 #define WARM_SHARE 0.1 // share of the measuring time, at most WARM_S
 #define WARM_S     2.0
 #define BATCH_S    0.02 // duration of the runs between two checks of the clock
-#define FLIGHT_S   1.0 // the same if runs overlap and ranks are processes
+#define FLIGHT_S   1.0  // the same if runs overlap and ranks are processes
 #define MAX_BATCH  1024
 #define MAX_RUNS   (100u << 20)
 
@@ -24,10 +24,10 @@ struct bench {
     tsr_job *job;
     const tsr_tensors *inputs;
     double seconds;
-    int in_flight; // number of concurrent runs
+    int in_flight;             // number of concurrent runs
     double started[RUN_SLOTS]; // start times of pending runs
-    uint64_t asked, taken; // runs
-    double wall_s; // from the first start to the last result
+    uint64_t asked, taken;     // runs
+    double wall_s;             // from the first start to the last result
     double *times;
     size_t n, cap;
     uint64_t broadcasts; // number of broadcasts by rank 0

@@ -39,9 +39,9 @@ struct children {
     const char *folder;
     bool states; // keep the states that the manifest names
     struct child_set *child_set;
-    int (*sockets)[2]; // per child: the parent's end, the child's end
+    int (*sockets)[2];       // per child: the parent's end, the child's end
     struct results *results; // per child
-    tsr_status failed; // status that every later call returns; TSR_OK: nothing has failed
+    tsr_status failed;       // status that every later call returns; TSR_OK: nothing has failed
 };
 
 // ---- notes.c

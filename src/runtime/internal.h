@@ -17,7 +17,7 @@
 // The values of one run.
 struct run_slot {
     OrtValue **ins, **outs; // NULL: no value, or kept as a state
-    bool *kept; // per input: comes from the previous run
+    bool *kept;             // per input: comes from the previous run
 };
 // An output that becomes an input of the next run and stays on its rank.
 struct rank_state {
@@ -37,16 +37,16 @@ struct rank {
     bool float_products; // see tsr_run_options
     bool spin;
     uint64_t plan;
-    const char *device; // name of the rank's device, or NULL
+    const char *device;   // name of the rank's device, or NULL
     int64_t weight_bytes; // of the rank file; 0: unknown
     const tsr_run_options *options;
     const OrtRunOptions *run_options; // of the next run; NULL: the defaults
     const struct gpu *gpu;            // the driver, if some rank of the job is on a GPU; else NULL
-    const char *profile;              // file name prefix of ONNX Runtime's profile; NULL: not traced
-    struct shared_weights *shared;    // NULL: none
-    bool unpacked;                    // weights are not packed but used as mapped
-    bool packs_alone;                 // shares no packed weights with other ranks
-    bool container_refused;           // packs_alone because the engine refused to share them
+    const char *profile;           // file name prefix of ONNX Runtime's profile; NULL: not traced
+    struct shared_weights *shared; // NULL: none
+    bool unpacked;                 // weights are not packed but used as mapped
+    bool packs_alone;              // shares no packed weights with other ranks
+    bool container_refused;        // packs_alone because the engine refused to share them
     // set by the rank
     struct endpoint *base; // of the transport, if `endpoint` is a device endpoint; else NULL
     struct gpu_seat *seat; // NULL: the rank is not on a GPU
@@ -64,7 +64,7 @@ struct rank {
     size_t n_inputs, n_outputs;
     const char **input_names, **output_names;
     struct wanted *wanted; // per input
-    OrtValue **weights; // views of shared weights
+    OrtValue **weights;    // views of shared weights
     size_t n_weights;
     struct run_slot run_slots[RUN_SLOTS];
     struct rank_state *states;
@@ -188,7 +188,7 @@ tsr_status tsr__shards_join(const struct manifest_port *port, tsr_tensors *const
 // ---- unsharded models (unsharded.c)
 
 struct unsharded_file {
-    const char *path; // the file for the engine
+    const char *path;         // the file for the engine
     struct temporary *folder; // temporary folder of the copy; NULL: no copy
     struct arena arena;
 };
@@ -248,7 +248,7 @@ tsr_status tsr__gpu_place(struct rank *rank);
 // All ranks of a job call it, before any of them loads its model.
 tsr_status tsr__gpu_limit(struct rank *rank, struct comm_trouble *why);
 tsr_status tsr__gpu_bind(struct rank *rank); // after its session was created
-void tsr__gpu_leave(struct rank *rank); // after its session was closed
+void tsr__gpu_leave(struct rank *rank);      // after its session was closed
 OrtStatus *tsr__gpu_run(struct rank *rank, struct run_slot *run_slot);
 // Returns the error for child processes that need a GPU after this process has started the driver.
 tsr_status tsr__gpu_refuse_fork(tsr_session *session, const tsr_run_options *options);

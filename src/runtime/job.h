@@ -63,7 +63,7 @@ struct rank_thread {
     pthread_t thread;
     bool opened, failed;
     uint64_t runs_done, runs_synced; // completed runs; runs after which the ranks synchronized
-    tsr_tensors *pieces[RUN_SLOTS]; // shards of full inputs; used by the caller's thread
+    tsr_tensors *pieces[RUN_SLOTS];  // shards of full inputs; used by the caller's thread
 };
 struct tsr_job {
     const struct job_kind *kind; // NULL: not yet chosen
@@ -75,8 +75,8 @@ struct tsr_job {
     struct bundle bundle; // of a partition, if has_bundle
     bool has_bundle;
     struct temporary *profiles; // folder of ONNX Runtime's profiles; NULL: not traced
-    const struct gpu *gpu; // not NULL if some rank is on a GPU
-    const char **states; // outputs that are states, not results
+    const struct gpu *gpu;      // not NULL if some rank is on a GPU
+    const char **states;        // outputs that are states, not results
     size_t n_states;
 
     struct rank_thread *rank_threads; // of the ranks in this process
@@ -89,11 +89,11 @@ struct tsr_job {
     struct unsharded_file unsharded; // of an unsharded model
 
     struct endpoint *endpoint; // of a launched rank, owned by the session; else NULL
-    bool given[RUN_SLOTS]; // per slot: the outputs were sent to rank 0
+    bool given[RUN_SLOTS];     // per slot: the outputs were sent to rank 0
 
     struct thread_job *thread_transport; // of ranks that are threads
     struct shared_weights shared;
-    int n_threads; // number of started threads
+    int n_threads;       // number of started threads
     uint64_t sync_after; // number of runs after which all ranks synchronize
     bool closing;
 

@@ -15,8 +15,8 @@
 struct tsr_process_group {
     tsr_session *session;
     struct endpoint *endpoint; // NULL: a single process
-    int64_t *ranks; // 0, 1, ... size - 1
-    uint64_t broadcasts; // number of broadcasts, the same on all ranks
+    int64_t *ranks;            // 0, 1, ... size - 1
+    uint64_t broadcasts;       // number of broadcasts, the same on all ranks
 };
 
 static int size_of(const struct endpoint *endpoint)

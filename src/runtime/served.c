@@ -23,7 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LOOK_MS 20 // between two checks of the program while waiting for an answer
+#define LOOK_MS 20  // between two checks of the program while waiting for an answer
 #define TELL_S  1.0 // time for the kernel to report how it ended, after its socket was closed
 #define END_S   5.0 // time to exit after its socket was closed
 
@@ -36,7 +36,7 @@ struct served {
     pid_t pid; // 0: not started, or ended and reaped
     int socket;
     double stopped_s; // since when it has been stopped; 0: running
-    char how[64]; // how it ended
+    char how[64];     // how it ended
 };
 
 // Arguments of the program.

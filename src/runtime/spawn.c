@@ -33,14 +33,14 @@
 #include <unistd.h>
 
 #define LOOK_NS  2000000 // between two checks
-#define MISSED_S 0.25 // time until another rank waits for a rank that died
-#define GRACE_S  1.5 // time for the other children to exit
+#define MISSED_S 0.25    // time until another rank waits for a rank that died
+#define GRACE_S  1.5     // time for the other children to exit
 
 // One child, as seen by its parent. died and how are set when it ended with an error; beat is its
 // last heartbeat count, silent_s the time since that changed.
 struct child {
     pid_t pid; // 0: not started, or ended and reaped
-    int fd; // file of its message
+    int fd;    // file of its message
     bool died;
     char how[64];
     double died_s;

@@ -14,7 +14,7 @@ struct message {
     size_t at, end;
     bool failed;
 };
-struct message tsr__message_new(void); // for writing; its fd is -1 after a failure
+struct message tsr__message_new(void);            // for writing; its fd is -1 after a failure
 bool tsr__message_flush(struct message *message); // false: not everything was written
 void tsr__message_put(struct message *message, const void *bytes, size_t n);
 void tsr__message_drop(struct message *message); // frees the buffer

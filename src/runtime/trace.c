@@ -21,7 +21,7 @@
 
 // Limits the events of a rank: the first ones are kept, later ones are only counted.
 struct share {
-    size_t full; // maximum length of the text
+    size_t full;     // maximum length of the text
     double until_us; // events that begin later are dropped; INFINITY: none so far
     size_t left_out;
 };

@@ -17,11 +17,11 @@ enum need { NOTHING, A_STARTER, AN_MPI_LAUNCHER };
 
 static const struct transport_row {
     const char *name;
-    bool threads; // ranks are threads of this process, with or without a launcher
-    bool starts_ranks; // without a launcher: ranks are child processes
-    bool messages_only; // no shared memory between ranks of one host
-    bool ucx; // use UCX with any launcher
-    enum need need; // to join the other ranks
+    bool threads;                // ranks are threads of this process, with or without a launcher
+    bool starts_ranks;           // without a launcher: ranks are child processes
+    bool messages_only;          // no shared memory between ranks of one host
+    bool ucx;                    // use UCX with any launcher
+    enum need need;              // to join the other ranks
     const char *absent, *remedy; // message if that is missing
 } transports[] = {
     // in the order of tsr_transport, from 1 on

@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// compare.c - two tensors: how far apart. Cutting a contraction changes the order of a sum, so
-// floats differ by a few units of their precision times the length of the sum; everything that no
-// float arithmetic precedes is the same.
+// compare.c - compares two tensors. Sharding a contraction changes the order of a sum, so floats
+// differ by a few units of their precision times the length of the sum. Values that do not depend
+// on float arithmetic must be equal.
 //
 //     want {100, 2, -50} and got {100.001, 2, -50} in float32: max_abs 0.001, max_rel 0.001 / 100 =
-//       1e-5, allowed 5e-5: ok.
-//     The largest magnitude of the whole tensor counts, not that of the element: 2 against 2.001
-//       would be just as good, because
-//     a sum of large terms may come to a small number and has their error.
+//     1e-5, allowed 5e-5: ok. The difference is relative to the largest magnitude of the tensor,
+//     not of the element: 2 and 2.001 would be accepted too, because a sum of large terms may be
+//     small and still has their error.
 #include "verify/verify.h"
 
 #include <math.h>
 
-// What is not listed (integers, booleans, texts) must be the same.
+// Types that are not listed (integers, booleans, strings) must be equal.
 double tsr__tolerance(tsr_dtype type)
 {
     switch (type) { // relative to the largest magnitude of the tensor; about a thousand units of
-                    // the type
+                    // the type's precision
     case TSR_DOUBLE:
     case TSR_COMPLEX128:
         return 1e-12;
@@ -67,8 +66,8 @@ static double bfloat_value(uint16_t bits)
     return v;
 }
 
-// The FNUZ types have one NaN, 0x80; E4M3FN has NaN in place of the largest number; E5M2 is as IEEE
-// has it: above infinity (124) all are NaN.
+// The FNUZ types have one NaN, 0x80. E4M3FN has NaN in place of the largest number. E5M2 follows
+// IEEE: values above infinity (124) are NaN.
 static bool eighth_is_nan(uint8_t bits, bool e4, bool uz)
 {
     if (uz)
@@ -110,8 +109,8 @@ static double eighth_value(tsr_dtype dtype, uint8_t bits)
         return (double)v;                                                                          \
     } while (0)
 
-// Element i as a double; of complex numbers i counts real and imaginary parts. 64-bit integers
-// above 2^53 are rounded: wide_gap tells those apart.
+// Element i as a double; for complex numbers i counts real and imaginary parts. 64-bit integers
+// above 2^53 are rounded: wide_gap distinguishes them.
 static double element(tsr_dtype dtype, const void *data, size_t i)
 {
     uint16_t half;
@@ -149,7 +148,7 @@ static double element(tsr_dtype dtype, const void *data, size_t i)
     }
 }
 
-// Numbers that element() reads, per element of the tensor; 0: no numbers.
+// Numbers that element() reads per element of the tensor; 0: not numeric.
 static size_t numbers_of(tsr_dtype t)
 {
     if (t == TSR_COMPLEX64 || t == TSR_COMPLEX128)
@@ -160,7 +159,7 @@ static size_t numbers_of(tsr_dtype t)
 
 // ---- two tensors -------------------------------------------------------------------------------
 
-// Type, rank and all sizes are the same.
+// True if type, rank and all sizes are equal.
 static bool same_kind(const tsr_tensors *a, size_t i, const tsr_tensors *b, size_t k)
 {
     int rank = tsr_tensors_rank(a, i);
@@ -172,22 +171,22 @@ static bool same_kind(const tsr_tensors *a, size_t i, const tsr_tensors *b, size
     return true;
 }
 
-// How far two 64-bit integers are apart. The difference is taken before it is rounded: 2^53 and
-// 2^53 + 1 are one double, but 1 apart.
+// Difference of two 64-bit integers. It is computed before rounding: 2^53 and 2^53 + 1 are the same
+// double, but differ by 1.
 static double wide_gap(tsr_dtype dtype, const void *want, const void *got, size_t i)
 {
     uint64_t a, b;
     memcpy(&a, (const char *)want + i * sizeof(a), sizeof(a));
     memcpy(&b, (const char *)got + i * sizeof(b), sizeof(b));
-    if (dtype == TSR_INT64) { // the same order among unsigned ones
+    if (dtype == TSR_INT64) { // maps to unsigned integers in the same order
         a ^= (uint64_t)1 << 63;
         b ^= (uint64_t)1 << 63;
     }
     return (double)(a > b ? a - b : b - a);
 }
 
-// How far element i is apart: 0 for equal ones and for two NaNs, infinite where one is NaN or
-// infinite and the other not.
+// Difference of element i: 0 for equal elements and for two NaNs; infinite if only one is NaN or
+// infinite.
 static double gap(tsr_dtype dtype, const void *want, const void *got, size_t i)
 {
     if (dtype == TSR_INT64 || dtype == TSR_UINT64)
@@ -201,7 +200,7 @@ static double gap(tsr_dtype dtype, const void *want, const void *got, size_t i)
     return d;
 }
 
-// n numbers, of complex tensors two for each element. Fills max_abs and max_rel.
+// n numbers, two per element for complex tensors. Sets max_abs and max_rel.
 static void measure(tsr_dtype dtype, const void *want, const void *got, size_t n,
                     tsr_difference *out)
 {
@@ -217,11 +216,11 @@ static void measure(tsr_dtype dtype, const void *want, const void *got, size_t n
     if (most == 0)
         out->max_rel = 0;
     else
-        // Where all that is wanted is 0, NaN or infinite, any difference is infinite.
+        // If all expected elements are 0, NaN or infinite, any difference is infinite.
         out->max_rel = most / largest;
 }
 
-// Element by element: the largest differences; a difference without a number stays one.
+// Compares element by element and keeps the largest differences; NaN (not comparable) stays NaN.
 static void compare_sequences(const tsr_tensors *want, const tsr_tensors *got, double tolerance,
                               tsr_difference *out)
 {
@@ -242,7 +241,7 @@ static void compare_sequences(const tsr_tensors *want, const tsr_tensors *got, d
     }
 }
 
-// From the cheap questions to the dear ones: kind and shape, equal bytes, then element by element.
+// From cheap to expensive checks: type and shape, equal bytes, then element by element.
 tsr_difference tsr__compare(const tsr_tensors *want, size_t i, const tsr_tensors *got, int64_t k,
                             double tolerance)
 {
@@ -256,7 +255,7 @@ tsr_difference tsr__compare(const tsr_tensors *want, size_t i, const tsr_tensors
         return out;
     }
     if (k >= 0 && !a_list && !b_list && tsr_tensors_rank(want, i) < 0 &&
-        tsr_tensors_rank(got, (size_t)k) < 0) { // both without a value
+        tsr_tensors_rank(got, (size_t)k) < 0) { // both are optionals without a value
         out.max_abs = out.max_rel = 0;
         out.ok = true;
         return out;
@@ -272,8 +271,7 @@ tsr_difference tsr__compare(const tsr_tensors *want, size_t i, const tsr_tensors
         out.ok = true;
         return out;
     }
-    // Random numbers: kind and shape were compared, which is all that can be. Differences are
-    // measured all the same.
+    // Random numbers: only type and shape are checked. Differences are measured anyway.
     if (bytes == other && isinf(tolerance))
         out.ok = true;
     if (bytes != other || per == 0)
@@ -287,8 +285,8 @@ tsr_difference tsr__compare(const tsr_tensors *want, size_t i, const tsr_tensors
     return out;
 }
 
-// Number of the element that differs most, of complex ones both parts; -1: none does, or they
-// cannot be compared.
+// Number of the element with the largest difference, for complex numbers of both parts; -1: none
+// differs, or they cannot be compared.
 int64_t tsr__compare_worst(const tsr_tensors *want, size_t i, const tsr_tensors *got, int64_t k)
 {
     if (k < 0 || !same_kind(want, i, got, (size_t)k) || !numbers_of(tsr_tensors_dtype(want, i)))

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// locate.c - finds where the sharded and the unsharded run diverge. Both are run once more with
-// every value of the main graph as an output, and the values are compared in node order. The flow's
-// layout of the first different value tells whose shard is wrong.
+// locate.c - finds where the sharded and the unsharded run diverge. Both are run again with every
+// value of the main graph as an output, and the values are compared in node order. The layout of
+// the first different value shows which rank has the wrong shard.
 //
 //     h [8, 6] has the layout {2, 1} on ranks 0 and 1, and element 30 differs most: row 30 / 6 = 5
-//       is
-//     one of rows 4..7, which rank 1 has.
+//     is one of rows 4..7, which rank 1 has.
 //
 // Additional outputs may change what an engine removes or fuses, so that no value differs any more:
 // then that is the reason (shortcut.c).
@@ -13,10 +12,10 @@
 #include "rules/rules.h"
 #include "sharding/sharding.h"
 
-// ---- giving everything out ---------------------------------------------------------------------
+// ---- making all values outputs ------------------------------------------------------------------
 
 // Every value of the main graph whose type is known becomes an output of the model.
-static tsr_status give_out(tsr_model *model)
+static tsr_status make_outputs(tsr_model *model)
 {
     tsr_graph *graph = tsr_model_graph(model);
     tsr_status st = tsr__shapes_declare(model, NULL, 0, NULL); // outputs need a type
@@ -33,8 +32,8 @@ static tsr_status give_out(tsr_model *model)
     return TSR_OK;
 }
 
-// A copy of the model that gives everything out, in the scratch folder; its data goes along.
-static tsr_status whole_values(struct work *work, tsr_tensors *out)
+// Runs a copy of the model with all values as outputs, in the temporary folder with its data.
+static tsr_status unsharded_values(struct work *work, tsr_tensors *out)
 {
     tsr_model *model = NULL;
     struct str path = tsr__arena_printf(&work->arena, "%s/whole.onnx", work->scratch.folder);
@@ -44,7 +43,7 @@ static tsr_status whole_values(struct work *work, tsr_tensors *out)
     if (path.p)
         st = tsr_model_clone(work->model, &model);
     if (st == TSR_OK)
-        st = give_out(model);
+        st = make_outputs(model);
     if (st == TSR_OK)
         st = tsr_model_copy_data(model, path.p);
     if (st == TSR_OK)
@@ -55,25 +54,25 @@ static tsr_status whole_values(struct work *work, tsr_tensors *out)
     return st;
 }
 
-// model is a copy, which gives everything out afterwards.
-static tsr_status cut_values(struct work *work, tsr_model *model, const char *config,
-                             tsr_tensors *out)
+// model is a copy; all its values are outputs afterwards.
+static tsr_status sharded_values(struct work *work, tsr_model *model, const char *config,
+                                 tsr_tensors *out)
 {
-    tsr_partition_options cut = {.size = sizeof(cut), .config = config};
+    tsr_partition_options options = {.size = sizeof(options), .config = config};
     tsr_run_options run = work->run;
     run.trace = NULL;
-    tsr_status st = give_out(model);
+    tsr_status st = make_outputs(model);
     if (st == TSR_OK)
-        st = tsr_partition_into(model, work->scratch.parts, &cut, NULL);
+        st = tsr_partition_into(model, work->scratch.parts, &options, NULL);
     if (st == TSR_OK)
         st = tsr_run(work->session, work->scratch.parts, &run, work->inputs, out);
     tsr__folder_remove(work->scratch.parts);
     return st;
 }
 
-// ---- whose part it is --------------------------------------------------------------------------
+// ---- owner of an element ------------------------------------------------------------------------
 
-// element is row-major: the last dimension is split off first.
+// The element is a row-major index: the last dimension is split off first.
 static bool has_element(const struct tile_piece *piece, const int64_t *shape, int64_t element)
 {
     for (int dim = piece->rank - 1; dim >= 0; dim--) {
@@ -88,7 +87,7 @@ static bool has_element(const struct tile_piece *piece, const int64_t *shape, in
     return true;
 }
 
-// The first owner of the tile that has the element; -1: it cannot be told.
+// Returns the first owner of the tile that contains the element; -1: unknown.
 static int64_t owner_of(struct arena *arena, const struct tile_layout *layout,
                         const tsr_tensors *tensors, size_t i, int64_t element)
 {
@@ -103,7 +102,7 @@ static int64_t owner_of(struct arena *arena, const struct tile_layout *layout,
     return -1;
 }
 
-// Where the flow lays the value; NULL: it does not know. config NULL: the only configuration.
+// Returns the layout of the value; NULL: unknown. config NULL: the only configuration.
 static const struct tile_layout *layout_of(struct arena *arena, tsr_model *model,
                                            const char *config, const tsr_value *value)
 {
@@ -119,32 +118,33 @@ static const struct tile_layout *layout_of(struct arena *arena, tsr_model *model
 
 // ---- the first difference ----------------------------------------------------------------------
 
-// The value that differs first: the node that makes it, and its place in both sets (cut -1: it is
-// not there).
+// The first value that differs: the node that computes it, and its index in both sets (sharded -1:
+// missing).
 struct found {
     tsr_node *node;
     tsr_value *value;
-    size_t whole;
-    int64_t cut;
+    size_t unsharded;
+    int64_t sharded;
     tsr_difference difference;
 };
 
-// Nodes stand in an order in which values are made before they are read, so the first that differs
-// is where it began.
-static bool find_first(const struct work *work, const tsr_model *model, const tsr_tensors *whole,
-                       const tsr_tensors *cut, struct found *found)
+// Nodes are in an order in which values are computed before they are read, so the first value that
+// differs is the origin.
+static bool find_first(const struct work *work, const tsr_model *model,
+                       const tsr_tensors *unsharded, const tsr_tensors *sharded,
+                       struct found *found)
 {
     for (tsr_node *node = tsr_graph_first(tsr_model_graph(model)); node; node = tsr_node_next(node))
         for (size_t i = 0; i < tsr_node_output_count(node); i++) {
             tsr_value *value = tsr_node_output(node, i);
             int64_t at = -1;
             if (value)
-                at = tsr_tensors_find(whole, tsr_value_name(value));
+                at = tsr_tensors_find(unsharded, tsr_value_name(value));
             if (at < 0)
                 continue;
             *found = (struct found){
-                node, value, (size_t)at, tsr_tensors_find(cut, tsr_value_name(value)), {0}};
-            found->difference = tsr__compare(whole, (size_t)at, cut, found->cut,
+                node, value, (size_t)at, tsr_tensors_find(sharded, tsr_value_name(value)), {0}};
+            found->difference = tsr__compare(unsharded, (size_t)at, sharded, found->sharded,
                                              tsr__precision_of(work, tsr_value_name(value)));
             if (!found->difference.ok)
                 return true;
@@ -152,9 +152,9 @@ static bool find_first(const struct work *work, const tsr_model *model, const ts
     return false;
 }
 
-// The finding, and the same for the caller, in the memory of the results.
-static void tell(struct work *work, const struct found *found, int64_t rank,
-                 tsr_first_difference *out)
+// Adds the diagnostic, and copies it for the caller to the memory of the results.
+static void report_first(struct work *work, const struct found *found, int64_t rank,
+                         tsr_first_difference *out)
 {
     struct arena *arena = work->results;
     struct place at = tsr__place_node(found->node);
@@ -172,37 +172,37 @@ static void tell(struct work *work, const struct found *found, int64_t rank,
               found->difference.max_abs, found->difference.max_rel);
 }
 
-// A failure on the way is no failure of the verification, whose difference has been found already:
-// it ends in silence.
+// A failure here is not a failure of the verification, whose difference was already found, so it is
+// not reported.
 void tsr__verify_locate(struct work *work, tsr_model *model, const char *config,
                         tsr_first_difference *out)
 {
-    tsr_tensors *whole = NULL, *cut = NULL;
+    tsr_tensors *unsharded = NULL, *sharded = NULL;
     tsr_model *copy = NULL;
     struct found found;
-    // What the second runs remark is of no interest: all their findings are taken back.
+    // Diagnostics of the additional runs are discarded.
     struct diag_mark mark = tsr__diag_mark(work->session);
-    tsr_status st = tsr_tensors_new(work->session, &whole);
+    tsr_status st = tsr_tensors_new(work->session, &unsharded);
     if (st == TSR_OK)
-        st = tsr_tensors_new(work->session, &cut);
+        st = tsr_tensors_new(work->session, &sharded);
     if (st == TSR_OK)
         st = tsr_model_clone(model, &copy);
     if (st == TSR_OK)
-        st = whole_values(work, whole);
+        st = unsharded_values(work, unsharded);
     if (st == TSR_OK)
-        st = cut_values(work, copy, config, cut);
-    if (st == TSR_OK && find_first(work, copy, whole, cut, &found)) {
+        st = sharded_values(work, copy, config, sharded);
+    if (st == TSR_OK && find_first(work, copy, unsharded, sharded, &found)) {
         const struct tile_layout *layout = layout_of(&work->arena, copy, config, found.value);
-        int64_t worst = tsr__compare_worst(whole, found.whole, cut, found.cut);
-        int64_t rank = owner_of(&work->arena, layout, whole, found.whole, worst);
+        int64_t worst = tsr__compare_worst(unsharded, found.unsharded, sharded, found.sharded);
+        int64_t rank = owner_of(&work->arena, layout, unsharded, found.unsharded, worst);
         tsr__diag_back(work->session, &mark, false);
-        tell(work, &found, rank, out);
+        report_first(work, &found, rank, out);
     } else {
-        tsr__diag_back(work->session, &mark, false); // the difference itself has been told
+        tsr__diag_back(work->session, &mark, false); // the difference itself was already reported
         if (st == TSR_OK)
-            tsr__verify_shortcut(work, whole);
+            tsr__verify_shortcut(work, unsharded);
     }
     tsr_model_free(copy);
-    tsr_tensors_free(cut);
-    tsr_tensors_free(whole);
+    tsr_tensors_free(sharded);
+    tsr_tensors_free(unsharded);
 }

@@ -1,27 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// lowered.c - the unsharded model for an ONNX Runtime that computes it wrong (reference_model.c) or
-// does not know its operator set: a copy that says the lowest one in which all its operators mean
-// the same. Parts of a model are written like that anyway.
+// lowered.c - copies the unsharded model for an ONNX Runtime that computes it wrong
+// (reference_model.c) or does not support its operator set. The copy has the lowest operator set in
+// which all its operators have the same meaning. Rank files are always written like that.
 //
-// A model of operator set 24 whose operators changed last in 13, 18 and 22 is given to the engine
-// as one of 22. Its file is loaded and saved again, with its data beside it, in the temporary
-// folder.
+// A model of operator set 24 whose operators changed last in 13, 18 and 22 is written with operator
+// set 22. It is saved with its data in the temporary folder.
 #include "verify/internal.h"
 #include "rules/rules.h"
 
 #include <stdlib.h>
 
-#define ALL_KNOW 21 // operator set that no release in question refuses
-#define KNOWS    23 // 1.23, which knows all of today's that matter here
+#define ALL_KNOW 21 // operator set that all supported releases accept
+#define KNOWS    23 // ONNX Runtime 1.23, which supports all newer sets that matter here
 
-// The value's element type (of a list: that of its tensors) is one that every operator set in
-// question has.
+// True if the value's element type (for a sequence, that of its tensors) exists in all these
+// operator sets.
 static bool plain_value(const struct shapes *shapes, const tsr_value *value)
 {
     return !value || tsr__type_plain(tsr__shapes_element(shapes, value).dtype);
 }
 
-// All that nodes read and give is plain, in bodies too.
+// True if this holds for all inputs and outputs of nodes, also in bodies.
 static bool plain(struct arena *arena, tsr_model *model)
 {
     struct shapes *shapes = tsr__shapes_new(arena, model);
@@ -48,8 +47,8 @@ static int64_t opset_of(const tsr_model *model)
     return 0;
 }
 
-// The latest operator set in which some operator of the model changed its meaning (or its types):
-// below it the model would mean something else.
+// The latest operator set in which an operator of the model changed its meaning (or its types):
+// below it the model would have another meaning.
 static int64_t lowest(tsr_model *model, int64_t opset, bool types)
 {
     int64_t least = 0;
@@ -64,9 +63,9 @@ static int64_t lowest(tsr_model *model, int64_t opset, bool types)
     return least;
 }
 
-// The operator set to write instead of the model's; 0: the model's own. A lower set is needed if
-// the engine is older than 1.23 and the model's set is above 21; it has no functions, and its
-// operators mean the same in the lower set.
+// Returns the operator set to write instead of the model's; 0: the model's own. A lower set is used
+// if the engine is older than 1.23, the model's set is above 21, the model has no functions, and
+// its operators have the same meaning in the lower set.
 static int64_t lowered_opset(struct work *work, const char *version)
 {
     int64_t opset = opset_of(work->model);
@@ -79,7 +78,7 @@ static int64_t lowered_opset(struct work *work, const char *version)
     return 0;
 }
 
-// *path is the model's own file unless the engine refuses its operator set, or computes it wrong.
+// *path is the model's own file unless the engine refuses its operator set or computes it wrong.
 tsr_status tsr__verify_lowered(struct work *work, const char **path)
 {
     const char *found, *version;

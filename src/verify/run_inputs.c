@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// run_inputs.c - tsr_inputs_load: loads a set of inputs for a run, and picks sizes for open
-// dimensions of random ones.
+// run_inputs.c - tsr_inputs_load: loads a set of inputs for a run, and picks sizes for unknown
+// dimensions of random inputs.
 //
-// Open dimensions without a size get 128, as `plan` assumes, or the largest smaller power of two at
-// which the unsharded model runs. A model with a table of 64 positions, for example, fails at 128
-// and runs at 64. Sizes at which a run would take too long are not tried. An expression is
-// computed: [batch, past + seq] with 32 for past and seq is [32, 64].
+// Unknown dimensions get 128, as `plan` assumes, or the largest smaller power of two at which the
+// unsharded model runs. A model with a table of 64 positions, for example, fails at 128 and runs at
+// 64. Sizes at which a run would take too long are not tried. An expression is computed: [batch,
+// past + seq] with 32 for past and seq is [32, 64].
 #include "verify/internal.h"
 #include "plan/plan.h"
 #include "rules/rules.h"
@@ -14,13 +14,13 @@
 
 #include <stdio.h>
 
-// A try must take seconds on a small CPU: bounds on operations, on bytes that nodes read and write,
-// and on inputs.
+// A trial run should take seconds on a small CPU: limits for operations, for bytes that nodes read
+// and write, and for inputs.
 #define MOST_WORK        100e9
 #define MOST_BYTES       (4.0 * (1 << 30))
 #define MOST_INPUT_BYTES (256.0 * (1 << 20))
-// A model of more weights is not loaded for a try: it may be sharded because one process has no
-// room for it.
+// A model with more weights is not loaded for a trial: it may be sharded because it does not fit
+// into one process.
 #define MOST_WEIGHTS ((int64_t)2 << 30)
 
 struct loading {
@@ -32,7 +32,7 @@ struct loading {
     tsr_tensors *inputs;
 };
 
-// What open dimensions without a size get; batch_of_one: all but the first symbol, which gets 1.
+// The size of unknown dimensions; batch_of_one: the first symbol gets 1 instead.
 struct open_size {
     int64_t size;
     bool batch_of_one;
@@ -88,7 +88,7 @@ static struct str add_expressions(struct loading *loading, struct str set)
     return set;
 }
 
-// Loads the set with that size for every open dimension without a size.
+// Loads the set with that size for every unknown dimension.
 static tsr_status load_at(struct loading *loading, int64_t size)
 {
     struct str set = tsr__arena_printf(&loading->arena, "%s,*=%lld", loading->set, (long long)size);
@@ -103,11 +103,11 @@ static tsr_status load_at(struct loading *loading, int64_t size)
 
 // ---- which sizes are tried ---------------------------------------------------------------------
 
-// Bytes of each input with 1 and with 2 as the size of open dimensions: they tell how it grows.
+// Bytes of each input with size 1 and with size 2 of unknown dimensions, which show how it grows.
 struct growth {
     double *bytes[2];
     size_t n;
-    bool open; // some input does grow
+    bool open; // true if some input grows
 };
 
 static tsr_status measure_growth(struct loading *loading, struct growth *out)
@@ -131,7 +131,7 @@ static tsr_status measure_growth(struct loading *loading, struct growth *out)
     return TSR_OK;
 }
 
-// An input of two open dimensions has 4 times the bytes for each doubling.
+// An input with two unknown dimensions has 4 times the bytes for each doubling.
 static double bytes_at(const struct growth *growth, int64_t size)
 {
     double all = 0;
@@ -144,7 +144,7 @@ static double bytes_at(const struct growth *growth, int64_t size)
     return all;
 }
 
-// What the nodes of the main graph take with the loaded inputs is within the bounds.
+// True if the work of the main graph with the loaded inputs is within the limits.
 static bool is_bounded(struct loading *loading)
 {
     static const tsr_topology_device any = {.flops = 1, .bandwidth = 1};
@@ -201,7 +201,7 @@ static int64_t weight_bytes(const tsr_model *model)
     return all;
 }
 
-// The file of a rank is not the unsharded model.
+// False for a rank file, which is not the unsharded model.
 static bool can_try(const struct loading *loading)
 {
     return tsr_model_path(loading->model)[0] && weight_bytes(loading->model) <= MOST_WEIGHTS &&
@@ -240,7 +240,7 @@ static tsr_status try_sizes(struct loading *loading, const struct growth *growth
     return TSR_OK;
 }
 
-// Gives the first symbol, mostly the batch, the size 1. False: it is the only one, or there was no
+// Gives the first symbol, usually the batch, the size 1. False: it is the only symbol, or out of
 // memory.
 static bool set_batch_of_one(struct loading *loading)
 {
@@ -287,10 +287,10 @@ static tsr_status find_size(struct loading *loading, const struct growth *growth
 
 // ---- a set -------------------------------------------------------------------------------------
 
-// Rank 0 tells the ranks that were started apart which size it found: "128", or "128 1" for a batch
+// Rank 0 broadcasts the size to ranks that were started separately: "128", or "128 1" for a batch
 // of one.
-static tsr_status agree_on_size(struct loading *loading, const struct growth *growth,
-                                struct open_size *open)
+static tsr_status broadcast_size(struct loading *loading, const struct growth *growth,
+                                 struct open_size *open)
 {
     int rank = 0;
     char text[32] = "";
@@ -301,7 +301,7 @@ static tsr_status agree_on_size(struct loading *loading, const struct growth *gr
     if (st != TSR_OK || !apart)
         return st;
     snprintf(text, sizeof text, "%lld%s", (long long)open->size, open->batch_of_one ? " 1" : "");
-    st = tsr__run_tell(loading->session, text, sizeof text);
+    st = tsr__run_broadcast(loading->session, text, sizeof text);
     if (st != TSR_OK || rank == 0)
         return st;
     text[sizeof text - 1] = 0;
@@ -313,7 +313,7 @@ static tsr_status agree_on_size(struct loading *loading, const struct growth *gr
     return load_at(loading, open->size);
 }
 
-// Random inputs: sizes that the model was planned for, then one for what is still open.
+// Random inputs: sizes that the model was planned for, then one size for the remaining dimensions.
 static tsr_status load_random(struct loading *loading, int64_t *open_size)
 {
     const tsr_dim_size *kept = NULL;
@@ -335,7 +335,7 @@ static tsr_status load_random(struct loading *loading, int64_t *open_size)
         return load(loading, set);
     struct open_size open = {.size = 1};
     if (can_try(loading))
-        st = agree_on_size(loading, &growth, &open);
+        st = broadcast_size(loading, &growth, &open);
     else
         st = load_at(loading, 1);
     *open_size = open.size;

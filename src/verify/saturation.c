@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// saturation.c - does this engine saturate products of 8-bit numbers on this CPU
-// (QUIRK_saturated_products)? x86 CPUs without VNNI multiply unsigned by signed bytes and add two
+// saturation.c - finds out whether this engine saturates 8-bit products on this CPU
+// (QUIRK_saturated_products). x86 CPUs without VNNI multiply unsigned by signed bytes and add two
 // such products in 16 bits: 2 * 255 * 127 = 64,770 becomes 32,767. ONNX Runtime's kernels use that
-// instruction if there is no better one, so results depend on which products are added first, and a
-// sharding that changes that changes the result by up to 20 %. One product asks the engine itself.
+// instruction if there is no better one. So results depend on which products are added first, and a
+// sharding that changes the order changes the result by up to 20 %. A small product tests the
+// engine itself.
 #include "verify/internal.h"
 #include "rules/rules.h"
 
@@ -11,7 +12,7 @@
 #define INNER 64
 #define COLS  16
 
-// y = x w, bytes by signed bytes.
+// y = x w, unsigned by signed bytes.
 static tsr_status save_probe(tsr_session *session, const char *path)
 {
     static const int64_t w_dims[2] = {INNER, COLS};
@@ -41,8 +42,8 @@ static tsr_status save_probe(tsr_session *session, const char *path)
     return st;
 }
 
-// The first element of the product is 64 * 255 * 127 = 2,072,640 if nothing was lost; any other
-// number means that the engine's sums of pairs ran over.
+// The first element of the product is 64 * 255 * 127 = 2,072,640 if nothing saturates; any other
+// number means that sums of pairs overflowed.
 static tsr_status run_probe(tsr_session *session, const char *path, bool *out)
 {
     static const int64_t dims[2] = {ROWS, INNER};
@@ -67,8 +68,7 @@ static tsr_status run_probe(tsr_session *session, const char *path, bool *out)
     return st;
 }
 
-// *out is written on success only. The probe's file is in a temporary folder, which goes in every
-// case.
+// *out is set on success only. The model is in a temporary folder, which is always removed.
 tsr_status tsr_engine_saturates(tsr_session *session, const char *work, bool *out)
 {
     struct arena arena;
@@ -92,7 +92,7 @@ tsr_status tsr_engine_saturates(tsr_session *session, const char *work, bool *ou
     return st;
 }
 
-// A node that reads signed bytes may multiply by them.
+// Finds a node that reads signed bytes, and may multiply by them.
 static const tsr_node *reads_signed_bytes(const struct work *work, const struct shapes *shapes)
 {
     const tsr_graph *graph = tsr_model_graph(work->model);
@@ -106,7 +106,7 @@ static const tsr_node *reads_signed_bytes(const struct work *work, const struct 
     return NULL;
 }
 
-// Said as a possible reason only: the model may differ for another one.
+// Reported only as a possible reason: the difference may have another one.
 void tsr__verify_saturation(struct work *work)
 {
     const struct shapes *shapes = tsr__shapes_new(&work->arena, work->model);
@@ -116,7 +116,7 @@ void tsr__verify_saturation(struct work *work)
     bool saturates = false;
     struct diag_mark mark = tsr__diag_mark(work->session);
     if (!node || tsr_engine_saturates(work->session, work->options->work, &saturates) != TSR_OK) {
-        tsr__diag_back(work->session, &mark, false); // the difference itself has been told
+        tsr__diag_back(work->session, &mark, false); // the difference itself was already reported
         return;
     }
     if (!saturates)

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// self_difference.c - does the engine differ from itself? Asked only where sharded and unsharded
-// outputs differ.
+// self_difference.c - checks whether the engine differs from itself. Called only if sharded and
+// unsharded outputs differ.
 //
-// Some kernels do not give the same result twice (CUDA's ScatterElements with repeated indices), or
-// depend on the number of threads (DynamicQuantizeLSTM). The unsharded model is run again, with its
-// own number of threads, with that of the ranks, and with one. A sharded output that is no further
-// away than these runs are from each other is not an error of the sharding.
+// Some kernels do not return the same result twice (CUDA's ScatterElements with repeated indices),
+// or depend on the number of threads (DynamicQuantizeLSTM). The unsharded model is run again, with
+// its own number of threads, with that of the ranks, and with one. A sharded output whose
+// difference is not larger than between these runs is not an error of the sharding.
 #include "verify/internal.h"
 
 #include <stdio.h>
 
 #define RERUNS 3
-#define MARGIN 2 // a few runs do not show the largest difference there is
+#define MARGIN 2 // a few runs do not show the largest possible difference
 
-// The largest difference of one output between the first run and the later ones, and the number of
+// The largest difference of one output between the first run and later ones, and the number of
 // threads of that run.
 struct self_difference {
     double max_abs, max_rel;
@@ -27,8 +27,8 @@ static void keep_largest(struct self_difference *at, const tsr_difference *found
     *at = (struct self_difference){found->max_abs, found->max_rel, threads};
 }
 
-// Runs the unsharded model again and compares every output with the first run's. A run that fails
-// is left out.
+// Runs the unsharded model again and compares every output with the first run. A failed run is
+// ignored.
 static void rerun(struct work *work, int threads, struct self_difference *self)
 {
     tsr_tensors *again = NULL;
@@ -39,10 +39,10 @@ static void rerun(struct work *work, int threads, struct self_difference *self)
     tsr_status st = tsr_tensors_new(work->session, &again);
     if (st == TSR_OK)
         st = tsr_run_model(work->session, work->reference_path, &run, work->inputs, again);
-    for (size_t i = 0; st == TSR_OK && i < tsr_tensors_count(work->whole); i++) {
-        const char *name = tsr_tensors_name(work->whole, i);
+    for (size_t i = 0; st == TSR_OK && i < tsr_tensors_count(work->unsharded); i++) {
+        const char *name = tsr_tensors_name(work->unsharded, i);
         tsr_difference found =
-            tsr__compare(work->whole, i, again, tsr_tensors_find(again, name), 0);
+            tsr__compare(work->unsharded, i, again, tsr_tensors_find(again, name), 0);
         keep_largest(&self[i], &found, threads);
     }
     tsr_tensors_free(again);

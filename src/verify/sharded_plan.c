@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// sharded_plan.c - a plan that shards as many nodes as it can, for a verification of a model that
-// is best left unsharded.
+// sharded_plan.c - makes a plan that shards as many nodes as possible, to verify a model for which
+// one device would be faster.
 //
-// The planner is asked for devices on which every unsharded node costs a second more, so that the
-// fastest plan shards every node that can be sharded. The devices have the names and the memory of
-// those that were asked for.
+// The devices of this plan charge an extra second for every unsharded node, so that the fastest
+// plan shards every node that can be sharded. They have the names and the memory of the requested
+// devices.
 #include "verify/internal.h"
 #include "plan/plan.h"
 #include "rules/rules.h"
@@ -12,7 +12,7 @@
 
 #define UNSHARDED_PENALTY INT64_C(1000000000000) // picoseconds
 
-// As many devices as the plan is for. Their names stay those of `options`, which outlives the
+// Creates as many devices as the plan is for. Their names belong to `options`, which outlives the
 // result.
 static tsr_status make_topology(struct work *work, const tsr_plan_options *options,
                                 tsr_topology **out)
@@ -53,7 +53,7 @@ tsr_status tsr__plan_sharded(struct work *work, tsr_model *model, tsr_plan_summa
 
 // ---- nothing can be sharded --------------------------------------------------------------------
 
-// The reason of the first node that has one; its tensors are too small otherwise.
+// Returns the reason of the first node that has one; without one, its tensors are too small.
 static const char *first_reason(struct work *work, const tsr_node **node)
 {
     struct shapes *shapes = tsr__shapes_new(&work->arena, work->model);

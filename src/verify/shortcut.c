@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// shortcut.c - a difference that the engine makes by itself. ONNX Runtime leaves out what it finds
-// needless between two nodes: of a Cast to float16 and one to an integer behind it, the first.
-// 0.99998 is 1 as a float16, but then becomes 0; where the second Cast is on another device, what
-// travels is a float16, and it becomes 1.
+// shortcut.c - detects differences that the engine causes. ONNX Runtime removes steps between two
+// nodes that it considers redundant, such as a Cast to float16 before one to an integer. 0.99998 is
+// 1 as a float16, but becomes the integer 0 without it. If the second Cast is on another device,
+// the float16 is transferred and becomes 1.
 //
-// A value that is given out is computed as the model says. So where cut and whole agree once all
-// values are given out, the difference came of such a shortcut, and not of the cut.
+// A value that is a model output is computed as the model says. So if sharded and unsharded runs
+// agree when all values are outputs, such a shortcut caused the difference, not the sharding.
 #include "verify/internal.h"
 #include "rules/rules.h"
 
@@ -14,7 +14,7 @@ static bool is_float(tsr_dtype type)
     return type == TSR_FLOAT16 || type == TSR_BFLOAT16 || type == TSR_FLOAT || type == TSR_DOUBLE;
 }
 
-// The one value that a node makes of one other; NULL: it makes or reads more.
+// The only output of a node with only one input; NULL: it has more.
 static const tsr_value *single(const tsr_node *node, const tsr_value **from)
 {
     if (tsr_node_input_count(node) != 1 || tsr_node_output_count(node) != 1)
@@ -23,8 +23,8 @@ static const tsr_value *single(const tsr_node *node, const tsr_value **from)
     return tsr_node_output(node, 0);
 }
 
-// The first node that makes whole numbers of floats which the node before has made narrower:
-// [float32] -> float16 -> uint8.
+// Finds the first node that converts floats to integers after a node that made them narrower:
+// float32 -> float16 -> uint8.
 static const tsr_node *narrowed_before_integer(const tsr_model *model, const struct shapes *shapes)
 {
     for (const tsr_node *node = tsr_graph_first(tsr_model_graph(model)); node;
@@ -44,20 +44,22 @@ static const tsr_node *narrowed_before_integer(const tsr_model *model, const str
     return NULL;
 }
 
-// `whole`: all values of a second run of the whole model. Some output of the first run is another.
-static bool whole_has_changed(const struct work *work, const tsr_tensors *whole)
+// `unsharded`: all values of a second run of the unsharded model. True if an output differs from
+// the first run.
+static bool unsharded_changed(const struct work *work, const tsr_tensors *unsharded)
 {
-    for (size_t i = 0; i < tsr_tensors_count(work->whole); i++) {
-        const char *name = tsr_tensors_name(work->whole, i);
-        tsr_difference difference = tsr__compare(
-            work->whole, i, whole, tsr_tensors_find(whole, name), tsr__precision_of(work, name));
+    for (size_t i = 0; i < tsr_tensors_count(work->unsharded); i++) {
+        const char *name = tsr_tensors_name(work->unsharded, i);
+        tsr_difference difference =
+            tsr__compare(work->unsharded, i, unsharded, tsr_tensors_find(unsharded, name),
+                         tsr__precision_of(work, name));
         if (!difference.ok)
             return true;
     }
     return false;
 }
 
-void tsr__verify_shortcut(struct work *work, const tsr_tensors *whole)
+void tsr__verify_shortcut(struct work *work, const tsr_tensors *unsharded)
 {
     struct place at = PLACE_NONE;
     at.file = str_of(work->path);
@@ -66,7 +68,7 @@ void tsr__verify_shortcut(struct work *work, const tsr_tensors *whole)
     if (shapes)
         node = narrowed_before_integer(work->model, shapes);
     const char *who = "a rank file";
-    if (whole_has_changed(work, whole))
+    if (unsharded_changed(work, unsharded))
         who = "the unsharded model";
     if (node) {
         at = tsr__place_node(node);

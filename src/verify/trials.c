@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// trials.c - random shardings, one after the other: each a copy of the model with a random valid
-// sharding of every node, cut, run, and held against the one whole run. What a trial remarks goes
-// with it; errors stay.
+// trials.c - verifies random shardings: each trial is a copy of the model with a random valid
+// sharding of every node, which is partitioned, run, and compared with the unsharded run. Warnings
+// and notes of a trial are discarded; errors are kept.
 //
 // `verify --random 10 --seed 7` makes the trials 7, 8 ... 16; `--random 1 --seed 9` repeats the
 // third of them alone. A trial that differs has the edits that write its sharding, so that it can
-// be looked at by hand.
+// be examined by hand.
 #include "verify/internal.h"
 
-// ---- what is the same for all trials -----------------------------------------------------------
+// ---- common to all trials -----------------------------------------------------------------------
 
 struct trials {
     struct work *work;
-    tsr_dim_size *sizes; // of symbols, as the inputs have them
+    tsr_dim_size *sizes; // of symbols, from the inputs
     size_t n_sizes;
-    const char *config; // that the shardings are for
-    int64_t devices;    // 0: the model declares it
+    const char *config; // configuration of the shardings
+    int64_t devices;    // 0: declared by the model
 };
 
 // The configuration: the model's own, or a new one with that many devices.
@@ -70,8 +70,7 @@ static tsr_status add_config(struct trials *trials, tsr_model *model, tsr_config
     return tsr_model_add_config(model, trials->config, trials->devices, n ? names : NULL, n, out);
 }
 
-// A random sharding by the seed, and the edits that would write it, so that a caller can repeat it
-// by hand.
+// Sets a random sharding by the seed, and writes the edits that repeat it by hand.
 static tsr_status annotate(struct trials *trials, tsr_model *model, uint64_t seed,
                            const char **edits)
 {
@@ -96,27 +95,27 @@ static tsr_status annotate(struct trials *trials, tsr_model *model, uint64_t see
     return TSR_NOMEM;
 }
 
-static tsr_status cut_copy(struct trials *trials, tsr_model *copy, uint64_t seed, tsr_trial *out,
-                           struct outcome *outcome)
+static tsr_status partition_copy(struct trials *trials, tsr_model *copy, uint64_t seed,
+                                 tsr_trial *out, struct outcome *outcome)
 {
     tsr_status st = annotate(trials, copy, seed, &out->sharding);
     if (st != TSR_OK)
         return st;
-    return tsr__verify_cut(trials->work, copy, trials->config, outcome);
+    return tsr__verify_sharding(trials->work, copy, trials->config, outcome);
 }
 
-// One copy of the model, annotated by the seed, cut and compared; the trial keeps what came of it,
-// whatever it was.
+// Annotates a copy of the model by the seed, partitions and compares it; the trial stores the
+// result in every case.
 static tsr_status try_once(struct trials *trials, uint64_t seed, tsr_trial *out)
 {
     struct outcome outcome = {.recorded = -1};
     tsr_model *copy = NULL;
     tsr_status st = tsr_model_clone(trials->work->model, &copy);
     if (st == TSR_OK)
-        st = cut_copy(trials, copy, seed, out, &outcome);
+        st = partition_copy(trials, copy, seed, out, &outcome);
     tsr_model_free(copy);
-    // What was not reached has its zero: a trial that could not be cut has no outputs and is not
-    // ok.
+    // Fields that were not reached are zero: a trial that could not be partitioned has no outputs
+    // and is not ok.
     out->status = st;
     out->ok = outcome.ok;
     out->recorded = outcome.recorded;
@@ -142,22 +141,22 @@ static const char *refusal(const struct work *work, const struct diag_mark *mark
     return tsr_status_text(TSR_UNSUPPORTED);
 }
 
-static void sum_up(tsr_verify_summary *result, const tsr_trial *trial)
+static void add_trial(tsr_verify_summary *result, const tsr_trial *trial)
 {
     result->ok = result->ok && trial->ok;
-    if (trial->recorded >= 0 && result->recorded != 0) // one that differs is enough
+    if (trial->recorded >= 0 && result->recorded != 0) // one difference is enough
         result->recorded = trial->recorded;
 }
 
 // A trial that Tessera itself refuses is not a wrong result: it is listed with its status and does
-// not decide the verdict.
+// not affect the result.
 static bool is_refused(const tsr_trial *trial)
 {
     return trial->status == TSR_UNSUPPORTED;
 }
 
-// Makes trial i, with seed + i, so that one trial can be repeated alone. Keeps the errors of the
-// trial if asked to, and none of its other findings.
+// Makes trial i with seed + i, so that it can be repeated alone. Keeps the errors of the trial if
+// keep_refusal is set, and none of its other diagnostics.
 static tsr_status run_trial(struct trials *trials, size_t i, tsr_trial *trial, bool keep_refusal)
 {
     struct work *work = trials->work;
@@ -201,7 +200,7 @@ tsr_status tsr__verify_trials(struct work *work, tsr_verify_summary *result)
             continue;
         }
         compared++;
-        sum_up(result, &list[i]);
+        add_trial(result, &list[i]);
         if (first == TSR_OK)
             first = st;
     }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// verify.c - tsr_verify: opens what a verification needs, and verifies the model's own sharding or
-// random ones (trials.c). The temporary folder goes in every case.
+// verify.c - tsr_verify: prepares a verification, and verifies the model's own sharding or random
+// ones (trials.c). The temporary folder is always removed.
 //
-// The order of one verification: join the other ranks, load the model and the inputs, open a
-// temporary folder, then cut, run cut and whole, compare (verify_cut.c). Tolerances follow from the
-// model (precision.c). Where outputs differ it is asked whether the CPU may be why (saturation.c),
-// and which value differs first (locate.c).
+// Order: join the other ranks, load the model and the inputs, open a temporary folder, then
+// partition, run sharded and unsharded, compare (verify_sharding.c). Tolerances follow from the
+// model (precision.c). If outputs differ, it checks whether the CPU may be the reason
+// (saturation.c), and which value differs first (locate.c).
 #include "verify/internal.h"
 #include "plan/plan.h"
 #include "topology/topology.h"
@@ -19,8 +19,8 @@ static bool is_folder(const char *path)
     return path && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-// A folder in the form of ONNX's test data may have recorded outputs: they are loaded too if there
-// is a first one.
+// A folder of ONNX test data may have recorded outputs: they are loaded too if there is a first
+// one.
 static tsr_status load_inputs(struct work *work)
 {
     const char *set = "random";
@@ -37,7 +37,7 @@ static tsr_status load_inputs(struct work *work)
     return TSR_OK;
 }
 
-// close_all is due in every case, however far this came.
+// close_all must be called in every case.
 static tsr_status open_all(struct work *work)
 {
     tsr_status st = tsr_model_load(work->session, work->path, &work->model);
@@ -46,7 +46,7 @@ static tsr_status open_all(struct work *work)
     if (st != TSR_OK)
         return st;
     work->sizes.size = sizeof work->sizes;
-    tsr_tensors **sets[] = {&work->inputs, &work->recorded, &work->whole};
+    tsr_tensors **sets[] = {&work->inputs, &work->recorded, &work->unsharded};
     for (size_t i = 0; i < TSR_COUNT(sets); i++) {
         st = tsr_tensors_new(work->session, sets[i]);
         if (st != TSR_OK)
@@ -65,8 +65,8 @@ static bool divides_work(const tsr_plan_summary *plan)
     return plan->cut_nodes > 0 || plan->n_stages > 1;
 }
 
-// Plans the model for its inputs. Where the plan shards nothing, the model is loaded again and
-// planned to shard what it can.
+// Plans the model for its inputs. If the plan shards nothing, the model is loaded again and planned
+// so that as many nodes as possible are sharded.
 static tsr_status plan_model(struct work *work, tsr_plan_summary *plan, tsr_verify_summary *result)
 {
     tsr_status st = tsr_plan_for_into(work->model, work->options->plan, work->inputs, plan);
@@ -88,8 +88,8 @@ static tsr_status plan_model(struct work *work, tsr_plan_summary *plan, tsr_veri
     return tsr__verify_unsharded(work, plan->devices);
 }
 
-// The sharding that the model has, or that of a plan that is made first. Other ranks run what rank
-// 0 shards.
+// Verifies the sharding of the model, or of a plan that is made first. Other ranks run what rank 0
+// partitions.
 static tsr_status verify_own(struct work *work, tsr_verify_summary *result)
 {
     struct outcome out = {.recorded = -1};
@@ -98,7 +98,7 @@ static tsr_status verify_own(struct work *work, tsr_verify_summary *result)
     if (work->options->plan && work->run.rank == 0)
         st = plan_model(work, &plan, result);
     if (st == TSR_OK)
-        st = tsr__verify_cut(work, work->model, plan.config, &out);
+        st = tsr__verify_sharding(work, work->model, plan.config, &out);
     result->ok = out.ok;
     result->recorded = out.recorded;
     result->partition = out.partition;
@@ -108,32 +108,33 @@ static tsr_status verify_own(struct work *work, tsr_verify_summary *result)
     return st;
 }
 
-// In the reverse order of opening; what was not opened is NULL.
+// In reverse order of opening; what was not opened is NULL.
 static void close_all(struct work *work)
 {
     tsr__scratch_close(&work->scratch);
-    tsr_tensors_free(work->whole);
+    tsr_tensors_free(work->unsharded);
     tsr_tensors_free(work->recorded);
     tsr_tensors_free(work->inputs);
     tsr_model_free(work->model);
     tsr__arena_free(&work->arena);
 }
 
-// Factors of 11 bits: 4 units of 2^-11, as sums of many such products differ.
+// TF32 has 11 bits of precision: 4 units of 2^-11, the usual difference of sums of such products.
 #define TF32_TOLERANCE 2e-3
 
-// What the run is asked for, with what a verification needs besides.
+// Copies the run options, with additions that a verification needs.
 static tsr_run_options run_options(const tsr_verify_options *options)
 {
     tsr_run_options run = *options->run;
     if (!run.work)
         run.work = options->work;
-    // Cut and whole are fused differently, and 8-bit arithmetic would be all one sees.
+    // Sharded and unsharded models are fused differently; with 8-bit arithmetic that difference
+    // would dominate.
     run.float_products = true;
     if (!run.transport && run.ranks == 0)
         run.transport = TSR_TRANSPORT_THREADS; // one process compares, with or without a launcher
     if (run.transport != TSR_TRANSPORT_THREADS)
-        tsr_run_place(&run, &run.rank, &run.ranks); // a launcher's rank is one like any other
+        tsr_run_place(&run, &run.rank, &run.ranks); // a rank of a launcher is like any other
     return run;
 }
 
@@ -157,7 +158,7 @@ static tsr_status verify_opened(struct work *work, tsr_verify_summary *found)
     tsr_status st = TSR_OK;
     if (work->run.ranks > 0)
         st = tsr_join(work->session,
-                      &work->run); // so that the others learn what goes wrong from here on
+                      &work->run); // so that other ranks are informed of later errors
     if (st != TSR_OK)
         return st;
     st = open_all(work);
@@ -175,7 +176,7 @@ static tsr_status verify_opened(struct work *work, tsr_verify_summary *found)
     return st;
 }
 
-// The result is filled if there is one: the model was compared, or at least one trial was made.
+// The result is set if the model was compared, or at least one trial was made.
 tsr_status tsr_verify_into(tsr_session *session, const char *model,
                            const tsr_verify_options *options, tsr_verify_summary *result)
 {

@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// verify.h - cut against whole: partition, run both ways, compare. Other rooms use tsr_verify of
-// tessera.h.
+// verify.h - compares sharded with unsharded runs. Other modules use tsr_verify of tessera.h.
 #ifndef TSR_VERIFY_H
 #define TSR_VERIFY_H
 
 #include "base/base.h"
 
-// Compares tensor i of got with tensor k of want (k -1: absent). tolerance 0: by type, see the
-// table in compare.c; INFINITY: kind and shape alone. Equal NaNs are equal; integers, booleans and
-// texts must be the same. max_rel is relative to the largest finite magnitude in want; both are NaN
-// where there is no number to give (shape or type differs, no numbers).
+// Compares tensor i of got with tensor k of want (k -1: missing). tolerance 0: by type, see the
+// table in compare.c; INFINITY: type and shape only. NaNs are equal; integers, booleans and strings
+// must be equal. max_rel is relative to the largest finite magnitude in want; both are NaN if there
+// is no number (shape or type differs, not numeric).
 tsr_difference tsr__compare(const tsr_tensors *want, size_t i, const tsr_tensors *got, int64_t k,
                             double tolerance);
-// The element (row-major) that differs most, or -1: none does, or there are no numbers to compare.
+// The element (row-major index) with the largest difference, or -1: none differs, or not numeric.
 int64_t tsr__compare_worst(const tsr_tensors *want, size_t i, const tsr_tensors *got, int64_t k);
-// The tolerance that a type has by default; 0: must be the same.
+// The default tolerance of a type; 0: must be equal.
 double tsr__tolerance(tsr_dtype type);
 
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// verify_result.c - the handle of a verification's result, and what callers read from it.
+// verify_result.c - the handle of a verification's result, and its accessors.
 #include "verify/verify.h"
 
 // The inputs own the sizes, and the partitions become handles: both are copied into the result.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// verify_cut.c - one way to cut a model: partition into the temporary folder, run cut and whole,
-// compare. The whole run is done once however many ways are tried.
+// verify_sharding.c - verifies one sharding: partitions into the temporary folder, runs sharded and
+// unsharded, compares. The unsharded run is made once for all shardings.
 //
-// Ranks that were started apart (mpirun, --rank K) all come here. Rank 0 cuts, runs the whole
-// model, tells the others where the parts are, takes part in the cut run and compares; the others
-// take part in the cut run only.
+// Ranks that were started separately (mpirun, --rank K) all come here. Rank 0 partitions, runs the
+// unsharded model, broadcasts the folder of the partition, takes part in the sharded run and
+// compares; the others only take part in the sharded run.
 #include "verify/internal.h"
 #include "runtime/runtime.h"
 
@@ -13,7 +13,7 @@
 
 // ---- comparing ---------------------------------------------------------------------------------
 
-// One finding for a value that differs. NaN means that there is no number to give.
+// Adds one diagnostic for a value that differs. NaN means that there is no number to report.
 static void report(struct work *work, const tsr_difference *difference, enum diag_code code,
                    const char *against)
 {
@@ -29,23 +29,23 @@ static void report(struct work *work, const tsr_difference *difference, enum dia
                   difference->max_abs, difference->max_rel);
 }
 
-// Against the outputs that came with the inputs: 1 equal, 0 some differ, -1 none there. It does not
-// decide about ok.
-static void compare_recorded(struct work *work, const tsr_tensors *cut, struct outcome *outcome)
+// Compares with the outputs recorded with the inputs: 1 equal, 0 some differ, -1 there are none.
+// Does not affect `ok`.
+static void compare_recorded(struct work *work, const tsr_tensors *sharded, struct outcome *outcome)
 {
     size_t n = tsr_tensors_count(work->recorded);
-    outcome->recorded = -1; // there is nothing to compare with
+    outcome->recorded = -1; // nothing to compare with
     if (n)
         outcome->recorded = 1;
     for (size_t i = 0; i < n; i++) {
         const char *name = tsr_tensors_name(work->recorded, i);
-        int64_t k = tsr_tensors_find(cut, name);
+        int64_t k = tsr_tensors_find(sharded, name);
         tsr_difference difference =
-            tsr__compare(work->recorded, i, cut, k, tsr__precision_of(work, name));
+            tsr__compare(work->recorded, i, sharded, k, tsr__precision_of(work, name));
         if (difference.ok)
             continue;
         outcome->recorded = 0;
-        report(work, &difference, DIAG_verify_recorded, "recorded outputs");
+        report(work, &difference, DIAG_verify_recorded, "recorded");
     }
 }
 
@@ -60,23 +60,25 @@ static void mention_random(struct work *work, const char *name)
               "were compared");
 }
 
-// One difference for each output of the whole model, found by name in what the cut one gave. An
-// infinite tolerance marks an output that depends on random numbers: it is mentioned.
-static tsr_status compare_all(struct work *work, const tsr_tensors *cut, struct outcome *outcome)
+// Makes one difference for each output of the unsharded model, matched by name. An output with
+// infinite tolerance depends on random numbers, which is reported.
+static tsr_status compare_all(struct work *work, const tsr_tensors *sharded,
+                              struct outcome *outcome)
 {
     struct arena *arena = work->results;
     tsr_status st = tsr__precision_find(work);
     if (st != TSR_OK)
         return st;
-    size_t n = tsr_tensors_count(work->whole);
+    size_t n = tsr_tensors_count(work->unsharded);
     tsr_difference *list = ARENA_ARRAY(arena, tsr_difference, n + 1);
     outcome->ok = true;
     if (!list)
         return TSR_NOMEM;
     for (size_t i = 0; i < n; i++) {
-        const char *name = tsr_tensors_name(work->whole, i);
+        const char *name = tsr_tensors_name(work->unsharded, i);
         double tolerance = tsr__precision_of(work, name);
-        list[i] = tsr__compare(work->whole, i, cut, tsr_tensors_find(cut, name), tolerance);
+        list[i] =
+            tsr__compare(work->unsharded, i, sharded, tsr_tensors_find(sharded, name), tolerance);
         if (isinf(tolerance))
             mention_random(work, name);
         list[i].name = tsr__arena_str(arena, str_of(name)).p;
@@ -86,7 +88,7 @@ static tsr_status compare_all(struct work *work, const tsr_tensors *cut, struct 
     }
     outcome->outputs = list;
     outcome->n_outputs = n;
-    compare_recorded(work, cut, outcome);
+    compare_recorded(work, sharded, outcome);
     if (arena->failed)
         return TSR_NOMEM;
     if (!outcome->ok)
@@ -94,9 +96,9 @@ static tsr_status compare_all(struct work *work, const tsr_tensors *cut, struct 
     return TSR_OK;
 }
 
-// ---- what stays of a partition -----------------------------------------------------------------
+// ---- copies of a partition's summary ------------------------------------------------------------
 
-// A copy of n entries in the arena; NULL: no memory.
+// Copies n entries to the arena; NULL: out of memory.
 static const void *keep(struct arena *arena, const void *from, size_t n, size_t bytes)
 {
     void *to = tsr__arena_array(arena, n + 1, bytes, _Alignof(max_align_t));
@@ -105,7 +107,7 @@ static const void *keep(struct arena *arena, const void *from, size_t n, size_t 
     return to;
 }
 
-// Names and counts, copied; the same for replicated nodes below.
+// Copies names and counts; keep_replicated does the same for replicated nodes.
 static void keep_collectives(struct arena *arena, tsr_partition_summary *summary)
 {
     tsr_collective_count *counts =
@@ -134,7 +136,7 @@ static void keep_replicated(struct arena *arena, tsr_partition_summary *summary)
     }
 }
 
-// The session's summary is of the last partition alone; there may be more.
+// The session has only the summary of the last partition; there may be several.
 static void keep_summary(struct arena *arena, tsr_partition_summary *summary)
 {
     size_t n = summary->devices;
@@ -147,8 +149,8 @@ static void keep_summary(struct arena *arena, tsr_partition_summary *summary)
 
 // ---- running -----------------------------------------------------------------------------------
 
-// The first device of the configuration that is not the CPU, or NULL: what the whole model runs on
-// too, so that cut and whole differ by the cut alone.
+// Returns the first device of the configuration that is not the CPU, or NULL. The unsharded model
+// runs on it too, so that both runs differ only by the sharding.
 static const char *device_of(const tsr_model *model, const char *name)
 {
     const tsr_config *config = NULL;
@@ -166,7 +168,7 @@ static const char *device_of(const tsr_model *model, const char *name)
     return NULL;
 }
 
-// The engine's own error does not say which model it was given.
+// The engine's error does not say which model failed.
 static void report_reference(struct work *work)
 {
     struct place at = PLACE_NONE;
@@ -177,39 +179,39 @@ static void report_reference(struct work *work)
         "ONNX Runtime also fails to run the unsharded model; the error above is its message");
 }
 
-// The whole run is one for all ways to cut.
-static tsr_status run_whole(struct work *work, const tsr_model *model, const char *config)
+// The unsharded run is made once for all shardings.
+static tsr_status run_unsharded(struct work *work, const tsr_model *model, const char *config)
 {
-    tsr_run_options whole = work->run;
-    whole.trace = NULL; // the cut run's
-    whole.device = device_of(model, config);
+    tsr_run_options options = work->run;
+    options.trace = NULL; // traces are for the sharded run
+    options.device = device_of(model, config);
     if (work->options->reference_cpu) {
-        whole.device = NULL;
-        whole.n_map_devices = 0;
+        options.device = NULL;
+        options.n_map_devices = 0;
     }
-    if (work->ran_whole)
+    if (work->ran_unsharded)
         return TSR_OK;
-    // Set before it runs: what failed once is not tried again for the next way to cut.
-    work->ran_whole = true;
+    // Set before the run: a failed run is not tried again for the next sharding.
+    work->ran_unsharded = true;
     const char *path;
     tsr_status st = tsr__verify_lowered(work, &path);
     if (st != TSR_OK)
         return st;
-    work->reference = whole;
+    work->reference = options;
     work->reference_path = path;
-    st = tsr_run_model(work->session, path, &whole, work->inputs, work->whole);
+    st = tsr_run_model(work->session, path, &options, work->inputs, work->unsharded);
     if (st == TSR_ENGINE || (st != TSR_OK && tsr__diag_has(work->session, "engine-failed")))
         report_reference(work);
     return st;
 }
 
-// The part of a rank that was started apart from the others (--rank K): rank 0 cuts and compares,
-// all run.
-static tsr_status help_rank_0(struct work *work)
+// The part of a rank that was started separately (--rank K): rank 0 partitions and compares, all
+// run.
+static tsr_status follow_rank_0(struct work *work)
 {
     char parts[SCRATCH_PATH];
     tsr_tensors *none = NULL;
-    tsr_status st = tsr__run_tell(work->session, parts, sizeof(parts));
+    tsr_status st = tsr__run_broadcast(work->session, parts, sizeof(parts));
     if (st != TSR_OK)
         return st;
     parts[sizeof(parts) - 1] = 0;
@@ -222,26 +224,26 @@ static tsr_status help_rank_0(struct work *work)
 
 // Rank 0 sends separately started ranks the folder of the parts. A path that is too long is sent as
 // "", which the others cannot open: they fail with their own diagnostic.
-static tsr_status tell_parts(struct work *work)
+static tsr_status broadcast_parts(struct work *work)
 {
     char parts[SCRATCH_PATH] = "";
     size_t n = strlen(work->scratch.parts);
     if (n < sizeof(parts))
         memcpy(parts, work->scratch.parts, n + 1);
-    return tsr__run_tell(work->session, parts, sizeof(parts));
+    return tsr__run_broadcast(work->session, parts, sizeof(parts));
 }
 
-// Runs the whole model and the parts, and compares. `apart`: other ranks were started apart from
-// this process and wait to be told where the parts are.
+// Runs the unsharded model and the partition, and compares. `apart`: other ranks were started
+// separately and wait for the folder of the partition.
 static tsr_status run_and_compare(struct work *work, tsr_model *model, const char *config,
                                   bool apart, struct outcome *out)
 {
     tsr_tensors *got = NULL;
-    tsr_status st = run_whole(work, model, config);
+    tsr_status st = run_unsharded(work, model, config);
     if (st != TSR_OK)
         goto remove_parts;
     if (apart)
-        st = tell_parts(work);
+        st = broadcast_parts(work);
     if (st != TSR_OK)
         goto remove_parts;
     st = tsr_tensors_new(work->session, &got);
@@ -256,18 +258,18 @@ remove_parts:
     return st;
 }
 
-// Cut, run both, compare. If outputs differ, two more questions: does this CPU lose digits of 8-bit
-// products, and which value is the first to differ.
-tsr_status tsr__verify_cut(struct work *work, tsr_model *model, const char *config,
-                           struct outcome *out)
+// Partitions, runs both, and compares. If outputs differ, checks whether this CPU saturates 8-bit
+// products, and which value differs first.
+tsr_status tsr__verify_sharding(struct work *work, tsr_model *model, const char *config,
+                                struct outcome *out)
 {
-    tsr_partition_options cut = {.size = sizeof(cut), .config = config};
+    tsr_partition_options options = {.size = sizeof(options), .config = config};
     int rank = 0;
     bool apart = work->run.ranks > 0 && tsr__run_launched(work->session, &work->run, &rank);
     if (apart && rank > 0)
-        return help_rank_0(work);
+        return follow_rank_0(work);
     out->partition.size = sizeof(out->partition);
-    tsr_status st = tsr_partition_into(model, work->scratch.parts, &cut, &out->partition);
+    tsr_status st = tsr_partition_into(model, work->scratch.parts, &options, &out->partition);
     if (st != TSR_OK) {
         tsr__folder_remove(work->scratch.parts);
         return st;
@@ -277,14 +279,14 @@ tsr_status tsr__verify_cut(struct work *work, tsr_model *model, const char *conf
     if (st != TSR_DIFFERENT)
         return st;
     if (apart)
-        work->run.transport = TSR_TRANSPORT_THREADS; // the others have ended
+        work->run.transport = TSR_TRANSPORT_THREADS; // the other ranks have ended
     out->ok = tsr__verify_self(work, out->partition.devices, out->outputs, out->n_outputs);
     if (out->ok)
         return TSR_OK;
     for (size_t i = 0; i < out->n_outputs; i++)
         if (!out->outputs[i].ok)
-            report(work, &out->outputs[i], DIAG_verify_different, "whole");
-    // Both questions run the engine again.
+            report(work, &out->outputs[i], DIAG_verify_different, "unsharded");
+    // Both checks run the engine again.
     tsr__verify_saturation(work);
     tsr__verify_locate(work, model, config, &out->first);
     return st;
