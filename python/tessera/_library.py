@@ -85,7 +85,7 @@ os.register_at_fork(after_in_child=_after_fork)
 def _new_handle(options: Any) -> int:
     handle = library.tsr_session_new(options)
     if not handle:
-        raise MemoryError("no session")
+        raise MemoryError("out of memory: cannot create a session")
     with _handles_lock:
         _handles.add(handle)
     return handle
@@ -352,8 +352,8 @@ def sizes_array(dims: Optional[dict]) -> Any:
     dims = dims or {}
     for name, size in dims.items():
         if not isinstance(name, str) or not hasattr(size, "__index__"):
-            raise TypeError("dims: sizes by name, such as {'batch': 2}, not %r: %r" % (name, size))
+            raise TypeError("dims must be a dict such as {'batch': 2}, not %r: %r" % (name, size))
         if not 0 <= size.__index__() < 2**63:  # ctypes would take its last 64 bits
-            raise ValueError("dimension %r cannot have the size %d" % (name, size))
+            raise ValueError("dimension %r cannot have size %d" % (name, size))
     kind = _api.tsr_dim_size
     return (kind * len(dims))(*[kind(name.encode(), size) for name, size in dims.items()])

@@ -24,10 +24,10 @@ def tokenizer_of(folder: str) -> Any:
     try:
         from tokenizers import Tokenizer
     except ImportError:
-        raise ImportError("text needs a tokenizer: pip install tokenizers (or give the tokens as a list of numbers)") from None
+        raise ImportError("text needs a tokenizer: pip install tokenizers (or give a list of token ids)") from None
     path = os.path.join(folder, "tokenizer.json")
     if not os.path.exists(path):
-        raise FileNotFoundError("%s has no tokenizer.json: put the one of its model there, or give the tokens as numbers" % folder)
+        raise FileNotFoundError("%s has no tokenizer.json: copy the model's tokenizer.json there, or give token ids" % folder)
     return Tokenizer.from_file(path)
 
 
@@ -54,13 +54,13 @@ def pieces(tokenizer: Any, tokens: Iterable[int]) -> Iterator[str]:
 def _check_ids(prompt: Any) -> List[int]:
     """Token ids of a prompt that is no text."""
     if isinstance(prompt, (bytes, Mapping)) or not isinstance(prompt, Iterable):
-        raise TypeError("prompt: a text or a list of token ids, not %s" % type(prompt).__name__)
+        raise TypeError("prompt must be a string or a list of token ids, not %s" % type(prompt).__name__)
     ids = list(prompt)
     for token in ids:
         if not is_count(token):
-            raise TypeError("prompt: a text or a list of token ids, not a list of %s" % type(token).__name__)
+            raise TypeError("prompt must be a string or a list of token ids, not a list of %s" % type(token).__name__)
         if not 0 <= token < 1 << 63:
-            raise ValueError("a token id is a number from 0 on, not %d" % token)
+            raise ValueError("a token id must be 0 or more, not %d" % token)
     return [operator.index(token) for token in ids]
 
 
@@ -243,9 +243,9 @@ def generate(folder: Union[str, os.PathLike], prompt: Any, *, devices: Union[int
     generates; text then needs `tokenizers`, and there are no chat templates. The model is loaded at the first next()."""
     path, given = os.fspath(folder), check_devices(devices)
     if not is_count(max_tokens):
-        raise TypeError("max_tokens: a number of tokens, not %r" % (max_tokens,))
+        raise TypeError("max_tokens must be a number, not %r" % (max_tokens,))
     if not 0 <= max_tokens < 1 << 63:
-        raise ValueError("max_tokens: a number from 0 on, not %d" % max_tokens)
+        raise ValueError("max_tokens must be 0 or more, not %d" % max_tokens)
     options = run_options(transport, devices=devices)
     if not isinstance(prompt, str) and not is_chat(prompt):
         prompt = _check_ids(prompt)

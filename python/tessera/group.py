@@ -25,9 +25,9 @@ class Group:
     def __init__(self, *, rank: Optional[int] = None, ranks: Optional[int] = None, transport: Optional[str] = None, meet: str = "",
                  timeout: float = 0):
         if (rank is None) != (ranks is None):
-            raise ValueError("give both rank and ranks, or none of them")
+            raise ValueError("give both rank and ranks, or neither")
         if ranks is not None and not 0 <= int(rank or 0) < ranks:
-            raise ValueError("rank %r is not one of %r ranks" % (rank, ranks))
+            raise ValueError("rank %r is not valid for %r ranks" % (rank, ranks))
         self.session = Session()
         self._handle = ctypes.c_void_p()
         self.options = options_of(_api.tsr_run_options, transport=transport_of(transport), rank=rank or 0, ranks=ranks or 0,
@@ -52,7 +52,7 @@ class Group:
         """The bytes that rank `root` gives; the other ranks give none."""
         self.session.check_open()
         if self.rank == root and not isinstance(data, (bytes, bytearray)):
-            raise TypeError("rank %d broadcasts bytes, not %s" % (root, type(data).__name__))
+            raise TypeError("rank %d must broadcast bytes, not %s" % (root, type(data).__name__))
         given = bytes(data or b"") if self.rank == root else b""
         length = ctypes.c_int64(len(given))
         self._broadcast(ctypes.byref(length), 8, root)

@@ -73,7 +73,7 @@ def bytes_of(size: Union[int, str, None]) -> int:
     digits = str(size).rstrip("BKMGTi ").strip()
     unit = str(size)[len(digits):].strip()
     if unit not in UNITS or not re.fullmatch(r"[0-9]+(\.[0-9]*)?", digits) or not 0 < float(digits) * UNITS[unit] < 2**63:
-        raise ValueError("a size such as 8GiB or a number of bytes above 0, not %r" % (size,))
+        raise ValueError("memory must be a size such as '8GiB' or a positive number of bytes, not %r" % (size,))
     return int(digits) * UNITS[unit] if digits.isdigit() else int(float(digits) * UNITS[unit])
 
 
@@ -81,7 +81,7 @@ def _stages_of(stages: Union[int, str]) -> int:
     if stages == "auto":
         return int(_api.TSR_STAGES_AUTO)
     if not isinstance(stages, int) or stages < 0:
-        raise ValueError("stages: a number from 1 on, 'auto', or 0 for none, not %r" % (stages,))
+        raise ValueError("stages must be a positive number, 'auto', or 0 for none, not %r" % (stages,))
     return stages
 
 
@@ -136,9 +136,9 @@ def check_devices(devices: Any) -> Union[int, str, None]:
     if isinstance(devices, os.PathLike):
         return os.fspath(devices)
     if not is_count(devices):
-        raise TypeError("devices: a number, or a text as --devices takes it, not %r" % (devices,))
+        raise TypeError("devices must be a number or a topology such as 'ring:4', not %r" % (devices,))
     if operator.index(devices) < 1:
-        raise ValueError("devices: a number from 1 on, not %r" % (devices,))
+        raise ValueError("devices must be 1 or more, not %r" % (devices,))
     return operator.index(devices)
 
 
@@ -244,7 +244,7 @@ class Model:
                 break
             at = library.tsr_node_next(at)
         if not at:
-            raise TesseraError("", [Finding("edit-no-node", "error", "there is no node '%s'" % node, "Model.nodes lists them", node=node)])
+            raise TesseraError("", [Finding("edit-no-node", "error", "no node '%s'" % node, "Model.nodes lists them", node=node)])
         if value is None:
             return at
         inputs = [library.tsr_node_input(at, i) for i in range(library.tsr_node_input_count(at))]
@@ -277,7 +277,7 @@ class Model:
         formalism: a missing input sharding is that of the producer; raises where the inputs of a node then disagree.
         """
         if propagate and formalism:
-            raise ValueError("propagate and formalism contradict each other: give one")
+            raise ValueError("propagate and formalism exclude each other")
         name = self._config.encode() if self._config else None
         options = options_of(_api.tsr_infer_options, config=name, propagate=propagate, formalism=formalism)
         self.session.do(lambda: self.session.status(library.tsr_infer(self._handle, ctypes.byref(options))))
@@ -289,7 +289,7 @@ class Model:
         """Chooses a sharding for every node and writes it into the model. Ctrl-C gives the best so far as the exception's .best."""
         given = check_devices(devices)
         if given is None:
-            raise TypeError("devices: a number, or a text as --devices takes it, not None")
+            raise TypeError("devices must be a number or a topology such as 'ring:4', not None")
 
         def work() -> Plan:
             topology = None if isinstance(given, int) else topology_of(self.session, given)
@@ -303,11 +303,11 @@ class Model:
               time: Optional[float]) -> Plan:
         sizes = sizes_array(dims)
         if objective not in OBJECTIVES:
-            raise ValueError("objective: %s, not %r" % (" or ".join(OBJECTIVES), objective))
+            raise ValueError("objective must be %s, not %r" % (" or ".join(OBJECTIVES), objective))
         fields: Dict[str, Any] = dict(devices=count, topology=topology, memory=memory, sizes=sizes, n_sizes=len(sizes), objective=OBJECTIVES[objective],
                                       stages=_stages_of(stages))
         if time is not None and not time > 0:
-            raise ValueError("time: seconds, more than 0, not %r" % (time,))
+            raise ValueError("time must be a positive number of seconds, not %r" % (time,))
         if time is not None:
             fields["seconds"] = time
         result = ctypes.c_void_p()
@@ -339,7 +339,7 @@ class Model:
 
     def _partition_folder(self, out: Any, force: bool) -> Partition:
         if self._folder is None:
-            raise ValueError("layout 'genai' wants a model that was loaded from a folder with genai_config.json")
+            raise ValueError("layout 'genai' needs a model that was loaded from a folder with genai_config.json")
         handle, devices = ctypes.c_void_p(), self._devices()
         self.session.status(library.tsr_folder_open(self.session.handle, os.fsencode(self._folder), ctypes.byref(handle)))
         try:
@@ -361,7 +361,7 @@ class Model:
         """Of the configuration that was planned or added last."""
         config = library.tsr_model_find_config(self._handle, self._config.encode()) if self._config else None
         if not config:
-            raise ValueError("plan the model first, or add a configuration: it says for how many devices")
+            raise ValueError("the model has no device configuration: call plan, or add_config")
         return library.tsr_config_devices(config)
 
     def _partition(self, folder: Any, state: Any, keep_cut: Any, layout: Optional[str], weights: Optional[str],
@@ -417,7 +417,7 @@ def _serialized(source: Any) -> bytes:
     if type(source).__module__.startswith("onnx_ir"):
         import onnx_ir
         return onnx_ir.serde.serialize_model(source).SerializeToString()
-    raise TypeError("a path, bytes, onnx.ModelProto or onnx_ir.Model, not %s" % type(source).__name__)
+    raise TypeError("model must be a path, bytes, onnx.ModelProto or onnx_ir.Model, not %s" % type(source).__name__)
 
 
 def load(source: Any, *, progress: Optional[Callable[[str, int, int], None]] = None) -> Model:

@@ -22,11 +22,11 @@ TRANSPORTS = ("threads", "shm", "mpi", "ucx")
 def run_options(transport: Optional[str] = None, threads: Optional[int] = None, map_devices: Optional[Mapping[str, str]] = None,
                 trace: Optional[str] = None, devices: Any = None) -> Any:
     if transport is not None and transport not in TRANSPORTS:
-        raise ValueError("transport: %s, not %r" % (" or ".join(TRANSPORTS), transport))
+        raise ValueError("transport must be %s, not %r" % (" or ".join(TRANSPORTS), transport))
     if threads is not None and not (is_count(threads) and 0 <= threads < 2**31):
-        raise ValueError("threads: a number of threads per rank, 0 for the default, not %r" % (threads,))
+        raise ValueError("threads must be a number of threads per rank, or 0 for the default, not %r" % (threads,))
     if map_devices is not None and not isinstance(map_devices, Mapping):
-        raise TypeError("map_devices: devices by name, such as {'NPU:0': 'CPU'}, not %s" % type(map_devices).__name__)
+        raise TypeError("map_devices must be a dict such as {'NPU:0': 'CPU'}, not %s" % type(map_devices).__name__)
     pairs = text_array(["%s=%s" % pair for pair in (map_devices or {}).items()])
     return options_of(_api.tsr_run_options, transport=transport_of(transport), threads=threads or 0, map_devices=pairs,
                       n_map_devices=len(pairs), trace=os.fsencode(trace) if trace else None, work=os.fsencode(tempfile.gettempdir()),
@@ -97,7 +97,7 @@ class PartitionSession:
                             % type(run_options).__name__)
         given = input_feed if feeds is None else feeds
         if given is None or (feeds is not None and input_feed is not None):
-            raise TypeError("give the inputs once, as feeds or as input_feed")
+            raise TypeError("the inputs were given twice: use feeds or input_feed")
         inputs = given
         names, places = self._check_outputs(output_names, out)
         self._prepare(inputs)
@@ -137,7 +137,7 @@ class PartitionSession:
         """Checks the inputs' names, so that a misspelt one does not reach the ranks; opens the job again after a failed run."""
         self.session.check_open()
         if not isinstance(feeds, Mapping):
-            raise TypeError("feeds: arrays by input name, such as {'x': array}, not %s" % type(feeds).__name__)
+            raise TypeError("feeds must be a dict such as {'x': array}, not %s" % type(feeds).__name__)
         known = [v.name for v in self.get_inputs()]
         findings = [Finding("input-unknown", "error", "the model has no input '%s'%s" % (k, did_you_mean(k, known)), "its inputs: " + ", ".join(known),
                             value=str(k)) for k in feeds if k not in known]
@@ -151,9 +151,9 @@ class PartitionSession:
     def _check_outputs(self, output_names: Any, out: Any) -> "tuple[List[str], Dict[str, Any]]":
         """Names of the outputs to return, and tensors that outputs are written to; raises before anything has run."""
         if isinstance(output_names, (str, bytes)) or not (output_names is None or isinstance(output_names, Sequence)):
-            raise TypeError("output_names: a list of names, or None for all outputs, not %r" % (output_names,))
+            raise TypeError("output_names must be a list of names, or None for all outputs, not %r" % (output_names,))
         if out is not None and not isinstance(out, Mapping):
-            raise TypeError("out: tensors on a GPU by output name, not %s" % type(out).__name__)
+            raise TypeError("out must be a dict of GPU tensors by output name, not %s" % type(out).__name__)
         known = [v.name for v in self.get_outputs()]
         unknown = [name for name in [*(output_names or ()), *(out or ())] if name not in known]
         if unknown:
@@ -165,7 +165,7 @@ class PartitionSession:
 
     def _start(self, feeds: Mapping[str, Any]) -> None:
         if not self._job:
-            raise TesseraError("a run of another thread failed and ended the ranks: run again to start them")
+            raise TesseraError("a run of another thread failed and stopped the ranks: run again to restart them")
         inputs = Tensors(self.session)
         try:
             inputs.put_all(feeds)
@@ -217,7 +217,7 @@ class PartitionSession:
     def trace(self, path: Optional[str] = None) -> None:
         """Writes a trace of all runs for Perfetto to the file that the session was opened with, and copies it to path."""
         if not self._job:
-            raise TesseraError("nothing has run yet: there is nothing to trace")
+            raise TesseraError("no run yet, so there is no trace: call run first")
         self.session.do(lambda: self.session.status(library.tsr_job_trace(self._job)))
         if path is not None and self._trace is not None and os.path.abspath(path) != os.path.abspath(self._trace):
             shutil.copyfile(self._trace, path)

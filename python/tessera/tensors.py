@@ -59,7 +59,7 @@ def _type_of(dtype: np.dtype) -> int:
     if number is None:
         number = next((n for n, name in OTHER.items() if name == dtype.name), None)
     if number is None:
-        raise TypeError("arrays of %s cannot be given" % dtype)
+        raise TypeError("arrays of type %s are not supported" % dtype)
     return number
 
 
