@@ -54,8 +54,8 @@ struct wrapped {
     struct served *served;
     struct arena arena;
     struct bundle bundle; // open while there are ranks
-    int64_t runs; // that the kernel has made, of all its jobs
-    bool has_states; // the ranks hold the states that run number `runs` left
+    int64_t runs;         // that the kernel has made, of all its jobs
+    bool has_states;      // the ranks hold the states that run number `runs` left
 };
 
 // ---- the folder --------------------------------------------------------------------------------
