@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// attr.c - attributes of nodes: reading, setting and removing them.
+// attr.c - reads, sets and removes attributes of nodes.
 //
-// An attribute of a file is decoded in two steps on demand (serde/decode.c): its name and kind with
-// all attributes of its node (N_ATTRS), and its value when it is read (`decoded`).
+// An attribute of a file is decoded in two steps on demand (serde/decode.c): name and kind together
+// with all attributes of its node (N_ATTRS), the value when it is read (`decoded`).
 //
 //     Conv {kernel_shape [3,3], group 1} of a file; a call sets group to 2:
-//     kernel_shape keeps `whole`, the bytes of its field, and is saved as these. group gets
-//     `changed`, has no `whole`, and is written from `integer`. The node gets N_ATTRIBUTES.
+//     kernel_shape keeps `whole`, the bytes of its field, and is saved as these bytes. group is
+//     marked `changed`, has no `whole`, and is written from `integer`. The node gets N_ATTRIBUTES.
 #include "ir/internal.h"
 
 // ---- attributes of a node -------------------------------------------------------------------
@@ -23,7 +23,7 @@ tsr_attr *tsr_node_attr(const tsr_node *node, size_t i)
     return i < node->n_attrs ? node->attrs[i] : NULL;
 }
 
-// The first one, if a file has two of a name.
+// If a file has two attributes of one name, returns the first.
 tsr_attr *tsr_node_find_attr(const tsr_node *node, const char *name)
 {
     tsr__attrs_decode((tsr_node *)node);
@@ -35,7 +35,8 @@ tsr_attr *tsr_node_find_attr(const tsr_node *node, const char *name)
 
 // ---- values ---------------------------------------------------------------------------------
 
-// Decodes the object behind the const view.
+// Decodes the value of an attribute. Decoding is a cache, so it is done even through a const
+// pointer.
 static tsr_attr *ready(const tsr_attr *attr)
 {
     if (attr)
@@ -61,7 +62,7 @@ size_t tsr_attr_graph_count(const tsr_attr *attr)
 }
 
 // Returns `otherwise` also if the attribute is NULL, of another kind, or refers to an attribute of
-// the function, so that callers can pass the operator's default.
+// the function. So callers can pass the operator's default.
 int64_t tsr_attr_int(const tsr_attr *a, int64_t otherwise)
 {
     const tsr_attr *r = ready(a);
@@ -74,7 +75,7 @@ float tsr_attr_float(const tsr_attr *a, float otherwise)
     return r && r->kind == TSR_ATTR_FLOAT && r->has_value ? r->real : otherwise;
 }
 
-// The NUL-terminated copy is made on demand. The string may contain NULs: `bytes` is its length.
+// Makes a NUL-terminated copy on demand. The string itself may contain NULs; *bytes is its length.
 const char *tsr_attr_string(const tsr_attr *attr, size_t *bytes)
 {
     tsr_attr *r = ready(attr);
@@ -131,11 +132,11 @@ static tsr_status check_edit(tsr_node *node, const char *name)
     return TSR_INVALID;
 }
 
-// The attributes must be decoded. NULL: out of memory.
+// The attributes must be decoded. Returns NULL if out of memory.
 static tsr_attr *append_attr(tsr_node *node)
 {
     struct arena *arena = &node->graph->model->arena;
-    tsr_attr **more = tsr__room(arena, node->attrs, node->n_attrs);
+    tsr_attr **more = tsr__pointers_grow(arena, node->attrs, node->n_attrs);
     tsr_attr *at = ARENA_NEW(arena, tsr_attr);
     if (!more || !at)
         return NULL;
@@ -151,8 +152,8 @@ tsr_attr *tsr__attr_append(tsr_node *node)
     return append_attr(node);
 }
 
-// Returns the attribute of that name without a value, created if necessary. All setters start with
-// it.
+// Returns the attribute of that name without a value, creating it if necessary. All setters start
+// with it.
 static tsr_status fresh_attr(tsr_node *node, const char *name, tsr_attr_kind kind, tsr_attr **out)
 {
     tsr_status st = check_edit(node, name);
@@ -195,7 +196,8 @@ tsr_status tsr_node_set_float(tsr_node *node, const char *name, float value)
 tsr_status tsr_node_set_string(tsr_node *node, const char *name, const char *value)
 {
     tsr_attr *attr;
-    struct str text = tsr__keep(node->graph->model, str_of(value)); // may be the old text
+    // `value` may be the old text, so copy it first
+    struct str text = tsr__keep(node->graph->model, str_of(value));
     tsr_status st = fresh_attr(node, name, TSR_ATTR_STRING, &attr);
     if (st == TSR_OK) {
         attr->text = text;
@@ -204,7 +206,7 @@ tsr_status tsr_node_set_string(tsr_node *node, const char *name, const char *val
     return st;
 }
 
-// The copy is made first: without memory the attribute is unchanged.
+// Copies the values first, so that the attribute is unchanged if out of memory.
 tsr_status tsr_node_set_ints(tsr_node *node, const char *name, const int64_t *values, size_t count)
 {
     if (!values && count)
@@ -247,7 +249,7 @@ tsr_status tsr_node_remove_attr(tsr_node *node, const char *name)
     return model_status(node->graph->model);
 }
 
-// A new graph has no bytes, so all of it is marked as changed.
+// A new graph has no bytes in the file, so all of it is marked as changed.
 tsr_graph *tsr__node_add_graph(tsr_node *node, const char *attribute, const char *name)
 {
     tsr_attr *attr;

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // clone.c - copies nodes, subgraphs and complete models.
 //
-// A cloner maps every copied value to its twin; outer values are mapped by a function of the
-// caller. Bytes of the file are shared (the copy holds the store); objects and names are new.
+// A cloner maps every copied value to its copy, the twin. A callback maps outer values. Bytes of
+// the file are shared, so the copy holds a reference to the store. Objects and names are new.
 //
-// Example: a Loop body reads "x" of the main graph and computes "y". In the copy y has a twin, the
-// output of the copied node. x has none, so the caller returns the value to use instead. An exact
-// copy (of a complete model) keeps all change flags, so it is saved with the same bytes. In other
-// copies names may differ, so everything that mentions them is marked as changed.
+//     Example: a Loop body reads "x" of the main graph and computes "y". In the copy y has a twin,
+//     the output of the copied node. x has none, so the callback returns the value to use instead.
+//
+// An exact copy (of a complete model) keeps all change flags, so it is saved with the same bytes.
+// In other copies names may differ, so everything that contains them is marked as changed.
 #include "ir/internal.h"
 
-// Takes one reference: tsr_model_free drops each store once.
+// Takes one reference per store: tsr_model_free drops each store once.
 static void hold_store(tsr_model *to, struct store *store)
 {
     if (store == to->store)
@@ -23,7 +24,7 @@ static void hold_store(tsr_model *to, struct store *store)
         *slot = tsr__store_hold(store);
 }
 
-// Holds all stores that objects of `from` may be views of.
+// Holds all stores to whose bytes objects of `from` may point.
 void tsr__model_hold(tsr_model *to, const tsr_model *from)
 {
     for (size_t i = 0; i < from->held.n; i++)
@@ -31,7 +32,7 @@ void tsr__model_hold(tsr_model *to, const tsr_model *from)
     hold_store(to, from->store);
 }
 
-// Must be followed by tsr__cloner_end. `to` and `from` may be the same model. Callers set the
+// Must be followed by tsr__cloner_end. `to` and `from` may be the same model. The caller sets the
 // fields outer, config, exact, call and fn as needed.
 void tsr__cloner_init(struct cloner *cloner, tsr_model *to, const tsr_model *from)
 {
@@ -42,7 +43,7 @@ void tsr__cloner_init(struct cloner *cloner, tsr_model *to, const tsr_model *fro
         tsr__model_hold(to, from);
 }
 
-// Memory failures are checked only here.
+// Out of memory is reported only here.
 tsr_status tsr__cloner_end(struct cloner *cloner)
 {
     bool failed =
@@ -58,7 +59,7 @@ void tsr__twin_set(struct cloner *cloner, const tsr_value *value, tsr_value *twi
         *slot = twin;
 }
 
-// NULL: `v` is NULL (an omitted input) or has no twin.
+// Returns NULL if `v` is NULL (an omitted input) or has no twin.
 tsr_value *tsr__twin(struct cloner *cloner, tsr_value *v)
 {
     if (!v)
@@ -74,7 +75,7 @@ static tsr_graph *clone_graph(struct cloner *cloner, const tsr_graph *graph, tsr
 
 // ---- values ---------------------------------------------------------------------------------
 
-// Views of the file are shared, other names are copied.
+// Names that point into the file are shared, other names are copied.
 static struct str clone_name(struct cloner *cloner, struct str name, bool text)
 {
     struct str file = cloner->from->store->bytes;
@@ -84,7 +85,7 @@ static struct str clone_name(struct cloner *cloner, struct str name, bool text)
     return tsr__keep(cloner->to, name);
 }
 
-// Symbols are in the arena of the old model; "" is a literal.
+// Symbols are in the arena of the old model and must be copied. "" is a literal.
 static struct vtype *clone_type(struct cloner *cloner, const struct vtype *type)
 {
     struct vtype *vtype = ARENA_NEW(&cloner->to->arena, struct vtype);
@@ -101,8 +102,8 @@ static struct vtype *clone_type(struct cloner *cloner, const struct vtype *type)
     return vtype;
 }
 
-// A type that is not decoded yet is decoded in the copy. A type that a call has set is copied.
-// Producer, uses and tensor are linked later.
+// A type that is not yet decoded is decoded later, in the copy. A type that a call has set is
+// copied. Producer, uses and tensor are linked later.
 static void clone_value(struct cloner *cloner, tsr_graph *graph, const tsr_value *value)
 {
     tsr_value *copy =
@@ -126,7 +127,7 @@ void tsr__tensor_embed(tsr_tensor *copy, const tsr_tensor *from)
     copy->location = copy->sparse = copy->whole = (struct str){NULL, 0};
 }
 
-// The data is shared. A tensor of a file is decoded again on demand.
+// Shares the data. A tensor of a file is decoded again on demand.
 static tsr_tensor *clone_tensor(const struct cloner *cloner, const tsr_tensor *tensor,
                                 tsr_value *value)
 {
@@ -157,7 +158,7 @@ static tsr_tensor *clone_tensor(const struct cloner *cloner, const tsr_tensor *t
     return copy;
 }
 
-// Removed names (tsr__no_value) are copied too: they are not reused for fresh names, and the writer
+// Also copies removed names (tsr__no_value): they are not reused for fresh names, and the writer
 // drops their entries in the file.
 static void clone_map(struct cloner *cloner, struct map *to, const struct map *from)
 {
@@ -260,7 +261,7 @@ static void substitute(struct cloner *cloner, tsr_node *node, const tsr_attr *at
 
 // ---- nodes ----------------------------------------------------------------------------------
 
-// Attributes that are not decoded stay views of `whole`, unless references to attributes of the
+// Attributes that are not decoded stay bytes in `whole`, unless references to attributes of the
 // call must be replaced.
 tsr_node *tsr__clone_node(struct cloner *cloner, tsr_graph *graph, const tsr_node *node,
                           size_t n_inputs, size_t n_outputs)
@@ -335,8 +336,8 @@ static void clone_spec(struct cloner *cloner, tsr_node_config *nc, const tsr_spe
     }
 }
 
-// cloner->config returns the configuration for an entry. Without it annotations are dropped, and
-// the node is marked as changed.
+// cloner->config returns the configuration for an entry. Without that callback annotations are
+// dropped, and the node is marked as changed.
 void tsr__clone_configs(struct cloner *cloner, tsr_node *to, const tsr_node *from)
 {
     if (!cloner->config) {
@@ -428,7 +429,7 @@ static void clone_ports(struct cloner *cloner, tsr_graph *to, const tsr_graph *f
     }
 }
 
-// All values are copied before the nodes, since the graph may be unsorted.
+// Copies all values before the nodes, because the graph may be unsorted.
 static tsr_graph *clone_graph(struct cloner *cloner, const tsr_graph *graph, tsr_node *owner,
                               tsr_attr *attr)
 {
@@ -460,14 +461,14 @@ static tsr_graph *clone_graph(struct cloner *cloner, const tsr_graph *graph, tsr
 
 // ---- models ---------------------------------------------------------------------------------
 
-// All configurations were copied before.
+// All configurations were copied before, so their twins are set.
 static tsr_config *config_twin(void *data, tsr_config *config)
 {
     (void)data;
     return config->twin;
 }
 
-// config->twin may be left from an earlier clone, of another model.
+// config->twin may be left over from an earlier clone, of another model.
 static tsr_config *clone_config(tsr_model *to, tsr_config *config)
 {
     tsr_config *copy = ARENA_NEW(&to->arena, tsr_config);
@@ -493,7 +494,7 @@ static void clone_configurations(tsr_model *to, const tsr_model *from)
             return;
         *slot = copy;
     }
-    // Those that only nodes refer to: stand-ins, and removed ones.
+    // Configurations to which only nodes refer: placeholders, and removed ones.
     for (tsr_node *node = tsr_model_next_node(from, NULL); node;
          node = tsr_model_next_node(from, node))
         for (size_t i = 0; i < node->n_configs; i++) {
@@ -501,7 +502,7 @@ static void clone_configurations(tsr_model *to, const tsr_model *from)
             if (!config || (config->twin && config->twin->model == to))
                 continue;
             tsr_config *copy = clone_config(to, config);
-            void **slot = copy && copy->standin ? tsr__map_at(&to->config_ids, copy->name) : NULL;
+            void **slot = copy && copy->placeholder ? tsr__map_at(&to->config_ids, copy->name) : NULL;
             if (slot)
                 *slot = copy;
         }
@@ -518,7 +519,8 @@ static void clone_opsets(tsr_model *to, opset_list *list, const opset_list *old)
     }
 }
 
-// The index is right for a model without functions, which is the only case.
+// Sets the index of each function. It is right only if the model had no functions before, which is
+// always the case.
 static void clone_functions(struct cloner *cloner)
 {
     for (size_t i = 0; i < cloner->from->functions.n; i++) {
@@ -539,8 +541,8 @@ static void clone_functions(struct cloner *cloner)
     }
 }
 
-// False if a function has no body because of missing memory.
-static bool functions_are_whole(const tsr_model *model, size_t first)
+// Returns false if a function has no body because memory ran out.
+static bool functions_are_complete(const tsr_model *model, size_t first)
 {
     for (size_t i = first; i < model->functions.n; i++)
         if (!model->functions.at[i]->graph)
@@ -557,7 +559,7 @@ tsr_status tsr__model_copy_functions(tsr_model *to, const tsr_model *from)
     clone_functions(&cloner);
     tsr_status st = tsr__cloner_end(&cloner);
     to->changed = true;
-    if (st == TSR_OK && !functions_are_whole(to, before))
+    if (st == TSR_OK && !functions_are_complete(to, before))
         return TSR_NOMEM;
     return st;
 }
@@ -588,7 +590,7 @@ static void clone_head(tsr_model *to, const tsr_model *model)
     }
 }
 
-// The clone shares only the store. bare: without configurations and annotations.
+// The clone shares only the store. If `bare` is set, configurations and annotations are left out.
 static tsr_status clone_model(const tsr_model *model, bool bare, tsr_model **out)
 {
     tsr_model *to = tsr__model_make(model->session);
@@ -609,7 +611,7 @@ static tsr_status clone_model(const tsr_model *model, bool bare, tsr_model **out
     to->graph = clone_graph(&cloner, model->graph, NULL, NULL);
     clone_functions(&cloner);
     tsr_status st = tsr__cloner_end(&cloner);
-    if (st != TSR_OK || !to->graph || !functions_are_whole(to, 0)) {
+    if (st != TSR_OK || !to->graph || !functions_are_complete(to, 0)) {
         tsr_model_free(to);
         return TSR_NOMEM;
     }

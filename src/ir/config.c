@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // config.c - device configurations of a model, and the entries that nodes have for them.
 //
-// An entry points to its configuration and values. A stand-in is a configuration that entries name
-// but the model does not declare.
+// An entry points to its configuration and values. A placeholder is a configuration that entries
+// name but the model does not declare.
 //
-// Example: a file has "configuration tp, stage 0, X sharded {2,1}" for node 3, but does not declare
-// tp. The entry points to a stand-in called tp, which all nodes with tp share.
-// tsr_model_add_config("tp") turns this object into a declared configuration. A configuration that
-// is removed without its entries becomes like a stand-in: `registered` is false, and the checker
-// reports the entries.
+//     Example: a file has "configuration tp, stage 0, X sharded {2,1}" for node 3, but does not
+//     declare tp. The entry points to a placeholder called tp, which all nodes with tp share.
+//     tsr_model_add_config("tp") turns this object into a declared configuration.
+//
+// A configuration that is removed without its entries becomes like a placeholder: `registered` is
+// false, and the checker reports the entries.
 #include "ir/internal.h"
 
 // ---- configurations -------------------------------------------------------------------------
 
-// devices_touched: saving raises the IR version to 11, the first with annotations.
+// Sets devices_touched, so that saving raises the IR version to 11, the first with annotations.
 static void touch_configs(tsr_model *model)
 {
     model->configs_changed = model->changed = model->devices_touched = true;
@@ -70,7 +71,7 @@ static tsr_status check_new(tsr_model *model, struct str name, int64_t count, si
     return TSR_OK;
 }
 
-// count 0: the number of names. *out may be NULL.
+// If `count` is 0, the number of names is used. *out may be NULL.
 tsr_status tsr_model_add_config(tsr_model *model, const char *name, int64_t count,
                                 const char *const *devices, size_t n, tsr_config **out)
 {
@@ -84,7 +85,7 @@ tsr_status tsr_model_add_config(tsr_model *model, const char *name, int64_t coun
     if (st != TSR_OK)
         return st;
     tsr_config *config = tsr__map_get(&model->config_ids, str_of(name));
-    if (!config || !config->standin)
+    if (!config || !config->placeholder)
         config = ARENA_NEW(&model->arena, tsr_config);
     struct str *names = ARENA_ARRAY(&model->arena, struct str, n);
     tsr_config **slot = model->arena.failed ? NULL : vec_push(&model->arena, &model->configs);
@@ -112,7 +113,7 @@ tsr_config *tsr_model_config(const tsr_model *model, size_t i)
     return i < model->configs.n ? model->configs.at[i] : NULL;
 }
 
-// The first one of a name; stand-ins are not found.
+// If several have the name, returns the first. Placeholders are not found.
 tsr_config *tsr_model_find_config(const tsr_model *model, const char *name)
 {
     for (size_t i = 0; i < model->configs.n; i++)
@@ -121,10 +122,10 @@ tsr_config *tsr_model_find_config(const tsr_model *model, const char *name)
     return NULL;
 }
 
-// Entries that point to the configuration, or to any of that name.
+// Which entries to remove: those that point to the configuration, or all that have its name.
 enum entries { ENTRIES_BOUND, ENTRIES_NAMED };
 
-// Backwards, because entries are removed.
+// Runs backwards, because entries are removed.
 static void drop_entries(tsr_model *model, const tsr_config *config, enum entries which)
 {
     for (tsr_node *node = tsr_model_next_node(model, NULL); node;
@@ -137,7 +138,7 @@ static void drop_entries(tsr_model *model, const tsr_config *config, enum entrie
         }
 }
 
-// Removes it from the model; entries still point to it.
+// Removes the configuration from the model. Entries still point to it.
 static void undeclare(tsr_model *model, tsr_config *config)
 {
     size_t i = 0;
@@ -150,7 +151,7 @@ static void undeclare(tsr_model *model, tsr_config *config)
     touch_configs(model);
 }
 
-// Without cascade, entries keep the object and are saved with its name.
+// Without `cascade`, entries keep the object and are saved with its name.
 tsr_status tsr_model_remove_config(tsr_model *model, tsr_config *config, bool cascade)
 {
     if (!config || config->model != model || !config->registered)
@@ -176,7 +177,7 @@ static const char *config_hint(tsr_model *model, struct str name)
     return tsr__arena_printf(&model->arena, "did you mean '" STR_FMT "'?", STR_ARG(near)).p;
 }
 
-// With cascade, removes the entries of all configurations of that name: if a file declares a name
+// With `cascade`, removes the entries of all configurations of that name. If a file declares a name
 // twice, entries point to the last one, but tsr_model_find_config returns the first.
 tsr_status tsr_model_remove_config_named(tsr_model *model, const char *name, bool cascade)
 {
@@ -211,8 +212,8 @@ const char *tsr_config_device_name(const tsr_config *config, size_t i)
     return i < config->n_names ? config->names[i].p : NULL;
 }
 
-// Saving updates the names in entries (touch_renamed in serde/save.c). check_new is called for the
-// name only.
+// Saving updates the names in entries (touch_renamed in serde/save.c). Only the name is checked
+// (check_new).
 tsr_status tsr_config_rename(tsr_config *config, const char *name)
 {
     tsr_model *model = config->model;
@@ -238,11 +239,12 @@ bool tsr__config_is_declared(const tsr_config *config)
 
 // ---- entries of nodes -----------------------------------------------------------------------
 
-// Appends an entry, even if there is one for that configuration. config NULL: the file names none.
+// Appends an entry, even if there already is one for that configuration. `config` is NULL if the
+// entry in the file names none.
 tsr_node_config *tsr__node_config_make(tsr_node *node, tsr_config *config)
 {
     struct arena *arena = &node->graph->model->arena;
-    tsr_node_config **more = tsr__room(arena, node->configs, node->n_configs);
+    tsr_node_config **more = tsr__pointers_grow(arena, node->configs, node->n_configs);
     tsr_node_config *nc = ARENA_NEW(arena, tsr_node_config);
     if (!more || !nc)
         return NULL;
@@ -272,7 +274,7 @@ bool tsr__config_is_of(const tsr_config *config, tsr_model *model)
     return false;
 }
 
-// The first one, if a file has several.
+// If a file has several entries, returns the first.
 tsr_node_config *tsr_node_find_config(const tsr_node *node, const tsr_config *config)
 {
     for (size_t i = 0; i < node->n_configs; i++)

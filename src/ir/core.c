@@ -2,17 +2,19 @@
 // core.c - creates objects and links them: values and their names, uses, nodes, graphs.
 //
 // Names are looked up from the innermost graph outwards. A name that is read before it is defined
-// gets a stand-in, which the definition takes over. Nothing here depends on the file format.
+// gets a placeholder; the definition later turns it into the value. Nothing here depends on the
+// file format.
 //
-// Example: in an unsorted graph node a reads "x" before node b computes it. Reading a creates a
-// stand-in called x and links a's input to it. Reading b finds the stand-in and makes it b's
-// output. If no node computes x, the stand-in remains, which the checker reports.
+//     Example: in an unsorted graph node a reads "x" before node b computes it. Reading a creates a
+//     placeholder called x and links a's input to it. Reading b finds the placeholder and makes it
+//     b's output. If no node computes x, the placeholder remains, which the checker reports.
 #include "ir/internal.h"
 
-// Maps have no removal. A removed name maps to this object, which look-ups treat as absent.
+// Names cannot be removed from a map. A removed name maps to this object, which look-ups treat as
+// absent.
 const tsr_value tsr__no_value = {.flags = V_GONE};
 
-// A model without a graph and with an empty store.
+// Creates a model without a graph and with an empty store.
 tsr_model *tsr__model_make(tsr_session *session)
 {
     tsr_model *model = tsr__alloc(session, sizeof(*model));
@@ -34,7 +36,7 @@ tsr_model *tsr__model_make(tsr_session *session)
     return model;
 }
 
-// Clones may hold the store. All objects are in the arena.
+// Frees all objects with the arena. The store stays if clones hold it.
 void tsr_model_free(tsr_model *model)
 {
     if (!model)
@@ -48,8 +50,8 @@ void tsr_model_free(tsr_model *model)
     tsr__free(session, model, sizeof(*model));
 }
 
-// `names` is the expected number of values. The new graph is first in model->graphs, so a subgraph
-// precedes its enclosing graph.
+// `names` is the expected number of values. The new graph becomes the first in model->graphs, so a
+// subgraph precedes its enclosing graph.
 tsr_graph *tsr__graph_make(tsr_model *model, size_t names)
 {
     tsr_graph *graph = ARENA_NEW(&model->arena, tsr_graph);
@@ -63,15 +65,15 @@ tsr_graph *tsr__graph_make(tsr_model *model, size_t names)
     return graph;
 }
 
-// Returns "" without memory; the arena has then failed.
+// Returns "" if out of memory; the arena has then failed.
 struct str tsr__keep(tsr_model *model, struct str text)
 {
     struct str copy = tsr__arena_str(&model->arena, text);
     return copy.p ? copy : STR("");
 }
 
-// Two texts of a model are equal if and only if the pointers to their symbols are. The last symbol
-// is tried first: equal operators often follow each other.
+// Two texts of a model are equal if and only if the pointers to their symbols are. Tries the last
+// symbol first, because equal operators often follow each other.
 const struct symbol *tsr__symbol(tsr_model *model, struct str text)
 {
     static const struct symbol empty = {{"", 0}};
@@ -95,7 +97,7 @@ const struct symbol *tsr__symbol(tsr_model *model, struct str text)
 
 // ---- values ---------------------------------------------------------------------------------
 
-// Callers add it to graph->names.
+// The caller adds the value to graph->names.
 tsr_value *tsr__value_make(tsr_graph *graph, struct str name)
 {
     tsr_value *value = ARENA_NEW(&graph->model->arena, tsr_value);
@@ -131,13 +133,13 @@ tsr_value *tsr__graph_lookup(const tsr_graph *graph, struct str name)
     return NULL;
 }
 
-// Names often have a long common beginning, so the last byte is compared first.
+// Compares the last byte first, because names often have a long common beginning.
 static bool same_name(struct str a, struct str b)
 {
     return a.n == b.n && a.p[a.n - 1] == b.p[b.n - 1] && memcmp(a.p, b.p, a.n) == 0;
 }
 
-// The set exists only after the first fresh name was requested (see_all_names in names.c).
+// The set exists only after the first fresh name was requested (see collect_all_names in names.c).
 void tsr__name_seen(tsr_model *model, struct str name)
 {
     void **slot = model->seen.arena && name.n ? tsr__map_at(&model->seen, name) : NULL;
@@ -146,8 +148,8 @@ void tsr__name_seen(tsr_model *model, struct str name)
 }
 
 // Only for reading a file: nothing was removed yet, so the newest value can be tried first. The
-// stand-in is created in the graph that reads the name; bind_standins (serde/read.c) handles outer
-// values that are defined later.
+// placeholder is created in the graph that reads the name. bind_placeholders (serde/read.c) handles
+// outer values that are defined later.
 tsr_value *tsr__graph_refer(tsr_graph *graph, struct str name)
 {
     if (!name.n)
@@ -163,13 +165,13 @@ tsr_value *tsr__graph_refer(tsr_graph *graph, struct str name)
     value = tsr__value_make(graph, name);
     if (!value)
         return NULL;
-    value->flags |= V_STANDIN;
+    value->flags |= V_PLACEHOLDER;
     *slot = value;
     tsr__name_seen(graph->model, name);
     return value;
 }
 
-// A value without a name (an input or constant called "") is in no table.
+// A value without a name (an input or constant called "") is in no map.
 tsr_value *tsr__value_define(tsr_graph *graph, struct str name)
 {
     if (!name.n)
@@ -178,8 +180,8 @@ tsr_value *tsr__value_define(tsr_graph *graph, struct str name)
     if (!slot)
         return NULL;
     tsr_value *value = *slot;
-    if (value && value != &tsr__no_value && (value->flags & V_STANDIN)) {
-        value->flags &= ~(uint32_t)V_STANDIN;
+    if (value && value != &tsr__no_value && (value->flags & V_PLACEHOLDER)) {
+        value->flags &= ~(uint32_t)V_PLACEHOLDER;
         return value;
     }
     value = tsr__value_make(graph, name);
@@ -194,15 +196,15 @@ tsr_value *tsr__value_new(tsr_graph *graph, struct str name)
     struct str kept = tsr__keep(graph->model, name);
     tsr_value *value = graph->model->arena.failed ? NULL : tsr__value_define(graph, kept);
     if (value) {
-        value->name = kept; // the name of a stand-in may be a view
+        value->name = kept; // the name of a placeholder may point into the file
         value->flags |= V_NEW | V_TEXT;
     }
     return value;
 }
 
-// Appends to the ring of uses, which keeps their order. value NULL: an omitted input.
+// Appends to the ring of uses, which keeps their order. `value` is NULL for an omitted input.
 //
-//     consumers a, b, c in this order: last_use is c, c.next is a, a.next is b, b.next is c
+//     readers a, b, c in this order: last_use is c, c.next is a, a.next is b, b.next is c
 void tsr__use_link(struct use *use, tsr_value *value)
 {
     use->value = value;
@@ -243,7 +245,7 @@ tsr_model *tsr__value_model(const tsr_value *value)
     return value->home->model;
 }
 
-// An output of a subgraph may be a value of an enclosing graph, which counts it in n_outputs.
+// An output of a subgraph may be a value of an enclosing graph; n_outputs of that value counts it.
 void tsr__attr_unlink(tsr_attr *attr)
 {
     for (size_t k = 0; k < attr->n_graphs; k++) {
@@ -257,7 +259,7 @@ void tsr__attr_unlink(tsr_attr *attr)
     }
 }
 
-// Nodes of subgraphs use outer values too.
+// Also unlinks the nodes of subgraphs, because they may use outer values.
 void tsr__node_unlink(tsr_node *node)
 {
     for (size_t i = 0; i < node->n_inputs; i++)
@@ -269,7 +271,7 @@ void tsr__node_unlink(tsr_node *node)
 
 // ---- nodes ----------------------------------------------------------------------------------
 
-// The new node is in no list, its inputs are not linked and its outputs are NULL.
+// The new node is in no list. Its inputs are not linked and its outputs are NULL.
 tsr_node *tsr__node_make(tsr_graph *graph, struct str domain, struct str op, struct str name,
                          size_t n_inputs, size_t n_outputs)
 {
@@ -313,8 +315,8 @@ void tsr__node_append(tsr_graph *graph, tsr_node *node)
 
 static void mark_graph(tsr_graph *graph, uint32_t bits);
 
-// Every change except of annotations invalidates the stored ranks (n_edits). Changes are propagated
-// to the enclosing graphs once.
+// Every change except of annotations invalidates the cached ranks (n_edits). A change is propagated
+// to the enclosing graphs only once.
 void tsr__touch_node(tsr_node *node, uint32_t bits)
 {
     if (bits != N_CONFIGS)
@@ -356,7 +358,7 @@ bool tsr__graph_within(const tsr_graph *inner, const tsr_graph *outer)
     return false;
 }
 
-// N_GRAPHS avoids decoding the attributes of nodes without subgraphs.
+// Checks N_GRAPHS first, to avoid decoding the attributes of nodes without subgraphs.
 tsr_graph *tsr__node_subgraph(const tsr_node *node)
 {
     if (!(node->flags & N_GRAPHS))
@@ -367,7 +369,7 @@ tsr_graph *tsr__node_subgraph(const tsr_node *node)
     return NULL;
 }
 
-// Siblings link the subgraphs of all attributes: then_branch and else_branch of an If.
+// Links the subgraphs of all attributes as siblings: then_branch and else_branch of an If.
 void tsr__node_relink(tsr_node *node)
 {
     tsr_graph *before = NULL;
@@ -381,7 +383,7 @@ void tsr__node_relink(tsr_node *node)
         }
 }
 
-size_t tsr__room_for(size_t n)
+size_t tsr__pointers_capacity(size_t n)
 {
     size_t room = 1;
     while (room < n)
@@ -390,7 +392,7 @@ size_t tsr__room_for(size_t n)
 }
 
 // The array is full if n is 0 or a power of two.
-void *tsr__room(struct arena *arena, void *at, size_t n)
+void *tsr__pointers_grow(struct arena *arena, void *at, size_t n)
 {
     if (n & (n - 1)) // not full
         return at;
@@ -424,7 +426,7 @@ uint32_t tsr__model_value_ids(const tsr_model *model)
     return model->n_value_ids;
 }
 
-// NULL after any edit.
+// Returns NULL after any edit.
 const int *tsr__model_ranks(const tsr_model *model)
 {
     return model->ranks_n_edits == model->n_edits ? model->ranks : NULL;
@@ -459,8 +461,8 @@ struct str tsr__node_domain_str(const tsr_node *node)
     return node->domain->text;
 }
 
-// Functions have their own imports; subgraphs use those of the enclosing graph. The first import of
-// a domain is used.
+// Functions have their own imports; subgraphs use those of the enclosing graph. If a domain is
+// imported twice, the first is used.
 int64_t tsr__graph_opset(const tsr_graph *graph, struct str domain)
 {
     const opset_list *list = graph_opsets(graph);

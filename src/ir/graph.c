@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// graph.c - reading graphs, nodes, values and their types.
+// graph.c - reads graphs, nodes, values and their types.
 //
-// Types are decoded on demand and cached in the model's arena, behind const pointers. Reading is
-// therefore not safe from two threads at once.
+// Types are decoded on demand and cached in the model's arena, even through const pointers. So two
+// threads must not read a model at the same time.
 #include "ir/internal.h"
 
 #include <stdio.h>
@@ -52,7 +52,7 @@ tsr_value *tsr_graph_output(const tsr_graph *graph, size_t i)
     return i < graph->outputs.n ? graph->outputs.at[i].value : NULL;
 }
 
-// Dense initializers first, then sparse ones.
+// Counts dense initializers first, then sparse ones.
 tsr_value *tsr_graph_initializer(const tsr_graph *graph, size_t i)
 {
     if (i < graph->initializers.n)
@@ -61,14 +61,14 @@ tsr_value *tsr_graph_initializer(const tsr_graph *graph, size_t i)
     return i < graph->sparse.n ? graph->sparse.at[i] : NULL;
 }
 
-// Only values that this graph defines.
+// Finds only values that this graph defines.
 tsr_value *tsr_graph_value(const tsr_graph *graph, const char *name)
 {
     tsr_value *value = tsr__graph_own(graph, str_of(name));
-    return value && !(value->flags & V_STANDIN) ? value : NULL;
+    return value && !(value->flags & V_PLACEHOLDER) ? value : NULL;
 }
 
-// First node of the graph or of its following siblings.
+// Returns the first node of the graph or of its following siblings.
 static tsr_node *first_in(const tsr_graph *graph)
 {
     for (; graph; graph = graph->sibling)
@@ -77,7 +77,7 @@ static tsr_node *first_in(const tsr_graph *graph)
     return NULL;
 }
 
-// First node of function i or of a later one; bodies may be empty.
+// Returns the first node of function i or of a later one, because bodies may be empty.
 static tsr_node *first_of_functions(const tsr_model *model, size_t i)
 {
     for (; i < model->functions.n; i++)
@@ -91,9 +91,9 @@ static tsr_node *first_after(const tsr_model *model, const tsr_graph *graph)
     return first_of_functions(model, graph->function ? graph->function->index + 1 : 0);
 }
 
-// Depth first: a node, then the nodes of its subgraphs, then the next node; functions come last.
-// Example: If (then: a, b; else: c), d is visited as If, a, b, c, d. After b its graph has a
-// sibling; c is the last one, so the If's next node follows.
+// Visits depth first: a node, then the nodes of its subgraphs, then the next node; functions come
+// last. Example: If (then: a, b; else: c), d is visited as If, a, b, c, d. After b comes the
+// sibling of its graph. c is in the last sibling, so the next node after the If follows.
 tsr_node *tsr_model_next_node(const tsr_model *model, const tsr_node *after)
 {
     if (!after && model->graph->first)
@@ -151,10 +151,10 @@ tsr_value *tsr_node_output(const tsr_node *node, size_t i)
 
 // ---- values ---------------------------------------------------------------------------------
 
-// NULL for stand-ins and for outputs of removed nodes.
+// Returns NULL for placeholders and for outputs of removed nodes.
 tsr_graph *tsr_value_graph(const tsr_value *value)
 {
-    return value->flags & (V_STANDIN | V_GONE) ? NULL : value->home;
+    return value->flags & (V_PLACEHOLDER | V_GONE) ? NULL : value->home;
 }
 
 tsr_node *tsr_value_producer(const tsr_value *value)
@@ -178,8 +178,8 @@ const tsr_tensor *tsr_value_initializer(const tsr_value *value)
     return value->tensor;
 }
 
-// f may link the use to another value, but must not change other uses of this value. A node that
-// reads the value in two inputs is visited twice.
+// The callback may link the use to another value, but must not change other uses of this value. A
+// node that reads the value in two inputs is visited twice.
 void tsr_value_uses(const tsr_value *value, bool (*f)(void *data, tsr_node *node, size_t input),
                     void *data)
 {
@@ -194,7 +194,7 @@ void tsr_value_uses(const tsr_value *value, bool (*f)(void *data, tsr_node *node
     }
 }
 
-// NULL: no type is declared.
+// Returns NULL if no type is declared.
 static const struct vtype *type_of(const tsr_value *value)
 {
     tsr__type_decode((tsr_value *)value);
@@ -222,8 +222,8 @@ tsr_dim tsr_value_dim(const tsr_value *value, int axis)
     return (tsr_dim){-1, ""};
 }
 
-// The name is a symbol of the model, so repeated calls take no memory. Inputs with a default have
-// no such name, since constants may be read in their place.
+// The name is a symbol of the model, so repeated calls take no more memory. Inputs with a default
+// have no such name, because a constant may be read in their place.
 const char *tsr_value_dim_name(const tsr_value *value, int axis)
 {
     tsr_dim dim = tsr_value_dim(value, axis);

@@ -2,10 +2,12 @@
 // graph_edit.c - edits graphs. Every call checks its arguments first and then keeps names, uses,
 // producers and specs consistent.
 //
-// Four relations are maintained: graph->names maps a name to its value; value->producer and
-// node->outputs are the two ends of an edge; node->inputs[i] is in the ring of uses of its value;
-// and the value of a node's spec is an input or output of the node. Changes are marked
-// (tsr__touch_*), so that saving writes only what changed.
+// Four relations are maintained:
+// - graph->names maps a name to its value.
+// - value->producer and node->outputs are the two ends of an edge.
+// - node->inputs[i] is in the ring of uses of its value.
+// - The value of a node's spec is an input or output of the node.
+// Changes are marked (tsr__touch_*), so that saving writes only what changed.
 //
 //     Y = Add(X, B); tsr_node_replace_input(add, 0, Z): add leaves X's ring and joins Z's. The
 //     sharding of X at add becomes that of Z (unless add still reads X in another input). add gets
@@ -14,7 +16,8 @@
 
 // ---- names ----------------------------------------------------------------------------------
 
-// True if the outer value is used in the graph or below: a new value of that name would hide it.
+// True if the outer value is used in the graph or below. A new value of the same name would hide it
+// there.
 static bool used_within(const tsr_value *outer, const tsr_graph *graph)
 {
     const struct use *use = outer->last_use;
@@ -46,14 +49,14 @@ static bool hidden_from_users(const tsr_value *value, struct str name)
     return false;
 }
 
-// Checks whether a new value (`value` NULL), or `value`, may have this name in the graph. A
-// stand-in is replaced. The name must not hide an outer value from its uses in this graph, nor be
-// hidden from the uses of the value by a subgraph.
+// Checks whether a new value (`value` is NULL), or `value`, may have this name in the graph. A
+// placeholder of the name is replaced. The name must not hide an outer value from its uses in this
+// graph, and a subgraph must not hide it from the uses of the value.
 static tsr_status check_name(tsr_graph *graph, struct str name, const tsr_value *value)
 {
     const tsr_value *own = tsr__graph_own(graph, name);
     const tsr_value *outer = tsr__graph_lookup(graph_outer(graph), name);
-    bool waiting = own && !value && (own->flags & V_STANDIN);
+    bool waiting = own && !value && (own->flags & V_PLACEHOLDER);
     if ((!own || waiting) && !(outer && used_within(outer, graph)) &&
         !(value && hidden_from_users(value, name)))
         return TSR_OK;
@@ -76,8 +79,8 @@ static tsr_status need_name(tsr_graph *graph, const char *name)
     return TSR_INVALID;
 }
 
-// `names` gets the new name. `renamed` keeps the name in the file, so that saving finds the bytes
-// that mention it. The bytes of training_info are not changed.
+// graph->names gets the new name. graph->renamed keeps the name in the file, so that saving finds
+// the bytes that contain it. The bytes of training_info are not changed.
 tsr_status tsr_value_rename(tsr_value *value, const char *name)
 {
     tsr_graph *graph = value->home;
@@ -96,14 +99,14 @@ tsr_status tsr_value_rename(tsr_value *value, const char *name)
     struct str kept = tsr__keep(model, text);
     bool named = tsr__graph_own(graph, value->name) == value;
     void **slot = tsr__map_at(&graph->names, kept), **before = NULL, **file = NULL;
-    // All slots are allocated before the first is written, in case there is no memory.
+    // All map entries are allocated before the first is written, in case memory runs out.
     if (named)
         before = tsr__map_at(&graph->names, value->name);
     if (!(value->flags & (V_NEW | V_RENAMED)))
         file = tsr__map_at(&graph->renamed, value->name);
     if (model->arena.failed || !slot)
         return TSR_NOMEM;
-    slot = tsr__map_at(&graph->names, kept); // the table may have moved
+    slot = tsr__map_at(&graph->names, kept); // the map may have moved
     if (before)
         *before = (void *)&tsr__no_value;
     if (file)
@@ -129,7 +132,7 @@ static tsr_dim plain_dim(tsr_dim dim)
     return (tsr_dim){-1, ""};
 }
 
-// A type other than a tensor is never the same.
+// A type that is not a tensor is never the same.
 static bool same_type(const struct vtype *known, tsr_dtype type, int rank, const tsr_dim *dims)
 {
     if (!known || known->other.n || known->dtype != type || known->rank != rank)
@@ -150,7 +153,7 @@ static void set_type(tsr_value *value, struct vtype *vtype)
     tsr__touch_graph(value->home, G_INFOS);
 }
 
-// rank -1: unknown. Setting the same type changes nothing.
+// rank -1 means unknown. Setting the same type changes nothing.
 tsr_status tsr_value_set_type(tsr_value *value, tsr_dtype type, int rank, const tsr_dim *dims)
 {
     tsr_model *model = tsr__value_model(value);
@@ -177,8 +180,8 @@ tsr_status tsr_value_set_type(tsr_value *value, tsr_dtype type, int rank, const 
     return model_status(model);
 }
 
-// A value of unknown type changes nothing. Types other than tensors are bytes, which are copied to
-// the store (see struct cloner).
+// If the type of `from` is unknown, nothing changes. A type that is not a tensor is kept as bytes,
+// which are copied to the store (see struct cloner).
 tsr_status tsr__value_copy_type(tsr_value *to, const tsr_value *from)
 {
     tsr__type_decode((tsr_value *)from);
@@ -198,8 +201,8 @@ tsr_status tsr__value_copy_type(tsr_value *to, const tsr_value *from)
 
 // ---- adding ---------------------------------------------------------------------------------
 
-// Checks whether a node of the graph can read the value. `value` NULL (an omitted input) is valid.
-// The order of the nodes is not checked.
+// Checks whether a node of the graph can read the value. NULL (an omitted input) is valid. The
+// order of the nodes is not checked.
 static tsr_status check_value(const tsr_graph *graph, const tsr_value *value, const tsr_node *node)
 {
     bool foreign = value && tsr__value_model(value) != graph->model;
@@ -253,7 +256,7 @@ tsr_status tsr_graph_add_output(tsr_graph *graph, tsr_value *value)
     return TSR_OK;
 }
 
-// Creates a new initializer without data, which the callers set through *out.
+// Creates an initializer without data; the callers set the data of *out.
 static tsr_value *add_tensor(tsr_graph *graph, const char *name, tsr_dtype type, int rank,
                              const int64_t *dims, tsr_tensor **out)
 {
@@ -299,10 +302,9 @@ void tsr__graph_drop_defaults(tsr_graph *graph)
     graph->initializers.n = kept;
 }
 
-// True, with a diagnostic, if n bytes do not match the shape. A tensor on the stack computes the
-// size.
-static bool bad_tensor(tsr_graph *graph, const char *name, tsr_dtype type, int rank,
-                       const int64_t *dims, uint64_t n)
+// True, with a diagnostic, if n bytes do not match the shape. A temporary tensor computes the size.
+static bool has_wrong_size(tsr_graph *graph, const char *name, tsr_dtype type, int rank,
+                           const int64_t *dims, uint64_t n)
 {
     struct place at = PLACE_NONE;
     at.graph = tsr__graph_path(graph);
@@ -328,7 +330,7 @@ static bool bad_tensor(tsr_graph *graph, const char *name, tsr_dtype type, int r
 tsr_value *tsr_graph_add_initializer(tsr_graph *graph, const char *name, tsr_dtype type, int rank,
                                      const int64_t *dims, const void *bytes, size_t n)
 {
-    if (bad_tensor(graph, name, type, rank, dims, n))
+    if (has_wrong_size(graph, name, type, rank, dims, n))
         return NULL;
     struct str copy = {"", 0};
     if (n) {
@@ -352,7 +354,7 @@ tsr_value *tsr__graph_add_external(tsr_graph *graph, const char *name, tsr_dtype
                                    const int64_t *dims, const char *location, uint64_t offset,
                                    uint64_t length)
 {
-    if (bad_tensor(graph, name, type, rank, dims, length))
+    if (has_wrong_size(graph, name, type, rank, dims, length))
         return NULL;
     tsr_tensor *tensor = NULL;
     tsr_value *value = add_tensor(graph, name, type, rank, dims, &tensor);
@@ -365,7 +367,7 @@ tsr_value *tsr__graph_add_external(tsr_graph *graph, const char *name, tsr_dtype
     return value;
 }
 
-// Output names may be empty (omitted outputs), but not equal.
+// Output names may be empty (omitted outputs), but no two may be equal.
 static tsr_status check_new_node(tsr_graph *graph, const char *op, tsr_value *const *inputs,
                                  size_t n_inputs, const char *const *outputs, size_t n_outputs)
 {
@@ -401,7 +403,7 @@ static tsr_status check_new_node(tsr_graph *graph, const char *op, tsr_value *co
     return TSR_OK;
 }
 
-// Links are made after the last allocation, so that a failure leaves the graph unchanged.
+// Makes links after the last allocation, so that a failure leaves the graph unchanged.
 tsr_node *tsr_graph_add_node(tsr_graph *graph, const char *domain, const char *op, const char *name,
                              tsr_value *const *inputs, size_t n_inputs, const char *const *outputs,
                              size_t n_outputs)
@@ -436,7 +438,7 @@ tsr_node *tsr_graph_add_node(tsr_graph *graph, const char *domain, const char *o
 // ---- moving, removing -----------------------------------------------------------------------
 
 // Removed nodes can be read, but not changed.
-static tsr_status check_there(tsr_node *node)
+static tsr_status check_not_removed(tsr_node *node)
 {
     if (!(node->flags & N_GONE))
         return TSR_OK;
@@ -446,7 +448,7 @@ static tsr_status check_there(tsr_node *node)
     return TSR_INVALID;
 }
 
-// node->next is kept, for loops that are at this node.
+// node->next is kept, for loops that are currently at this node.
 static void unlink_node(tsr_graph *graph, tsr_node *node)
 {
     if (node->prev)
@@ -460,15 +462,15 @@ static void unlink_node(tsr_graph *graph, tsr_node *node)
     graph->flags |= G_ORDER | G_LIST;
 }
 
-// `before` NULL: to the end. The caller is responsible for the order.
+// If `before` is NULL, moves the node to the end. The caller is responsible for the order.
 tsr_status tsr_node_move_before(tsr_node *node, tsr_node *before)
 {
     tsr_graph *graph = node->graph;
-    tsr_status st = check_there(node);
+    tsr_status st = check_not_removed(node);
     if (st != TSR_OK)
         return st;
     if (before)
-        st = check_there(before);
+        st = check_not_removed(before);
     if (st != TSR_OK)
         return st;
     if (before && before->graph != graph) {
@@ -522,11 +524,11 @@ static void drop_value(tsr_value *value)
         *slot = (void *)&tsr__no_value;
 }
 
-// Its inputs stay, even if nothing else uses them.
+// The inputs of the node stay, even if nothing else uses them.
 tsr_status tsr_node_remove(tsr_node *node)
 {
     tsr_graph *graph = node->graph;
-    tsr_status st = check_there(node);
+    tsr_status st = check_not_removed(node);
     if (st != TSR_OK)
         return st;
     st = check_unused(node, 0);
@@ -553,11 +555,11 @@ static tsr_status bad_index(tsr_node *node, size_t i)
     return TSR_INVALID;
 }
 
-// `value` NULL omits the input. tsr__specs_follow is called after the change: it checks whether the
-// node still uses the old value.
+// If `value` is NULL, the input is omitted. tsr__specs_follow is called after the change, because
+// it checks whether the node still uses the old value.
 tsr_status tsr_node_replace_input(tsr_node *node, size_t i, tsr_value *value)
 {
-    tsr_status st = check_there(node);
+    tsr_status st = check_not_removed(node);
     if (st != TSR_OK)
         return st;
     if (i >= node->n_inputs)
@@ -593,7 +595,7 @@ static void replace_outputs(tsr_value *value, tsr_value *by)
     }
 }
 
-// All uses are checked before the first is changed. Each replacement removes one use from the ring.
+// Checks all uses before it changes the first. Each replacement removes one use from the ring.
 tsr_status tsr_value_replace_uses(tsr_value *value, tsr_value *by, bool outputs)
 {
     if (value == by)
@@ -626,11 +628,11 @@ tsr_status tsr_value_replace_uses(tsr_value *value, tsr_value *by, bool outputs)
     return TSR_OK;
 }
 
-// Removed outputs must not be used; their shardings are removed. New outputs are NULL.
+// Removed outputs must be unused; their shardings are removed. New outputs are NULL.
 tsr_status tsr_node_resize_outputs(tsr_node *node, size_t count)
 {
     tsr_model *model = node->graph->model;
-    tsr_status st = check_there(node);
+    tsr_status st = check_not_removed(node);
     if (st != TSR_OK)
         return st;
     if (count > UINT32_MAX)

@@ -1,39 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
-// internal.h - the structs behind the handles, for the files of ir.
+// internal.h - the structs behind the public handles, for the files of ir.
 //
 // All objects are in the model's arena and point to each other. An object of a file keeps the field
-// that it came from (`whole`: with its tag, a view into the store) and flags for what was changed
-// since, so that saving can refer to unchanged bytes. Names are views until a C string is
-// requested.
+// from which it was read (`whole`: with its tag, in the store), and flags for what changed since.
+// So saving can refer to unchanged bytes. Names point into the file until a C string is requested.
 #ifndef TSR_IR_INTERNAL_H
 #define TSR_IR_INTERNAL_H
 
 #include "ir/ir.h"
 
-// ---- the bytes that objects are views of ----------------------------------------------------
+// ---- the bytes of files -------------------------------------------------------------------------
 
 struct window; // a mapped range of an external file
 struct opened; // an external file that is open
 
-// Shared by a model, its clones, and models that copied constants from it.
+// The bytes of a file. A model shares its store with its clones and with models that copied
+// constants from it.
 struct store {
     tsr_session *session;
     size_t refs;
-    const char *path; // of the model file; NULL: from memory, or nothing was loaded
+    const char *path; // path of the model file; NULL: from memory, or nothing was loaded
     struct mapped file;
     struct str bytes;
-    struct folder folder; // of the model file; only if has_folder
+    struct folder folder; // folder of the model file; only if has_folder
     bool has_folder;
     struct folder more_data; // another folder with data files; only if has_more_data
     bool has_more_data;
-    struct arena arena; // merged messages, data of new constants
+    struct arena arena; // for merged messages and data of new constants
     struct window *windows;
     struct opened *opened;
 };
 struct store *tsr__store_new(tsr_session *session);
 struct store *tsr__store_hold(struct store *store);
 void tsr__store_drop(struct store *store);
-// Data files that are not in the folder of the model are searched in the folder of another file.
+// Also searches the folder of `file` for data files that are not in the folder of the model.
 tsr_status tsr__store_add_data(struct store *store, const char *file) TSR_MUST_USE;
 
 // A NUL-terminated string that is stored once per model (operator, domain).
@@ -43,7 +43,7 @@ struct symbol {
 
 // ---- objects --------------------------------------------------------------------------------
 
-// Declared type: a tensor, or another type that is kept as bytes.
+// Declared type: a tensor, or another type, which is kept as bytes.
 struct vtype {
     tsr_dtype dtype;
     int rank; // -1: unknown
@@ -59,27 +59,27 @@ struct use {
 };
 
 enum value_flag {
-    V_INPUT = 1,     // of its graph
-    V_STANDIN = 2,   // not defined
-    V_TEXT = 4,      // the name is NUL-terminated
-    V_RENAMED = 8,   // since it was read
-    V_TYPED = 16,    // a call has set the type
-    V_NEW = 32,      // created by a call
-    V_GONE = 64,     // its node was removed
-    V_SPARSE = 128,  // a sparse initializer
-    V_DECODED = 256, // the type is decoded
-    V_WRITTEN = 512, // used by the writer
+    V_INPUT = 1,       // an input of its graph
+    V_PLACEHOLDER = 2, // a placeholder: not defined
+    V_TEXT = 4,        // the name is NUL-terminated
+    V_RENAMED = 8,     // renamed since it was read
+    V_TYPED = 16,      // a call has set the type
+    V_NEW = 32,        // created by a call
+    V_GONE = 64,       // its node was removed
+    V_SPARSE = 128,    // a sparse initializer
+    V_DECODED = 256,   // the type is decoded
+    V_WRITTEN = 512,   // used by the writer
 };
 struct tsr_value {
     struct str name;
-    tsr_graph *home; // where it is defined; of a stand-in: where it was first read
+    tsr_graph *home; // graph that defines it; for a placeholder: the graph that first read it
     tsr_node *producer;
-    struct use *last_use; // of the ring; its `next` is the first use
+    struct use *last_use; // last use in the ring; its `next` is the first
     uint32_t n_uses, id, n_outputs, flags;
-    struct str info; // field of its ValueInfo, or empty
+    struct str info; // field of its ValueInfo in the file, or empty
     struct vtype *type;
     tsr_tensor *tensor;
-    tsr_value *next; // value of the graph, in order of creation
+    tsr_value *next; // next value of the graph, in order of creation
 };
 
 enum node_flag {
@@ -88,12 +88,12 @@ enum node_flag {
     N_TEXT = 4,
     N_ATTRS = 8,        // attributes are decoded
     N_NEW = 16,         // created by a call
-    N_INPUTS = 32,      // changed since it was read
-    N_OUTPUTS = 64,     // changed
-    N_ATTRIBUTES = 128, // changed
-    N_CONFIGS = 256,    // changed
+    N_INPUTS = 32,      // inputs changed since the node was read
+    N_OUTPUTS = 64,     // outputs changed
+    N_ATTRIBUTES = 128, // attributes changed
+    N_CONFIGS = 256,    // annotations changed
     N_RESIZED = 512,    // has another number of outputs than in the file
-    N_METADATA = 1024,  // changed; `metadata` is valid
+    N_METADATA = 1024,  // metadata changed; `metadata` is valid
     N_CHANGED = N_INPUTS | N_OUTPUTS | N_ATTRIBUTES | N_CONFIGS | N_METADATA,
 };
 struct tsr_node {
@@ -101,7 +101,7 @@ struct tsr_node {
     tsr_node *next, *prev;
     struct str name;
     const struct symbol *op, *domain;
-    struct str whole; // field it came from; with N_NEW: it was copied from
+    struct str whole; // field from which it was read; with N_NEW: from which it was copied
     struct use *inputs;
     tsr_value **outputs;
     uint32_t n_inputs, n_outputs;
@@ -118,7 +118,7 @@ struct tsr_attr {
     struct str name;
     struct str whole; // empty: created by a call
     struct str ref;   // name of the referenced attribute of the function, or empty
-    struct str rest;  // body of the message that it was copied from, or empty
+    struct str rest;  // body of the message from which it was copied, or empty
     tsr_attr_kind kind;
     bool decoded, changed, has_value, text_ready;
     int64_t integer;
@@ -133,27 +133,27 @@ struct tsr_attr {
 
 struct tsr_tensor {
     tsr_model *model;
-    tsr_value *value;     // of an initializer, else NULL
-    const tsr_node *node; // of an attribute, else NULL
-    struct str whole;     // field it came from; empty: created by a call
+    tsr_value *value;     // value of an initializer, else NULL
+    const tsr_node *node; // node of an attribute, else NULL
+    struct str whole;     // field from which it was read; empty: created by a call
     struct str body;
     struct str sparse;   // body of a sparse tensor; `body` is then empty
-    struct store *store; // of `body`, if it belongs to another model
-    tsr_status status;   // of the last attempt to read its data
+    struct store *store; // store of `body`, if it belongs to another model
+    tsr_status status;   // status of the last attempt to read its data
     bool decoded, external, has_raw, data_ready;
     bool absent;   // tsr__tensor_peek has failed
     bool replaced; // `raw` replaces the data of `body`
-    int32_t type;  // as in the file, may be unknown
+    int32_t type;  // as in the file; may be an unknown type
     int rank;
     int64_t *dims;
-    struct str raw;      // raw_data, or the data of a call
+    struct str raw;      // raw_data, or data from a call
     struct str location; // of tsr__graph_add_external
     uint64_t offset, length;
     const void *data; // result of tsr_tensor_data
     size_t bytes;
 };
 
-// A graph input or output with the field that declares it.
+// A graph input or output, with the field of the file that declares it.
 struct port {
     tsr_value *value;
     struct str whole;
@@ -176,13 +176,14 @@ enum graph_flag {
 };
 struct tsr_graph {
     tsr_model *model;
-    tsr_node *owner; // node of the attribute
+    tsr_node *owner; // node that has the graph as an attribute
     tsr_attr *attr;
     tsr_function *function;
-    tsr_graph *next;    // of the model
+    tsr_graph *next;    // next graph of the model
     tsr_graph *sibling; // next subgraph of the same node
     struct str name, body, path;
-    struct str words; // in edits: "outer > branch"; empty: the main graph, or not computed yet
+    // path for edits, "outer > branch"; empty: the main graph, or not yet computed
+    struct str words;
     struct str infos; // range of body that contains all value_info; empty: unknown
     uint32_t absent;  // bit set of field numbers that are not in body
     size_t n_fields;  // number of nodes in body
@@ -228,7 +229,7 @@ struct tsr_config {
     struct str *names; // NUL-terminated
     size_t n_names;
     struct str whole;
-    bool registered, standin, renamed;
+    bool registered, placeholder, renamed;
     tsr_config *twin; // used by tsr_model_clone
 };
 
@@ -274,12 +275,12 @@ struct tsr_model {
     tsr_session *session;
     struct arena arena;
     struct store *store;
-    VEC(struct store *) held; // stores of other models, for copied constants
+    VEC(struct store *) held; // stores of other models, from which constants were copied
     const char *path;
     int64_t ir_version;
     bool has_ir_version, ir_changed;
-    bool changed;         // anything
-    bool renamed;         // a value or configuration
+    bool changed;         // anything was changed
+    bool renamed;         // a value or configuration was renamed
     bool devices_touched; // a call has changed annotations
     bool annotated;       // a node has or had an annotation
     struct str producer;
@@ -288,27 +289,27 @@ struct tsr_model {
     VEC(struct metadata) metadata;
     bool metadata_changed;
     tsr_graph *graph;
-    tsr_graph *graphs; // all, newest first
+    tsr_graph *graphs; // all graphs, newest first
     VEC(tsr_function *) functions;
     struct map function_names; // domain, name and overload -> function
     size_t n_functions_named;  // number of `functions` in function_names
     VEC(tsr_config *) configs;
     bool configs_changed;
     struct map lists;      // long device lists, each stored once
-    struct map config_ids; // id in the file -> configuration or stand-in
+    struct map config_ids; // id in the file -> configuration or placeholder
     struct map symbols;
     struct map opset_index; // domain -> index in opsets, plus 1
     size_t n_opsets_indexed;
     struct map fresh; // base name -> counter
-    struct map seen;  // every name that a graph has or had; no arena: not collected yet
+    struct map seen;  // every name that a graph has or had; without an arena: not yet collected
     const struct symbol *last_op;
     uint32_t n_node_ids, n_value_ids;
     bool has_subgraphs;
-    uint64_t n_edits;           // except of annotations
-    struct arena kept_ranks;    // of `ranks`
+    uint64_t n_edits;           // number of edits, except of annotations
+    struct arena kept_ranks;    // arena of `ranks`
     const int *ranks;           // see tsr__model_ranks
     uint64_t ranks_n_edits;     // n_edits at that time
-    const tsr_node *pairs_node; // tsr_node_metadata_at: the last node,
+    const tsr_node *pairs_node; // cache of tsr_node_metadata_at: the last node,
     size_t pairs_next;          // its next pair,
     struct str pairs_rest;      // and the bytes from there on
 };
@@ -321,12 +322,12 @@ static inline tsr_status model_status(const tsr_model *model)
 {
     return arena_status(&model->arena);
 }
-// The enclosing graph; NULL for the main graph and functions.
+// Returns the enclosing graph, or NULL for the main graph and functions.
 static inline tsr_graph *graph_outer(const tsr_graph *graph)
 {
     return graph->owner ? graph->owner->graph : NULL;
 }
-// Number of dimensions to allocate; the rank may be -1.
+// Returns the number of dimensions to allocate; the rank may be -1.
 static inline size_t dims_of(int rank)
 {
     return rank > 0 ? (size_t)rank : 0;
@@ -335,7 +336,7 @@ static inline bool value_renamed(const tsr_value *value)
 {
     return value && (value->flags & V_RENAMED);
 }
-// The store of a tensor that may be copied from another model.
+// Returns the store of a tensor, which may be copied from another model.
 static inline struct store *tensor_store(const tsr_tensor *tensor)
 {
     return tensor->store ? tensor->store : tensor->model->store;
@@ -345,7 +346,7 @@ static inline struct str plain_domain(struct str domain)
 {
     return str_is(domain, "ai.onnx") ? STR("") : domain;
 }
-// The imports of the enclosing function, or of the model.
+// Returns the imports of the enclosing function, or of the model.
 static inline const opset_list *graph_opsets(const tsr_graph *graph)
 {
     while (graph->owner)
@@ -360,45 +361,48 @@ const struct symbol *tsr__symbol(tsr_model *model, struct str text);
 struct str tsr__keep(tsr_model *model, struct str text); // a NUL-terminated copy, never NULL
 
 tsr_value *tsr__value_make(tsr_graph *graph, struct str name);
-// Defines a value: turns the stand-in of that name into it, or creates one.
+// Defines a value: uses the placeholder of that name, or creates a value.
 tsr_value *tsr__value_define(tsr_graph *graph, struct str name);
 // Defines a value for a call; the name is copied.
 tsr_value *tsr__value_new(tsr_graph *graph, struct str name);
-tsr_value *tsr__graph_own(const tsr_graph *graph, struct str name);    // or a stand-in
-tsr_value *tsr__graph_lookup(const tsr_graph *graph, struct str name); // and in enclosing graphs
-tsr_value *tsr__graph_refer(tsr_graph *graph, struct str name);        // adds a stand-in if absent
+tsr_value *tsr__graph_own(const tsr_graph *graph, struct str name); // may be a placeholder
+// also searches enclosing graphs
+tsr_value *tsr__graph_lookup(const tsr_graph *graph, struct str name);
+// adds a placeholder if there is none
+tsr_value *tsr__graph_refer(tsr_graph *graph, struct str name);
 void tsr__use_link(struct use *use, tsr_value *value);
 void tsr__use_unlink(struct use *use); // use->value stays set
 void tsr__attr_unlink(tsr_attr *attr); // unlinks all uses in its subgraphs
-void tsr__node_unlink(tsr_node *node); // and of the node
+void tsr__node_unlink(tsr_node *node); // also unlinks the inputs of the node
 void tsr__node_append(tsr_graph *graph, tsr_node *node);
 tsr_node *tsr__node_make(tsr_graph *graph, struct str domain, struct str op, struct str name,
                          size_t n_inputs, size_t n_outputs);
-// Copies changed metadata of a node (serde/metadata.c). False: no memory.
+// Copies changed metadata of a node (serde/metadata.c). Returns false if out of memory.
 bool tsr__clone_metadata(tsr_node *to, const tsr_node *from);
 void tsr__touch_node(tsr_node *node, uint32_t bits);
 void tsr__touch_graph(tsr_graph *graph, uint32_t bits);
 tsr_model *tsr__value_model(const tsr_value *value);
-bool tsr__graph_within(const tsr_graph *inner, const tsr_graph *outer); // equal or nested
-tsr_graph *tsr__node_subgraph(const tsr_node *node); // the first; others by sibling
-void tsr__node_relink(tsr_node *node);               // after its subgraphs changed
-// Returns an array of n pointers with space for one more: `at`, or a copy of twice the capacity.
-// The capacity is always the power of two at or above n. NULL: out of memory.
-void *tsr__room(struct arena *arena, void *at, size_t n);
-size_t tsr__room_for(size_t n);                     // that power of two
+// same graph or nested in it
+bool tsr__graph_within(const tsr_graph *inner, const tsr_graph *outer);
+tsr_graph *tsr__node_subgraph(const tsr_node *node); // the first one; the others are its siblings
+void tsr__node_relink(tsr_node *node);               // call it after its subgraphs changed
+// Returns an array of n pointers with space for one more: `at`, or a copy with twice the capacity.
+// The capacity is always the power of two at or above n. Returns NULL if out of memory.
+void *tsr__pointers_grow(struct arena *arena, void *at, size_t n);
+size_t tsr__pointers_capacity(size_t n);            // returns that power of two
 struct str tsr__graph_path(const tsr_graph *graph); // names.c
 
-// ---- serde/, the only files that see wire --------------------------------------------------
+// ---- serde/, the only files that include wire ---------------------------------------------------
 
 tsr_status tsr__serde_read(tsr_model *model) TSR_MUST_USE;   // from m->store
 void tsr__external_warn(tsr_model *model, const char *path); // about missing data files
-void tsr__attrs_decode(tsr_node *node);                      // attributes of a node, without values
-void tsr__attr_decode(tsr_attr *attr);                       // the value
+void tsr__attrs_decode(tsr_node *node); // names and kinds of a node's attributes
+void tsr__attr_decode(tsr_attr *attr);  // the value of an attribute
 void tsr__type_decode(tsr_value *value);
 void tsr__tensor_decode(tsr_tensor *tensor);
 tsr_status tsr__tensor_ready(tsr_tensor *tensor) TSR_MUST_USE; // sets data and bytes
 struct str tsr__node_overload(const tsr_node *node);
-// Body of an attribute that the function declares with a default; empty: none.
+// Returns the body of an attribute that the function declares with a default, or an empty text.
 struct str tsr__function_default(const tsr_function *function, struct str name);
 void tsr__config_decode(tsr_config *config, struct str body);
 void tsr__node_config_decode(tsr_node_config *nc, struct str body);
@@ -406,41 +410,44 @@ void tsr__node_config_decode(tsr_node_config *nc, struct str body);
 // ---- annotations (config.c, spec.c) ---------------------------------------------------------
 
 tsr_node_config *tsr__node_config_make(tsr_node *node, tsr_config *config);
-// A copy that must not be changed; equal long lists are shared. NULL: out of memory.
+// Returns a copy that must not be changed; equal long lists are shared. Returns NULL if out of
+// memory.
 int64_t *tsr__keep_devices(tsr_model *model, const int64_t *devices, size_t n);
 tsr_spec *tsr__spec_make(tsr_node_config *nc, tsr_value *value);
 void tsr__spec_touch(tsr_spec *spec, uint32_t bits);
-// After an edit of inputs or outputs: specs of `from` become those of `to` if the node does not use
-// `from` any more.
+// Call it after an edit of inputs or outputs. If the node no longer uses `from`, its specs of
+// `from` become specs of `to`.
 void tsr__specs_follow(tsr_node *node, tsr_value *from, tsr_value *to);
 
 // ---- copying (clone.c) -----------------------------------------------------------------------
 
-// Views of fields (whole, body, rest, raw, other) are always in stores, which the copy holds, so
-// they are shared. Names are in the model's arena and are copied.
+// State of copying. Fields of the file (whole, body, rest, raw, other) are in stores, which the
+// copy holds, so they are shared. Names are in the model's arena and are copied.
 struct cloner {
     tsr_model *to;
     const tsr_model *from;
     struct arena scratch;
-    struct map twins;                                  // value -> its copy
-    tsr_value *(*outer)(void *data, tsr_value *value); // for values without a copy; may be NULL
+    struct map twins; // value -> its copy
+    // returns the replacement of an outer value; may be NULL
+    tsr_value *(*outer)(void *data, tsr_value *value);
     void *data;
-    tsr_config *(*config)(void *data, tsr_config *config); // NULL: do not copy annotations
-    bool exact;                                            // keep the change flags
-    bool embeds;                                           // copy external data that was read
-    const tsr_node *call; // replaces references to its attributes; may be NULL
+    // returns the configuration in the copy; NULL: annotations are not copied
+    tsr_config *(*config)(void *data, tsr_config *config);
+    bool exact;           // keep the change flags
+    bool embeds;          // copy external data that was read
+    const tsr_node *call; // its attributes replace references to them; may be NULL
     const tsr_function *fn;
 };
 // Gives the copy the data of `from` instead of a reference to a file.
 void tsr__tensor_embed(tsr_tensor *copy, const tsr_tensor *from);
 void tsr__cloner_init(struct cloner *cloner, tsr_model *to, const tsr_model *from);
-tsr_status tsr__cloner_end(struct cloner *cloner); // TSR_NOMEM if anything has failed
+tsr_status tsr__cloner_end(struct cloner *cloner); // TSR_NOMEM if any step was out of memory
 void tsr__twin_set(struct cloner *cloner, const tsr_value *value, tsr_value *twin);
 tsr_value *tsr__twin(struct cloner *cloner, tsr_value *value);
 // Copies a node without setting its inputs and outputs, and without adding it to the graph.
 tsr_node *tsr__clone_node(struct cloner *cloner, tsr_graph *graph, const tsr_node *node,
                           size_t n_inputs, size_t n_outputs);
-// Sets the inputs and outputs to the twins of the node's.
+// Sets the inputs and outputs of the copy to the twins of the node's.
 void tsr__clone_slots(struct cloner *cloner, tsr_node *copy, const tsr_node *node);
 void tsr__clone_configs(struct cloner *cloner, tsr_node *to, const tsr_node *from);
 void tsr__model_hold(tsr_model *to, const tsr_model *from);

@@ -9,30 +9,31 @@
 
 // ---- models (core.c, model.c, clone.c) ---------------------------------------------------------
 
-// Memory that lives as long as the model.
+// Returns the arena that lives as long as the model.
 struct arena *tsr__model_arena(tsr_model *model);
 
-// Ids for tables indexed by node or value. They are below the counts; removed objects keep theirs.
-// Values are graph inputs, initializers, node outputs of all graphs, and stand-ins.
+// Ids for arrays indexed by node or value. They are smaller than the counts; removed objects keep
+// theirs. Values are graph inputs, initializers, node outputs of all graphs, and placeholders.
 uint32_t tsr__node_id(const tsr_node *node);
 uint32_t tsr__value_id(const tsr_value *value);
 uint32_t tsr__model_node_ids(const tsr_model *model);
 uint32_t tsr__model_value_ids(const tsr_model *model);
 
-// A cache of ranks by value id (-1: unknown), as computed by another module. It is valid until
-// anything but annotations changes; NULL: none. tsr__model_keep_ranks copies one rank per value id.
+// A cache of ranks by value id (-1: unknown), which another module computes. It is valid until
+// anything but annotations changes; NULL: there is none. tsr__model_keep_ranks stores one rank per
+// value id.
 const int *tsr__model_ranks(const tsr_model *model);
 tsr_status tsr__model_keep_ranks(tsr_model *model, const int *ranks) TSR_MUST_USE;
 
-// tsr_model_clone without configurations and annotations.
+// As tsr_model_clone, without configurations and annotations.
 tsr_status tsr__model_clone_bare(const tsr_model *model, tsr_model **out) TSR_MUST_USE;
 // Copies the functions of another model, without their annotations.
 tsr_status tsr__model_copy_functions(tsr_model *to, const tsr_model *from) TSR_MUST_USE;
 // Raises ir_version to 11, the first with configurations, if it is lower.
 tsr_status tsr__model_allow_configs(tsr_model *model) TSR_MUST_USE;
-// Data files that are not in the folder of the model are searched in the folder of another file.
+// Also searches the folder of `file` for data files that are not in the folder of the model.
 tsr_status tsr__model_add_data_folder(tsr_model *model, const char *file) TSR_MUST_USE;
-// The external data files of the model, each once. The list is in the model's arena.
+// Lists the external data files of the model, each once. The list is in the model's arena.
 tsr_status tsr__model_data_files(tsr_model *model, const struct str **out, size_t *n) TSR_MUST_USE;
 
 // ---- names and places (core.c, graph.c, names.c) -----------------------------------------------
@@ -41,42 +42,44 @@ struct str tsr__value_str(const tsr_value *value);
 struct str tsr__node_str(const tsr_node *node); // name
 struct str tsr__node_op_str(const tsr_node *node);
 struct str tsr__node_domain_str(const tsr_node *node); // "" for ai.onnx
-// The name of the node, or of its first output; "" if it has neither.
+// Returns the name of the node, or of its first output; "" if it has neither.
 const char *tsr__node_label(const tsr_node *node);
-// tsr_value_rank dimensions, valid until the type is changed.
+// Returns tsr_value_rank dimensions, valid until the type is changed.
 const tsr_dim *tsr__value_dims(const tsr_value *value);
 struct str tsr__dim_symbol(const tsr_value *value, int axis); // "": none
-// Version of the operator set for the domain of the node, or for any domain in a graph; 0: not
-// imported.
+// Returns the version of the operator set for the domain of the node, or for any domain in a graph;
+// 0 if it is not imported.
 int64_t tsr__node_opset(const tsr_node *node);
 int64_t tsr__graph_opset(const tsr_graph *graph, struct str domain);
-// Place of a node for diagnostics: graph path ("main > #3 If then_branch"), index, name, operator.
+// Returns the place of a node for diagnostics: graph path ("main > #3 If then_branch"), index,
+// name, operator.
 struct place tsr__place_node(const tsr_node *node);
 struct place tsr__place_value(const tsr_value *value);
-// A value name that starts with `base` and is not used in any graph of the model.
+// Returns a value name that starts with `base` and is not used in any graph of the model.
 struct str tsr__graph_fresh_name(tsr_graph *graph, struct str base);
-// Renames nodes that have the name of an earlier node of their graph, to "mm_1" for example, in the
-// graph and its subgraphs: engines refuse duplicate names. Nodes without a name keep none.
+// Makes the names of nodes unique in the graph and in its subgraphs, because engines reject
+// duplicates: a second "mm" becomes "mm_1", for example. Nodes without a name keep none.
 tsr_status tsr__graph_unique_node_names(tsr_graph *graph) TSR_MUST_USE;
 
-// ---- inputs and outputs of a node that are a value (slots.c) -----------------------------------
+// ---- the slots of a node that have a given value (slots.c) --------------------------------------
 
-// These functions do not read all inputs of a large node for one value.
+// For a node with many inputs these functions are faster than reading all inputs.
 
 // True if the value is an input or output of the node.
 bool tsr__node_has(const tsr_node *node, const tsr_value *value);
-// The index of the value in the outputs of the node, or -1.
+// Returns the index of the value in the outputs of the node, or -1.
 int64_t tsr__output_slot(const tsr_node *node, const tsr_value *value);
-// An input before the i-th with the same value, not always the first; -1: none.
+// Returns the index of an input before input i with the same value, not always the first; -1 if
+// there is none.
 int64_t tsr__earlier_reading(const tsr_node *node, size_t i);
-// Iterates over the inputs (in any order) and the output of a node that are the value.
+// Iterates over the inputs (in any order) and the output of a node that have the value.
 struct use;
 struct slots {
     const tsr_node *node;
     const tsr_value *value;
-    const struct use *use; // position in the ring of uses; NULL: read the inputs in order
-    size_t left;           // uses of the ring that are not visited yet
-    size_t next;           // input
+    const struct use *use; // position in the ring of uses; NULL: iterate over the inputs in order
+    size_t left;           // uses of the ring that are not yet visited
+    size_t next;           // next input
     bool ended;
 };
 struct slots tsr__slots_of(const tsr_node *node, const tsr_value *value);
@@ -84,14 +87,14 @@ bool tsr__slots_next(struct slots *slots, bool *is_output, size_t *slot);
 
 // ---- annotations (config.c, spec.c) ------------------------------------------------------------
 
-// The first spec of the value in an entry, or NULL.
+// Returns the first spec of the value in an entry, or NULL.
 tsr_spec *tsr__entry_spec(const tsr_node_config *nc, const tsr_value *value);
-// The node and the configuration of a spec (NULL: the entry has none).
+// Return the node and the configuration of a spec (NULL: the entry has none).
 tsr_node *tsr__spec_node(const tsr_spec *spec);
 tsr_config *tsr__spec_config(const tsr_spec *spec);
-// False for stand-ins and removed configurations.
+// False for placeholders and removed configurations.
 bool tsr__config_is_declared(const tsr_config *config);
-// False, with a diagnostic, if the configuration does not belong to this model.
+// Returns false, with a diagnostic, if the configuration does not belong to this model.
 bool tsr__config_is_of(const tsr_config *config, tsr_model *model);
 
 // ---- copying nodes and constants (transplant.c, attr.c, graph_edit.c) --------------------------
@@ -100,16 +103,19 @@ bool tsr__config_is_of(const tsr_config *config, tsr_model *model);
 // are not copied. The outputs are new values with the given names.
 tsr_node *tsr__node_copy(tsr_graph *graph, const tsr_node *node, tsr_value *const *inputs,
                          size_t n_inputs, const struct str *outputs, size_t n_outputs);
-// The same with subgraphs: map(data, value) returns the replacement of an outer value.
+// As tsr__node_copy, also for nodes with subgraphs: map(data, value) returns the replacement of an
+// outer value.
 tsr_node *tsr__node_copy_deep(tsr_graph *graph, const tsr_node *node, tsr_value *const *inputs,
                               size_t n_inputs, const struct str *outputs, size_t n_outputs,
                               tsr_value *(*map)(void *data, tsr_value *outer), void *data);
-// Adds an attribute with an empty subgraph; the node must not have the attribute. NULL: failed.
+// Adds an attribute with an empty subgraph. The node must not have the attribute. Returns NULL
+// after a failure.
 tsr_graph *tsr__node_add_graph(tsr_node *node, const char *attribute, const char *name);
-// The outer values that the subgraphs of a node read, each once, in the model's arena.
+// Lists the outer values that the subgraphs of a node read, each once, in the model's arena.
+// Returns their number.
 size_t tsr__node_captures(const tsr_node *node, tsr_value ***out);
-// If an output of the node is marked in `needed` (by value id), marks all values that it reads.
-// False: none is marked.
+// If an output of the node is marked in `needed` (by value id), marks all values that the node
+// reads. Returns false if no output is marked.
 bool tsr__node_needed(const tsr_node *node, unsigned char *needed);
 // Adds an initializer with external data.
 tsr_value *tsr__graph_add_external(tsr_graph *graph, const char *name, tsr_dtype type, int rank,
@@ -118,25 +124,25 @@ tsr_value *tsr__graph_add_external(tsr_graph *graph, const char *name, tsr_dtype
 // Removes the initializers of values that are also inputs: defaults that callers may override.
 // Models before version 4 have none: they list all constants as inputs.
 void tsr__graph_drop_defaults(tsr_graph *graph);
-// Copies an initializer of any encoding. External data becomes a view of its bytes.
+// Copies an initializer of any encoding. The copy of external data points to its bytes.
 tsr_value *tsr__graph_copy_initializer(tsr_graph *graph, const tsr_value *value, const char *name);
-// Copies a type, also of sequences, optionals and maps.
+// Copies a type, including sequences, optionals and maps.
 tsr_status tsr__value_copy_type(tsr_value *to, const tsr_value *from);
 
 // ---- tensors (serde/tensor*.c, transplant.c) ---------------------------------------------------
 
-// The position of the raw bytes in a file. False: they are in typed fields; use tsr_tensor_data.
-// The model keeps fd open.
+// Returns the position of the raw bytes in a file. The model keeps `fd` open. Returns false if the
+// data is in typed fields; use tsr_tensor_data then.
 bool tsr__tensor_window(const tsr_tensor *tensor, int *fd, uint64_t *offset, uint64_t *length);
-// The file of external data and the offset in it, as the model states them. False: the data is not
-// external, or its record is invalid.
+// Returns the file of external data and the offset in it, as the model states them. Returns false
+// if the data is not external or its record is invalid.
 bool tsr__tensor_external(const tsr_tensor *tensor, struct str *location, uint64_t *offset);
 // As tsr_tensor_data, but missing external data is only a warning (external-absent, once per
 // session).
 bool tsr__tensor_peek(const tsr_tensor *tensor, const void **bytes, size_t *n);
-// Checks that all external data is there, without reading it. TSR_OK for other data.
+// Checks that all external data exists, without reading it. Returns TSR_OK for other data.
 tsr_status tsr__tensor_check_external(const tsr_tensor *tensor) TSR_MUST_USE;
-// The strings of a string tensor, as views of the model; the list is in the arena.
+// Lists the strings of a string tensor. They point into the model; the list is in the arena.
 tsr_status tsr__tensor_texts(const tsr_tensor *tensor, struct arena *arena,
                              const struct str **out) TSR_MUST_USE;
 // Visits the constants of a graph and its subgraphs until a visit fails.
@@ -148,11 +154,11 @@ tsr_status tsr__node_load_constants(const tsr_node *node) TSR_MUST_USE;
 // A file of ONNX test data. `wrapped` is the result of tsr__value_wrapped for its value.
 struct tensor_file {
     bool sequence;
-    size_t n; // 0 without sequence: an optional without a value
+    size_t n; // if 0 and not a sequence: an optional without a value
     const tsr_tensor **at;
-    tsr_model **holders; // of the tensors
+    tsr_model **holders; // models that own the tensors
 };
-// Must be closed, even after a failure. The arena must live until then.
+// The file must be closed, even after a failure. The arena must live until then.
 tsr_status tsr__tensor_file_open(tsr_session *session, struct arena *arena, const char *path,
                                  int wrapped, struct tensor_file *out) TSR_MUST_USE;
 void tsr__tensor_file_close(struct tensor_file *file);
@@ -160,10 +166,10 @@ void tsr__tensor_file_close(struct tensor_file *file);
 // ---- types other than tensors (graph.c, serde/decode.c) ----------------------------------------
 
 bool tsr__value_is_other(const tsr_value *value); // sequence, map, optional, ...
-// 1 for a sequence of tensors, 2 for an optional, 3 for an optional sequence, with the type of the
-// tensors (dims are in the model's memory); -1 for anything else.
+// Returns 1 for a sequence of tensors, 2 for an optional, 3 for an optional sequence, with the type
+// of the tensors (dims are in the model's memory). Returns -1 for anything else.
 int tsr__value_wrapped(const tsr_value *value, tsr_dtype *dtype, int *rank, const tsr_dim **dims);
-// True for maps, sequences of maps, opaque and sparse types, which cannot be inputs or outputs of a
+// True for maps, sequences of maps, opaque and sparse types. These cannot be inputs or outputs of a
 // run.
 bool tsr__value_is_no_tensor(const tsr_value *value);
 #define TSR_NO_TENSOR_HINT                                                                         \
@@ -173,26 +179,26 @@ bool tsr__value_is_no_tensor(const tsr_value *value);
 // ---- attributes (attr.c, serde/attr_list.c) ----------------------------------------------------
 
 struct str tsr__attr_ref(const tsr_attr *attr); // referenced attribute of the function, or empty
-// Number of a FLOATS attribute, which may exceed cap; -1: another kind.
+// Returns the number of elements of a FLOATS attribute, which may exceed cap; -1 for another kind.
 int64_t tsr__attr_floats(const tsr_attr *attr, float *out, int64_t cap);
-// Number of entries; -1: not a list.
+// Returns the number of entries, or -1 if it is not a list.
 int64_t tsr__attr_length(const tsr_attr *attr);
 // Keeps only the entries first .. last - 1 of a list of strings, floats or integers.
 tsr_status tsr__attr_keep(tsr_attr *attr, int64_t first, int64_t last) TSR_MUST_USE;
 
 // ---- functions (transplant.c, serde/decode.c) --------------------------------------------------
 
-// The default of an attribute in the function, or NULL.
+// Returns the default of an attribute in the function, or NULL.
 tsr_attr *tsr__function_attr(const tsr_function *fn, struct str name);
-// tsr_node_inline for callers that have checked the operator set versions themselves.
+// As tsr_node_inline, for callers that have checked the operator set versions themselves.
 tsr_status tsr__node_inline_any_opset(tsr_node *call) TSR_MUST_USE;
-// The function that the node calls, or NULL.
+// Returns the function that the node calls, or NULL.
 tsr_function *tsr__node_function(const tsr_node *node);
-// The function that contains the node; NULL: the main graph.
+// Returns the function that contains the node, or NULL for the main graph.
 const tsr_function *tsr__node_home(const tsr_node *node);
-size_t tsr__function_index(const tsr_function *function); // in its model
-// Used by the module `rules`: why the body of a function cannot be inlined. Valid for calls from
-// the same function while the model has the same number of operator sets.
+size_t tsr__function_index(const tsr_function *function); // index in its model
+// For the module `rules`: a cache of the reason why the body of a function cannot be inlined. Valid
+// for calls from the same function while the model has the same number of operator sets.
 struct call_memo {
     const tsr_function *home;
     size_t n_opsets; // number of operator sets plus 1; 0: unknown

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// model.c - models: loading, versions, operator sets, metadata, functions.
+// model.c - loads models; reads and sets versions, operator sets, metadata, functions.
 //
-// Loading maps the file; the store keeps the mapping, and serde/read.c creates objects that are
-// views of it. After tsr_model_free only what a clone shares is valid. Setting a property to its
+// Loading maps the file. The store keeps the mapping, and serde/read.c creates objects that point
+// into it. After tsr_model_free only data that a clone shares is valid. Setting a property to its
 // current value changes nothing, so that an unchanged model is saved with the same bytes.
 #include "ir/internal.h"
 
 // ---- loading --------------------------------------------------------------------------------
 
-// Memory limit for the objects of a file, as a multiple of its size: an empty message has two bytes
-// in the file, but takes hundreds as a function or graph. With the file and the program this stays
-// below 16 times its size plus 64 MiB.
+// Memory limit for the objects of a file, as a multiple of its size. An empty message has two bytes
+// in the file, but takes hundreds as a function or graph. Together with the file and the program
+// this stays below 16 times its size plus 64 MiB.
 #define OBJECTS_TIMES 14
 #define OBJECTS_LEAST ((size_t)40 << 20)
 
-// Includes the memory that the session uses already. 0 (no limit) on overflow.
+// Returns the limit, including the memory that the session already uses. Returns 0 (no limit) on
+// overflow.
 static size_t budget_of(const tsr_session *session, size_t bytes)
 {
     size_t budget;
@@ -24,7 +25,7 @@ static size_t budget_of(const tsr_session *session, size_t bytes)
     return budget;
 }
 
-// ---- other file formats
+// ---- detecting other file formats
 
 // Used only for files that are not valid models.
 static const struct kind_row {
@@ -59,7 +60,7 @@ static const struct kind_row *kind_of(struct str bytes)
     return NULL;
 }
 
-// Replaces the error of the parser by the format of the file.
+// Replaces the error of the parser by one that names the format of the file.
 static void name_kind(const tsr_model *model, const struct diag_mark *mark)
 {
     const struct kind_row *row = kind_of(model->store->bytes);
@@ -128,7 +129,7 @@ tsr_status tsr__model_add_data_folder(tsr_model *model, const char *file)
 }
 
 // The bytes are not copied and must stay valid until the model and its clones are freed. Without a
-// path external data cannot be read.
+// path, external data cannot be read.
 tsr_status tsr_model_load_bytes(tsr_session *session, const void *bytes, size_t n, tsr_model **out)
 {
     if (!session)
@@ -144,7 +145,7 @@ tsr_status tsr_model_load_bytes(tsr_session *session, const void *bytes, size_t 
     return finish_load(model, out);
 }
 
-// A new model has no bytes, so everything is marked as changed.
+// A new model has no bytes in a file, so everything is marked as changed.
 tsr_status tsr_model_new(tsr_session *session, const char *graph_name, int64_t ir_version,
                          tsr_model **out)
 {
@@ -245,7 +246,8 @@ tsr_status tsr__model_allow_configs(tsr_model *model)
     return model->ir_version >= 11 ? TSR_OK : tsr_model_set_ir_version(model, 11);
 }
 
-// Indexes the opsets that were added since the last use. The first one of a domain is used.
+// Indexes the opsets that were added since the last use. If a domain occurs twice, the first is
+// used.
 static void index_opsets(tsr_model *model)
 {
     if (model->n_opsets_indexed == 0)
@@ -289,7 +291,7 @@ tsr_status tsr_model_set_opset(tsr_model *model, const char *domain, int64_t ver
 
 // ---- metadata -------------------------------------------------------------------------------
 
-// The first one, if a file has two of a key.
+// If a file has two entries for one key, returns the first.
 static struct metadata *find_metadata(const tsr_model *model, const char *key)
 {
     for (size_t i = 0; i < model->metadata.n; i++)
@@ -304,7 +306,7 @@ const char *tsr_model_metadata(const tsr_model *model, const char *key)
     return metadata ? metadata->value.p : NULL;
 }
 
-// `value` NULL removes the entry.
+// If `value` is NULL, removes the entry.
 tsr_status tsr_model_set_metadata(tsr_model *model, const char *key, const char *value)
 {
     struct metadata *entry = find_metadata(model, key);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // names.c - names and places of objects, and unique names.
 //
-// A name is a view of the file until a C string is requested. Diagnostics locate a node as "main >
-// #3 If then_branch", the branch of the If that is node 3 of the main graph. Edits address it as
+// A name points into the file until a C string is requested. Diagnostics locate a node as "main >
+// #3 If then_branch": the branch of the If that is node 3 of the main graph. Edits address it as
 // "outer > then_branch", by the name of the node.
 //
 // Unique names of values are unique in all graphs of a model, so that values can be moved between
@@ -11,7 +11,7 @@
 
 // ---- names ----------------------------------------------------------------------------------
 
-// Makes the view NUL-terminated, once; `bit` of `flags` is then set.
+// Makes a NUL-terminated copy, once; `bit` of `flags` is then set.
 static const char *text_of(tsr_model *model, struct str *view, uint32_t *flags, uint32_t bit)
 {
     if (*flags & bit)
@@ -26,7 +26,7 @@ static const char *text_of(tsr_model *model, struct str *view, uint32_t *flags, 
     return copy.p;
 }
 
-// Returns "" without memory.
+// Returns "" if out of memory.
 const char *tsr_graph_name(const tsr_graph *asked)
 {
     tsr_graph *graph = (tsr_graph *)asked;
@@ -58,8 +58,8 @@ const char *tsr__node_label(const tsr_node *node)
 
 // ---- places ---------------------------------------------------------------------------------
 
-// -1: removed. After a change of the list all indices are recomputed, so alternating edits and
-// calls take quadratic time.
+// Returns -1 for a removed node. After a change of the list all indices are recomputed, so
+// alternating edits and calls take quadratic time.
 int64_t tsr_node_index(const tsr_node *node)
 {
     tsr_graph *graph = node->graph;
@@ -79,8 +79,8 @@ static struct str attribute_of(const tsr_graph *graph)
     return graph->attr ? graph->attr->name : STR("");
 }
 
-// Computed once: it keeps the index that the outer node had then. Recursion is limited by the
-// nesting of graphs.
+// The path is computed once and keeps the index that the outer node had then. The nesting of graphs
+// limits the recursion.
 struct str tsr__graph_path(const tsr_graph *asked)
 {
     tsr_graph *graph = (tsr_graph *)asked;
@@ -98,7 +98,7 @@ struct str tsr__graph_path(const tsr_graph *asked)
     return graph->path.p ? graph->path : STR("main");
 }
 
-// "outer > branch" or "function f", as in edits; empty for the main graph.
+// Returns "outer > branch" or "function f", as in edits; empty for the main graph.
 static struct str graph_words(tsr_graph *graph)
 {
     struct arena *arena = &graph->model->arena;
@@ -144,7 +144,7 @@ struct place tsr__place_value(const tsr_value *value)
 
 // Collects the names of all graphs once: searching every graph for every new name would be
 // quadratic.
-static void see_all_names(tsr_model *model)
+static void collect_all_names(tsr_model *model)
 {
     tsr__map_init(&model->seen, &model->arena, model->n_value_ids);
     for (const tsr_graph *graph = model->graphs; graph; graph = graph->next)
@@ -154,8 +154,8 @@ static void see_all_names(tsr_model *model)
                                (struct str){graph->names.slots[i].p, graph->names.slots[i].n});
 }
 
-// The first of base, base_1, base_2 ... that no graph has or had. The model stores the last number
-// per base, so n names of one base take n steps.
+// Returns the first of base, base_1, base_2 ... that no graph has or had. The model stores the last
+// number per base, so n names of one base take n steps.
 //     "x" exists: x_1; the next call returns x_2 without trying x and x_1; base "": v, v_1 ...
 struct str tsr__graph_fresh_name(tsr_graph *graph, struct str base)
 {
@@ -166,7 +166,7 @@ struct str tsr__graph_fresh_name(tsr_graph *graph, struct str base)
     void **slot = tsr__map_at(&model->fresh, name);
     uintptr_t count = slot ? (uintptr_t)*slot : 0;
     if (!model->seen.arena)
-        see_all_names(model);
+        collect_all_names(model);
     for (;; count++) {
         struct str try = name;
         if (count)
@@ -183,7 +183,7 @@ struct str tsr__graph_fresh_name(tsr_graph *graph, struct str base)
     }
 }
 
-// `name` with the lowest number above *count that is not in `taken`.
+// Returns `name` with the lowest number above *count that is not in `taken`.
 static struct str free_name(tsr_model *model, struct map *taken, struct str name, uintptr_t *count)
 {
     for (;;) {
@@ -194,8 +194,8 @@ static struct str free_name(tsr_model *model, struct map *taken, struct str name
     }
 }
 
-// The first node of a name keeps it. All names are collected first, so that a second "mm" does not
-// become "mm_1" if a later node has this name.
+// The first node with a name keeps it. All names are collected first, so that a second "mm" does
+// not become "mm_1" if a later node has that name.
 static tsr_status rename_duplicates(tsr_graph *graph, struct arena *scratch)
 {
     struct map taken;

@@ -7,8 +7,7 @@
 //     with 2 shards. A second call with axis 0: the spec has two axes and 4 shards, and devices
 //     {0,1} as before.
 //
-// Whether shards, devices and the operator match is left to the checker, since more calls may
-// follow.
+// The checker later compares shards, devices and operator, because more calls may follow.
 #include "ir/internal.h"
 
 struct request {
@@ -22,7 +21,7 @@ struct request {
     size_t wrong;  // number of errors
 };
 
-// The place of all diagnostics of the call.
+// Returns the place of all diagnostics of the call.
 static struct place place_request(const struct request *request)
 {
     struct place at = tsr__place_node(request->node);
@@ -38,7 +37,7 @@ static tsr_session *session_of(const struct request *request)
     return request->node->graph->model->session;
 }
 
-// The configuration must be declared: a stand-in has no number of devices.
+// The configuration must be declared: a placeholder has no number of devices.
 static bool known_config(struct request *request)
 {
     const tsr_model *model = request->node->graph->model;
@@ -76,7 +75,7 @@ static void check_value(struct request *request)
     request->wrong++;
 }
 
-// -1 keeps the stage; a different stage must be set explicitly.
+// -1 keeps the stage. A different stage must be set with tsr_node_set_stage.
 static void check_stage(struct request *request)
 {
     if (request->stage < -1 || request->stage > INT32_MAX) {
@@ -185,7 +184,7 @@ static bool has_device(const tsr_spec *spec, int64_t device)
     return false;
 }
 
-// Appends the devices that the spec does not have: their order assigns shards. vec_push copies the
+// Appends the devices that the spec does not have; their order assigns shards. vec_push copies the
 // list, which may be shared with other specs (tsr__keep_devices): its capacity equals its length.
 static tsr_status unite_devices(tsr_spec *spec, const int64_t *devices, size_t n)
 {
@@ -213,7 +212,7 @@ static void store_stage(tsr_node_config *nc, int64_t stage)
     tsr__touch_node(nc->node, N_CONFIGS);
 }
 
-// Every check runs, so that all errors are reported. The axis is added to the existing spec of the
+// Runs every check, so that all errors are reported. The axis is added to the existing spec of the
 // value, or to a new one.
 tsr_status tsr_node_shard(tsr_node *node, tsr_value *value, tsr_config *config, int64_t axis,
                           int64_t count, const int64_t *devices, size_t n_devices, int64_t stage)
@@ -254,7 +253,7 @@ tsr_status tsr_node_shard(tsr_node *node, tsr_value *value, tsr_config *config, 
     return TSR_OK;
 }
 
-// Unlike tsr_node_shard it may change the stage.
+// Unlike tsr_node_shard, this may change the stage.
 tsr_status tsr_node_set_stage(tsr_node *node, tsr_config *config, int64_t stage)
 {
     struct request request = {.node = node, .config = config, .stage = stage};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// slots.c - finds the inputs and outputs of a node that are a given value.
+// slots.c - finds the inputs and outputs of a node that have a given value.
 //
 // A node may have 100,000 inputs, and a value 100,000 uses. Each function reads the shorter of the
 // two lists.
@@ -11,7 +11,7 @@
 int64_t tsr__earlier_reading(const tsr_node *node, size_t i)
 {
     const struct use *use = &node->inputs[i];
-    // Nodes of a file link their uses in order.
+    // nodes of a file link their uses in order
     if (use->value && use->prev && use->prev->node == node && use->prev < use)
         return use->prev - node->inputs;
     if (use->value && use->next && use->value->n_uses < i) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// spec.c - sharding specs: reading, building and removing them, without validation.
+// spec.c - reads, builds and removes sharding specs, without validation.
 //
 // A spec has the fields of ONNX's ShardingSpecProto: devices, groups (keys in the device list that
 // mean several devices), and the factors of each sharded axis. Device lists are never changed in
-// place, so equal ones can be shared. sharding/spec_layout.c interprets specs.
+// place, so equal ones can be shared. sharding/layouts/spec_layout.c interprets specs.
 //
 //     X of [8,6] in two row blocks, each on two devices:
 //     devices {-1,-2}, group -1 = {0,1}, group -2 = {2,3}, axis 0 with one factor of size 8 and 2
@@ -24,7 +24,7 @@ tsr_config *tsr__spec_config(const tsr_spec *spec)
     return spec->entry->config;
 }
 
-// bits: the fields that differ from `whole`.
+// `bits` are the fields that differ from `whole`.
 void tsr__spec_touch(tsr_spec *spec, uint32_t bits)
 {
     spec->flags |= bits;
@@ -32,11 +32,11 @@ void tsr__spec_touch(tsr_spec *spec, uint32_t bits)
     tsr__touch_node(spec->entry->node, N_CONFIGS);
 }
 
-// Sets no change flags: also used for specs of a file.
+// Sets no change flags, because it is also used for specs of a file.
 tsr_spec *tsr__spec_make(tsr_node_config *nc, tsr_value *value)
 {
     struct arena *arena = &nc->node->graph->model->arena;
-    tsr_spec **more = tsr__room(arena, nc->specs, nc->n_specs);
+    tsr_spec **more = tsr__pointers_grow(arena, nc->specs, nc->n_specs);
     tsr_spec *spec = ARENA_NEW(arena, tsr_spec);
     if (!more || !spec)
         return NULL;
@@ -49,7 +49,7 @@ tsr_spec *tsr__spec_make(tsr_node_config *nc, tsr_value *value)
 
 #define INDEX_LEAST 32 // entries with fewer specs have no index
 
-// Creates the index of a large entry, or adds new specs to it. False: out of memory.
+// Creates the index of a large entry, or adds new specs to it. Returns false if out of memory.
 static bool index_specs(tsr_node_config *nc)
 {
     struct arena *arena = &nc->node->graph->model->arena;
@@ -91,7 +91,7 @@ static void reindex(tsr_node_config *nc, const tsr_value *value)
         nc->by_value = NULL;
 }
 
-// The first one, if a file has several.
+// If a file has several specs of the value, returns the first.
 tsr_spec *tsr__entry_spec(const tsr_node_config *nc, const tsr_value *value)
 {
     tsr_node_config *entry = (tsr_node_config *)(uintptr_t)nc; // the index is a cache
@@ -119,7 +119,8 @@ static void drop_spec(tsr_node_config *nc, tsr_spec *spec)
     tsr__touch_node(nc->node, N_CONFIGS);
 }
 
-// A spec of `to` in the entry has priority. `to` NULL: the specs are removed.
+// If the entry already has a spec of `to`, that one is kept. If `to` is NULL, the specs are
+// removed.
 void tsr__specs_follow(tsr_node *node, tsr_value *from, tsr_value *to)
 {
     if (!from || from == to || !node->n_configs || tsr__node_has(node, from))
@@ -164,7 +165,7 @@ size_t tsr_spec_devices(const tsr_spec *spec, const int64_t **out)
     return spec->devices.n;
 }
 
-// -1 if there is no such group; -1 may also be a key.
+// Returns -1 if there is no such group. (-1 may also be a key.)
 int64_t tsr_spec_group(const tsr_spec *spec, size_t i, const int64_t **members, size_t *n)
 {
     bool there = i < spec->groups.n;
@@ -242,7 +243,7 @@ int64_t *tsr__keep_devices(tsr_model *model, const int64_t *devices, size_t n)
     return copy;
 }
 
-// For public functions, which raise the IR version; renames do not.
+// For public functions, which raise the IR version. Renaming a value does not.
 static void touch_spec(tsr_spec *spec, uint32_t bits)
 {
     model_of(spec)->devices_touched = true;
@@ -275,7 +276,7 @@ tsr_status tsr_spec_add_group(tsr_spec *spec, int64_t key, const int64_t *member
     return TSR_OK;
 }
 
-// sizes NULL, or -1 without a symbol: no size. A negative axis is kept.
+// `sizes` may be NULL; a size of -1 without a symbol means no size. A negative axis is kept.
 tsr_status tsr_spec_add_dim(tsr_spec *spec, int64_t axis, const tsr_dim *sizes,
                             const int64_t *shards, size_t n)
 {
@@ -339,7 +340,8 @@ tsr_status tsr_node_unset_stage(tsr_node *node, tsr_config *config)
     return model_status(node->graph->model);
 }
 
-// config NULL: in all configurations. Backwards, because entries are removed.
+// If `config` is NULL, removes the specs of all configurations. Runs backwards, because entries are
+// removed.
 tsr_status tsr_node_unshard(tsr_node *node, tsr_value *value, tsr_config *config)
 {
     size_t dropped = 0;

@@ -3,9 +3,9 @@
 // subgraphs, and inlines function calls.
 //
 // partition builds the graph of each rank from copies of nodes and constants. A copy shares only
-// the bytes of its original, whose store the new model holds.
+// the bytes of its original; the new model holds the store of these bytes.
 //
-// Inlining, by example. f(a) -> b has the body t = Exp(a), b = Neg(t); a node called n is y = f(x):
+// Example of inlining: f(a) -> b has the body t = Exp(a), b = Neg(t); a node called n is y = f(x).
 //     t becomes a new value "n/t" in the graph of the call; a is x; b is y (bind_values).
 //     n/t = Exp(x) and y = Neg(n/t) are inserted before the call (inline_nodes), which is removed.
 //     For a function that returns its input, b = a, y = Identity(x) is inserted (add_identity).
@@ -13,13 +13,13 @@
 
 // ---- nodes ----------------------------------------------------------------------------------
 
-// A stand-in of the name is replaced. Outer graphs are not checked: callers choose names that hide
-// none.
+// A placeholder of the name is replaced. Outer graphs are not checked: callers choose names that
+// hide no outer value.
 static tsr_status check_outputs(tsr_graph *graph, const struct str *outputs, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         const tsr_value *own = tsr__graph_own(graph, outputs[i]);
-        if (!own || (own->flags & V_STANDIN))
+        if (!own || (own->flags & V_PLACEHOLDER))
             continue;
         struct place at = PLACE_NONE;
         at.graph = tsr__graph_path(graph);
@@ -89,7 +89,7 @@ struct captures {
     VEC(tsr_value *) list;
 };
 
-// True if the graph is nested in the node: its values are not captures.
+// True if the graph is nested in the node. Its values are then not captures.
 static bool defined_below(const tsr_graph *graph, const tsr_node *node)
 {
     for (; graph; graph = graph_outer(graph))
@@ -108,7 +108,7 @@ static void capture(struct captures *captures, tsr_value *value)
         *slot = *entry = value;
 }
 
-// An output of a subgraph may be an outer value.
+// An output of a subgraph may be an outer value, too.
 static void captures_of(struct captures *captures, const tsr_node *node)
 {
     for (tsr_graph *graph = tsr__node_subgraph(node); graph; graph = graph->sibling) {
@@ -146,8 +146,8 @@ static bool is_wanted(const tsr_node *node, const unsigned char *needed)
     return false;
 }
 
-// If it is called for all nodes in reverse order, it marks everything that the marked values depend
-// on.
+// If it is called for all nodes in reverse order, it marks everything on which the marked values
+// depend.
 bool tsr__node_needed(const tsr_node *node, unsigned char *needed)
 {
     tsr_value **captures;
@@ -164,7 +164,7 @@ bool tsr__node_needed(const tsr_node *node, unsigned char *needed)
 
 // ---- constants ------------------------------------------------------------------------------
 
-// External and sparse data is loaded first (`inside`), and the copy is a plain tensor with these
+// External and sparse data is loaded first (`inside`). The copy is then a plain tensor with these
 // bytes.
 tsr_value *tsr__graph_copy_initializer(tsr_graph *graph, const tsr_value *value, const char *name)
 {
@@ -251,7 +251,8 @@ static struct function_key function_key(tsr_model *model, struct str domain, str
                                  tsr__symbol(model, overload)};
 }
 
-// Indexes the functions that were added since the last look-up. The first one of a name is used.
+// Indexes the functions that were added since the last look-up. If two have the same name, the
+// first is used.
 static void name_functions(tsr_model *model)
 {
     for (; model->n_functions_named < model->functions.n; model->n_functions_named++) {
@@ -295,7 +296,7 @@ struct call_memo *tsr__function_memo(tsr_function *function)
     return &function->memo;
 }
 
-// Whether the operator set versions of a body must be those at the call.
+// Whether the body must have the same operator set versions as the call.
 enum versions { VERSIONS_EQUAL, VERSIONS_ANY };
 
 static const struct opset *opset_of(const opset_list *list, struct str domain)
@@ -307,8 +308,8 @@ static const struct opset *opset_of(const opset_list *list, struct str domain)
     return found;
 }
 
-// The operator sets of the body must have the same version at the call, unless VERSIONS_ANY. A
-// model can import new ones, the body of another function cannot.
+// The operator sets of the body must have the same version at the call, unless VERSIONS_ANY is
+// given. A model can import new operator sets, but the body of another function cannot.
 static tsr_status check_opsets(tsr_node *call, const tsr_function *function, enum versions versions)
 {
     tsr_model *model = call->graph->model;
@@ -347,7 +348,7 @@ static tsr_status import_opsets(tsr_node *call, const tsr_function *function)
 }
 
 // A call may have fewer inputs and outputs than the function, but not more. Places are computed
-// only for errors: the node index is counted again after every change of the graph.
+// only for errors, because the node index is counted again after every change of the graph.
 static tsr_status check_call(tsr_node *call, enum versions versions, const tsr_function **out)
 {
     tsr_session *session = call->graph->model->session;
@@ -380,7 +381,7 @@ static tsr_status check_call(tsr_node *call, enum versions versions, const tsr_f
     return check_opsets(call, function, versions);
 }
 
-// Inlining stays within a model.
+// Inlining stays within a model, so the configuration is the same.
 static tsr_config *same_config(void *data, tsr_config *config)
 {
     (void)data;
@@ -403,8 +404,8 @@ static struct str inner_name(tsr_node *call, struct str name)
     return tsr__arena_printf(&model->arena, STR_FMT "/" STR_FMT, STR_ARG(base), STR_ARG(name));
 }
 
-// Maps the values of the body: inputs to those of the call, outputs to those of the call, and
-// others to new values. Omitted inputs are not mapped.
+// Maps the values of the body: inputs and outputs to those of the call, others to new values.
+// Omitted inputs are not mapped.
 static void bind_values(struct cloner *cloner, tsr_node *call, const tsr_function *function)
 {
     const tsr_graph *body = function->graph;
@@ -412,8 +413,8 @@ static void bind_values(struct cloner *cloner, tsr_node *call, const tsr_functio
         if (call->inputs[i].value)
             tsr__twin_set(cloner, body->inputs.at[i].value, call->inputs[i].value);
     for (size_t i = 0; i < call->n_outputs; i++) {
-        // Outputs without a producer (inputs, constants) and duplicate ones are left to
-        // add_identity.
+        // add_identity handles outputs without a producer (inputs, constants) and duplicate
+        // outputs.
         tsr_value *r = body->outputs.at[i].value;
         bool bound = tsr__twin(cloner, r) != NULL;
         if (call->outputs[i] && !bound && r->producer)
@@ -426,7 +427,7 @@ static void bind_values(struct cloner *cloner, tsr_node *call, const tsr_functio
         tsr_value *copy = name.n ? tsr__value_define(call->graph, name) : NULL;
         if (!copy)
             return;
-        copy->flags |= V_NEW | V_TEXT | (value->flags & V_STANDIN);
+        copy->flags |= V_NEW | V_TEXT | (value->flags & V_PLACEHOLDER);
         tsr__twin_set(cloner, value, copy);
         if (tsr__value_copy_type(copy, value) != TSR_OK)
             return;
@@ -452,7 +453,7 @@ static tsr_node *inline_node(struct cloner *cloner, tsr_node *call, const tsr_no
 }
 
 // Copies the annotations of the call to a node of the body that has none.
-static void place_like_call(tsr_node *copy, const tsr_node *call)
+static void copy_annotations(tsr_node *copy, const tsr_node *call)
 {
     for (size_t i = 0; i < call->n_configs; i++) {
         const tsr_node_config *from = call->configs[i];
@@ -484,13 +485,14 @@ static void place_like_call(tsr_node *copy, const tsr_node *call)
     }
 }
 
-// Renames values of subgraphs that have the name of a visible outer value. In a function this is
-// allowed, since functions read no outer values; at the call they would hide these.
+// Renames values of subgraphs that have the name of a visible outer value. In a function such names
+// are allowed, because functions read no outer values. At the call they would hide the outer
+// values.
 static void unshadow(const tsr_node *node)
 {
     for (tsr_graph *graph = tsr__node_subgraph(node); graph; graph = graph->sibling) {
         for (tsr_value *value = graph->values; value; value = value->next) {
-            if (!value->name.n || (value->flags & (V_STANDIN | V_GONE)) ||
+            if (!value->name.n || (value->flags & (V_PLACEHOLDER | V_GONE)) ||
                 !tsr__graph_lookup(node->graph, value->name))
                 continue;
             struct str name = tsr__graph_fresh_name(graph, value->name);
@@ -502,7 +504,7 @@ static void unshadow(const tsr_node *node)
     }
 }
 
-// An output of the function that is its input, or a duplicate output, becomes an Identity node.
+// Adds an Identity node for an output of the function that is its input, or for a duplicate output.
 static tsr_status add_identity(struct cloner *cloner, tsr_node *call, size_t i)
 {
     tsr_value *out = call->outputs[i], *body = cloner->fn->graph->outputs.at[i].value;
@@ -517,7 +519,7 @@ static tsr_status add_identity(struct cloner *cloner, tsr_node *call, size_t i)
     identity->outputs[0] = out;
     out->producer = identity;
     tsr__node_append(call->graph, identity);
-    place_like_call(identity, call);
+    copy_annotations(identity, call);
     return tsr_node_move_before(identity, call);
 }
 
@@ -529,7 +531,7 @@ static void inline_nodes(struct cloner *cloner, tsr_node *call)
         tsr_node *copy = inline_node(cloner, call, node);
         if (!copy)
             return;
-        place_like_call(copy, call);
+        copy_annotations(copy, call);
         unshadow(copy);
     }
 }
@@ -544,7 +546,7 @@ static tsr_status add_identities(struct cloner *cloner, tsr_node *call)
     return TSR_OK;
 }
 
-// Everything is checked before the first change.
+// Checks everything before the first change.
 static tsr_status inline_call(tsr_node *call, enum versions versions)
 {
     const tsr_function *function = NULL;
@@ -554,7 +556,8 @@ static tsr_status inline_call(tsr_node *call, enum versions versions)
     st = import_opsets(call, function);
     if (st != TSR_OK)
         return st;
-    st = check_opsets(call, function, versions); // again, for bodies that import a domain twice
+    // check again, for bodies that import a domain twice
+    st = check_opsets(call, function, versions);
     if (st != TSR_OK)
         return st;
     tsr_graph *graph = call->graph;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// attr_list.c - list attributes: length, floats, and keeping a range of entries.
+// attr_list.c - list attributes: reads their length and floats, and shortens lists.
 //
 // Floats are packed (one field with all bytes) or one field each. A shortened list consists of the
 // bytes of its entries.
 #include "ir/serde/serde.h"
 
-// Returns the number of floats and writes the first `cap`. Ignores a last float of fewer than 4
-// bytes.
+// Returns the number of floats and stores the first `cap` in `out`. Ignores an incomplete last
+// float.
 int64_t tsr__attr_floats(const tsr_attr *attr, float *out, int64_t cap)
 {
     if (!attr || attr->kind != TSR_ATTR_FLOATS)
@@ -53,7 +53,7 @@ int64_t tsr__attr_length(const tsr_attr *attr)
 
 // ---- keeping a range ------------------------------------------------------------------------
 
-// Collects the entries first .. last - 1; `at` counts all.
+// Collects the entries first .. last - 1; `at` counts all entries.
 struct kept_entries {
     char *to; // the new body
     size_t n;
@@ -111,7 +111,7 @@ tsr_status tsr__attr_keep(tsr_attr *attr, int64_t first, int64_t last)
             keep_bytes(&kept, field.whole);
         kept.at += entry;
     }
-    // Name and kind are now read from the object, entries from `rest`.
+    // From now on name and kind are read from the object, entries from `rest`.
     attr->rest = (struct str){kept.to, kept.n};
     attr->whole = (struct str){0};
     attr->changed = true;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // decode.c - decodes attributes and types on demand.
 //
-// The file was checked when it was loaded, so decoding fails only without memory (sticky in the
-// model's arena; the object is then empty). Attributes that nothing reads stay views of the file.
+// The file was checked when it was loaded, so decoding fails only if out of memory. The model's
+// arena has then failed, and the object is empty. Attributes that nothing reads stay bytes of the
+// file.
 #include "ir/serde/serde.h"
 
 // ---- attributes -----------------------------------------------------------------------------
 
-// The kind of an attribute by its value field, for files without a type.
+// Returns the kind of an attribute by its value field, for files without a type.
 static tsr_attr_kind kind_of_field(uint32_t number)
 {
     static const uint8_t kinds[] = {
@@ -29,8 +30,8 @@ static tsr_attr_kind kind_of_field(uint32_t number)
     return number < TSR_COUNT(kinds) ? (tsr_attr_kind)kinds[number] : TSR_ATTR_UNDEFINED;
 }
 
-// Decodes name, reference and kind. Old files have no type: then the last value field determines
-// it.
+// Decodes name, reference and kind. Old files have no type; the last value field then determines
+// the kind.
 static void decode_head(tsr_attr *attr, struct str body)
 {
     struct wire_cursor cursor = wire_over(body);
@@ -51,7 +52,7 @@ static void decode_head(tsr_attr *attr, struct str body)
         attr->kind = seen;
 }
 
-// n_attrs was counted while reading. It restarts at 0, so that all attributes up to it are valid.
+// n_attrs was counted while reading. It restarts at 0, so that it always counts valid attributes.
 void tsr__attrs_decode(tsr_node *node)
 {
     struct arena *ar = &node->graph->model->arena;
@@ -61,7 +62,7 @@ void tsr__attrs_decode(tsr_node *node)
     size_t expected = node->n_attrs;
     node->n_attrs = 0;
     tsr_attr *all = ARENA_ARRAY(ar, tsr_attr, expected);
-    node->attrs = ARENA_ARRAY(ar, tsr_attr *, tsr__room_for(expected));
+    node->attrs = ARENA_ARRAY(ar, tsr_attr *, tsr__pointers_capacity(expected));
     if (!all || !node->attrs)
         return;
     struct wire_cursor cursor = wire_over(tsr__field_body(node->whole));
@@ -78,7 +79,8 @@ void tsr__attrs_decode(tsr_node *node)
     }
 }
 
-// A tensor in several pieces is merged in the store: copies of the attribute share it.
+// If the tensor is in several pieces, they are merged in the store, because copies of the attribute
+// share it.
 static void decode_tensor(tsr_attr *attr, struct str body)
 {
     tsr_model *model = attr->node->graph->model;
@@ -134,19 +136,19 @@ void tsr__attr_decode(tsr_attr *attr)
     default:
         break;
     }
-    // A default value may be omitted if the type is given.
+    // a default value may be omitted if the type is given
     if (!attr->ref.n && (attr->kind == TSR_ATTR_INT || attr->kind == TSR_ATTR_FLOAT ||
                          attr->kind == TSR_ATTR_STRING))
         attr->has_value = true;
 }
 
-// Not stored in the node: only calls of functions need it.
+// Reads the field each time, because only calls of functions need it.
 struct str tsr__node_overload(const tsr_node *node)
 {
     return tsr__wire_bytes(tsr__field_body(node->whole), F_NODE_OVERLOAD, NULL);
 }
 
-// Returns the body of an AttributeProto; empty: none.
+// Returns the body of an AttributeProto, or an empty text.
 struct str tsr__function_default(const tsr_function *fn, struct str name)
 {
     struct wire_cursor cursor = wire_over(tsr__field_body(fn->whole));
@@ -158,8 +160,8 @@ struct str tsr__function_default(const tsr_function *fn, struct str name)
     return (struct str){"", 0};
 }
 
-// The attribute belongs to no node. attr->node is the first node of the function, which leads to
-// the model.
+// The attribute belongs to no node. Its `node` is the first node of the function, through which the
+// model is found.
 tsr_attr *tsr__function_attr(const tsr_function *fn, struct str name)
 {
     struct str body = tsr__function_default(fn, name);
@@ -189,7 +191,7 @@ static tsr_dim decode_dim(tsr_model *model, struct str body)
     return dim;
 }
 
-// A shape without dimensions has rank 0; without memory the rank stays -1.
+// A shape without dimensions has rank 0. If out of memory, the rank stays -1.
 static void decode_shape(tsr_model *model, struct str shape, struct vtype *type)
 {
     size_t n = tsr__wire_count(shape, F_SHAPE_DIM);
@@ -203,7 +205,7 @@ static void decode_shape(tsr_model *model, struct str shape, struct vtype *type)
         type->dims[type->rank++] = decode_dim(model, field.bytes);
 }
 
-// The member of TypeProto that is set (the last one of the oneof), and its body.
+// Returns the member of TypeProto that is set (the last one of the oneof), and its body.
 static uint32_t type_member(struct str type, struct str *body)
 {
     uint32_t number = 0;
@@ -243,7 +245,7 @@ static void decode_type(tsr_value *value, struct vtype *vtype, struct str type)
         vtype->other = type;
 }
 
-// Bit 0 of the result: a sequence; bit 1: an optional; -1: anything else.
+// Bit 0 of the result: a sequence. Bit 1: an optional. -1: anything else.
 int tsr__value_wrapped(const tsr_value *value, tsr_dtype *dtype, int *rank, const tsr_dim **dims)
 {
     tsr_model *model = tsr__value_model(value);
@@ -271,7 +273,7 @@ int tsr__value_wrapped(const tsr_value *value, tsr_dtype *dtype, int *rank, cons
     return form;
 }
 
-// tsr_tensor_rank decodes the tensor.
+// Sets the type from the tensor, which tsr_tensor_rank decodes.
 static void type_of_tensor(tsr_value *value, struct vtype *vtype)
 {
     tsr_tensor_rank(value->tensor);
@@ -285,7 +287,7 @@ static void type_of_tensor(tsr_value *value, struct vtype *vtype)
         vtype->dims[i] = (tsr_dim){int64_max(value->tensor->dims[i], -1), ""};
 }
 
-// The declared type, or that of the tensor for an initializer without one.
+// Decodes the declared type. An initializer without one has the type of its tensor.
 void tsr__type_decode(tsr_value *value)
 {
     if (value->flags & V_DECODED)

@@ -2,8 +2,8 @@
 // decode_annotation.c - decodes the configurations of a model and the annotations of nodes.
 //
 // They are decoded when the model is loaded, because a spec points to a value: one of the node's
-// own, else one that is in scope, else a stand-in. The file was checked before, so decoding fails
-// only without memory (sticky in the model's arena).
+// own, else one that is in scope, else a placeholder. The file was checked before, so decoding
+// fails only if out of memory; the model's arena has then failed.
 //
 // The loops compare the type of a field before its number. In one condition, compilers turn both
 // into one load of 8 bytes after two stores of 4, which stalls the processor.
@@ -11,7 +11,7 @@
 
 // ---- configurations -------------------------------------------------------------------------
 
-// num_devices is an int32: the low 32 bits are used. The checker reports invalid numbers.
+// num_devices is an int32, so the low 32 bits are used. The checker reports invalid numbers.
 void tsr__config_decode(tsr_config *config, struct str body)
 {
     tsr_model *model = config->model;
@@ -31,7 +31,7 @@ void tsr__config_decode(tsr_config *config, struct str body)
 
 #define DEVICES_FEW 16 // longer lists are read in two passes
 
-// Long lists are read to scratch memory first: the model may already have the same list.
+// Long lists are read to temporary memory first, because the model may already have the same list.
 static int64_t *read_long_list(tsr_model *model, struct str message, uint32_t field, size_t n)
 {
     struct arena scratch;
@@ -47,7 +47,7 @@ static int64_t *read_long_list(tsr_model *model, struct str message, uint32_t fi
     return kept;
 }
 
-// Without memory *n is 0 and the arena has failed.
+// If out of memory, *n is 0 and the arena has failed.
 static int64_t *read_devices(tsr_model *model, struct str message, uint32_t field, size_t *n)
 {
     int64_t few[DEVICES_FEW], *kept;
@@ -70,7 +70,7 @@ static void decode_group(tsr_model *model, tsr_spec *spec, const struct wire_fie
     group->members = read_devices(model, field->bytes, F_GROUP_VALUE, &group->n);
 }
 
-// Size and symbol are a oneof: the last one is used. Neither: {-1, ""}.
+// Size and symbol are a oneof: the last one is used. If there is neither, the result is {-1, ""}.
 static struct spec_factor decode_factor(tsr_model *model, struct str body)
 {
     struct spec_factor out = {.size = {-1, ""}};
@@ -90,7 +90,7 @@ static struct spec_factor decode_factor(tsr_model *model, struct str body)
     return out;
 }
 
-//     Axis 0 as 2 factors of sizes 2 and 4, the second with 2 shards:
+// Example: axis 0 as 2 factors of sizes 2 and 4, the second with 2 shards:
 //     dim->axis 0, dim->factors {2, 1}, {4, 2} (size, shards)
 static void decode_spec_dim(tsr_model *model, tsr_spec *spec, const struct wire_field *field)
 {
@@ -119,9 +119,11 @@ static void decode_spec_dim(tsr_model *model, tsr_spec *spec, const struct wire_
     }
 }
 
-#define OWN_MAX 64 // inputs or outputs: with more the table of names is faster
+// up to this number of inputs or outputs they are searched; with more the map of names is faster
+#define OWN_MAX 64
 
-// The value of a spec's name: one of the node's own, else one in scope, else a stand-in.
+// Returns the value with the name in a spec: one of the node's own, else one in scope, else a
+// placeholder.
 static tsr_value *spec_value(tsr_node *node, struct str name)
 {
     if (node->n_inputs <= OWN_MAX && node->n_outputs <= OWN_MAX) {
@@ -135,7 +137,7 @@ static tsr_value *spec_value(tsr_node *node, struct str name)
     return tsr__graph_refer(node->graph, name);
 }
 
-// Counted first, so that the lists have exact sizes.
+// Numbers of fields, counted first, so that the lists have exact sizes.
 struct spec_fields {
     struct str name;
     size_t groups, dims;
@@ -188,7 +190,7 @@ static void decode_spec(tsr_node_config *nc, const struct wire_field *field)
 
 // ---- entries of nodes -----------------------------------------------------------------------
 
-// The configuration of that name, or a stand-in, which all its users share.
+// Returns the configuration of that name, or a placeholder, which all its users share.
 static tsr_config *config_named(tsr_model *model, struct str id)
 {
     void **slot = tsr__map_at(&model->config_ids, id);
@@ -201,7 +203,7 @@ static tsr_config *config_named(tsr_model *model, struct str id)
         return NULL;
     config->model = model;
     config->name = tsr__keep(model, id);
-    config->standin = true;
+    config->placeholder = true;
     *slot = config;
     return config;
 }

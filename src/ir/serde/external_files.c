@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// external_files.c - the external data files of a model: copying them, and warning if they are
-// missing.
+// external_files.c - copies the external data files of a model, and warns if they are missing.
 //
 // The file names are collected from the bytes of the model: initializers, sparse initializers,
-// attributes, functions, training graphs. They never lead out of the target folder. Nothing is done
-// if the model stays in its folder, or was loaded from memory.
+// attributes, functions, training graphs. Files are never written outside the target folder.
+// Nothing is done if the model stays in its folder or was loaded from memory.
 #include "ir/serde/serde.h"
 
 #include <errno.h>
@@ -13,12 +12,12 @@
 
 struct walk {
     tsr_model *model;
-    struct map seen; // location -> itself
+    struct map seen; // locations that were already found
     VEC(struct str) locations;
     tsr_status status;
 };
 
-// Collects each file once: tensors mostly share one.
+// Collects each file once, because most tensors share one.
 static void add_location(struct walk *walk, struct str body)
 {
     struct wire_external external;
@@ -43,7 +42,7 @@ static void add_location(struct walk *walk, struct str body)
         *out = tsr__arena_str(&walk->model->arena, external.location);
 }
 
-// The file was checked when it was loaded, so the depth is bounded.
+// The file was checked when it was loaded, so the recursion depth is bounded.
 static void walk_message(struct walk *walk, struct str body, enum wire_message message)
 {
     struct wire_cursor cursor = wire_over(body);
@@ -57,7 +56,7 @@ static void walk_message(struct walk *walk, struct str body, enum wire_message m
     }
 }
 
-// Files that were added since loading (tsr__graph_add_external) are not included.
+// Files that were added after loading (tsr__graph_add_external) are not included.
 static tsr_status find_locations(tsr_model *model, struct walk *walk)
 {
     *walk = (struct walk){.model = model};
@@ -88,14 +87,15 @@ static tsr_status refuse(tsr_model *model, struct str location, const char *why)
     return TSR_WRITE;
 }
 
-// The folder of a path with its slash; empty for a bare name.
+// Returns the folder of a path with its slash; empty for a bare name.
 static struct str folder_of(const char *path)
 {
     const char *slash = strrchr(path, '/');
     return slash ? (struct str){path, (size_t)(slash - path) + 1} : STR("");
 }
 
-// Creates the folders between base and the file. Links are not followed: they might lead out.
+// Creates the folders between base and the file. Does not follow links, which might lead out of the
+// target folder.
 static tsr_status make_folders(tsr_model *model, struct str location, char *full, size_t base)
 {
     for (char *p = full + base; (p = strchr(p, '/')); p++) {
@@ -144,8 +144,8 @@ static tsr_status copy_file(tsr_model *model, int fd, const char *full)
     return status;
 }
 
-// tsr__folder_file stays inside of the source folder, leads_out and make_folders inside of the
-// target.
+// tsr__folder_file stays inside the source folder; leads_out and make_folders ensure that the
+// target is inside the target folder.
 static tsr_status copy_one(tsr_model *model, const struct folder *from, struct str location,
                            struct str to)
 {
@@ -199,7 +199,7 @@ tsr_status tsr_model_copy_data(tsr_model *model, const char *path)
     return status;
 }
 
-// Ignores tensors with invalid external data: they are reported when they are read.
+// Ignores tensors with invalid external data. They are reported when they are read.
 static tsr_status find_readable(tsr_model *model, struct walk *walk)
 {
     struct diag_mark before = tsr__diag_mark(model->session);
@@ -211,7 +211,7 @@ static tsr_status find_readable(tsr_model *model, struct walk *walk)
     return TSR_OK;
 }
 
-// Warns if a data file is missing in the folder of the saved model. Memory failures are handled by
+// Warns if a data file is missing in the folder of the saved model. Out of memory is reported by
 // the commit.
 void tsr__external_warn(tsr_model *model, const char *path)
 {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // metadata.c - metadata of nodes (NodeProto.metadata_props). It stays bytes until a pair is
-// changed; then all pairs of the node are a list, in which unchanged ones keep their bytes.
+// changed. Then all pairs of the node become a list, in which unchanged pairs keep their bytes.
 #include "ir/internal.h"
 #include "ir/serde/write.h"
 
 #include "wire/wire.h"
 
-// A copied node has the bytes of its original.
+// Returns the bytes of the metadata. A copied node has the bytes of its original.
 static struct str pairs_of(const tsr_node *node)
 {
     return node->whole.n ? tsr__field_body(node->whole) : STR("");
@@ -26,7 +26,7 @@ static bool add_pair(tsr_node *node, struct metadata pair)
     return true;
 }
 
-// Converts the bytes to a list. The caller sets N_METADATA. False: no memory.
+// Converts the bytes to a list. The caller sets N_METADATA. Returns false if out of memory.
 static bool decode(tsr_node *node)
 {
     tsr_model *model = node->graph->model;
@@ -45,7 +45,7 @@ static bool decode(tsr_node *node)
     return !model->arena.failed;
 }
 
-// Until the first change every call copies the strings to the arena.
+// Until the first change, every call copies the strings to the arena.
 bool tsr_node_metadata_at(const tsr_node *node, size_t i, const char **key, const char **value)
 {
     tsr_model *model = node->graph->model;
@@ -58,7 +58,7 @@ bool tsr_node_metadata_at(const tsr_node *node, size_t i, const char **key, cons
         *value = node->metadata[i].value.p;
         return true;
     }
-    // Pairs are mostly read in order: continue after the last one.
+    // pairs are mostly read in order: continue after the last one
     struct str all = pairs_of(node), rest = model->pairs_rest;
     bool goes_on = model->pairs_node == node && model->pairs_next <= i && all.n >= rest.n &&
                    rest.p == all.p + (all.n - rest.n);
@@ -122,7 +122,7 @@ tsr_status tsr_node_set_metadata(tsr_node *node, const char *key, const char *va
     return arena_status(&model->arena);
 }
 
-// `whole` is shared, since the copy holds the store.
+// Shares `whole`, because the copy holds the store.
 bool tsr__clone_metadata(tsr_node *to, const tsr_node *from)
 {
     tsr_model *model = to->graph->model;

@@ -6,11 +6,11 @@
 // last, when all names are known. Attributes, types and tensors are decoded on demand (decode.c).
 //
 //     Nodes a: Add(x, y) -> s and b: Relu(t) -> y, in this order (not sorted), input x, output s:
-//     x is defined. Reading a links x, creates the stand-in y and defines s. Reading b creates the
-//     stand-in t and turns the stand-in y into its output. t stays a stand-in: an error for the
-//     checker.
+//     x is defined. Reading a links x, creates the placeholder y and defines s. Reading b creates
+//     the placeholder t and turns the placeholder y into its output. t stays a placeholder, which
+//     the checker reports as an error.
 //
-// A large file is checked while it is read, node by node, while its bytes are in the cache. That
+// A large file is checked node by node while it is read, when its bytes are in the cache. That
 // works for a graph in one piece. A graph in several pieces, which protobuf allows, is checked
 // first and merged. The diagnostics are the same.
 #include "ir/internal.h"
@@ -22,19 +22,19 @@ struct annotated {
     struct str fields; // the fields of the node from its first annotation on
 };
 
-// `inputs` and `outputs` are the names of the current node.
+// State of reading. `inputs` and `outputs` are the names of the current node.
 struct reader {
     tsr_model *model;
     struct arena scratch;
     VEC(struct str) inputs;
     VEC(struct str) outputs;
     VEC(struct annotated) annotated;
-    bool check;        // the contents of this graph are not checked yet
+    bool check;        // the contents of this graph are not yet checked
     tsr_status status; // result of the checks
 };
 
-// Checks a part of the file. The fast check comes first; the slow one finds and reports the
-// position of an error.
+// Checks a part of the file. The fast check comes first. If it fails, the slow one finds and
+// reports the position of the error.
 static bool checked(struct reader *rd, struct str body, enum wire_message what, int depth)
 {
     const tsr_model *model = rd->model;
@@ -48,7 +48,7 @@ static void read_graph(struct reader *rd, tsr_graph *graph, struct str body);
 
 // ---- nodes ----------------------------------------------------------------------------------
 
-// True if an attribute has graphs. Most attributes are not decoded.
+// True if an attribute has graphs. Other attributes are not decoded here.
 static bool has_graph(struct str attribute)
 {
     struct wire_cursor cursor = wire_over(attribute);
@@ -60,7 +60,7 @@ static bool has_graph(struct str attribute)
     return false;
 }
 
-// Subgraphs are read immediately: their nodes use values of the enclosing graphs.
+// Subgraphs are read immediately, because their nodes use values of the enclosing graphs.
 static tsr_graph *sub_graph(struct reader *rd, tsr_attr *attr, struct str body)
 {
     tsr_graph *graph = tsr__graph_make(rd->model, 0);
@@ -73,7 +73,7 @@ static tsr_graph *sub_graph(struct reader *rd, tsr_attr *attr, struct str body)
     return graph;
 }
 
-// The field `g` may be written in several pieces, which are merged. It precedes the list `graphs`.
+// The field `g` may be in several pieces, which are merged. It precedes the list `graphs`.
 static void read_attr_graphs(struct reader *rd, tsr_attr *attr)
 {
     struct str body = tsr__field_body(attr->whole);
@@ -105,7 +105,7 @@ struct node_fields {
     const char *annotations; // the first one, or NULL
 };
 
-// Names are views of the file; attributes are only counted. Of repeated fields the last one is
+// Names point into the file; attributes are only counted. If a field is repeated, the last one is
 // used, as in protobuf.
 static void scan_node(struct reader *rd, struct str body, struct node_fields *out)
 {
@@ -148,8 +148,8 @@ static void scan_node(struct reader *rd, struct str body, struct node_fields *ou
     }
 }
 
-// Inputs are linked before outputs are defined: a node that reads its own output name reads an
-// earlier value, or a stand-in that becomes its output.
+// Links inputs before it defines outputs. So a node that reads its own output name reads an earlier
+// value, or a placeholder that becomes its output.
 static void read_node(struct reader *rd, tsr_graph *graph, const struct wire_field *field)
 {
     tsr_model *model = rd->model;
@@ -164,7 +164,7 @@ static void read_node(struct reader *rd, tsr_graph *graph, const struct wire_fie
     node->n_attrs = (uint32_t)d.attrs;
     for (size_t i = 0; i < node->n_inputs; i++)
         tsr__use_link(&node->inputs[i], tsr__graph_refer(graph, rd->inputs.at[i]));
-    // Before the subgraphs, which use the same scratch lists.
+    // This comes before the subgraphs, which use the same temporary lists.
     for (size_t i = 0; i < node->n_outputs; i++) {
         if (!rd->outputs.at[i].n)
             continue;
@@ -198,7 +198,7 @@ static bool has_type(struct str info)
     return present;
 }
 
-// Allocates a list of exact size. False: out of memory.
+// Allocates a list of exact size. Returns false if out of memory.
 #define RESERVE(arena, v, count)                                                                   \
     ((count) == 0 || (((v)->at = tsr__arena_array(arena, count, sizeof(*(v)->at), 16)) != NULL &&  \
                       ((v)->cap = (count)) > 0))
@@ -217,7 +217,7 @@ static void read_input(tsr_graph *graph, struct str name, struct str whole, bool
 }
 
 // An output of a subgraph may be a value of an enclosing graph. An output without a name gets a
-// separate value, so that outputs keep their indices.
+// value of its own, so that outputs keep their indices.
 static void read_output(tsr_graph *graph, struct str name, struct str whole, bool typed)
 {
     tsr_value *value = tsr__graph_refer(graph, name);
@@ -232,8 +232,8 @@ static void read_output(tsr_graph *graph, struct str name, struct str whole, boo
     *port = (struct port){.value = value, .whole = whole};
 }
 
-// Before IR version 4 every initializer is an input too, with the same value. A second initializer
-// with the same name is a separate value, which later nodes read.
+// Before IR version 4 every initializer is also an input, with the same value. A second initializer
+// with the same name is another value, which later nodes read.
 static void read_initializer(tsr_graph *graph, const struct wire_field *field)
 {
     tsr_model *model = graph->model;
@@ -251,7 +251,7 @@ static void read_initializer(tsr_graph *graph, const struct wire_field *field)
     *slot = value;
 }
 
-// The name of a sparse initializer is that of its `values`.
+// The name of a sparse initializer is the name of its `values`.
 static void read_sparse(tsr_graph *graph, struct str body)
 {
     tsr_model *model = graph->model;
@@ -274,7 +274,7 @@ static void read_sparse(tsr_graph *graph, struct str body)
     *slot = value;
 }
 
-// The fields of one number, which are mostly adjacent.
+// The range of the fields of one number, which are mostly adjacent.
 struct run {
     size_t n;
     const char *start, *end;
@@ -297,11 +297,11 @@ static void note_run(struct run *runs, const struct wire_field *field)
 }
 
 #define FETCH_BYTES 1024
-#define DEPTH_GRAPH 1 // of messages, below the model
+#define DEPTH_GRAPH 1 // nesting depth of the main graph
 #define DEPTH_NODE  2
 
-// Notes where the fields of each number are. Checks all but nodes, initializers and value_info,
-// which are checked when they are read. False: corrupt, and reported.
+// Records where the fields of each number are. Checks all but nodes, initializers and value_info,
+// which are checked when they are read. Returns false, with a diagnostic, if the file is corrupt.
 static bool scan_graph(struct reader *rd, struct str body, struct run *runs)
 {
     struct wire_cursor cursor = wire_over(body);
@@ -325,7 +325,7 @@ static bool scan_graph(struct reader *rd, struct str body, struct run *runs)
     return !cursor.wrong || checked(rd, body, WIRE_GRAPH, DEPTH_GRAPH);
 }
 
-// An info for an unknown name stays in the file without an object.
+// A value_info for an unknown name stays in the file without an object.
 static void read_value_infos(struct reader *rd, tsr_graph *graph, struct str body, uint32_t number,
                              bool check)
 {
@@ -347,7 +347,7 @@ static void read_value_infos(struct reader *rd, tsr_graph *graph, struct str bod
     }
 }
 
-// number: F_GRAPH_INPUT or F_GRAPH_OUTPUT.
+// `number` is F_GRAPH_INPUT or F_GRAPH_OUTPUT.
 static void read_ports(tsr_graph *graph, struct str body, uint32_t number)
 {
     struct wire_cursor cursor = wire_over(body);
@@ -361,7 +361,7 @@ static void read_ports(tsr_graph *graph, struct str body, uint32_t number)
     }
 }
 
-// Sparse initializers were checked by scan_graph.
+// scan_graph has checked the sparse initializers.
 static void read_constants(struct reader *rd, tsr_graph *graph, const struct run *runs, bool check)
 {
     struct wire_cursor cursor = wire_over(run_bytes(&runs[F_GRAPH_INITIALIZER]));
@@ -376,9 +376,9 @@ static void read_constants(struct reader *rd, tsr_graph *graph, const struct run
         read_sparse(graph, field.bytes);
 }
 
-#define AHEAD 8 // distance in nodes of prefetching
+#define AHEAD 8 // number of nodes that are prefetched
 
-// Prefetches the names of a node: the table of names exceeds the caches.
+// Prefetches the names of a node, because the map of names is larger than the caches.
 static void fetch_ahead(const tsr_graph *graph, struct wire_cursor *cursor)
 {
     struct wire_field node, field;
@@ -437,8 +437,9 @@ static void read_graph(struct reader *rd, tsr_graph *graph, struct str body)
     read_value_infos(rd, graph, run_bytes(&run[F_GRAPH_VALUE_INFO]), F_GRAPH_VALUE_INFO, check);
 }
 
-// Moves all uses of the stand-in, which stays in the list of values without a name.
-static void bind_standin(tsr_value *value, tsr_value *real)
+// Moves all uses of the placeholder to the real value. The placeholder stays in the list of values,
+// without a name.
+static void bind_placeholder(tsr_value *value, tsr_value *real)
 {
     tsr_graph *graph = value->home;
     while (value->last_use) {
@@ -459,17 +460,17 @@ static void bind_standin(tsr_value *value, tsr_value *real)
 }
 
 // A name that a subgraph reads may be defined later in an enclosing graph.
-static void bind_standins(tsr_model *model)
+static void bind_placeholders(tsr_model *model)
 {
     for (tsr_graph *graph = model->graphs; graph; graph = graph->next) {
         if (!graph->owner)
             continue;
         for (tsr_value *value = graph->values; value; value = value->next) {
-            if (!(value->flags & V_STANDIN))
+            if (!(value->flags & V_PLACEHOLDER))
                 continue;
             tsr_value *real = tsr__graph_lookup(graph->owner->graph, value->name);
             if (real)
-                bind_standin(value, real);
+                bind_placeholder(value, real);
         }
     }
 }
@@ -487,8 +488,8 @@ static void read_opset(tsr_model *model, opset_list *list, const struct wire_fie
     tsr__wire_int(field->bytes, F_OPSET_VERSION, &opset->version);
 }
 
-// A function has lists of names instead of ValueInfos, with other field numbers. It was checked by
-// check_around.
+// A function has lists of names instead of ValueInfos, with other field numbers. check_around has
+// checked it.
 static void read_function_body(struct reader *rd, tsr_function *fn, struct str body)
 {
     tsr_graph *graph = fn->graph;
@@ -591,7 +592,7 @@ static void read_model_fields(struct reader *rd, struct str body)
 
 #define CACHE_LINE 64
 
-// Annotations are no longer in the caches when they are read.
+// Prefetches annotations, which are no longer in the caches when they are read.
 static void fetch_annotations(const struct reader *rd, size_t i)
 {
     if (i >= rd->annotated.n)
@@ -655,11 +656,11 @@ static void read_model(struct reader *rd, struct str body)
     if (rd->status != TSR_OK)
         return;
     read_model_fields(rd, body);
-    bind_standins(model);
+    bind_placeholders(model);
     read_annotations(rd);
 }
 
-// Failures of memory are checked at the end: failed arenas return NULL and the loops end early.
+// Out of memory is checked at the end: failed arenas return NULL, and the loops end early.
 tsr_status tsr__serde_read(tsr_model *model)
 {
     struct reader rd = {.model = model};

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// save.c - saves a model: checks, effects of renames, and the fields of the model itself.
+// save.c - saves a model: checks annotations, applies renames, and writes the fields of the model
+// itself.
 //
-// Saving builds a rope (wire.h): views of unchanged bytes, and new bytes for changes. An unchanged
-// model is one view. The change flags stay set, so a model can be saved, changed and saved again.
+// Saving builds a rope (wire.h): references to unchanged bytes, and new bytes for changes. An
+// unchanged model is one reference. The change flags stay set, so a model can be saved, changed and
+// saved again.
 //
-// Steps: refuse incomplete annotations; raise the IR version if there are annotations; mark
+// Steps: reject incomplete annotations; raise the IR version if there are annotations; mark
 // everything that refers to a renamed object (renaming itself marks only the graph of the value);
 // write.
 #include "ir/serde/write.h"
@@ -42,7 +44,7 @@ static tsr_status check_entry(tsr_node *node, const tsr_node_config *nc)
     return TSR_OK;
 }
 
-// Reports all errors. *any: the model has configurations or annotations.
+// Reports all errors. *any is set if the model has configurations or annotations.
 static tsr_status check_annotations(tsr_model *model, bool *any)
 {
     tsr_status st = TSR_OK;
@@ -79,7 +81,7 @@ static void touch_renamed(tsr_model *model)
 
 // ---- the model ------------------------------------------------------------------------------
 
-// Only the name of a configuration of a file can change.
+// Of a configuration in a file only the name can change.
 static void emit_config(struct rope *rope, void *data)
 {
     const tsr_config *config = data;
@@ -131,8 +133,8 @@ static void emit_main_graph(struct rope *rope, void *data)
     tsr__emit_graph(rope, F_MODEL_GRAPH, data);
 }
 
-// A changed list is written entry by entry, unchanged entries as views. Other lists keep their
-// place.
+// A changed list is written entry by entry; unchanged entries are references to the file. Other
+// lists keep their place.
 static void parts_of_lists(struct parts *parts, tsr_model *model, uint32_t *managed, size_t *n)
 {
     if (model->opsets_changed) {
@@ -190,7 +192,7 @@ static void build_model(struct rope *rope, tsr_model *model)
     tsr__rope_rewrite(rope, origin, managed, n, parts.at, parts.n);
 }
 
-// The rope refers to the bytes and names of the model, which must not change until it is written.
+// The rope refers to the bytes and names of the model. They must not change until it is written.
 static tsr_status build(tsr_model *model, struct rope *rope)
 {
     if (model_status(model) != TSR_OK)
@@ -215,7 +217,8 @@ static tsr_status build(tsr_model *model, struct rope *rope)
     return TSR_OK;
 }
 
-// The output contains views of the file that the model was loaded from, so it must be another file.
+// The output contains references to the file from which the model was loaded, so it must be another
+// file.
 tsr_status tsr_model_save(tsr_model *model, const char *path)
 {
     if (!path)
@@ -241,7 +244,7 @@ tsr_status tsr_model_save(tsr_model *model, const char *path)
         goto free_scratch;
     int source = model->store->file.fd > 0 ? model->store->file.fd : -1;
     tsr__rope_write(&rope, &out, model->store->bytes, source);
-    // Warn before the commit: nothing may fail after it.
+    // Warn before the commit, because nothing may fail after it.
     struct diag_mark before = tsr__diag_mark(session);
     tsr__external_warn(model, path);
     st = tsr__out_commit(&out);

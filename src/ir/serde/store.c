@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// store.c - the bytes that objects are views of: the file of the model and its external data files.
+// store.c - the bytes to which objects point: the file of the model and its external data files.
 //
 // A store is reference-counted: a model, its clones and models with copied constants hold it. Its
 // bytes do not move until the last one drops it. Data files are mapped, or opened for copying, on
@@ -34,7 +34,7 @@ struct store *tsr__store_new(tsr_session *session)
     return store;
 }
 
-// Not atomic: all holders belong to one session, which is used by one thread at a time.
+// Not atomic: all holders belong to one session, which one thread uses at a time.
 struct store *tsr__store_hold(struct store *store)
 {
     store->refs++;
@@ -89,7 +89,7 @@ tsr_status tsr__store_add_data(struct store *store, const char *file)
     return st;
 }
 
-// The folder of a data file. Names are checked when the file is opened.
+// Finds the folder of a data file. Names are checked when the file is opened.
 static tsr_status find_folder(struct store *store, struct str location, const struct place *at,
                               const struct folder **out)
 {

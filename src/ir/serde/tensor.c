@@ -13,7 +13,7 @@ static void decode_dims(tsr_tensor *tensor, struct str body, uint32_t number)
         tensor->rank = (int)tsr__wire_ints(body, number, tensor->dims, n);
 }
 
-// The element type of the values, and the dims of the full tensor.
+// Sets the element type of the values, and the dims of the full tensor.
 static void decode_sparse(tsr_tensor *tensor)
 {
     struct str values = tsr__wire_bytes(tensor->sparse, F_SPARSE_TENSOR_VALUES, NULL);
@@ -69,7 +69,7 @@ bool tsr_tensor_is_external(const tsr_tensor *tensor)
     return ready(tensor)->external;
 }
 
-// Returns -1 if a dimension is negative or the product overflows. With a dimension of 0 it is 0:
+// Returns -1 if a dimension is negative or the product overflows. If a dimension is 0, returns 0:
 // [0, 2^40, 2^40] is an empty tensor.
 int64_t tsr_tensor_elements(const tsr_tensor *tensor)
 {

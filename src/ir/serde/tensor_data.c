@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// tensor_data.c - the elements of a constant as raw little-endian bytes, from any field or file.
-// Sizes are checked against the shape.
+// tensor_data.c - returns the elements of a constant as raw little-endian bytes, from any field or
+// file. Sizes are checked against the shape.
 //
 // Where elements are stored, and what tsr_tensor_data returns:
-//     raw_data             a view of the file
-//     float_data packed    a view of the file, if it is one field; else a copy in the arena
+//     raw_data             a pointer into the file
+//     float_data packed    a pointer into the file, if it is one field; else a copy in the arena
 //     int32_data etc.      a copy: varints become elements
 //     an external file     a mapping of the range, kept by the store
 //     a sparse tensor      a dense copy (tensor_sparse.c)
-// Views are not aligned. Strings have no raw bytes; see tsr__tensor_texts.
+// Pointers into the file are not aligned. Strings have no raw bytes; see tsr__tensor_texts.
 #include "ir/serde/serde.h"
 
 // ---- typed fields ---------------------------------------------------------------------------
 
-// The initializer's value, else the node with the attribute, else the file.
+// Returns the initializer's value, else the node with the attribute, else the file.
 static struct place place_tensor(const tsr_tensor *tensor)
 {
     struct place at = PLACE_NONE;
@@ -34,7 +34,7 @@ static tsr_status bad_size(const tsr_tensor *tensor, uint64_t have, int64_t want
     return TSR_MALFORMED;
 }
 
-// The field that stores a type, and the bytes of one entry.
+// Returns the field that stores a type, and the bytes of one entry.
 static uint32_t typed_field(tsr_dtype type, size_t *entry)
 {
     switch (type) {
@@ -65,7 +65,7 @@ static uint32_t typed_field(tsr_dtype type, size_t *entry)
     }
 }
 
-// Fixed-size numbers, packed or not: returns their bytes and copies up to cap of them.
+// Reads numbers of fixed size, packed or not. Returns their bytes and copies up to `cap` of them.
 static uint64_t fixed_bytes(struct str body, uint32_t number, uint32_t type, size_t entry,
                             char *out, uint64_t cap)
 {
@@ -101,8 +101,8 @@ static void pack_six(const int64_t *v, int64_t n, unsigned char *out)
     }
 }
 
-// Number of entries of the integer field: one per element, or one per byte for types of 2 and 4
-// bits.
+// Returns the number of entries of the integer field: one per element, or one per byte for types of
+// 2 and 4 bits.
 static int64_t entries_wanted(const tsr_tensor *tensor, size_t entry, int64_t bytes)
 {
     int bits = tsr_dtype_bits(tsr_tensor_dtype(tensor));
@@ -113,15 +113,15 @@ static int64_t entries_wanted(const tsr_tensor *tensor, size_t entry, int64_t by
     return bytes / (int64_t)entry;
 }
 
-// Integers are varints of 64 bits, of which the low bytes are the elements. They are counted first,
-// so that a corrupt count is an error and not a large allocation.
+// Integers are varints of 64 bits, whose low bytes are the elements. They are counted first, so
+// that a corrupt count is an error and not a large allocation.
 static tsr_status load_integers(tsr_tensor *tensor, uint32_t number, size_t entry, int64_t bytes)
 {
     tsr_session *session = tensor->model->session;
     size_t have = tsr__wire_ints(tensor->body, number, NULL, 0);
     int bits = tsr_dtype_bits(tsr_tensor_dtype(tensor));
     int64_t want = entries_wanted(tensor, entry, bytes);
-    // Some writers add more entries for types of 2 and 4 bits.
+    // some writers add more entries for types of 2 and 4 bits
     if (have < (uint64_t)want || (have > (uint64_t)want && (bits >= 8 || bits == 6)))
         return bad_size(tensor, have, want, "entries");
     unsigned char *out = arena_get(&tensor->model->arena, (size_t)bytes, 16);
@@ -174,8 +174,8 @@ static tsr_status load_typed(tsr_tensor *tensor, int64_t bytes)
 
 // ---- external data --------------------------------------------------------------------------
 
-// The range of the external data. A new tensor (no body) has it in the object. The length may be
-// missing in a file, but must match the shape.
+// Returns the range of the external data. A new tensor (without body) has it in the object. A file
+// may omit the length, but a given length must match the shape.
 static tsr_status external_of(const tsr_tensor *tensor, int64_t bytes, struct wire_external *out)
 {
     struct place at = place_tensor(tensor);
@@ -208,7 +208,7 @@ static tsr_status load_external(tsr_tensor *tensor, int64_t bytes)
 
 // ---- any constant ---------------------------------------------------------------------------
 
-// The size of the elements in bytes.
+// Returns the size of the elements in bytes.
 static tsr_status size_of(tsr_tensor *tensor, int64_t *bytes)
 {
     struct place at = place_tensor(tensor);
@@ -245,7 +245,7 @@ static tsr_status load_sparse(tsr_tensor *tensor, int64_t bytes)
     return tsr__sparse_fill(tensor, &values, &indices, bytes);
 }
 
-// The location of an empty tensor is not opened.
+// For an empty tensor no external file is opened.
 static tsr_status load(tsr_tensor *tensor)
 {
     int64_t bytes = 0;
@@ -275,7 +275,8 @@ tsr_status tsr__tensor_ready(tsr_tensor *tensor)
     tsr__tensor_decode(tensor);
     if (!tensor->data_ready) {
         tensor->status = load(tensor);
-        tensor->data_ready = tensor->status != TSR_NOMEM; // try again after a lack of memory
+        // after out of memory the next call tries again
+        tensor->data_ready = tensor->status != TSR_NOMEM;
     }
     return tensor->status;
 }
@@ -292,7 +293,7 @@ tsr_status tsr_tensor_data(const tsr_tensor *tensor, const void **bytes, size_t 
     return TSR_OK;
 }
 
-// Replaces the errors by one warning per session: a model may be planned without its data files,
+// Replaces the errors by one warning per session. A model may be planned without its data files,
 // and hundreds of constants may be in one of them. If the data is needed later, the error is
 // reported.
 static void warn_absent(tsr_tensor *tensor, const struct diag_mark *mark)
@@ -327,7 +328,7 @@ bool tsr__tensor_peek(const tsr_tensor *asked, const void **bytes, size_t *n)
     return false;
 }
 
-// Returns the number of strings and writes them to `list`, which may be NULL.
+// Returns the number of strings and stores them in `list`, which may be NULL.
 static int64_t read_texts(struct str body, struct str *list)
 {
     int64_t n = 0;
@@ -341,7 +342,7 @@ static int64_t read_texts(struct str body, struct str *list)
     return n;
 }
 
-// The strings are views of the model.
+// The strings point into the model.
 tsr_status tsr__tensor_texts(const tsr_tensor *tensor, struct arena *arena, const struct str **out)
 {
     int64_t n = tsr_tensor_elements(tensor);
@@ -369,8 +370,8 @@ static tsr_status external_fd(tsr_tensor *tensor, int64_t bytes, int *fd, uint64
     return tsr__store_open(tensor_store(tensor), &external, &at, fd);
 }
 
-// The position of the data in an open file: its external file or that of the model. False: it is
-// only in memory, or invalid.
+// Returns the position of the data in an open file: its external file or the file of the model.
+// Returns false if it is only in memory or invalid.
 bool tsr__tensor_window(const tsr_tensor *asked, int *fd, uint64_t *offset, uint64_t *length)
 {
     tsr_tensor *tensor = (tsr_tensor *)asked;

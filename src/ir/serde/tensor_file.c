@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// tensor_file.c - files of ONNX test data: a TensorProto, or a SequenceProto or OptionalProto of
-// them.
+// tensor_file.c - reads files of ONNX test data: a TensorProto, or a SequenceProto or OptionalProto
+// of tensors.
 //
 // Each tensor is read as the only initializer of a model: its bytes are prefixed with the tags and
-// lengths of field 7 (graph) and in it field 5 (initializer). All checks and conversions of
+// lengths of field 7 (graph) and, in it, field 5 (initializer). So all checks and conversions of
 // initializers apply.
 #include "ir/serde/serde.h"
 
@@ -14,7 +14,7 @@
 #define F_OF_TENSOR   3
 #define F_OF_SEQUENCE 5
 
-// Writes tag and length of a field, at most 11 bytes: for 300 bytes of field 5 it is 2a ac 02.
+// Writes tag and length of a field, at most 11 bytes. For 300 bytes of field 5 it is 2a ac 02.
 static size_t put_head(unsigned char *out, int field, uint64_t length)
 {
     size_t n = 0;
@@ -61,7 +61,8 @@ static tsr_status read_tensor(tsr_session *session, struct arena *arena, const c
     return TSR_OK;
 }
 
-// Returns the number of fields and writes the first `cap` to out. -1: corrupt.
+// Returns the number of fields and stores the first `cap` in `out`. Returns -1 if the bytes are
+// corrupt.
 static int64_t fields_of(struct str body, uint32_t number, struct str *out, size_t cap)
 {
     int64_t n = 0;
@@ -75,7 +76,7 @@ static int64_t fields_of(struct str body, uint32_t number, struct str *out, size
     return cursor.wrong ? -1 : n;
 }
 
-// Finds the bodies of the tensors. `wrapped` is given by the caller, since the file does not tell
+// Finds the bodies of the tensors. The caller passes `wrapped`, because the file does not contain
 // its type.
 static tsr_status bodies(tsr_session *session, struct arena *arena, const char *path,
                          struct str body, int wrapped, struct tensor_file *file, struct str **out)
@@ -125,7 +126,7 @@ unmap:
     return st;
 }
 
-// May be called after a failed open. Frees the tensors.
+// Frees the tensors. May be called after a failed open.
 void tsr__tensor_file_close(struct tensor_file *file)
 {
     if (!file->holders)

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // tensor_sparse.c - converts sparse initializers to dense ones on demand. The file is not changed.
 //
-// Example: values [1, 2], indices [1, 7], dims [6, 4] is a 6 x 4 tensor in which elements 1 and 7
-// (in row-major order) are 1 and 2. Indices may also be coordinates: [[0, 1], [1, 3]] is the same.
+//     Example: values [1, 2], indices [1, 7], dims [6, 4] is a 6 x 4 tensor in which elements 1 and
+//     7 (in row-major order) are 1 and 2. Indices may also be coordinates: [[0, 1], [1, 3]] is the
+//     same.
 #include "ir/serde/serde.h"
 
-// Limits, since a few bytes can describe any number of zeros.
+// Limits of the dense size, because a few bytes can describe any number of zeros.
 #define DENSE_FREE   (64 << 20) // bytes
 #define DENSE_FACTOR 256        // times the stored size
 
-// The `values` or `indices` as a tensor, with the place and store of the sparse one.
+// Returns the `values` or `indices` as a tensor, with the place and store of the sparse one.
 tsr_tensor tsr__sparse_part(const tsr_tensor *tensor, uint32_t number)
 {
     tsr_tensor part = {.model = tensor->model, .value = tensor->value, .store = tensor->store};
@@ -33,7 +34,7 @@ static int64_t index_at(const char *indices, int64_t i)
     return index;
 }
 
-// The element that entry i of the indices selects; -1: out of range.
+// Returns the element that entry i of the indices selects, or -1 if it is out of range.
 static int64_t element_of(const tsr_tensor *tensor, const char *indices, bool coordinates,
                           int64_t i)
 {
@@ -76,7 +77,7 @@ tsr_status tsr__sparse_fill(tsr_tensor *tensor, const tsr_tensor *values, const 
         return wrong(tensor, "the elements of the sparse tensor are smaller than a byte");
     if ((uint64_t)bytes > DENSE_FREE + (values->bytes + indices->bytes) * (uint64_t)DENSE_FACTOR)
         return wrong(tensor, "the sparse tensor is too large to be converted");
-    // In the store: copies of the constant may outlive the model.
+    // allocated in the store, because copies of the constant may outlive the model
     char *out = arena_get(&tensor->model->store->arena, (size_t)bytes, 16); // zeros
     if (!out)
         return TSR_NOMEM;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// write.h - declarations shared by the writing files: lists of parts for tsr__rope_rewrite.
+// write.h - declarations that the writing files share: lists of parts for tsr__rope_rewrite.
 #ifndef TSR_IR_WRITE_H
 #define TSR_IR_WRITE_H
 
@@ -10,7 +10,7 @@ struct parts {
     size_t n, cap;
     struct arena *arena;
 };
-// An empty list with space on the stack: there are many messages, and most have few parts.
+// An empty list with space on the stack, because there are many messages and most have few parts.
 #define PARTS_FEW 10
 #define PARTS(p, a)                                                                                \
     struct wire_part p##_few[PARTS_FEW];                                                           \
@@ -24,14 +24,15 @@ void tsr__part_text(struct parts *parts, uint32_t number, struct str text);
 void tsr__part_int(struct parts *parts, uint32_t number, int64_t value);
 // Keeps all fields of that number.
 void tsr__parts_keep(struct parts *parts, struct str origin, uint32_t number);
-// Writes a field with the rewritten contents of origin.
+// Writes a field with the contents of `origin`, in which the parts replace fields.
 void tsr__parts_write(struct rope *rope, uint32_t number, struct str origin,
                       const uint32_t *managed, size_t n, const struct parts *parts);
 
 // metadata.c: the metadata of a node.
 void tsr__parts_of_metadata(struct parts *parts, const tsr_node *node);
 
-// write_graph.c: a graph as a field of that number; true if it can be written in place.
+// write_graph.c: tsr__emit_graph writes a graph as a field of that number. tsr__graph_in_place is
+// true if changes can be written in place.
 void tsr__emit_graph(struct rope *rope, uint32_t number, tsr_graph *graph);
 void tsr__emit_function(struct rope *rope, void *function);
 bool tsr__graph_in_place(const tsr_graph *graph);
@@ -41,8 +42,8 @@ void tsr__emit_node(struct rope *rope, void *node);          // as a field of a 
 void tsr__emit_function_node(struct rope *rope, void *node); // as a field of a function
 // Marks inputs, outputs and annotations of the node that refer to a renamed object.
 void tsr__touch_renamed(tsr_node *node);
-// For a node in which only names differ: the names to replace in its bytes. Returns more than
-// SPLICES if there are too many.
+// For a node in which only names differ: stores the names to replace in its bytes. Returns their
+// number, or more than SPLICES if there are too many.
 #define SPLICES 12
 size_t tsr__node_splices(const tsr_node *node, struct str origin, struct wire_splice s[SPLICES]);
 // Changes other than names.

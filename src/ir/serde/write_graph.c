@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // write_graph.c - writes graphs and functions. Unchanged bytes are referred to, changed messages
-// are rewritten in place, and names are those of the objects now.
+// are rewritten in place, and names are the current names of the objects.
 //
-// Example: one node of 1000 got a sharding. The graph is written in place: the bytes before the
-// node as one view of the file, the node rewritten (its other fields are views), the bytes after it
-// as one view.
+//     Example: one node of 1000 got a sharding. The graph is written in place: the bytes before the
+//     node as one reference to the file, the node rewritten (its other fields are references), the
+//     bytes after it as one reference.
 //
 // Every emitter writes one field with its tag. Graphs contain nodes and nodes contain graphs, so
 // this file and write_node.c call each other recursively.
@@ -22,7 +22,7 @@ static void write_dim(struct rope *rope, uint32_t value_field, uint32_t param_fi
         tsr__rope_bytes(rope, param_field, str_of(dim->symbol));
 }
 
-// Other types than tensors are kept as bytes. rank -1: no shape; rank 0: an empty shape.
+// Types that are not tensors are kept as bytes. rank -1: no shape. rank 0: an empty shape.
 static void write_type(struct rope *rope, const struct vtype *known_type)
 {
     size_t type = tsr__rope_begin(rope, F_VALUE_INFO_TYPE);
@@ -58,7 +58,7 @@ struct info_part {
     bool retype;      // the old field has another type
 };
 
-// The common case: one name at the front, the rest unchanged.
+// Handles the common case: one name at the front, the rest unchanged.
 static bool write_renamed_info(struct rope *rope, uint32_t number, struct str origin,
                                struct str name)
 {
@@ -108,7 +108,7 @@ static void part_info(struct parts *parts, uint32_t number, tsr_value *value, st
     tsr__part_emit(parts, number, emit_info, part);
 }
 
-// number: F_GRAPH_INPUT or F_GRAPH_OUTPUT.
+// `number` is F_GRAPH_INPUT or F_GRAPH_OUTPUT.
 static void parts_of_ports(struct parts *parts, uint32_t number, const struct port *at, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -131,16 +131,16 @@ static void parts_of_names(struct parts *parts, uint32_t number, const struct po
     }
 }
 
-// The value with this name in the file, which may have another name now.
+// Returns the value that has this name in the file; its current name may differ.
 static tsr_value *value_once(const tsr_graph *graph, struct str name)
 {
     tsr_value *value = tsr__map_get(&graph->renamed, name);
     return value ? value : tsr__map_get(&graph->names, name);
 }
 
-#define GUESSES 4 // values without a type that may be between two with one
+#define GUESSES 4 // number of values without a type that may be between two with a type
 
-// The value of a value_info; they are mostly in the order of the values.
+// Returns the value of a value_info. They are mostly in the order of the values.
 static tsr_value *info_value(const tsr_graph *graph, const struct wire_field *field,
                              tsr_value *guess)
 {
@@ -159,8 +159,8 @@ static bool is_port(const tsr_value *value)
     return (value->flags & V_INPUT) || value->n_outputs;
 }
 
-// First the infos of the file in order, without those of removed values. Then the types that calls
-// have set on values without an info; V_WRITTEN marks values that had one.
+// Writes first the infos of the file in order, without those of removed values. Then it writes the
+// types that calls have set on values without an info; V_WRITTEN marks values that had one.
 static void parts_of_infos(struct parts *parts, uint32_t number, tsr_graph *graph)
 {
     struct str bytes = graph->infos.n ? graph->infos : graph->body;
@@ -181,7 +181,7 @@ static void parts_of_infos(struct parts *parts, uint32_t number, tsr_graph *grap
     }
     for (tsr_value *value = graph->values; value; value = value->next) {
         bool wanted =
-            (value->flags & V_TYPED) && !(value->flags & (V_GONE | V_WRITTEN | V_STANDIN));
+            (value->flags & V_TYPED) && !(value->flags & (V_GONE | V_WRITTEN | V_PLACEHOLDER));
         if (wanted && value->type && value->name.n && (graph->function || !is_port(value)))
             part_info(parts, number, value, (struct str){NULL, 0}, false);
         value->flags &= ~(uint32_t)V_WRITTEN;
@@ -204,7 +204,7 @@ static void write_new_tensor(struct rope *rope, const tsr_tensor *tensor, struct
     tsr__rope_int(rope, F_TENSOR_DATA_TYPE, tensor->type);
     tsr__rope_bytes(rope, F_TENSOR_NAME, name);
     if (!tensor->external) {
-        if (tensor->type != TSR_STRING) // only empty ones are created
+        if (tensor->type != TSR_STRING) // only empty string tensors can be created
             tsr__rope_bytes(rope, F_TENSOR_RAW_DATA, tensor->raw);
         return;
     }
@@ -222,8 +222,8 @@ static const uint32_t tensor_data_fields[] = {
     F_TENSOR_STRING_DATA, F_TENSOR_INT64_DATA,    F_TENSOR_RAW_DATA,     F_TENSOR_DOUBLE_DATA,
     F_TENSOR_UINT64_DATA, F_TENSOR_EXTERNAL_DATA, F_TENSOR_DATA_LOCATION};
 
-// A tensor of a file: only the name is written, and the data if it was external or sparse and has
-// been copied into the model (transplant.c).
+// For a tensor of a file only the name is written. The data is written, too, if it was external or
+// sparse and has been copied into the model (transplant.c).
 static void emit_initializer(struct rope *rope, void *data)
 {
     const tsr_value *value = data;
@@ -245,7 +245,7 @@ static void emit_initializer(struct rope *rope, void *data)
     tsr__rope_end(rope, mark);
 }
 
-// Sparse initializers are not in this list; emit_sparse renames them.
+// Sparse initializers are not in this list; emit_sparse writes them.
 static void parts_of_initializers(struct parts *parts, tsr_graph *graph)
 {
     for (size_t i = 0; i < graph->initializers.n; i++) {
@@ -257,7 +257,7 @@ static void parts_of_initializers(struct parts *parts, tsr_graph *graph)
     }
 }
 
-// ---- messages without objects that name values: sparse initializers, quantization -----------
+// ---- messages without objects that contain names: sparse initializers, quantization -------------
 
 // A message without an object, and the graph whose names it uses.
 struct renamed_part {
@@ -299,7 +299,7 @@ static void emit_pair(struct rope *rope, void *data)
     tsr__parts_write(rope, part->field.number, part->field.bytes, &managed, 1, &parts);
 }
 
-// A quantization annotation names a tensor, and one more in each parameter.
+// A quantization annotation names a tensor, and another in each parameter.
 static void emit_annotation(struct rope *rope, void *data)
 {
     struct renamed_part *part = data;
@@ -355,8 +355,8 @@ static void parts_of_nodes(struct parts *parts, uint32_t number, tsr_graph *grap
     }
 }
 
-// True if every object of the graph is the field it was read from, in the same order. Changes can
-// then be written in place, without a list of parts.
+// True if every object of the graph corresponds to the field from which it was read, in the same
+// order. Changes can then be written in place, without a list of parts.
 bool tsr__graph_in_place(const tsr_graph *graph)
 {
     const uint32_t fine = G_NODES | G_RENAMED | G_OUTPUTS;
@@ -412,7 +412,7 @@ static bool change_node(struct places *at, const struct wire_field *field, tsr_n
     return change(at, node->flags & N_CHANGED, tsr__emit_node, node);
 }
 
-// In a graph that is written in place no call has set a type, so only the name can differ.
+// If a graph is written in place, no call has set a type, so only the name can differ.
 static bool change_info(struct places *at, const struct wire_field *field, tsr_value *value)
 {
     if (!value || !(value->flags & V_RENAMED))
@@ -459,8 +459,8 @@ static bool changed(struct places *at, const struct wire_field *field, tsr_graph
     }
 }
 
-// Reads the fields and the lists of objects in parallel: the i-th node field is the i-th node.
-// Unchanged ranges become one view each.
+// Reads the fields and the lists of objects in parallel: the i-th node field is the i-th node. Each
+// unchanged range becomes one reference.
 static void write_in_place(struct rope *rope, uint32_t number, tsr_graph *graph)
 {
     size_t mark = tsr__rope_begin(rope, number);
@@ -468,7 +468,7 @@ static void write_in_place(struct rope *rope, uint32_t number, tsr_graph *graph)
     at.node = graph->first;
     at.initializers = at.inputs = at.outputs = 0;
     at.info = graph->values;
-    const char *same = graph->body.p; // beginning of the unchanged range
+    const char *same = graph->body.p; // start of the unchanged range
     struct wire_cursor cursor = wire_over(graph->body);
     struct wire_field field;
     while (tsr__wire_next(&cursor, &field)) {
@@ -519,7 +519,7 @@ void tsr__emit_graph(struct rope *rope, uint32_t number, tsr_graph *graph)
     tsr__parts_write(rope, number, graph->body, managed, n, &parts);
 }
 
-// Called only for changed functions and those from another model.
+// Called only for changed functions and for functions from another model.
 void tsr__emit_function(struct rope *rope, void *data)
 {
     tsr_function *fn = data;

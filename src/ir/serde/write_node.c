@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // write_node.c - writes nodes: names, attributes and annotations.
 //
-// A message is rewritten with a list of `managed` field numbers and their new parts, over its old
-// bytes (write_parts.c). Other fields, including unknown ones, keep their place. If one entry of a
-// list changed, the whole list is managed, but its other entries are views of the file.
+// A message is rewritten from its old bytes with a list of `managed` field numbers and their new
+// parts (write_parts.c). Other fields, including unknown ones, keep their place. If one entry of a
+// list changed, the full list is managed, but its other entries are references to the file.
 //
 //     A node gets a second sharding: managed {device_configurations}, its one entry emitted. In
 //     that entry managed {configuration_id, sharding_spec, pipeline_stage}: id and stage kept, the
-//     first spec a view, the second emitted from the object.
+//     first spec a reference, the second emitted from the object.
 #include "ir/serde/write.h"
 
 // ---- annotations ----------------------------------------------------------------------------
@@ -45,7 +45,7 @@ static void emit_devices(struct rope *rope, void *data)
     tsr__rope_ints(rope, F_SPEC_DEVICE, spec->devices.at, spec->devices.n);
 }
 
-// A new spec (no `whole`) is written completely, one of a file only where it changed.
+// A new spec (without `whole`) is written completely, a spec of a file only where it changed.
 static void emit_spec(struct rope *rope, void *data)
 {
     tsr_spec *spec = data;
@@ -94,8 +94,8 @@ static void part_same_text(struct parts *parts, struct str origin, uint32_t numb
         tsr__part_text(parts, number, text);
 }
 
-// Keeps the old field if it has the same value: a file may encode a number in more bytes than
-// needed.
+// Keeps the old field if it has the same value, because a file may encode a number in more bytes
+// than needed.
 static void part_same_int(struct parts *parts, struct str origin, uint32_t number, int64_t value)
 {
     int64_t now = 0;
@@ -144,7 +144,7 @@ static void emit_attr_graphs(struct rope *rope, const tsr_attr *attr, struct str
 {
     static const uint32_t managed[] = {F_ATTRIBUTE_G, F_ATTRIBUTE_GRAPHS, F_ATTRIBUTE_NAME};
     PARTS(parts, rope->arena);
-    size_t k = 0; // index in attr->graphs: the single graph, then the list
+    size_t k = 0; // index in attr->graphs: the single graph comes before the list
     bool single = false;
     tsr__wire_bytes(origin, F_ATTRIBUTE_G, &single);
     if (single && attr->n_graphs) {
@@ -172,7 +172,7 @@ static void emit_attr_graphs(struct rope *rope, const tsr_attr *attr, struct str
     tsr__parts_write(rope, F_NODE_ATTRIBUTE, origin, managed, n_managed, &parts);
 }
 
-// Calls create only these kinds; others have old bytes.
+// Calls create only these kinds; attributes of other kinds have old bytes.
 static void emit_new_attr(struct rope *rope, const tsr_attr *attr)
 {
     size_t mark = tsr__rope_begin(rope, F_NODE_ATTRIBUTE);
@@ -200,8 +200,8 @@ static void emit_new_attr(struct rope *rope, const tsr_attr *attr)
     tsr__rope_end(rope, mark);
 }
 
-// Three cases: bytes from the file that contain graphs, bytes from the file without graphs (a
-// renamed copy or a shortened list), and no bytes (the attribute was created through the API).
+// There are three cases: bytes from the file with graphs, bytes from the file without graphs (a
+// renamed copy or a shortened list), and no bytes (the attribute was created by a call).
 static void emit_attr(struct rope *rope, void *data)
 {
     const tsr_attr *attr = data;
@@ -225,7 +225,7 @@ static size_t slot_count(const tsr_node *node, uint32_t number)
     return number == F_NODE_OUTPUT ? node->n_outputs : node->n_inputs;
 }
 
-// "" for an omitted optional value.
+// Returns "" for an omitted optional value.
 static struct str slot_name(const tsr_node *node, uint32_t number, size_t i)
 {
     const tsr_value *value;
@@ -238,7 +238,7 @@ static struct str slot_name(const tsr_node *node, uint32_t number, size_t i)
     return STR("");
 }
 
-// True if the names of that number in origin are those of the node.
+// True if the names in the fields `number` of `origin` are those of the node.
 static bool same_names(struct str origin, uint32_t number, const tsr_node *node)
 {
     size_t i = 0, count = slot_count(node, number);
@@ -259,7 +259,7 @@ static void parts_of_slots(struct parts *parts, const tsr_node *node, uint32_t n
         tsr__part_text(parts, number, slot_name(node, number, i));
 }
 
-// Name, operator and domain of a new node. An empty name or domain is not written.
+// Writes name, operator and domain of a new node. An empty name or domain is not written.
 static void parts_of_head(struct parts *parts, const tsr_node *node, uint32_t *managed,
                           size_t *count)
 {
@@ -294,7 +294,7 @@ size_t tsr__node_splices(const tsr_node *node, struct str origin, struct wire_sp
     return count;
 }
 
-// False: more than SPLICES names differ; nothing was written.
+// Returns false if more than SPLICES names differ; nothing was written then.
 static bool write_renamed(struct rope *rope, uint32_t number, const tsr_node *node,
                           struct str origin)
 {
@@ -306,9 +306,9 @@ static bool write_renamed(struct rope *rope, uint32_t number, const tsr_node *no
     return true;
 }
 
-// Only names differ: they are replaced in the old bytes. Lists differ: changed lists are managed,
-// and their unchanged entries are views. A new node (N_NEW): all known fields are written; the
-// others come from the node it was copied from.
+// If only names differ, they are replaced in the old bytes. If lists differ, the changed lists are
+// managed, and their unchanged entries are references. For a new node (N_NEW) all known fields are
+// written; the others come from the node from which it was copied.
 static void write_node(struct rope *rope, uint32_t number, tsr_node *node)
 {
     uint32_t managed[9];
@@ -352,7 +352,7 @@ static void write_node(struct rope *rope, uint32_t number, tsr_node *node)
     tsr__parts_write(rope, number, origin, managed, count, &parts);
 }
 
-// Done when saving: a value may be renamed often, but its consumers are visited once.
+// Called when saving: a value may be renamed often, but its readers are visited once.
 void tsr__touch_renamed(tsr_node *node)
 {
     for (size_t i = 0; i < node->n_inputs; i++)

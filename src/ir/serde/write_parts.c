@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// write_parts.c - lists of parts that replace some fields of a message.
+// write_parts.c - builds lists of parts that replace some fields of a message.
 //
 // tsr__rope_rewrite drops the fields whose numbers are `managed`, writes the parts of those numbers
-// in their places, and keeps all other fields, including unknown ones. Example: an initializer
-// {dims, name "w", raw_data} whose value is called "w2" now is written with managed {name} and one
-// part, the text "w2"; dims and raw_data are views of the file.
+// in their places, and keeps all other fields, including unknown ones.
+//
+//     Example: an initializer {dims, name "w", raw_data} whose value is now called "w2" is written
+//     with managed {name} and one part, the text "w2"; dims and raw_data are references to the
+//     file.
 #include "ir/serde/write.h"
 
-// Without memory the list is unchanged; the next part fails.
+// If out of memory, the list is unchanged; adding the next part fails.
 void tsr__parts_reserve(struct parts *parts, size_t n)
 {
     if (n <= parts->cap - parts->n)
@@ -20,8 +22,8 @@ void tsr__parts_reserve(struct parts *parts, size_t n)
     parts->cap = parts->n + n;
 }
 
-// `span` is a complete field with its tag, mostly a view of the old bytes. NULL: no memory, which
-// is checked when the model is complete.
+// `span` is a complete field with its tag, mostly part of the old bytes. Returns NULL if out of
+// memory, which is checked when the model is complete.
 struct wire_part *tsr__part(struct parts *parts, uint32_t number, struct str span)
 {
     struct wire_part *part = vec_push(parts->arena, parts);
@@ -30,7 +32,7 @@ struct wire_part *tsr__part(struct parts *parts, uint32_t number, struct str spa
     return part;
 }
 
-// emit is called when the parts are written; `data` must live until then.
+// `emit` is called when the parts are written; `data` must live until then.
 void tsr__part_emit(struct parts *parts, uint32_t number, void (*emit)(struct rope *, void *),
                     void *data)
 {
