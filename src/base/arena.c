@@ -2,11 +2,13 @@
 // arena.c - memory: the session's allocator with its accounting, and arenas.
 //
 // Arena blocks grow with the contents of the arena, from 64 KiB to 4 MiB. A large request gets a
-// separate block behind the newest one, so that the free rest of the newest stays in use.
+// block of its own, which is linked after the newest block. So the free rest of the newest block
+// stays in use.
 //
-// Example: an arena that holds 100 KiB allocates its next block with 128 KiB. A request of 10 KiB
-// that does not fit in the newest block opens such a block. A request of 40 KiB, more than a
-// quarter of it, gets a block of just its size, and the next 10 bytes still come from the newest.
+//     Example: an arena that holds 100 KiB allocates its next block with 128 KiB. A request of 10
+//     KiB that does not fit into the newest block opens such a block. A request of 40 KiB, more
+//     than a quarter of it, gets a block of just its size, and the next 10 bytes still come from
+//     the newest.
 #include "base/internal.h"
 
 #include <stdio.h>
@@ -15,8 +17,8 @@
 
 #define BLOCK_MIN ((size_t)64 << 10)
 #define BLOCK_MAX ((size_t)4 << 20)
-#define PAGE_MAX  ((size_t)64 << 10) // no kernel has larger small pages
-#define CLEAR_MIN ((size_t)1 << 10)  // bytes that are cleared at a time, at least
+#define PAGE_MAX  ((size_t)64 << 10) // no kernel uses larger small pages
+#define CLEAR_MIN ((size_t)1 << 10)  // smallest number of bytes that is cleared at a time
 
 #if defined(__SANITIZE_ADDRESS__) || defined(TSR_TORTURE)
 #define PLAIN_MALLOC 1
@@ -41,15 +43,14 @@
 
 const bool tsr__default_zeroes = !PLAIN_MALLOC;
 
-// True if memory of this size is mapped instead of taken from malloc. Freeing decides by the same
-// size.
+// True if memory of this size is mapped instead of taken from malloc. Freeing uses the same test.
 static bool by_pages(size_t bytes)
 {
     return !PLAIN_MALLOC && bytes >= PAGES_BYTES;
 }
 
-// Zeroed pages that start on a multiple of PAGES_BYTES. Huge pages make loading a large model a
-// third faster. The pages before and after the aligned range are unmapped.
+// Returns zeroed pages that start on a multiple of PAGES_BYTES. Huge pages make loading a large
+// model a third faster. The pages before and after the aligned range are unmapped.
 static void *pages_get(size_t bytes)
 {
     size_t want = (bytes + PAGE_MAX - 1) & ~(PAGE_MAX - 1);
@@ -74,7 +75,7 @@ static void default_free(void *p, size_t bytes)
         free(p);
 }
 
-// A tsr_alloc_fn: bytes 0 frees. Memory that is mapped before or after the call is copied.
+// A tsr_alloc_fn; bytes 0 frees. If the old or the new memory is mapped, the contents are copied.
 void *tsr__default_alloc(void *data, void *old, size_t old_bytes, size_t bytes)
 {
     (void)data;
@@ -102,9 +103,9 @@ void *tsr__default_alloc(void *data, void *old, size_t old_bytes, size_t bytes)
 
 // ---- the session's accounting ------------------------------------------------------------------
 
-// Works without memory: uses the free slot of the list and text in the session. The message
-// distinguishes a file that needs more than its size justifies, the limit of the session, and the
-// system.
+// Allocates nothing: it uses the free slot of the list and text in the session. The message
+// distinguishes three causes: a file that needs more than its size justifies, the limit of the
+// session, and the system.
 void tsr__nomem(tsr_session *session, size_t bytes)
 {
     char *text = session->out_of_memory_text;
@@ -134,7 +135,7 @@ void tsr__nomem(tsr_session *session, size_t bytes)
 }
 
 // Fails with a diagnostic if memory_used would exceed the lower one of memory_limit and
-// memory_budget; the old memory stays valid.
+// memory_budget. The old memory then stays valid.
 void *tsr__realloc(tsr_session *session, void *p, size_t old_bytes, size_t bytes)
 {
     if (!p)
@@ -143,8 +144,8 @@ void *tsr__realloc(tsr_session *session, void *p, size_t old_bytes, size_t bytes
         tsr__free(session, p, old_bytes);
         return NULL;
     }
-    // Compare the new size with what remains besides the old memory. Both exist for a moment while
-    // the contents are copied, which is not counted.
+    // Compare the new size with the limit minus all other memory. While the contents are copied,
+    // both the old and the new memory exist; this is not counted.
     size_t others = session->memory_used - old_bytes, limit = session->memory_limit;
     if (session->memory_budget && (!limit || session->memory_budget < limit))
         limit = session->memory_budget;
@@ -168,7 +169,7 @@ void *tsr__alloc(tsr_session *session, size_t bytes)
     return tsr__realloc(session, NULL, 0, bytes);
 }
 
-// `bytes` must be the size that was allocated, or memory_used becomes wrong.
+// `bytes` must be the size that was allocated, otherwise memory_used becomes wrong.
 void tsr__free(tsr_session *session, void *p, size_t bytes)
 {
     if (!p)
@@ -181,10 +182,10 @@ void tsr__free(tsr_session *session, void *p, size_t bytes)
 
 // ---- arenas ------------------------------------------------------------------------------------
 
-// Head of each block. Its 16 bytes keep the memory behind it aligned as malloc's.
+// Header of each block. Its 16 bytes keep the memory after it aligned as malloc's.
 struct arena_block {
     struct arena_block *next;
-    size_t bytes; // including this head
+    size_t bytes; // including this header
 };
 
 void tsr__arena_init(struct arena *arena, tsr_session *session)
@@ -220,7 +221,7 @@ static bool is_fresh_pages(const struct arena *arena, size_t bytes)
 }
 
 // Zeroes the newest block up to `needed`, and at least doubles the zeroed part. Many arenas hold
-// only a few bytes for a short time; zeroing 64 KiB for each would be most of their cost.
+// only a few bytes for a short time; zeroing 64 KiB for each would take most of their time.
 // arena->end is the end of the zeroed part.
 static void clear_up_to(struct arena *arena, const char *needed)
 {
@@ -233,13 +234,13 @@ static void clear_up_to(struct arena *arena, const char *needed)
 }
 
 // True if the newest block has `bytes` of memory at `p`; zeroes them.
-static bool has_room(struct arena *arena, const char *p, size_t bytes)
+static bool has_space(struct arena *arena, const char *p, size_t bytes)
 {
 #ifdef TSR_TORTURE
     (void)arena, (void)p, (void)bytes;
     return false;
 #else
-    if (arena->failed || !arena->at) // no `at`: all blocks are raw ones
+    if (arena->failed || !arena->at) // without `at`, all blocks are raw ones
         return false;
     const char *limit = (char *)arena->blocks + arena->blocks->bytes;
     if (p > limit || bytes > (size_t)(limit - p))
@@ -250,8 +251,8 @@ static bool has_room(struct arena *arena, const char *p, size_t bytes)
 #endif
 }
 
-// Size of the next block: at least what the arena has allocated, so that the number of blocks grows
-// with the logarithm.
+// Returns the size of the next block. It is at least what the arena has allocated, so that the
+// number of blocks grows with the logarithm.
 static size_t block_size(const struct arena *arena)
 {
 #ifdef TSR_TORTURE
@@ -270,8 +271,8 @@ static char *align_up(char *p, size_t align)
     return p + ((size_t)(-(uintptr_t)p) & (align - 1));
 }
 
-// Allocates a block with an aligned place for `bytes`, not zeroed. *own: the block is for this
-// request alone.
+// Allocates a block with aligned space for `bytes`, not zeroed. *own is set if the block is for
+// this request alone.
 static struct arena_block *block_for(struct arena *arena, size_t bytes, size_t align, bool *own)
 {
     // Blocks and their heads are aligned to 16; only larger alignments need slack.
@@ -288,13 +289,13 @@ static struct arena_block *block_for(struct arena *arena, size_t bytes, size_t a
 }
 
 // Called if the zeroed part of the newest block is too small. A request of more than a quarter of a
-// block gets its own block.
+// block gets a block of its own.
 void *tsr__arena_slow(struct arena *arena, size_t bytes, size_t align)
 {
     if (arena->failed)
         return NULL;
     char *p = arena->at ? align_up(arena->at, align) : NULL;
-    if (has_room(arena, p, bytes)) {
+    if (has_space(arena, p, bytes)) {
         arena->at = p + bytes;
         arena->bytes += bytes;
         return p;
@@ -305,7 +306,7 @@ void *tsr__arena_slow(struct arena *arena, size_t bytes, size_t align)
         return NULL;
     p = align_up((char *)(block + 1), align);
     bool zeroed = is_fresh_pages(arena, block->bytes);
-    // A block for one request goes behind the newest, unless it is the arena's first.
+    // A block for one request goes after the newest, unless it is the arena's first.
     if (own && arena->blocks) {
         block->next = arena->blocks->next;
         arena->blocks->next = block;
@@ -334,7 +335,7 @@ void *tsr__arena_raw(struct arena *arena, size_t bytes)
     struct arena_block *block = block_new(arena, need);
     if (!block)
         return NULL;
-    if (arena->blocks) { // behind the newest, which stays in use
+    if (arena->blocks) { // goes after the newest, which stays in use
         block->next = arena->blocks->next;
         arena->blocks->next = block;
     } else {
@@ -352,7 +353,7 @@ void *tsr__arena_array(struct arena *arena, size_t n, size_t size, size_t align)
     return arena_get(arena, bytes, align);
 }
 
-// Returns {NULL, 0} without memory; a copy of an empty text has a pointer to its NUL.
+// Returns {NULL, 0} if out of memory. A copy of an empty text points to its NUL.
 struct str tsr__arena_str(struct arena *arena, struct str text)
 {
     char *p = text.n != SIZE_MAX ? arena_get(arena, text.n + 1, 1) : NULL;
@@ -363,7 +364,7 @@ struct str tsr__arena_str(struct arena *arena, struct str text)
     return (struct str){p, text.n};
 }
 
-// Returns {NULL, 0} without memory, or if the format fails.
+// Returns {NULL, 0} if out of memory or if the format fails.
 struct str tsr__arena_printf(struct arena *arena, const char *format, ...)
 {
     va_list args, again;
@@ -385,7 +386,7 @@ static bool grow_in_place(struct arena *arena, const char *at, size_t old_bytes,
     (void)arena, (void)at, (void)old_bytes, (void)bytes;
     return false;
 #else
-    if (!at || at + old_bytes != arena->at || !has_room(arena, at + old_bytes, bytes - old_bytes))
+    if (!at || at + old_bytes != arena->at || !has_space(arena, at + old_bytes, bytes - old_bytes))
         return false;
     arena->at += bytes - old_bytes;
     arena->bytes += bytes - old_bytes;
@@ -393,7 +394,8 @@ static bool grow_in_place(struct arena *arena, const char *at, size_t old_bytes,
 #endif
 }
 
-// Capacities are 8, 13, 20, 31, ... What is left behind is at most twice what is kept.
+// Capacities are 8, 13, 20, 31, ... The old storage that stays unused in the arena is at most twice
+// the current one.
 bool tsr__vec_grow(struct arena *arena, void **at, size_t n, size_t *cap, size_t size)
 {
     void *old, *grown;

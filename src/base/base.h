@@ -72,7 +72,7 @@ static inline struct str str_of(const char *c)
 {
     return (struct str){c, c ? strlen(c) : 0};
 }
-// The bytes of an object, for use as the key of a map.
+// Returns the bytes of an object, for use as the key of a map.
 static inline struct str str_bytes(const void *p, size_t n)
 {
     return (struct str){p, n};
@@ -91,7 +91,7 @@ static inline bool ends_with(const char *text, const char *ending)
     size_t n = strlen(text), n_ending = strlen(ending);
     return n > n_ending && strcmp(text + n - n_ending, ending) == 0;
 }
-// Orders by bytes, shorter texts first.
+// Compares byte by byte; a prefix comes first.
 int tsr__str_cmp(struct str a, struct str b);
 // Matches a pattern with at most one star and sets *rest to the text in place of the star:
 // "present.*" and "present.0" give "0".
@@ -99,14 +99,14 @@ bool tsr__star_matches(struct str pattern, struct str text, struct str *rest);
 // Parses a decimal number. False for an empty text, a leading '+', spaces, other characters and
 // overflow.
 bool tsr__str_int(struct str text, int64_t *out);
-// Edit distance, at most limit + 1.
+// Returns the edit distance, at most limit + 1.
 size_t tsr__str_distance(struct str a, struct str b, size_t limit);
-// The candidate most similar to `wanted`, for "did you mean" hints; an empty view if none is close.
+// Returns the candidate most similar to `wanted`, for "did you mean" hints; empty if none is close.
 struct str tsr__nearest(struct str wanted, const struct str *candidates, size_t n);
 
 // ---- arithmetic --------------------------------------------------------------------------------
 
-// False on overflow.
+// Returns false on overflow.
 static inline bool mul_ok(int64_t a, int64_t b, int64_t *out)
 {
     return !__builtin_mul_overflow(a, b, out);
@@ -115,18 +115,18 @@ static inline bool add_ok(int64_t a, int64_t b, int64_t *out)
 {
     return !__builtin_add_overflow(a, b, out);
 }
-// The product of two non-negative numbers, at most INT64_MAX.
+// Returns the product of two non-negative numbers, at most INT64_MAX.
 static inline int64_t mul_cap(int64_t a, int64_t b)
 {
     int64_t product;
     return mul_ok(a, b, &product) ? product : INT64_MAX;
 }
-// a / n rounded up, for a >= 0 and n >= 1, without overflow.
+// Returns a / n rounded up, for a >= 0 and n >= 1, without overflow.
 static inline int64_t div_up(int64_t a, int64_t n)
 {
     return a / n + (a % n != 0);
 }
-// Greatest common divisor: 6 for 12 and 18, |b| for 0 and b. Not for INT64_MIN.
+// Returns the greatest common divisor: 6 for 12 and 18, |b| for 0 and b. Not for INT64_MIN.
 static inline int64_t common_divisor(int64_t a, int64_t b)
 {
     while (b) {
@@ -152,7 +152,7 @@ static inline int64_t int64_max(int64_t a, int64_t b)
 {
     return a > b ? a : b;
 }
-// -1, 0 or 1, as qsort's comparison functions return.
+// Returns -1, 0 or 1, as comparison functions of qsort do.
 static inline int int64_order(int64_t a, int64_t b)
 {
     return (a > b) - (a < b);
@@ -160,7 +160,7 @@ static inline int int64_order(int64_t a, int64_t b)
 
 // ---- memory (arena.c) --------------------------------------------------------------------------
 
-// The session's allocator. Frees need the size that was asked for.
+// The session's allocator. To free memory, pass the size that was requested.
 void *tsr__alloc(tsr_session *session, size_t bytes); // NULL: out of memory
 void *tsr__realloc(tsr_session *session, void *p, size_t old_bytes, size_t bytes); // 0 frees
 void tsr__free(tsr_session *session, void *p, size_t bytes);
@@ -168,7 +168,7 @@ void tsr__free(tsr_session *session, void *p, size_t bytes);
 struct arena_block;
 
 // Zeroed memory that is freed all at once. After the first failure `failed` stays set, every
-// allocation returns NULL, and one out-of-memory error has been added.
+// allocation returns NULL, and one out-of-memory error has been reported.
 struct arena {
     tsr_session *session;
     struct arena_block *blocks; // newest first
@@ -186,7 +186,7 @@ static inline tsr_status arena_status(const struct arena *arena)
     return arena->failed ? TSR_NOMEM : TSR_OK;
 }
 
-// NULL if the arena has failed. align is a power of two, at most 64.
+// Returns NULL if the arena has failed. `align` is a power of two, at most 64.
 static inline void *arena_get(struct arena *arena, size_t bytes, size_t align)
 {
 #ifndef TSR_TORTURE // torture builds allocate every object on its own, to test every failure
@@ -203,13 +203,14 @@ static inline void *arena_get(struct arena *arena, size_t bytes, size_t align)
 #define ARENA_NEW(a, type)      ((type *)arena_get(a, sizeof(type), _Alignof(type)))
 #define ARENA_ARRAY(a, type, n) ((type *)tsr__arena_array(a, n, sizeof(type), _Alignof(type)))
 void *tsr__arena_array(struct arena *arena, size_t n, size_t size, size_t align); // checks n * size
-// A block of its own that is not zeroed, for large buffers that are overwritten.
+// Returns a block of its own that is not zeroed, for large buffers that are overwritten.
 void *tsr__arena_raw(struct arena *arena, size_t bytes);
 struct str tsr__arena_str(struct arena *arena, struct str text); // a NUL-terminated copy
 struct str tsr__arena_printf(struct arena *arena, const char *format, ...) TSR_PRINTF(2, 3);
 
-// A growing array in an arena: VEC(int64_t) ids = {0}; Growing leaves the old storage behind.
-// vec_push returns a pointer to the new zeroed element, or NULL if the arena has failed.
+// A growing array in an arena: VEC(int64_t) ids = {0}; When it grows, the old storage stays unused
+// in the arena. vec_push returns a pointer to the new zeroed element, or NULL if the arena has
+// failed.
 #define VEC(type)                                                                                  \
     struct {                                                                                       \
         type *at;                                                                                  \
@@ -242,9 +243,10 @@ size_t tsr__utf8(const char *p, size_t n, uint32_t *out);
 
 // ---- maps and hashes (map.c, digest.c) ---------------------------------------------------------
 
-// Hash map from bytes to pointers. The memory comes from an arena; keys are views and shorter than
-// 4 GiB. The hash has a random key per process, so that no model can be built whose names all
-// collide. The order of the slots is therefore random too and must not reach any output.
+// Hash map from bytes to pointers. The memory comes from an arena. Keys are not copied and are
+// shorter than 4 GiB. The hash has a random key per process, so that no model can be built whose
+// names all collide. The order of the slots is therefore random, too, and must not affect any
+// output.
 struct map_slot {
     const char *p;
     uint32_t n;
@@ -259,16 +261,16 @@ struct map {
 };
 void tsr__map_init(struct map *map, struct arena *arena, size_t expected); // expected may be 0
 void *tsr__map_get(const struct map *map, struct str key);                 // NULL: absent
-// Address of the key's value, added as NULL if the key is new; NULL: out of memory. The address is
-// valid until the next key is added.
+// Returns the address of the key's value. If the key is new, it is added with the value NULL.
+// Returns NULL if out of memory. The address is valid until the next key is added.
 void **tsr__map_at(struct map *map, struct str key);
-// The same, but a new key is copied to the map's arena. For keys in local variables:
+// As tsr__map_at, but a new key is copied to the map's arena. For keys in local variables:
 // tsr__map_at_copy(&map, str_bytes(&pair, sizeof pair)).
 void **tsr__map_at_copy(struct map *map, struct str key);
 // Starts loading the key's slot into the cache.
 void tsr__map_prefetch(const struct map *map, struct str key);
 
-// XXH64. The result is the same in all releases, so it may be stored in files.
+// Returns the XXH64 hash. It is the same in all releases, so it may be stored in files.
 uint64_t tsr__hash64(const void *p, size_t n, uint64_t seed);
 
 struct sha256 {
@@ -279,7 +281,7 @@ struct sha256 {
 };
 void tsr__sha256_init(struct sha256 *sha256);
 void tsr__sha256_add(struct sha256 *sha256, const void *p, size_t n);
-void tsr__sha256_hex(struct sha256 *sha256, char out[65]); // ends the digest
+void tsr__sha256_hex(struct sha256 *sha256, char out[65]); // finishes the digest
 
 // ---- diagnostics (diag.c, diag.def) ------------------------------------------------------------
 
@@ -305,39 +307,41 @@ struct place {
     int64_t axis;        // or DIAG_NO_AXIS
     struct str configuration;
     int64_t rank;      // device or rank, or -1
-    struct str within; // of a node in a subgraph: "outer > branch", as edits address it
+    struct str within; // for a node in a subgraph: "outer > branch", as edits address it
 };
 #define PLACE_NONE                                                                                 \
     ((struct place){.offset = DIAG_NO_OFFSET, .node_index = -1, .axis = DIAG_NO_AXIS, .rank = -1})
 
 // Adds a diagnostic. `at` and `hint` (how to fix it) may be NULL; for a formatted hint pass the
-// text of tsr__arena_printf. All texts are copied and long ones truncated. Never fails: without
-// memory the diagnostic keeps its code and loses its text.
+// text of tsr__arena_printf. All texts are copied, and long ones truncated. Never fails: if out of
+// memory, the diagnostic keeps its code and loses its text.
 void tsr__diag(tsr_session *session, enum diag_code code, const struct place *at, const char *hint,
                const char *format, ...) TSR_PRINTF(5, 6);
 // Reports that a required pointer argument of a public function is NULL. Returns TSR_INVALID.
 tsr_status tsr__missing(tsr_session *session, const char *parameter);
-// Number of errors so far. Compare before and after a step to see whether it reported any.
+// Returns the number of errors so far. Compare it before and after a step to see whether the step
+// reported any.
 size_t tsr__diag_errors(const tsr_session *session);
 // True if there is a diagnostic with this code ("engine-failed").
 bool tsr__diag_has(const tsr_session *session, const char *code);
 
-// A position in the list of diagnostics. tsr__diag_back removes what was added since, except errors
-// if keep_errors is set, and except out-of-memory.
+// A position in the list of diagnostics. tsr__diag_back removes the diagnostics that were added
+// since, except errors if keep_errors is set, and except out-of-memory.
 struct diag_mark {
     size_t n;
     size_t n_dropped, counts[TSR_SEVERITY_COUNT];
 };
 struct diag_mark tsr__diag_mark(const tsr_session *session);
 void tsr__diag_back(tsr_session *session, const struct diag_mark *mark, bool keep_errors);
-// Sets the file of the diagnostics since the mark whose file is in `folder` ("": that have none).
+// Sets the file of the diagnostics since the mark whose file is in `folder`. If `folder` is "",
+// sets it for those that have no file.
 void tsr__diag_set_file(tsr_session *session, const struct diag_mark *mark, const char *folder,
                         const char *file);
 
 // ---- reading files (file.c, open.c, json_load.c) -----------------------------------------------
 
-// All descriptors are above 2, so a zeroed struct is closed and may be passed to close, unmap and
-// abort functions.
+// All descriptors are above 2, so 0 means "not open". A zeroed struct may be passed to close, unmap
+// and abort functions.
 
 // A file mapped for reading. An empty file has the bytes {NULL, 0}.
 struct mapped {
@@ -356,18 +360,19 @@ tsr_status tsr__sha256_file(tsr_session *session, const char *path,
 // True if both paths name the same existing file: outputs must not overwrite their inputs.
 bool tsr__same_file(const char *a, const char *b);
 
-// Parses untrusted JSON text with jansson's json_loadb and its flags. TSR_NOMEM: the tree does not
-// fit in the session's memory. TSR_MALFORMED: the caller reports *error.
+// Parses untrusted JSON text with jansson's json_loadb and its flags. Returns TSR_NOMEM if the tree
+// does not fit into the session's memory. On TSR_MALFORMED the caller reports *error.
 struct json_t;
 struct json_error_t;
 tsr_status tsr__json_load(tsr_session *session, struct str text, size_t flags,
                           struct json_error_t *error, struct json_t **out) TSR_MUST_USE;
 
 // A folder whose files are opened by names from a model or manifest. Names cannot lead out of it:
-// absolute names, ".." and links to other folders are refused.
+// absolute names, ".." and links to other folders are rejected.
 struct folder {
     int fd;
-    int real_fd; // if the model file is a link (content stores): the folder of its target; or -1
+    // if the model file is a link (content stores): the folder of its target; otherwise -1
+    int real_fd;
 };
 tsr_status tsr__folder_open(tsr_session *session, const char *path,
                             struct folder *out) TSR_MUST_USE;
@@ -381,8 +386,8 @@ tsr_status tsr__folder_file(tsr_session *session, const struct folder *folder, s
 // ---- writing files (outfile.c) -----------------------------------------------------------------
 
 // An output file that appears under its name only when it is complete. It is written under a
-// temporary name in the same folder and renamed by tsr__out_commit. After the first failure, which
-// is reported, writes do nothing and tsr__out_commit returns the status of that failure.
+// temporary name in the same folder and renamed by tsr__out_commit. The first failure is reported.
+// After it, writes do nothing and tsr__out_commit returns its status.
 struct outfile {
     tsr_session *session;
     char *path, *temporary;
@@ -390,10 +395,10 @@ struct outfile {
     char *buffer; // 1 MiB
     size_t n;
     uint64_t offset;       // bytes written so far, buffer included
-    struct sha256 *digest; // updated with everything that is written; may be NULL
+    struct sha256 *digest; // updated with everything that is written; or NULL
     uint64_t copy_least;   // smallest size that tsr__out_copy copies in the kernel; 0: the default
     bool failed;
-    tsr_status status; // of the first failure
+    tsr_status status; // status of the first failure
     int dir_fd;        // folder of the target
     struct temporary *note;
 };
@@ -402,10 +407,10 @@ void tsr__out_write(struct outfile *outfile, const void *p, size_t n);
 // Writes many pieces with few system calls and without copying them.
 struct iovec;
 void tsr__out_gather(struct outfile *outfile, const struct iovec *pieces, int n);
-// Copies a range of another file, with copy_file_range where possible (not with a digest). It is an
-// error if the source is shorter.
+// Copies a range of another file, with copy_file_range if possible (not with a digest). If the
+// source is shorter, that is an error.
 void tsr__out_copy(struct outfile *outfile, int fd, uint64_t offset, uint64_t length);
-// Number of bytes that have left the buffer.
+// Returns the number of bytes that have left the buffer.
 uint64_t tsr__out_flushed(const struct outfile *outfile);
 // Flushes, calls fsync (except for large new files) and renames.
 tsr_status tsr__out_commit(struct outfile *outfile) TSR_MUST_USE;
@@ -413,34 +418,34 @@ void tsr__out_abort(struct outfile *outfile); // removes the temporary file; har
 
 // ---- digests of files that are being written (follow.c) ----------------------------------------
 
-// Background threads read back what has been written. The descriptors must stay open until
-// tsr__follow_finish. Files are addressed by their index in fds.
+// Background threads read the file while it is written and compute its digest. The descriptors must
+// stay open until tsr__follow_finish. Files are addressed by their index in fds.
 struct follow;
 tsr_status tsr__follow_start(tsr_session *session, const int *fds, size_t n,
                              struct follow **out) TSR_MUST_USE;
 // Announces that `bytes` bytes of file i are written. Waits if its digest is far behind.
 void tsr__follow_ready(struct follow *follow, size_t i, uint64_t bytes);
-// Waits for all digests. TSR_IO: a file could not be read back.
+// Waits for all digests. Returns TSR_IO if a file could not be read.
 tsr_status tsr__follow_finish(struct follow *follow) TSR_MUST_USE;
 void tsr__follow_digest(struct follow *follow, size_t i, char out[65]); // once per file
-void tsr__follow_free(struct follow *follow);                           // NULL is fine
+void tsr__follow_free(struct follow *follow);                           // NULL is allowed
 
 // ---- writing folders (outfolder.c) -------------------------------------------------------------
 
 // An output folder that appears under its name only when it is complete. Its files are written to a
 // temporary folder beside the target, which is renamed by tsr__outfolder_commit. An existing target
-// that is not empty is an error unless `replace` is set. A target that contains folders is never
-// replaced, except for folders of ranks: it was not made by this program.
+// that is not empty is an error unless `replace` is set. A target that contains folders other than
+// those of ranks is never replaced, because this program did not create it.
 struct outfolder {
     tsr_session *session;
     char *path, *temporary;
     bool replace;
-    int fd; // of the temporary folder
+    int fd; // descriptor of the temporary folder
     struct temporary *note;
 };
 tsr_status tsr__outfolder_open(tsr_session *session, const char *path, bool replace,
                                struct outfolder *out) TSR_MUST_USE;
-// Path of a file in the temporary folder, valid until commit or abort.
+// Returns the path of a file in the temporary folder, valid until commit or abort.
 struct str tsr__outfolder_path(struct outfolder *outfolder, struct arena *arena, const char *name);
 tsr_status tsr__outfolder_commit(struct outfolder *outfolder) TSR_MUST_USE;
 void tsr__outfolder_abort(struct outfolder *outfolder);
@@ -448,34 +453,37 @@ void tsr__outfolder_abort(struct outfolder *outfolder);
 // ---- temporary files and folders (temporary.c) -------------------------------------------------
 
 #define TEMPORARY_PATH 1024
-#define TEMPORARIES    16 // per session at a time
+#define TEMPORARIES    16 // limit per session at a time
 
-// A file or folder that the session will remove. A signal handler may read it at any time: `used`
-// is set last and cleared first.
+// A file or folder that the session will remove. A signal handler may read this struct at any time,
+// so `used` is set last and cleared first.
 struct temporary {
     atomic_bool used;
     int owner; // process id: a forked child does not remove it
-    int fd;    // of a folder: open, to hold its lock; else -1
+    int fd;    // for a folder: kept open to hold its lock; else -1
     char path[TEMPORARY_PATH];
 };
 // Creates a folder "tessera-KIND-..." in `base` (NULL: /tmp). First removes folders of that kind
 // that killed processes have left there.
 tsr_status tsr__temporary_folder(tsr_session *session, const char *base, const char *kind,
                                  struct temporary **out) TSR_MUST_USE;
-// Removes it with its contents and frees the slot. NULL is fine.
+// Removes it with its contents and frees the slot. NULL is allowed.
 void tsr__temporary_remove(struct temporary *temporary);
-// Registers a path for removal. NULL: no free slot, or the path is too long; then only a later
-// process removes it.
+// Registers a path for removal. Returns NULL if there is no free slot or the path is too long. Then
+// only a later process removes it.
 struct temporary *tsr__temporary_note(tsr_session *session, const char *path);
-void tsr__temporary_forget(struct temporary *temporary); // NULL is fine
+void tsr__temporary_forget(struct temporary *temporary); // NULL is allowed
 // Locks a file or folder that was just created as `name` in `parent` and opened as fd, so that no
-// other process sweeps it. False: another process removed or locked it; try another name.
+// other process sweeps it. Returns false if another process removed or locked it; then try another
+// name.
 bool tsr__temporary_lock(int parent, const char *name, int fd) TSR_MUST_USE;
-// Removes what killed processes have left in an open folder: names of the form PREFIX PID "-" ...
+// Removes files and folders that killed processes have left in an open folder: names of the form
+// PREFIX PID "-" ...
 void tsr__temporary_sweep(int folder, const char *prefix);
 
-// Removal without allocating memory: the contents of an open folder; a path with its contents;
-// a folder that contains only files. False: something is left.
+// Remove files without allocating memory: tsr__folder_empty the contents of an open folder,
+// tsr__tree_remove a path with its contents, tsr__folder_remove a folder that contains only files
+// (it returns false if something is left).
 void tsr__folder_empty(int fd);
 void tsr__tree_remove(const char *path);
 bool tsr__folder_remove(const char *path);
@@ -491,9 +499,10 @@ enum fault_kind {
     FAULT_SPAWN,
     FAULT_COUNT
 };
-// True if a test has asked for this operation of the session to fail.
+// True if a test has requested that this operation of the session fails.
 bool tsr__fault(tsr_session *session, enum fault_kind kind);
-// For tests: the n-th operation of that kind fails, with `sticky` all later ones too; n 0: none.
+// For tests: the n-th operation of that kind fails; with `sticky` all later ones fail, too. With n
+// 0, none fails.
 void tsr__session_fault(tsr_session *session, int kind, uint64_t n, bool sticky);
 
 // ---- the session (session.c) -------------------------------------------------------------------
@@ -501,14 +510,14 @@ void tsr__session_fault(tsr_session *session, int kind, uint64_t n, bool sticky)
 struct diag_record {
     enum diag_code code;
     tsr_severity severity;
-    struct place place; // NUL-terminated copies in diag_arena
+    struct place place; // the texts are NUL-terminated copies in diag_arena
     struct str message, hint;
-    const char *rendered; // by tsr_finding_text, or NULL
+    const char *rendered; // cached result of tsr_finding_text, or NULL
 };
 
 #define SESSION_DIAGS 8 // diagnostics that are stored without allocating memory
 
-// Arenas of results that are "owned by the session until the next call".
+// The kinds of results that are "owned by the session until the next call". Each kind has an arena.
 enum result {
     RESULT_TILES,
     RESULT_PARTITION,
@@ -526,44 +535,46 @@ enum result {
     RESULT_COUNT
 };
 
-// ---- structs of callers, results of the library (sized.c) ----
+// ---- structs of callers, results of the library (sized.c) ---------------------------------------
 
-// Size of a struct whose last field was `field` in its first version.
+// Returns the size of a struct whose last field was `field` in its first version.
 #define SIZE_UP_TO(type, field) (offsetof(type, field) + sizeof(((type *)0)->field))
 
 // Copies the options of a caller, whose header may be older or newer, and sets the size to `bytes`.
-// given NULL: all zero. TSR_INVALID: the size is smaller than `first`, that of the first version.
+// If `given` is NULL, all options are zero. Returns TSR_INVALID if the size is smaller than
+// `first`, the size of the first version.
 tsr_status tsr__options_read(tsr_session *session, void *options, size_t bytes, const void *given,
                              size_t first) TSR_MUST_USE;
 #define OPTIONS_READ(session, options, given, last)                                                \
     tsr__options_read(session, options, sizeof *(options), given,                                  \
                       SIZE_UP_TO(__typeof__(*(options)), last))
-// Checks a struct for a result before any work is done; TSR_INVALID: it is NULL or too small.
+// Checks a struct for a result before any work is done. Returns TSR_INVALID if it is NULL or too
+// small.
 tsr_status tsr__result_check(tsr_session *session, const void *out, size_t first) TSR_MUST_USE;
 #define RESULT_CHECK(session, out, last)                                                           \
     tsr__result_check(session, out, SIZE_UP_TO(__typeof__(*(out)), last))
-// Writes as many bytes of a result as the caller's struct has. Its size stays.
+// Copies as many bytes of a result as the caller's struct has. Its size field stays.
 void tsr__result_write(void *out, const void *result, size_t bytes);
 
 // A list whose elements callers read by index.
 struct sized_list {
     const void *at;
-    size_t n, bytes, first; // bytes of an element, in this version and in the first
+    size_t n, bytes, first; // bytes of an element in this version and in the first version
 };
 #define SIZED_LIST(list, n, last)                                                                  \
     (&(struct sized_list){list, n, sizeof *(list), SIZE_UP_TO(__typeof__(*(list)), last)})
 tsr_status tsr__element_read(tsr_session *session, const struct sized_list *list, size_t i,
                              void *out) TSR_MUST_USE;
 
-// How every handle of a result starts. All that it points to is in its memory.
+// The head of every result handle. Everything that it points to is in its memory.
 struct result_head {
     tsr_session *session;
     struct arena *memory;
 };
-// Makes a handle of `bytes` that takes over what the session keeps for that kind of result. NULL:
-// out of memory.
+// Makes a handle of `bytes`. It takes over the memory that the session keeps for that kind of
+// result. Returns NULL if out of memory.
 void *tsr__result_new(tsr_session *session, enum result kind, size_t bytes);
-void tsr__result_free(void *result); // NULL is fine
+void tsr__result_free(void *result); // NULL is allowed
 
 struct tsr_session {
     tsr_alloc_fn alloc_fn;
@@ -573,9 +584,9 @@ struct tsr_session {
     struct arena diag_arena;
     VEC(struct diag_record) diags;
     size_t n_dropped;                  // diagnostics beyond TSR_MAX_FINDINGS
-    size_t counts[TSR_SEVERITY_COUNT]; // by severity, dropped ones included
+    size_t counts[TSR_SEVERITY_COUNT]; // by severity, including dropped ones
     bool out_of_memory;
-    char out_of_memory_text[96]; // message of that diagnostic
+    char out_of_memory_text[96]; // message of the out-of-memory error
     struct diag_record first_diags[SESSION_DIAGS];
     uint64_t fault_after[FAULT_COUNT], fault_seen[FAULT_COUNT]; // after 0: off
     bool fault_sticky;
@@ -583,14 +594,14 @@ struct tsr_session {
     void *progress_data;
     atomic_bool cancelled; // set by other threads and by signal handlers
     struct arena results[RESULT_COUNT];
-    void *user_rules; // of the module `rules`: rows that a user has added
+    void *user_rules; // for the module `rules`: rows that a user has added
     struct temporary temporaries[TEMPORARIES];
-    void *engine; // of the module `runtime`: created at first use
+    void *engine; // for the module `engine`: created at first use
     void (*engine_free)(tsr_session *session, void *engine); // called by tsr_session_free
 };
 // Calls the session's progress callback, if there is one; done <= total.
 void tsr__progress(tsr_session *session, const char *what, uint64_t done, uint64_t total);
-// True if tsr_session_cancel was called. For work that can return a result before it is finished.
+// True if tsr_session_cancel was called. For work that can return a result before it is complete.
 bool tsr__cancelled(const tsr_session *session);
 // Returns TSR_CANCELLED with a diagnostic if tsr_session_cancel was called. Long work calls this
 // between its steps.
@@ -599,7 +610,8 @@ tsr_status tsr__cancel_check(tsr_session *session);
 // session.
 tsr_status tsr__same_session(tsr_session *session, const tsr_session *owner,
                              const char *what) TSR_MUST_USE;
-// The same for an object that is written to a JSON document. False: the document has failed.
+// As tsr__same_session, for an object that is written to a JSON document. If it returns false, the
+// document has failed.
 bool tsr__json_owned(tsr_json *json, const tsr_session *owner, const char *what) TSR_MUST_USE;
 
 #endif

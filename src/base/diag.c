@@ -3,8 +3,8 @@
 //
 // The code of a diagnostic determines its severity and title (diag.def); the caller of tsr__diag
 // adds place, hint and message. Texts are copied to an arena of the session. Counts include
-// diagnostics beyond TSR_MAX_FINDINGS, which are not stored. One slot of the list is always kept
-// free for the out-of-memory error, whose text is stored in the session itself. tsr_finding_text
+// diagnostics beyond TSR_MAX_FINDINGS, which are not stored. One slot of the list is always free
+// for the out-of-memory error, whose text is stored in the session itself. tsr_finding_text
 // returns:
 //
 //   m.onnx: error[shard-device]: the sharding names device 5, but configuration 'tp2' has 2 devices
@@ -15,8 +15,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#define PART_MAX    4096  // bytes of one name
-#define MESSAGE_MAX 16384 // bytes of a message or hint
+#define PART_MAX    4096  // limit of bytes of one name
+#define MESSAGE_MAX 16384 // limit of bytes of a message or hint
 
 static const struct {
     tsr_severity severity;
@@ -39,7 +39,7 @@ _Static_assert(TSR_COUNT(codes) == DIAG_COUNT, "every X( of diag.def must start 
 
 // ---- adding ------------------------------------------------------------------------------------
 
-// Appends a record and keeps one more slot free, for tsr__nomem. NULL: out of memory.
+// Appends a record and keeps one more slot free for tsr__nomem. Returns NULL if out of memory.
 static struct diag_record *push(tsr_session *session)
 {
     if (session->diags.n + 1 >= session->diags.cap &&
@@ -49,8 +49,8 @@ static struct diag_record *push(tsr_session *session)
     return &session->diags.at[session->diags.n++];
 }
 
-// A copy of at most max bytes, "" without memory. A truncated text ends in "...", never inside of a
-// UTF-8 character.
+// Returns a copy of at most `max` bytes, "" if out of memory. A truncated text ends in "...", never
+// inside a UTF-8 character.
 static struct str copy(tsr_session *session, struct str text, size_t max)
 {
     if (text.n == 0)
@@ -67,7 +67,7 @@ static struct str copy(tsr_session *session, struct str text, size_t max)
     return text.p ? text : STR("");
 }
 
-// At most MESSAGE_MAX bytes: a name in the message may be as long as a file.
+// Formats at most MESSAGE_MAX bytes, because a name in the message may be as long as a file.
 static struct str format_message(tsr_session *session, const char *format, va_list args)
 {
     va_list again;
@@ -116,7 +116,7 @@ void tsr__diag(tsr_session *session, enum diag_code code, const struct place *at
     struct diag_record *record = session->diags.n < TSR_MAX_FINDINGS ? push(session) : NULL;
     if (!record) {
         session->n_dropped++;
-        // A later diagnostic may be small enough.
+        // Reset the failure: a later diagnostic may be small enough.
         session->diag_arena.failed = false;
         return;
     }
@@ -150,7 +150,7 @@ bool tsr__diag_has(const tsr_session *session, const char *code)
     return false;
 }
 
-// For diagnostics about temporary copies of a file: the user knows only the original.
+// For diagnostics about temporary copies of a file, because the user knows only the original.
 void tsr__diag_set_file(tsr_session *session, const struct diag_mark *mark, const char *folder,
                         const char *file)
 {
@@ -164,7 +164,7 @@ void tsr__diag_set_file(tsr_session *session, const struct diag_mark *mark, cons
     }
 }
 
-// For work whose diagnostics may be discarded, such as a candidate that is rejected.
+// For work whose diagnostics may be discarded, such as a rejected candidate.
 struct diag_mark tsr__diag_mark(const tsr_session *session)
 {
     struct diag_mark mark = {.n = session->diags.n, .n_dropped = session->n_dropped};
@@ -295,7 +295,7 @@ bool tsr_code_at(size_t i, const char **code, tsr_severity *severity, const char
     return true;
 }
 
-// ---- as people read them -----------------------------------------------------------------------
+// ---- text for people ----------------------------------------------------------------------------
 
 // Adds "value 'x'", with control characters shown as \xNN.
 static void add_quoted(struct text *text, const char *before, struct str str)
@@ -403,8 +403,8 @@ static void render(struct text *text, const struct diag_record *record)
     }
 }
 
-// The text is rendered at the first call and cached. If memory runs out, the result is the
-// severity and title of the code.
+// Renders the text at the first call and caches it. If out of memory, returns the severity and
+// title of the code.
 const char *tsr_finding_text(tsr_session *session, size_t i)
 {
     if (!session)

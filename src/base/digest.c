@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// digest.c - SHA-256 (FIPS 180-4), streaming. Names in capitals are the standard's.
+// digest.c - SHA-256 (FIPS 180-4), streaming. Names in capitals are from the standard.
 //
 // A message is padded to a multiple of 64 bytes: one bit, zeros, and its length in bits as 8 bytes.
 // "abc" is one block, and its digest begins with ba7816bf. Full blocks are read from the caller's
@@ -26,7 +26,7 @@ static uint32_t rotate(uint32_t v, int by)
     return v >> by | v << (32 - by);
 }
 
-// The 16 big-endian words of a block and the 48 that are derived from them.
+// Computes the 16 big-endian words of a block and the 48 words that are derived from them.
 static void schedule(uint32_t W[64], const unsigned char *p)
 {
     for (int t = 0; t < 16; t++, p += 4)
@@ -60,8 +60,8 @@ static void blocks_portable(uint32_t H[8], const unsigned char *p, size_t n)
 
 #if defined(__x86_64__)
 
-// About six times faster. W holds the last sixteen words of the schedule, four to a register; the
-// state is stored as ABEF and CDGH, as the instructions require.
+// This is about six times faster. W holds the last sixteen words of the schedule, four to a
+// register. The state is stored as ABEF and CDGH, as the instructions require.
 __attribute__((target("sha,sse4.1"))) static void blocks_x86(uint32_t H[8], const unsigned char *p,
                                                              size_t n)
 {
@@ -145,7 +145,7 @@ void tsr__sha256_add(struct sha256 *sha256, const void *data, size_t n)
         memcpy(sha256->block, p + n / 64 * 64, n % 64);
 }
 
-// The padding fills a block up to 56 bytes: after 3 bytes it takes 53; after 60 bytes it takes 60,
+// The padding fills a block up to 56 bytes. After 3 bytes it takes 53. After 60 bytes it takes 60,
 // of which 4 end that block and 56 begin another.
 void tsr__sha256_hex(struct sha256 *sha256, char out[65])
 {

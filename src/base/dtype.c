@@ -48,8 +48,8 @@ int tsr_dtype_bits(tsr_dtype t)
     return (unsigned)t < TSR_DTYPE_COUNT ? types[t].bits : 0;
 }
 
-// Returns -1 for unknown types, negative n and overflow. Five int4 are 3 bytes, as are three float6
-// (18 bits).
+// Returns -1 for unknown types, negative n and overflow. Five int4 take 3 bytes, and so do three
+// float6 (18 bits).
 int64_t tsr_dtype_bytes(tsr_dtype t, int64_t n)
 {
     int64_t bits = tsr_dtype_bits(t), whole;
@@ -58,6 +58,6 @@ int64_t tsr_dtype_bytes(tsr_dtype t, int64_t n)
     if (bits % 8 == 0) {
         return mul_ok(n, bits / 8, &whole) ? whole : -1;
     }
-    // Elements are packed from the low bits up; the last byte is padded.
+    // elements are packed from the low bits up; the last byte is padded
     return n / 8 * bits + (n % 8 * bits + 7) / 8;
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// fault.c - fault injection: the n-th allocation, read, write, ... of a session fails on demand.
+// fault.c - fault injection: makes the n-th allocation, read, write, ... of a session fail.
 //
-// Tests (tests/api/test_nomem.c) repeat some work with its first, second, third ... allocation
-// failing, alone or (sticky) together with all that follow. Without a request a fault point costs
-// one comparison. Counting is atomic because ranks send and receive in their own threads.
+// Tests (tests/api/test_nomem.c) repeat some work and let its first, second, third ... allocation
+// fail, alone or (sticky) together with all later ones. Without a request a fault point costs one
+// comparison. Counting is atomic because ranks send and receive in their own threads.
 #include "base/internal.h"
 
 bool tsr__fault(tsr_session *session, enum fault_kind kind)

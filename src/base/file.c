@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// file.c - reads files that the user named: mapped, or completely into memory. Regular files only.
+// file.c - reads regular files that the user named: maps them, or reads them into memory.
 //
-// tsr__file_map is for models and weights, whose views point into the mapping. tsr__file_read is
-// for small texts (scripts, manifests). Files that a model names are opened by open.c instead.
+// tsr__file_map is for models and weights; objects point into the mapping. tsr__file_read is for
+// small texts (scripts, manifests). Files that a model names are opened by open.c instead.
 #include "base/internal.h"
 
 #include <fcntl.h>
@@ -20,7 +20,7 @@ static tsr_status refuse(tsr_session *session, enum diag_code code, const char *
     return TSR_IO;
 }
 
-// O_NONBLOCK: opening a pipe without a writer must not block before it is refused.
+// Uses O_NONBLOCK, so that opening a pipe without a writer does not block before it is rejected.
 static tsr_status open_regular(tsr_session *session, const char *path, int *fd_out, struct stat *st)
 {
     int fd = -1;
@@ -45,7 +45,8 @@ static tsr_status open_regular(tsr_session *session, const char *path, int *fd_o
 }
 
 // Reading a mapping fails with SIGBUS if the file shrinks meanwhile. Small files are therefore read
-// into anonymous pages. Large files stay mapped; the command handles the signal (cli/signals.c).
+// into anonymous pages. Large files stay mapped, and the command handles the signal
+// (cli/signals.c).
 #define READ_MOST ((off_t)4 << 20)
 
 // read_all returns ENODATA if the file ends before its size.
@@ -107,7 +108,7 @@ static void *file_pages(tsr_session *session, int fd, off_t bytes)
     return mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, fd, 0);
 }
 
-// The descriptor stays open: outfile.c copies from it without touching the mapping.
+// The descriptor stays open, because outfile.c copies from it without touching the mapping.
 tsr_status tsr__file_map(tsr_session *session, const char *path, struct mapped *out)
 {
     struct stat st;
@@ -207,7 +208,8 @@ static int digest_file(tsr_session *session, int fd, size_t n, char *buffer, str
     return 0;
 }
 
-// Uses pread instead of the mapping: a file that shrinks meanwhile is an error, not a signal.
+// Uses pread instead of the mapping, so that a file that shrinks meanwhile is an error, not a
+// signal.
 tsr_status tsr__sha256_file(tsr_session *session, const char *path, struct sha256 *sha256)
 {
     struct mapped file;

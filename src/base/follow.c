@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // follow.c - computes digests of files while they are written, in threads that read them back.
 //
-// The writer can therefore copy inside the kernel, without the bytes passing through its memory. It
-// waits if a digest is more than 256 MiB behind, so that what is read back is still cached.
+// So the writer can copy inside the kernel, without the bytes passing through its memory. It waits
+// if a digest is more than 256 MiB behind, so that the data is still cached when the threads read
+// it.
 //
-// File i belongs to thread i % n_threads, so no two threads touch one digest. `ready` is written by
-// the writer and read by the thread, `at` the other way round; both only grow. Threads do not use
-// the session; their errors are reported when they are joined. If a thread could not be started,
-// tsr__follow_finish computes the digests of its files.
+// File i belongs to thread i % n_threads, so no two threads use one digest. The writer sets `ready`
+// and the thread reads it; the thread sets `at` and the writer reads it. Both only grow. Threads do
+// not use the session; their errors are reported when they are joined. If a thread could not be
+// started, tsr__follow_finish computes the digests of its files.
 #include "base/internal.h"
 
 #include <pthread.h>
@@ -30,7 +31,7 @@ struct followed {
 };
 struct follower {
     struct follow *all;
-    size_t first; // first file of this thread, which has every n_threads-th
+    size_t first; // first file of this thread; it has every n_threads-th file
     char *buffer;
     pthread_t thread;
 };
@@ -42,13 +43,13 @@ struct follow {
     struct follower threads[FOLLOW_THREADS];
 };
 
-// 0.2 ms: short compared with a block of 1 MiB, long compared with waking up.
+// Sleeps 0.2 ms: short compared with a block of 1 MiB, long compared with waking up.
 static void nap(void)
 {
     nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
 }
 
-// Adds the next block of a file to its digest. False: no block is ready.
+// Adds the next block of a file to its digest. Returns false if no block is ready.
 static bool digest_block(struct followed *followed, char *buffer)
 {
     uint64_t at = atomic_load(&followed->at), ready = atomic_load(&followed->ready);
@@ -71,7 +72,7 @@ static bool digest_block(struct followed *followed, char *buffer)
     return true;
 }
 
-// Digests a block of each of the thread's files. False: none had one.
+// Digests a block of each of the thread's files. Returns false if none had a block.
 static bool pass(struct follow *follow, size_t first, size_t step, char *buffer)
 {
     bool any = false;
@@ -93,7 +94,7 @@ static void *follow_main(void *data)
     }
 }
 
-// The least of: number of files, cores of this process, FOLLOW_THREADS.
+// Returns the least of: number of files, cores of this process, FOLLOW_THREADS.
 static size_t threads_for(size_t files)
 {
     cpu_set_t set;
@@ -103,7 +104,7 @@ static size_t threads_for(size_t files)
     return size_min(size_min(files, cores), FOLLOW_THREADS);
 }
 
-// n_threads is not changed, since it assigns files to threads. Threads that could not be started
+// n_threads is not changed, because it assigns files to threads. Threads that could not be started
 // have `all` NULL.
 static void start_threads(struct follow *follow)
 {
@@ -121,8 +122,8 @@ static void start_threads(struct follow *follow)
         follow->threads[i].all = NULL;
 }
 
-// A buffer for each thread, and at least one: join_threads digests the files of threads that were
-// never started.
+// Allocates a buffer for each thread, and at least one, because join_threads digests the files of
+// threads that were never started.
 static bool get_buffers(struct follow *follow, size_t threads)
 {
     size_t n = threads;
@@ -188,7 +189,7 @@ static void join_threads(struct follow *follow)
     follow->n_threads = 0;
 }
 
-// One error per file that could not be read back; the other digests are valid.
+// Reports one error per file that could not be read; the other digests are valid.
 tsr_status tsr__follow_finish(struct follow *follow)
 {
     join_threads(follow);

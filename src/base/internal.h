@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// internal.h - declarations shared by the files of base and their tests.
+// internal.h - declarations that the files of base and their tests share.
 #ifndef TSR_BASE_INTERNAL_H
 #define TSR_BASE_INTERNAL_H
 
@@ -7,7 +7,7 @@
 
 #include <errno.h>
 
-// tsr__fault for a system call: sets errno too.
+// As tsr__fault, for a system call: also sets errno.
 static inline bool fault_io(tsr_session *session, enum fault_kind kind)
 {
     if (!tsr__fault(session, kind))
@@ -16,34 +16,35 @@ static inline bool fault_io(tsr_session *session, enum fault_kind kind)
     return true;
 }
 
-// From this size on the default allocator maps pages, aligned for huge pages.
+// from this size on the default allocator maps pages, aligned for huge pages
 #define PAGES_BYTES ((size_t)2 << 20)
 
-// The default allocator. Memory of PAGES_BYTES and more is zeroed if tsr__default_zeroes (not with
-// sanitizers, which check only malloc).
+// The default allocator. Memory of PAGES_BYTES and more is zeroed if tsr__default_zeroes is set
+// (not with sanitizers, which check only malloc).
 void *tsr__default_alloc(void *data, void *old, size_t old_bytes, size_t bytes);
 extern const bool tsr__default_zeroes;
 
 // Adds the out-of-memory error once per session, without allocating (arena.c).
 void tsr__nomem(tsr_session *session, size_t bytes);
 
-// True for characters that are not safe to print: control characters, invisible ones, text
-// direction.
+// True for characters that are not safe to print: control characters, invisible ones, and those
+// that change the text direction.
 bool tsr__is_unsafe(uint32_t c);
 
-// The shortest text that reads back as the same double, independent of the locale.
+// Writes the shortest text that reads back as the same double, independent of the locale.
 void tsr__double_text(double value, char out[32]);
 
 // Opens `name` beneath the folder `root` for reading. Returns -1 and sets errno, EXDEV if the name
-// leads out of the folder. use_kernel false: as on kernels without openat2.
+// leads out of the folder. If use_kernel is false, it works as on kernels without openat2.
 int tsr__open_beneath(int root, const char *name, bool use_kernel);
 // Opens `name` of `folder` if its target, after following links, is beneath `root`.
 int tsr__open_through(int folder, const char *name, int root, bool use_kernel);
 // Moves a descriptor that is 0, 1 or 2 to a higher number.
 int tsr__fd_above(int fd);
 
-// Paths of outputs (outfile.c): an owned copy of n bytes (NULL: no memory), the last component, the
-// parent folder opened (-1: errno), a random name for a temporary file.
+// Paths of outputs (outfile.c). tsr__path_copy returns an owned copy of n bytes (NULL: out of
+// memory), tsr__path_name the last component, tsr__path_open_parent opens the parent folder (-1:
+// errno), tsr__path_draw makes a random name for a temporary file.
 #define TEMPORARY_NAME   32
 #define TEMPORARY_PREFIX ".tessera-" // followed by the pid, "-" and a random number
 char *tsr__path_copy(tsr_session *session, const char *path, size_t n);
@@ -54,8 +55,8 @@ void tsr__path_draw(char out[TEMPORARY_NAME]);
 // Reports io-write with this errno. Returns TSR_WRITE.
 tsr_status tsr__refuse_write(tsr_session *session, const char *path, int error);
 
-// Replaces the folder at outfolder->path by the temporary one. use_kernel false: as on systems that
-// cannot exchange two names in one step.
+// Replaces the folder at outfolder->path by the temporary one. If use_kernel is false, it works as
+// on systems that cannot exchange two names in one step.
 tsr_status tsr__outfolder_replace(struct outfolder *outfolder, bool use_kernel);
 
 #endif

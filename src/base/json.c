@@ -6,11 +6,11 @@
 //                                                    "at": [1, 2]
 //                                                  }
 //
-// Inside an object every value has a key, inside an array none has. Wrong nesting or a missing key
-// makes the document fail: tsr_json_text returns NULL. An array of plain items that fits on a line
-// is put on one when it ends; strings contain no bare newlines, so every newline is layout. Control
-// characters, quotes and marks that reorder text are escaped. Invalid UTF-8 becomes the text \xNN,
-// which is not converted back by readers.
+// Inside an object every value has a key, inside an array none has. After wrong nesting or a
+// missing key the document has failed, and tsr_json_text returns NULL. An array of plain items that
+// fits on one line is joined when it ends; strings contain no bare newlines, so every newline is
+// layout. Control characters, quotes and characters that reorder text are escaped. Invalid UTF-8
+// becomes the text \xNN, which readers do not convert back.
 #include "base/internal.h"
 
 #include <inttypes.h>
@@ -20,7 +20,7 @@
 #define JSON_MAX   ((size_t)1 << 30)
 #define JSON_LINE  80
 
-// level[depth] is the innermost open object or array; level[0] is the document, which has one
+// level[depth] is the innermost open object or array. level[0] is the document, which has one
 // value.
 struct tsr_json {
     tsr_session *session;
@@ -63,7 +63,7 @@ bool tsr__json_owned(tsr_json *json, const tsr_session *owner, const char *what)
     return !json->failed;
 }
 
-// Runs of text without escapes are added at once.
+// Adds runs of text without escapes at once.
 static void add_escaped(struct text *text, struct str str)
 {
     size_t i = 0, clean = 0; // str[clean..i) needs no escapes
@@ -145,7 +145,8 @@ void tsr_json_begin(tsr_json *json, const char *key, char kind)
     tsr__text_add(&json->text, kind == '{' ? STR("{") : STR("["));
 }
 
-// Length of the text from `start` on without newlines and indentation; `write` removes them.
+// Returns the length of the text from `start` on without newlines and indentation. If `write` is
+// set, removes them.
 static size_t on_one_line(struct text *text, size_t start, bool write)
 {
     size_t n = 0;
@@ -241,7 +242,7 @@ void tsr_json_ints(tsr_json *json, const char *key, const int64_t *values, size_
     tsr_json_end(json);
 }
 
-// {"AllReduce": 2, "AllGather": 1}
+// Writes {"AllReduce": 2, "AllGather": 1}.
 void tsr_json_collectives(tsr_json *json, const char *key, const tsr_collective_count *counts,
                           size_t n)
 {
@@ -253,7 +254,7 @@ void tsr_json_collectives(tsr_json *json, const char *key, const tsr_collective_
     tsr_json_end(json);
 }
 
-// May be called more than once; the final newline is added the first time.
+// May be called several times; the final newline is added the first time.
 const char *tsr_json_text(tsr_json *json)
 {
     if (!json || json->failed || json->text.failed || json->depth || json->level[0].count != 1)
@@ -324,7 +325,8 @@ void tsr_json_findings(tsr_json *json, const char *key)
 {
     if (!json)
         return;
-    size_t n = json->session->diags.n; // without one that running out of memory here may add
+    // without the error that may be added here if memory runs out
+    size_t n = json->session->diags.n;
     tsr_json_begin(json, key, '[');
     for (size_t i = 0; i < n; i++)
         put_finding(json, &json->session->diags.at[i]);

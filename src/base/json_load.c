@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // json_load.c - parses untrusted JSON with jansson, within the session's memory limit.
 //
-// jansson's memory is not counted by the session, and one bracket of text becomes about a hundred
+// The session does not count jansson's memory, and one bracket of text becomes about a hundred
 // bytes of tree. If an allocation fails inside jansson 2.14, it crashes or reports a syntax error.
-// So the memory is estimated, compared with the limit and allocated once on trial before parsing.
+// So the memory is estimated, compared with the limit, and allocated once on trial before parsing.
 #include "base/internal.h"
 
 #include <jansson.h>
 #include <stdlib.h>
 
-#define VALUE_BYTES 128                // of tree per value, at most
+#define VALUE_BYTES 128                // limit of tree bytes per value
 #define SPARE       ((size_t)64 << 10) // for the parser itself
 
-// Every value but the first follows one of these characters. Those in strings are counted too,
-// which is harmless. [1,2] has at most 3 values: 128 * 3 + 5.
+// Estimates the bytes of the tree. Every value but the first follows one of these characters.
+// Characters in strings are counted, too, which is harmless. [1,2] has at most 3 values: 128 * 3 +
+// 5.
 static size_t bytes_of_tree(struct str text)
 {
     size_t values = 1;
@@ -22,8 +23,8 @@ static size_t bytes_of_tree(struct str text)
     return values * VALUE_BYTES + text.n;
 }
 
-// The trial allocation is freed at once; another thread could still take the memory.
-static bool has_room(const tsr_session *session, size_t bytes)
+// The trial allocation is freed at once. Another thread could still take the memory.
+static bool has_memory(const tsr_session *session, size_t bytes)
 {
     size_t room = 0;
     if (session->memory_limit > session->memory_used)
@@ -40,7 +41,7 @@ tsr_status tsr__json_load(tsr_session *session, struct str text, size_t flags,
 {
     size_t bytes = bytes_of_tree(text);
     *out = NULL;
-    if (has_room(session, bytes)) {
+    if (has_memory(session, bytes)) {
         *out = json_loadb(text.p ? text.p : "", text.n, flags, error);
         if (*out)
             return TSR_OK;

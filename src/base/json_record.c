@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// json_record.c - writes structs as JSON objects, by tables of their members (tessera_json.h).
+// json_record.c - writes structs as JSON objects, using tables of their members (tessera_json.h).
 #include "base/internal.h"
 
 #include "tessera_json.h"
@@ -41,7 +41,7 @@ static bool is_left_out(const tsr_json_field *field, const void *at)
     return field->when == TSR_JSON_UNLESS_NEGATIVE && read_int(field->kind, at) < 0;
 }
 
-// One value, or one element of a list.
+// Adds one value, or one element of a list.
 static void add_value(tsr_json *json, const char *key, const tsr_json_field *field, const void *at)
 {
     if (is_null(field, at)) {

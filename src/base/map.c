@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // map.c - hash maps from bytes to pointers, and hashes.
 //
-// Open addressing with linear probing, at most three quarters full. Each slot stores 32 bits of its
-// hash: they decide nearly every comparison without reading the key, and tables grow without
-// hashing again. Nothing is ever removed, so a free slot ends every search.
+// The map uses open addressing with linear probing and is at most three quarters full. Each slot
+// stores 32 bits of its hash. These decide nearly every comparison without reading the key, and a
+// map grows without hashing again. Nothing is ever removed, so a free slot ends every search.
 //
-// Example: 12 keys fill a table of 16; the 13th doubles it to 32. A key with hash 0x...25 belongs
-// at slot 5 of 32 (its low bits); if that slot has another key, at 6, 7 and so on to the first free
-// one.
+//     Example: 12 keys fill a table of 16; the 13th doubles it to 32. A key with hash 0x...25
+//     belongs to slot 5 of 32 (its low bits). If that slot has another key, 6, 7 and so on are
+//     tried up to the first free slot.
 #include "base/internal.h"
 
 #include <sys/auxv.h>
@@ -33,15 +33,15 @@ static uint32_t read32(const unsigned char *p)
 
 __extension__ typedef unsigned __int128 uint128;
 
-// Multiplies to 128 bits and combines both halves with xor: every input bit affects all output
-// bits.
+// Multiplies to 128 bits and combines both halves with xor, so that every input bit affects all
+// output bits.
 static inline uint64_t fold(uint64_t a, uint64_t b)
 {
     uint128 product = (uint128)a * b;
     return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 
-// Both factors contain a secret key: with an open one, factors of zero could be constructed.
+// Both factors contain a secret key. With a public one, factors of zero could be constructed.
 static uint32_t keyed_hash(const struct map *map, const char *key, size_t n)
 {
     const unsigned char *p = (const unsigned char *)key;
@@ -49,7 +49,7 @@ static uint32_t keyed_hash(const struct map *map, const char *key, size_t n)
     size_t left = n;
     for (; left > 16; left -= 16, p += 16)
         h = fold(read64(p) ^ k0 ^ h, read64(p + 8) ^ k1);
-    // The last 1 to 16 bytes as two numbers, which overlap if there are fewer than 16 (or 8).
+    // reads the last 1 to 16 bytes as two numbers, which overlap if there are fewer than 16 (or 8)
     if (left >= 8) {
         a = read64(p);
         b = read64(p + left - 8);
@@ -67,8 +67,8 @@ static uint32_t keyed_hash(const struct map *map, const char *key, size_t n)
     return hash ? hash : 1;
 }
 
-// Sixteen random bytes from the kernel, per process. Systems without them use constants; names can
-// then be constructed to collide, which makes look-ups slow.
+// Draws sixteen random bytes from the kernel, per process. Systems without them use constants;
+// names can then be constructed to collide, which makes look-ups slow.
 static void draw_key(uint64_t key[2])
 {
     key[0] = 0x9E3779B97F4A7C15u;
@@ -80,7 +80,7 @@ static void draw_key(uint64_t key[2])
 
 // ---- the map -----------------------------------------------------------------------------------
 
-// The old table stays in the arena, unused.
+// The old table stays unused in the arena.
 static bool resize(struct map *map, size_t cap)
 {
     struct map_slot *slots = ARENA_ARRAY(map->arena, struct map_slot, cap);
@@ -106,13 +106,13 @@ void tsr__map_init(struct map *map, struct arena *arena, size_t expected)
     if (expected == 0)
         return; // the first key allocates the table
     size_t cap = MAP_MIN;
-    // The smallest power of two of which three quarters hold `expected` keys.
+    // the smallest power of two of which three quarters hold `expected` keys
     while (cap - cap / 4 < expected && cap < SIZE_MAX / 2)
         cap *= 2;
-    resize(map, cap); // a failure is noticed at the first key
+    resize(map, cap); // a failure shows when the first key is added
 }
 
-// The slot of the key, or the free slot where it belongs.
+// Returns the slot of the key, or the free slot where it belongs.
 static struct map_slot *find(const struct map *map, struct str key, uint32_t hash)
 {
     size_t mask = map->cap - 1;
@@ -161,7 +161,8 @@ void **tsr__map_at(struct map *map, struct str key)
     return &slot->value;
 }
 
-// A slot whose key cannot be copied is freed again: it was added last, so no search passes over it.
+// If the key cannot be copied, its slot is freed again. It was added last, so no search passes over
+// it.
 void **tsr__map_at_copy(struct map *map, struct str key)
 {
     size_t n = map->n;
@@ -200,7 +201,7 @@ static uint64_t merge(uint64_t h, uint64_t v)
     return (h ^ lane(0, v)) * P1 + P4;
 }
 
-// Little-endian on every machine: fingerprints are written to files.
+// Reads little-endian on every machine, because fingerprints are written to files.
 static uint64_t little64(const unsigned char *p)
 {
     uint64_t v = read64(p);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // open.c - opens files by names from a model or manifest, never outside of its folder.
 //
-// Absolute names and names with ".." are refused. Then openat2 (Linux 5.6) resolves the name
-// beneath the folder, which a concurrently swapped link cannot defeat. On older kernels every
-// component is opened on its own, without following links. A link is then resolved by looking up
+// Absolute names and names with ".." are rejected. Then openat2 (Linux 5.6) resolves the name
+// beneath the folder, which is safe even if a link is swapped at the same time. On older kernels
+// every component is opened separately, without following links. A link is resolved by looking up
 // its target, which is opened again in the same way from the root.
 //
-// Example: the model /m/x.onnx names its data "w/a.bin". The folder /m is open; "w/a.bin" is opened
-// beneath it. A link w -> /etc leaves it and is refused (EXDEV). If /m/x.onnx is itself a link to
-// /store/blobs/17, as in content stores, files of /store/blobs are allowed as well.
+//     Example: the model /m/x.onnx names its data "w/a.bin". The folder /m is open; "w/a.bin" is
+//     opened beneath it. A link w -> /etc leads out and is rejected (EXDEV). If /m/x.onnx is itself
+//     a link to /store/blobs/17, as in content stores, files of /store/blobs are allowed as well.
 #include "base/internal.h"
 
 #include <fcntl.h>
@@ -33,7 +33,7 @@ int tsr__fd_above(int fd)
     return above;
 }
 
-// The number of tries is bounded, since an attacker could rename forever.
+// The number of tries is bounded, because an attacker could rename forever.
 static int open_kernel(int root, const char *name, uint64_t resolve)
 {
     struct open_how how = {.flags = OPEN_FLAGS, .resolve = resolve | RESOLVE_NO_MAGICLINKS};
@@ -45,7 +45,7 @@ static int open_kernel(int root, const char *name, uint64_t resolve)
     return -1;
 }
 
-// False if the kernel has no openat2 or a sandbox forbids it.
+// Returns false if the kernel has no openat2 or a sandbox forbids it.
 static bool is_answer(int fd)
 {
     return fd >= 0 || (errno != ENOSYS && errno != EPERM);
@@ -58,7 +58,7 @@ static void close_keep_errno(int fd)
     errno = error;
 }
 
-// Opens component by component: "a/b" opens a, then b beneath it. Links are refused (ELOOP, or
+// Opens component by component: "a/b" opens a, then b beneath it. Links are rejected (ELOOP, or
 // ENOTDIR for a link to a folder).
 static int open_walking(int root, const char *name)
 {
@@ -96,7 +96,7 @@ static int open_walking(int root, const char *name)
     return -1;
 }
 
-// Path of an open file; false if it has none or the path is too long.
+// Finds the path of an open file. Returns false if it has none or the path is too long.
 static bool path_of_fd(int fd, char out[PATH_MAX])
 {
     char link[64];
@@ -108,7 +108,7 @@ static bool path_of_fd(int fd, char out[PATH_MAX])
     return true;
 }
 
-// For a path that was resolved before: a link on it is new and is refused.
+// Opens a path that was already resolved. A link on it is new and is rejected.
 static int open_no_links(int root, const char *name, bool use_kernel)
 {
     if (!use_kernel)
@@ -203,7 +203,7 @@ tsr_status tsr__folder_of_file(tsr_session *session, const char *file, struct fo
     if (fd < 0)
         return refuse_open(session, file, NULL);
     *out = (struct folder){.fd = fd, .real_fd = -1};
-    // Content stores keep a model and its data as links into one folder, which is allowed too.
+    // Content stores keep a model and its data as links into one folder, which is also allowed.
     if (lstat(file, &st) == 0 && S_ISLNK(st.st_mode) && realpath(file, real))
         out->real_fd = open_parent(real);
     return TSR_OK;
@@ -220,8 +220,8 @@ void tsr__folder_close(struct folder *folder)
 
 // ---- files beneath them ------------------------------------------------------------------------
 
-// Returns NULL, or why the name is refused.
-static const char *name_fault(struct str name)
+// Returns NULL, or why the name is rejected.
+static const char *name_problem(struct str name)
 {
     if (name.n == 0)
         return "is empty";
@@ -241,8 +241,8 @@ static const char *name_fault(struct str name)
     return NULL;
 }
 
-// EXDEV: a link that leaves the model's folder may lead to the folder of the real file. ENOENT:
-// only that folder may have the file.
+// EXDEV: a link that leads out of the model's folder may lead to the folder of the real file.
+// ENOENT: only that folder may have the file.
 static int open_allowed(const struct folder *folder, const char *name)
 {
     int fd = tsr__open_beneath(folder->fd, name, true);
@@ -293,7 +293,7 @@ tsr_status tsr__folder_file(tsr_session *session, const struct folder *folder, s
 {
     char path[PATH_MAX];
     struct stat st;
-    const char *fault = name_fault(name);
+    const char *fault = name_problem(name);
     if (fault) {
         tsr__diag(session, DIAG_path_outside, at, stay_inside, "the file name '" STR_FMT "' %s",
                   STR_ARG(name), fault);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // outfile.c - output files that appear complete or not at all.
 //
-// Example: the output `dir/m.onnx` is created as `dir/.tessera-4711-9f3c...` (exclusively,
-// following no link), registered for signal handlers and locked. It is written through a buffer of
-// 1 MiB, or copied from other files inside the kernel. The commit flushes the buffer and calls
-// fsync, close, rename to `dir/m.onnx`, and fsync of the folder. After an abort or a failure the
-// temporary file is removed and an old m.onnx is unchanged.
+//     Example: the output `dir/m.onnx` is created as `dir/.tessera-4711-9f3c...` (exclusively,
+//     following no link), registered for signal handlers and locked. It is written through a buffer
+//     of 1 MiB, or copied from other files inside the kernel. The commit flushes the buffer and
+//     calls fsync, close, rename to `dir/m.onnx`, and fsync of the folder. After an abort or a
+//     failure the temporary file is removed and an old m.onnx is unchanged.
 #include "base/internal.h"
 
 #include <fcntl.h>
@@ -25,8 +25,8 @@
 
 // ---- diagnostics -------------------------------------------------------------------------------
 
-// A hint for an errno of writing, or NULL.
-static const char *remedy(int error)
+// Returns a hint for an errno of writing, or NULL.
+static const char *hint_for(int error)
 {
     switch (error) {
     case ENOSPC:
@@ -48,7 +48,7 @@ tsr_status tsr__refuse_write(tsr_session *session, const char *path, int error)
 {
     struct place at = PLACE_NONE;
     at.file = str_of(path);
-    tsr__diag(session, DIAG_io_write, &at, remedy(error), "cannot write '%s': %s", path,
+    tsr__diag(session, DIAG_io_write, &at, hint_for(error), "cannot write '%s': %s", path,
               strerror(error));
     return TSR_WRITE;
 }
@@ -119,7 +119,7 @@ int tsr__path_open_parent(const char *path)
 // ---- one file ----------------------------------------------------------------------------------
 
 // Pipes and devices (-o /dev/null, /dev/stdout) are written directly. Links in /dev and /proc are
-// treated as such.
+// treated as devices.
 static bool is_special(const char *path)
 {
     struct stat st;
@@ -137,7 +137,7 @@ static bool in_temporary(const struct outfile *outfile)
     return found && found < name;
 }
 
-// A temporary folder is registered itself; the slots are few.
+// Registers the file for removal, unless its folder is registered: there are few slots.
 static void note_temporary(struct outfile *outfile, const char *name)
 {
     char path[TEMPORARY_PATH];
@@ -147,11 +147,12 @@ static void note_temporary(struct outfile *outfile, const char *name)
         outfile->note = tsr__temporary_note(outfile->session, path);
 }
 
-// Creates the temporary file. Returns -1 and sets errno; 0 if there is no memory for its name.
+// Creates the temporary file. Returns -1 and sets errno; errno is 0 if there is no memory for its
+// name.
 static int create_temporary(struct outfile *outfile)
 {
     char name[TEMPORARY_NAME];
-    // Remove what killed processes have left beside the target.
+    // remove files that killed processes have left beside the target
     if (!in_temporary(outfile))
         tsr__temporary_sweep(outfile->dir_fd, TEMPORARY_PREFIX);
     for (int i = 0; i < NAME_TRIES; i++) {
@@ -182,8 +183,8 @@ static int create_temporary(struct outfile *outfile)
     return -1;
 }
 
-// Opens the temporary file, or a pipe or device directly. A folder is refused here, before anything
-// is written.
+// Opens the temporary file, or a pipe or device directly. A folder is rejected here, before
+// anything is written.
 static int open_target(struct outfile *outfile)
 {
     struct stat st;
@@ -208,7 +209,7 @@ static int open_target(struct outfile *outfile)
     return create_temporary(outfile);
 }
 
-// Leaves a struct on which commit and abort do nothing.
+// Resets the struct, so that commit and abort do nothing.
 static void release(struct outfile *outfile)
 {
     tsr__temporary_forget(outfile->note);
@@ -250,7 +251,7 @@ failed:
     return status;
 }
 
-// Continues after partial writes. False: failed, now or before.
+// Continues after partial writes. Returns false after a failure, now or before.
 static bool write_all(struct outfile *outfile, const char *p, size_t n)
 {
     while (n > 0 && !outfile->failed) {
@@ -275,7 +276,7 @@ static bool flush(struct outfile *outfile)
     return !outfile->failed && write_all(outfile, outfile->buffer, n);
 }
 
-// The buffer is flushed first if the data does not fit.
+// Flushes the buffer first if the data does not fit.
 void tsr__out_write(struct outfile *outfile, const void *p, size_t n)
 {
     if (outfile->failed || n == 0)
@@ -285,7 +286,7 @@ void tsr__out_write(struct outfile *outfile, const void *p, size_t n)
     outfile->offset += n;
     if (n > OUT_BUFFER - outfile->n && !flush(outfile))
         return;
-    // Larger than the buffer, which is empty now.
+    // the data is larger than the buffer, which is empty now
     if (n >= OUT_BUFFER) {
         write_all(outfile, p, n);
         return;
@@ -296,7 +297,7 @@ void tsr__out_write(struct outfile *outfile, const void *p, size_t n)
 
 #define GATHER_MOST 1024 // pieces per call (Linux' IOV_MAX)
 
-// After a partial writev the rest of the piece is written alone.
+// After a partial writev, writes the rest of the piece alone.
 static void gather_all(struct outfile *outfile, const struct iovec *iovec, int n)
 {
     while (n > 0 && !outfile->failed) {
@@ -377,8 +378,8 @@ static uint64_t copy_in_kernel(struct outfile *outfile, int fd, uint64_t offset,
     return done;
 }
 
-// Large ranges are copied inside the kernel, unless a digest is needed. The rest is read into the
-// free part of the buffer.
+// Copies large ranges inside the kernel, unless a digest is needed. The rest is read into the free
+// part of the buffer.
 void tsr__out_copy(struct outfile *outfile, int fd, uint64_t offset, uint64_t length)
 {
     uint64_t end;
@@ -420,7 +421,7 @@ void tsr__out_copy(struct outfile *outfile, int fd, uint64_t offset, uint64_t le
     }
 }
 
-// fsync makes the rename safe against a power failure. It is always done if an existing target is
+// fsync makes the rename safe against a power failure. It is always called if an existing target is
 // replaced. Large new files are not synced, which doubles the speed; their sources still exist.
 static bool must_sync(const struct outfile *outfile)
 {
@@ -430,7 +431,7 @@ static bool must_sync(const struct outfile *outfile)
             fstatat(outfile->dir_fd, tsr__path_name(outfile->path), &st, AT_SYMLINK_NOFOLLOW) == 0);
 }
 
-// Each step is skipped if an earlier one has failed.
+// Skips each step if an earlier one has failed.
 static void publish(struct outfile *outfile)
 {
     flush(outfile);
@@ -450,7 +451,7 @@ static void publish(struct outfile *outfile)
         fail_write(outfile, errno);
 }
 
-// The output of a session that has run out of memory may be incomplete and is not published.
+// If the session has run out of memory, the output may be incomplete and is not published.
 tsr_status tsr__out_commit(struct outfile *outfile)
 {
     if (!outfile->path)

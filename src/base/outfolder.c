@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // outfolder.c - output folders that appear complete or not at all.
 //
-// Example: for the folder `parts` a sibling `.tessera-4711-...` is created, and files are written
-// to paths of tsr__outfolder_path. The commit checks the target again and renames the sibling. If a
-// folder exists that may be replaced, renameat2 exchanges both names in one step, and the old files
-// are removed under the temporary name.
+//     Example: for the folder `parts` a sibling `.tessera-4711-...` is created, and files are
+//     written to paths of tsr__outfolder_path. The commit checks the target again and renames the
+//     sibling. If a folder exists that may be replaced, renameat2 exchanges both names in one step,
+//     and the old files are removed under the temporary name.
 #include "base/internal.h"
 
 #include <dirent.h>
@@ -16,7 +16,7 @@
 
 #define NAME_TRIES 100
 
-// "a/parts" and ".x" give "a/.x".
+// Example: "a/parts" and ".x" give "a/.x".
 static char *sibling(tsr_session *session, const char *path, const char *name)
 {
     size_t folder = (size_t)(tsr__path_name(path) - path), n = folder + strlen(name);
@@ -32,7 +32,7 @@ static char *sibling(tsr_session *session, const char *path, const char *name)
     return longer;
 }
 
-// TARGET_UNKNOWN: it could not be read, errno is set.
+// The kind of the target. TARGET_UNKNOWN: it could not be read, errno is set.
 enum target { TARGET_ABSENT, TARGET_EMPTY, TARGET_FILES, TARGET_OTHER, TARGET_UNKNOWN };
 
 static bool is_dots(const char *name)
@@ -70,8 +70,8 @@ static bool is_rank_folder(int folder, const char *name)
     return of_files;
 }
 
-// Classifies the target by one of its entries. A folder that is not a rank's makes it TARGET_OTHER:
-// this program creates no such folders.
+// Updates the kind of the target for one of its entries. A folder that is not a rank's makes it
+// TARGET_OTHER, because this program creates no such folders.
 static enum target classify_entry(int folder, const char *name, enum target so_far)
 {
     struct stat st;
@@ -84,7 +84,7 @@ static enum target classify_entry(int folder, const char *name, enum target so_f
     return TARGET_FILES;
 }
 
-// Removes a replaced folder: its files and those of its rank folders. Other new contents stay.
+// Removes a replaced folder: its files and those of its rank folders. Other contents stay.
 static void remove_replaced(const char *path)
 {
     char inner[PATH_MAX];
@@ -101,7 +101,7 @@ static void remove_replaced(const char *path)
     tsr__folder_remove(path);
 }
 
-// Reads entries until one decides.
+// Reads entries until one decides the kind.
 static enum target classify_target(const char *path)
 {
     struct stat st;
@@ -162,7 +162,7 @@ static void sweep_parent(const struct outfolder *outfolder)
     close(parent);
 }
 
-// Creates, opens and locks the temporary folder. Returns 0 or an errno; EEXIST: try another name.
+// Creates, opens and locks the temporary folder. Returns 0 or an errno; on EEXIST try another name.
 static int make_locked(struct outfolder *outfolder)
 {
     if (fault_io(outfolder->session, FAULT_WRITE) || mkdir(outfolder->temporary, 0777) != 0)
@@ -212,7 +212,7 @@ static void release_folder(struct outfolder *outfolder)
     tsr__path_free(outfolder->session, &outfolder->path);
 }
 
-// "." and "/" have no sibling and are refused.
+// "." and "/" have no sibling and are rejected.
 tsr_status tsr__outfolder_open(tsr_session *session, const char *path, bool replace,
                                struct outfolder *out)
 {
@@ -272,8 +272,8 @@ static void sync_all(const char *path)
     close(fd);
 }
 
-// RENAME_EXCHANGE: a complete folder has the name at every moment. Without it, the old folder is
-// renamed first.
+// With RENAME_EXCHANGE a complete folder has the name at every moment. Without it, the old folder
+// is renamed first.
 tsr_status tsr__outfolder_replace(struct outfolder *outfolder, bool use_kernel)
 {
     sync_all(outfolder->temporary);
@@ -284,7 +284,7 @@ tsr_status tsr__outfolder_replace(struct outfolder *outfolder, bool use_kernel)
     }
     if (use_kernel && errno != ENOSYS && errno != EINVAL)
         return tsr__refuse_write(outfolder->session, outfolder->path, errno);
-    // The old folder gets a name that no sweep removes, in case the process is killed between the
+    // Give the old folder a name that no sweep removes, in case the process is killed between the
     // steps.
     char name[TEMPORARY_NAME], kept[TEMPORARY_NAME + 4];
     tsr__path_draw(name);
@@ -319,7 +319,7 @@ static tsr_status place_folder(struct outfolder *outfolder)
     return tsr__refuse_write(outfolder->session, outfolder->path, errno);
 }
 
-// A failure of fsync is ignored: the folder is in place.
+// Ignores a failure of fsync, because the folder is already in place.
 tsr_status tsr__outfolder_commit(struct outfolder *outfolder)
 {
     if (!outfolder->path)

@@ -2,7 +2,7 @@
 // session.c - the session: allocator, diagnostics, fault injection and progress callback.
 //
 // One thread uses a session at a time. Only tsr_session_cancel and tsr_session_sweep may be called
-// at the same time, from other threads and from signal handlers. Results that are "owned by the
+// concurrently, from other threads and from signal handlers. Results that are "owned by the
 // session" are stored in one of its result arenas; the next call of the same kind frees that arena.
 #include "base/internal.h"
 

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // sized.c - structs that callers allocate, and results that the library allocates.
 //
-// A struct of a caller starts with `size_t size`, the size that it had in the caller's header. An
-// older caller has a shorter struct, a newer one a longer struct.
+// A struct of a caller starts with `size_t size`, the size that it has in the caller's header. An
+// older caller has a shorter struct, a newer caller a longer one.
 //
 //     Example: version 1 of a struct has 24 bytes, version 2 has 32, and this library is version 2.
 //     A caller of version 1 passes 24: the options end at 24, and the last field gets its default
-//       0.
-//     A caller of version 3 passes 40: the library reads 32 bytes. A caller who passes 0 is
-//       refused.
+//     0. A caller of version 3 passes 40: the library reads 32 bytes. A caller who passes 0 is
+//     rejected.
 #include "base/internal.h"
 
 static size_t size_of(const void *given)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// str.c - text views: order, numbers, edit distance. Allocates nothing.
+// str.c - text views: comparing, numbers, edit distance. Allocates nothing.
 #include "base/internal.h"
 
-// "a" < "ab" < "b".
+// Example: "a" < "ab" < "b".
 int tsr__str_cmp(struct str a, struct str b)
 {
     size_t n = size_min(a.n, b.n);
@@ -19,7 +19,7 @@ bool tsr__str_int(struct str text, int64_t *out)
 {
     bool negative = text.n > 0 && text.p[0] == '-';
     size_t i = negative;
-    int64_t value = 0; // negative, since -INT64_MIN does not fit
+    int64_t value = 0; // negative, because -INT64_MIN does not fit
     if (i == text.n)
         return false;
     for (; i < text.n; i++) {
@@ -36,10 +36,10 @@ bool tsr__str_int(struct str text, int64_t *out)
     return true;
 }
 
-// Longest texts that are compared, without their common beginning and end.
+// limit of the texts that are compared, without their common beginning and end
 #define DISTANCE_MAX 255
 
-// A common beginning and end do not change the distance.
+// Removes the common beginning and end, which do not change the distance.
 static void trim_shared(struct str *a, struct str *b)
 {
     while (a->n && b->n && a->p[0] == b->p[0]) {
@@ -53,7 +53,8 @@ static void trim_shared(struct str *a, struct str *b)
 }
 
 // row[j] is the distance between the first i bytes of a and the first j of b. "shard" and "sharp"
-// have distance 1, "axis" and "axes" too. Stops at a row in which everything exceeds the limit.
+// have distance 1, and so have "axis" and "axes". Stops at a row in which every entry exceeds the
+// limit.
 size_t tsr__str_distance(struct str a, struct str b, size_t limit)
 {
     size_t row[DISTANCE_MAX + 1];
@@ -78,7 +79,7 @@ size_t tsr__str_distance(struct str a, struct str b, size_t limit)
     return row[b.n] > limit ? limit + 1 : row[b.n];
 }
 
-// The text must be at least as long as both ends of the pattern, or they would overlap.
+// The text must be at least as long as both ends of the pattern, otherwise they would overlap.
 bool tsr__star_matches(struct str pattern, struct str text, struct str *rest)
 {
     const char *star = memchr(pattern.p, '*', pattern.n);
@@ -93,15 +94,15 @@ bool tsr__star_matches(struct str pattern, struct str text, struct str *rest)
     return true;
 }
 
-// Number of edits allowed: a third of the length rounded up, at most 8. "plna" may have 2 and finds
-// "plan".
+// Returns the number of edits allowed: a third of the length rounded up, at most 8. "plna" may have
+// 2 and finds "plan".
 static size_t edit_limit(struct str wanted)
 {
     return size_min((wanted.n + 2) / 3, 8);
 }
 
-// True if the candidate is within *limit, which is then lowered: the first of equally close
-// candidates wins.
+// True if the candidate is within *limit. Lowers *limit below its distance, so that the first of
+// equally close candidates wins.
 static bool is_nearer(struct str wanted, struct str candidate, size_t *limit)
 {
     size_t distance = tsr__str_distance(wanted, candidate, *limit);
@@ -111,7 +112,8 @@ static bool is_nearer(struct str wanted, struct str candidate, size_t *limit)
     return true;
 }
 
-// "shard" and {"shape", "sharp"}: "shape" has distance 2, "sharp" has 1 and is returned.
+// Example: for "shard" and {"shape", "sharp"}, "shape" has distance 2; "sharp" has 1 and is
+// returned.
 struct str tsr__nearest(struct str wanted, const struct str *candidates, size_t n)
 {
     struct str nearest = {NULL, 0};

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // temporary.c - temporary folders of a session, and outputs under their temporary names.
 //
-// They are removed in one of three ways. The session removes them when it is done with them. A
-// signal handler removes them with tsr_session_sweep, so their paths are stored in slots of fixed
-// size that need neither locks nor memory. And the next process that creates something of the same
-// kind in the same folder removes what a killed process left behind (a sweep): names contain the
-// pid, and the owner holds a lock (flock) that the kernel releases when the owner dies.
+// They are removed in one of three ways:
+// - The session removes them when it no longer needs them.
+// - A signal handler removes them with tsr_session_sweep. So their paths are stored in slots of
+//   fixed size that need neither locks nor memory.
+// - The next process that creates something of the same kind in the same folder removes what a
+//   killed process left behind (a sweep). Names contain the pid, and the owner holds a lock (flock)
+//   that the kernel releases when the owner dies.
 //
-// Example: process 4711 creates /tmp/tessera-verify-4711-x3Fq9z and is killed with SIGKILL. The
-// next `verify` in /tmp reads the pid from the name and takes the lock, so the owner is gone. No
-// process has this pid and the folder belongs to the same user: it is removed.
+//     Example: process 4711 creates /tmp/tessera-verify-4711-x3Fq9z and is killed with SIGKILL. The
+//     next `verify` in /tmp reads the pid from the name and takes the lock, so the owner is gone.
+//     No process has this pid and the folder belongs to the same user: it is removed.
 //
 // A new folder exists for a moment before its owner has the lock. Two rules make that safe, also
 // between hosts or containers that share the folder and do not see each other's pids:
@@ -29,17 +31,17 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MAX_DEPTH    4     // of folders in a temporary folder; ours have two
-#define REMOVE_TRIES 1000  // other threads may still be writing while a signal is handled
+#define MAX_DEPTH    4 // nesting of folders in a temporary folder; this program creates two levels
+#define REMOVE_TRIES 1000  // other threads may still write while a signal is handled
 #define QUIET_TRIES  3     // an interrupted call, an error of a network file system
 #define SWEEP_MOST   10000 // entries of a folder that are examined
-#define STRANGE_S    10    // least age in seconds if another process has the pid now
-#define LOCK_TRIES   200   // 1 ms apart; sweepers hold locks for a few system calls
+#define STRANGE_S    10    // minimal age in seconds if another process has the pid now
+#define LOCK_TRIES   200   // tries, 1 ms apart; sweepers hold locks for a few system calls
 #define FOLDER_TRIES 10    // sweepers may remove new folders
 
 // ---- removing, also inside a signal handler -----------------------------------------------------
 
-// As getdents64 writes them.
+// The format of getdents64.
 struct entry {
     uint64_t inode;
     int64_t next;
@@ -56,8 +58,8 @@ static void empty_folder(int fd, int depth)
     _Alignas(struct entry) char buffer[2048];
     for (;;) {
         long n = syscall(SYS_getdents64, fd, buffer, sizeof buffer);
-        // The end, or an error, which is noticed when the folder itself is removed. Some file
-        // systems skip names while others are removed; callers try again.
+        // The end, or an error, which shows when the folder itself is removed. Some file systems
+        // skip names while others are removed; callers try again.
         if (n <= 0)
             return;
         for (long at = 0; at < n;) {
@@ -72,7 +74,7 @@ static void empty_folder(int fd, int depth)
 }
 
 // Removes a file, a link or a folder with its contents. True if it is gone. Folders deeper than
-// MAX_DEPTH are not ours; they and their parents stay.
+// MAX_DEPTH were not created by this program; they and their parents stay.
 static bool remove_tree(int parent, const char *name, int depth)
 {
     if (unlinkat(parent, name, 0) == 0 || errno == ENOENT)
@@ -80,7 +82,7 @@ static bool remove_tree(int parent, const char *name, int depth)
     if (depth > MAX_DEPTH)
         return false;
     int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd >= 0) { // else it may be empty
+    if (fd >= 0) { // otherwise it may be empty
         empty_folder(fd, depth);
         close(fd);
     }
@@ -110,7 +112,7 @@ bool tsr__folder_remove(const char *path)
     return false;
 }
 
-// Failures are not reported: the next process sweeps.
+// Failures are not reported, because the next process sweeps.
 void tsr__tree_remove(const char *path)
 {
     for (int i = 0; i < QUIET_TRIES; i++)
@@ -158,7 +160,7 @@ bool tsr__temporary_lock(int parent, const char *name, int fd)
 
 // ---- slots --------------------------------------------------------------------------------------
 
-// `used` is set last: a signal handler must see a complete path.
+// Sets `used` last, because a signal handler must see a complete path.
 struct temporary *tsr__temporary_note(tsr_session *session, const char *path)
 {
     size_t n = strlen(path);
@@ -177,8 +179,8 @@ struct temporary *tsr__temporary_note(tsr_session *session, const char *path)
     return NULL;
 }
 
-// The slot is freed before the lock is released: a signal handler must not remove what has become
-// an output.
+// Frees the slot before it releases the lock, because a signal handler must not remove a file that
+// has become an output.
 void tsr__temporary_forget(struct temporary *temporary)
 {
     if (!temporary)
@@ -229,7 +231,7 @@ static bool is_abandoned(int fd, long pid)
     return !exists || (pid != getpid() && time(NULL) - st.st_ctime > STRANGE_S);
 }
 
-// The lock is held until the removal is complete, see the rules at the top.
+// Holds the lock until the removal is complete, see the rules at the top.
 static void sweep_entry(int folder, const char *name, long pid)
 {
     int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -242,7 +244,7 @@ static void sweep_entry(int folder, const char *name, long pid)
 
 void tsr__temporary_sweep(int folder, const char *prefix)
 {
-    // fdopendir takes over the descriptor, and the caller's keeps its position.
+    // fdopendir closes its descriptor later, so give it a new one
     int again = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (again < 0)
         return;
@@ -282,8 +284,8 @@ static void sweep_base(const char *base, const char *prefix)
     close(fd);
 }
 
-// Creates a folder as mkdtemp does, opens and locks it. Returns the descriptor, or -1 with
-// errno. Another name is tried if a sweeper removes the folder before it is locked.
+// Creates a folder as mkdtemp does, opens and locks it. Returns the descriptor, or -1 with errno.
+// If a sweeper removes the folder before it is locked, tries another name.
 static int make_locked(const char *pattern, char path[TEMPORARY_PATH])
 {
     for (int i = 0; i < FOLDER_TRIES; i++) {

@@ -2,8 +2,8 @@
 // text.c - growing text with a maximum length, UTF-8, and text that is safe to print on a terminal.
 //
 // `struct text` is for text of unknown length: JSON documents, rendered diagnostics. Its owner
-// frees it. The second half handles untrusted bytes: which of them form a character, and which must
-// not reach a terminal.
+// frees it. The second half handles untrusted bytes: it finds out which bytes form a character, and
+// which must not be printed on a terminal.
 #include "base/internal.h"
 
 #include <stdio.h>
@@ -31,7 +31,7 @@ static bool reserve(struct text *text, size_t more)
         max = text->max;
     if (text->failed)
         return false;
-    // Exceeding the maximum is reported as out of memory.
+    // exceeding the maximum is reported as out of memory
     if (text->n > max || more > max - text->n) {
         tsr__nomem(text->session, more);
         text->failed = true;
@@ -91,7 +91,8 @@ void tsr__text_printf(struct text *text, const char *format, ...)
     va_end(args);
 }
 
-// Length of a character by its first byte; 0 if no character begins with it (0x80 to 0xC1).
+// Returns the length of a character by its first byte; 0 if no character begins with it (0x80 to
+// 0xC1).
 static size_t length_by_first(unsigned char first)
 {
     if (first < 0x80)
@@ -107,8 +108,8 @@ static size_t length_by_first(unsigned char first)
     return 0;
 }
 
-// E2 82 AC is the euro sign 0x20AC: four bits of the first byte, six bits of each other. Overlong
-// forms, UTF-16 surrogates and numbers above 0x10FFFF are rejected.
+// Example: E2 82 AC is the euro sign 0x20AC: four bits of the first byte, six bits of each other.
+// Overlong forms, UTF-16 surrogates and numbers above 0x10FFFF are rejected.
 size_t tsr__utf8(const char *p, size_t n, uint32_t *out)
 {
     const unsigned char *u = (const unsigned char *)p;
@@ -140,10 +141,10 @@ bool tsr__is_unsafe(uint32_t c)
            (c >= 0x2060 && c <= 0x206F) || (c >= 0xE0000 && c <= 0xE007F);
 }
 
-// True if the text may end inside of a character: "\xE2\x80" may become "\xE2\x80\xAE".
+// True if the text may end inside a character: "\xE2\x80" may become "\xE2\x80\xAE".
 static bool is_cut(const char *p, size_t n)
 {
-    if (n >= length_by_first((unsigned char)p[0])) // complete, or no beginning
+    if (n >= length_by_first((unsigned char)p[0])) // complete, or not the start of a character
         return false;
     for (size_t i = 1; i < n; i++)
         if (((unsigned char)p[i] & 0xC0) != 0x80)
@@ -151,15 +152,16 @@ static bool is_cut(const char *p, size_t n)
     return true;
 }
 
-// Number of bytes to advance: a character, or one invalid byte.
+// Returns the number of bytes to advance: a character, or one invalid byte.
 static size_t bytes_of(size_t length)
 {
     return length ? length : 1;
 }
 
 // "a\x1Bb" with the byte 27 between a and b becomes the six characters a \x1B b. Newlines and tabs
-// stay. `last` false: more bytes may follow, and an incomplete character at the end is left for the
-// next call. At most `cap` bytes are written; *used is the number of bytes that were converted.
+// stay. If `last` is false, more bytes may follow, and an incomplete character at the end is left
+// for the next call. At most `cap` bytes are written; *used is the number of bytes that were
+// converted.
 size_t tsr_safe_text(const char *text, size_t n, bool last, char *out, size_t cap, size_t *used)
 {
     static const char digits[] = "0123456789ABCDEF";
@@ -189,7 +191,7 @@ size_t tsr_safe_text(const char *text, size_t n, bool last, char *out, size_t ca
     return made;
 }
 
-// Unlike tsr_safe_text it escapes newlines: a name must stay on its line.
+// Unlike tsr_safe_text this escapes newlines, because a name must stay on its line.
 void tsr__text_add_safe(struct text *text, struct str str)
 {
     size_t i = 0, clean = 0; // str[clean..i) needs no escapes
