@@ -16,7 +16,7 @@
 
 #define READ_BYTES (256u << 10)
 
-// NULL: out of memory. `name` comes from the manifest, which has only plain file names.
+// Returns NULL if out of memory. `name` comes from the manifest, which has only plain file names.
 struct str tsr__bundle_file_path(const struct bundle *bundle, struct arena *arena, const char *name)
 {
     size_t n = strlen(bundle->path);
@@ -24,7 +24,7 @@ struct str tsr__bundle_file_path(const struct bundle *bundle, struct arena *aren
     return tsr__arena_printf(arena, "%s%s%s", bundle->path, slash, name);
 }
 
-// The folder stays open until tsr__bundle_close: files are opened relative to it
+// The folder stays open until tsr__bundle_close, because files are opened relative to it
 // (tsr__folder_file).
 tsr_status tsr__bundle_open(tsr_session *session, struct arena *arena, const char *path,
                             struct bundle *out)
@@ -56,7 +56,7 @@ void tsr__bundle_close(struct bundle *bundle)
 
 // ---- checking files ----------------------------------------------------------------------------
 
-// pread that retries after signals; a fault point may make it fail.
+// As pread, but retries after signals. A fault point may make it fail.
 static ssize_t read_at(tsr_session *session, int fd, char *buffer, size_t want, uint64_t at)
 {
     for (;;) {
@@ -70,7 +70,7 @@ static ssize_t read_at(tsr_session *session, int fd, char *buffer, size_t want, 
     }
 }
 
-// Reads exactly `bytes`, so that a growing file does not keep us reading.
+// Reads exactly `bytes`, so that it ends even if the file grows.
 static tsr_status digest_of(const struct bundle *bundle, int fd, uint64_t bytes,
                             const struct place *at, char out[65])
 {
@@ -120,12 +120,12 @@ tsr_status tsr__bundle_digest(const struct bundle *bundle, struct manifest_file 
     return st;
 }
 
-// The size is always compared, which finds truncated copies. The digest of a large file is compared
+// Always compares the size, which finds truncated copies. The digest of a large file is compared
 // only with check_files, because that reads all of it.
 static tsr_status check_open_file(const struct bundle *bundle, const struct manifest_file *file,
                                   int fd, bool check_files, const struct place *at)
 {
-    struct stat info = {0}; // 0 bytes are reported if the size is not known
+    struct stat info = {0}; // reports 0 bytes if the size is unknown
     if (fstat(fd, &info) != 0 || (uint64_t)info.st_size != file->bytes) {
         tsr__diag(bundle->session, DIAG_partition_file_size, at,
                   "copy the folder again, or partition the model again",
@@ -160,8 +160,8 @@ static tsr_status check_file(const struct bundle *bundle, const char *name, bool
     return st;
 }
 
-// Checks all files, so that one call reports every damaged one; the first failure is the status.
-// ranks NULL: all ranks.
+// Checks all files, so that one call reports every damaged one; returns the first failure. If
+// `ranks` is NULL, checks the files of all ranks.
 tsr_status tsr__bundle_verify(const struct bundle *bundle, const int64_t *ranks, size_t n_ranks,
                               bool check_files)
 {

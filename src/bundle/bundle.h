@@ -2,9 +2,9 @@
 // bundle.h - the folder of a partition: its manifest, its files, their digests (docs/formats.md).
 //
 // `partition` writes it from a struct manifest. The runtime does not trust it: sizes and counts are
-// limited, every name is a plain file name inside the folder, and files must be those that were
-// written. A rank needs the manifest, its own files and the common data, so the checks can be
-// limited to some ranks. This module does not know ONNX: types and shardings are strings.
+// limited, every name is a plain file name inside the folder, and files must have the recorded
+// sizes and digests. A rank needs the manifest, its own files and the common data, so the checks
+// can be limited to some ranks. This module does not know ONNX: types and shardings are strings.
 #ifndef TSR_BUNDLE_H
 #define TSR_BUNDLE_H
 
@@ -14,9 +14,9 @@
 #define MANIFEST_COMMON      "common.data"
 #define MANIFEST_COMMON_SAFE "common.safetensors" // for --weights safetensors
 #define MANIFEST_VERSION     1
-#define MANIFEST_MAX_BYTES   (64u << 20) // of manifest.json
+#define MANIFEST_MAX_BYTES   (64u << 20) // limit of manifest.json
 #define MANIFEST_MAX_RANKS   65536
-#define MANIFEST_SMALL_BYTES (1u << 20) // files up to this size always have their digest checked
+#define MANIFEST_SMALL_BYTES (1u << 20) // digests of files up to this size are always checked
 
 struct manifest_file {
     const char *name; // a plain file name
@@ -31,12 +31,12 @@ struct manifest_device {
     int64_t weights, weight_bytes; // elements and bytes of this rank
     const int64_t *stages;         // pipeline stages of the rank, from 0; absent in older manifests
     size_t n_stages;
-    bool has_ports; // inputs and outputs are known; not in older manifests
+    bool has_ports; // inputs and outputs are known; older manifests lack them
     const char **inputs, **outputs;
     size_t n_inputs, n_outputs;
 };
-// A partition that one node of model.onnx runs (--layout wrapped): the model, its operator, and a
-// small file by which the operator finds the folder.
+// For a partition that one node of model.onnx runs (--layout wrapped): the model, its operator, and
+// a small file by which the operator finds the folder.
 #define WRAPPED_MODEL  "model.onnx"
 #define WRAPPED_MARK   "wrapped.id"
 #define WRAPPED_DOMAIN "ai.tessera.run"
@@ -50,7 +50,7 @@ struct manifest_device {
 // An input or output of the unsharded model.
 struct manifest_port {
     const char *name, *type, *sharding; // sharding in the compact notation
-    const struct tile_layout *kept;     // not NULL: the ranks have shards of it, in this layout
+    const struct tile_layout *kept;     // if not NULL: the ranks have shards of it, in this layout
     int rank;                           // -1: unknown
     const tsr_dim *dims;
 };
@@ -62,7 +62,7 @@ struct manifest_group {
     const int64_t *ranks; // ascending
     size_t n;
 };
-// One communication: an operator, on each of its groups.
+// One communication: an operator, and the groups that execute it.
 struct manifest_collective {
     int64_t id;
     const char *op, *type;
@@ -85,41 +85,42 @@ struct manifest {
     size_t n_collectives;
     struct manifest_replicated *replicated;
     size_t n_replicated;
-    struct manifest_file *files; // all but the manifest itself, sorted by name
+    struct manifest_file *files; // all files except the manifest, sorted by name
     size_t n_files;
 };
 
-// An open partition. Strings and arrays are in the arena it was opened with.
+// An open partition. Strings and arrays are in the arena that was passed to tsr__bundle_open.
 struct bundle {
     tsr_session *session;
     const char *path;
-    struct folder folder; // files are opened relative to it: tsr__folder_file
+    struct folder folder; // files are opened relative to it (tsr__folder_file)
     struct manifest manifest;
 };
 
-// Opens the folder and reads its manifest, and no other file. TSR_IO: not found; TSR_MALFORMED: not
-// a manifest, or inconsistent; TSR_UNSUPPORTED: a newer version. Adds one diagnostic with the file
-// name.
+// Opens the folder and reads its manifest, but no other file. Returns TSR_IO if it is not found,
+// TSR_MALFORMED if it is not a manifest or is inconsistent, TSR_UNSUPPORTED if it has a newer
+// version. Reports one error with the file name.
 tsr_status tsr__bundle_open(tsr_session *session, struct arena *arena, const char *path,
                             struct bundle *out) TSR_MUST_USE;
 void tsr__bundle_close(struct bundle *bundle);
-// Checks the files of these ranks (NULL: all): present, of the right size, and with the right
-// digest if small or if check_files is set. Adds one diagnostic for each damaged file.
+// Checks the files of these ranks (NULL: of all ranks): they must exist and have the right size.
+// The digest is checked if the file is small or if check_files is set. Reports one error for each
+// damaged file.
 tsr_status tsr__bundle_verify(const struct bundle *bundle, const int64_t *ranks, size_t n_ranks,
                               bool check_files) TSR_MUST_USE;
-// The file of weights that several ranks use, or NULL.
+// Returns the file of weights that several ranks use, or NULL.
 const struct manifest_file *tsr__manifest_common(const struct manifest *manifest);
-// The entry of that file, or NULL.
+// Returns the entry of that file, or NULL.
 const struct manifest_file *tsr__manifest_find(const struct manifest *manifest, struct str name);
-// Sorts files by name in byte order, as tsr__manifest_find searches them.
+// Sorts files by name in byte order, as tsr__manifest_find requires.
 void tsr__manifest_sort(struct manifest_file *files, size_t n);
 // Sets size and digest of an entry from the file.
 tsr_status tsr__bundle_digest(const struct bundle *bundle, struct manifest_file *file) TSR_MUST_USE;
 struct str tsr__bundle_file_path(const struct bundle *bundle, struct arena *arena,
                                  const char *name);
 
-// The manifest as JSON, deterministic. NULL: out of memory. The caller frees *owner with
-// tsr_json_free.
+// Returns the manifest as JSON, always in the same order, or NULL if out of memory. The caller
+// frees *owner with tsr_json_free.
 const char *tsr__manifest_text(tsr_session *session, const struct manifest *manifest,
                                tsr_json **owner);
 // Replaces manifest.json of an existing folder, atomically.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// manifest.c - tsr_manifest of tessera.h: reads the manifest of a partition. Strings and lists are
-// in the manifest's arena and live until tsr_manifest_free.
+// manifest.c - tsr_manifest of tessera.h: the public handle of a partition's manifest. Strings and
+// lists are in its arena and live until tsr_manifest_free.
 #include "bundle/bundle.h"
 
 // The folder is not kept open.
@@ -65,7 +65,7 @@ tsr_status tsr_manifest_about(const tsr_manifest *manifest, tsr_manifest_facts *
     return TSR_OK;
 }
 
-// A port is kept sharded only if its layout shards it: ranks may also hold the full tensor.
+// A port counts as kept only if its layout shards it: ranks may also have the full tensor.
 static tsr_status get_port(tsr_session *session, const struct manifest_port *ports, size_t n,
                            size_t i, tsr_manifest_port *out)
 {
@@ -78,7 +78,7 @@ static tsr_status get_port(tsr_session *session, const struct manifest_port *por
                                    .dims = from->dims,
                                    .sharding = from->sharding,
                                    .kept = from->kept && !tsr__layout_is_whole(from->kept)};
-    // The list has this port only: index 0 if there is one, else past its end.
+    // The list has only this port: at index 0 if there is one, otherwise the index is out of range.
     return tsr__element_read(session, SIZED_LIST(&port, from ? 1 : 0, kept), 0, out);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// manifest_read.c - parses manifest.json, which is not trusted. Only the first error is reported;
-// after it, every helper does nothing, so the callers need no checks.
+// manifest_read.c - parses manifest.json, which is not trusted. Only the first error is reported.
+// After it every helper does nothing, so the callers need no checks.
 //
 // A manifest of two ranks, shortened:
 //     {"version": 1, "generator": "tessera 0.1.0",
@@ -17,17 +17,17 @@
 //      "replicated": [], "weights": [{"elements": 188763, "bytes": 755117}, {...}],
 //      "files": {"rank0.onnx": "4b51...", ...}, "sizes": {"rank0.onnx": 332994, ...}}
 //
-// Limited: the text (MANIFEST_MAX_BYTES), each list (MAX_ENTRIES), ranks, dimensions, groups,
-// members. Must be consistent: files and sizes, one device and one entry of weights per rank,
-// listed file names, ports of states, existing ranks. Optional, because older releases lack them:
-// states, stages, inputs and outputs of a device.
+// There are limits for the text (MANIFEST_MAX_BYTES), each list (MAX_ENTRIES), ranks, dimensions,
+// groups and members. These parts must be consistent: files and sizes, one device and one entry of
+// weights per rank, listed file names, ports of states, existing ranks. Older releases lack states,
+// stages, and inputs and outputs of a device, so these are optional.
 #include "internal.h"
 
 #include <jansson.h>
 #include <stdlib.h>
 
-#define MAX_ENTRIES 1000000 // of any list
-#define MAX_RANK    64      // dimensions of an input or output
+#define MAX_ENTRIES 1000000 // limit of any list
+#define MAX_RANK    64      // limit of dimensions of an input or output
 
 // After a failure (also out of memory) nothing more is read.
 struct reader {
@@ -37,10 +37,10 @@ struct reader {
     bool failed;
 };
 
-// The message is: "field" what.
-static void wrong(struct reader *reader, const char *field, const char *what)
+// Reports an error with the message: "field" what.
+static void report_error(struct reader *reader, const char *field, const char *what)
 {
-    bool known = reader->failed || reader->arena->failed; // out of memory is already reported
+    bool known = reader->failed || reader->arena->failed; // out of memory was already reported
     reader->failed = true;
     if (known)
         return;
@@ -50,30 +50,30 @@ static void wrong(struct reader *reader, const char *field, const char *what)
               "\"%s\" %s", field, what);
 }
 
-// NULL after any failure; all helpers accept NULL.
+// Returns NULL after any failure. All helpers accept NULL.
 static const json_t *member(struct reader *reader, const json_t *object, const char *key,
                             json_type type)
 {
     reader->failed |= reader->arena->failed;
     const json_t *value = reader->failed ? NULL : json_object_get(object, key);
     if (!reader->failed && !value)
-        wrong(reader, key, "is missing");
+        report_error(reader, key, "is missing");
     else if (value && json_typeof(value) != type) {
-        wrong(reader, key, "has the wrong type");
+        report_error(reader, key, "has the wrong type");
         value = NULL;
     }
     return value;
 }
 
-// Copies, because jansson's strings are freed with the document. Never NULL: "" after a failure. A
-// zero byte would truncate the C string.
+// Copies the text, because jansson's strings are freed with the document. Never returns NULL, but
+// "" after a failure. Rejects a zero byte, which would truncate the C string.
 static const char *copy_text(struct reader *reader, const char *key, const json_t *value)
 {
     if (!value || reader->failed)
         return "";
     struct str text = {json_string_value(value), json_string_length(value)};
     if (memchr(text.p, 0, text.n))
-        wrong(reader, key, "contains a zero byte");
+        report_error(reader, key, "contains a zero byte");
     const char *copy = reader->failed ? NULL : tsr__arena_str(reader->arena, text).p;
     reader->failed |= !copy;
     return copy ? copy : "";
@@ -84,14 +84,14 @@ static const char *text_member(struct reader *reader, const json_t *object, cons
     return copy_text(reader, key, member(reader, object, key, JSON_STRING));
 }
 
-// In low .. high; `low` after a failure.
+// Returns a number from low to high, or `low` after a failure.
 static int64_t int_member(struct reader *reader, const json_t *object, const char *key, int64_t low,
                           int64_t high)
 {
     const json_t *value = member(reader, object, key, JSON_INTEGER);
     int64_t i = value ? (int64_t)json_integer_value(value) : low;
     if (value && (i < low || i > high))
-        wrong(reader, key, "is out of range");
+        report_error(reader, key, "is out of range");
     return reader->failed ? low : i;
 }
 
@@ -102,23 +102,23 @@ static const json_t *list_member(struct reader *reader, const json_t *object, co
     const json_t *value = member(reader, object, key, JSON_ARRAY);
     *n = value ? json_array_size(value) : 0;
     if (*n > MAX_ENTRIES) {
-        wrong(reader, key, "has too many entries");
+        report_error(reader, key, "has too many entries");
         *n = 0;
     }
     return value;
 }
 
-// NULL after a failure.
+// Evaluates to NULL after a failure.
 #define READER_ARRAY(reader, type, n)                                                              \
     ((reader)->failed ? NULL : ARENA_ARRAY((reader)->arena, type, n))
 
-// Entry i of a list, which must be an object; NULL after a failure. key: the list, for the
-// diagnostic.
+// Returns entry i of a list, which must be an object, or NULL after a failure. `key` is the name of
+// the list, for the diagnostic.
 static const json_t *entry(struct reader *reader, const json_t *list, const char *key, size_t i)
 {
     const json_t *value = reader->failed ? NULL : json_array_get(list, i);
     if (!reader->failed && !json_is_object(value)) {
-        wrong(reader, key, "has an entry that is not an object");
+        report_error(reader, key, "has an entry that is not an object");
         return NULL;
     }
     return value;
@@ -136,14 +136,14 @@ void tsr__manifest_sort(struct manifest_file *files, size_t n)
     qsort(files, n, sizeof(*files), by_name);
 }
 
-// Exactly n lower-case digits.
+// True for exactly n lower-case hexadecimal digits.
 static bool hex_ok(const char *text, size_t n)
 {
     return strlen(text) == n && strspn(text, "0123456789abcdef") == n;
 }
 
-// "files" has the digests, "sizes" the sizes. Equal counts and a size for every name mean that they
-// list the same files.
+// "files" has the digests, "sizes" the sizes. Both list the same files if they have equal counts
+// and every name has a size.
 static void read_files(struct reader *reader, const json_t *root, struct manifest *manifest)
 {
     const json_t *files = member(reader, root, "files", JSON_OBJECT);
@@ -152,7 +152,7 @@ static void read_files(struct reader *reader, const json_t *root, struct manifes
     if (reader->failed)
         return;
     if (n > MAX_ENTRIES || json_object_size(sizes) != n) {
-        wrong(reader, "sizes", "does not list the same files as \"files\"");
+        report_error(reader, "sizes", "does not list the same files as \"files\"");
         return;
     }
     manifest->files = ARENA_ARRAY(reader->arena, struct manifest_file, n);
@@ -163,11 +163,11 @@ static void read_files(struct reader *reader, const json_t *root, struct manifes
         if (!manifest->files)
             return;
         if (!tsr__manifest_name_ok(str_of(name))) {
-            wrong(reader, "files", "has a name that is not a plain file name");
+            report_error(reader, "files", "has a name that is not a plain file name");
             return;
         }
         if (!json_is_string(digest) || !hex_ok(json_string_value(digest), 64)) {
-            wrong(reader, "files", "has a digest that is not a SHA-256");
+            report_error(reader, "files", "has a digest that is not a SHA-256");
             return;
         }
         struct manifest_file *file = &manifest->files[manifest->n_files++];
@@ -190,7 +190,7 @@ static void read_model(struct reader *reader, const json_t *root, struct manifes
     manifest->configuration = text_member(reader, root, "configuration");
     const char *plan = text_member(reader, root, "plan");
     if (!reader->failed && !hex_ok(plan, 16))
-        wrong(reader, "plan", "is not a fingerprint of 16 hex digits");
+        report_error(reader, "plan", "is not a fingerprint of 16 hex digits");
     if (!reader->failed)
         memcpy(manifest->plan, plan, 17);
     manifest->n_ranks = int_member(reader, root, "ranks", 1, MANIFEST_MAX_RANKS);
@@ -199,16 +199,16 @@ static void read_model(struct reader *reader, const json_t *root, struct manifes
     manifest->model_sha256 = text_member(reader, model, "sha256");
 }
 
-// Returns `name`. Every file that is opened later must be listed.
+// Returns `name` if it is listed. Every file that is opened later must be listed.
 static const char *known_file(struct reader *reader, const struct manifest *manifest,
                               const char *field, const char *name)
 {
     if (!reader->failed && !tsr__manifest_find(manifest, str_of(name)))
-        wrong(reader, field, "names a file that \"files\" does not list");
+        report_error(reader, field, "names a file that \"files\" does not list");
     return name;
 }
 
-// A list of strings, or NULL if the entry has none.
+// Returns a list of strings, or NULL if the entry has none.
 static const char **read_names(struct reader *reader, const json_t *entry, const char *key,
                                size_t *n)
 {
@@ -223,7 +223,7 @@ static const char **read_names(struct reader *reader, const json_t *entry, const
     for (size_t i = 0; i < count; i++) {
         const json_t *value = json_array_get(list, i);
         if (!json_is_string(value)) {
-            wrong(reader, key, "has an entry that is not a string");
+            report_error(reader, key, "has an entry that is not a string");
             return NULL;
         }
         names[i] = copy_text(reader, key, value);
@@ -232,7 +232,7 @@ static const char **read_names(struct reader *reader, const json_t *entry, const
     return names;
 }
 
-// Ascending, without duplicates.
+// Reads stages, which must ascend without duplicates.
 static void read_device_stages(struct reader *reader, const json_t *entry,
                                struct manifest_device *device)
 {
@@ -247,7 +247,7 @@ static void read_device_stages(struct reader *reader, const json_t *entry,
         const json_t *value = json_array_get(list, i);
         stages[i] = json_is_integer(value) ? (int64_t)json_integer_value(value) : -1;
         if (stages[i] < 0 || (i && stages[i] <= stages[i - 1])) {
-            wrong(reader, "stages", "is not an ascending list of stages");
+            report_error(reader, "stages", "is not an ascending list of stages");
             return;
         }
     }
@@ -269,7 +269,7 @@ static void read_device(struct reader *reader, const json_t *entry, const struct
     device->outputs = read_names(reader, entry, "outputs", &device->n_outputs);
     const json_t *data = list_member(reader, entry, "data", &device->n_data);
     if (device->n_data > 2)
-        wrong(reader, "data", "has too many entries");
+        report_error(reader, "data", "has too many entries");
     device->data = READER_ARRAY(reader, const char *, device->n_data + 1);
     if (!device->data)
         return;
@@ -278,21 +278,21 @@ static void read_device(struct reader *reader, const json_t *entry, const struct
             return;
         const json_t *value = json_array_get(data, i);
         if (!json_is_string(value))
-            wrong(reader, "data", "has an entry that is not a string");
+            report_error(reader, "data", "has an entry that is not a string");
         else
             device->data[i] =
                 known_file(reader, manifest, "data", copy_text(reader, "data", value));
     }
 }
 
-// "weights" is a parallel list of "devices".
+// "weights" and "devices" are lists with one entry per rank.
 static void read_devices(struct reader *reader, const json_t *root, struct manifest *manifest)
 {
     size_t n, n_weights;
     const json_t *list = list_member(reader, root, "devices", &n);
     const json_t *weights = list_member(reader, root, "weights", &n_weights);
     if (!reader->failed && (n != (size_t)manifest->n_ranks || n_weights != n))
-        wrong(reader, "devices", "does not have one entry for each rank");
+        report_error(reader, "devices", "does not have one entry for each rank");
     manifest->devices = READER_ARRAY(reader, struct manifest_device, n);
     if (!manifest->devices)
         return;
@@ -307,7 +307,7 @@ static void read_devices(struct reader *reader, const json_t *root, struct manif
     }
 }
 
-// null if the rank is unknown, else numbers, symbols and nulls.
+// The shape is null if the rank is unknown, else a list of numbers, symbols and nulls.
 static void read_shape(struct reader *reader, const json_t *entry, struct manifest_port *port)
 {
     const json_t *shape = reader->failed ? NULL : json_object_get(entry, "shape");
@@ -317,7 +317,7 @@ static void read_shape(struct reader *reader, const json_t *entry, struct manife
     size_t n = json_array_size(shape);
     tsr_dim *dims = n <= MAX_RANK ? ARENA_ARRAY(reader->arena, tsr_dim, n + 1) : NULL;
     if (!json_is_array(shape) || !dims) {
-        wrong(reader, "shape", "is not a list of at most 64 dimensions");
+        report_error(reader, "shape", "is not a list of at most 64 dimensions");
         return;
     }
     for (size_t i = 0; i < n; i++) {
@@ -328,13 +328,14 @@ static void read_shape(struct reader *reader, const json_t *entry, struct manife
         else if (json_is_string(value))
             dims[i].symbol = copy_text(reader, "shape", value);
         else if (!json_is_null(value))
-            wrong(reader, "shape", "has an entry that is not a dimension");
+            report_error(reader, "shape", "has an entry that is not a dimension");
     }
     port->rank = (int)n;
     port->dims = dims;
 }
 
-// NULL: not a layout. An entry that is not an integer becomes -1, which decoding refuses.
+// Returns NULL if the list is not a layout. An entry that is not an integer becomes -1, which
+// decoding rejects.
 static struct tile_layout *decode_layout(struct reader *reader, const json_t *list)
 {
     size_t n = json_array_size(list);
@@ -350,7 +351,7 @@ static struct tile_layout *decode_layout(struct reader *reader, const json_t *li
     return tsr__layout_decode(reader->arena, code, n);
 }
 
-// True if every owner is a rank and has a shard.
+// True if every owner is a rank and every rank has a shard.
 static bool is_over_ranks(const struct tile_layout *layout, int64_t n_ranks)
 {
     if (layout->n_shards <= 0)
@@ -365,7 +366,7 @@ static bool is_over_ranks(const struct tile_layout *layout, int64_t n_ranks)
     return true;
 }
 
-// The layout of a port, encoded as in attributes of operators.
+// Reads the layout of a port, encoded as in attributes of operators.
 static const struct tile_layout *read_layout(struct reader *reader, const json_t *entry,
                                              int64_t n_ranks)
 {
@@ -375,7 +376,7 @@ static const struct tile_layout *read_layout(struct reader *reader, const json_t
     struct tile_layout *layout = decode_layout(reader, list);
     if (layout && is_over_ranks(layout, n_ranks))
         return layout;
-    wrong(reader, "layout", "is not a sharding over the ranks");
+    report_error(reader, "layout", "is not a sharding over the ranks");
     return NULL;
 }
 
@@ -405,11 +406,11 @@ static void read_states(struct reader *reader, const json_t *root, struct manife
         state->output = text_member(reader, e, "output");
         if (!reader->failed && (!is_port(manifest->inputs, manifest->n_inputs, state->input) ||
                                 !is_port(manifest->outputs, manifest->n_outputs, state->output)))
-            wrong(reader, "states", "names an input or output that the model does not have");
+            report_error(reader, "states", "names an input or output that the model does not have");
     }
 }
 
-// key: "inputs" or "outputs".
+// `key` is "inputs" or "outputs".
 static struct manifest_port *read_ports(struct reader *reader, const json_t *root, const char *key,
                                         int64_t n_ranks, size_t *n)
 {
@@ -430,7 +431,7 @@ static struct manifest_port *read_ports(struct reader *reader, const json_t *roo
     return ports;
 }
 
-// Ascending, so that there are no duplicates and all readers use the same order.
+// Members must ascend, so that there are no duplicates and all readers use the same order.
 static void read_group(struct reader *reader, const json_t *list, int64_t n_ranks,
                        struct manifest_group *group)
 {
@@ -438,20 +439,20 @@ static void read_group(struct reader *reader, const json_t *list, int64_t n_rank
     int64_t *ranks =
         group->n <= (size_t)n_ranks ? ARENA_ARRAY(reader->arena, int64_t, group->n + 1) : NULL;
     if (!json_is_array(list) || !ranks || group->n == 0) {
-        wrong(reader, "groups", "has an entry that is not a list of ranks");
+        report_error(reader, "groups", "has an entry that is not a list of ranks");
         return;
     }
     for (size_t i = 0; i < group->n; i++) {
         const json_t *value = json_array_get(list, i);
         ranks[i] = json_is_integer(value) ? (int64_t)json_integer_value(value) : -1;
         if (ranks[i] < 0 || ranks[i] >= n_ranks || (i && ranks[i] <= ranks[i - 1]))
-            wrong(reader, "groups", "has ranks that do not exist or do not ascend");
+            report_error(reader, "groups", "has ranks that do not exist or do not ascend");
     }
     group->ranks = ranks;
 }
 
-// Entry i has id i. More groups than ranks cannot be disjoint and are refused before memory is
-// allocated.
+// Entry i has id i. If there are more groups than ranks, they cannot be disjoint; this is rejected
+// before memory is allocated.
 static void read_collectives(struct reader *reader, const json_t *root, struct manifest *manifest)
 {
     size_t n;
@@ -469,7 +470,7 @@ static void read_collectives(struct reader *reader, const json_t *root, struct m
         collective->type = text_member(reader, e, "type");
         const json_t *groups = list_member(reader, e, "groups", &collective->n_groups);
         if (collective->n_groups > (size_t)manifest->n_ranks)
-            wrong(reader, "groups", "has more groups than ranks");
+            report_error(reader, "groups", "has more groups than ranks");
         struct manifest_group *group =
             READER_ARRAY(reader, struct manifest_group, collective->n_groups + 1);
         collective->groups = group;
@@ -480,7 +481,7 @@ static void read_collectives(struct reader *reader, const json_t *root, struct m
     }
 }
 
-// For people; nothing depends on it.
+// This list is for people; nothing depends on it.
 static void read_replicated(struct reader *reader, const json_t *root, struct manifest *manifest)
 {
     const json_t *list = list_member(reader, root, "replicated", &manifest->n_replicated);
@@ -496,7 +497,7 @@ static void read_replicated(struct reader *reader, const json_t *root, struct ma
     }
 }
 
-// The version is checked first: nothing else is known about a newer manifest.
+// Checks the version first, because nothing else is known about a newer manifest.
 static tsr_status read_root(struct reader *reader, const json_t *root, struct manifest *manifest)
 {
     struct place at = PLACE_NONE;
@@ -523,9 +524,9 @@ static tsr_status read_root(struct reader *reader, const json_t *root, struct ma
     return reader->failed ? TSR_MALFORMED : TSR_OK;
 }
 
-// offset: where parsing stopped.
-static tsr_status no_object(tsr_session *session, struct str file, uint64_t offset,
-                            const char *text)
+// `offset` is the byte at which parsing stopped.
+static tsr_status report_no_object(tsr_session *session, struct str file, uint64_t offset,
+                                   const char *text)
 {
     struct place at = PLACE_NONE;
     at.file = file;
@@ -534,7 +535,7 @@ static tsr_status no_object(tsr_session *session, struct str file, uint64_t offs
     return TSR_MALFORMED;
 }
 
-// *out is written only on success; its strings are in the arena.
+// *out is written only on success. Its strings are in the arena.
 tsr_status tsr__manifest_parse(tsr_session *session, struct arena *arena, struct str file,
                                struct str text, struct manifest *out)
 {
@@ -545,11 +546,11 @@ tsr_status tsr__manifest_parse(tsr_session *session, struct arena *arena, struct
         return st;
     if (!root)
         // The parser's message quotes the file, which may be any file of that name.
-        return no_object(session, file, (uint64_t)error.position,
-                         "the manifest is not a valid JSON document");
+        return report_no_object(session, file, (uint64_t)error.position,
+                                "the manifest is not a valid JSON document");
     if (!json_is_object(root)) {
         json_decref(root);
-        return no_object(session, file, 0, "the manifest is not a JSON object");
+        return report_no_object(session, file, 0, "the manifest is not a JSON object");
     }
     struct reader reader = {session, arena, file, false};
     struct manifest manifest = {0};
@@ -560,7 +561,7 @@ tsr_status tsr__manifest_parse(tsr_session *session, struct arena *arena, struct
     return st;
 }
 
-// Also the backslash, which is a separator on other systems.
+// Also rejects the backslash, which is a separator on other systems.
 bool tsr__manifest_name_ok(struct str name)
 {
     if (name.n == 0 || name.n > 255 || str_is(name, ".") || str_is(name, ".."))
@@ -572,7 +573,7 @@ bool tsr__manifest_name_ok(struct str name)
     return true;
 }
 
-// Binary search: read_files sorts.
+// Uses binary search, because read_files sorts the list.
 const struct manifest_file *tsr__manifest_find(const struct manifest *manifest, struct str name)
 {
     size_t low = 0, high = manifest->n_files;

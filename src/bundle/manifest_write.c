@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// manifest_write.c - writes manifest.json: fixed order of keys, no times, no paths, so that the
-// same partition has the same bytes. Absent fields are left out, not written as null.
-// docs/formats.md describes each field.
+// manifest_write.c - writes manifest.json. Keys have a fixed order, and there are no times or
+// paths, so the same partition gives the same bytes. Absent fields are left out, not written as
+// null. docs/formats.md describes each field.
 #include "bundle/bundle.h"
 #include "tessera_json.h"
 
-// The layout, encoded as in attributes of operators (tsr__layout_encode).
+// Writes the layout, encoded as in attributes of operators (tsr__layout_encode).
 static void write_layout(tsr_json *json, const struct tile_layout *layout)
 {
     tsr_json_begin(json, "layout", '[');
@@ -33,8 +33,8 @@ static void write_layout(tsr_json *json, const struct tile_layout *layout)
     tsr_json_end(json);
 }
 
-// "shape" is null if the rank is unknown; a number is a size, a string a symbol, null an unknown
-// size: [null, "seq", 64].
+// "shape" is null if the rank is unknown. In the list a number is a size, a string a symbol, null
+// an unknown size: [null, "seq", 64].
 static void write_ports(tsr_json *json, const char *key, const struct manifest_port *ports,
                         size_t n)
 {
@@ -99,7 +99,7 @@ static const tsr_json_field list_fields[] = {
     {JSON_END},
 };
 
-// In the order of the ranks.
+// Writes devices in the order of the ranks.
 static void write_devices(tsr_json *json, const struct manifest *manifest)
 {
     tsr_json_begin(json, "devices", '[');
@@ -117,7 +117,7 @@ static void write_devices(tsr_json *json, const struct manifest *manifest)
     tsr_json_end(json);
 }
 
-// In execution order.
+// Writes communications in execution order.
 static void write_collectives(tsr_json *json, const struct manifest *manifest)
 {
     tsr_json_begin(json, "collectives", '[');
@@ -137,7 +137,7 @@ static void write_collectives(tsr_json *json, const struct manifest *manifest)
     tsr_json_end(json);
 }
 
-// "files" and "sizes" are objects by name; manifest_read.c checks that they agree.
+// "files" and "sizes" are objects by file name; manifest_read.c checks that they agree.
 static void write_rest(tsr_json *json, const struct manifest *manifest)
 {
     tsr_json_fields(json, list_fields, manifest);

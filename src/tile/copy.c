@@ -5,21 +5,21 @@
 // agree on the order. Trailing dimensions that both pieces store in the same way are treated as one
 // long element, so contiguous ranges are as long as possible. Nothing is allocated.
 //
-// Example: [4,6], from rows 0 and 1 (a piece of 2 x 6) to columns 3 to 5 (a piece of 4 x 3). The
-// common elements are two runs of 3: from 3 and 9 in the first to 0 and 3 in the second. A message
-// has 6 elements.
+//     Example: [4,6], from rows 0 and 1 (a piece of 2 x 6) to columns 3 to 5 (a piece of 4 x 3).
+//     The common elements are two runs of 3: they start at elements 3 and 9 of the first piece and
+//     at 0 and 3 of the second. A message has 6 elements.
 #include "tile/tile.h"
 
 // A copy in progress. A unit is a contiguous range that both sides store in the same way: an
 // element or rows of elements.
 struct walk {
     const struct tile_piece *from, *to;
-    int rank;    // dimensions that are visited; later ones are part of `unit`
+    int rank;    // number of dimensions that are visited; later ones are part of `unit`
     size_t unit; // in bytes
     size_t from_step[TILE_MAX_RANK], to_step[TILE_MAX_RANK]; // bytes from one index to the next
-    char *message; // position in the message if one side is packed
+    char *message; // position in the message, if one side is packed
     bool pack, unpack;
-    int64_t units;                  // copied so far
+    int64_t units;                  // number of units copied so far
     const struct tile_mover *mover; // NULL: memcpy
 };
 
@@ -42,7 +42,7 @@ static inline void move(struct walk *walk, const char *src, char *dst, int64_t n
 
 static void walk(struct walk *walk, int axis, const char *src, char *dst);
 
-// Copies n adjacent indices of one dimension, in the last dimension with one call.
+// Copies n adjacent indices of one dimension; in the last dimension with one call.
 static void walk_run(struct walk *w, int dim, const char *src, char *dst, int64_t n)
 {
     if (dim == w->rank - 1) {
@@ -56,8 +56,8 @@ static void walk_run(struct walk *w, int dim, const char *src, char *dst, int64_
     }
 }
 
-// Merges the two ascending interval lists of a dimension. before_* are the numbers of elements
-// before the current intervals.
+// Merges the two ascending lists of intervals of a dimension. before_from and before_to are the
+// numbers of elements before the current intervals.
 static void walk(struct walk *w, int dim, const char *src, char *dst)
 {
     if (dim == w->rank) {
@@ -85,14 +85,14 @@ static void walk(struct walk *w, int dim, const char *src, char *dst)
     }
 }
 
-// True if both pieces have one and the same interval.
+// True if both pieces have a single interval, and it is the same.
 static bool same_dim(const struct tile_piece *a, const struct tile_piece *b, int axis)
 {
     return a->dims[axis].n == 1 && b->dims[axis].n == 1 &&
            memcmp(a->dims[axis].at, b->dims[axis].at, sizeof(*a->dims[axis].at)) == 0;
 }
 
-// Returns the number of elements. A packed side is not addressed: its steps are 0.
+// Returns the number of elements. A packed side has steps of 0, because it is not addressed.
 static int64_t walk_all(struct walk *w, const char *src, char *dst, size_t elem_bytes)
 {
     int64_t per_unit = 1;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// encode.c - layouts as lists of integers, for attributes of operators.
+// encode.c - encodes layouts as lists of integers, for attributes of operators.
 //
 // Decoding handles untrusted input: every count is compared with the rest of the list before memory
 // is allocated, so memory and time are proportional to its length.
 #include "tile/tile.h"
 
-// Stores at most cap numbers and counts all.
+// Output list: stores at most `cap` numbers and counts all.
 struct sink {
     int64_t *out;
     size_t n, cap;
@@ -18,15 +18,15 @@ static void put(struct sink *sink, int64_t v)
     sink->n++;
 }
 
-// Equal parts are encoded as their number, unequal ones as negative shares: 3 units and 1, bits 3
-// and 4, are -24.
+// Equal parts are encoded as their number, unequal ones as negative shares: shares of 3 units and 1
+// unit, bits 3 and 4, are -24.
 int64_t tsr__cuts_number(const struct tile_factor *factor)
 {
     return factor->shares ? -(int64_t)factor->shares : factor->cuts;
 }
 
-// A vector with two shards on devices 0 and 1, s being the size of its factor: 1 | 1 s 2 | 1 0 0 |
-// 2 | 1 0 | 1 1.
+// Example: a vector with two shards on devices 0 and 1, whose factor has size s: 1 | 1 s 2 | 1 0 0
+// | 2 | 1 0 | 1 1.
 size_t tsr__layout_encode(const struct tile_layout *layout, int64_t *out, size_t cap)
 {
     struct sink sink = {out, 0, out ? cap : 0};
@@ -59,7 +59,7 @@ struct source {
     size_t n, at;
 };
 
-// False at the end of the list, or if the number is out of bounds.
+// Reads a number. Returns false at the end of the list, or if the number is out of bounds.
 static bool take(struct source *source, int64_t least, int64_t most, int64_t *out)
 {
     if (source->at >= source->n || source->v[source->at] < least || source->v[source->at] > most)

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// layout.c - layouts: how an index space is sharded and who owns each shard.
+// layout.c - layouts: how an index space is sharded and which devices own each shard.
 //
 // Shards are numbered by nested loops over the sharded factors. Owners are stored shard by shard in
 // one array with offsets, like the rows of a sparse matrix. Layouts have no sizes; piece.c combines
 // them with a shape.
 //
-// Example: {2,3} has shards 0 to 5; shard 4 is part 1 of the first dimension and part 1 of the
-// second. {2,1:5,(6,7)} has owners 5 6 7 and offsets 0 1 3: shard 0 is on device 5, shard 1 on 6
-// and 7.
+//     Example: {2,3} has shards 0 to 5; shard 4 is part 1 of the first dimension and part 1 of the
+//     second. {2,1:5,(6,7)} has owners 5 6 7 and offsets 0 1 3: shard 0 is on device 5, shard 1 on
+//     6 and 7.
 #include "tile/tile.h"
 
 #include <stdlib.h>
@@ -43,8 +43,9 @@ static bool dims_copy(struct arena *arena, struct tile_layout *layout, const str
     return true;
 }
 
-// One loop for each factor with several parts, the last one fastest: {2} and {3} give 6 shards;
-// shard 4 = 1 * 3 + 1 has the second half of the first dimension and the second third of the other.
+// Creates one loop for each factor with several parts, the last one fastest. {2} and {3} give 6
+// shards; shard 4 = 1 * 3 + 1 has the second half of the first dimension and the second third of
+// the other.
 struct tile_layout *tsr__layout_cut(struct arena *arena, int rank, const struct tile_dim *dims)
 {
     int n_loops = 0;
@@ -78,7 +79,7 @@ static int owner_order(const void *a, const void *b)
     return int64_order(x->device, y->device);
 }
 
-// Most callers pass sorted pairs.
+// Sorts only if necessary, because most callers pass sorted pairs.
 bool tsr__layout_own(struct arena *arena, struct tile_layout *layout, struct tile_owner *pairs,
                      size_t n)
 {
@@ -129,8 +130,8 @@ struct tile_layout *tsr__layout_copy(struct arena *arena, const struct tile_layo
     return c;
 }
 
-// Number of sharded factors of the dimension before that of the loop.
-static int cut_ordinal(const struct tile_layout *layout, const struct tile_loop *at)
+// Returns the number of sharded factors in the dimension before the factor of this loop.
+static int factor_ordinal(const struct tile_layout *layout, const struct tile_loop *at)
 {
     int n = 0;
     for (int f = 0; f < at->factor; f++)
@@ -138,14 +139,14 @@ static int cut_ordinal(const struct tile_layout *layout, const struct tile_loop 
     return n;
 }
 
-// in_a[i] is the loop of a that corresponds to loop i of b: the k-th sharded factor of the same
-// dimension.
+// in_a[i] becomes the loop of a that corresponds to loop i of b: the k-th sharded factor of the
+// same dimension.
 static void match_loops(const struct tile_layout *a, const struct tile_layout *b, int *in_a)
 {
     for (int i = 0; i < b->n_loops; i++)
         for (int j = 0; j < a->n_loops; j++)
             if (a->loops[j].dim == b->loops[i].dim &&
-                cut_ordinal(a, &a->loops[j]) == cut_ordinal(b, &b->loops[i]))
+                factor_ordinal(a, &a->loops[j]) == factor_ordinal(b, &b->loops[i]))
                 in_a[i] = j;
 }
 
@@ -154,7 +155,8 @@ static int64_t loop_cuts(const struct tile_layout *layout, int i)
     return layout->dims[layout->loops[i].dim].factors[layout->loops[i].factor].cuts;
 }
 
-// The digits of the shard number, the last loop fastest: shard 4 of loops of 2 and 3 is (1,1).
+// The coordinates are the digits of the shard number, the last loop fastest: shard 4 of loops of 2
+// and 3 is (1,1).
 void tsr__layout_coords(const struct tile_layout *layout, int64_t shard, int64_t *coords)
 {
     for (int i = layout->n_loops - 1; i >= 0; i--) {
@@ -164,7 +166,7 @@ void tsr__layout_coords(const struct tile_layout *layout, int64_t shard, int64_t
     }
 }
 
-// The shard of a that corresponds to shard k of b.
+// Returns the shard of a that corresponds to shard k of b.
 static int64_t same_shard(const struct tile_layout *a, const struct tile_layout *b, const int *in_a,
                           int64_t k)
 {
@@ -187,8 +189,8 @@ static bool in_order(const struct tile_layout *layout)
     return true;
 }
 
-//     {2,2} with axis 1 as the outer loop numbers its tiles (0,0) (1,0) (0,1) (1,1); here they are
-//     numbered (0,0) (0,1) (1,0) (1,1), each with the owners that it had
+// Example: {2,2} with axis 1 as the outer loop numbers its tiles (0,0) (1,0) (0,1) (1,1). The
+// result numbers them (0,0) (0,1) (1,0) (1,1), each with the owners that it had.
 struct tile_layout *tsr__layout_ordered(struct arena *arena, const struct tile_layout *layout)
 {
     if (in_order(layout))
@@ -216,7 +218,7 @@ bool tsr__layout_is_whole(const struct tile_layout *layout)
     return layout->n_shards == 1;
 }
 
-// The next factor, with adjacent unsharded factors combined. False at the end.
+// Returns the next factor, with adjacent unsharded factors combined. Returns false at the end.
 static bool next_factor(const struct tile_dim *dim, int *at, struct tile_factor *out)
 {
     if (*at >= dim->n)
@@ -237,8 +239,8 @@ static bool dim_is_cut(const struct tile_dim *dim)
 }
 
 // An unknown size (0) follows from the others, so it equals a known one if all other sizes are
-// equal. Two dimensions with different unknown sizes are not equal: of 12 elements, 3 x (unknown, 2
-// parts) is 3 times 2 of 4, but unknown x (2, 2 parts) is 6 times 1 of 2.
+// equal. If different factors are unknown, the dimensions are not equal. Example: of 12 elements, 3
+// x (unknown, 2 parts) is 3 times 2 parts of 4, but unknown x (2, 2 parts) is 6 times 1 of 2.
 static bool dims_equal(const struct tile_dim *a, const struct tile_dim *b)
 {
     if (!dim_is_cut(a) || !dim_is_cut(b))
@@ -260,8 +262,8 @@ static bool dims_equal(const struct tile_dim *a, const struct tile_dim *b)
     }
 }
 
-// The same layout can be written in two ways ({4} of 8, or {2/2*4/2}), which are not equal here.
-// sharding/canonical.c normalizes them first.
+// The same layout can be written in two forms ({4} of 8, or {2/2*4/2}), which are not equal here.
+// sharding/layouts/canonical.c normalizes them first.
 bool tsr__layout_equal(const struct tile_layout *a, const struct tile_layout *b)
 {
     if (a->rank != b->rank || a->n_shards != b->n_shards || a->n_loops != b->n_loops)
@@ -294,7 +296,7 @@ bool tsr__layout_has_device(const struct tile_layout *layout, int64_t device)
     return false;
 }
 
-// To visit all shards of a device: shard_of(d, 0), shard_of(d, that + 1), ...
+// To visit all shards of a device: shard_of(d, 0), shard_of(d, result + 1), ...
 int64_t tsr__layout_shard_of(const struct tile_layout *layout, int64_t device, int64_t from)
 {
     for (int64_t k = from < 0 ? 0 : from; k < layout->n_shards; k++)

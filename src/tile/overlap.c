@@ -8,24 +8,25 @@
 // multiplied. The digits of both parts are processed from the highest to the lowest. The sum is a
 // list of terms `times` * F(at).
 //
-// Example: 12 elements, x = [2,4) [6,8) [10,12) (3*4/2, shard 1), y = [4,8) (3/3*4, shard 1).
-// F(12): x has all values of its high digit: F(12). y has 1 of 3, unit 4: F(8) - F(4). x repeats
-// every 4: 2 F(4) - F(4) = F(4); its low digit has 2 and 3: F(4) - F(2). No digit is left, F(r) is
-// r: 2.
+//     Example: 12 elements, x = [2,4) [6,8) [10,12) (3*4/2, shard 1), y = [4,8) (3/3*4, shard 1).
+//     We want F(12). x has all values of its high digit, so nothing changes: F(12).
+//     y has value 1 of 3 in its high digit, of unit 4: F(8) - F(4).
+//     x repeats every 4 elements: 2 F(4) - F(4) = F(4). Its low digit has values 2 and 3: F(4) -
+//     F(2). No digit is left, so F(r) is r: 4 - 2 = 2 common elements.
 #include "tile/tile.h"
 
-#define MERGED 64 // terms that are searched for an equal one
+#define MERGED 64 // number of terms that are searched for an equal one
 
 struct term {
     int64_t at;
-    uint64_t times; // modulo 2^64, may represent a negative number
+    uint64_t times; // modulo 2^64; may represent a negative number
 };
 typedef VEC(struct term) term_list;
 
 struct overlap {
     struct arena *arena;
     term_list now, next;
-    bool over; // too many terms
+    bool over; // there are too many terms
 };
 
 static void add_term(struct overlap *overlap, int64_t at, uint64_t times)
@@ -42,7 +43,8 @@ static void add_term(struct overlap *overlap, int64_t at, uint64_t times)
         *term = (struct term){at, times};
 }
 
-// Number of elements after which the digit `level` and all below it repeat; 1 if no digit is left.
+// Returns the number of elements after which the digit `level` and all below it repeat; 1 if no
+// digit is left.
 static int64_t period_of(const struct tile_digits *digits, int level)
 {
     if (level > digits->run)
@@ -50,13 +52,13 @@ static int64_t period_of(const struct tile_digits *digits, int level)
     return level ? digits->unit[level - 1] : digits->size;
 }
 
-// Least common multiple, at most INT64_MAX.
+// Returns the least common multiple, at most INT64_MAX.
 static int64_t least_multiple(int64_t a, int64_t b)
 {
     return mul_cap(a / common_divisor(a, b), b);
 }
 
-// times * F(r) in terms of the digits below `level`.
+// Adds times * F(r), expressed by the digits below `level`.
 static void expand_periods(struct overlap *overlap, const struct tile_digits *digits, int level,
                            int64_t r, uint64_t times)
 {

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// piece.c - the elements of a shard: intervals of each dimension, and their product, a piece.
+// piece.c - computes the elements of a shard: intervals of each dimension, and their product, a
+// piece.
 //
 // A dimension with factors f0 x f1 x ... is indexed by digits, f0 the highest. A shard has a range
-// of each digit, so its indices are equally long intervals. The lowest digit with a restricted
+// of each digit, so its indices are intervals of equal length. The lowest digit with a restricted
 // range determines the interval, and all digits above it repeat it.
 //
-// Example: 12 elements as factors 3 x 4.
+//     Example: 12 elements as factors 3 x 4.
 //     3/3*4, shard 1:   1 of the high digit, all of the low one:     [4,8)
 //     3*4/2, shard 1:   all of the high digit, 2 and 3 of the low:   [2,4) [6,8) [10,12)
 #include "tile/tile.h"
 
-// As tsr__dim_sizes, but a factor may be smaller than its cuts, which leads to empty shards.
+// As tsr__dim_sizes, but a factor may have fewer elements than parts. Some shards are then empty.
 static bool factor_sizes(const struct tile_dim *dim, int64_t size, int64_t *sizes)
 {
     int64_t known = 1, rest = -1;
@@ -27,7 +28,8 @@ static bool factor_sizes(const struct tile_dim *dim, int64_t size, int64_t *size
     }
     if (dim->n == 0)
         return size >= 0;
-    int64_t unit = rest < 0 ? known / sizes[0] : known; // of the first factor
+    // number of elements per index of the first factor
+    int64_t unit = rest < 0 ? known / sizes[0] : known;
     bool short_last = !inner_cut && rest <= 0 && unit > 0 && size > 0;
     if (rest >= 0 && size % known == 0)
         sizes[rest] = size / known;
@@ -52,9 +54,9 @@ bool tsr__dim_sizes(const struct tile_dim *dim, int64_t size, int64_t *sizes)
     return true;
 }
 
-// 12 elements as factors 3 (not sharded) and 4 (2 shards), coordinate 1: the digit with unit 1 has
-// the range [2,4), the digit with unit 4 has [0,3). `run` is the lower one, `count` is 3: the
-// intervals are [2,4), [6,8) and [10,12).
+// Example: 12 elements as factors 3 (not sharded) and 4 (2 shards), coordinate 1. The digit with
+// unit 1 has the range [2,4), the digit with unit 4 has [0,3). `run` is the lower digit and `count`
+// is 3: the intervals are [2,4), [6,8) and [10,12).
 bool tsr__dim_digits(const struct tile_dim *dim, int64_t size, const int64_t *coords,
                      struct tile_digits *digits)
 {
@@ -83,7 +85,7 @@ bool tsr__dim_digits(const struct tile_dim *dim, int64_t size, const int64_t *co
     return true;
 }
 
-// The digits above `run` take all their values; each combination is one interval.
+// The digits above `run` take all their values. Each combination is one interval.
 void tsr__digits_intervals(const struct tile_digits *digits, struct tile_interval *out, int64_t cap)
 {
     int64_t digit[TILE_MAX_FACTORS];
@@ -116,7 +118,7 @@ int64_t tsr__dim_intervals(const struct tile_dim *dim, int64_t size, const int64
     return digits.count;
 }
 
-// [8,6] with {2,1}: shard 1 has rows [4,8) and columns [0,6).
+// Example: [8,6] with {2,1}: shard 1 has rows [4,8) and columns [0,6).
 struct tile_piece *tsr__layout_piece(struct arena *arena, const struct tile_layout *layout,
                                      const int64_t *shape, int64_t shard)
 {

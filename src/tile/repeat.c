@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // repeat.c - layouts of machines that consist of copies of one block of devices.
 //
-// Copy c of a block has devices c n .. (c + 1) n - 1. A dimension that the copies share has
-// `copies` times as many parts, outermost; otherwise the tensor is replicated in every copy.
-// {1,2:0,1} on blocks of 2 with 3 copies that share dimension 0 is {3,2:0,1,2,3,4,5}; with nothing
-// shared it is {1,2:(0,2,4),(1,3,5)}.
+// Copy c of a block of n devices has devices c n .. (c + 1) n - 1. If the copies divide a
+// dimension, it has `copies` times as many parts, with the copies outermost. Otherwise the tensor
+// is replicated in every copy.
+//
+//     {1,2:0,1} on blocks of 2 with 3 copies that divide dimension 0 is {3,2:0,1,2,3,4,5}; if they
+//     divide nothing, it is {1,2:(0,2,4),(1,3,5)}.
 #include "tile/tile.h"
 
-// Number of shards inside of the first factor of a dimension, in row-major order.
+// Returns the number of shards inside the first factor of a dimension, in row-major order.
 static int64_t shards_behind(const struct tile_layout *layout, int dim)
 {
     int64_t inner = 1;
@@ -19,7 +21,7 @@ static int64_t shards_behind(const struct tile_layout *layout, int dim)
     return inner;
 }
 
-// Number of parts of the first factor of a dimension.
+// Returns the number of parts of the first factor of a dimension.
 static int64_t outer_cuts(const struct tile_layout *layout, int dim)
 {
     if (layout->dims[dim].n && layout->dims[dim].factors[0].cuts > 0)
@@ -27,9 +29,9 @@ static int64_t outer_cuts(const struct tile_layout *layout, int dim)
     return 1;
 }
 
-// The factors of the block with those of the copies, without owners.
-static struct tile_layout *cut_more(struct arena *arena, const struct tile_layout *layout,
-                                    int64_t copies, int dim)
+// Returns a layout with the factors of the block and of the copies, without owners.
+static struct tile_layout *add_copies(struct arena *arena, const struct tile_layout *layout,
+                                      int64_t copies, int dim)
 {
     struct tile_layout *wide = tsr__layout_copy(arena, layout);
     struct tile_factor *fresh = ARENA_NEW(arena, struct tile_factor);
@@ -40,21 +42,21 @@ static struct tile_layout *cut_more(struct arena *arena, const struct tile_layou
             wide->dims[dim] = (struct tile_dim){fresh, 1};
         struct tile_factor *outer = &wide->dims[dim].factors[0];
         if (outer->shares)
-            return NULL; // only equal parts are supported
+            return NULL; // only equal shares are supported
         outer->cuts = outer_cuts(layout, dim) * copies;
         outer->size *= copies; // stays 0 if unknown
     }
     return tsr__layout_cut(arena, layout->rank, wide->dims);
 }
 
-// Every shard of the block becomes one shard of each copy (shared dimension), or the same shard
-// with the owners of all copies.
+// If the copies divide a dimension, every shard of the block becomes one shard of each copy.
+// Otherwise it is one shard with the owners of all copies.
 struct tile_layout *tsr__layout_repeat(struct arena *arena, const struct tile_layout *block,
                                        const struct tile_repeat *repeat, int dim)
 {
     const struct tile_layout *layout = tsr__layout_ordered(arena, block);
     int64_t copies = repeat->copies, shared = copies > 1 ? dim : -1;
-    struct tile_layout *wide = layout ? cut_more(arena, layout, copies, (int)shared) : NULL;
+    struct tile_layout *wide = layout ? add_copies(arena, layout, copies, (int)shared) : NULL;
     if (!wide)
         return NULL;
     struct tile_owner *pairs = ARENA_ARRAY(arena, struct tile_owner,
@@ -67,7 +69,7 @@ struct tile_layout *tsr__layout_repeat(struct arena *arena, const struct tile_la
     for (int64_t c = 0; c < copies; c++)
         for (int64_t s = 0; s < layout->n_shards; s++) {
             int64_t shard = s;
-            if (shared >= 0) { // (before, own, behind) -> (before, copy and own, behind)
+            if (shared >= 0) { // shard (before, own, behind) becomes (before, copy and own, behind)
                 int64_t before = s / (inner * cuts), own = s / inner % cuts;
                 shard = (before * copies * cuts + c * cuts + own) * inner + s % inner;
             }
@@ -81,10 +83,10 @@ struct tile_layout *tsr__layout_repeat(struct arena *arena, const struct tile_la
     return tsr__layout_own(arena, wide, pairs, n) ? wide : NULL;
 }
 
-// The factors of one block. NULL: the dimension is not divided between the copies, or out of
-// memory.
-static struct tile_layout *cut_less(struct arena *arena, const struct tile_layout *layout,
-                                    int64_t copies, int dim)
+// Returns the factors of one block. Returns NULL if the copies do not divide the dimension or if
+// out of memory.
+static struct tile_layout *remove_copies(struct arena *arena, const struct tile_layout *layout,
+                                         int64_t copies, int dim)
 {
     struct tile_layout *narrow = tsr__layout_copy(arena, layout);
     if (!narrow)
@@ -101,8 +103,8 @@ static struct tile_layout *cut_less(struct arena *arena, const struct tile_layou
     return tsr__layout_cut(arena, layout->rank, narrow->dims);
 }
 
-// The shard of the block that corresponds to a shard of the first copy; -1: it belongs to another
-// copy.
+// Returns the shard of the block that corresponds to a shard of the first copy; -1 if it belongs to
+// another copy.
 static int64_t shard_in_block(const struct tile_layout *layout, int64_t shard, int64_t copies,
                               int dim)
 {
@@ -113,12 +115,12 @@ static int64_t shard_in_block(const struct tile_layout *layout, int64_t shard, i
     return own < cuts ? (before * cuts + own) * inner + shard % inner : -1;
 }
 
-// Checks by repeating the result.
+// Checks the result by repeating it.
 struct tile_layout *tsr__layout_once(struct arena *arena, const struct tile_layout *all,
                                      const struct tile_repeat *repeat, int dim)
 {
     const struct tile_layout *layout = tsr__layout_ordered(arena, all);
-    struct tile_layout *block = layout ? cut_less(arena, layout, repeat->copies, dim) : NULL;
+    struct tile_layout *block = layout ? remove_copies(arena, layout, repeat->copies, dim) : NULL;
     struct tile_owner *pairs = NULL;
     if (block)
         pairs = ARENA_ARRAY(arena, struct tile_owner, (size_t)layout->first[layout->n_shards] + 1);

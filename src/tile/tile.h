@@ -11,38 +11,40 @@
 #include "base/base.h"
 
 #define TILE_MAX_RANK      64
-#define TILE_MAX_FACTORS   16       // per dimension
-#define TILE_MAX_LOOPS     64       // sharded factors of a layout
-#define TILE_MAX_SHARDS    1048576  // per layout
-#define TILE_MAX_INTERVALS 16777216 // of one dimension of one piece
+#define TILE_MAX_FACTORS   16       // limit per dimension
+#define TILE_MAX_LOOPS     64       // limit of sharded factors of a layout
+#define TILE_MAX_SHARDS    1048576  // limit per layout
+#define TILE_MAX_INTERVALS 16777216 // limit of one dimension of one piece
 
-// First index of shard j of n over size elements: floor(j * size / n). Shard j is [start(j),
-// start(j + 1)). (units.c)
+// Returns the first index of shard j of n over `size` elements: floor(j * size / n). Shard j is
+// [start(j), start(j + 1)). (units.c)
 int64_t tsr__tile_start(int64_t size, int64_t n, int64_t j);
 
-// Unequal parts consist of equal units: parts of 3 units and of 1 are {4:0,0,0,1}, with the tiles
-// of a device as one part. Bit e is set if a part ends after unit e - 1, so 3 and 1 are bits 3 and
-// 4. 0: all parts are equal. (units.c)
+// Unequal shares consist of equal units. Shares of 3 units and of 1 unit are written {4:0,0,0,1};
+// all tiles of a device are one part. Bit e is set if a part ends after unit e - 1, so 3 and 1 are
+// bits 3 and 4. 0 means that all parts are equal. (units.c)
 typedef uint64_t tile_shares;
 #define TILE_MAX_UNITS 62
 
 struct tile_factor {
-    int64_t size; // elements; 0: unknown (at most one factor of a dimension)
+    int64_t size; // number of elements; 0: unknown (at most one factor of a dimension)
     int64_t cuts; // number of parts, at least 1
     tile_shares shares;
 };
 
-// A part of a factor in units: first .. stop - 1 of `of`. Part j of n equal ones is unit j of n.
+// A part of a factor in units: units first .. stop - 1 of `of`. Part j of n equal parts is unit j
+// of n.
 struct tile_units {
     int64_t first, stop, of;
 };
 struct tile_units tsr__share_units(int64_t cuts, tile_shares shares, int64_t j);
 int64_t tsr__units_of(int64_t cuts, tile_shares shares); // number of units
-// First index of part j over size elements, and its number of elements.
+// Return the first index of part j over `size` elements, and its number of elements.
 int64_t tsr__share_start(int64_t size, int64_t cuts, tile_shares shares, int64_t j);
 int64_t tsr__share_size(int64_t size, int64_t cuts, tile_shares shares, int64_t j);
-// Shares of n parts, given by their numbers of units, in lowest terms: 6 and 2 are 3 and 1. Returns
-// 0 if all parts are equal, or if there are more than TILE_MAX_UNITS units (*fits is then false).
+// Returns the shares of n parts, given by their numbers of units, in lowest terms: 6 and 2 become 3
+// and 1. Returns 0 if all parts are equal, or if there are more than TILE_MAX_UNITS units (*fits is
+// then false).
 tile_shares tsr__shares_of(const int64_t *units, int64_t n, bool *fits);
 
 // How the n members of a group divide an axis: in blocks of `unit` elements, of which the last may
@@ -51,7 +53,8 @@ struct tile_division {
     int64_t unit, n;
     const int64_t *shares;
 };
-// First index of the part of member j; j = n: the end of the last one. The shares must be valid.
+// Returns the first index of the part of member j; with j = n, the end of the last part. The shares
+// must be valid.
 int64_t tsr__division_start(const struct tile_division *division, int64_t length, int64_t j);
 // True if there are n shares, none is negative, and their sum is positive and does not overflow.
 bool tsr__division_holds(const int64_t *shares, size_t n_shares, int64_t n);
@@ -74,31 +77,33 @@ struct tile_layout {
     int64_t *owners;  // devices, ascending within a shard
 };
 
-// An unsharded layout on the given devices. Its rank is 0 if `rank` is unknown (negative) or above
-// TILE_MAX_RANK. NULL: out of memory.
+// Returns an unsharded layout on the given devices. Its rank is 0 if `rank` is unknown (negative)
+// or above TILE_MAX_RANK. Returns NULL if out of memory.
 struct tile_layout *tsr__layout_whole(struct arena *arena, int rank, const int64_t *devices,
                                       size_t n);
-// A layout with these factors (copied), loops in the order of the dimensions, and no owners yet.
-// NULL: out of memory, or more than TILE_MAX_SHARDS shards.
+// Returns a layout with copies of these factors, loops in the order of the dimensions, and no
+// owners yet. Returns NULL if out of memory or if there are more than TILE_MAX_SHARDS shards.
 struct tile_layout *tsr__layout_cut(struct arena *arena, int rank, const struct tile_dim *dims);
 // Sets the owners of the shards. The pairs may be in any order and are sorted here; duplicates are
-// ignored. False: out of memory.
+// ignored. Returns false if out of memory.
 struct tile_owner {
     int64_t shard, device;
 };
 bool tsr__layout_own(struct arena *arena, struct tile_layout *layout, struct tile_owner *pairs,
                      size_t n);
 struct tile_layout *tsr__layout_copy(struct arena *arena, const struct tile_layout *layout);
-// The same layout with its shards numbered in the order of the dimensions. NULL: out of memory.
+// Returns the same layout with its shards numbered in the order of the dimensions, or NULL if out
+// of memory.
 struct tile_layout *tsr__layout_ordered(struct arena *arena, const struct tile_layout *layout);
-bool tsr__layout_is_whole(const struct tile_layout *layout); // nothing is cut
-bool tsr__layout_shared(const struct tile_layout *layout);   // some parts are not equal
-// The layout with equal parts only: parts of 3 units and 1 on devices 0 and 1 become {4:0,0,0,1}.
-// Loops are in the order of the dimensions. NULL: out of memory, or more than TILE_MAX_SHARDS
-// shards. (units.c)
+bool tsr__layout_is_whole(const struct tile_layout *layout); // nothing is sharded
+bool tsr__layout_shared(const struct tile_layout *layout);   // some factor has unequal shares
+// Returns the layout with equal parts only: shares of 3 units and 1 unit on devices 0 and 1 become
+// {4:0,0,0,1}. Loops are in the order of the dimensions. Returns NULL if out of memory or if there
+// are more than TILE_MAX_SHARDS shards. (units.c)
 struct tile_layout *tsr__layout_units(struct arena *arena, const struct tile_layout *layout);
-// The inverse: {4:0,0,0,1} becomes parts of 3 units and 1, if every device then has one shard; else
-// the layout itself. NULL: out of memory. (units.c)
+// The inverse of tsr__layout_units: {4:0,0,0,1} becomes shares of 3 units and 1 unit, if every
+// device then has one shard; otherwise returns the layout itself. Returns NULL if out of memory.
+// (units.c)
 const struct tile_layout *tsr__layout_runs(struct arena *arena, const struct tile_layout *layout);
 // True if the same factors are sharded in the same way and the same pieces have the same owners, in
 // any order of the loops.
@@ -106,45 +111,48 @@ bool tsr__layout_equal(const struct tile_layout *a, const struct tile_layout *b)
 // Returns the number of owners of the shard and sets *out to them.
 size_t tsr__layout_owners(const struct tile_layout *layout, int64_t shard, const int64_t **out);
 bool tsr__layout_has_device(const struct tile_layout *layout, int64_t device);
-// The first shard >= from that device owns, or -1.
+// Returns the first shard >= from that the device owns, or -1.
 int64_t tsr__layout_shard_of(const struct tile_layout *layout, int64_t device, int64_t from);
 
 // Copies of a block of devices: copy c has devices c * n .. (c + 1) * n - 1. (repeat.c)
 struct tile_repeat {
-    int64_t copies, devices; // devices: n, of one copy
-    const int64_t *device;   // of the first copy, by device of the block's layout; NULL: the same
+    int64_t copies, devices; // `devices` is n, the number of devices of one copy
+    // devices of the first copy, by device of the block's layout; NULL: the same numbers
+    const int64_t *device;
 };
-// The layout of a block in all its copies, which share dimension `dim`; -1: replicated in each
-// copy. NULL: out of memory.
+// Returns the layout of a block in all its copies, which divide dimension `dim` (-1: replicated in
+// each copy). Returns NULL if out of memory.
 struct tile_layout *tsr__layout_repeat(struct arena *arena, const struct tile_layout *block,
                                        const struct tile_repeat *repeat, int dim);
-// The inverse: the layout of the first copy. NULL: the copies differ, or out of memory.
+// The inverse of tsr__layout_repeat: returns the layout of the first copy. Returns NULL if the
+// copies differ or if out of memory.
 struct tile_layout *tsr__layout_once(struct arena *arena, const struct tile_layout *all,
                                      const struct tile_repeat *repeat, int dim);
-// Coordinate of shard k in each loop (n_loops entries).
+// Computes the coordinate of shard k in each loop (n_loops entries).
 void tsr__layout_coords(const struct tile_layout *layout, int64_t shard, int64_t *coords);
 
-// Sizes of the factors of a dimension of `size` elements. Their product is `size`; if only the
-// first factor is sharded, its last unit may be incomplete. False: they do not match, or a factor
-// is smaller than its cuts.
+// Computes the sizes of the factors of a dimension of `size` elements. Their product is `size`; if
+// only the first factor is sharded, its last unit may be incomplete. Returns false if they do not
+// match or if a factor has fewer elements than parts.
 bool tsr__dim_sizes(const struct tile_dim *dim, int64_t size, int64_t *sizes);
-// A part of a dimension as ranges of digits, outermost first. The digits above `run` repeat it (see
-// piece.c).
+// A part of a dimension as ranges of digits, outermost first. The digits above `run` repeat its
+// interval (see piece.c).
 struct tile_digits {
     int64_t start[TILE_MAX_FACTORS], stop[TILE_MAX_FACTORS], unit[TILE_MAX_FACTORS];
-    int64_t size;  // of the dimension
+    int64_t size;  // size of the dimension
     int run;       // lowest digit with a restricted range; -1: none
     int64_t count; // number of intervals
 };
-// The part of a dimension at the given coordinates, one per factor. False: the sizes do not match.
+// Computes the part of a dimension at the given coordinates, one per factor. Returns false if the
+// sizes do not match.
 bool tsr__dim_digits(const struct tile_dim *dim, int64_t size, const int64_t *coords,
                      struct tile_digits *digits);
-// Number of elements that two parts of one dimension share. -1: out of memory, or too many
-// intervals. (overlap.c)
+// Returns the number of elements that two parts of one dimension have in common, or -1 if out of
+// memory or if there are too many intervals. (overlap.c)
 int64_t tsr__digits_overlap(struct arena *arena, const struct tile_digits *x,
                             const struct tile_digits *y);
-// The intervals of a dimension, ascending, at the given coordinates (0 for factors that are not
-// sharded). Returns their number, -1 if the sizes do not match. `out` may be NULL.
+// Computes the intervals of a dimension, ascending, at the given coordinates (0 for factors that
+// are not sharded). Returns their number, or -1 if the sizes do not match. `out` may be NULL.
 struct tile_interval {
     int64_t start, stop;
 };
@@ -158,28 +166,28 @@ struct tile_piece {
     int rank;
     struct {
         struct tile_interval *at;
-        int64_t n, size; // intervals; sum of their lengths
+        int64_t n, size; // number of intervals; sum of their lengths
     } * dims;
 };
-// The piece of a shard; empty if a dimension has fewer elements than shards. NULL: out of memory,
-// or the factors do not match the shape.
+// Returns the piece of a shard; it is empty if a dimension has fewer elements than shards. Returns
+// NULL if out of memory or if the factors do not match the shape.
 struct tile_piece *tsr__layout_piece(struct arena *arena, const struct tile_layout *layout,
                                      const int64_t *shape, int64_t shard);
 int64_t tsr__piece_elements(const struct tile_piece *piece);
-// Copies the common elements from src (stored as piece `from`) to dst (stored as `to`). Returns
-// their number.
+// Copies the common elements from src (stored as piece `from`) to dst (stored as piece `to`).
+// Returns their number.
 int64_t tsr__piece_copy(const struct tile_piece *from, const void *src, const struct tile_piece *to,
                         void *dst, size_t elem_bytes);
-// Packs the common elements into a contiguous message, or unpacks them, in row-major order, which
-// both sides compute alone. Returns their number.
+// Pack the common elements into a contiguous message, or unpack them, in row-major order, which
+// each side computes by itself. Both return the number of elements.
 int64_t tsr__piece_pack(const struct tile_piece *mine, const void *src,
                         const struct tile_piece *theirs, void *message, size_t elem_bytes);
 int64_t tsr__piece_unpack(const struct tile_piece *mine, void *dst, const struct tile_piece *theirs,
                           const void *message, size_t elem_bytes);
 
-// The general form: `from` and `to` are the pieces of both ends, one of which may be packed. With a
-// mover, every contiguous range is passed to it in order, and addresses are not dereferenced (they
-// may be GPU addresses).
+// The general form of the three functions above: `from` and `to` are the pieces of both ends, one
+// of which may be packed. With a mover, every contiguous range is passed to it in order, and
+// addresses are not dereferenced (they may be GPU addresses).
 enum tile_packed { TILE_NOT_PACKED, TILE_PACKED_FROM, TILE_PACKED_TO };
 struct tile_mover {
     void (*move)(void *data, void *to, const void *from, size_t bytes);
@@ -190,12 +198,12 @@ int64_t tsr__piece_move(const struct tile_piece *from, const void *src, const st
                         const struct tile_mover *mover);
 
 // A layout as a list of integers, for attributes of operators: rank, per dimension [n, (size, cuts)
-// * n], n_loops, (dim, factor) * n_loops, n_shards, per shard [n, device * n]. Unequal parts are
+// * n], n_loops, (dim, factor) * n_loops, n_shards, per shard [n, device * n]. Unequal shares are
 // encoded as negative cuts (tsr__cuts_number). Decoding checks untrusted input.
 int64_t tsr__cuts_number(const struct tile_factor *factor);
-// Returns the length; writes at most `cap` numbers, none if `out` is NULL.
+// Returns the length. Writes at most `cap` numbers, none if `out` is NULL.
 size_t tsr__layout_encode(const struct tile_layout *layout, int64_t *out, size_t cap);
-// NULL: malformed, or out of memory.
+// Returns NULL if the list is malformed or if out of memory.
 struct tile_layout *tsr__layout_decode(struct arena *arena, const int64_t *v, size_t n);
 
 #endif

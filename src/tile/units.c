@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// units.c - unequal parts: their bounds, and conversion of layouts that have them.
+// units.c - unequal shares: their bounds, and conversion of layouts that have them.
 //
 // A fast device and a slow one may have three quarters and one quarter of a dimension. In ONNX this
 // is a sharding in 4 parts, of which the first three are on the same device: {4:0,0,0,1}. Layouts
@@ -18,13 +18,14 @@
 
 int64_t tsr__tile_start(int64_t size, int64_t n, int64_t j)
 {
-    // floor(j * size / n) = j * floor(size / n) + floor(j * (size mod n) / n), without overflow.
+    // Computes floor(j * size / n) = j * floor(size / n) + floor(j * (size mod n) / n), without
+    // overflow.
     __extension__ typedef unsigned __int128 wide;
     int64_t q = size / n, r = size % n;
     return j * q + (int64_t)((wide)j * (wide)r / (wide)n);
 }
 
-// The end of part j - 1: the j-th set bit, counted from 1; 0 for j = 0.
+// Returns the end of part j - 1: the j-th set bit, counted from 1; 0 for j = 0.
 static int64_t end_of(tile_shares shares, int64_t j)
 {
     int64_t end = 0;
@@ -62,7 +63,7 @@ int64_t tsr__share_size(int64_t size, int64_t cuts, tile_shares shares, int64_t 
     return tsr__share_start(size, cuts, shares, j + 1) - tsr__share_start(size, cuts, shares, j);
 }
 
-// 6 and 2 are divided by 2: parts end at 3 and 4.
+// Example: 6 and 2 are divided by 2, so parts end at 3 and 4.
 tile_shares tsr__shares_of(const int64_t *units, int64_t n, bool *fits)
 {
     int64_t divisor = 0, end = 0;
@@ -86,8 +87,8 @@ tile_shares tsr__shares_of(const int64_t *units, int64_t n, bool *fits)
     return shares;
 }
 
-// 10 elements in units of 4 are 3 units. With two equal parts the second begins at unit 1, element
-// 4; with shares 3 and 1 at unit floor(3 * 3 / 4) = 2, element 8.
+// Example: 10 elements in units of 4 are 3 units. With two equal parts the second begins at unit 1,
+// element 4. With shares 3 and 1 it begins at unit floor(3 * 3 / 4) = 2, element 8.
 int64_t tsr__division_start(const struct tile_division *division, int64_t length, int64_t j)
 {
     int64_t units = length / division->unit + (length % division->unit != 0);
@@ -130,7 +131,8 @@ static struct tile_factor *factor_at(const struct tile_layout *layout, int loop)
     return &layout->dims[layout->loops[loop].dim].factors[layout->loops[loop].factor];
 }
 
-// The part that contains the unit. Parts end at 3 and 4: unit 2 is in part 0, unit 3 in part 1.
+// Returns the part that contains the unit. If parts end at 3 and 4, unit 2 is in part 0 and unit 3
+// in part 1.
 static int64_t part_with(const struct tile_factor *factor, int64_t unit)
 {
     if (!factor->shares)
@@ -139,7 +141,7 @@ static int64_t part_with(const struct tile_factor *factor, int64_t unit)
     return __builtin_popcountll(factor->shares & up_to_it);
 }
 
-// The shard that contains the given units, one per loop.
+// Returns the shard that contains the given units, one per loop.
 static int64_t shard_with(const struct tile_layout *layout, const int64_t *units)
 {
     int64_t shard = 0;
@@ -190,7 +192,7 @@ static int by_number(const void *a, const void *b)
     return int64_order(*(const int64_t *)a, *(const int64_t *)b);
 }
 
-// True if no device can have several shards, because the owners are ascending.
+// True if the owners ascend, which means that no device has several shards.
 static bool ascends(const struct tile_layout *layout)
 {
     int64_t n = layout->first[layout->n_shards];
@@ -200,7 +202,7 @@ static bool ascends(const struct tile_layout *layout)
     return true;
 }
 
-// True if a device has several shards; false if out of memory.
+// True if a device has several shards. Returns false if out of memory.
 static bool owns_several(struct arena *arena, const struct tile_layout *layout)
 {
     if (ascends(layout))
@@ -226,8 +228,9 @@ static bool same_owners(const struct tile_layout *layout, int64_t a, int64_t b)
     return n == 0 || memcmp(of_a, of_b, n * sizeof *of_a) == 0;
 }
 
-// Merges the tiles of a loop into parts: part[j] is the part of tile j. A part ends where the
-// owners change at any position of the other loops. False: too many parts, or out of memory.
+// Merges the tiles of a loop into parts; part[j] becomes the part of tile j. A part ends where the
+// owners change at any position of the other loops. Returns false if there are too many parts or if
+// out of memory.
 static bool find_runs(struct arena *arena, const struct tile_layout *layout, int loop,
                       int64_t *part, struct tile_factor *out)
 {
@@ -254,7 +257,7 @@ static bool find_runs(struct arena *arena, const struct tile_layout *layout, int
     return fits;
 }
 
-// Gives the owners of the tiles to the parts; parts[loop][j] is the part of tile j of the loop.
+// Gives each part the owners of its tiles. parts[loop][j] is the part of tile j of the loop.
 static struct tile_layout *own_runs(struct arena *arena, const struct tile_layout *tiles,
                                     struct tile_layout *runs, int64_t *const *parts,
                                     const int64_t *cuts)
@@ -275,8 +278,8 @@ static struct tile_layout *own_runs(struct arena *arena, const struct tile_layou
 }
 
 // Merges runs of tiles in all loops: {4,2:0,1,0,1,0,1,2,3} has runs of 3 and 1 in the first loop
-// and of 1 and 1 in the second. Returns `layout` if there are too many units or a device still has
-// several shards. NULL: out of memory.
+// and of 1 and 1 in the second. Returns `layout` if there are too many units or if a device still
+// has several shards. Returns NULL if out of memory.
 static const struct tile_layout *take_runs(struct arena *arena, const struct tile_layout *layout)
 {
     struct tile_layout *tiles = tsr__layout_ordered(arena, layout);

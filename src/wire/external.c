@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// external.c - tensor data in external files.
+// external.c - finds and maps tensor data in external files.
 //
-// The keys and numbers of external_data are parsed strictly, the file is opened inside of the
-// model's folder, and the range is compared with the size of the file before it is read.
+// The keys and numbers of external_data are parsed strictly. The file is opened inside the model's
+// folder, and the range is compared with the size of the file before it is read.
 //
 //     external_data {location "w.bin", offset "4096", length "192"} in m/model.onnx:
 //         bytes 4096 .. 4287 of m/w.bin
 //     without offset: from the start; without length: to the end of the file
-//     "../w.bin", "/etc/passwd", a link that leads out of m/: refused by tsr__folder_file
+//     "../w.bin", "/etc/passwd", a link that leads out of m/: rejected by tsr__folder_file
 #include "wire/internal.h"
 
 #include <errno.h>
@@ -16,10 +16,10 @@
 #include <unistd.h>
 
 // ONNX Runtime marks data in its own memory with this location. In a file it is an attack or a
-// leak.
+// leaked address.
 #define MEMORY_MARKER "*/_ORT_MEM_ADDR_/*"
 
-// Readers differ in which of two values they use, so duplicates are errors.
+// Duplicate keys are errors, because readers differ in which of the two values they use.
 static tsr_status bad_key(tsr_session *session, const struct place *at, struct str key,
                           struct str value)
 {
@@ -31,7 +31,7 @@ static tsr_status bad_key(tsr_session *session, const struct place *at, struct s
     return TSR_MALFORMED;
 }
 
-// A plain decimal number from 0 to 2^63 - 1.
+// Parses a plain decimal number from 0 to 2^63 - 1.
 static tsr_status take_number(tsr_session *session, const struct place *at, struct str key,
                               struct str value, uint64_t *out)
 {
@@ -46,7 +46,7 @@ static tsr_status take_number(tsr_session *session, const struct place *at, stru
     return TSR_OK;
 }
 
-// Opening the file checks whether the name leads out of the folder.
+// Opening the file later checks whether the name leads out of the folder.
 static tsr_status check_location(tsr_session *session, const struct place *at, struct str location)
 {
     struct str marker = STR(MEMORY_MARKER);
@@ -63,7 +63,7 @@ static tsr_status check_location(tsr_session *session, const struct place *at, s
     return TSR_OK;
 }
 
-// The strings of *out are views of the tensor. The checksum is not used.
+// The strings of *out point into the tensor. The checksum is not used.
 tsr_status tsr__external_parse(tsr_session *session, struct str tensor, const struct place *at,
                                struct wire_external *out)
 {
@@ -103,7 +103,7 @@ tsr_status tsr__external_parse(tsr_session *session, struct str tensor, const st
     return TSR_OK;
 }
 
-// Checks the range against the size of the file and returns its length.
+// Compares the range with the size of the file and returns its length.
 static tsr_status check_window(tsr_session *session, const struct wire_external *external,
                                const struct place *at, uint64_t size, uint64_t *length_out)
 {
@@ -151,7 +151,7 @@ tsr_status tsr__external_open(tsr_session *session, const struct folder *folder,
     return TSR_OK;
 }
 
-// An empty range has no mapping (base NULL) and a non-NULL pointer.
+// An empty range has no mapping (base is NULL), but a non-NULL pointer.
 tsr_status tsr__external_map(tsr_session *session, const struct folder *folder,
                              const struct wire_external *external, const struct place *at,
                              struct external_map *out)

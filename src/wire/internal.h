@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// internal.h - declarations shared by the files of wire.
+// internal.h - declarations that the files of wire share.
 #ifndef TSR_WIRE_INTERNAL_H
 #define TSR_WIRE_INTERNAL_H
 
@@ -8,8 +8,8 @@
 // Indexed by message and field number; unknown fields have no name.
 extern const struct wire_row tsr__wire_rows[WIRE_MESSAGE_COUNT][WIRE_MAX_NUMBER + 1];
 
-#define VARINT_MAX 10 // bytes of the longest varint that is read
-#define TAG_MAX    5  // bytes of the longest tag that is read
+#define VARINT_MAX 10 // length of the longest varint that is read
+#define TAG_MAX    5  // length of the longest tag that is read
 
 static inline size_t varint_size(uint64_t v)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // read.c - reads protobuf fields one at a time, and checks complete messages.
 //
-// Exactly what the protobuf library of Python's onnx rejects is rejected: tags of more than 5 bytes
+// It rejects exactly what the protobuf library of Python's onnx rejects: tags of more than 5 bytes
 // or 32 bits, lengths of more than 5 bytes (unless they exceed 32 GiB), varints of more than 10
 // bytes, and more than 100 nested messages and groups. A field with an unexpected wire type is an
 // unknown field. Nothing is allocated, and every length is compared with the bytes that are left.
@@ -10,8 +10,8 @@
 //     10 ac 02         field 2 (10 = 2 << 3 | 0, varint), 300 = 0x2c + 2 * 128
 //     0d 00 00 80 3f   field 1 (0d = 1 << 3 | 5, four bytes), the float 1.0
 //
-// take_* decode any field and return what is wrong with it. usual_head decodes the form that nearly
-// all fields have, for speed.
+// The functions take_* decode any field and return the error, if any. usual_head decodes the form
+// that nearly all fields have, for speed.
 #include "wire/internal.h"
 
 // Errors; wrongs[] has the code and message of each.
@@ -35,12 +35,12 @@ static const struct {
                 "the file is corrupt: a packed list ends in the middle of an element"},
 };
 
-// [p, end) are the bytes that are not read yet.
+// [p, end) are the bytes that are not yet read.
 struct scan {
     const unsigned char *p, *end;
 };
 
-// Seven bits in each byte, lowest first; the high bit is set if another byte follows.
+// A varint has seven bits in each byte, lowest first; the high bit is set if another byte follows.
 static enum wrong take_varint(struct scan *scan, uint64_t *out)
 {
     uint64_t v = 0;
@@ -57,7 +57,7 @@ static enum wrong take_varint(struct scan *scan, uint64_t *out)
     return VARINT;
 }
 
-// Number and wire type of a field: tag = number << 3 | type.
+// Reads number and wire type of a field: tag = number << 3 | type.
 static enum wrong take_tag(struct scan *scan, uint32_t *number, uint32_t *type)
 {
     const unsigned char *start = scan->p;
@@ -70,7 +70,7 @@ static enum wrong take_tag(struct scan *scan, uint32_t *number, uint32_t *type)
     return wrong;
 }
 
-// A length and its bytes. A length of more than 5 bytes must be 32 GiB or more.
+// Reads a length and its bytes. A length of more than 5 bytes must be 32 GiB or more.
 static enum wrong take_bytes(struct scan *scan, struct str *out)
 {
     const unsigned char *start = scan->p;
@@ -85,7 +85,7 @@ static enum wrong take_bytes(struct scan *scan, struct str *out)
     return FINE;
 }
 
-// Little-endian, not aligned.
+// Reads a little-endian number, not aligned.
 static enum wrong take_fixed(struct scan *scan, int bytes, uint64_t *out)
 {
     if (scan->end - scan->p < bytes)
@@ -98,7 +98,7 @@ static enum wrong take_fixed(struct scan *scan, int bytes, uint64_t *out)
     return FINE;
 }
 
-// Any value but a group.
+// Reads any value except a group.
 static enum wrong take_plain(struct scan *scan, uint32_t type, uint64_t *integer, struct str *bytes)
 {
     switch (type) {
@@ -116,7 +116,7 @@ static enum wrong take_plain(struct scan *scan, uint32_t type, uint64_t *integer
 }
 
 // Reads the rest of a group with its end tag. ONNX has no groups, so only their nesting is checked,
-// without recursion. (The field number 0 is accepted inside of groups, as in the protobuf library.)
+// without recursion. The field number 0 is accepted inside groups, as in the protobuf library.
 static enum wrong take_group(struct scan *scan, uint32_t number, int levels, struct str *inside)
 {
     uint32_t open[WIRE_MAX_DEPTH]; // numbers of the open groups, outermost first
@@ -150,8 +150,8 @@ static enum wrong take_group(struct scan *scan, uint32_t number, int levels, str
     return FINE;
 }
 
-// Reads one field; `levels` more may be nested below it. *out is filled as far as possible on
-// errors.
+// Reads one field; `levels` more may be nested below it. On errors *out is filled as far as
+// possible.
 static enum wrong take_field(struct scan *scan, int levels, struct wire_field *out)
 {
     const char *start = (const char *)scan->p;
@@ -174,7 +174,7 @@ static enum wrong take_field(struct scan *scan, int levels, struct wire_field *o
 }
 
 // Decodes a field with a tag of one byte and a length of one or two. Returns the size of tag and
-// length, 0 if the field has another form.
+// length, or 0 if the field has another form.
 static inline size_t usual_head(const unsigned char *p, size_t left, size_t *length)
 {
     uint32_t two = p[0] | (uint32_t)p[1] << 8;
@@ -189,8 +189,8 @@ static inline size_t usual_head(const unsigned char *p, size_t left, size_t *len
     return n <= left - 3 ? 3 : 0;
 }
 
-// Everything that the inline part in wire.h leaves: lengths of two bytes, which are common, and
-// rare forms. On errors cursor->p stays at the bad field.
+// Reads all fields that the inline part in wire.h does not: lengths of two bytes, which are common,
+// and rare forms. On errors cursor->p stays at the bad field.
 bool tsr__wire_next_slow(struct wire_cursor *cursor, struct wire_field *out)
 {
     const unsigned char *p = cursor->p;
@@ -213,8 +213,8 @@ bool tsr__wire_next_slow(struct wire_cursor *cursor, struct wire_field *out)
 
 // ---- the check ---------------------------------------------------------------------------------
 
-// True if the bytes are complete varints of at most 10 bytes. Eight bytes at a time are skipped if
-// all of them are below 128.
+// True if the bytes are complete varints of at most 10 bytes. Skips eight bytes at a time if all of
+// them are below 128.
 static bool varints_ok(const unsigned char *p, const unsigned char *end)
 {
     int run = 0; // number of bytes with the high bit set
@@ -269,8 +269,8 @@ static bool walk_inside(struct damage *damage, const struct wire_row *row, struc
     return walk(damage, bytes, (enum wire_message)row->message, depth + 1);
 }
 
-// Checks a field of any form at p. Returns its end or NULL. Unknown fields, and known ones with
-// another wire type, are accepted.
+// Checks a field of any form at p. Returns its end, or NULL. Accepts unknown fields, and known ones
+// with another wire type.
 static const unsigned char *check_field(struct damage *damage, const unsigned char *p,
                                         const unsigned char *end, enum wire_message message,
                                         int depth)
@@ -287,8 +287,8 @@ static const unsigned char *check_field(struct damage *damage, const unsigned ch
     return NULL;
 }
 
-// Checks a message and all known nested ones. `depth` is its level, at most WIRE_MAX_DEPTH. Visits
-// every field of a file, so frequent forms are recognized by their first two bytes.
+// Checks a message and all known nested messages. `depth` is its level, at most WIRE_MAX_DEPTH. It
+// visits every field of a file, so frequent forms are recognized by their first two bytes.
 static bool walk(struct damage *damage, struct str body, enum wire_message message, int depth)
 {
     const struct wire_row *rows = tsr__wire_rows[message];
@@ -382,7 +382,7 @@ size_t tsr__wire_count(struct str body, uint32_t number)
     return n;
 }
 
-// Appends to n values. Returns the new number, which may exceed cap.
+// Appends to n values. Returns the new number, which may exceed `cap`.
 static size_t unpack(struct str bytes, int64_t *out, size_t n, size_t cap)
 {
     struct scan scan = {(const unsigned char *)bytes.p, (const unsigned char *)bytes.p + bytes.n};
@@ -414,7 +414,7 @@ size_t tsr__wire_ints(struct str body, uint32_t number, int64_t *out, size_t cap
     return n;
 }
 
-// One occurrence, the usual case, is returned as a view.
+// If there is one occurrence, the usual case, nothing is copied.
 struct str tsr__wire_merged(struct arena *arena, struct str body, uint32_t number, bool *present)
 {
     struct wire_cursor cursor = wire_over(body);

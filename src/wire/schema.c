@@ -2,17 +2,18 @@
 // schema.c - the ONNX schema as a table: kind, repeated or not, and message type of each field.
 //
 // Rows are found by message and field number without a search. Packed and unpacked lists are not
-// distinguished: readers accept both. Enumerations are integers. Fields without a row are unknown.
+// distinguished, because readers accept both. Enumerations are integers. Fields without a row are
+// unknown.
 //
-// `check` tells what the check of a file looks into (enum wire_inside): messages are visited, and
-// packed lists must end with their last element. Only length-delimited fields are looked into.
+// `check` tells how the contents of a length-delimited field are checked (enum wire_inside):
+// messages are visited, and packed lists must end with a complete element.
 //
-// For a new version of ONNX: add the number to fields.h, a row here, and raise WIRE_MAX_NUMBER if
-// necessary. A new message needs an enumerator in wire.h and its name below. Fields without a row
-// are preserved, so older programs do not lose the data of newer files.
+// For a new version of ONNX: add the number to fields.h and a row here, and raise WIRE_MAX_NUMBER
+// if necessary. A new message needs an enumerator in wire.h and its name below. Fields without a
+// row are preserved, so older programs do not lose the data of newer files.
 #include "wire/internal.h"
 
-// ONE: a single value; MANY: repeated; SUB and SUBS: a message, once or repeated.
+// ONE: a single value. MANY: repeated. SUB and SUBS: a message, once or repeated.
 #define ROW(f, text, ...) [f] = {.number = f, .name = text, __VA_ARGS__},
 #define ONE(k)            .kind = KIND_##k
 #define MANY(k)           .kind = KIND_##k, .repeated = 1, .check = MANY_##k
@@ -243,7 +244,7 @@ const struct wire_row tsr__wire_rows[WIRE_MESSAGE_COUNT][WIRE_MAX_NUMBER + 1] = 
     },
 };
 
-// For diagnostics: "... (in a TensorProto)".
+// names for diagnostics: "... (in a TensorProto)"
 static const char *const message_names[WIRE_MESSAGE_COUNT] = {
     [WIRE_MODEL] = "ModelProto",
     [WIRE_GRAPH] = "GraphProto",

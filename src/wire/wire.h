@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // wire.h - reads and writes the protobuf encoding of ONNX messages. Knows the schema, not graphs.
 //
-// Reading: a cursor over the body of a message returns one field at a time as a view. A check of
-// the complete file visits every known nested message once, so that reading a part later cannot
-// fail. Writing: a rope refers to bytes that did not change and encodes only changed messages.
-// Unknown fields are preserved.
+// Reading: a cursor over the body of a message returns one field at a time, without copying. A
+// check of the complete file visits every known nested message once, so that reading a part later
+// cannot fail. Writing: a rope refers to bytes that did not change and encodes only changed
+// messages. Unknown fields are preserved.
 #ifndef TSR_WIRE_H
 #define TSR_WIRE_H
 
@@ -40,7 +40,7 @@ struct wire_row {
     uint8_t check;    // contents of a length-delimited field: enum wire_inside
     const char *name;
 };
-// NULL: the schema does not have this field.
+// Returns NULL if the schema does not have this field.
 const struct wire_row *tsr__wire_row(enum wire_message m, uint32_t number);
 const char *tsr__wire_message_name(enum wire_message m); // "NodeProto"
 
@@ -72,9 +72,9 @@ static inline bool wire_is_short(uint32_t two)
     return (two & 0x8085) == 0 && (two & 0x78) != 0;
 }
 bool tsr__wire_next_slow(struct wire_cursor *cursor, struct wire_field *out);
-// Reads the next field. False at the end and on errors; cursor->wrong is then set and cursor->p is
-// the position. The most frequent form, a tag and a length or value of one byte each, is decoded
-// inline.
+// Reads the next field. Returns false at the end and on errors; on errors cursor->wrong is set and
+// cursor->p is the position. The most frequent form, a tag and a length or value of one byte each,
+// is decoded inline.
 static inline bool tsr__wire_next(struct wire_cursor *cursor, struct wire_field *out)
 {
     const unsigned char *p = cursor->p;
@@ -105,44 +105,43 @@ static inline bool tsr__wire_next_of(struct wire_cursor *cursor, uint32_t number
     return false;
 }
 
-#define WIRE_MAX_DEPTH 100 // nested messages, as in the common protobuf libraries
+#define WIRE_MAX_DEPTH 100 // limit of nested messages, as in the common protobuf libraries
 
-// Checks a message with all known nested ones. On the first error it reports wire-... with its byte
-// offset and returns TSR_MALFORMED. `file` and `start` (address of the first byte of the file) give
-// the place; `depth` is the nesting level of the message.
+// Checks a message with all known nested messages. On the first error it reports wire-... with its
+// byte offset and returns TSR_MALFORMED. `file` and `start` (address of the first byte of the file)
+// give the place; `depth` is the nesting level of the message.
 tsr_status tsr__wire_check(tsr_session *session, struct str file, const char *start,
                            struct str body, enum wire_message m, int depth) TSR_MUST_USE;
-// The same without a diagnostic.
+// As tsr__wire_check, without a diagnostic.
 bool tsr__wire_sound(struct str body, enum wire_message m, int depth);
 
-// Reading single fields of checked messages. Fields of another wire type are ignored, and of a
-// field that occurs several times the last one is used, as in protobuf. An int32 is the low 32
-// bits.
+// Read single fields of checked messages. Fields of another wire type are ignored. If a field
+// occurs several times, the last one is used, as in protobuf. An int32 is the low 32 bits.
 struct str tsr__wire_bytes(struct str body, uint32_t number, bool *present); // {NULL, 0}: absent
 bool tsr__wire_int(struct str body, uint32_t number, int64_t *out);          // false: absent
-size_t tsr__wire_count(struct str body, uint32_t number); // of length-delimited fields
-// Repeated integers, packed or not. Returns their number and writes the first `cap` values; `out`
-// may be NULL if cap is 0.
+size_t tsr__wire_count(struct str body, uint32_t number); // number of length-delimited fields
+// Reads repeated integers, packed or not. Returns their number and writes the first `cap` values;
+// `out` may be NULL if cap is 0.
 size_t tsr__wire_ints(struct str body, uint32_t number, int64_t *out, size_t cap);
-// Body of a singular message field. If it occurs several times, the bodies are concatenated in the
-// arena, which is how protobuf merges them. `present` may be NULL.
+// Returns the body of a singular message field. If it occurs several times, the bodies are
+// concatenated in the arena, which is how protobuf merges them. `present` may be NULL.
 struct str tsr__wire_merged(struct arena *arena, struct str body, uint32_t number, bool *present);
 
 // ---- writing (write.c) ----------------------------------------------------------------------
 
 // A nested message that is being written.
 struct rope_mark {
-    size_t piece;   // that contains the slot; SIZE_MAX: the open run
-    char *slot;     // for the length
-    uint64_t bytes; // before the contents
+    size_t piece;   // index of the piece that contains the slot; SIZE_MAX: the open run
+    char *slot;     // position of the length
+    uint64_t bytes; // bytes before the contents
 };
-// A list of views of unchanged bytes and of newly encoded ones. Adjacent views are joined. Failures
-// of the arena are sticky. [run, at) are encoded bytes that are not in a piece yet; [at, end) is
-// free.
+// A list of pieces: references to unchanged bytes, and newly encoded bytes. Adjacent pieces are
+// joined. After a failure of the arena the rope is unusable. [run, at) are encoded bytes that are
+// not yet in a piece; [at, end) is free.
 struct rope {
     struct arena *arena;
     VEC(struct str) pieces;
-    uint64_t bytes; // of the pieces
+    uint64_t bytes; // bytes of all pieces
     char *run, *at, *end;
     VEC(struct rope_mark) open; // nested messages, outermost first
 };
@@ -151,38 +150,41 @@ static inline uint64_t rope_size(const struct rope *rope)
     return rope->bytes + (uint64_t)(rope->at - rope->run);
 }
 void tsr__rope_init(struct rope *rope, struct arena *arena);
-// Refers to span, which must live as long as the rope. Very short spans are copied.
+// Adds a reference to `span`, which must live as long as the rope. Very short spans are copied.
 void tsr__rope_view(struct rope *rope, struct str span);
 void tsr__rope_copy(struct rope *rope, struct str bytes);
 void tsr__rope_int(struct rope *rope, uint32_t number, int64_t value); // tag and varint
 void tsr__rope_float(struct rope *rope, uint32_t number, float value);
 // Values of 2 KiB or more are not copied and must live as long as the rope.
 void tsr__rope_bytes(struct rope *rope, uint32_t number, struct str value);
-// Repeated integers, not packed.
+// Adds repeated integers, not packed.
 void tsr__rope_ints(struct rope *rope, uint32_t number, const int64_t *v, size_t n);
-// A nested message: size_t mark = tsr__rope_begin(...); fields; tsr__rope_end(rope, mark);
+// Write a nested message: size_t mark = tsr__rope_begin(...); fields; tsr__rope_end(rope, mark);
 size_t tsr__rope_begin(struct rope *rope, uint32_t number);
 void tsr__rope_end(struct rope *rope, size_t mark);
 
 // Rewrites a message of a file. `managed` lists the field numbers that the caller writes from
 // objects; `parts` are their new contents in order. All other fields of `origin` keep their place.
-// For each managed number: fields of origin that are in `parts` (as views with their tag) keep
-// their place; the others are dropped; new parts take the place of dropped fields, else follow the
-// part before them, else are inserted by ascending field number. If parts are reordered, all are
-// written at the place of the first. If parts equal the fields of origin, the result is origin as
-// one view.
+//
+// For each managed number:
+// - Fields of origin that are in `parts` (unchanged, with their tag) keep their place.
+// - Other fields of origin with that number are dropped.
+// - New parts take the place of dropped fields, else follow the part before them, else are inserted
+//   by ascending field number.
+// - If parts are reordered, all are written at the place of the first.
+// If the parts equal the fields of origin, the result is a single reference to origin.
 struct wire_part {
     uint32_t number;
-    bool text;       // span is the value of a new string field, without tag and length
-    struct str span; // else a complete field with its tag
-    // Not NULL: writes a new field with its tag when its turn comes; span is empty.
+    bool text;       // `span` is the value of a new string field, without tag and length
+    struct str span; // otherwise a complete field with its tag
+    // If not NULL, it is called to write a new field with its tag; `span` is then empty.
     void (*emit)(struct rope *rope, void *data);
     void *data;
 };
 void tsr__rope_rewrite(struct rope *rope, struct str origin, const uint32_t *managed,
                        size_t n_managed, const struct wire_part *parts, size_t n_parts);
 
-// Writes a message of a file as a field `number`, with some string fields replaced. `old` are
+// Writes a message of a file as a field `number`, with some string fields replaced. `old` has
 // complete fields of origin, in order.
 struct wire_splice {
     struct str old;
@@ -192,10 +194,11 @@ struct wire_splice {
 void tsr__rope_splice(struct rope *rope, uint32_t number, struct str origin,
                       const struct wire_splice *splice, size_t n);
 
-// Writes the rope to a file. Large views into `map` are copied from fd inside the kernel; fd -1:
-// none.
+// Writes the rope to a file. Large references into `map` are copied from fd inside the kernel; fd
+// -1: there is no such file.
 void tsr__rope_write(const struct rope *rope, struct outfile *outfile, struct str map, int fd);
-// The contents as one view, copied to the arena if there are several pieces. {NULL, 0}: no memory.
+// Returns the contents as one text, copied to the arena if there are several pieces. Returns {NULL,
+// 0} if out of memory.
 struct str tsr__rope_flat(const struct rope *rope, struct arena *arena);
 void tsr__rope_read(const struct rope *rope, char *out); // copies rope_size(rope) bytes
 
@@ -209,7 +212,7 @@ struct wire_external {
 // Reads TensorProto.external_data of a checked tensor body. Reports external-... if it is invalid.
 tsr_status tsr__external_parse(tsr_session *session, struct str tensor, const struct place *at,
                                struct wire_external *out) TSR_MUST_USE;
-// Opens the data file and checks that [offset, offset + length) is inside of it.
+// Opens the data file and checks that [offset, offset + length) is inside it.
 tsr_status tsr__external_open(tsr_session *session, const struct folder *folder,
                               const struct wire_external *external, const struct place *at,
                               int *fd_out, uint64_t *length_out) TSR_MUST_USE;

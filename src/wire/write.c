@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// write.c - ropes: lists of views of an old file and of newly encoded bytes.
+// write.c - ropes: lists of references to an old file and of newly encoded bytes.
 //
 // Encoded bytes are written to chunks in the arena, which become pieces of the rope. A piece that
 // continues the last one in memory is joined with it.
@@ -10,16 +10,16 @@
 //
 // The length of a message precedes its contents but is known only at its end. tsr__rope_begin
 // reserves one byte for it. If tsr__rope_end needs more, it moves the contents if they are in one
-// chunk, else it inserts a piece. Memory failures are sticky in the arena and not checked here.
+// chunk; otherwise it inserts a piece. Out of memory is recorded in the arena and not checked here.
 #include "wire/internal.h"
 
-// Chunks are as large as what was written so far, within bounds.
+// A new chunk is as large as what was written so far, within bounds.
 #define FIRST_BYTES  ((size_t)1 << 10)
 #define CHUNK_BYTES  ((size_t)4 << 20)
 #define VIEW_BYTES   ((size_t)2 << 10)   // longer strings are referred to, not copied
-#define SMALL_BYTES  ((size_t)512)       // shorter views are copied: a piece costs more
+#define SMALL_BYTES  ((size_t)512)       // shorter spans are copied, because a piece costs more
 #define SPLICE_BYTES ((size_t)64 << 10)  // longer messages are not copied to replace a name
-#define COPY_BYTES   ((size_t)256 << 10) // longer views of the file are copied by the kernel
+#define COPY_BYTES   ((size_t)256 << 10) // longer spans of the file are copied by the kernel
 
 void tsr__rope_init(struct rope *rope, struct arena *arena)
 {
@@ -52,7 +52,7 @@ static void close_run(struct rope *rope)
         rope->open.at[i].piece = rope->pieces.n - 1;
 }
 
-// The rest of the old chunk is not used.
+// The rest of the old chunk stays unused.
 static bool new_chunk(struct rope *rope, size_t n)
 {
     size_t bytes = size_max(size_min((size_t)rope_size(rope), CHUNK_BYTES), FIRST_BYTES);
@@ -66,21 +66,21 @@ static bool new_chunk(struct rope *rope, size_t n)
     return true;
 }
 
-// Reserves n bytes at rope->at. False: no memory.
-static inline bool room(struct rope *rope, size_t n)
+// Reserves n bytes at rope->at. Returns false if out of memory.
+static inline bool reserve(struct rope *rope, size_t n)
 {
     return TSR_LIKELY((size_t)(rope->end - rope->at) >= n && rope->at) || new_chunk(rope, n);
 }
 
 void tsr__rope_copy(struct rope *rope, struct str bytes)
 {
-    if (bytes.n == 0 || !room(rope, bytes.n))
+    if (bytes.n == 0 || !reserve(rope, bytes.n))
         return;
     memcpy(rope->at, bytes.p, bytes.n);
     rope->at += bytes.n;
 }
 
-// A short view after encoded bytes is copied to them, which keeps the run open.
+// A short span after encoded bytes is copied to them, which keeps the run open.
 void tsr__rope_view(struct rope *rope, struct str span)
 {
     if (span.n == 0)
@@ -100,14 +100,14 @@ static inline char *put_tag(char *p, uint32_t number, enum wire_type type)
 
 void tsr__rope_int(struct rope *rope, uint32_t number, int64_t value)
 {
-    if (room(rope, TAG_MAX + VARINT_MAX))
+    if (reserve(rope, TAG_MAX + VARINT_MAX))
         rope->at = varint_put(put_tag(rope->at, number, WIRE_VARINT), (uint64_t)value);
 }
 
 void tsr__rope_float(struct rope *rope, uint32_t number, float value)
 {
     uint32_t bits;
-    if (!room(rope, TAG_MAX + sizeof bits))
+    if (!reserve(rope, TAG_MAX + sizeof bits))
         return;
     memcpy(&bits, &value, sizeof bits);
     char *p = put_tag(rope->at, number, WIRE_I32);
@@ -119,7 +119,7 @@ void tsr__rope_float(struct rope *rope, uint32_t number, float value)
 void tsr__rope_bytes(struct rope *rope, uint32_t number, struct str value)
 {
     bool copy = value.n < VIEW_BYTES;
-    if (!room(rope, TAG_MAX + VARINT_MAX + (copy ? value.n : 0)))
+    if (!reserve(rope, TAG_MAX + VARINT_MAX + (copy ? value.n : 0)))
         return;
     char *p = varint_put(put_tag(rope->at, number, WIRE_LEN), value.n);
     if (copy && value.n) {
@@ -139,12 +139,12 @@ void tsr__rope_ints(struct rope *rope, uint32_t number, const int64_t *v, size_t
 
 // ---- nested messages ---------------------------------------------------------------------------
 
-// The mark is the nesting depth: messages end in reverse order.
+// The mark is the nesting depth, because messages end in reverse order.
 size_t tsr__rope_begin(struct rope *rope, uint32_t number)
 {
     size_t mark = rope->open.n;
     struct rope_mark *rope_mark = NULL;
-    if (room(rope, TAG_MAX + 1))
+    if (reserve(rope, TAG_MAX + 1))
         rope_mark = vec_push(rope->arena, &rope->open);
     if (!rope_mark)
         return mark;
@@ -155,7 +155,7 @@ size_t tsr__rope_begin(struct rope *rope, uint32_t number)
     return mark;
 }
 
-// Inserts the length after the piece that ends before the slot; the bytes behind the slot become a
+// Inserts the length after the piece that ends before the slot. The bytes after the slot become a
 // piece of their own.
 static void insert_length(struct rope *rope, const struct rope_mark *mark, uint64_t length)
 {
@@ -179,8 +179,8 @@ static void insert_length(struct rope *rope, const struct rope_mark *mark, uint6
     rope->bytes += head[1].n - 1;
 }
 
-// One byte was reserved: enough for lengths up to 127. For longer ones the contents are moved if
-// they are in the open chunk and it has space, else the length becomes a piece.
+// One byte was reserved, which is enough for lengths up to 127. For longer ones the contents are
+// moved if they are in the open chunk and it has space; otherwise the length becomes a piece.
 void tsr__rope_end(struct rope *rope, size_t mark)
 {
     if (rope->arena->failed || mark >= rope->open.n)
@@ -211,34 +211,34 @@ void tsr__rope_end(struct rope *rope, size_t mark)
 // origin.
 struct lane {
     uint32_t first, n; // its parts are order[first .. first + n)
-    uint32_t next;     // first part that is not written yet
-    uint32_t kept;     // first part from `next` on that is a view of origin (found lazily)
-    uint32_t left;     // members of origin that follow
-    bool moved;        // the views of origin are in another order than in origin
+    uint32_t next;     // first part that is not yet written
+    uint32_t kept;     // first part from `next` on that is a field of origin (searched on demand)
+    uint32_t left;     // number of members of origin that follow
+    bool moved;        // the fields of origin are in another order than in origin
 };
 
-#define FEW_PARTS 64 // order on the stack
+#define FEW_PARTS 64 // up to this number the order is on the stack
 
 struct rewrite {
     struct rope *rope;
     struct str origin;
     const struct wire_part *parts;
     uint32_t *order;  // indices of parts, stably sorted by number
-    struct str same;  // bytes of origin that are not written yet
+    struct str same;  // bytes of origin that are not yet written
     uint32_t managed; // bit set of the managed numbers
-    uint32_t absent;  // managed numbers without members that are not written yet
+    uint32_t absent;  // managed numbers without members that are not yet written
     struct lane lanes[WIRE_MAX_NUMBER + 1]; // by number; only the managed ones are set
     uint32_t few[FEW_PARTS];
 };
 
-// True if the part is a view of origin.
+// True if the part is a field of origin.
 static bool is_kept(const struct rewrite *rewrite, const struct wire_part *part)
 {
     return !part->emit && !part->text &&
            (uintptr_t)part->span.p - (uintptr_t)rewrite->origin.p < rewrite->origin.n;
 }
 
-// NULL: not managed. Numbers above WIRE_MAX_NUMBER are never managed.
+// Returns NULL if the number is not managed. Numbers above WIRE_MAX_NUMBER are never managed.
 static struct lane *lane_of(struct rewrite *rewrite, uint32_t number)
 {
     if (number <= WIRE_MAX_NUMBER && rewrite->managed >> number & 1)
@@ -258,7 +258,7 @@ static void write_same(struct rewrite *rewrite)
     rewrite->same.n = 0;
 }
 
-// Keeps bytes of origin; adjacent ones are written together.
+// Keeps bytes of origin. Adjacent ones are written together.
 static void keep(struct rewrite *rewrite, struct str span)
 {
     if (rewrite->same.n && rewrite->same.p + rewrite->same.n == span.p) {
@@ -269,7 +269,7 @@ static void keep(struct rewrite *rewrite, struct str span)
     rewrite->same = span;
 }
 
-// Writes the parts before `end` that are not written yet.
+// Writes the parts before `end` that are not yet written.
 static void write_until(struct rewrite *rewrite, struct lane *lane, uint32_t end)
 {
     while (lane->next < end) {
@@ -317,7 +317,7 @@ static void sort_parts(struct rewrite *rewrite, size_t n_parts)
     }
 }
 
-// Counts the members of each lane: at the last one all remaining parts are written.
+// Counts the members of each lane, because at the last one all remaining parts are written.
 static void count_members(struct rewrite *rewrite)
 {
     struct wire_cursor cursor = wire_over(rewrite->origin);
@@ -365,7 +365,8 @@ static void write_absent(struct rewrite *rewrite, uint32_t below)
 void tsr__rope_rewrite(struct rope *rope, struct str origin, const uint32_t *managed,
                        size_t n_managed, const struct wire_part *parts, size_t n_parts)
 {
-    struct rewrite rewrite; // large and called for each changed node: not zeroed
+    // not zeroed, because it is large and this is called for each changed node
+    struct rewrite rewrite;
     rewrite.rope = rope;
     rewrite.origin = origin;
     rewrite.parts = parts;
@@ -399,7 +400,7 @@ void tsr__rope_rewrite(struct rope *rope, struct str origin, const uint32_t *man
 
 // ---- replacing strings -------------------------------------------------------------------------
 
-// Size of the tag and length of a string field, nearly always one byte each.
+// Returns the size of the tag and length of a string field, nearly always one byte each.
 static inline size_t head_size(uint32_t number, size_t length)
 {
     if (TSR_LIKELY(number < 16 && length < 128))
@@ -425,7 +426,7 @@ static inline char *put_bytes(char *p, const char *from, size_t n)
     return p + n;
 }
 
-// Renaming changes a few names in most nodes of a model: each is copied in one run.
+// Renaming changes a few names in most nodes of a model, so each node is copied in one run.
 void tsr__rope_splice(struct rope *rope, uint32_t number, struct str origin,
                       const struct wire_splice *splice, size_t n)
 {
@@ -445,7 +446,7 @@ void tsr__rope_splice(struct rope *rope, uint32_t number, struct str origin,
         tsr__rope_end(rope, mark);
         return;
     }
-    if (!room(rope, TAG_MAX + VARINT_MAX + (size_t)length))
+    if (!reserve(rope, TAG_MAX + VARINT_MAX + (size_t)length))
         return;
     char *p = varint_put(put_tag(rope->at, number, WIRE_LEN), length);
     const char *from = origin.p;
