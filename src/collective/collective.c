@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// collective.c - the table of collectives.
+// collective.c - the table of collectives, and functions that search it.
 //
 // collectives.def is included twice: in collective.h for the indices, here for the fields.
 #include "collective/collective.h"
@@ -25,7 +25,8 @@ static const char *const attribute_names[ATTRIBUTE_COUNT] = {[ATTRIBUTE_REDUCE] 
                                                              [ATTRIBUTE_AXES] = "axes",
                                                              [ATTRIBUTE_WINDOWS] = "windows"};
 
-// Not checked: kinds come from the enumeration, and transport.c checks those from other ranks.
+// Does not check `kind`: it comes from the enumeration, and transport.c checks kinds from other
+// ranks.
 const struct collective *tsr__collective(int kind)
 {
     return &collectives[kind];

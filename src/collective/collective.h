@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // collective.h - the table of collectives: names, attributes, traits and cost basis of each.
 //
-// One row each (collectives.def). All modules refer to a collective by the index of its row and
-// read names, attributes and traits from the row: topology computes costs, transport communicates,
-// ops has the kernels, and partition writes the operators.
+// Each collective is one row of collectives.def. All modules refer to it by the index of its row
+// and read names, attributes and traits from the row: topology computes costs, transport
+// communicates, ops has the kernels, and partition writes the operators.
 #ifndef TSR_COLLECTIVE_H
 #define TSR_COLLECTIVE_H
 
@@ -26,44 +26,44 @@ enum comm_attribute {
     ATTRIBUTE_AXIS,       // axis that is gathered, or scattered by a reduction
     ATTRIBUTE_SPLIT_AXIS, // axis that becomes sharded
     ATTRIBUTE_UNIT,       // block size of the sharded axis
-    ATTRIBUTE_SHARES,     // of the members in the sharded axis; absent: equal
+    ATTRIBUTE_SHARES,     // share of each member of the sharded axis; absent: equal shares
     ATTRIBUTE_ROOT,       // source or destination
     ATTRIBUTE_FROM,       // sender
     ATTRIBUTE_TO,         // receiver
     ATTRIBUTE_SOURCE,     // layout before
     ATTRIBUTE_TARGET,     // layout after
     ATTRIBUTE_AXES,       // axes with windows
-    ATTRIBUTE_WINDOWS,    // of each member along these axes
+    ATTRIBUTE_WINDOWS,    // windows of each member along these axes
     ATTRIBUTE_COUNT
 };
 
 enum comm_trait {
-    TRAIT_FOLDS = 1,           // reduces: partial sums become results
+    TRAIT_REDUCES = 1,         // reduces: partial results become final results
     TRAIT_JOINS = 2,           // concatenates along `axis`; the other sizes are equal
     TRAIT_TAKES_SHAPE = 4,     // the second input is the shape of the full tensor
-    TRAIT_TEXTS = 8,           // elements may be strings
+    TRAIT_STRINGS = 8,         // elements may be strings
     TRAIT_IN_PLACE = 16,       // the output may use the memory of the input
     TRAIT_MAY_LACK_INPUT = 32, // a member may have an empty input
     TRAIT_ALL_KEEP = 64,       // every member has an output, which may be empty
-    TRAIT_COPIES_WITHIN = 128, // a group of one device still has the operator, which copies
+    TRAIT_COPIES_WITHIN = 128, // a group of one device still needs the operator, which copies
 };
 
-// The bytes that determine the cost.
-enum comm_pricing {
-    PRICED_BY_INPUT,      // of the largest member
-    PRICED_BY_OUTPUT,     // of the largest member
-    PRICED_BY_ALL_INPUTS, // of the largest member, times the number of members
-    PRICED_AS_EXCHANGE,   // messages between all pairs
-    PRICED_AS_NEIGHBOURS, // one message to a neighbour
+// Which bytes determine the cost.
+enum comm_cost_basis {
+    COST_BY_INPUT,      // input of the member with the most
+    COST_BY_OUTPUT,     // output of the member with the most
+    COST_BY_ALL_INPUTS, // input of the member with the most, times the number of members
+    COST_OF_EXCHANGE,   // messages between all pairs
+    COST_OF_NEIGHBOURS, // one message to a neighbour
 };
 
-// Part of the full tensor, with n members, that each member copies in its own memory besides what
-// topology counts.
+// The part of the full tensor that each of n members copies in its own memory, in addition to the
+// transfers that topology counts.
 enum comm_copies {
-    COPIES_ALL,     // 1
-    COPIES_OTHERS,  // (n - 1) / n: all but its own part
-    COPIES_PAIRS,   // (n - 1) / n^2: its own part except what stays
-    COPIES_NOTHING, // reduced while it is received
+    COPIES_ALL,     // 1, the full tensor
+    COPIES_OTHERS,  // (n - 1) / n: everything but its own part
+    COPIES_PAIRS,   // (n - 1) / n^2: its own part, except the share that stays
+    COPIES_NOTHING, // nothing: reduced while it is received
 };
 
 // Temporary memory of the operator.
@@ -79,26 +79,28 @@ struct collective {
     const char *op;        // operator in rank files: "AllReduce", for float16 "AllReduceF16"
     const char *other_end; // operator of the receiver: "Recv"; NULL: the same
     const char *both_ends; // for messages: "Send or Recv"; NULL: the same
-    const char *word;      // in messages and JSON: "all-reduce"
-    int stamp;             // in fingerprints of partitions: never changed or reused
+    const char *word;      // name in messages and JSON: "all-reduce"
+    int stamp;             // number in fingerprints of partitions; never changed or reused
     unsigned attributes;   // bit k: enum comm_attribute k
     unsigned traits;       // enum comm_trait
-    enum comm_pricing priced_by;
+    enum comm_cost_basis cost_basis;
     enum comm_copies copies;
     enum comm_scratch scratch;
 };
 
 // `kind` must be below COMM_KIND_COUNT.
 const struct collective *tsr__collective(int kind);
-// Finds an operator of a rank file: "RecvF16" is COMM_SEND. COMM_KIND_COUNT: unknown.
+// Finds an operator of a rank file: "RecvF16" is COMM_SEND. Returns COMM_KIND_COUNT if it is
+// unknown.
 enum comm_kind tsr__collective_find(struct str op);
-// The name without its type, as of the sender: "RecvF16" gives "Send". Unknown names lose only F16.
+// Returns the name of the sender's operator without its type: "RecvF16" gives "Send". Unknown names
+// lose only F16.
 struct str tsr__collective_plain(struct str op);
 // True for the float16 variant: "RecvF16".
 bool tsr__collective_is_half(struct str op);
 const char *tsr__attribute_name(enum comm_attribute attribute); // "split_axis"
 
-// `kind` may exceed the table, for steps that are not collectives.
+// `kind` may be beyond the table, for steps that are not collectives.
 static inline bool comm_has(int kind, enum comm_trait trait)
 {
     return kind < COMM_KIND_COUNT && (tsr__collective(kind)->traits & (unsigned)trait);

@@ -94,7 +94,7 @@ static OrtStatus *read_common(struct kernel *kernel, const OrtKernelInfo *info)
         return tsr__kernel_error(kernel, "attribute 'plan' is not 16 hex digits");
     TRY(tsr__kernel_int(kernel, info, "id", &id));
     TRY(tsr__kernel_int(kernel, info, "elem_type", &type));
-    bool texts = type == TSR_STRING && comm_has(kernel->op->kind, TRAIT_TEXTS);
+    bool texts = type == TSR_STRING && comm_has(kernel->op->kind, TRAIT_STRINGS);
     if (type <= 0 || type >= TSR_DTYPE_COUNT || (!texts && !tsr__elem_bytes((tsr_dtype)type)))
         return tsr__kernel_error(kernel, "element type %lld cannot be transferred",
                                  (long long)type);

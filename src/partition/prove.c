@@ -68,7 +68,7 @@ static void refuse_sizes(struct sizes *sizes, const struct step *st, int64_t ran
 static void check_sizes(void *data, const struct step *st)
 {
     struct sizes *sizes = data;
-    bool folds = comm_has(st->kind, TRAIT_FOLDS), joins = comm_has(st->kind, TRAIT_JOINS);
+    bool folds = comm_has(st->kind, TRAIT_REDUCES), joins = comm_has(st->kind, TRAIT_JOINS);
     if (st->id < 0 || (!folds && !joins) || sizes->status != TSR_OK)
         return;
     for (size_t g = 0; g < st->n_groups; g++) {

@@ -112,11 +112,11 @@ int64_t tsr__sim_price(struct sim *sim, struct sim_comm *comm)
     if ((int)comm->kind >= TSR_COLLECTIVE_COUNT)
         return price_exchange(sim, comm, &groups);
     tsr_collective what = (tsr_collective)comm->kind;
-    enum comm_pricing by = tsr__collective((int)comm->kind)->priced_by;
+    enum comm_cost_basis by = tsr__collective((int)comm->kind)->cost_basis;
     comm->bytes = comm->most_in;
-    if (by == PRICED_BY_OUTPUT)
+    if (by == COST_BY_OUTPUT)
         comm->bytes = comm->most_out;
-    if (by == PRICED_BY_ALL_INPUTS)
+    if (by == COST_BY_ALL_INPUTS)
         comm->bytes = product_of(comm->bytes, groups.size);
     if (comm->kind == COMM_REDUCE_SCATTER && comm->shares)
         comm->bytes = product_of(comm->most_out, groups.size);

@@ -204,7 +204,7 @@ static double fold_per_byte(const tsr_topology *topology, enum tsr_collective wh
                             const struct topology_groups *groups)
 {
     double slowest = 0;
-    if (!comm_has((int)what, TRAIT_FOLDS))
+    if (!comm_has((int)what, TRAIT_REDUCES))
         return 0;
     for (int i = 0; i < groups->count * groups->size; i++) {
         double each = 1 / topology->device[groups->device[i]].bandwidth;

@@ -60,7 +60,7 @@ static void has_price(void **state)
     for (int kind = 0; kind < COMM_KIND_COUNT; kind++) {
         const struct collective *row = tsr__collective(kind);
         bool indirect =
-            row->priced_by == PRICED_AS_EXCHANGE || row->priced_by == PRICED_AS_NEIGHBOURS;
+            row->cost_basis == COST_OF_EXCHANGE || row->cost_basis == COST_OF_NEIGHBOURS;
         assert_int_equal(kind >= TSR_COLLECTIVE_COUNT, indirect);
         if (indirect)
             continue;

@@ -622,7 +622,7 @@ static struct form *draft_path(struct draft *draft, struct form *from, const str
         struct form *form = tsr__form_new(draft, from->item, lowered->to, FORM_MADE);
         if (!form)
             return NULL;
-        partial = partial && !comm_has(lowered->kind, TRAIT_FOLDS);
+        partial = partial && !comm_has(lowered->kind, TRAIT_REDUCES);
         form->partial = partial;
         if (lowered->same) {
             form->same = from;

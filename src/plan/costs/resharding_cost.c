@@ -109,13 +109,13 @@ static int64_t slice_time(struct planner *planner, const struct plan_value *valu
 // reduce-scatter in unequal parts counts as if all parts were as large as the largest.
 static int64_t priced_bytes(const struct reshard_step *step, int64_t before, int64_t after)
 {
-    enum comm_pricing by = tsr__collective(step->op)->priced_by;
-    if (by == PRICED_BY_OUTPUT)
+    enum comm_cost_basis by = tsr__collective(step->op)->cost_basis;
+    if (by == COST_BY_OUTPUT)
         return after;
     int64_t members = 1;
     if (step->n_groups)
         members = (int64_t)step->groups[0].n;
-    if (by == PRICED_BY_ALL_INPUTS)
+    if (by == COST_BY_ALL_INPUTS)
         return before * members;
     if (step->op == COMM_REDUCE_SCATTER && tsr__layout_shared(step->layout))
         return after * members;
