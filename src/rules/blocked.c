@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// blocked.c - copies between the usual layout of images and that of convolutions: ONNX Runtime's
-// convolutions for CPUs work on channels in blocks, and so do pools, sums and activations that
-// follow them. Where another operator reads such a value, or a convolution another's, there is a
-// copy.
+// blocked.c - copies between the usual layout of images and blocked channels. Convolutions of ONNX
+// Runtime on CPUs work on channels in blocks, and so do the pools, sums and activations after them.
+// A value is copied where another operator reads it, or where a convolution reads one of another
+// operator.
 //
-//     x -> Conv -> Relu -> Conv -> Relu -> HaloExchange: x is copied before the first Conv, what
-//       the last Relu makes after it
+//     x -> Conv -> Relu -> Conv -> Relu -> HaloExchange: x is copied before the first Conv, and the
+//       result of the last Relu after it
 #include "rules/rules.h"
 
 #include <stdlib.h>
 
 #define LEAST_CHANNELS 16 // with fewer, a convolution reads the usual layout
-#define DEEPEST        64 // nodes that are looked at between a value and a convolution before it
+#define DEEPEST        64 // nodes that are visited between a value and a convolution before it
 
-// Sorted by name; `begins`: they bring their input into blocks, the others only take it so.
+// Sorted by name. `begins`: operators that convert their input to blocks; the others keep its
+// layout.
 static const struct blocked_row {
     const char *op;
     bool begins;
@@ -47,7 +48,7 @@ static const struct blocked_row *row_of(const tsr_node *node)
     return bsearch(tsr_node_op(node), rows, TSR_COUNT(rows), sizeof *rows, by_op);
 }
 
-// Images of float32 with two axes; weights, where there are any, are constants.
+// Images of float32 with two spatial axes; weights must be constants.
 static bool is_blocked_op(const tsr_node *node, const struct shapes *shapes)
 {
     const struct blocked_row *row = row_of(node);
@@ -61,7 +62,8 @@ static bool is_blocked_op(const tsr_node *node, const struct shapes *shapes)
     return tsr_value_initializer(tsr_node_input(node, 1)) != NULL;
 }
 
-// The value is made in blocks: by an operator that begins with them, or that follows one.
+// True if the value is stored in blocks: an operator that converts to blocks made it, or one after
+// it.
 static bool is_blocked(const tsr_value *value, const struct shapes *shapes, int deep)
 {
     const tsr_node *maker = tsr_value_producer(value);
@@ -81,7 +83,7 @@ bool tsr__node_takes_blocks(const tsr_node *node, const struct shapes *shapes)
 
 struct readers {
     const struct shapes *shapes;
-    bool others; // one of them wants the usual layout
+    bool others; // one of them needs the usual layout
 };
 
 static bool look_at_reader(void *data, tsr_node *node, size_t input)

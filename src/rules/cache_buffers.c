@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// cache_buffers.c - caches with spare capacity: a node that knows how much of a cache is in use may
-// be given a larger one, appends to it, and returns the same memory. A cache of [1,4,512,32] with 6
-// tokens stays in place for 506 steps; one without capacity would be copied into a longer one in
-// each step.
+// cache_buffers.c - caches with spare capacity. A node that knows the used length of a cache
+// appends to it and returns the same memory. A cache of [1,4,512,32] with 6 tokens stays in place
+// for 506 steps; one without spare capacity would be copied into a longer one in each step.
 #include "rules/internal.h"
 
 struct readers {
-    const tsr_node *node; // the last that was seen
+    const tsr_node *node; // the last one visited
     size_t input, count;
 };
 
@@ -19,8 +18,8 @@ static bool count_reader(void *data, tsr_node *node, size_t input)
     return readers->count < 2;
 }
 
-// The cache must have no other reader: it might see the appended data or not, depending on the
-// engine's order.
+// The cache must have no other reader: whether that reader gets the appended data would depend on
+// the order in which ONNX Runtime runs the nodes.
 bool tsr_cache_has_room(const tsr_value *past, const tsr_value *present)
 {
     struct readers readers = {0};
@@ -57,8 +56,8 @@ static bool same_sizes(const struct shape *a, const struct shape *b)
     return true;
 }
 
-// A cache that comes from outside and goes back there with the same size is one buffer: the node
-// writes the new tokens only.
+// A cache that is an input and an output of the graph with the same size is one buffer: the node
+// writes only the new tokens.
 bool tsr__node_updates_cache(const tsr_node *node, size_t output, const struct shapes *shapes)
 {
     const struct op_row *row = tsr__row_of_node(node);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// calls.c - calls of model-local functions: which are to be replaced by their bodies, and whether
+// calls.c - calls of model-local functions: which of them are replaced by their bodies, and whether
 // the body means the same there. A body may import another version of ai.onnx than the model: it
-// fits if none of its operators changed in between (changes.def). Knows no graphs beyond the body.
+// fits if none of its operators changed between these versions (changes.def).
 #include "rules/internal.h"
 
 struct change {
@@ -13,8 +13,8 @@ static const struct change changes[] = {
 #undef X
 };
 
-// The versions of ai.onnx in which the operator was added and changed, "1 7+ 10+ 19+"; NULL: not a
-// standard operator. Rows are sorted by name.
+// Returns the versions of ai.onnx in which the operator was added and changed, "1 7+ 10+ 19+";
+// NULL: not a standard operator. Rows are sorted by name.
 static const char *versions_of(struct str op)
 {
     size_t lo = 0, hi = TSR_COUNT(changes);
@@ -31,9 +31,9 @@ static const char *versions_of(struct str op)
     return NULL;
 }
 
-// Every change between the two versions counts, but one: going up, a version with a + means the
-// same for a node that was written before it. AveragePool, "1 7+ 10+ 19+": from 7 to 19 fits, from
-// 19 to 7 does not.
+// Every change between the two versions counts, with one exception: a version with + means the same
+// for a node that was written before it. AveragePool, "1 7+ 10+ 19+": from 7 to 19 fits, from 19 to
+// 7 does not.
 bool tsr__version_fits(struct str op, struct str domain, int64_t from, int64_t to)
 {
     const char *p = domain.n ? NULL : versions_of(op);
@@ -54,8 +54,8 @@ bool tsr__version_fits(struct str op, struct str domain, int64_t from, int64_t t
     return true;
 }
 
-// Why the body would mean something else in the graph of the call, bodies inside it included; NULL:
-// it would not.
+// Returns why the body, or one nested in it, would mean something else in the graph of the call;
+// NULL: it means the same.
 static const char *misfit(const tsr_graph *body, const tsr_graph *place)
 {
     for (const tsr_node *node = tsr_graph_first(body); node; node = tsr_node_next(node)) {
@@ -75,8 +75,8 @@ static const char *misfit(const tsr_graph *body, const tsr_graph *place)
     return NULL;
 }
 
-// Looked through once for each function, not for each call: a body of a thousand nodes may be
-// called a thousand times.
+// Checked once per function, not per call: a body of a thousand nodes may be called a thousand
+// times.
 static const char *misfit_of(tsr_function *function, const tsr_node *call)
 {
     struct call_memo *memo = tsr__function_memo(function);
@@ -89,7 +89,7 @@ static const char *misfit_of(tsr_function *function, const tsr_node *call)
     return memo->misfit;
 }
 
-// A row for the operator wins over the function: what it does is known then.
+// A row for the operator has precedence over the function.
 bool tsr__is_call(const tsr_node *node, const char **whole)
 {
     tsr_function *function = tsr__node_function(node);

@@ -2,12 +2,12 @@
 // declare.c - tsr_shapes: writes the inferred types and shapes into the model. Bodies of functions
 // are left unchanged: one body serves calls of many shapes.
 //
-// Order: shapes are inferred with the sizes that the caller gives (shapes.c); unused symbols become
-// notes; then each value of the main graph and of bodies gets its type. After a failure some values
-// may be declared and others not: such a model is not saved.
+// Shapes are inferred with the sizes that the caller gives (shapes.c). Unused symbols become notes.
+// Then each value of the main graph and of bodies gets its type. After a failure only some values
+// may be declared; such a model is not saved.
 #include "rules/internal.h"
 
-// Every dimension is a number or an expression; false without a rank.
+// True if the rank is known and every dimension is a number or an expression.
 static bool all_known(struct shape shape)
 {
     for (int i = 0; i < shape.rank; i++)
@@ -16,9 +16,8 @@ static bool all_known(struct shape shape)
     return shape.rank >= 0;
 }
 
-// A declared name stays unless a number was found.
-// Where the model has a symbol and the found size is no number, the model's own spelling stays.
-// Values that are no tensors, constants, and those of unknown type are left alone.
+// A declared symbol stays unless a number was found. Values that are no tensors, constants, and
+// values of unknown type are not changed.
 static tsr_status declare(struct shapes *shapes, tsr_value *value)
 {
     struct value_info found = tsr__info_of(shapes, value);
@@ -43,7 +42,7 @@ static tsr_status declare(struct shapes *shapes, tsr_value *value)
     return tsr_value_set_type(value, found.shape.dtype, rank, kept ? kept : dims);
 }
 
-// Values that nodes make; inputs are not counted.
+// Counts a value that a node makes.
 static void count(const struct shapes *shapes, const tsr_value *value, tsr_shapes_summary *sum)
 {
     struct value_info info = tsr__info_of(shapes, value);
@@ -56,7 +55,7 @@ static void count(const struct shapes *shapes, const tsr_value *value, tsr_shape
 static tsr_status declare_graph(struct shapes *shapes, const tsr_graph *graph,
                                 tsr_shapes_summary *sum);
 
-// The outputs of one node, and what its subgraphs hold.
+// Declares the outputs of one node and the values of its subgraphs.
 static tsr_status declare_node(struct shapes *shapes, const tsr_node *node, tsr_shapes_summary *sum)
 {
     for (size_t i = 0; i < tsr_node_output_count(node); i++) {
@@ -79,7 +78,7 @@ static tsr_status declare_node(struct shapes *shapes, const tsr_node *node, tsr_
     return TSR_OK;
 }
 
-// Every value of the graph, then of the bodies of its nodes.
+// Declares every value of the graph, then of the bodies of its nodes.
 static tsr_status declare_graph(struct shapes *shapes, const tsr_graph *graph,
                                 tsr_shapes_summary *sum)
 {
@@ -96,8 +95,8 @@ static tsr_status declare_graph(struct shapes *shapes, const tsr_graph *graph,
     return TSR_OK;
 }
 
-// Types are written into the model, whose memory they take; everything else is scratch. *summary is
-// written on success alone, as much of it as its caller knows (size).
+// Types are stored in the model; everything else is scratch memory. *summary is written only on
+// success, up to its `size`.
 tsr_status tsr__shapes_declare(tsr_model *model, const tsr_dim_size *sizes, size_t n,
                                tsr_shapes_summary *summary)
 {

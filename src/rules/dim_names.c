@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// dim_names.c - checks the sizes that a caller gives for open dimensions.
-//
-// Every name must be a dimension of the model, and every size at least 1: a misspelt name would
-// otherwise plan another problem without a word.
+// dim_names.c - checks the sizes that a caller gives for symbolic dimensions. Every name must be a
+// dimension of the model, and every size at least 1. Otherwise a misspelled name would be ignored
+// silently.
 //
 //     inputs x [batch, seq], sizes batchh=2:  error dim-unknown, "did you mean 'batch'?"
 #include "rules/internal.h"
 
-#define MAX_CANDIDATES 4096 // names that the nearest one is chosen from
+#define MAX_CANDIDATES 4096 // names among which the nearest is searched
 
 struct dim_names {
     struct arena arena;
@@ -27,7 +26,7 @@ static void add_name(struct dim_names *names, struct str name)
     }
 }
 
-// Names that stand in the inputs as they are. This is enough for nearly all callers, and cheap.
+// Adds symbols that are dimensions of inputs. This is enough for nearly all callers, and cheap.
 static void add_inputs(struct dim_names *names, const tsr_model *model)
 {
     const tsr_graph *graph = tsr_model_graph(model);
@@ -36,8 +35,8 @@ static void add_inputs(struct dim_names *names, const tsr_model *model)
             add_name(names, str_of(tsr_value_dim_name(tsr_graph_input(graph, i), axis)));
 }
 
-// Symbols inside expressions ("past" of "past + 1") and those of other values. Binds the sizes, so
-// that a name such as "a-b" is read as one symbol.
+// Adds symbols inside expressions ("past" of "past + 1") and those of other values. Binds the
+// sizes, so that a name such as "a-b" is read as one symbol.
 static bool add_symbols(struct dim_names *names, tsr_model *model, const tsr_dim_size *sizes,
                         size_t n)
 {
@@ -61,7 +60,7 @@ static const char *first_unknown(const struct dim_names *names, const tsr_dim_si
     return NULL;
 }
 
-// "did you mean 'batch'?", or the first few names.
+// Returns "did you mean 'batch'?", or the first few names.
 static const char *hint_for(struct dim_names *names, const char *name)
 {
     size_t n = size_min(names->list.n, MAX_CANDIDATES);

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// draws.c - which nodes give something else each time they run: those that draw random numbers
-// without a seed, themselves or in a body or function of theirs. Only one device may run such a
-// node; what it drew is sent to the others. A seed makes the same numbers on every device. Also
-// which nodes write over what they read. Knows operators by their rows alone.
+// draws.c - finds nodes that give another result each time they run: those that draw random numbers
+// without a seed, directly or in a body or function. Only one device may run such a node and sends
+// the result to the others. With a seed, all devices draw the same numbers. Also finds nodes that
+// overwrite their inputs.
 #include "rules/internal.h"
 
-// Nodes of bodies and functions that are looked at. A function can call others twice each, twenty
-// deep: what has more nodes than this counts as drawing, which costs time on several devices and is
-// never wrong.
+// Number of nodes of bodies and functions that are visited. Functions that call others twice each
+// can be nested twenty deep. Beyond this number a node counts as drawing, which is never wrong but
+// costs time.
 #define MAX_NODES 4096
 
-// A negative seed means "no seed" in integer attributes; one that refers to an
-// attribute of the calling node may be absent there.
+// A negative integer seed means "no seed". A reference to an attribute of the calling node may be
+// absent there.
 static bool has_seed(const tsr_node *node)
 {
     const tsr_attr *seed = tsr_node_find_attr(node, "seed");
@@ -29,8 +29,8 @@ static bool graph_draws(const tsr_graph *graph, int *left)
     return false;
 }
 
-// The node, then its bodies, then the function that it calls. Functions that call each other are no
-// models; *left ends them too.
+// Checks the node, then its bodies, then the function that it calls. *left also ends functions that
+// call each other, which are not valid.
 static bool draws_within(const tsr_node *node, int *left)
 {
     const struct op_row *row = tsr__row_of_node(node);
@@ -47,7 +47,7 @@ static bool draws_within(const tsr_node *node, int *left)
     return function && graph_draws(tsr_function_graph(function), left);
 }
 
-// A flag that is computed may be anything: only one that is absent or a constant counts.
+// A computed flag may be anything: only an absent or constant one counts.
 bool tsr__node_input_is_off(const tsr_node *node, size_t at)
 {
     const tsr_value *flag = tsr_node_input_count(node) > at ? tsr_node_input(node, at) : NULL;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // empty.c - kernels of ONNX Runtime that do not accept empty tensors. A device may have an empty
 // shard if a size is known at run time only: of a batch of 1 on 2 devices, the first has no row.
-// Most kernels then return an empty result. Some refuse, some return another shape or uninitialized
-// memory, some end the process. The column `some` of the table lists the factors of which a kernel
-// needs at least one element; tests/rules/empty.py compares it with the engine.
+// Most kernels then return an empty result. Some return an error, another shape or uninitialized
+// memory, or crash. The column `some` of the table lists the factors of which a kernel needs at
+// least one element; tests/rules/empty.py compares it with ONNX Runtime.
 #include "rules/internal.h"
 
 #include <ctype.h>
 
-// A letter of the column and a factor's name: "s" is s, s0, s1 and the inner half s_; "d1" is d1
-// alone.
+// Compares a letter of the column with the name of a factor: "s" matches s, s0, s1 and the inner
+// half s_; "d1" matches only d1.
 static bool letter_is(struct str letter, struct str factor)
 {
     if (factor.n < letter.n || memcmp(factor.p, letter.p, letter.n) != 0)
@@ -21,15 +21,16 @@ static bool letter_is(struct str letter, struct str factor)
     return true;
 }
 
-// Factors of the batch dimension that is `back` dimensions before the matrix; 0: none, or size 1.
+// Returns the number of factors of the batch dimension `back` before the matrix; 0: none, or size
+// 1.
 static int batch_factors(const struct rule_tensor *tensor, int back)
 {
     int axis = tensor->rank - 2 - back;
     return axis < 0 ? 0 : tensor->dims[axis].n;
 }
 
-// From optimisation level 2 on, the engine takes a Transpose into the product, which then sees a
-// stack again.
+// From optimization level 2 on, ONNX Runtime fuses a Transpose into the product, which then has a
+// batch again.
 static bool left_is_transposed(const tsr_node *node)
 {
     const tsr_value *left = tsr_node_input(node, 0);
@@ -37,9 +38,9 @@ static bool left_is_transposed(const tsr_node *node)
     return maker && str_is(tsr__node_op_str(maker), "Transpose");
 }
 
-// The two matrices of a product are stacked differently: one is a vector, or is multiplied with
-// several of the other (QUIRK_matmul_of_empty_stack). A stack times one matrix works: the kernel
-// sees one tall matrix.
+// True if the two matrices of a product have different batches: one is a vector, or is multiplied
+// with several of the other (QUIRK_matmul_of_empty_stack). A batch times one matrix works, because
+// the kernel treats it as one tall matrix.
 bool tsr__stacks_differ(const tsr_node *node, const struct rule *rule)
 {
     if (rule->n_inputs < 2)
@@ -56,14 +57,15 @@ bool tsr__stacks_differ(const tsr_node *node, const struct rule *rule)
     return false;
 }
 
-// One scale for each block of elements; kernels look for the first even where there are no blocks.
+// True if there is one scale per block of elements: kernels read the first even if there are no
+// blocks.
 bool tsr__scales_of_blocks(const tsr_node *node, const struct rule *rule)
 {
     (void)node;
     return rule->n_inputs > 1 && rule->inputs[1].rank > 1;
 }
 
-// ONNX Runtime knows every other way to pad a tensor without elements.
+// ONNX Runtime supports tensors without elements in all other modes.
 bool tsr__pads_by_wrapping(const tsr_node *node, const struct rule *rule)
 {
     (void)rule;
@@ -72,7 +74,7 @@ bool tsr__pads_by_wrapping(const tsr_node *node, const struct rule *rule)
     return mode && str_is((struct str){mode, n}, "wrap");
 }
 
-// "B~ m~ k": k always, B and m where the row's condition holds.
+// "B~ m~ k": k always, B and m if the row's condition holds.
 bool tsr__rule_wants_some(const tsr_node *node, const struct rule *rule, int factor)
 {
     const struct op_row *row = tsr__row_of_node(node);
@@ -88,9 +90,9 @@ bool tsr__rule_wants_some(const tsr_node *node, const struct rule *rule, int fac
     return false;
 }
 
-// GroupQueryAttention compares the last key of a row of the batch (input 5) with the number of its
-// queries, and refuses 0 for 4 of them. All keys that there are (input 6), less one, are right for
-// any row.
+// GroupQueryAttention compares the last key of a batch entry (input 5) with the number of its
+// queries, and rejects 0 for 4 of them. The total number of keys (input 6) minus one is valid for
+// any entry.
 int tsr__rule_stand_in(const tsr_node *node, int input)
 {
     const struct op_row *row = tsr__row_of_node(node);

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// kept_inputs.c - which constants the engine's optimizer leaves unchanged, and what it moves.
+// kept_inputs.c - finds constants that the optimizer of ONNX Runtime leaves unchanged, and values
+// that it moves.
 //
 // ONNX Runtime moves Transposes through nodes (optimization level 1 and above) and transposes
 // constants on the path in place (QUIRK_turned_constants): y = Add(Transpose(x), w) becomes y =
 // Transpose(Add(x, w)), where w is now the transposed tensor under the same name. A caller that
-// provided memory for w by name (AddInitializer) silently gets a wrong result. Matrix products,
-// convolutions, lookups and recurrent layers are never moved through, so their weights keep their
-// order (column `kept`). All other inputs are assumed to be transposed, which costs only memory.
+// provided memory for w by name (AddInitializer) silently gets a wrong result. Transposes are not
+// moved through matrix products, convolutions, lookups and recurrent layers, so their weights keep
+// their order (column `kept`). All other inputs are assumed to be transposed, which costs only
+// memory.
 #include "rules/internal.h"
 
 bool tsr__rule_keeps_input(const tsr_node *node, size_t input)
@@ -15,7 +17,7 @@ bool tsr__rule_keeps_input(const tsr_node *node, size_t input)
     return row && input < sizeof(row->kept) * 8 && (row->kept >> input & 1);
 }
 
-#define MAX_MOVES 64 // nodes that are looked through
+#define MAX_MOVES 64 // nodes that are visited
 
 static bool moves_elements(struct str op)
 {
@@ -27,7 +29,7 @@ static bool moves_elements(struct str op)
     return false;
 }
 
-// Back through nodes that move elements and do not change them, MAX_MOVES of them at most.
+// Follows nodes backwards that move elements without changing them, at most MAX_MOVES.
 bool tsr__value_is_dequantized(const tsr_value *value)
 {
     for (int left = MAX_MOVES; left > 0; left--) {
@@ -44,8 +46,8 @@ bool tsr__value_is_dequantized(const tsr_value *value)
     return false;
 }
 
-// The same forward. left: nodes that may still be looked at; where none are left the answer is yes,
-// which costs a copy.
+// The same forwards. left: nodes that may still be visited; at 0 the result is true, which costs a
+// copy.
 struct search {
     int left;
     bool found;

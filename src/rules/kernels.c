@@ -27,7 +27,7 @@ enum kernel_place tsr__node_place(const tsr_node *node, const struct shapes *sha
         return PLACE_OF_INPUT;
     if (reuse == REUSE_ON_ALL || reuse == (kernels == KERNELS_CUDA ? REUSE_ON_CUDA : REUSE_ON_CPU))
         return PLACE_OVER_INPUT;
-    // The engine merges the node into the convolution before it, which stores the result.
+    // ONNX Runtime fuses the node into the convolution before it, which stores the result.
     if (tsr__node_kind(node, shapes).move == NODE_MOVES_NOTHING)
         return PLACE_OVER_INPUT;
     return PLACE_OWN;
@@ -35,16 +35,16 @@ enum kernel_place tsr__node_place(const tsr_node *node, const struct shapes *sha
 
 // ---- workspaces ---------------------------------------------------------------------------------
 
-// Every element of the input, spread over the window and the channels of a group: X [n, c, h, w], W
-// [c, m, kh, kw].
+// Every element of the input for each element of the window and each channel of a group: X [n, c,
+// h, w], W [c, m, kh, kw].
 double tsr__workspace_conv_transpose(const struct sized_node *sized)
 {
     return 4 * tsr__shape_product(tsr__sized_input(sized, 0), 2) *
            tsr__shape_product(tsr__sized_input(sized, 1), 1);
 }
 
-// One image of sums of 32 bits; the window of every element of the result, in bytes, unless it is a
-// single one. Weights with sign need only a pointer for each element of the window.
+// One image of 32-bit sums, and the windows of all elements of the result in bytes, unless the
+// window is a single element. Signed weights need only a pointer for each element of the window.
 static double sums_and_columns(const struct sized_node *sized, size_t weights)
 {
     struct shape w = tsr__sized_input(sized, weights);
@@ -64,8 +64,8 @@ double tsr__workspace_conv_integer(const struct sized_node *sized)
     return sums_and_columns(sized, 1);
 }
 
-// The gates of all steps at once, for each direction: X [steps, batch, inputs], R [directions,
-// gates x hidden, hidden].
+// The gates of all steps, for each direction: X [steps, batch, inputs], R [directions, gates x
+// hidden, hidden].
 double tsr__workspace_recurrence(const struct sized_node *sized)
 {
     struct shape x = tsr__sized_input(sized, 0), r = tsr__sized_input(sized, 2);
@@ -97,7 +97,7 @@ int tsr__node_widens(const tsr_node *node, size_t input)
     return row && (row->widens.inputs >> input & 1) ? row->widens.more : 0;
 }
 
-// Numbers of 8 bits stay so: products behind it take them as they are.
+// 8-bit constants are not converted: products read them directly.
 bool tsr__node_folds(const tsr_node *node)
 {
     return strcmp(tsr_node_op(node), "DequantizeLinear") != 0;

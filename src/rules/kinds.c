@@ -59,7 +59,7 @@ static bool is_op(const tsr_node *node, const char *op)
     return node && strcmp(tsr_node_op(node), op) == 0;
 }
 
-// A Transpose whose last axis goes elsewhere: rows become columns, element by element.
+// True for a Transpose that moves the last axis: rows become columns, element by element.
 static bool turns_last(const tsr_node *node, const struct shapes *shapes)
 {
     const int64_t *perm = NULL;
@@ -69,7 +69,7 @@ static bool turns_last(const tsr_node *node, const struct shapes *shapes)
     return perm[rank - 1] != (int64_t)rank - 1;
 }
 
-// Rows of the last axis are so long that they are copied as memory is.
+// True if rows of the last axis are long enough to be copied as blocks of memory.
 static bool has_long_rows(const tsr_node *node, const struct shapes *shapes)
 {
     struct shape shape = tsr__shapes_of(shapes, tsr_node_input(node, 0));
@@ -91,8 +91,8 @@ static bool joins_two(const tsr_node *node, const struct shapes *shapes)
     return true;
 }
 
-// Nodes of one kind that go through memory in ways of their own: two values come in for one that
-// goes out, which is what costs; transposes by single elements, and by long rows. NULL: none of
+// Returns a name for nodes whose memory access differs from others of their kind: those with two
+// inputs of the size of the output, and transposes of single elements or long rows. NULL: none of
 // these.
 static const char *word_of(const tsr_node *node, const struct shapes *shapes,
                            const struct node_kind *kind)
@@ -106,9 +106,9 @@ static const char *word_of(const tsr_node *node, const struct shapes *shapes,
     return has_long_rows(node, shapes) ? "rows" : NULL;
 }
 
-// ---- what engines do within the node before it --------------------------------------------------
+// ---- nodes that engines fuse into the node before them ------------------------------------------
 
-// The node that makes the value for this one reader; NULL: none does, or others read it.
+// Returns the node that makes the value if this is its only reader, else NULL.
 static const tsr_node *made_for_one(const tsr_value *value)
 {
     if (!value || tsr_value_is_output(value) || tsr_value_use_count(value) != 1)
@@ -116,7 +116,7 @@ static const tsr_node *made_for_one(const tsr_value *value)
     return tsr_value_producer(value);
 }
 
-// A sum with what a convolution makes, or the scaling of it.
+// True for a sum with the result of a convolution, or a scaling of it.
 static bool joins_convolution(const tsr_node *node)
 {
     if (is_op(node, "BatchNormalization"))
@@ -134,7 +134,7 @@ static bool is_one_number(const tsr_value *value, const struct shapes *shapes)
            (shape.rank == 0 || (shape.rank == 1 && shape.dims[0].value == 1));
 }
 
-// A product that is scaled by one number.
+// True for the scaling of a product by one number.
 static bool scales_product(const tsr_node *node, const struct shapes *shapes)
 {
     if (!is_op(node, "Mul") && !is_op(node, "Div"))
@@ -143,7 +143,7 @@ static bool scales_product(const tsr_node *node, const struct shapes *shapes)
     return is_op(made_for_one(a), "MatMul") && b && is_one_number(b, shapes);
 }
 
-// Conv, Add, Relu one after the other: ONNX Runtime does all three where it convolves, on CPUs and
+// True for the Add and Relu after a Conv: ONNX Runtime fuses them into the convolution, on CPUs and
 // GPUs.
 static bool is_swallowed(const tsr_node *node)
 {

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear.c - which operators may be given the parts of a sum in place of the sum, and give parts of
-// theirs.
+// linear.c - operators that accept partial sums and then return partial sums.
 //
-// A part of a sum passes where the result is linear in that input, the others being what they are;
-// it is added where the result is the sum of all inputs: there every input may be in parts, and one
-// that is not counts once. The table's columns sum and sum_inputs say so of the operators of
-// ai.onnx.
+// A partial sum passes through if the result is linear in that input. If the result is the sum of
+// all inputs, several inputs may be partial sums, and one device adds each complete input. The
+// columns sum and sum_inputs of the table list these operators.
 #include "rules/internal.h"
 
-// A row says it for some of its inputs; the others must be the sum.
+// Other inputs of the operator must be complete sums.
 enum sum_mode tsr__rule_sum(const tsr_node *node, size_t input)
 {
     struct str domain = tsr__node_domain_str(node);

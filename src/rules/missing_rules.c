@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// missing_rules.c - warns of operators that have no rule: their nodes are replicated, which costs
-// time and memory that a user does not expect.
+// missing_rules.c - warns about operators without a rule: their nodes are replicated, which costs
+// time and memory.
 #include "rules/internal.h"
 
-#define MAX_NAMED 8 // operators that the warning names
+#define MAX_NAMED 8 // maximum number of operators in the warning
 
 struct missing {
     struct arena arena;

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// expand.c - replaces a node by simpler ones: the frame and the building blocks.
+// expand.c - replaces a node by simpler ones: the main function and the building blocks.
 //
-// New nodes stand where the old one stood. `reads` lists which of them read what the old node read,
-// `gives` which values take the place of its outputs; the latter keep names, types and uses of the
-// old ones. Sizes that the shapes know are constants, others are taken from the input at run time.
+// New nodes are inserted before the old one. `reads` lists which of them read inputs of the old
+// node, `gives` lists the values that replace its outputs; these keep names, types and uses of the
+// old ones. Known sizes are constants, others are read from the input at run time.
 //
-// Softmax(x) along a cut axis, x [4 6]: the old node y = Softmax(x) becomes
+// Softmax(x) along a sharded axis, x [4 6]: the old node y = Softmax(x) becomes
 //
-//   top  = ReduceMax(x)      reads x: cut as the old node read it, its axis is reduced over devices
+//   top  = ReduceMax(x)      reads x, sharded as for the old node; the axis is reduced over devices
 //   rest = Sub(x, top)
 //   e    = Exp(rest)
 //   sum  = ReduceSum(e)
-//   y    = Div(e, sum)       gives y: cut as the old node gave it
+//   y    = Div(e, sum)       gives y, sharded as by the old node
 //
-// reads = {top: x, rest: x}, gives = {y}. What lies between is cut as the flow finds best.
+// reads = {top: x, rest: x}, gives = {y}. Shardings of the values between are chosen later.
 #include "rules/expand/expand.h"
 
 #include <stdarg.h>
 
-// ---- what the node is --------------------------------------------------------------------------
+// ---- the old node -------------------------------------------------------------------------------
 
 tsr_value *tsr__x_in(const struct expansion *expansion, size_t i)
 {
@@ -32,8 +32,7 @@ bool tsr__x_has(const struct expansion *expansion, size_t i)
     return tsr__x_in(expansion, i) != NULL;
 }
 
-// Shape of an input of the twin, the node in the model whose shapes are known; `node` is its copy
-// that is replaced.
+// Returns the shape of an input of the twin, the same node in the model whose shapes are known.
 struct shape tsr__x_shape(const struct expansion *expansion, size_t i)
 {
     return tsr__shapes_of(expansion->shapes, input_at(expansion->twin, i));
@@ -49,7 +48,7 @@ float tsr__x_float(const struct expansion *expansion, const char *name, float ot
     return tsr_attr_float(tsr_node_find_attr(expansion->node, name), otherwise);
 }
 
-// Sums of half floats are taken in floats.
+// Sums of 16-bit floats are computed in float32.
 tsr_dtype tsr__x_wide(tsr_dtype type)
 {
     if (type == TSR_FLOAT16 || type == TSR_BFLOAT16)
@@ -59,8 +58,7 @@ tsr_dtype tsr__x_wide(tsr_dtype type)
 
 // ---- nodes -------------------------------------------------------------------------------------
 
-// Records that the new node reads a sharded value made by the expansion, for each input that it is
-// in.
+// Records the inputs of the new node that are sharded values made by the expansion.
 static void note_places(struct expansion *expansion, tsr_node *node)
 {
     for (size_t i = 0; i < tsr_node_input_count(node); i++)
@@ -75,7 +73,7 @@ static void note_places(struct expansion *expansion, tsr_node *node)
         }
 }
 
-// Inputs of the old node that the new one reads. A node that only asks for a shape reads nothing.
+// Records the inputs of the old node that the new one reads. Shape nodes read no elements.
 static void note_reads(struct expansion *expansion, tsr_node *node)
 {
     if (str_is(tsr__node_op_str(node), "Shape"))
@@ -97,8 +95,7 @@ tsr_node *tsr__x_node(struct expansion *expansion, const char *op, int n, tsr_va
     return tsr__x_nodes(expansion, op, n, inputs, 1);
 }
 
-// Like tsr__x_node, but an input that could not be made fails the expansion here: callers need not
-// look.
+// Like tsr__x_node, but NULL inputs fail the expansion, so callers need not check.
 tsr_node *tsr__x_node_of(struct expansion *expansion, const char *op, int n,
                          tsr_value *const *inputs)
 {
@@ -114,8 +111,8 @@ tsr_value *tsr__x_output(const tsr_node *node)
     return tsr_node_output(node, 0);
 }
 
-// "softmax/Exp", with the expanded node's name in front; nothing: the expansion has failed before
-// or now.
+// Returns "softmax/Exp", with the name of the expanded node before it. Empty: the expansion has
+// failed.
 static struct str new_name(struct expansion *expansion, const char *what)
 {
     struct str name =
@@ -125,7 +122,7 @@ static struct str new_name(struct expansion *expansion, const char *what)
     return tsr__graph_fresh_name(expansion->graph, name);
 }
 
-// The node is called as its first output.
+// The node has the name of its first output.
 tsr_node *tsr__x_nodes(struct expansion *expansion, const char *op, int n, tsr_value *const *inputs,
                        int n_out)
 {
@@ -136,8 +133,8 @@ tsr_node *tsr__x_nodes(struct expansion *expansion, const char *op, int n, tsr_v
         expansion->failed = expansion->failed || !name.n;
         outputs[i] = name.p;
     }
-    // New nodes stand before the old one, in the order in which they are made: a value is made
-    // before it is read.
+    // New nodes are inserted before the old one in the order of their creation, so values are made
+    // before they are read.
     tsr_node *made = NULL, **slot = vec_push(expansion->arena, &expansion->nodes);
     if (!expansion->failed && slot)
         made = tsr_graph_add_node(expansion->graph, "", op, outputs[0], inputs, (size_t)n, outputs,
@@ -152,7 +149,7 @@ tsr_node *tsr__x_nodes(struct expansion *expansion, const char *op, int n, tsr_v
     return made;
 }
 
-// At most 4 inputs; one that is NULL fails the expansion.
+// At most 4 inputs; NULL fails the expansion.
 tsr_value *tsr__x_op(struct expansion *expansion, const char *op, int n, ...)
 {
     tsr_value *inputs[4] = {NULL};
@@ -170,7 +167,7 @@ tsr_value *tsr__x_op(struct expansion *expansion, const char *op, int n, ...)
 
 // ---- constants ---------------------------------------------------------------------------------
 
-// An initializer of the graph, with a fresh name.
+// Adds an initializer to the graph, with a new name.
 tsr_value *tsr__x_constant(struct expansion *expansion, tsr_dtype type, int rank,
                            const int64_t *dims, const void *bytes, size_t n)
 {
@@ -192,7 +189,7 @@ static bool type_holds(tsr_dtype type, double v)
     return type != TSR_UINT8 || (v >= 0 && v < 256);
 }
 
-// A constant without dimensions. Other types than these make the expansion fail.
+// Makes a constant without dimensions. Other types make the expansion fail.
 tsr_value *tsr__x_scalar(struct expansion *expansion, tsr_dtype type, double v)
 {
     union {
@@ -233,14 +230,14 @@ tsr_value *tsr__x_ints(struct expansion *expansion, const int64_t *v, int64_t n)
     return tsr__x_constant(expansion, TSR_INT64, 1, &n, v, (size_t)n * sizeof(*v));
 }
 
-// A constant of that shape, all ones: a product with it repeats what is broadcast.
+// Makes a constant of ones of that shape: multiplying by it expands a broadcast value.
 tsr_value *tsr__x_ones(struct expansion *expansion, tsr_dtype type, const int64_t *dims, int rank)
 {
     int64_t n = 1;
     bool is_double = type == TSR_DOUBLE;
     for (int i = 0; i < rank; i++)
         expansion->failed = expansion->failed || !mul_ok(n, dims[i], &n);
-    // Only types that are computed with.
+    // Only types that the expansions compute with.
     expansion->failed = expansion->failed || (type != TSR_FLOAT && !is_double);
     if (expansion->failed)
         return NULL;
@@ -299,15 +296,15 @@ tsr_value *tsr__x_reduce(struct expansion *expansion, const char *op, tsr_value 
     return tsr_node_output(made, 0);
 }
 
-// Sizes of dimensions of input i, at run time.
+// Makes a value with the sizes of these dimensions of input i, at run time.
 static tsr_value *sizes_of(struct expansion *expansion, size_t i, const int64_t *axes, int n)
 {
     tsr_value *shape = tsr__x_op(expansion, "Shape", 1, tsr__x_in(expansion, i));
     return tsr__x_op(expansion, "Gather", 2, shape, tsr__x_ints(expansion, axes, n));
 }
 
-// Elements that a reduction over these axes takes: [4 3 5] over 0 and 2 gives 20, as a constant; a
-// size that is not known is read from the input when the model runs.
+// Returns the number of elements that a reduction over these axes combines: [4 3 5] over 0 and 2
+// gives 20, a constant. Unknown sizes are read from the input when the model runs.
 tsr_value *tsr__x_count(struct expansion *expansion, size_t i, const int64_t *axes, int n,
                         tsr_dtype type)
 {
@@ -317,7 +314,7 @@ tsr_value *tsr__x_count(struct expansion *expansion, size_t i, const int64_t *ax
     for (int k = 0; k < n; k++)
         known = known && shape.dims[axes[k]].value >= 0 &&
                 mul_ok(count, shape.dims[axes[k]].value, &count);
-    // As a constant it costs nothing at run time.
+    // A constant costs nothing at run time.
     if (known)
         return tsr__x_scalar(expansion, type, (double)count);
     tsr_value *sizes = sizes_of(expansion, i, axes, n);
@@ -325,8 +322,8 @@ tsr_value *tsr__x_count(struct expansion *expansion, size_t i, const int64_t *ax
     return tsr__x_cast(expansion, product, TSR_INT64, type);
 }
 
-// 0, 1, 2, ... along one axis of input i, shaped to broadcast against it: axis 1 of [4 3 5] gives
-// {0, 1, 2} as [1 3 1].
+// Makes 0, 1, 2, ... along one axis of input i, in a shape that broadcasts with it: axis 1 of [4 3
+// 5] gives {0, 1, 2} as [1 3 1].
 tsr_value *tsr__x_positions(struct expansion *expansion, size_t i, int axis)
 {
     struct shape s = tsr__x_shape(expansion, i);
@@ -352,8 +349,8 @@ tsr_value *tsr__x_positions(struct expansion *expansion, size_t i, int axis)
     return tsr__x_reshape(expansion, range, shape, s.rank);
 }
 
-// Constants that count places ({0, 1, 2, ...} along an axis) lie cut as the factors of that axis
-// are: no device needs another's.
+// Constants that number positions ({0, 1, 2, ...} along an axis) are sharded like the factors of
+// that axis, so no device needs those of another.
 tsr_value *tsr__x_place(struct expansion *expansion, tsr_value *value, int rank, int axis,
                         const struct rule_dim *dim)
 {
@@ -370,7 +367,7 @@ tsr_value *tsr__x_place(struct expansion *expansion, tsr_value *value, int rank,
     return value;
 }
 
-// NULL passes through: the failure is noted already.
+// NULL passes through: the failure is recorded already.
 tsr_value *tsr__x_reshape(struct expansion *expansion, tsr_value *value, const int64_t *shape,
                           int64_t n)
 {
@@ -392,8 +389,7 @@ tsr_value *tsr__x_unsqueeze(struct expansion *expansion, tsr_value *value, int64
     return tsr_node_output(node, 0);
 }
 
-// The value may be an input of the old node: then a new node must give it, for outputs keep their
-// names.
+// If the value is an input of the old node, a new node copies it, because outputs keep their names.
 void tsr__x_give(struct expansion *expansion, int k, tsr_value *value)
 {
     if (k >= (int)tsr_node_output_count(expansion->node) ||
@@ -418,10 +414,10 @@ void tsr__x_give(struct expansion *expansion, int k, tsr_value *value)
     *slot = (struct expanded_slot){tsr_value_producer(value), value, k};
 }
 
-// ---- the whole ---------------------------------------------------------------------------------
+// ---- main function ------------------------------------------------------------------------------
 
-// The new value takes name, type and uses of the old one.
-// In this order: two values cannot have one name, and outputs of the graph are found by it.
+// The new value gets name, type and uses of the old one. The old value is renamed first: names are
+// unique, and outputs of the graph are found by name.
 static tsr_status take_over(struct expansion *expansion, tsr_value *old, tsr_value *by)
 {
     struct str name = tsr__arena_str(expansion->arena, tsr__value_str(old));
@@ -440,7 +436,7 @@ static tsr_status take_over(struct expansion *expansion, tsr_value *old, tsr_val
     return tsr_value_rename(by, name.p);
 }
 
-// All outputs first, then the old node goes: it stands as long as one of its values is used.
+// Replaces all outputs first, because a node whose values are used cannot be removed.
 static tsr_status finish(struct expansion *expansion)
 {
     for (size_t i = 0; i < expansion->gives.n; i++) {
@@ -452,8 +448,8 @@ static tsr_status finish(struct expansion *expansion)
     return tsr_node_remove(expansion->node);
 }
 
-// "" for a node without a name and without named outputs; names of new nodes then begin with a
-// slash.
+// Returns "" for a node without a name and without named outputs; names of new nodes then start
+// with a slash.
 static const char *name_of(const tsr_node *node)
 {
     if (tsr_node_name(node)[0])
@@ -464,8 +460,8 @@ static const char *name_of(const tsr_node *node)
     return "";
 }
 
-// Names of new nodes begin with the node's name, or with that of its first named output. A full
-// arena is TSR_NOMEM even if the expansion also failed: with more memory it might not.
+// Names of new nodes start with the node's name, or with that of its first named output. A full
+// arena is TSR_NOMEM even if the expansion also failed: with more memory it might succeed.
 tsr_status tsr__rule_expand(struct arena *arena, tsr_node *node, const tsr_node *twin,
                             const struct shapes *shapes, const struct rule *rule,
                             const int64_t *cuts, struct expanded *out)
@@ -484,7 +480,8 @@ tsr_status tsr__rule_expand(struct arena *arena, tsr_node *node, const tsr_node 
     x.name = tsr__arena_str(arena, str_of(name_of(node)));
     if (!x.name.p)
         return TSR_NOMEM;
-    // The graph may have new nodes from here on even if it fails; the caller works on a copy.
+    // The graph may have new nodes from here on, even if the expansion fails; the caller works on a
+    // copy.
     row->expand(&x);
     bool full = arena->failed || tsr__model_arena(tsr_graph_model(x.graph))->failed;
     if (full)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// expand.h - building blocks of expansions: a node is replaced by simpler ones. Private to the
-// rules room.
+// expand.h - building blocks of expansions, which replace a node by simpler ones. Private to the
+// module rules.
 //
-// Every function takes NULL for a value that could not be made and gives NULL back, so that an
-// expansion is written as one formula and fails once, at the end.
+// Every function accepts NULL for a value that could not be made, and then returns NULL. So an
+// expansion is written as one formula, and the failure is checked once at the end.
 #ifndef TSR_RULES_EXPAND_H
 #define TSR_RULES_EXPAND_H
 
@@ -12,23 +12,23 @@
 struct expansion {
     struct arena *arena;
     const struct shapes *shapes;
-    const tsr_node *twin; // says what the node is: its values have shapes
-    tsr_node *node; // is replaced
+    const tsr_node *twin; // the same node in the model whose shapes are known
+    tsr_node *node;       // the node that is replaced
     tsr_graph *graph;
     int64_t opset; // of ai.onnx
     const struct rule *rule;
-    const int64_t *cuts; // of its factors
+    const int64_t *cuts; // number of shards of each factor
     struct str name;
     bool failed;
     VEC(tsr_node *) nodes;
     VEC(struct expanded_slot) reads;
     VEC(struct expanded_slot) gives;
-    VEC(struct expanded_place) placed; // values, each once; node is NULL
+    VEC(struct expanded_place) placed; // each value once; node is NULL
     VEC(struct expanded_place) places; // the same for every node that reads one
 };
 
 tsr_value *tsr__x_in(const struct expansion *expansion,
-                     size_t i); // input i, NULL: absent (no failure)
+                     size_t i); // input i; NULL: absent (no failure)
 bool tsr__x_has(const struct expansion *expansion, size_t i);
 struct shape tsr__x_shape(const struct expansion *expansion, size_t i);
 int64_t tsr__x_int(const struct expansion *expansion, const char *name, int64_t otherwise);
@@ -36,43 +36,42 @@ float tsr__x_float(const struct expansion *expansion, const char *name, float ot
 
 // A node of ai.onnx with one output and n inputs.
 tsr_value *tsr__x_op(struct expansion *expansion, const char *op, int n, ...);
-// A node with optional inputs: NULL ones are left out.
+// A node with optional inputs: NULL means absent.
 tsr_node *tsr__x_node(struct expansion *expansion, const char *op, int n, tsr_value *const *inputs);
-// The same where none may be left out: one that could not be made fails the expansion.
+// The same without optional inputs: NULL fails the expansion.
 tsr_node *tsr__x_node_of(struct expansion *expansion, const char *op, int n,
                          tsr_value *const *inputs);
-// The first output of a node; NULL: there is no node.
+// Returns the first output of a node; NULL for NULL.
 tsr_value *tsr__x_output(const tsr_node *node);
 tsr_node *tsr__x_nodes(struct expansion *expansion, const char *op, int n, tsr_value *const *inputs,
                        int n_out); // at most 3
 tsr_value *tsr__x_scalar(struct expansion *expansion, tsr_dtype type,
-                         double v); // a number of that type
+                         double v); // a constant of that type
 tsr_value *tsr__x_ones(struct expansion *expansion, tsr_dtype type, const int64_t *dims, int rank);
 tsr_value *tsr__x_ints(struct expansion *expansion, const int64_t *v, int64_t n);
 tsr_value *tsr__x_constant(struct expansion *expansion, tsr_dtype type, int rank,
                            const int64_t *dims, const void *bytes, size_t n);
-// The value, of which each device has its part from the start: dimension `axis` of `rank` is made
-// of the factors of `dim`, the others have one element. Nodes made later that read it are then cut,
-// and what they make of it.
+// Returns the value, of which each device has its shard from the start: dimension `axis` of `rank`
+// has the factors of `dim`, the others have one element. Later nodes that read it are sharded too.
 tsr_value *tsr__x_place(struct expansion *expansion, tsr_value *value, int rank, int axis,
                         const struct rule_dim *dim);
 tsr_value *tsr__x_cast(struct expansion *expansion, tsr_value *value, tsr_dtype from, tsr_dtype to);
-// A reduction over axes, which are an attribute or an input as the opset has it.
+// A reduction over axes, which are an attribute or an input, depending on the opset.
 tsr_value *tsr__x_reduce(struct expansion *expansion, const char *op, tsr_value *value,
                          const int64_t *axes, int n, bool keep);
-// The dimensions that a reduction takes away; -1: not known.
+// Finds the dimensions that a reduction removes; -1: not known.
 int tsr__x_axes(struct expansion *expansion, int64_t *axes);
-// How many elements those dimensions of input i have, as a number of that type.
+// Returns the number of elements of these dimensions of input i, as a constant of that type.
 tsr_value *tsr__x_count(struct expansion *expansion, size_t i, const int64_t *axes, int n,
                         tsr_dtype type);
-// 0, 1, 2 ... along one axis of input i, as int64 of that many dimensions.
+// Returns 0, 1, 2 ... along one axis of input i, as int64 with the rank of that input.
 tsr_value *tsr__x_positions(struct expansion *expansion, size_t i, int axis);
 tsr_value *tsr__x_reshape(struct expansion *expansion, tsr_value *value, const int64_t *shape,
                           int64_t n);
 tsr_value *tsr__x_unsqueeze(struct expansion *expansion, tsr_value *value, int64_t axis);
-// Output k of the node is the value.
+// The value becomes output k of the node.
 void tsr__x_give(struct expansion *expansion, int k, tsr_value *value);
-// The type that statistics are taken in: float for shorter ones.
+// Returns the type in which statistics are computed: float32 for shorter types.
 tsr_dtype tsr__x_wide(tsr_dtype type);
 
 #endif

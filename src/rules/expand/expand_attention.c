@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// expand_attention.c - attention as the products and the softmax that it consists of, for keys that
-// are cut along their sequence and for rows of a causal query that are.
+// expand_attention.c - attention as matrix products and a softmax, for sharded keys and for sharded
+// rows of a causal query.
 //
-// Each device then has the scores of its keys; the softmax is taken apart in its turn (the greatest
-// and the sum are exchanged), and what the values give is a sum over devices. A causal mask is made
-// of positions, so that every part knows which are its own. Query heads that share a key head are a
-// dimension of their own.
+// Each device computes the scores of its keys. The softmax is expanded too (maximum and sum are
+// reduced over devices), and the product with the values is a sum over devices. A causal mask is
+// computed from positions, so each device makes its own shard. Query heads that share a key head
+// have a separate dimension.
 //
 // Shapes, with 2 key heads of size 4 for 6 query heads (g = 3):
 //
-//   queries [b 2 3 q 4]   keys, turned [b 2 1 4 k]   scores [b 2 3 q k]
+//   queries [b 2 3 q 4]   keys, transposed [b 2 1 4 k]   scores [b 2 3 q k]
 //   values [b 2 1 k 4]    result [b 2 3 q 4], and back to [b q 24] or [b 6 q 4]
 #include "rules/expand/expand.h"
 
@@ -17,18 +17,16 @@
 #include <math.h>
 
 struct attention {
-    int rank; // of the query: 3 or 4
-    int64_t h, g, d, v; // key heads, query heads of each, sizes of a head
-    size_t mask; // input, or 0
+    int rank;           // of the query: 3 or 4
+    int64_t h, g, d, v; // key heads, query heads per key head, head sizes of keys and values
+    size_t mask;        // input, or 0
     bool causal;
-    bool
-        // a query whose keys are all hidden gives 0, else what a softmax makes of it
-        hidden_is_zero;
+    bool hidden_is_zero; // a query whose keys are all masked gives 0, not NaN or a mean
     double scale;
     tsr_dtype type, wide;
 };
 
-// The value with its dimensions in another order.
+// Transposes the value.
 static tsr_value *turned(struct expansion *expansion, tsr_value *value, const int64_t *perm, int n)
 {
     tsr_value *y = tsr__x_op(expansion, "Transpose", 1, value);
@@ -39,7 +37,7 @@ static tsr_value *turned(struct expansion *expansion, tsr_value *value, const in
     return y;
 }
 
-// A tensor as [b h s e], or where heads are shared [b h g s e].
+// Returns the tensor as [b h s e], or [b h g s e] if heads are shared.
 static tsr_value *by_heads(struct expansion *expansion, const struct attention *attention, size_t i,
                            int64_t g, int64_t e)
 {
@@ -49,7 +47,7 @@ static tsr_value *by_heads(struct expansion *expansion, const struct attention *
         tsr__x_cast(expansion, tsr__x_in(expansion, i), attention->type, attention->wide);
     int64_t flat[] = {0, 0, attention->h, e}, flat_shared[] = {0, 0, attention->h, g, e},
             shared[] = {0, attention->h, g, -1, e};
-    // It lies so already.
+    // It has that form already.
     if (attention->g == 1 && rank == 4)
         return value;
     if (attention->g == 1)
@@ -59,7 +57,7 @@ static tsr_value *by_heads(struct expansion *expansion, const struct attention *
     return turned(expansion, tsr__x_reshape(expansion, value, flat_shared, 5), five, 5);
 }
 
-// The dimension that counts rows: of [b s (h d)] 1, of [b h s d] 2.
+// Returns the dimension that counts rows: 1 of [b s (h d)], 2 of [b h s d].
 static int rows_axis(int rank)
 {
     if (rank == 3)
@@ -67,8 +65,8 @@ static int rows_axis(int rank)
     return 2;
 }
 
-// Where keys stand behind their query.
-// Query i sees keys 0 .. i: positions are compared, which are constants or counted at run time.
+// Returns the mask of keys that are after their query: query i may use keys 0 .. i. Positions are
+// constants, or computed at run time.
 static tsr_value *causal(struct expansion *expansion, const struct attention *attention,
                          tsr_value *scores)
 {
@@ -81,7 +79,7 @@ static tsr_value *causal(struct expansion *expansion, const struct attention *at
                      tsr__x_scalar(expansion, attention->wide, -INFINITY));
 }
 
-// The number that hides a key where it is added to scores of that type: the lowest one.
+// Returns the number that masks a key when it is added to the scores: the lowest one.
 static double hiding_number(tsr_dtype type)
 {
     switch (type) {
@@ -96,8 +94,7 @@ static double hiding_number(tsr_dtype type)
     }
 }
 
-// Scores and a mask of numbers. Where hidden rows give 0, a key is hidden by the lowest number as
-// by -inf.
+// Adds a mask of numbers to the scores. If masked rows give 0, the lowest number counts as -inf.
 static tsr_value *added(struct expansion *expansion, const struct attention *attention,
                         tsr_value *scores, tsr_value *mask, tsr_dtype type)
 {
@@ -111,13 +108,13 @@ static tsr_value *added(struct expansion *expansion, const struct attention *att
                      tsr__x_scalar(expansion, attention->wide, -INFINITY), sum);
 }
 
-// A mask of [q k] or [b heads q k], truths or numbers.
+// Applies a mask of [q k] or [b heads q k], of bool or numbers.
 static tsr_value *masked(struct expansion *expansion, const struct attention *attention,
                          tsr_value *scores)
 {
     struct shape s = tsr__x_shape(expansion, attention->mask);
     tsr_value *mask = tsr__x_in(expansion, attention->mask);
-    // [b (h g) q k] as [b h g q k], to stand against scores of shared heads.
+    // [b (h g) q k] as [b h g q k], to broadcast with scores of shared heads.
     if (attention->g > 1 && s.rank == 4) {
         int64_t shape[] = {0, attention->h, attention->g, size_at(s, 2), -1};
         if (size_at(s, 1) == 1) // one mask for all heads
@@ -130,7 +127,7 @@ static tsr_value *masked(struct expansion *expansion, const struct attention *at
     return added(expansion, attention, scores, mask, s.dtype);
 }
 
-// q times the keys turned, scaled, masked: [b h q d] by [b h d k] is [b h q k].
+// Scales and masks the product of queries and transposed keys: [b h q d] by [b h d k] is [b h q k].
 static tsr_value *scores_of(struct expansion *expansion, const struct attention *attention)
 {
     static const int64_t last[] = {0, 1, 3, 2}, last_shared[] = {0, 1, 2, 4, 3};
@@ -150,7 +147,7 @@ static tsr_value *scores_of(struct expansion *expansion, const struct attention 
     return s;
 }
 
-// Along the keys, the last dimension; it is expanded in its turn where that is cut.
+// Softmax along the keys, the last dimension; it is expanded in turn if they are sharded.
 static tsr_value *softmax(struct expansion *expansion, tsr_value *scores)
 {
     tsr_value *value = tsr__x_op(expansion, "Softmax", 1, scores);
@@ -160,9 +157,9 @@ static tsr_value *softmax(struct expansion *expansion, tsr_value *scores)
     return NULL;
 }
 
-// A softmax in which a row of -inf gives zeros instead of NaN. Of [-inf, -inf] the greatest is
-// -inf: 0 is taken off instead, both exponentials are 0, and so is their sum, for which 1 stands.
-// NaN is not above -inf, and stays NaN.
+// A softmax in which a row of -inf gives zeros instead of NaN. For [-inf, -inf], 0 is subtracted
+// instead of the maximum, both exponentials are 0, and their sum 0 is replaced by 1. NaN is not
+// above -inf, and stays NaN.
 static tsr_value *softmax_or_zero(struct expansion *expansion, const struct attention *attention,
                                   tsr_value *scores)
 {
@@ -179,8 +176,7 @@ static tsr_value *softmax_or_zero(struct expansion *expansion, const struct atte
     return tsr__x_op(expansion, "Div", 2, value, sum);
 }
 
-// Scores, softmax over the keys, and their products with the values, put back into the form that
-// the queries had.
+// Builds scores, softmax and the product with the values, and restores the form of the queries.
 static void attend(struct expansion *expansion, const struct attention *attention)
 {
     static const int64_t four[] = {0, 2, 1, 3}, five[] = {0, 3, 1, 2, 4};
@@ -205,8 +201,8 @@ static void attend(struct expansion *expansion, const struct attention *attentio
     tsr__x_give(expansion, 0, tsr__x_cast(expansion, y, attention->wide, attention->type));
 }
 
-// Elements of a head: all heads side by side are the last dimension of 3, or each has its own of 4.
-// A size that is not known is -1 and gives no positive number.
+// Returns the size of a head: heads are in the last of 3 dimensions, or have a separate one of 4.
+// An unknown size is -1, which gives no positive number.
 static int64_t size_of_head(struct shape shape, int64_t heads)
 {
     if (shape.rank == 3)
@@ -214,7 +210,7 @@ static int64_t size_of_head(struct shape shape, int64_t heads)
     return size_at(shape, 3);
 }
 
-// Sizes of heads; all of them must be numbers.
+// Finds the head sizes. False: one is unknown.
 static bool read_heads(const struct expansion *expansion, int64_t queries, int64_t keys,
                        struct attention *attention)
 {
@@ -232,14 +228,14 @@ static bool read_heads(const struct expansion *expansion, int64_t queries, int64
     return attention->d > 0 && attention->v > 0;
 }
 
-// Attention of ai.onnx. The scale is 1 / sqrt(d) where the node says none.
+// Attention of ai.onnx. The default scale is 1 / sqrt(d).
 void tsr__expand_attention(struct expansion *expansion)
 {
     struct shape q = tsr__x_shape(expansion, 0), k = tsr__x_shape(expansion, 1);
     struct attention attention = {.causal = tsr__x_int(expansion, "is_causal", 0) != 0};
     if (tsr__x_has(expansion, 3)) {
         attention.mask = 3;
-        attention.hidden_is_zero = true; // a causal query alone always sees its first key
+        attention.hidden_is_zero = true; // a causal query can always use its first key
     }
     int64_t queries = size_at(q, 1), keys = size_at(k, 1);
     if (q.rank == 3) {
@@ -255,8 +251,8 @@ void tsr__expand_attention(struct expansion *expansion)
     attend(expansion, &attention);
 }
 
-// MultiHeadAttention of com.microsoft: as many heads of keys as of queries; a scale of 0 means that
-// none was given.
+// MultiHeadAttention of com.microsoft has as many key heads as query heads; a scale of 0 means the
+// default.
 void tsr__expand_multi_head(struct expansion *expansion)
 {
     struct attention attention = {0};

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// expand_deform.c - a deformable convolution of which the result's space is cut.
+// expand_deform.c - a deformable convolution whose result is sharded along spatial dimensions.
 //
-// The kernel of an engine counts places of the result from 0, so a part of them cannot be told to
-// it. It is done as its definition says instead: for each element k of the kernel the image is
-// sampled at all places, displaced by the offsets, and a convolution of 1 x 1 with element k of the
-// weights makes its share of the result; the shares are added. The image is whole on every device,
-// for an offset may lead anywhere; everything else has the space of the result.
+// The kernel of ONNX Runtime counts positions of the result from 0, so it cannot compute a shard.
+// The expansion follows the definition: for each element k of the kernel it samples the image at
+// all positions, displaced by the offsets. A 1 x 1 convolution with element k of the weights gives
+// a summand of the result. The image is replicated, because offsets may address any pixel;
+// everything else has the spatial dimensions of the result.
 //
-//     y = sum over k of Conv(GridSample(x, places + k + offset[k]) * mask[k], w[k]), with the bias
+//     y = sum over k of Conv(GridSample(x, positions + k + offset[k]) * mask[k], w[k]), with the
+//       bias
 //       at the first
 //
-// GridSample takes places as shares of the image: pixel p of n stands at (2 p + 1) / n - 1. Pixels
-// that are not in the image, however far, count 0; those that are no numbers, too, as in the
-// engine's kernel.
+// GridSample takes positions as fractions of the image: pixel p of n is at (2 p + 1) / n - 1.
+// Pixels outside the image, and positions that are NaN, give 0, as in the engine's kernel.
 #include "rules/expand/expand.h"
 
 #define SPACE        2
-#define MAX_ELEMENTS 49 // of the kernel: each is a handful of nodes
+#define MAX_ELEMENTS 49 // of the kernel: each needs several nodes
 
 struct deform {
     int64_t kernel[SPACE], image[SPACE], stride[SPACE], dilation[SPACE], pad[SPACE];
@@ -37,8 +37,7 @@ static struct shape shape_of(const struct shapes *shapes, const tsr_node *node, 
     return tsr__shapes_of(shapes, input_at(node, i));
 }
 
-// False: a size is not known, there are more sets of offsets than one, or it is nothing that
-// GridSample does.
+// False: a size is unknown, there are several sets of offsets, or GridSample does not support it.
 static bool read_deform(const struct shapes *shapes, const tsr_node *node, struct deform *out)
 {
     struct shape image = shape_of(shapes, node, 0), weights = shape_of(shapes, node, 1),
@@ -65,7 +64,7 @@ bool tsr__deform_expands(const struct derivation *derivation)
     return read_deform(derivation->shapes, derivation->node, &deform);
 }
 
-// A number for x and one for y, as [1, 2, 1, 1]. Grids name x first.
+// Makes a constant [1, 2, 1, 1] with a number for x and one for y. Grids have x first.
 static tsr_value *both(struct expansion *expansion, double x, double y)
 {
     int64_t dims[4] = {1, SPACE, 1, 1};
@@ -73,8 +72,7 @@ static tsr_value *both(struct expansion *expansion, double x, double y)
     return tsr__x_constant(expansion, TSR_FLOAT, 4, dims, numbers, sizeof(numbers));
 }
 
-// Pixels that the windows begin with, of one dimension of space: places times the stride, less what
-// is padded.
+// Returns the first pixel of each window in one dimension: position times stride, minus the pad.
 static tsr_value *first_pixels(struct expansion *expansion, const struct deform *deform, int i)
 {
     const struct rule_dim *dim = &expansion->rule->inputs[2].dims[i + 2];
@@ -87,7 +85,7 @@ static tsr_value *first_pixels(struct expansion *expansion, const struct deform 
                      tsr__x_scalar(expansion, TSR_FLOAT, (double)deform->pad[i]));
 }
 
-// Those channels of an input, in that order.
+// Selects channels of an input, in that order.
 static tsr_value *channels(struct expansion *expansion, size_t input, const int64_t *which,
                            int64_t n)
 {
@@ -100,10 +98,9 @@ static tsr_value *channels(struct expansion *expansion, size_t input, const int6
     return tsr_node_output(node, 0);
 }
 
-// The pixels, with every coordinate that is outside of the image, or no number, at -2, where a
-// sample is 0: of 9 pixels -0.5 and 8.5 stay, and 1e30 and NaN become -2. What GridSample itself
-// does so far away is not 0 but half a pixel of the border: ONNX Runtime puts at -0.5 what does not
-// fit into 64 bits.
+// Moves coordinates that are NaN or outside the image to -2, where a sample is 0: of 9 pixels, -0.5
+// and 8.5 stay, 1e30 and NaN become -2. GridSample itself gives half a border pixel there: ONNX
+// Runtime moves coordinates that exceed 64 bits to -0.5.
 static tsr_value *near_image(struct expansion *expansion, const struct deform *deform,
                              tsr_value *pixels)
 {
@@ -114,7 +111,7 @@ static tsr_value *near_image(struct expansion *expansion, const struct deform *d
     return tsr__x_op(expansion, "Where", 3, inside, pixels, both(expansion, -2, -2));
 }
 
-// The image at pixels [n, 2, rows, columns], x before y, which need not be whole numbers: [n,
+// Samples the image at pixels [n, 2, rows, columns], x before y, which may be fractions: [n,
 // channels, rows, columns].
 static tsr_value *sample(struct expansion *expansion, const struct deform *deform,
                          tsr_value *pixels)
@@ -140,7 +137,7 @@ static tsr_value *sample(struct expansion *expansion, const struct deform *defor
     return tsr_node_output(made, 0);
 }
 
-// Element (row, column) of the kernel for all channels, as weights of 1 x 1.
+// Returns element (row, column) of the kernel for all channels, as weights of a 1 x 1 convolution.
 static tsr_value *weights_at(struct expansion *expansion, int64_t row, int64_t column)
 {
     const int64_t from[2] = {row, column}, to[2] = {row + 1, column + 1}, axes[2] = {2, 3};
@@ -149,7 +146,7 @@ static tsr_value *weights_at(struct expansion *expansion, int64_t row, int64_t c
                      tsr__x_ints(expansion, axes, 2));
 }
 
-// What element (row, column) of the kernel adds to the result.
+// Returns the summand of element (row, column) of the kernel.
 static tsr_value *share_of(struct expansion *expansion, const struct deform *deform,
                            tsr_value *windows, int64_t row, int64_t column)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // expand_einsum.c - an Einsum with a diagonal whose letter is sharded. Rows are sharded, columns
-// are not; elements off the diagonal become 0 and are summed along a new letter: "bii->bi" of x is
-// "bij->bi" of Where(row = column, x, 0). Nothing moves.
+// are not. Elements off the diagonal become 0 and are summed along a new letter: "bii->bi" of x is
+// "bij->bi" of Where(row = column, x, 0). This needs no communication.
 #include "rules/expand/expand.h"
 
 #include <ctype.h>
@@ -26,7 +26,7 @@ static bool has_char(const char *text, size_t n, char c)
     return n && memchr(text, c, n) != NULL;
 }
 
-// A letter that neither the old nor the new equation has; 0: none is left.
+// Returns a letter that neither equation has; 0: none is left.
 static char fresh_letter(const struct rewritten *rewritten)
 {
     static const char all[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
@@ -37,7 +37,7 @@ static char fresh_letter(const struct rewritten *rewritten)
     return 0;
 }
 
-// Elements of value, which is shaped as operand k, that stand on the diagonal of two axes.
+// Keeps the elements on the diagonal of two axes; the value has the shape of operand k.
 static tsr_value *on_diagonal(struct expansion *expansion, tsr_value *value, int k, int row,
                               int column)
 {
@@ -48,7 +48,7 @@ static tsr_value *on_diagonal(struct expansion *expansion, tsr_value *value, int
     return tsr__x_op(expansion, "Where", 3, is, value, zero);
 }
 
-// One term and its operand: a letter that stands again gets another name.
+// Rewrites one term and its operand: a repeated letter gets another name.
 static tsr_value *rewrite_operand(struct expansion *expansion, struct rewritten *rewritten,
                                   struct str term, int k)
 {
@@ -73,7 +73,7 @@ static tsr_value *rewrite_operand(struct expansion *expansion, struct rewritten 
     return value;
 }
 
-// The result has the letters that stand once, in the order of their bytes, behind the ellipsis.
+// The result has the letters that occur once, in byte order, after the ellipsis.
 static void put_implied(struct rewritten *rewritten)
 {
     if (has_char(rewritten->equation.p, rewritten->equation.n, '.'))
@@ -88,8 +88,8 @@ static void put_implied(struct rewritten *rewritten)
     }
 }
 
-// "bii->bi" becomes "bia->bi" of the masked operand. The equation is rewritten term by term up to
-// "->"; what follows stays, and is written out where the node left it implied.
+// "bii->bi" becomes "bia->bi" of the masked operand. Terms before "->" are rewritten; an implied
+// result is written out.
 void tsr__expand_einsum(struct expansion *expansion)
 {
     struct rewritten w = {.n = 0};

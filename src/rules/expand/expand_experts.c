@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// expand_experts.c - a mixture of experts whose experts lie on different devices.
+// expand_experts.c - a mixture of experts whose experts are sharded.
 //
-// The operator chooses among the experts that it sees, so it cannot run on some of them. Taken
-// apart, every device knows the choice for all tokens (the router is small), runs its own experts
-// on them, weighs what they give with what the router says of them, which is 0 where they were not
-// chosen, and the sum over experts is one over devices.
+// The operator chooses among the experts that it has, so it cannot run on a shard of them. In the
+// expansion, every device computes the choice for all tokens (the router is small) and runs its own
+// experts on them. It multiplies their results by the router's weights, which are 0 for experts
+// that were not chosen, and the sum over experts is a sum over devices.
 #include "rules/expand/expand.h"
 
 struct experts {
     tsr_dtype type, wide;
-    int64_t count, chosen, m; // experts; that a token has; size of a token
+    int64_t count, chosen, m; // number of experts, of experts per token, and size of a token
 };
 
 static tsr_value *wide(struct expansion *expansion, const struct experts *experts, size_t i)
@@ -34,7 +34,7 @@ static tsr_value *unsqueezed(struct expansion *expansion, tsr_value *value, int6
     return NULL;
 }
 
-// What each expert counts for each token, [e t 1].
+// Returns the weight of each expert for each token, [e t 1].
 static tsr_value *shares(struct expansion *expansion, const struct experts *experts)
 {
     static const int64_t turn[] = {1, 0}, one = 1;
@@ -63,7 +63,7 @@ static tsr_value *shares(struct expansion *expansion, const struct experts *expe
     return unsqueezed(expansion, by_expert, 2);
 }
 
-// One layer of all experts: [e t m] (or [1 t m]) by weights [e i m], and a bias [e i].
+// Applies one layer of all experts: [e t m] (or [1 t m]) by weights [e i m], and a bias [e i].
 static tsr_value *layer(struct expansion *expansion, const struct experts *experts,
                         tsr_value *value, size_t weights, size_t bias)
 {
@@ -80,7 +80,7 @@ static tsr_value *layer(struct expansion *expansion, const struct experts *exper
     return y;
 }
 
-// The activation between the two layers; derive_experts.c lets no other pass.
+// Applies the activation between the two layers; derive_experts.c accepts no others.
 static tsr_value *activated(struct expansion *expansion, tsr_value *value)
 {
     size_t n = 0;
@@ -93,9 +93,8 @@ static tsr_value *activated(struct expansion *expansion, tsr_value *value)
     return value; // identity
 }
 
-// What experts give, weighed. An expert that a token has not chosen adds 0 to it whatever it would
-// have given: its share is 0, and of an infinity, which a long sum may have become, 0 times that
-// would be NaN.
+// Multiplies results of experts by their weights. Where, not a product, because 0 times an infinite
+// result would be NaN.
 static tsr_value *weighed(struct expansion *expansion, const struct experts *experts,
                           tsr_value *given)
 {
@@ -106,9 +105,9 @@ static tsr_value *weighed(struct expansion *expansion, const struct experts *exp
     return tsr__x_op(expansion, "Where", 3, unchosen, zero, product);
 }
 
-// 6 tokens of 64 and 8 experts: tokens [1 6 64] against weights [8 256 64] make [8 6 256], then [8
-// 6 64]; weighed with shares [8 6 1] and summed over the experts, [6 64]. A device that has experts
-// 0..3 makes the same with [4 ..] of each.
+// 6 tokens of 64 and 8 experts: tokens [1 6 64] by weights [8 256 64] give [8 6 256], then [8 6
+// 64]; multiplied by weights [8 6 1] and summed over the experts, [6 64]. A device with experts
+// 0..3 has [4 ..] of each.
 void tsr__expand_experts(struct expansion *expansion)
 {
     struct shape tokens = tsr__x_shape(expansion, 0), first = tsr__x_shape(expansion, 2);
@@ -135,7 +134,7 @@ void tsr__expand_experts(struct expansion *expansion)
         y = tsr__x_op(expansion, "Reshape", 2, y,
                       tsr__x_op(expansion, "Shape", 1, tsr__x_in(expansion, 0)));
     tsr__x_give(expansion, 0, tsr__x_cast(expansion, y, s.wide, s.type));
-    size_t kept = 0; // whatever part of the router the old node had: all of it is needed now
+    size_t kept = 0; // the router's input is now needed in full
     for (size_t i = 0; i < expansion->reads.n; i++)
         if (expansion->reads.at[i].of != 1)
             expansion->reads.at[kept++] = expansion->reads.at[i];

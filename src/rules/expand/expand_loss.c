@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// expand_loss.c - losses of classes: each sample's class is found by comparing, so that classes and
-// samples may be cut; sums and the weights of a mean are plain reductions.
+// expand_loss.c - losses of classes: each sample's class is found by comparison, so classes and
+// samples can be sharded; sums and the weights of a mean are plain reductions.
 //
-// Scores [2 3], labels {2, 0}: places of the classes {0, 1, 2} compared with the labels give [0 0
-// 1; 1 0 0]. Where that is true the value stays, elsewhere 0; its sum along the classes is what the
-// label names. Cut in 3 along the classes, device 2 has column 2 and finds the class of the first
-// sample alone; the sum over devices has both.
+// Scores [2 3], labels {2, 0}: class numbers {0, 1, 2} compared with the labels give [0 0 1; 1 0
+// 0]. Scores where that is true are kept, others become 0; the sum along the classes is the score
+// of the label. Sharded in 3 along the classes, device 2 has column 2 and finds only the class of
+// the first sample; the sum over devices has both.
 #include "rules/expand/expand.h"
 
 struct loss {
@@ -15,7 +15,7 @@ struct loss {
     int64_t axes[DERIVE_MAX_RANK]; // of the samples, without the class: 0 .. rank - 2
 };
 
-// Which class is each sample's: [n c d ..] of truth values, without the samples that are ignored.
+// Returns which class each sample has: [n c d ..] of bool, false for ignored samples.
 static tsr_value *chosen(struct expansion *expansion)
 {
     tsr_value *label = tsr__x_cast(expansion, tsr__x_in(expansion, 1),
@@ -30,7 +30,7 @@ static tsr_value *chosen(struct expansion *expansion)
                      tsr__x_op(expansion, "Not", 1, tsr__x_op(expansion, "Equal", 2, label, none)));
 }
 
-// Weights of the chosen classes, zero elsewhere.
+// Returns the weights of the chosen classes, 0 elsewhere.
 static tsr_value *weights(struct expansion *expansion, const struct loss *loss, tsr_value *is)
 {
     int64_t shape[DERIVE_MAX_RANK];
@@ -44,8 +44,8 @@ static tsr_value *weights(struct expansion *expansion, const struct loss *loss, 
     return tsr__x_op(expansion, "Where", 3, is, one, tsr__x_scalar(expansion, loss->wide, 0));
 }
 
-// The loss of a sample is -value of its class, times the class's weight; a mean divides by the sum
-// of the weights that were used.
+// The loss of a sample is -value of its class times the weight of the class; a mean divides by the
+// sum of the used weights.
 static void finish(struct expansion *expansion, const struct loss *loss)
 {
     int64_t one = 1;
@@ -53,7 +53,7 @@ static void finish(struct expansion *expansion, const struct loss *loss)
     const char *text = tsr_attr_string(tsr_node_find_attr(expansion->node, "reduction"), &n);
     struct str reduction = text ? (struct str){text, n} : STR("mean");
     tsr_value *is = chosen(expansion), *weight = weights(expansion, loss, is);
-    // Where, not a product: what is not chosen may be infinite.
+    // Where, not a product, because values of other classes may be infinite.
     tsr_value *value =
         tsr__x_op(expansion, "Where", 3, is, loss->value, tsr__x_scalar(expansion, loss->wide, 0));
     value = tsr__x_op(expansion, "Neg", 1, tsr__x_op(expansion, "Mul", 2, value, weight));
@@ -68,7 +68,7 @@ static void finish(struct expansion *expansion, const struct loss *loss)
     tsr__x_give(expansion, 0, tsr__x_cast(expansion, value, loss->wide, loss->type));
 }
 
-// Statistics in at least float32; samples are all dimensions but the classes'.
+// Statistics are at least float32; samples are all dimensions except the classes.
 static bool begin(struct expansion *expansion, struct loss *loss)
 {
     struct shape in = tsr__x_shape(expansion, 0);
@@ -90,8 +90,8 @@ void tsr__expand_loss(struct expansion *expansion)
         finish(expansion, &s);
 }
 
-// The logarithm of the softmax first (x less the greatest, less the logarithm of the sum of
-// exponentials), then the loss of that.
+// Builds the logarithm of the softmax (x minus the maximum, minus the logarithm of the sum of
+// exponentials), then its loss.
 void tsr__expand_softmax_loss(struct expansion *expansion)
 {
     struct loss s;

@@ -9,20 +9,20 @@
 // that gives 0.090 0.245 | 0.665. Two numbers of each row are exchanged, however long the row is.
 #include "rules/expand/expand.h"
 
-// What all of them share: the input, its type and the wider one to compute in, the dimensions of a
+// What all of them use: the input, its type and the wider one to compute in, the dimensions of a
 // row.
 struct norm {
     tsr_value *value; // the input, widened
     tsr_dtype type, wide;
     int rank;
-    int64_t axes[DERIVE_MAX_RANK]; // that statistics are taken of
+    int64_t axes[DERIVE_MAX_RANK]; // over which statistics are computed
     int n;
-    float epsilon; // where the node tells none
+    float epsilon; // default
 };
 #define EPSILON      1e-5F
 #define SKIP_EPSILON 1e-12F
 
-// False: the rank is not known or too large, and the node is not replaced.
+// False: the rank is unknown or too large, and the node is not expanded.
 static bool begin(struct expansion *expansion, struct norm *norm)
 {
     struct shape in = tsr__x_shape(expansion, 0);
@@ -39,7 +39,7 @@ static void axes_from(struct norm *norm, int from, int to)
         norm->axes[norm->n++] = i;
 }
 
-// Output 0, back in the type of the input.
+// Sets output 0, in the type of the input.
 static void end(struct expansion *expansion, const struct norm *norm, tsr_value *value)
 {
     tsr__x_give(expansion, 0, tsr__x_cast(expansion, value, norm->wide, norm->type));
@@ -47,7 +47,7 @@ static void end(struct expansion *expansion, const struct norm *norm, tsr_value 
 
 // ---- softmax -----------------------------------------------------------------------------------
 
-// The dimensions that a row is: one axis, or (flat, before opset 13) everything from the axis on.
+// Finds the dimensions of a row: one axis, or (flat, before opset 13) all from the axis on.
 static bool begin_softmax(struct expansion *expansion, struct norm *norm, bool flat)
 {
     if (!begin(expansion, norm))
@@ -59,7 +59,7 @@ static bool begin_softmax(struct expansion *expansion, struct norm *norm, bool f
     return true;
 }
 
-// What is left after the greatest is taken off: no exponential overflows.
+// Subtracts the maximum, so that no exponential overflows.
 static tsr_value *below_top(struct expansion *expansion, const struct norm *norm)
 {
     return tsr__x_op(expansion, "Sub", 2, norm->value,
@@ -87,7 +87,7 @@ void tsr__expand_softmax_flat(struct expansion *expansion)
     softmax(expansion, true);
 }
 
-// x - max - log(sum(exp(x - max))): no logarithm of a small quotient is taken.
+// x - max - log(sum(exp(x - max))): avoids the logarithm of a small quotient.
 static void log_softmax(struct expansion *expansion, bool flat)
 {
     struct norm s;
@@ -109,7 +109,7 @@ void tsr__expand_log_softmax_flat(struct expansion *expansion)
     log_softmax(expansion, true);
 }
 
-// One where the first of the greatest is, else zero.
+// Gives 1 at the first maximum, else 0.
 void tsr__expand_hardmax(struct expansion *expansion)
 {
     struct norm s;
@@ -117,17 +117,17 @@ void tsr__expand_hardmax(struct expansion *expansion)
         return;
     tsr_value *top = tsr__x_reduce(expansion, "ReduceMax", s.value, s.axes, s.n, true);
     tsr_value *at = tsr__x_positions(expansion, 0, (int)s.axes[0]);
-    // The length of a row: an index that no element has, larger than all of them.
+    // The length of a row is an index above those of all elements.
     tsr_value *none = tsr__x_count(expansion, 0, s.axes, s.n, TSR_INT64);
     tsr_value *here =
         tsr__x_op(expansion, "Where", 3, tsr__x_op(expansion, "Equal", 2, s.value, top), at, none);
     tsr_value *first = tsr__x_reduce(expansion, "ReduceMin", here, s.axes, s.n, true);
-    // Positions, not values: a second element that is as great is not the first.
+    // Compares positions, not values: a second equal maximum is not the first.
     here = tsr__x_op(expansion, "Equal", 2, here, first);
     tsr__x_give(expansion, 0, tsr__x_cast(expansion, here, TSR_BOOL, s.type));
 }
 
-// x divided by the sum of |x|, or by the root of the sum of squares; what has length 0 stays 0.
+// x divided by the sum of |x|, or by the root of the sum of squares; a row of length 0 stays 0.
 void tsr__expand_lp_norm(struct expansion *expansion)
 {
     struct norm s;
@@ -138,7 +138,6 @@ void tsr__expand_lp_norm(struct expansion *expansion)
                                     s.axes, s.n, true);
     if (!first)
         norm = tsr__x_op(expansion, "Sqrt", 1, norm);
-    // A row of zeros stays zero.
     tsr_value *zero = tsr__x_op(expansion, "Equal", 2, norm, tsr__x_scalar(expansion, s.wide, 0));
     norm = tsr__x_op(expansion, "Where", 3, zero, tsr__x_scalar(expansion, s.wide, 1), norm);
     end(expansion, &s, tsr__x_op(expansion, "Div", 2, s.value, norm));
@@ -156,7 +155,7 @@ static tsr_value *mean_of(struct expansion *expansion, const struct norm *norm, 
                      tsr__x_count(expansion, 0, norm->axes, norm->n, norm->wide));
 }
 
-// Epsilon is added below the root, as the definitions have it.
+// Epsilon is added under the root, as in the definitions.
 static tsr_value *root(struct expansion *expansion, const struct norm *norm, tsr_value *variance,
                        float epsilon)
 {
@@ -165,8 +164,8 @@ static tsr_value *root(struct expansion *expansion, const struct norm *norm, tsr
                                tsr__x_scalar(expansion, norm->wide, (double)epsilon)));
 }
 
-// (x - mean) / deviation, both taken over the axes, 0 2 3 unless the node says others. The body
-// that onnx has for it adds 1e-9 to the deviation; its formula and ONNX Runtime's kernel do not.
+// (x - mean) / deviation, both over the axes, by default 0 2 3. The function body of onnx adds 1e-9
+// to the deviation; its formula and ONNX Runtime's kernel do not.
 void tsr__expand_mvn(struct expansion *expansion)
 {
     static const int64_t usual[] = {0, 2, 3};
@@ -193,7 +192,7 @@ void tsr__expand_mvn(struct expansion *expansion)
 
 // ---- layer norms -------------------------------------------------------------------------------
 
-// y = normal * scale + shift, each where it is given.
+// Returns normal * scale + shift; both are optional.
 static tsr_value *affine(struct expansion *expansion, tsr_value *value, size_t scale, size_t shift)
 {
     if (tsr__x_has(expansion, scale))
@@ -205,8 +204,7 @@ static tsr_value *affine(struct expansion *expansion, tsr_value *value, size_t s
 
 #define NONE 99 // no such input
 
-// A statistic that is an output has the type that the node stashes it in, float32 by default: of
-// doubles too.
+// A statistic that is an output has the stash type, by default float32, even for doubles.
 static void give_statistic(struct expansion *expansion, const struct norm *norm, int out,
                            tsr_value *value)
 {
@@ -217,8 +215,8 @@ static void give_statistic(struct expansion *expansion, const struct norm *norm,
     tsr__x_give(expansion, out, tsr__x_cast(expansion, value, norm->wide, stash));
 }
 
-// Normalized norm->v; statistics are stored in outputs if given (-1: not wanted). centred: the mean
-// is subtracted first; else it is a root-mean-square norm.
+// Normalizes norm->v and sets the outputs for statistics (-1: none). centred: subtracts the mean
+// first; otherwise it is a root-mean-square norm.
 static tsr_value *normal(struct expansion *expansion, const struct norm *norm, bool centred,
                          int mean_out, int inverse_out)
 {
@@ -267,8 +265,7 @@ void tsr__expand_simplified_norm(struct expansion *expansion)
     layer_norm(expansion, false, NONE, -1, 1);
 }
 
-// The inputs' sum is normalised, and is an output too.
-// x + skip + bias first, which is output 3 as well; then as a layer norm over the last dimension.
+// Adds input, skip and bias, which is output 3; then a layer norm over the last dimension.
 static void skip_norm(struct expansion *expansion, bool centred, size_t shift, size_t bias)
 {
     struct norm s;
@@ -299,7 +296,7 @@ void tsr__expand_skip_simplified_norm(struct expansion *expansion)
 
 // ---- channels ----------------------------------------------------------------------------------
 
-// [c] as [c 1 1 ..], to stand against [n c d d ..]; in the input's type or widened with it.
+// Returns [c] as [c 1 1 ..], to broadcast with [n c d d ..], in the wider type.
 static tsr_value *channel(struct expansion *expansion, size_t i, const struct norm *norm)
 {
     int64_t shape[DERIVE_MAX_RANK];
@@ -316,7 +313,7 @@ static void scale_channels(struct expansion *expansion, const struct norm *norm,
     end(expansion, norm, tsr__x_op(expansion, "Add", 2, value, channel(expansion, 2, norm)));
 }
 
-// Rows are all of space, for each batch entry and channel alone.
+// A row is all of space of one channel of one batch entry.
 void tsr__expand_instance_norm(struct expansion *expansion)
 {
     struct norm s;
@@ -326,7 +323,8 @@ void tsr__expand_instance_norm(struct expansion *expansion)
     scale_channels(expansion, &s, normal(expansion, &s, true, -1, -1));
 }
 
-// The mean over a group of channels, for each channel: [n c 1 1] -> [n g c/g], mean, and back.
+// Computes the mean over a group of channels, for each channel: [n c 1 1] -> [n g c/g], mean, and
+// back.
 static tsr_value *group_mean(struct expansion *expansion, const struct norm *norm, const char *sum,
                              tsr_value *value, int64_t groups, int64_t channels)
 {
@@ -345,8 +343,8 @@ static tsr_value *group_mean(struct expansion *expansion, const struct norm *nor
     return tsr__x_reshape(expansion, value, back, norm->rank);
 }
 
-// Mean and variance over a group of channels and all of space; both are taken channel by channel
-// first, so that space may be cut.
+// Mean and variance over a group of channels and all of space. Both are computed per channel first,
+// so that space can be sharded.
 void tsr__expand_group_norm(struct expansion *expansion)
 {
     struct norm s;

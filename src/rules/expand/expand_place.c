@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// expand_place.c - operators whose elements depend on where they stand: triangles, diagonals,
-// classes. The places are numbers of their own, of which each device has those of its part; what
-// stands there is found by comparing. Nothing moves.
+// expand_place.c - operators whose elements depend on their position: triangles, diagonals,
+// classes. Each device has the position numbers of its shard and compares them. This needs no
+// communication.
 #include "rules/expand/expand.h"
 
-// Place of each row (rank - 2) or column (rank - 1) of input 0.
+// Returns the position of each row (rank - 2) or column (rank - 1) of input 0.
 static tsr_value *places(struct expansion *expansion, int from_end)
 {
     struct shape shape = tsr__x_shape(expansion, 0);
@@ -17,7 +17,7 @@ static tsr_value *places(struct expansion *expansion, int from_end)
                         &expansion->rule->inputs[0].dims[axis]);
 }
 
-// Upper: column >= row + k stays; lower: column <= row + k. The rest is 0, whatever it was.
+// Upper: keeps column >= row + k; lower: keeps column <= row + k. The rest becomes 0.
 void tsr__expand_trilu(struct expansion *expansion)
 {
     tsr_dtype type = tsr__x_shape(expansion, 0).dtype, wide = tsr__x_wide(type);
@@ -35,7 +35,7 @@ void tsr__expand_trilu(struct expansion *expansion)
     tsr__x_give(expansion, 0, tsr__x_cast(expansion, value, wide, type));
 }
 
-// The input gives sizes only; 1 where column = row + k.
+// The input gives only sizes; the result is 1 where column = row + k.
 void tsr__expand_eye_like(struct expansion *expansion)
 {
     tsr_dtype type = (tsr_dtype)tsr__x_int(expansion, "dtype", tsr__x_shape(expansion, 0).dtype);
@@ -45,7 +45,7 @@ void tsr__expand_eye_like(struct expansion *expansion)
     tsr__x_give(expansion, 0, tsr__x_cast(expansion, is, TSR_BOOL, type));
 }
 
-// The size of output 0 along an axis; -1: not known or 0, which leaves it to Reshape.
+// Returns the size of output 0 along an axis; -1: unknown or 0, and Reshape infers it.
 static int64_t size_of_output(const struct expansion *expansion, int axis)
 {
     const tsr_value *out = tsr_node_output(expansion->twin, 0);
@@ -54,9 +54,9 @@ static int64_t size_of_output(const struct expansion *expansion, int axis)
     return known ? shape.dims[axis].value : -1;
 }
 
-// The classes along their axis, of that many dimensions: 0 .. 9 as [1, 10] for depth 10, axis 1 of
-// 2. A size that is known is written down although the depth may come with the inputs: what is cut
-// must be seen not to be 1, and an engine refuses a depth that is another.
+// Returns class numbers along their axis: 0 .. 9 as [1, 10] for depth 10, axis 1 of 2. A known size
+// is written even if depth is an input: a sharded dimension must be known not to be 1, and ONNX
+// Runtime rejects another depth.
 static tsr_value *classes(struct expansion *expansion, tsr_value *depth, int axis, int rank)
 {
     int64_t shape[DERIVE_MAX_RANK + 1];
@@ -69,7 +69,7 @@ static tsr_value *classes(struct expansion *expansion, tsr_value *depth, int axi
                         &expansion->rule->outputs[0].dims[axis]);
 }
 
-// Each class is compared with the index; an index that is no class gives `off` everywhere.
+// Compares each class with the index; an index that is no class gives `off` everywhere.
 void tsr__expand_one_hot(struct expansion *expansion)
 {
     struct shape in = tsr__x_shape(expansion, 0), number = tsr__x_shape(expansion, 1);
@@ -79,7 +79,7 @@ void tsr__expand_one_hot(struct expansion *expansion)
         return;
     }
     tsr_value *depth = tsr__x_cast(expansion, tsr__x_in(expansion, 1), number.dtype, TSR_INT64);
-    if (number.rank) // one element, as a number
+    if (number.rank) // a vector of one element becomes a scalar
         depth = tsr__x_reshape(expansion, depth, NULL, 0);
     tsr_value *at = tsr__x_cast(expansion, tsr__x_in(expansion, 0), in.dtype, TSR_INT64);
     tsr_value *below = tsr__x_op(expansion, "Less", 2, at, tsr__x_scalar(expansion, TSR_INT64, 0));

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// expand_quant.c - quantised operators: what is rounded after a reduction is reduced first.
+// expand_quant.c - quantized operators: the reduction is completed before the result is rounded.
 //
-// QLinearMatMul with k cut in 2: each device multiplies and sums its half as 32-bit integers, the
-// devices add these up exactly, and each then scales and rounds the whole sum once. Rounding the
-// halves first could be off by one.
+// QLinearMatMul with k sharded in 2: each device multiplies and sums its half as 32-bit integers,
+// the devices add these exactly, and each then scales and rounds the complete sum once. Rounding
+// the halves first could be off by one.
 #include "rules/expand/expand.h"
 
-// Scale and zero point from the least and the greatest, zero among them.
+// Scale and zero point follow from minimum and maximum, including zero.
 void tsr__expand_dynamic_quantize(struct expansion *expansion)
 {
     struct shape in = tsr__x_shape(expansion, 0);
@@ -18,7 +18,7 @@ void tsr__expand_dynamic_quantize(struct expansion *expansion)
     for (int i = 0; i < in.rank; i++)
         axes[i] = i;
     tsr_value *value = tsr__x_in(expansion, 0), *zero = tsr__x_scalar(expansion, TSR_FLOAT, 0);
-    // The least and the greatest of all devices: two numbers are exchanged.
+    // Minimum and maximum over all devices: two numbers are exchanged.
     tsr_value *low = tsr__x_reduce(expansion, "ReduceMin", value, axes, in.rank, false);
     tsr_value *high = tsr__x_reduce(expansion, "ReduceMax", value, axes, in.rank, false);
     low = tsr__x_op(expansion, "Min", 2, low, zero);
@@ -37,8 +37,7 @@ void tsr__expand_dynamic_quantize(struct expansion *expansion)
     tsr__x_give(expansion, 2, point);
 }
 
-// Input i, of one element.
-// A vector of one element becomes a scalar, which broadcasts against anything.
+// Returns input i, of one element, as a scalar that broadcasts with anything.
 static tsr_value *as_number(struct expansion *expansion, size_t i)
 {
     tsr_value *value = tsr__x_in(expansion, i);
@@ -47,7 +46,7 @@ static tsr_value *as_number(struct expansion *expansion, size_t i)
     return value;
 }
 
-// Integers are summed, then scaled and rounded once.
+// Sums integers, then scales and rounds once.
 void tsr__expand_qlinear_matmul(struct expansion *expansion)
 {
     tsr_value *inputs[4] = {tsr__x_in(expansion, 0), tsr__x_in(expansion, 3),
@@ -65,8 +64,8 @@ void tsr__expand_qlinear_matmul(struct expansion *expansion)
     tsr__x_give(expansion, 0, y);
 }
 
-// Unsigned bytes, which every engine can sum: signed ones and their zero points are shifted
-// equally.
+// Converts to unsigned bytes, which all kernels support: signed ones and their zero points are
+// shifted equally.
 static tsr_value *without_sign(struct expansion *expansion, tsr_value *value, tsr_dtype type)
 {
     if (type == TSR_UINT8)
@@ -76,7 +75,7 @@ static tsr_value *without_sign(struct expansion *expansion, tsr_value *value, ts
     return tsr__x_cast(expansion, value, TSR_INT32, TSR_UINT8);
 }
 
-// One zero point for all channels, as ConvInteger wants it; channels with unlike ones fail.
+// Returns one zero point for all channels, as ConvInteger requires; different ones fail.
 static tsr_value *weight_point(struct expansion *expansion, tsr_dtype type)
 {
     int point;
@@ -89,7 +88,7 @@ static tsr_value *weight_point(struct expansion *expansion, tsr_dtype type)
     return tsr__x_scalar(expansion, TSR_UINT8, type == TSR_INT8 ? point + 128 : point);
 }
 
-// Attributes of the convolution that the new node has too.
+// Copies the attributes of the convolution to the new node.
 static bool copy_window(struct expansion *expansion, tsr_node *to)
 {
     static const char *const lists[] = {"dilations", "kernel_shape", "pads", "strides"};
@@ -104,13 +103,13 @@ static bool copy_window(struct expansion *expansion, tsr_node *to)
     }
     size_t n;
     const char *text = pad ? tsr_attr_string(pad, &n) : NULL;
-    // The attribute's text need not end with a zero.
+    // The attribute's text may have no terminating zero.
     struct str own =
         text ? tsr__arena_str(expansion->arena, (struct str){text, n}) : (struct str){0};
     return !text || (own.p && tsr_node_set_string(to, "auto_pad", own.p) == TSR_OK);
 }
 
-// One number for each channel, against a result of that rank.
+// Reshapes one number per channel, to broadcast with a result of that rank.
 static tsr_value *along_channels(struct expansion *expansion, tsr_value *value, int rank)
 {
     for (int i = 1; i < rank - 1; i++)
@@ -118,7 +117,7 @@ static tsr_value *along_channels(struct expansion *expansion, tsr_value *value, 
     return value;
 }
 
-// As with products: integers are summed, the bias among them, then scaled and rounded once.
+// Sums integers and the bias, then scales and rounds once.
 void tsr__expand_qlinear_conv(struct expansion *expansion)
 {
     struct shape in = tsr__x_shape(expansion, 0), w = tsr__x_shape(expansion, 3);
@@ -147,8 +146,8 @@ void tsr__expand_qlinear_conv(struct expansion *expansion)
     tsr__x_give(expansion, 0, y);
 }
 
-// The left side is quantised, then it is a product of integers; a bias comes last.
-// DynamicQuantizeLinear is expanded in its turn where its input is cut.
+// Quantizes the left operand, multiplies integers, and adds the bias last. DynamicQuantizeLinear is
+// expanded in turn if its input is sharded.
 void tsr__expand_dynamic_quantize_matmul(struct expansion *expansion)
 {
     tsr_value *a = tsr__x_in(expansion, 0);

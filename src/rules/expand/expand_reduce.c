@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// expand_reduce.c - reductions with something after the sum, as a plain reduction and that
-// something; places of the greatest and the least.
+// expand_reduce.c - reductions followed by another operator, such as means and roots, and ArgMax
+// and ArgMin.
 //
-// ReduceMean of 1 2 | 3 6, cut in 2, is ReduceSum, 3 | 9, exchanged 12, then Div by the count of
-// the whole axis, 4.
+// ReduceMean of 1 2 | 3 6, sharded in 2, is ReduceSum, 3 | 9, reduced to 12, then Div by the size
+// of the full axis, 4.
 #include "rules/expand/expand.h"
 
 // ---- means, roots, logarithms ------------------------------------------------------------------
 
-// As the derivation of the twin says: attribute or input, negative ones counted from the front.
+// Axes are an attribute or an input, as for the rule; negative ones are counted from the front.
 int tsr__x_axes(struct expansion *expansion, int64_t *axes)
 {
     bool reduced[DERIVE_MAX_RANK] = {false};
@@ -25,7 +25,7 @@ int tsr__x_axes(struct expansion *expansion, int64_t *axes)
     return n;
 }
 
-// What a reduction starts from: its input in the type that sums are taken in, its axes.
+// The input in the type for sums, and the axes.
 struct start {
     tsr_value *value;
     tsr_dtype type, wide;
@@ -62,7 +62,7 @@ void tsr__expand_reduce_mean(struct expansion *expansion)
                   tsr__x_count(expansion, 0, start.axes, start.n, start.wide)));
 }
 
-// A reduction that parts can be added up of, then an operator on the result alone.
+// Builds a reduction that can be sharded, then an operator on its result.
 static void reduce_then(struct expansion *expansion, const char *reduction, const char *last)
 {
     struct start start;
@@ -83,7 +83,7 @@ void tsr__expand_reduce_log_sum(struct expansion *expansion)
     reduce_then(expansion, "ReduceSum", "Log");
 }
 
-// Rows that are -inf everywhere (or have a +inf) must not become inf - inf.
+// Rows that are -inf everywhere, or have +inf, must not become inf - inf.
 void tsr__expand_reduce_log_sum_exp(struct expansion *expansion)
 {
     struct start start;
@@ -97,7 +97,7 @@ void tsr__expand_reduce_log_sum_exp(struct expansion *expansion)
     tsr_value *sum =
         tsr__x_op(expansion, "Log", 1,
                   tsr__x_reduce(expansion, "ReduceSum", value, start.axes, start.n, start.keep));
-    if (!start.keep) // its dimensions of size 1 go
+    if (!start.keep) // removes its dimensions of size 1
         top = tsr__x_reduce(expansion, "ReduceMax", top, start.axes, start.n, false);
     end(expansion, &start, tsr__x_op(expansion, "Add", 2, sum, top));
 }
@@ -112,7 +112,7 @@ static int space_of(const struct expansion *expansion, int64_t *axes)
     return rank < 2 ? 0 : rank - 2;
 }
 
-// The sum over space, divided by the number of places of the whole.
+// Divides the sum over space by the number of positions of the full image.
 void tsr__expand_global_average_pool(struct expansion *expansion)
 {
     int64_t axes[DERIVE_MAX_RANK];
@@ -124,8 +124,8 @@ void tsr__expand_global_average_pool(struct expansion *expansion)
     tsr__x_give(expansion, 0, tsr__x_cast(expansion, value, wide, type));
 }
 
-// (sum of |x|^p) ^ (1/p) over space; 1 and 2 have reductions of their own, which are exact where
-// powers are not.
+// (sum of |x|^p) ^ (1/p) over space; 1 and 2 have separate reductions, which are exact, unlike
+// powers.
 void tsr__expand_global_lp_pool(struct expansion *expansion)
 {
     int64_t axes[DERIVE_MAX_RANK], p = tsr__x_int(expansion, "p", 2);
@@ -147,11 +147,10 @@ void tsr__expand_global_lp_pool(struct expansion *expansion)
     tsr__x_give(expansion, 0, tsr__x_cast(expansion, value, wide, type));
 }
 
-// ---- places ------------------------------------------------------------------------------------
+// ---- ArgMax and ArgMin --------------------------------------------------------------------------
 
-// Positions of the elements that equal the greatest; of those the first, or the last. NaN equals
-// nothing: a row of which it is the greatest gives its last position (the first, where the last was
-// asked for), which is one at least.
+// Finds the first (or last) position whose element equals the maximum. NaN equals nothing: a row
+// whose maximum is NaN gives its last position, or the first if the last was requested.
 static void arg(struct expansion *expansion, const char *best)
 {
     struct shape shape = tsr__x_shape(expansion, 0);

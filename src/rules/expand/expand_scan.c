@@ -1,27 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// expand_scan.c - running sums and the greatest elements along a dimension that is cut.
+// expand_scan.c - running sums and TopK along a sharded dimension.
 //
-// The dimension becomes two: the parts and what is in a part. Inside the parts the operator runs as
-// before; between them it runs once more, on one element (a sum) or a few (the greatest) of each.
-// Where the parts would not be equal, elements that change nothing are put behind the last.
+// The dimension becomes two: shards and elements of a shard. The operator runs inside the shards,
+// and once more between them on one element (a sum) or a few (TopK) of each. If shards would differ
+// in size, neutral elements are appended to the last.
 //
-// CumSum of 1 2 3 | 4 5 6, cut in 2: inside the parts 1 3 6 | 4 9 15; sums of the parts 6 | 15;
-// what stands before each part 0 | 6; added, 1 3 6 | 10 15 21. Only one number of each part is
-// exchanged.
+// CumSum of 1 2 3 | 4 5 6, sharded in 2: inside the shards 1 3 6 | 4 9 15; sums of the shards 6 |
+// 15; sums before each shard 0 | 6; added, 1 3 6 | 10 15 21. One number per shard is exchanged.
 #include "rules/expand/expand.h"
 
 #include <math.h>
 
 struct parts {
     int axis, rank;
-    int64_t n, each; // number of parts, and elements of each
-    int64_t size, more; // elements, and those put behind them
+    int64_t n, each;                    // number of shards, and elements of each
+    int64_t size, more;                 // elements, and appended elements
     int64_t shape[DERIVE_MAX_RANK + 1]; // of the input with the dimension in two
-    int64_t back[DERIVE_MAX_RANK]; // and as it was
+    int64_t back[DERIVE_MAX_RANK];      // the original shape
 };
 
-// How often the dimension is cut: it is one factor, or the cut would be a strided one.
-// 0: it is not cut, or not by one factor.
+// Returns the number of shards of the dimension; 0: it is not sharded, or by several factors, which
+// would give strided shards.
 static int64_t cuts_of(const struct expansion *expansion, int axis)
 {
     const struct rule_tensor *tensor = &expansion->rule->inputs[0];
@@ -30,8 +29,8 @@ static int64_t cuts_of(const struct expansion *expansion, int axis)
     return expansion->cuts[tensor->dims[axis].factors[0]];
 }
 
-// Sizes before the axis are copied; of those behind it one may be open, and none 0, which would be
-// a copy too.
+// Reshape copies sizes before the axis. After it, one size may be unknown, and none may be 0, which
+// would be copied too.
 static bool split(struct expansion *expansion, int axis, struct parts *parts)
 {
     struct shape shape = tsr__x_shape(expansion, 0);
@@ -41,7 +40,7 @@ static bool split(struct expansion *expansion, int axis, struct parts *parts)
         return false;
     int64_t size = shape.dims[axis].value;
     parts->n = cuts_of(expansion, axis);
-    // Pad takes its numbers as inputs from opset 11 on; without it parts must be equal.
+    // Before opset 11, Pad has no input for its numbers, and shards must be equal.
     if (parts->n < 2 || size < 1 || size > INT32_MAX || (size % parts->n && expansion->opset < 11))
         return false;
     parts->size = size;
@@ -63,7 +62,7 @@ static bool split(struct expansion *expansion, int axis, struct parts *parts)
     return open <= 1;
 }
 
-// The dimension with padding at the end so that all parts are equal: 7 in 3 parts become 9.
+// Pads the end of the dimension so that all shards are equal: 7 in 3 shards become 9.
 static tsr_value *lengthened(struct expansion *expansion, const struct parts *parts,
                              tsr_value *value, double fill)
 {
@@ -79,7 +78,7 @@ static tsr_value *lengthened(struct expansion *expansion, const struct parts *pa
     return NULL;
 }
 
-// The same without them.
+// Removes that padding.
 static tsr_value *shortened(struct expansion *expansion, const struct parts *parts,
                             tsr_value *value)
 {
@@ -92,8 +91,8 @@ static tsr_value *shortened(struct expansion *expansion, const struct parts *par
 
 // ---- running sums -------------------------------------------------------------------------------
 
-// A running sum along the axis in the direction of the old node; exclusive: each element without
-// itself.
+// Adds a running sum along the axis in the direction of the old node; exclusive: without the
+// element itself.
 static tsr_value *scan(struct expansion *expansion, const char *op, tsr_value *value, int axis,
                        bool exclusive)
 {
@@ -107,8 +106,8 @@ static tsr_value *scan(struct expansion *expansion, const char *op, tsr_value *v
     return tsr_node_output(node, 0);
 }
 
-// `total` is what a part comes to (ReduceSum, ReduceProd), `join` puts it before another; `neutral`
-// changes nothing and fills up parts.
+// `total` reduces a shard (ReduceSum, ReduceProd), `join` combines it with another, and `neutral`
+// pads shards.
 static void cumulate(struct expansion *expansion, const char *op, const char *total,
                      const char *join, double neutral)
 {
@@ -118,7 +117,7 @@ static void cumulate(struct expansion *expansion, const char *op, const char *to
     const tsr_value *given = tsr_node_input(expansion->twin, 1);
     bool known = given && tsr__shapes_ints(expansion->shapes, given, &axis, 1) == 1;
     if (!known)
-        axis = rank; // none
+        axis = rank; // invalid
     if (!known && rank == 1)
         axis = 0; // there is no other
     if (!split(expansion, tsr__axis(axis, rank), &parts)) {
@@ -130,7 +129,7 @@ static void cumulate(struct expansion *expansion, const char *op, const char *to
     value = tsr__x_reshape(expansion, value, parts.shape, parts.rank + 1);
     tsr_value *before = tsr__x_reduce(expansion, total, value, &inside, 1, true);
     before = scan(expansion, op, before, parts.axis, true);
-    // Inside the parts as the node says, between them always without the part itself.
+    // Inside the shards as in the old node, between them always without the shard itself.
     value = scan(expansion, op, value, parts.axis + 1, tsr__x_int(expansion, "exclusive", 0) != 0);
     value = tsr__x_op(expansion, join, 2, value, before);
     tsr__x_give(
@@ -148,7 +147,7 @@ void tsr__expand_cum_prod(struct expansion *expansion)
     cumulate(expansion, "CumProd", "ReduceProd", "Mul", 1);
 }
 
-// ---- the greatest -------------------------------------------------------------------------------
+// ---- TopK ---------------------------------------------------------------------------------------
 
 // A TopK of k with the direction of the old node.
 static tsr_node *top(struct expansion *expansion, tsr_value *value, int64_t k, int axis,
@@ -169,7 +168,7 @@ static tsr_node *top(struct expansion *expansion, tsr_value *value, int64_t k, i
     return node;
 }
 
-// Where each part starts, as [n 1 1 ..] against [.. n k ..].
+// Returns the start of each shard, as [n 1 1 ..] to broadcast with [.. n k ..].
 static tsr_value *starts(struct expansion *expansion, const struct parts *parts)
 {
     int64_t *list = ARENA_ARRAY(expansion->arena, int64_t, (size_t)parts->n),
@@ -185,8 +184,8 @@ static tsr_value *starts(struct expansion *expansion, const struct parts *parts)
                           parts->rank + 1 - parts->axis);
 }
 
-// The greatest of each part, and of those the greatest. Parts follow each other in order, so that
-// of equal elements the first is still the first.
+// Selects the k largest of each shard, then the k largest of those. Shards are in order, so of
+// equal elements the first is still the first.
 void tsr__expand_top_k(struct expansion *expansion)
 {
     struct parts parts;
@@ -199,7 +198,7 @@ void tsr__expand_top_k(struct expansion *expansion)
         expansion->failed = true;
         return;
     }
-    // What fills up the last part must never be among the greatest.
+    // The padding of the last shard must not be selected.
     double least = -INFINITY;
     if (shape.dtype == TSR_INT32)
         least = (double)INT32_MIN;
@@ -208,14 +207,14 @@ void tsr__expand_top_k(struct expansion *expansion)
     if (tsr__x_int(expansion, "largest", 1) == 0) {
         least = -least;
         expansion->failed = expansion->failed ||
-                            (parts.more && least < INFINITY); // no double is the greatest integer
+                            (parts.more && least < INFINITY); // no double is the largest integer
     }
     tsr_value *value = lengthened(expansion, &parts, tsr__x_in(expansion, 0), least);
     value = tsr__x_reshape(expansion, value, parts.shape, parts.rank + 1);
     tsr_node *each = top(expansion, value, k, parts.axis + 1, true);
     if (!each)
         return;
-    // From here on each part has k elements instead of parts.each.
+    // From here on each shard has k elements instead of parts.each.
     parts.back[parts.axis] = parts.n * k;
     tsr_value *at =
         tsr__x_op(expansion, "Add", 2, tsr_node_output(each, 1), starts(expansion, &parts));
@@ -266,7 +265,7 @@ void tsr__expand_fused_gemm(struct expansion *expansion)
             tsr_node_set_int(gemm, turns[i], tsr__x_int(expansion, turns[i], 0)) != TSR_OK)
             gemm = NULL;
     }
-    // An activation that is not in the list leaves `last` NULL, and the node is not replaced.
+    // For an unknown activation `last` stays NULL, and the node is not expanded.
     for (size_t i = 0; gemm && i < TSR_COUNT(known); i++) {
         tsr_value *y = tsr_node_output(gemm, 0);
         if (!str_is(op, known[i].op))
