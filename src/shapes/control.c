@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // control.c - the roles of a control-flow node's values: control inputs, states carried from
 // iteration to iteration, slices, stacked results. One form for If, Loop and Scan, so that other
-// modules need not know them. Knows no shapes and no shardings.
+// modules need not know these operators.
 //
 //              control              states        slices        results
 //   If         the condition        none          none          outputs of both branches
 //   Loop       count, condition     inputs 2..    none          stacked, one element per iteration
 //   Scan       none                 the first     the last      stacked along their axes
 //
-// A Scan with 3 inputs and num_scan_inputs 2 has 1 state and 2 slices; its body has 3 inputs, and
-// of its outputs the first is the state, the others are results.
+// A Scan with 3 inputs and num_scan_inputs 2 has 1 state and 2 slices. Its body has 3 inputs; its
+// first output is the state, the others are results.
 #include "shapes/infer.h"
 
 static tsr_graph *graph_of(const tsr_node *node, const char *name)
@@ -20,7 +20,7 @@ static tsr_graph *graph_of(const tsr_node *node, const char *name)
     return NULL;
 }
 
-// Branches take nothing: they read what they need from outside. Both must give as many results.
+// Branches have no inputs: they read values of the outer graph. Both must have as many outputs.
 static bool control_if(const tsr_node *node, struct control *control)
 {
     static const char *const names[] = {"then_branch", "else_branch"};
@@ -38,8 +38,8 @@ static bool control_if(const tsr_node *node, struct control *control)
            tsr_node_input_count(node) == 1 && tsr_node_input(node, 0);
 }
 
-// Inputs are the count, the condition, then the states; the body has its turn's number and
-// condition before the states, and gives the condition before states and results.
+// The inputs are count, condition and states. The body has inputs iteration number, condition and
+// states, and outputs condition, states and results.
 static bool control_loop(const tsr_node *node, struct control *control)
 {
     size_t n_in = tsr_node_input_count(node);
@@ -56,15 +56,15 @@ static bool control_loop(const tsr_node *node, struct control *control)
     return tsr_graph_input_count(graph) == n_in && control->n_results >= 0;
 }
 
-// The last num_scan_inputs inputs are taken slice by slice, those before them are states; the body
-// has neither number nor condition.
+// The last num_scan_inputs inputs are sliced, those before them are states. The body has neither an
+// iteration number nor a condition.
 static bool control_scan(const tsr_node *node, struct control *control)
 {
     size_t n_in = tsr_node_input_count(node);
     int64_t slices = tsr_attr_int(tsr_node_find_attr(node, "num_scan_inputs"), -1);
     tsr_graph *graph = control->bodies[0] = graph_of(node, "body");
     if (!graph || tsr__node_opset(node) < 9 || slices < 1 || (uint64_t)slices > n_in)
-        return false; // version 8 has a batch in front of everything
+        return false; // version 8 has a batch dimension before all others
     control->names[0] = "body";
     control->n_bodies = 1;
     control->loops = true;
@@ -78,8 +78,8 @@ static bool control_scan(const tsr_node *node, struct control *control)
     return tsr_graph_input_count(graph) == n_in && control->n_results >= 0;
 }
 
-// A node that does not fit its body (another number of values) is no control flow here: the engine
-// will say what is wrong.
+// A node whose number of values does not match its body is not treated as control flow; ONNX
+// Runtime will report the error.
 bool tsr__control_of(const tsr_node *node, struct control *out)
 {
     static const struct {
@@ -95,7 +95,7 @@ bool tsr__control_of(const tsr_node *node, struct control *out)
             continue;
         for (size_t k = (size_t)c.n_steer; k < tsr_node_input_count(node); k++)
             if (!tsr_node_input(node, k))
-                return false; // what is carried starts somewhere
+                return false; // a state needs an initial value
         *out = c;
         return true;
     }

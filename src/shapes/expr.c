@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// expr.c - the arithmetic of sizes and their normal form. A sum is a sorted list of terms, a term a
-// number times sorted atoms; an atom is a symbol or an operation that is not a polynomial (a floor
-// division, ...). Sums are unique in the pool. Reading and printing: expr_text.c. Knows no tensors.
+// expr.c - arithmetic of sizes and their normal form. A sum is a sorted list of terms, a term is a
+// number times sorted atoms, and an atom is a symbol or an operation that is not a polynomial (a
+// floor division, ...). Sums are unique in the pool. expr_text.c reads and prints them.
 //
 //   (a + 1)*(a - 1)    is a*a - 1: the terms a and -a cancel
 //   (3*a + 5)//2       is a + 2 + (a + 1)//2: each term contributes its quotient; 3 = 1 * 2 + 1 and
-//                      5 = 2 * 2 + 1, so a + 1 is left, a new atom below the division
+//                      5 = 2 * 2 + 1, so a + 1 is left, a new atom under the division
 //   (a*b)//(2*b)       is a//2: both sides are first divided by their gcd, b
 //   (4*a + 3)%4        is 3
 //   max(a, a + b)      is a + b: sizes are never negative, so the difference b has no negative term
-//   a//b and b//a      stay as they are, two different atoms
-//   2**63 - 1 + 1      is not known: numbers never wrap around
+//   a//b and b//a      are two different atoms
+//   2**63 - 1 + 1      is not known: numbers never overflow
 //
-// Everything is bounded: EXPR_MAX_TERMS terms, EXPR_MAX_ATOMS atoms in a term, EXPR_MAX_DEPTH
+// All sizes are bounded: EXPR_MAX_TERMS terms, EXPR_MAX_ATOMS atoms in a term, EXPR_MAX_DEPTH
 // nested operations, EXPR_MAX_POOL sums. Beyond that the result is "not known", which every
-// operation propagates. Since sums are unique in the pool, two expressions are equal if their
-// pointers are.
+// operation propagates. Two expressions are equal if their pointers are.
 #include "shapes/expr.h"
 
 // A sum under construction.
@@ -23,7 +22,7 @@ struct sum {
     int n;
     struct term t[EXPR_MAX_TERMS];
 };
-// known false: no statement is made about the size.
+// known false: nothing is known about the size.
 static const struct expr unknown = {0};
 
 void tsr__exprs_init(struct exprs *exprs, struct arena *arena)
@@ -36,7 +35,7 @@ void tsr__exprs_init(struct exprs *exprs, struct arena *arena)
     tsr__map_init(&exprs->bound, arena, 0);
 }
 
-// Kept beside the names, not among the atoms: a bound symbol never becomes one.
+// Bound symbols never become atoms, so they are stored separately.
 bool tsr__exprs_bind(struct exprs *exprs, struct str symbol, int64_t size)
 {
     struct bound *at = ARENA_NEW(exprs->arena, struct bound);
@@ -51,14 +50,14 @@ bool tsr__exprs_bind(struct exprs *exprs, struct str symbol, int64_t size)
     return true;
 }
 
-// For the remark that a size was given for an unused symbol.
+// For the note that a size was given for an unused symbol.
 bool tsr__exprs_used(const struct exprs *exprs, struct str symbol)
 {
     const struct bound *bound = tsr__map_get(&exprs->bound, symbol);
     return bound && bound->used;
 }
 
-// a -> the atom a; of 2*a, a + 1 and a*b NULL. Valid until the next atom is made.
+// a -> the atom a; NULL for 2*a, a + 1 and a*b. Valid until the next atom is created.
 struct atom *tsr__expr_sole_atom(const struct exprs *exprs, struct expr expr)
 {
     if (!expr.poly || expr.poly->n != 1)
@@ -76,7 +75,7 @@ static int terms_of(struct expr expr)
     return expr.poly->n;
 }
 
-// Of an operation both sides count.
+// Both operands of an operation count.
 static bool atom_rooted(const struct exprs *exprs, const struct atom *atom)
 {
     if (atom->kind == ATOM_NAME)
@@ -84,7 +83,7 @@ static bool atom_rooted(const struct exprs *exprs, const struct atom *atom)
     return tsr__expr_rooted(exprs, atom->a) && tsr__expr_rooted(exprs, atom->b);
 }
 
-// All symbols in it are sizes of the model's inputs: a number has none and is rooted, too.
+// True if all its symbols are sizes of the model's inputs; a number has no symbols.
 bool tsr__expr_rooted(const struct exprs *exprs, struct expr expr)
 {
     for (int i = 0; i < terms_of(expr); i++)
@@ -94,7 +93,7 @@ bool tsr__expr_rooted(const struct exprs *exprs, struct expr expr)
     return expr.known;
 }
 
-// It counts as a root as well: it is a size of an input, only without a name.
+// It is a root: it is a size of an input without a name.
 struct expr tsr__expr_hide(struct exprs *exprs, struct str name)
 {
     struct expr expr = tsr__expr_symbol(exprs, name);
@@ -105,7 +104,7 @@ struct expr tsr__expr_hide(struct exprs *exprs, struct str name)
     return expr;
 }
 
-// The symbol, or any operation that holds it.
+// True for the symbol and for any operation that contains it.
 bool tsr__expr_hidden(const struct exprs *exprs, struct expr expr)
 {
     for (int i = 0; i < terms_of(expr); i++)
@@ -133,8 +132,8 @@ static int term_cmp(const struct term *a, const struct term *b)
     return (b->n > a->n) - (b->n < a->n);
 }
 
-// Terms are sorted and each product of atoms stands once, none with the number 0: 2*n + 3*m and
-// -2*n give 3*m. False: more terms than fit, or a number that does not.
+// Terms are sorted, each product of atoms occurs once, and no coefficient is 0: 2*n + 3*m and -2*n
+// give 3*m. False: too many terms, or overflow.
 static bool sum_add(struct sum *sum, const struct term *term)
 {
     int at = 0;
@@ -159,7 +158,7 @@ static bool sum_add(struct sum *sum, const struct term *term)
     return true;
 }
 
-// A number is one term without atoms; 0 is no term at all.
+// A number is one term without atoms; 0 has no terms.
 static void sum_of(struct expr expr, struct sum *sum)
 {
     sum->n = 0;
@@ -172,17 +171,17 @@ static void sum_of(struct expr expr, struct sum *sum)
     }
 }
 
-// The sum in the pool. Terms are compared as bytes: unused atoms are zero.
+// Returns the sum from the pool. Terms are compared as bytes: unused atoms are zero.
 static struct expr keep(struct exprs *exprs, const struct sum *sum)
 {
     if (sum->n == 0)
         return expr_number(0);
-    // Numbers are not in the pool: they stand in the expression itself.
+    // Numbers are not in the pool, but in the expression itself.
     if (sum->n == 1 && sum->t[0].n == 0)
         return expr_number(sum->t[0].number);
     for (int i = 0; i < sum->n; i++)
         if (sum->t[i].number == INT64_MIN)
-            return unknown; // it has no negative
+            return unknown; // -INT64_MIN overflows
     size_t bytes = (size_t)sum->n * sizeof(struct term);
     struct poly *poly = tsr__map_get(&exprs->polys, str_bytes(sum->t, bytes));
     if (poly)
@@ -201,7 +200,7 @@ static struct expr keep(struct exprs *exprs, const struct sum *sum)
     return (struct expr){.known = true, .poly = poly};
 }
 
-// The atom as an expression: 1 times itself.
+// Returns the atom as an expression.
 static struct expr atom(struct exprs *exprs, uint32_t number)
 {
     struct sum sum = {.n = 1};
@@ -224,8 +223,7 @@ static struct expr new_atom(struct exprs *exprs, void **slot, struct atom what)
     return atom(exprs, (uint32_t)((uintptr_t)*slot - 1));
 }
 
-// A symbol that the caller has bound is its number from the start. Others are atoms, one for each
-// name.
+// A bound symbol is its number; others are atoms, one for each name.
 struct expr tsr__expr_symbol(struct exprs *exprs, struct str name)
 {
     struct bound *bound = tsr__map_get(&exprs->bound, name);
@@ -253,11 +251,11 @@ static int depth_of(const struct exprs *exprs, struct expr expr)
     return depth;
 }
 
-// An operation that is no sum of products. Atoms are never negative: see to it.
+// Makes an atom of an operation that is not a sum of products. Callers ensure that it is not
+// negative.
 static struct expr operation(struct exprs *exprs, enum atom_kind kind, struct expr a, struct expr b)
 {
-    // As bytes, the key of a map: what was made from the same sides is the same atom. There is no
-    // padding.
+    // The key of a map, as bytes without padding: equal operands give the same atom.
     struct {
         int64_t kind, numbers[2];
         const struct poly *polys[2];
@@ -273,7 +271,7 @@ static struct expr operation(struct exprs *exprs, enum atom_kind kind, struct ex
 
 // ---- arithmetic --------------------------------------------------------------------------------
 
-// Never negative for any sizes, as far as the signs show: a + b is, a - b is not, though it may be.
+// True if the signs show that it is never negative: for a + b, not for a - b.
 bool tsr__expr_natural(struct expr expr)
 {
     if (!expr.known || !expr.poly)
@@ -356,7 +354,7 @@ static bool term_div(const struct term *term, const struct term *by, struct term
     if (by->number == 0 || by->number == -1 || term->number % by->number)
         return false;
     out->number = term->number / by->number;
-    // Both lists are sorted, so one walk takes the divisor's atoms out. 6*a*b by 2*b is 3*a.
+    // Both lists are sorted, so one pass removes the atoms of the divisor. 6*a*b by 2*b is 3*a.
     int j = 0;
     for (int i = 0; i < term->n; i++) {
         if (j < by->n && term->atoms[i] == by->atoms[j])
@@ -367,8 +365,8 @@ static bool term_div(const struct term *term, const struct term *by, struct term
     return j == by->n;
 }
 
-// Takes multiples of b out of a until none is left; *expr is their sum, *rest what stays.
-// With several terms in b only its first is looked for; the others are subtracted along with it.
+// Takes multiples of b out of a until none is left; *expr is their number, *rest what remains. Only
+// the first term of b is searched for; the others are subtracted with it.
 static void divide(struct exprs *exprs, struct expr a, struct expr b, struct expr *expr,
                    struct expr *rest)
 {
@@ -391,7 +389,7 @@ static void divide(struct exprs *exprs, struct expr a, struct expr b, struct exp
     }
 }
 
-// 6*n*m by 2*n is 3*m; n + 1 by 2 is not known. -1 is left alone: INT64_MIN / -1 does not fit.
+// 6*n*m by 2*n is 3*m; n + 1 by 2 is not known. -1 is excluded: INT64_MIN / -1 overflows.
 struct expr tsr__expr_exact(struct exprs *exprs, struct expr a, struct expr b)
 {
     struct expr q, rest;
@@ -410,7 +408,7 @@ struct expr tsr__expr_exact(struct exprs *exprs, struct expr a, struct expr b)
     return q;
 }
 
-// a = expr * b + rest for a number b: every term gives what it holds of b.
+// a = expr * b + rest for a number b: each term is divided separately.
 static void divide_number(struct exprs *exprs, struct expr a, int64_t b, struct expr *expr,
                           struct expr *rest)
 {
@@ -418,7 +416,7 @@ static void divide_number(struct exprs *exprs, struct expr a, int64_t b, struct 
     sum_of(a, &all);
     for (int i = 0; i < all.n; i++) {
         struct term term = all.t[i], r = all.t[i];
-        // Downwards, so that the rest is never negative: -3 by 2 is -2, rest 1.
+        // Rounded down, so that the rest is never negative: -3 by 2 is -2, rest 1.
         int64_t whole = term.number / b - (term.number % b < 0);
         term.number = whole;
         r.number -= whole * b;
@@ -431,8 +429,8 @@ static void divide_number(struct exprs *exprs, struct expr a, int64_t b, struct 
     *rest = keep(exprs, &left);
 }
 
-// In steps: what divides without rest; both sides without their common divisor; multiples of b
-// taken out of a. (a*b + 3*b)//(2*b) is (a + 3)//2, and that is (a + 1)//2 + 1.
+// Tries exact division, then divides both sides by their gcd, then takes multiples of b out of a.
+// (a*b + 3*b)//(2*b) is (a + 3)//2, which is (a + 1)//2 + 1.
 struct expr tsr__expr_floor(struct exprs *exprs, struct expr a, struct expr b)
 {
     struct expr exact = tsr__expr_exact(exprs, a, b), q = unknown, rest = unknown;
@@ -447,20 +445,19 @@ struct expr tsr__expr_floor(struct exprs *exprs, struct expr a, struct expr b)
         }
     }
     if (expr_is_number(b)) {
-        divide_number(exprs, a, b.number, &q, &rest); // rest: terms of 0 .. b - 1 each
+        divide_number(exprs, a, b.number, &q, &rest); // coefficients of rest are 0 .. b - 1
         if (expr_is_number(rest))
             return q;
     } else {
         divide(exprs, a, b, &q, &rest);
     }
-    // A rest with a negative term could make the quotient one less than q: the operation stays as
-    // it is.
+    // If the rest has a negative term, the quotient could be q - 1: the operation stays unchanged.
     if (!tsr__expr_natural(rest) || !q.known)
         return operation(exprs, ATOM_DIV, a, b);
     return tsr__expr_add(exprs, q, operation(exprs, ATOM_DIV, rest, b));
 }
 
-// Below zero, quotients towards zero and downwards part ways: only numbers are followed there.
+// Below zero, rounding to zero and rounding down differ: only numbers are supported there.
 struct expr tsr__expr_div(struct exprs *exprs, struct expr a, struct expr b)
 {
     if (expr_is_number(a) && expr_is_number(b)) {
@@ -473,10 +470,10 @@ struct expr tsr__expr_div(struct exprs *exprs, struct expr a, struct expr b)
     return tsr__expr_floor(exprs, a, b);
 }
 
-// With the sign of b: -7 and 3 give 2, 7 and -3 give -2.
+// The result has the sign of b: -7 and 3 give 2, 7 and -3 give -2.
 static int64_t remainder_of(int64_t a, int64_t b)
 {
-    if (b == -1) // INT64_MIN % -1 does not fit
+    if (b == -1) // INT64_MIN % -1 overflows
         return 0;
     int64_t rest = a % b;
     if (rest && (rest < 0) != (b < 0))
@@ -484,7 +481,7 @@ static int64_t remainder_of(int64_t a, int64_t b)
     return rest;
 }
 
-// (4*n + 3) % 4 is 3; of n % 4 nothing more can be said, and it becomes an atom.
+// (4*n + 3) % 4 is 3; n % 4 cannot be simplified and becomes an atom.
 struct expr tsr__expr_mod(struct exprs *exprs, struct expr a, struct expr b)
 {
     struct expr q, rest;
@@ -505,7 +502,7 @@ struct expr tsr__expr_mod(struct exprs *exprs, struct expr a, struct expr b)
     return operation(exprs, ATOM_MOD, rest, b);
 }
 
-// The greatest, or the least, of two whose order is known.
+// Returns the maximum or minimum of two expressions whose order is known.
 static struct expr of_ordered(enum atom_kind kind, struct expr larger, struct expr smaller)
 {
     if (kind == ATOM_MAX)
@@ -513,7 +510,7 @@ static struct expr of_ordered(enum atom_kind kind, struct expr larger, struct ex
     return smaller;
 }
 
-// What is natural has no negative term; the greatest of two is also natural if one of them is:
+// A natural expression has no negative term. The maximum of two is also natural if one of them is:
 // max(n - 4, 0).
 static struct expr one_of(struct exprs *exprs, enum atom_kind kind, struct expr a, struct expr b)
 {
@@ -527,7 +524,7 @@ static struct expr one_of(struct exprs *exprs, enum atom_kind kind, struct expr 
     bool natural = (first && second) || (kind == ATOM_MAX && (first || second));
     if (!natural || !a.known || !b.known)
         return unknown;
-    // One order for both, so that max(a, b) and max(b, a) are one atom; a number comes second.
+    // Operands are ordered, so that max(a, b) and max(b, a) are one atom; a number is second.
     bool swap = a.poly && b.poly && a.poly->terms[0].atoms[0] > b.poly->terms[0].atoms[0];
     if (swap || !a.poly)
         return operation(exprs, kind, b, a);
@@ -544,7 +541,7 @@ struct expr tsr__expr_min(struct exprs *exprs, struct expr a, struct expr b)
     return one_of(exprs, ATOM_MIN, a, b);
 }
 
-// Both lists of atoms are sorted: one walk finds what they share. 4*a*b and 6*b*c give 2*b.
+// Both lists of atoms are sorted: one pass finds the common ones. 4*a*b and 6*b*c give 2*b.
 static struct term common(const struct term *a, const struct term *b)
 {
     struct term r = {.number = common_divisor(a->number, b->number)};
@@ -558,8 +555,7 @@ static struct term common(const struct term *a, const struct term *b)
     return r;
 }
 
-// Some common divisor, as great as can be seen: of 6*n*m + 4*n and 8*n it is 2*n. It is 1 where
-// nothing is known, which divides everything.
+// Returns a common divisor that the terms show: 2*n for 6*n*m + 4*n and 8*n; 1 if there is none.
 struct expr tsr__expr_gcd(struct exprs *exprs, struct expr a, struct expr b)
 {
     struct sum p, q, one = {.n = 1};
@@ -588,19 +584,19 @@ struct expr tsr__expr_gcd(struct exprs *exprs, struct expr a, struct expr b)
     return divisor;
 }
 
-// The expression is min(of, n) for a number n > 1, or max(of, 1): with `of` itself it fits only if
-// both are `of`.
+// True if the expression is min(of, n) for a number n > 1, or max(of, 1): it broadcasts with `of`
+// only if both are equal.
 static bool clips(const struct exprs *exprs, struct expr expr, struct expr of)
 {
     const struct atom *a = tsr__expr_sole_atom(exprs, expr);
     if (!a || !expr_equal(a->a, of) || !expr_is_number(a->b))
-        return false; // operations have the number second
+        return false; // the second operand is the number
     if (a->kind == ATOM_MIN)
         return a->b.number > 1;
     return a->kind == ATOM_MAX && a->b.number == 1;
 }
 
-// Sizes that meet in a broadcast, neither of them 1 (callers look at that): a number wins over a
+// Sizes that are broadcast, neither of them 1 (callers check that). A number has precedence over a
 // symbol, which must be that number or 1 for the model to run.
 struct expr tsr__expr_broadcast(struct exprs *exprs, struct expr a, struct expr b)
 {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// expr.h - sizes as expressions: sums of products of symbols, floor divisions, remainders, least
-// and greatest of two. Private to the rules room.
+// expr.h - sizes as expressions: sums of products of symbols, floor divisions, remainders, minimum
+// and maximum. Private to the modules shapes and rules.
 //
-// Every expression has one normal form, kept once in a pool, so that two expressions of a pool are
-// equal exactly if they are the same pointer. All bounds are fixed: what does not fit is not known,
-// never wrong. Symbols stand for sizes: they are never negative.
+// Every expression has one normal form, stored once in a pool, so two expressions of a pool are
+// equal exactly if they are the same pointer. All bounds are fixed: beyond them a result is
+// unknown, never wrong. Symbols stand for sizes: they are never negative.
 #ifndef TSR_RULES_EXPR_H
 #define TSR_RULES_EXPR_H
 
@@ -13,8 +13,8 @@
 #define EXPR_MAX_ATOMS 7 // of one term (a term has no padding: terms are compared as bytes)
 #define EXPR_MAX_TERMS 8
 #define EXPR_MAX_TEXT  256   // longer texts are one symbol
-#define EXPR_MAX_DEPTH 16    // of parentheses
-#define EXPR_MAX_POOL  65536 // expressions and atoms; later ones are not known
+#define EXPR_MAX_DEPTH 16    // of nested parentheses and operations
+#define EXPR_MAX_POOL  65536 // expressions and atoms; later ones are unknown
 
 // A number times atoms (ascending numbers, with repetition).
 struct term {
@@ -23,9 +23,9 @@ struct term {
     uint32_t atoms[EXPR_MAX_ATOMS];
 };
 struct poly {
-    const char *text; // as it was first spelled, or NULL until printed
+    const char *text; // first spelling, or NULL until printed
     int n;
-    struct term terms[]; // the constant one last; never a constant alone
+    struct term terms[]; // the constant is last; never a constant alone
 };
 struct expr {
     bool known;
@@ -38,10 +38,10 @@ struct atom {
     enum atom_kind kind;
     struct str name;
     struct expr a, b;
-    int depth;        // of operations in operations
+    int depth;        // of nested operations
     bool root;        // a symbol that the model's inputs have
-    bool hidden;      // one that was made up for a size of an input that has no name
-    bool number_name; // its name would be read as something else inside an expression: "10", "a-b"
+    bool hidden;      // stands for an unnamed size of an input
+    bool number_name; // its name cannot be read inside an expression: "10", "a-b"
 };
 
 struct bound {
@@ -55,39 +55,41 @@ struct exprs {
     struct map made;  // operation and operands -> atom number + 1
     struct map polys; // terms -> struct poly
     struct map texts; // text -> struct expr
-    struct map bound; // symbol -> struct bound, given by the caller
+    struct map bound; // symbol -> struct bound, from the caller
     bool hides;       // during inference, dimensions may hold hidden symbols (HIDDEN_MARK)
-    bool hidden;      // one does
+    bool hidden;      // one of them does
 };
-// Begins hidden symbols: unnamed sizes, and names that are numbers. They never leave inference.
+// First character of hidden symbols: unnamed sizes, and names that are numbers. They never leave
+// inference.
 #define HIDDEN_MARK '\x1f'
 
 void tsr__exprs_init(struct exprs *exprs, struct arena *arena);
-// From now on the symbol is this number. Before anything is read.
+// Binds the symbol to a number. Must be called before anything is read.
 bool tsr__exprs_bind(struct exprs *exprs, struct str symbol, int64_t size);
 
-bool tsr__exprs_used(const struct exprs *exprs, struct str symbol); // it was bound and met
-// The dimension is one of the model's inputs: if it is a plain symbol, its size can be read there
-// (expr_text.c). And whether an expression has no other symbols.
+// true if it was bound and occurred
+bool tsr__exprs_used(const struct exprs *exprs, struct str symbol);
+// tsr__expr_root marks a dimension of the model's inputs: if it is a plain symbol, its size can be
+// read there (expr_text.c). tsr__expr_rooted: the expression has no other symbols.
 void tsr__expr_root(struct exprs *exprs, tsr_dim dim);
 bool tsr__expr_rooted(const struct exprs *exprs, struct expr expr);
-// The atom that the expression is, once and alone: of "n", not of "2*n" or "n + 1"; NULL: it is no
-// such thing.
+// Returns the atom if the expression is a single one: of "n", not of "2*n" or "n + 1"; else NULL.
 struct atom *tsr__expr_sole_atom(const struct exprs *exprs, struct expr expr);
 
-// The symbol of an input's size that the model leaves unnamed, called `name`; it is a root. Unknown
-// if the model's inputs already use that name for another size.
+// Returns the symbol `name` for an unnamed size of an input; it is a root. Unknown if the model's
+// inputs use that name for another size.
 struct expr tsr__expr_input_size(struct exprs *exprs, struct str name);
 
-// A hidden symbol for an unnamed size of an input. It is never printed: sizes that contain it
-// become unknown in the end (tsr__expr_hidden).
+// Returns a hidden symbol for an unnamed size of an input. It is never printed: sizes that contain
+// it become unknown in the end (tsr__expr_hidden).
 struct expr tsr__expr_hide(struct exprs *exprs, struct str name);
 bool tsr__expr_hidden(const struct exprs *exprs, struct expr expr);
 
 struct expr tsr__expr_of(struct exprs *exprs, tsr_dim dim);
-struct expr tsr__expr_symbol(struct exprs *exprs, struct str name); // one symbol, whatever its text
-// As a dimension: a number, or text that reads back as the same expression. Unknown and negative
-// ones give the unknown dimension.
+// one symbol, even if the text looks like an expression
+struct expr tsr__expr_symbol(struct exprs *exprs, struct str name);
+// Returns a number, or a text that reads back as the same expression. Unknown and negative
+// expressions give the unknown dimension.
 tsr_dim tsr__expr_dim(struct exprs *exprs, struct expr expr);
 
 static inline struct expr expr_number(int64_t v)
@@ -102,29 +104,29 @@ static inline bool expr_is_number(struct expr expr)
 {
     return expr.known && !expr.poly;
 }
-static inline bool expr_equal(struct expr a, struct expr b) // both known and the same
+static inline bool expr_equal(struct expr a, struct expr b) // both known and equal
 {
     return a.known && b.known && a.poly == b.poly && (a.poly || a.number == b.number);
 }
-bool tsr__expr_natural(struct expr expr); // known, and not negative whatever the symbols are
+bool tsr__expr_natural(struct expr expr); // known, and never negative
 
-// Unknown operands, and what cannot be represented, give an unknown result.
+// The result is unknown if an operand is, or if it cannot be represented.
 struct expr tsr__expr_add(struct exprs *exprs, struct expr a, struct expr b);
 struct expr tsr__expr_sub(struct exprs *exprs, struct expr a, struct expr b);
 struct expr tsr__expr_mul(struct exprs *exprs, struct expr a, struct expr b);
 struct expr tsr__expr_exact(struct exprs *exprs, struct expr a,
-                            struct expr b);                                   // a / b without rest
-struct expr tsr__expr_div(struct exprs *exprs, struct expr a, struct expr b); // towards zero
+                            struct expr b);                                   // exact quotient
+struct expr tsr__expr_div(struct exprs *exprs, struct expr a, struct expr b); // rounded to zero
 struct expr tsr__expr_floor(struct exprs *exprs, struct expr a,
-                            struct expr b); // the same; the caller knows that a >= 0, b > 0
-struct expr tsr__expr_mod(struct exprs *exprs, struct expr a, struct expr b); // sign of b
+                            struct expr b); // the same for a >= 0, b > 0
+struct expr tsr__expr_mod(struct exprs *exprs, struct expr a, struct expr b); // with the sign of b
 struct expr tsr__expr_max(struct exprs *exprs, struct expr a, struct expr b);
 struct expr tsr__expr_min(struct exprs *exprs, struct expr a, struct expr b);
-// The largest common factor that can be seen; 1 if none.
+// Returns the largest common factor that the terms show; 1 if there is none.
 struct expr tsr__expr_gcd(struct exprs *exprs, struct expr a, struct expr b);
 
-// The size of a dimension in which two tensors of these sizes are broadcast, if it can be told
-// before the run; unknown otherwise. A number is not 1: who asks has seen to that.
+// Returns the size of a dimension in which tensors of these sizes are broadcast; unknown if that
+// depends on the run. A number must not be 1.
 struct expr tsr__expr_broadcast(struct exprs *exprs, struct expr a, struct expr b);
 
 #define EXPR_UNKNOWN ((struct expr){0})
@@ -133,7 +135,7 @@ static inline bool dim_known(tsr_dim dim)
 {
     return dim.value >= 0 || (dim.symbol && dim.symbol[0]);
 }
-// Both known and the same number or the same expression (expr_text.c).
+// True if both are known and equal, as numbers or expressions (expr_text.c).
 bool tsr__dim_equal(struct exprs *exprs, tsr_dim a, tsr_dim b);
 
 #endif

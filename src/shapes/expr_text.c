@@ -8,14 +8,14 @@
 //   atom    := number | name | "-" atom | "(" sum ")" | ("floor" | "Max" | ...) "(" sum {"," sum}
 //           ")"
 //
-// Any other text is one symbol. Work is bounded by length and depth.
+// Any other text is one symbol. Length and depth are bounded.
 //
 //   "2*seq + 1"              the sum of 2*seq and 1
 //   "floor(seq/2)"           the same as "seq//2"
 //   "batch size"             one symbol, with a space in its name
 //   "((batch"                one symbol as well
 //
-// A sum inside an operation prints in parentheses, "((past + 1)%3)"; arguments do not.
+// A sum inside an operation is printed in parentheses, "((past + 1)%3)"; arguments are not.
 #include "shapes/expr.h"
 
 #include <ctype.h>
@@ -25,20 +25,20 @@ struct reader {
     struct exprs *exprs;
     struct str text; // what is left
     int depth;
-    int names; // that were read so far
+    int names; // number of names read so far
 };
 static const struct expr unknown = {0};
 
 static struct expr read_sum(struct reader *reader);
 
-// Any white space, as in a text that a person wrote.
+// Skips white space.
 static void skip(struct reader *reader)
 {
     while (reader->text.n && isspace((unsigned char)reader->text.p[0]))
         reader->text = (struct str){reader->text.p + 1, reader->text.n - 1};
 }
 
-// Longer signs are asked for first: "//" before "/".
+// Callers try longer signs first: "//" before "/".
 static bool take(struct reader *reader, const char *sign)
 {
     size_t n = strlen(sign);
@@ -49,7 +49,7 @@ static bool take(struct reader *reader, const char *sign)
     return true;
 }
 
-// Letters, digits, _ . : and everything beyond ASCII: what exporters name dimensions with.
+// Takes letters, digits, _ . : and all characters beyond ASCII, which exporters use in names.
 static struct str word(struct reader *reader)
 {
     size_t n = 0;
@@ -63,7 +63,7 @@ static struct str word(struct reader *reader)
     return w;
 }
 
-// The expression, if its parenthesis ends here.
+// Returns the expression if a closing parenthesis follows.
 static struct expr closed(struct reader *reader, struct expr expr)
 {
     if (!take(reader, ")"))
@@ -71,8 +71,8 @@ static struct expr closed(struct reader *reader, struct expr expr)
     return expr;
 }
 
-// "max(n, 2*m, 7)": operations of two are taken from left to right. floor() of a quotient is the
-// quotient here.
+// "max(n, 2*m, 7)": binary operations are applied from left to right. floor() of a quotient is the
+// quotient.
 static struct expr read_call(struct reader *reader, struct str name)
 {
     static const struct {
@@ -93,8 +93,8 @@ static struct expr read_call(struct reader *reader, struct str name)
     return unknown;
 }
 
-// A number, a name, a call, a sign, or a sum in parentheses; text that begins with a digit and is
-// not a number is none of them.
+// Reads a number, a name, a call, a sign, or a sum in parentheses. Text that starts with a digit
+// and is no number is invalid.
 static struct expr read_atom(struct reader *reader)
 {
     int64_t number;
@@ -115,13 +115,13 @@ static struct expr read_atom(struct reader *reader)
     return tsr__expr_symbol(reader->exprs, w);
 }
 
-// "n**3" is n*n*n; other exponents than small numbers are no expression.
+// "n**3" is n*n*n; other exponents than small numbers are invalid.
 static struct expr read_power(struct reader *reader)
 {
     struct expr expr = read_atom(reader), one = expr;
     int64_t times;
     while (expr.known && take(reader, "**")) {
-        // More factors than a term may have could not be kept in any case.
+        // A term cannot have more factors.
         if (!tsr__str_int(word(reader), &times) || times < 1 || times > EXPR_MAX_ATOMS)
             return unknown;
         for (one = expr; times > 1; times--)
@@ -130,7 +130,7 @@ static struct expr read_power(struct reader *reader)
     return expr;
 }
 
-// "/" divides downwards as "//" does: sizes are whole.
+// "/" rounds down like "//", because sizes are integers.
 static struct expr read_product(struct reader *reader)
 {
     struct expr expr = read_power(reader);
@@ -147,10 +147,10 @@ static struct expr read_product(struct reader *reader)
     return expr;
 }
 
-// Depth is counted here, where every recursion passes.
+// Counts the depth: every recursion passes here.
 static struct expr read_sum(struct reader *reader)
 {
-    // It is not taken back here: the text is no expression, and reading ends.
+    // Not decremented on failure: the text is invalid, and reading ends.
     if (reader->depth++ >= EXPR_MAX_DEPTH)
         return unknown;
     struct expr expr = read_product(reader);
@@ -166,8 +166,8 @@ static struct expr read_sum(struct reader *reader)
     return expr;
 }
 
-// A text of numbers alone ("10", "2*3") is a name all the same: ONNX writes numbers as numbers, and
-// the engine takes any size for a name.
+// A text of numbers alone ("10", "2*3") is a name: ONNX stores numbers as numbers, and ONNX Runtime
+// accepts any size for a name.
 static struct expr read_number_name(struct exprs *exprs, struct str text)
 {
     struct expr expr = tsr__expr_symbol(exprs, text);
@@ -177,7 +177,8 @@ static struct expr read_number_name(struct exprs *exprs, struct str text)
     return expr;
 }
 
-// A name that the caller has bound is that name, whatever it looks like: "a-b" may be one.
+// A name that the caller has bound is read as that name, even if it looks like an expression
+// ("a-b").
 static struct expr read_text(struct exprs *exprs, struct str text)
 {
     struct reader reader = {.exprs = exprs, .text = text};
@@ -194,8 +195,8 @@ static struct expr read_text(struct exprs *exprs, struct str text)
     return expr;
 }
 
-// Each text is read once. The first spelling of an expression is the one that is printed later:
-// "seq+past" stays as it was written.
+// Each text is read once. The first spelling of an expression is printed later: "seq+past" stays as
+// it was written.
 struct expr tsr__expr_of(struct exprs *exprs, tsr_dim dim)
 {
     if (dim.value >= 0)
@@ -219,11 +220,11 @@ struct expr tsr__expr_of(struct exprs *exprs, tsr_dim dim)
     *known = expr;
     *slot = known;
     if (expr.poly && !expr.poly->text)
-        ((struct poly *)expr.poly)->text = text.p; // the spelling of the model is kept
+        ((struct poly *)expr.poly)->text = text.p; // the model's spelling is kept
     return expr;
 }
 
-// Only a symbol by itself is a root; of a dimension called "2*n" the n is not.
+// Only a symbol by itself is a root; for a dimension called "2*n", n is not.
 void tsr__expr_root(struct exprs *exprs, tsr_dim dim)
 {
     struct atom *atom = tsr__expr_sole_atom(exprs, tsr__expr_of(exprs, dim));
@@ -231,7 +232,7 @@ void tsr__expr_root(struct exprs *exprs, tsr_dim dim)
         atom->root = true;
 }
 
-// True if the reader takes the text for one name wherever it occurs in an expression.
+// True if the text is read as one name inside an expression.
 static bool is_one_word(struct str text)
 {
     struct reader reader = {.text = text};
@@ -252,7 +253,7 @@ struct expr tsr__expr_input_size(struct exprs *exprs, struct str name)
         return unknown;
     atom->root = true;
     atom->number_name = !is_one_word(name);
-    // From now on this text is read as the symbol, also where it looks like "a - b.0".
+    // From now on this text is read as the symbol, even if it looks like "a - b.0".
     struct expr *read = ARENA_NEW(exprs->arena, struct expr);
     void **slot = read ? tsr__map_at(&exprs->texts, atom->name) : NULL;
     if (!slot)
@@ -283,7 +284,7 @@ struct printer {
     int depth;
 };
 
-// What does not fit makes the whole text useless: `full` stays.
+// Text that does not fit sets `full`.
 static void put(struct printer *printer, struct str text)
 {
     printer->full = printer->full || text.n > EXPR_MAX_TEXT - printer->n;
@@ -307,15 +308,15 @@ static void print_atom(struct printer *printer, uint32_t number)
 {
     static const struct {
         const char *before, *between;
-        bool call; // its arguments need no parentheses of their own
+        bool call; // its arguments need no parentheses
     } forms[] = {[ATOM_DIV] = {"(", "//", false},
                  [ATOM_MOD] = {"(", "%", false},
                  [ATOM_MAX] = {"max(", ", ", true},
                  [ATOM_MIN] = {"min(", ", ", true}};
     const struct atom *atom = &printer->exprs->atoms.at[number];
     if (atom->kind == ATOM_NAME) {
-        // In "10 + n" a later reader would take the name 10 for the number: it is marked, and
-        // forgotten in the end.
+        // In "10 + n" the name 10 would be read as the number: it is marked, and becomes unknown in
+        // the end.
         static const char mark[] = {HIDDEN_MARK, 0};
         if (atom->number_name)
             put(printer, str_of(mark));
@@ -337,7 +338,7 @@ static void print_term(struct printer *printer, const struct term *term, bool fi
                                             {"", "-"}}; // of later terms, of the first
     int64_t n = term->number;
     put(printer, str_of(signs[first][n < 0]));
-    // No term has INT64_MIN: keep in expr.c refuses it.
+    // No term has INT64_MIN: keep in expr.c rejects it.
     if (n < 0)
         n = -n;
     if (term->n == 0 || n != 1)
@@ -371,7 +372,7 @@ static void print_sum(struct printer *printer, struct expr expr, bool bare)
     printer->depth--;
 }
 
-// What was printed is known to the reader, whatever its symbols look like.
+// Printed texts are recorded, so that they read back as the same, whatever their symbols look like.
 static const char *print(struct exprs *exprs, struct expr expr)
 {
     struct printer printer = {.exprs = exprs};
@@ -385,8 +386,7 @@ static const char *print(struct exprs *exprs, struct expr expr)
     void **slot = NULL;
     if (known)
         slot = tsr__map_at(&exprs->texts, text);
-    // So that a symbol with a sign in its name ("a-b"), printed inside a sum, is read as what it
-    // was.
+    // A symbol with a sign in its name ("a-b") would otherwise be read as an expression.
     if (slot && !*slot) {
         *known = expr;
         *slot = known;
@@ -394,14 +394,14 @@ static const char *print(struct exprs *exprs, struct expr expr)
     return text.p;
 }
 
-// A negative size is invalid. The text is printed when it is first needed, and kept.
+// A negative size is invalid. The text is printed at the first call and stored.
 tsr_dim tsr__expr_dim(struct exprs *exprs, struct expr expr)
 {
     if (!expr.known || (!expr.poly && expr.number < 0))
         return DIM_UNKNOWN;
     if (!expr.poly)
         return (tsr_dim){.value = expr.number, .symbol = ""};
-    struct poly *poly = (struct poly *)expr.poly; // the text is made when it is asked for
+    struct poly *poly = (struct poly *)expr.poly; // the text is stored in the pool
     if (!poly->text)
         poly->text = print(exprs, expr);
     bool hidden = strchr(poly->text, HIDDEN_MARK) != NULL;

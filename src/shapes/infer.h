@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// infer.h - how shapes are inferred: shared by the files of this module and the module rules, which
-// gives it the rows of the operator table through struct shape_rules.
+// infer.h - shape inference, shared by the files of this module and the module rules, which
+// provides the rows of the operator tables through struct shape_rules.
 #ifndef TSR_SHAPES_INFER_H
 #define TSR_SHAPES_INFER_H
 
 #include "shapes/expr.h"
 #include "shapes/shapes.h"
 
-// ---- small words that all files use -------------------------------------------------------------
+// ---- helpers ------------------------------------------------------------------------------------
 
-// What may be there or not: a value that is left out is NULL, and nothing is known of it.
+// Returned for absent values, which are NULL.
 #define SHAPE_UNKNOWN ((struct shape){.rank = -1})
 #define VALUE_UNKNOWN ((struct known_value){0})
 
 enum side { SIDE_IN, SIDE_OUT };
 
-// How many inputs (or outputs) the node has, absent ones among them.
+// Returns the number of inputs or outputs of the node, including absent ones.
 static inline size_t side_count(const tsr_node *node, enum side side)
 {
     if (side == SIDE_OUT)
         return tsr_node_output_count(node);
     return tsr_node_input_count(node);
 }
-// Input (output) i of the node; NULL: it is left out, or there are fewer.
+// Return input (output) i of the node; NULL: absent, or there are fewer.
 static inline const tsr_value *input_at(const tsr_node *node, size_t i)
 {
     if (i < tsr_node_input_count(node))
@@ -41,33 +41,33 @@ static inline const tsr_value *value_at(const tsr_node *node, enum side side, si
         return output_at(node, i);
     return input_at(node, i);
 }
-// A number as a dimension; a negative one is not known.
+// Returns a number as a dimension; negative: unknown.
 static inline tsr_dim dim_of(int64_t number)
 {
     if (number < 0)
         return DIM_UNKNOWN;
     return (tsr_dim){number, ""};
 }
-// Dimension `axis` of a tensor; unknown if it has fewer, or if the rank is unknown.
+// Returns dimension `axis` of a tensor; unknown if it has fewer, or if the rank is unknown.
 static inline tsr_dim dim_at(struct shape shape, int axis)
 {
     if (axis < shape.rank)
         return shape.dims[axis];
     return DIM_UNKNOWN;
 }
-// Its size as a number; -1: not known.
+// Returns its size as a number; -1: not known.
 static inline int64_t size_at(struct shape shape, int axis)
 {
     return dim_at(shape, axis).value;
 }
-// An axis that may count from the end (-1 is the last), counted from the front.
+// Returns an axis that may count from the end (-1 is the last), counted from the front.
 static inline int64_t from_front(int64_t axis, int64_t rank)
 {
     if (axis < 0)
         return axis + rank;
     return axis;
 }
-// `number`, but no less than `least` and no more than `most`.
+// Returns `number`, limited to least .. most.
 static inline int64_t clamped(int64_t number, int64_t least, int64_t most)
 {
     if (number < least)
@@ -80,7 +80,7 @@ typedef void (*shape_fn)(struct shape_job *job);
 
 // Element type of an output.
 enum result_type {
-    TYPE_AS_FIRST = 0, // the usual case: element type of the first input
+    TYPE_AS_FIRST = 0, // that of the first input
     TYPE_AS_SECOND,
     TYPE_AS_THIRD,
     TYPE_AS_FOURTH,
@@ -93,20 +93,21 @@ enum result_type {
     TYPE_TO,          // attribute `to`
     TYPE_DTYPE,       // attribute `dtype`, else as the first input
     TYPE_DTYPE_FLOAT, // attribute `dtype`, else float
-    TYPE_OPEN,        // the shape function says
+    TYPE_OPEN,        // the shape function sets it
 };
-// What a declaration is worth: it may be what onnx's inference made of sizes that a run has not.
+// How far a declaration is ignored: it may come from onnx's inference, which is wrong for some
+// operators.
 enum doubt {
     DOUBT_NONE,
-    DOUBT_SIZES, // found to be others, here or in what the node reads
-    DOUBT_RANK,  // the same of the number of dimensions
+    DOUBT_SIZES, // sizes were found to be wrong, here or in an input of the node
+    DOUBT_RANK,  // the same for the rank
 };
-// What inference needs of the operator table about one node.
+// What inference needs from the operator table for one node.
 struct shape_row {
     const struct op_row *row;
     enum result_type type[4]; // of the outputs; later ones are as the first input
     shape_fn shape;           // NULL: the letters of the rule give the shapes
-    shape_fn value;           // elements of small integer results; NULL: not followed
+    shape_fn value;           // computes elements of small integer outputs; NULL: none
     bool letters;             // the row has a rule
     enum doubt misinferred;
 };
@@ -117,21 +118,21 @@ struct shape_rules {
     void (*letters)(struct shape_job *job);
 };
 // Infers the shapes of all values of the model's main graph, with numbers for some symbols. report:
-// contradictions become findings, and unnamed sizes of inputs stay unnamed. NULL: out of memory.
+// contradictions become diagnostics, and unnamed sizes of inputs stay unnamed. NULL: out of memory.
 struct shapes *tsr__shapes_infer(struct arena *arena, tsr_model *model, const tsr_dim_size *sizes,
                                  size_t n, bool report, const struct shape_rules *rules);
 
 // ---- known values and shapes (known_values.c, shapes.c, shape_job.c) ----------------------------
 
-#define VALUES_MAX     64   // elements of a tensor that are followed
-#define SHAPE_MAX_RANK 1024 // more dimensions are not followed
+#define VALUES_MAX     64   // maximum number of known elements
+#define SHAPE_MAX_RANK 1024 // tensors with more dimensions have an unknown rank
 
 // Elements of a small integer tensor in row-major order, each a number or an expression of sizes.
 struct known_value {
     const struct expr *elements; // NULL: nothing is known
     int64_t n;
 };
-// What a value is made of; dtype, rank and dims are those of the tensor inside.
+// The kind of value; dtype, rank and dims are those of the tensor inside.
 enum value_form {
     VALUE_TENSOR = 0,
     VALUE_SEQUENCE,
@@ -152,41 +153,42 @@ struct call {
 struct shapes {
     struct arena *arena;
     tsr_model *model;
-    uint32_t n, room; // value ids; those that the arrays have room for
+    uint32_t n, room; // number of value ids; capacity of the arrays
     struct shape *at;
     uint8_t *form;   // enum value_form
     uint8_t *doubts; // enum doubt (shapes.c)
     struct known_value *values;
     struct exprs *exprs;
     struct map *patterns;    // text of a rule -> struct pattern
-    struct map *rows;        // operator and opset -> struct op_row, looked up once
-    const struct call *call; // whose function body is being followed, or NULL
+    struct map *rows;        // operator and opset -> struct op_row, a cache
+    const struct call *call; // the call whose function body is being inferred, or NULL
     int depth;               // of subgraphs and calls
     int64_t work;            // nodes that may still be visited
-    unsigned n_open;         // sizes that neither a rule nor a declaration tells
-    bool report;             // contradictions are findings
+    unsigned n_open;         // number of sizes that neither a rule nor a declaration gives
+    bool report;             // contradictions are reported
     const struct shape_rules *rules;
 };
 struct known_value tsr__value_known(const struct shapes *shapes, const tsr_value *value);
-// Element i of a value that holds sizes; unknown where it has fewer, or nothing is known of it.
+// Returns element i of a value that holds sizes; unknown if there is none.
 static inline struct expr element_of(struct known_value value, int64_t i)
 {
     if (!value.elements || i >= value.n)
         return EXPR_UNKNOWN;
     return value.elements[i];
 }
-const tsr_tensor *tsr__value_constant_tensor(const tsr_value *value); // NULL: it may change
+// NULL: it may change in a run
+const tsr_tensor *tsr__value_constant_tensor(const tsr_value *value);
 struct known_value tsr__value_of_tensor(struct arena *arena, const tsr_tensor *tensor);
-// Number of elements of a vector of sizes: the known ones, or as its shape says; -1: unknown.
+// Returns the number of elements of a vector, known or by its shape; -1: unknown.
 int64_t tsr__value_length(struct known_value value, struct shape shape);
 struct value_info tsr__info_of(const struct shapes *shapes, const tsr_value *value);
-// Follows a subgraph or function body whose inputs are what the caller says (n of them; the rest as
-// declared). False: not done (too deep, too often, out of memory).
+// Infers a subgraph or function body with these inputs (n of them; the rest as declared). False:
+// not done (nesting too deep, budget used up, out of memory).
 bool tsr__shapes_body(struct shapes *shapes, const tsr_graph *graph, const struct value_info *in,
                       size_t n);
 struct str tsr__shape_text(struct arena *arena, struct shape shape); // "float32[2, seq]"
 
-// The shapes of one node's outputs, while they are found.
+// The outputs of one node while they are inferred.
 struct shape_job {
     struct shapes *shapes;
     struct exprs *exprs;
@@ -194,43 +196,42 @@ struct shape_job {
     const tsr_node *node;
     const struct op_row *row; // of the module rules
     int n_in, n_out;
-    struct shape *out; // dtype as the row says, rank -1 until set
+    struct shape *out; // dtype from the row, rank -1 until set
     uint8_t *form;
     struct known_value *value;
-    enum doubt
-        doubt; // how far declarations of the outputs are disbelieved, beyond what the row says
+    enum doubt doubt; // how far declarations of the outputs are ignored, besides `misinferred`
 };
 bool tsr__job_has(const struct shape_job *job, int i); // input i is given
 struct shape tsr__job_in(const struct shape_job *job,
-                         int i); // rank -1: not known, absent, no tensor
+                         int i); // rank -1: not known, absent, or no tensor
 struct known_value tsr__job_values(const struct shape_job *job, int i);
-// The only element of input i, which is a number; false: not known.
+// Reads the only element of input i. False: not a known number.
 bool tsr__job_number(const struct shape_job *job, int i, int64_t *out);
-// All elements of input i as numbers: the count, -1: not known.
+// Reads all elements of input i. Returns their number; -1: not all are known numbers.
 int64_t tsr__job_numbers(const struct shape_job *job, int i, int64_t *out, int64_t cap);
 const tsr_tensor *tsr__job_tensor(const struct shape_job *job, int i); // constant input, or NULL
 const tsr_attr *tsr__attr_of(const struct shapes *shapes, const tsr_node *node, const char *name);
-// Attributes; those of a function's body that stand for the call's are looked up there.
+// Attributes. One in a function's body may refer to an attribute of the call.
 const tsr_attr *tsr__job_attr(const struct shape_job *job, const char *name);
 int64_t tsr__job_int(const struct shape_job *job, const char *name, int64_t otherwise);
 size_t tsr__job_ints(const struct shape_job *job, const char *name, const int64_t **out);
 bool tsr__job_text_is(const struct shape_job *job, const char *name, const char *text,
                       bool otherwise);
-// Negative axes count from the end; -1: outside.
+// Returns the axis counted from the front; -1: invalid.
 int tsr__axis(int64_t axis, int rank);
-// Room for the dimensions of an output, all unknown; NULL: the rank is not known (below 0), too
-// many, or out of memory.
+// Returns an array for the dimensions of an output, all unknown; NULL: the rank is unknown
+// (negative) or too large, or out of memory.
 tsr_dim *tsr__job_dims(const struct shape_job *job, int64_t rank);
 void tsr__job_set(struct shape_job *job, int i, int rank, const tsr_dim *dims);
-// The same room, already set as the shape of output i; NULL also where there is no such output.
+// The same, set as the shape of output i; NULL also if there is no such output.
 tsr_dim *tsr__job_new_dims(struct shape_job *job, int i, int rank);
-// Output i is shaped as input k.
+// Output i gets the shape of input k.
 void tsr__job_like(struct shape_job *job, int i, int k);
 tsr_dim tsr__job_dim(const struct shape_job *job, struct expr expr);
-// Number of elements; unknown if any dimension is.
+// Returns the number of elements; unknown if a dimension is.
 struct expr tsr__job_size(const struct shape_job *job, struct shape shape, int from, int to);
-// Start, end (clipped to a dimension of that size) and step of axis k's entry in a Slice; false:
-// not known.
+// Finds start, end (clipped to a dimension of that size) and step of an axis in a Slice. False: not
+// known.
 bool tsr__slice_bounds(const struct shape_job *job, int axis, int64_t size, int64_t *start,
                        int64_t *end, int64_t *step);
 

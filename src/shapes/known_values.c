@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// known_values.c - follows small integer tensors that hold sizes: Shape -> Gather -> Concat ->
-// Reshape.
+// known_values.c - computes elements of small integer tensors that hold sizes: Shape -> Gather ->
+// Concat -> Reshape.
 //
 // An element is a number or an expression of sizes; a tensor has a fixed shape and at most
-// VALUES_MAX elements. Each function gives the elements of its node's outputs; it runs after their
-// shapes were found. What cannot be followed is not known, never wrong.
+// VALUES_MAX elements. Each function computes the elements of its node's outputs, after their
+// shapes are known. Unsupported cases are unknown, never wrong.
 //
-// An exporter flattens x [n 3 224 224] to [n 150528] like this; behind each node what is known:
+// An exporter flattens x [n 3 224 224] to [n 150528] like this; on the right is what is known:
 //
 //   s = Shape(x)              {n, 3, 224, 224}
 //   b = Gather(s, 0)          {n}
@@ -14,14 +14,15 @@
 //   t = Concat(u, {-1})       {n, -1}
 //   y = Reshape(x, t)         [n 150528]: -1 is n*3*224*224 divided by n
 //
-// Without these numbers y would be [? ?], and no rule could say which of its dimensions is n.
+// Without these numbers y would be [? ?], and no rule could find the dimension n in it.
 #include "shapes/infer.h"
 
 static const struct known_value nothing = {0};
 
-// ---- making ------------------------------------------------------------------------------------
+// ---- elements -----------------------------------------------------------------------------------
 
-// Room for n elements, all unknown; NULL: too many, not known how many (below 0), or out of memory.
+// Returns an array for n elements, all unknown; NULL: too many, unknown number (negative), or out
+// of memory.
 static struct expr *new_elements(struct arena *arena, int64_t n)
 {
     if (n >= 0 && n <= VALUES_MAX)
@@ -29,7 +30,7 @@ static struct expr *new_elements(struct arena *arena, int64_t n)
     return NULL;
 }
 
-// Numbers as elements; `nothing` where there are too many.
+// Returns numbers as elements; unknown if there are too many.
 static struct known_value of_ints(struct arena *arena, const int64_t *v, int64_t n)
 {
     struct expr *expr = new_elements(arena, n);
@@ -40,14 +41,14 @@ static struct known_value of_ints(struct arena *arena, const int64_t *v, int64_t
     return (struct known_value){expr, n};
 }
 
-// Outputs that the node does not have are passed over.
+// Ignores outputs that the node does not have.
 static void give(struct shape_job *job, int i, const struct expr *expr, int64_t n)
 {
     if (i < job->n_out && expr)
         job->value[i] = (struct known_value){expr, n};
 }
 
-// Bytes of a tensor need not be aligned.
+// Bytes of a tensor may be unaligned.
 static int64_t read_element(const char *p, tsr_dtype type)
 {
     int64_t wide;
@@ -62,7 +63,7 @@ static int64_t read_element(const char *p, tsr_dtype type)
     return narrow;
 }
 
-// How many elements a vector has, whether or not they are known; -1: not a vector of fixed length.
+// Returns the number of elements of a vector, known or not; -1: not a vector of fixed length.
 int64_t tsr__value_length(struct known_value value, struct shape shape)
 {
     if (value.elements)
@@ -72,7 +73,7 @@ int64_t tsr__value_length(struct known_value value, struct shape shape)
     return shape.dims[0].value;
 }
 
-// A constant of integers or truths, if it is small.
+// Returns the elements of a small constant of integers or bool.
 struct known_value tsr__value_of_tensor(struct arena *arena, const tsr_tensor *tensor)
 {
     tsr_dtype type = tsr_tensor_dtype(tensor);
@@ -89,7 +90,7 @@ struct known_value tsr__value_of_tensor(struct arena *arena, const tsr_tensor *t
     return of_ints(arena, v, n);
 }
 
-// Elements of a fixed shape; -1: not fixed or too many.
+// Returns the number of elements of a fixed shape; -1: not fixed or too many.
 static int64_t count_of(struct shape shape)
 {
     int64_t n = 1;
@@ -103,7 +104,7 @@ static int64_t count_of(struct shape shape)
 
 // ---- sources -----------------------------------------------------------------------------------
 
-// The attribute that the node has: a tensor, one number, or a list of them.
+// The node has one of these attributes: a tensor, a number, or a list of numbers.
 void tsr__value_constant(struct shape_job *job)
 {
     const tsr_tensor *tensor = tsr_attr_tensor(tsr__job_attr(job, "value"));
@@ -121,13 +122,13 @@ void tsr__value_constant(struct shape_job *job)
     }
 }
 
-// A bound of Shape, which counts from the end where it is negative: -1 of rank 4 is 3.
+// Returns a bound of Shape, which counts from the end if it is negative: -1 of rank 4 is 3.
 static int64_t bound_of(int64_t bound, int64_t rank)
 {
     return clamped(from_front(bound, rank), 0, rank);
 }
 
-// The sizes themselves: of [n 3 8], end -1, {n, 3}.
+// The sizes: of [n 3 8], end -1, {n, 3}.
 void tsr__value_shape(struct shape_job *job)
 {
     struct shape of = tsr__job_in(job, 0);
@@ -157,8 +158,7 @@ void tsr__value_size(struct shape_job *job)
     give(job, 0, expr, 1);
 }
 
-// As many elements as the result has, all equal. Without `value` they are floats, which are not
-// followed.
+// All elements are equal. Without `value` they are floats, which are not computed.
 void tsr__value_constant_of_shape(struct shape_job *job)
 {
     const tsr_tensor *tensor = tsr_attr_tensor(tsr__job_attr(job, "value"));
@@ -176,7 +176,7 @@ void tsr__value_constant_of_shape(struct shape_job *job)
     give(job, 0, expr, n);
 }
 
-// start, start + delta, start + 2 * delta, ... where their number is known.
+// start, start + delta, start + 2 * delta, ... if their number is known.
 void tsr__value_range(struct shape_job *job)
 {
     struct known_value start = tsr__job_values(job, 0), delta = tsr__job_values(job, 2);
@@ -192,7 +192,7 @@ void tsr__value_range(struct shape_job *job)
     give(job, 0, expr, n);
 }
 
-// ---- moving ------------------------------------------------------------------------------------
+// ---- moving elements ----------------------------------------------------------------------------
 
 // The same elements in the same order: Identity, Reshape, Squeeze, Unsqueeze, Flatten.
 void tsr__value_same(struct shape_job *job)
@@ -200,7 +200,7 @@ void tsr__value_same(struct shape_job *job)
     job->value[0] = tsr__job_values(job, 0);
 }
 
-// Truths are the numbers 0 and 1.
+// bool elements are the numbers 0 and 1.
 static struct expr truth(bool known, bool value)
 {
     if (!known)
@@ -208,8 +208,8 @@ static struct expr truth(bool known, bool value)
     return expr_number(value);
 }
 
-// An element of one integer type as one of another; sizes are taken to fit into 32 bits, numbers
-// are looked at.
+// Converts an element between integer types. Sizes are assumed to fit into 32 bits, numbers are
+// checked.
 static struct expr cast_element(struct expr element, tsr_dtype from, tsr_dtype to)
 {
     if (to == TSR_BOOL)
@@ -234,7 +234,7 @@ void tsr__value_cast(struct shape_job *job)
     give(job, 0, expr, value.n);
 }
 
-// Blocks of `inner` elements along the axis, one input after the other, for each outer index.
+// Concatenates blocks of `inner` elements along the axis, for each outer index.
 void tsr__value_concat(struct shape_job *job)
 {
     int64_t n = count_of(job->out[0]), at = 0;
@@ -250,8 +250,8 @@ void tsr__value_concat(struct shape_job *job)
     for (int64_t o = 0; o < outer; o++)
         for (int i = 0; i < job->n_in; i++) {
             struct known_value value = tsr__job_values(job, i);
-            // An input whose elements are not known leaves its place unknown; one whose number is
-            // not known ends it.
+            // Unknown elements of an input stay unknown; an unknown number of them makes the result
+            // unknown.
             int64_t count = count_of(tsr__job_in(job, i)), block = count / outer;
             if (count < 0 || at + block > n)
                 return;
@@ -263,7 +263,7 @@ void tsr__value_concat(struct shape_job *job)
         give(job, 0, expr, n);
 }
 
-// outer x size x inner elements around one axis of a fixed shape.
+// A fixed shape as outer x size x inner around one axis.
 struct around {
     int64_t outer, size, inner;
 };
@@ -282,8 +282,8 @@ static bool split_at(struct shape shape, int axis, struct around *around)
     return true;
 }
 
-// The data is [outer, size, inner] around the axis, so that element (o, index, i) stands at
-// (o * size + index) * inner + i. Shape gives [n 3 224 224]: index 1 gives 3, index -1 gives 224.
+// The data is [outer, size, inner] around the axis, so element (o, index, i) is at (o * size +
+// index) * inner + i. Of sizes {n, 3, 224, 224}, index 1 gives 3, index -1 gives 224.
 void tsr__value_gather(struct shape_job *job)
 {
     struct known_value data = tsr__job_values(job, 0), at = tsr__job_values(job, 1);
@@ -301,8 +301,7 @@ void tsr__value_gather(struct shape_job *job)
         for (int64_t k = 0; k < at.n; k++) {
             struct expr x = at.elements[k];
             int64_t index = from_front(x.number, around.size);
-            // An index that is only an expression could pick anything: nothing of the result is
-            // known.
+            // An index that is an expression could select any element, so nothing is known.
             if (!expr_is_number(x) || index < 0 || index >= around.size)
                 return;
             for (int64_t i = 0; i < around.inner; i++)
@@ -312,7 +311,7 @@ void tsr__value_gather(struct shape_job *job)
     give(job, 0, expr, n);
 }
 
-// One axis of a vector, which is what sizes are sliced from.
+// Only vectors, from which sizes are sliced.
 void tsr__value_slice(struct shape_job *job)
 {
     struct known_value value = tsr__job_values(job, 0);
@@ -333,7 +332,7 @@ void tsr__value_slice(struct shape_job *job)
     give(job, 0, expr, n);
 }
 
-// Pieces of a vector, one after the other; the shapes of the outputs say how long each is.
+// Splits a vector; the shapes of the outputs give the length of each part.
 void tsr__value_split(struct shape_job *job)
 {
     struct known_value value = tsr__job_values(job, 0);
@@ -349,10 +348,9 @@ void tsr__value_split(struct shape_job *job)
     }
 }
 
-// Element of an input that is broadcast to the output's shape.
-// `index` counts the elements of `to` row by row; from the last dimension on, each of its
-// coordinates is taken or, where `from` has size 1, left out. from [3 1], to [2 3 4], index 17 =
-// (1, 1, 1): element 1.
+// Returns the element of an input that is broadcast to element `index` of the output, counted row
+// by row. Coordinates in dimensions where `from` has size 1 are ignored. from [3 1], to [2 3 4],
+// index 17 = (1, 1, 1): element 1.
 static struct expr broadcast(const struct shape *from, const struct known_value *value,
                              const struct shape *to, int64_t index)
 {
@@ -369,7 +367,7 @@ static struct expr broadcast(const struct shape *from, const struct known_value 
     return element_of(*value, at);
 }
 
-// Elements repeated along the dimensions that are new or were 1.
+// Elements are repeated along dimensions that are new or were 1.
 void tsr__value_expand(struct shape_job *job)
 {
     struct known_value value = tsr__job_values(job, 0);
@@ -389,7 +387,7 @@ void tsr__value_expand(struct shape_job *job)
 
 typedef struct expr (*binary_fn)(struct exprs *exprs, struct expr a, struct expr b);
 
-// The operation on every pair of elements that broadcasting brings together.
+// Applies the operation to every pair of elements after broadcasting.
 static void each_pair(struct shape_job *job, binary_fn f)
 {
     struct known_value a = tsr__job_values(job, 0), b = tsr__job_values(job, 1);
@@ -408,14 +406,14 @@ static void each_pair(struct shape_job *job, binary_fn f)
     give(job, 0, expr, n);
 }
 
-// Two expressions are equal, or differ by a number; else nothing is known: n and m may be equal.
+// Known if two expressions are equal, or differ by a number: n and m may be equal.
 static struct expr equal(struct exprs *exprs, struct expr a, struct expr b)
 {
     struct expr gap = tsr__expr_sub(exprs, a, b);
     return truth(expr_is_number(gap), expr_is(gap, 0));
 }
 
-// n < n + 1 is true whatever n is, since the difference is -1.
+// n < n + 1 is always true, because the difference is -1.
 static struct expr less(struct exprs *exprs, struct expr a, struct expr b)
 {
     struct expr gap = tsr__expr_sub(exprs, a, b);
@@ -439,7 +437,7 @@ static struct expr greater_or_equal(struct exprs *exprs, struct expr a, struct e
     return less_or_equal(exprs, b, a);
 }
 
-// False if one side is, whatever the other.
+// False if one operand is, even if the other is unknown.
 static struct expr both(struct exprs *exprs, struct expr a, struct expr b)
 {
     (void)exprs;
@@ -447,7 +445,7 @@ static struct expr both(struct exprs *exprs, struct expr a, struct expr b)
     return truth(no || (expr_is_number(a) && expr_is_number(b)), !no);
 }
 
-// True if one side is.
+// True if one operand is.
 static struct expr either(struct exprs *exprs, struct expr a, struct expr b)
 {
     (void)exprs;
@@ -472,14 +470,14 @@ PAIRWISE(greater_or_equal, greater_or_equal)
 PAIRWISE(and, both)
 PAIRWISE(or, either)
 
-// With fmod the sign is the dividend's; that is for floats and not followed.
+// With fmod the result has the sign of the dividend; it is for floats and not supported.
 void tsr__value_mod(struct shape_job *job)
 {
     if (!tsr__job_int(job, "fmod", 0))
         each_pair(job, tsr__expr_mod);
 }
 
-// Of one or two inputs; more are not followed.
+// One or two inputs; more are not supported.
 void tsr__value_max(struct shape_job *job)
 {
     if (job->n_in == 2)
@@ -496,7 +494,7 @@ void tsr__value_min(struct shape_job *job)
         tsr__value_same(job);
 }
 
-// The operation on every element.
+// Applies the operation to every element.
 static void each(struct shape_job *job, struct expr (*f)(struct exprs *exprs, struct expr a))
 {
     struct known_value value = tsr__job_values(job, 0);
@@ -515,7 +513,7 @@ static struct expr negative(struct exprs *exprs, struct expr a)
     return tsr__expr_sub(exprs, expr_number(0), a);
 }
 
-// An expression of unknown sign is not known.
+// Unknown if the sign of the expression is.
 static struct expr absolute(struct exprs *exprs, struct expr a)
 {
     if (tsr__expr_natural(a))
@@ -544,7 +542,7 @@ void tsr__value_not(struct shape_job *job)
     each(job, not );
 }
 
-// A condition that is no number decides nothing, unless both sides are the same expression.
+// An unknown condition gives an unknown element, unless both sides are the same expression.
 void tsr__value_where(struct shape_job *job)
 {
     struct known_value v[3];
@@ -571,8 +569,7 @@ void tsr__value_where(struct shape_job *job)
     give(job, 0, expr, n);
 }
 
-// All elements into one: sums and products of sizes.
-// Of a vector or scalar alone, so axes and keepdims change no number.
+// Combines all elements of a vector or scalar, so axes and keepdims do not matter.
 static void fold(struct shape_job *job, binary_fn f, int64_t start)
 {
     struct known_value value = tsr__job_values(job, 0);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// shape_conv.c - shapes of convolutions, poolings and their inverses: the window arithmetic, with
-// sizes that may be expressions.
+// shape_conv.c - shapes of convolutions, pools and their inverses, with sizes that may be
+// expressions.
 //
-// 224 places, pads 3 3, kernel 7, stride 2: (224 + 3 + 3 - 7) // 2 + 1 = 112. The same of n places
-// is (n - 1)//2 + 1. A kernel of 3 with dilation 2 spans 5 places.
+// 224 positions, pads 3 3, kernel 7, stride 2: (224 + 3 + 3 - 7) // 2 + 1 = 112. For n positions it
+// is (n - 1)//2 + 1. A kernel of 3 with dilation 2 spans 5 positions.
 #include "shapes/infer.h"
 
 #define MAX_SPATIAL 16
@@ -13,11 +13,11 @@ struct windows {
     int n; // spatial dimensions
     struct expr size[MAX_SPATIAL], kernel[MAX_SPATIAL];
     int64_t stride[MAX_SPATIAL], dilation[MAX_SPATIAL], before[MAX_SPATIAL], after[MAX_SPATIAL];
-    bool same, ceil;          // auto_pad SAME_*; the last window may reach beyond the end
-    bool padded[MAX_SPATIAL]; // its pads are numbers all the same
+    bool same, ceil;          // auto_pad SAME_*; the last window may exceed the end
+    bool padded[MAX_SPATIAL]; // auto_pad is SAME_*, but its pads are known
 };
 
-// Lists may be left out: then the usual value.
+// Absent lists have default values.
 static int64_t entry(const int64_t *list, size_t n, int i, int64_t otherwise)
 {
     if ((size_t)i >= n)
@@ -25,28 +25,28 @@ static int64_t entry(const int64_t *list, size_t n, int i, int64_t otherwise)
     return list[i];
 }
 
-// ONNX Runtime leaves dilations out where it pads a pooling by itself: of 4 elements, a kernel of 2
-// with dilation 2 and stride 1 is given one pad, and makes 3 results, where the standard has 4.
-// Pads may be negative: of 7 elements, a kernel of 2 with dilation 2 and stride 4 loses the last
-// one, and makes 1 result instead of 2.
+// ONNX Runtime ignores dilations in automatic pads of a pool: for 4 elements, a kernel of 2 with
+// dilation 2 and stride 1 gets one pad and makes 3 results; the standard has 4. Pads may be
+// negative: of 7 elements, a kernel of 2 with dilation 2 and stride 4 loses the last one, and makes
+// 1 result instead of 2.
 static void pad_pooling(struct windows *windows, int i, bool lower)
 {
     struct expr size = windows->size[i], kernel = windows->kernel[i];
     windows->padded[i] = true;
     windows->size[i] = (struct expr){0};
-    // Only numbers are followed; `size` then stays unknown, and so does the result.
+    // Only numbers are supported; otherwise `size` and the result stay unknown.
     if (!expr_is_number(size) || !expr_is_number(kernel) || kernel.number > INT32_MAX ||
         size.number > INT64_MAX / 2)
         return;
     int64_t stride = windows->stride[i], count = (size.number + stride - 1) / stride;
     int64_t lacking = (count - 1) * stride + kernel.number - size.number;
-    windows->before[i] = (lacking + lower) / 2; // the odd one goes to the end that the name says
+    windows->before[i] = (lacking + lower) / 2; // SAME_LOWER puts the odd pad at the start
     windows->after[i] = lacking - windows->before[i];
     windows->size[i] = size;
 }
 
-// Kernel sizes from the attribute, else from the weights.
-// False: lists and ranks do not fit together, or a number is out of range; then no shape is known.
+// Kernel sizes come from the attribute, else from the weights. False: lists and ranks do not match,
+// or a number is out of range; then the shape is unknown.
 static bool read_windows(struct shape_job *job, struct shape x, struct shape w,
                          struct windows *windows)
 {
@@ -54,8 +54,7 @@ static bool read_windows(struct shape_job *job, struct shape x, struct shape w,
     size_t n_kernel = tsr__job_ints(job, "kernel_shape", &kernel);
     size_t n_strides = tsr__job_ints(job, "strides", &strides);
     size_t n_dilations = tsr__job_ints(job, "dilations", &dilations);
-    size_t n_pads =
-        tsr__job_ints(job, "pads", &pads); // read only where the engine does not find them
+    size_t n_pads = tsr__job_ints(job, "pads", &pads); // not used with auto_pad
     windows->n = x.rank - 2;
     if (windows->n < 0 || windows->n > MAX_SPATIAL ||
         (n_kernel && n_kernel != (size_t)windows->n) ||
@@ -84,7 +83,7 @@ static bool read_windows(struct shape_job *job, struct shape x, struct shape w,
     return true;
 }
 
-// Elements that one window spans.
+// Returns the number of elements that a window spans.
 static struct expr span(struct exprs *exprs, const struct windows *windows, int i)
 {
     struct expr less = tsr__expr_sub(exprs, windows->kernel[i], expr_number(1));
@@ -92,8 +91,8 @@ static struct expr span(struct exprs *exprs, const struct windows *windows, int 
     return tsr__expr_add(exprs, less, expr_number(1));
 }
 
-// How many windows fit: 224 places with pads 3 3, kernel 7, stride 2 have (224 + 6 - 7) // 2 + 1 =
-// 112. With ceil_mode a last one may reach beyond the end, but must begin before it.
+// Returns the number of windows: 224 positions with pads 3 3, kernel 7, stride 2 have (224 + 6 - 7)
+// // 2 + 1 = 112. With ceil_mode the last one may exceed the end, but must start before it.
 static struct expr window_count(struct exprs *exprs, const struct windows *windows, int i)
 {
     struct expr stride = expr_number(windows->stride[i]);
@@ -101,10 +100,10 @@ static struct expr window_count(struct exprs *exprs, const struct windows *windo
     if (windows->same && !windows->padded[i])
         return tsr__expr_floor(exprs, tsr__expr_add(exprs, windows->size[i], up), stride);
     struct expr room = tsr__expr_add(exprs, windows->size[i], expr_number(windows->before[i]));
-    struct expr start = room; // windows start before this place
+    struct expr start = room; // windows start before this position
     room = tsr__expr_add(exprs, room, expr_number(windows->after[i]));
     room = tsr__expr_sub(exprs, room, span(exprs, windows, i));
-    // The kernel is larger than what there is: the model would fail.
+    // The kernel is larger than the padded input: the model would fail.
     if (expr_is_number(room) && room.number < 0)
         return (struct expr){0};
     if (windows->ceil)
@@ -133,7 +132,7 @@ static void set_windows(struct shape_job *job, const struct windows *windows, ts
         tsr__job_set(job, i, windows->n + 2, dims);
 }
 
-// As many channels as the weights have outputs.
+// The result has as many channels as the weights have outputs.
 static void convolution(struct shape_job *job, int weights)
 {
     struct shape x = tsr__job_in(job, 0), w = tsr__job_in(job, weights);
@@ -154,8 +153,7 @@ void tsr__infer_qlinear_conv(struct shape_job *job)
         convolution(job, 3);
 }
 
-// Windows that the engine pads by itself are padded as it does it, which differs from the standard
-// where they have holes.
+// Automatic pads are those of ONNX Runtime, which differ from the standard for dilated windows.
 void tsr__infer_pool(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
@@ -169,9 +167,9 @@ void tsr__infer_pool(struct shape_job *job)
     set_windows(job, &v, x.dims[0], x.dims[1]);
 }
 
-// Where a window's outputs go: the other way round. Windows that are shorter than the stride end
-// before it (in ONNX Runtime; the standard has them filled up): 4 elements with stride 2 and a
-// kernel of 1 make 7, not 8. `extra` is output_padding, which adds places at the end.
+// Returns the size of a transposed convolution. A window shorter than the stride ends before it in
+// ONNX Runtime, while the standard fills it up: 4 elements with stride 2 and a kernel of 1 make 7,
+// not 8. `extra` is output_padding, which adds positions at the end.
 static struct expr window_room(struct shape_job *job, const struct windows *windows, int i,
                                int64_t extra)
 {
@@ -187,8 +185,8 @@ static struct expr window_room(struct shape_job *job, const struct windows *wind
     return tsr__expr_sub(exprs, room, expr_number(windows->after[i]));
 }
 
-// [1 3 8] with weights [3 4 3], stride 2, pads 1 1: (8 - 1) * 2 + 3 - 2 = 15 places, 4 channels for
-// each group. output_shape, where it is complete, says the sizes itself.
+// [1 3 8] with weights [3 4 3], stride 2, pads 1 1: (8 - 1) * 2 + 3 - 2 = 15 positions, 4 channels
+// for each group. A complete output_shape gives the sizes.
 void tsr__infer_conv_transpose(struct shape_job *job)
 {
     const int64_t *want, *extra;
@@ -214,7 +212,7 @@ void tsr__infer_conv_transpose(struct shape_job *job)
     tsr__job_set(job, 0, x.rank, dims);
 }
 
-// The size that input 2 asks for, else what a pooling with these windows would have had.
+// Input 2 gives the size; without it, it is the input size of a pool with these windows.
 void tsr__infer_max_unpool(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
@@ -239,8 +237,7 @@ void tsr__infer_max_unpool(struct shape_job *job)
     tsr__job_set(job, 0, x.rank, dims);
 }
 
-// [n c*6 l] with blocks {2 3} is [n c ...], the image's own sizes behind.
-// Columns of a block each become the channels of a place.
+// [n c*6 l] with blocks {2 3} is [n c ...], followed by the sizes of the image.
 void tsr__infer_col2im(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), of = tsr__job_in(job, 1);
@@ -264,7 +261,8 @@ void tsr__infer_col2im(struct shape_job *job)
     tsr__job_set(job, 0, (int)n + 2, dims);
 }
 
-// A causal convolution keeps its length; the state is what the next call needs of this one.
+// A causal convolution keeps its length; the state is the end of the input, which the next call
+// needs.
 void tsr__infer_causal_conv(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), w = tsr__job_in(job, 1);
@@ -286,8 +284,8 @@ void tsr__infer_causal_conv(struct shape_job *job)
 
 // ---- com.microsoft.nchwc: channels in blocks ----------------------------------------------------
 
-// Channels after padding to full blocks. Blocks have 8 or 16 channels, depending on the CPU: a
-// number of channels that both divide stays, any other is not known.
+// Channels are padded to full blocks of 8 or 16, depending on the CPU. A number that both divide
+// stays; any other is unknown.
 static tsr_dim padded_channels(tsr_dim channels)
 {
     if (channels.value > 0 && channels.value % 16 == 0)
@@ -295,7 +293,8 @@ static tsr_dim padded_channels(tsr_dim channels)
     return DIM_UNKNOWN;
 }
 
-// Between [n c y x], or [n y x c] with channels_last, and [n C y x] with C channels in blocks.
+// Converts between [n c y x], or [n y x c] with channels_last, and [n C y x] with C channels in
+// blocks.
 static void reorder(struct shape_job *job, bool to_blocks)
 {
     // Axes of channels, y and x.
@@ -307,7 +306,7 @@ static void reorder(struct shape_job *job, bool to_blocks)
     if (!dims)
         return;
     dims[0] = x.dims[0];
-    // The attribute has the number of channels without padding.
+    // The attribute holds the number of channels without padding.
     dims[to[0]] =
         to_blocks ? padded_channels(x.dims[from[0]]) : dim_of(tsr__job_int(job, "channels", -1));
     dims[to[1]] = x.dims[from[1]];

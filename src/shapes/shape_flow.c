@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// shape_flow.c - shapes through control flow, sequences and optionals: what a branch or a loop body
-// gives is joined, and what two sides do not agree on is not known.
+// shape_flow.c - shapes through control flow, sequences and optionals. Results of branches and loop
+// iterations are joined: where they differ, the size is unknown.
 //
 //   If: one branch gives [n 6], the other [n 4]       the result is [n ?]
-//   Loop: state [1 4], the body concatenates a row    after a turn [2 4], so the first size is
-//                                                     forgotten; the next turn changes nothing: [?
-//                                                       4]
+//   Loop: state [1 4], the body concatenates a row    after one iteration [2 4], so the first size
+//                                                     is
+//                                                     unknown: [? 4]; the next one changes nothing
 //   Scan over 7 slices that give [2 3]                the stacked result is [7 2 3]
 #include "shapes/infer.h"
 
@@ -13,13 +13,13 @@
 
 static const struct value_info no_info = {.shape = {.rank = -1}};
 
-// Of an input that is left out nothing is known.
+// Nothing is known of an absent input.
 static struct value_info info_in(const struct shape_job *job, int i)
 {
     return tsr__info_of(job->shapes, input_at(job->node, (size_t)i));
 }
 
-// A node may have fewer outputs than the operator.
+// Ignores outputs that the node does not have.
 static void give(struct shape_job *job, int i, struct value_info info)
 {
     if (i < 0 || i >= job->n_out)
@@ -29,7 +29,7 @@ static void give(struct shape_job *job, int i, struct value_info info)
     job->value[i] = info.value;
 }
 
-// Element by element; values that are not known are not the same as anything.
+// True if all elements are known and equal.
 static bool same_values(struct known_value a, struct known_value b)
 {
     if (!a.elements || !b.elements || a.n != b.n)
@@ -40,7 +40,7 @@ static bool same_values(struct known_value a, struct known_value b)
     return true;
 }
 
-// What is true of both.
+// Returns what both have in common.
 static struct value_info join(struct shape_job *job, struct value_info a, struct value_info b)
 {
     struct value_info r = no_info;
@@ -56,7 +56,7 @@ static struct value_info join(struct shape_job *job, struct value_info a, struct
     tsr_dim *dims = tsr__job_dims(job, a.shape.rank);
     if (!dims)
         return r;
-    // Others stay as tsr__job_dims made them: unknown.
+    // Others stay unknown, as tsr__job_dims made them.
     for (int i = 0; i < a.shape.rank; i++)
         if (tsr__dim_equal(job->exprs, a.shape.dims[i], b.shape.dims[i]))
             dims[i] = a.shape.dims[i];
@@ -65,7 +65,7 @@ static struct value_info join(struct shape_job *job, struct value_info a, struct
     return r;
 }
 
-// Nothing new is known of it: sizes that neither knows count as equal here.
+// True if both are the same; sizes that are unknown in both count as equal.
 static bool same_info(struct shape_job *job, struct value_info a, struct value_info b)
 {
     if (a.form != b.form || a.shape.dtype != b.shape.dtype || a.shape.rank != b.shape.rank)
@@ -87,7 +87,7 @@ static const tsr_graph *body_of(const struct shape_job *job, const char *name)
     return NULL;
 }
 
-// What the last walk through the body found for its i-th result.
+// Returns what the last pass through the body found for its i-th output.
 static struct value_info result_of(const struct shape_job *job, const tsr_graph *graph, int i)
 {
     if ((size_t)i >= tsr_graph_output_count(graph))
@@ -95,8 +95,8 @@ static struct value_info result_of(const struct shape_job *job, const tsr_graph 
     return tsr__info_of(job->shapes, tsr_graph_output(graph, (size_t)i));
 }
 
-// The same value with other dimensions; NULL: unknown rank. Elements are dropped: they were those
-// of the old shape.
+// Returns the value with other dimensions; NULL: unknown rank. Elements of the old shape are
+// dropped.
 static struct value_info reshaped(struct value_info info, int rank, const tsr_dim *dims)
 {
     info.value = VALUE_UNKNOWN;
@@ -107,7 +107,7 @@ static struct value_info reshaped(struct value_info info, int rank, const tsr_di
     return info;
 }
 
-// A tensor with one more dimension at the axis: [2 3] with 7 at 0 is [7 2 3].
+// Returns a tensor with one more dimension at the axis: [2 3] with 7 at 0 is [7 2 3].
 static struct value_info stacked(struct shape_job *job, struct value_info info, int64_t axis,
                                  tsr_dim size)
 {
@@ -125,7 +125,7 @@ static struct value_info stacked(struct shape_job *job, struct value_info info, 
     return reshaped(info, rank, dims);
 }
 
-// The same without the dimension at the axis, whose size goes to *size.
+// Returns it without the dimension at the axis, whose size is stored in *size.
 static struct value_info unstacked(struct shape_job *job, struct value_info info, int64_t axis,
                                    tsr_dim *size)
 {
@@ -146,9 +146,8 @@ static struct value_info unstacked(struct shape_job *job, struct value_info info
 
 // ---- control flow ------------------------------------------------------------------------------
 
-// Both branches are followed, even if the first could not be: what they declare inside is found all
-// the same. A rank that one branch alone has may not be the result's, whatever the model declares:
-// onnx infers it from either branch.
+// Infers both branches, even if the first fails. The rank of one branch may not be that of the
+// result, even if the model declares it: onnx infers it from either branch.
 void tsr__infer_if(struct shape_job *job)
 {
     const tsr_graph *yes = body_of(job, "then_branch"), *no = body_of(job, "else_branch");
@@ -164,9 +163,8 @@ void tsr__infer_if(struct shape_job *job)
     }
 }
 
-// Follows a body whose first inputs are given and whose state inputs start as `state` and come back
-// as results. What a turn changes is forgotten until a turn changes nothing; each turn forgets
-// something, and after a few all that is left is forgotten.
+// Infers a body whose first inputs are given and whose states start as `state` and are outputs.
+// Sizes that an iteration changes become unknown, until an iteration changes nothing.
 static bool follow_state(struct shape_job *job, const tsr_graph *graph, struct value_info *in,
                          size_t n_in, size_t first, size_t n_state, int first_result)
 {
@@ -182,8 +180,8 @@ static bool follow_state(struct shape_job *job, const tsr_graph *graph, struct v
                 continue;
             stable = false;
             *at = both;
-            // What still changes, or is nested so deep that turns would multiply, loses its rank:
-            // nothing is left that could change again.
+            // After two iterations, or in deep nesting, states that still change lose their rank,
+            // so nothing can change again.
             if (turn >= 2 || job->shapes->depth > 4)
                 at->shape.rank = -1;
         }
@@ -193,8 +191,8 @@ static bool follow_state(struct shape_job *job, const tsr_graph *graph, struct v
     return true;
 }
 
-// Body inputs are the turn's number, the condition, then the state; results are the condition, the
-// state, then what is stacked.
+// Inputs of the body are the iteration number, the condition and the states. Its outputs are the
+// condition, the states and the results to be stacked.
 void tsr__infer_loop(struct shape_job *job)
 {
     const tsr_graph *graph = body_of(job, "body");
@@ -203,7 +201,7 @@ void tsr__infer_loop(struct shape_job *job)
     size_t n = tsr_graph_input_count(graph);
     int n_state = (int)int64_max(job->n_in - 2, 0);
     struct value_info *in = ARENA_ARRAY(job->arena, struct value_info, n + 1);
-    // A body with another number of inputs than the node gives it is no valid model.
+    // A model in which these numbers differ is invalid.
     if (!in || n != (size_t)n_state + 2)
         return;
     in[0] = in[1] = no_info;
@@ -216,13 +214,13 @@ void tsr__infer_loop(struct shape_job *job)
     for (int i = 0; i < job->n_out; i++) {
         struct value_info back = result_of(job, graph, i + 1);
         if (i < n_state)
-            give(job, i, join(job, info_in(job, i + 2), back)); // perhaps no turn is taken
+            give(job, i, join(job, info_in(job, i + 2), back)); // there may be no iteration
         else
             give(job, i, stacked(job, back, 0, DIM_UNKNOWN));
     }
 }
 
-// 0 where the list is short or absent, as the operator has it.
+// The default is 0.
 static int64_t axis_at(const struct shape_job *job, const char *name, int i)
 {
     const int64_t *axes;
@@ -232,7 +230,7 @@ static int64_t axis_at(const struct shape_job *job, const char *name, int i)
     return axes[i];
 }
 
-// Room for what each input of the node gives the body; NULL: there is no body, or out of memory.
+// Returns an array for the inputs of the body; NULL: there is no body, or out of memory.
 static struct value_info *body_inputs(struct shape_job *job, const tsr_graph *graph)
 {
     if (!graph)
@@ -240,9 +238,8 @@ static struct value_info *body_inputs(struct shape_job *job, const tsr_graph *gr
     return ARENA_ARRAY(job->arena, struct value_info, (size_t)job->n_in + 1);
 }
 
-// The body sees state as it is and one slice of each scanned input: [7 2 3] scanned along 0 comes
-// in as [2 3], 7 times. Results beyond the state are stacked again, 7 of them. A length that is a
-// number wins over a symbol.
+// The body gets the states and one slice of each scanned input: [7 2 3] scanned along 0 is [2 3], 7
+// times. Results after the states are stacked. A known length has precedence over a symbol.
 void tsr__infer_scan(struct shape_job *job)
 {
     const tsr_graph *graph = body_of(job, "body");
@@ -271,7 +268,7 @@ void tsr__infer_scan(struct shape_job *job)
     }
 }
 
-// Opset 8: lengths first, and every value has the batch in front.
+// In opset 8 lengths are the first input, and every value has a leading batch dimension.
 void tsr__infer_scan_8(struct shape_job *job)
 {
     const tsr_graph *graph = body_of(job, "body");
@@ -285,7 +282,7 @@ void tsr__infer_scan_8(struct shape_job *job)
         struct value_info info = unstacked(job, info_in(job, i), 0, &one);
         if (!dim_known(batch))
             batch = one;
-        // Inputs beyond the state are scanned: [batch length ...].
+        // Inputs after the states are scanned: [batch length ...].
         if (i > n_state) {
             info = unstacked(job, info, 0, &one);
             if (!dim_known(length))
@@ -310,7 +307,7 @@ void tsr__infer_identity(struct shape_job *job)
     give(job, 0, info_in(job, 0));
 }
 
-// The same type and sizes, of the elements of a list or back.
+// Returns the same type and sizes as elements of a sequence, or as a tensor.
 static struct value_info wrapped(struct value_info info, enum value_form form)
 {
     info.form = form;
@@ -318,7 +315,7 @@ static struct value_info wrapped(struct value_info info, enum value_form form)
     return info;
 }
 
-// What is true of all elements: [2 3] and [2 4] give a list of [2 ?].
+// Finds what all elements have in common: [2 3] and [2 4] give a sequence of [2 ?].
 void tsr__infer_sequence_construct(struct shape_job *job)
 {
     struct value_info all = info_in(job, 0);
@@ -336,8 +333,7 @@ void tsr__infer_sequence_empty(struct shape_job *job)
     give(job, 0, wrapped(info, VALUE_SEQUENCE));
 }
 
-// As if the new element stood in a list already; an empty list of unknown sizes makes nothing
-// known.
+// Joins the new element with those of the sequence.
 void tsr__infer_sequence_insert(struct shape_job *job)
 {
     struct value_info s = info_in(job, 0), t = info_in(job, 1);
@@ -352,7 +348,7 @@ void tsr__infer_sequence_at(struct shape_job *job)
         give(job, 0, wrapped(s, VALUE_TENSOR));
 }
 
-// How many elements the list has, and how long each is along the axis, the run decides.
+// The number of elements and their lengths along the axis are known at run time only.
 void tsr__infer_concat_from_sequence(struct shape_job *job)
 {
     struct value_info s = info_in(job, 0);
@@ -368,8 +364,7 @@ void tsr__infer_concat_from_sequence(struct shape_job *job)
     give(job, 0, stacked(job, unstacked(job, t, axis, &one), axis, DIM_UNKNOWN));
 }
 
-// All elements have the size of a piece where pieces are equal: [6 4] by 2 along 0 are elements [2
-// 4].
+// If all parts are equal, so are the elements: [6 4] by 2 along 0 gives elements [2 4].
 void tsr__infer_split_to_sequence(struct shape_job *job)
 {
     struct value_info t = info_in(job, 0);
@@ -388,7 +383,7 @@ void tsr__infer_split_to_sequence(struct shape_job *job)
     give(job, 0, wrapped(rest, VALUE_SEQUENCE));
 }
 
-// The body sees one element of each list; what it gives are elements of the results.
+// The body gets one element of each sequence and returns elements of the results.
 void tsr__infer_sequence_map(struct shape_job *job)
 {
     const tsr_graph *graph = body_of(job, "body");
@@ -406,7 +401,7 @@ void tsr__infer_sequence_map(struct shape_job *job)
         give(job, i, wrapped(result_of(job, graph, i), VALUE_SEQUENCE));
 }
 
-// For an absent input, or one that is already an optional, the content is unknown.
+// The content is unknown for an absent input, or one that is already an optional.
 void tsr__infer_optional(struct shape_job *job)
 {
     struct value_info info = info_in(job, 0);
@@ -418,7 +413,7 @@ void tsr__infer_optional(struct shape_job *job)
         give(job, 0, wrapped(no_info, VALUE_OTHER));
 }
 
-// Also of a value that is no optional, which the operator passes through.
+// A value that is no optional passes through.
 void tsr__infer_optional_get(struct shape_job *job)
 {
     static const enum value_form inner[] = {

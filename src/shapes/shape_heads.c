@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// shape_heads.c - shapes of the fused attention operators of com.microsoft: the letters of the
-// rule, and what letters do not tell, the lengths and types of caches.
+// shape_heads.c - shapes of the fused attention operators of com.microsoft: those that follow from
+// the rule, and lengths and types of caches, which do not.
 //
 // Caches grow: past keys [2 8 5 64] and 2 new ones give a present of [2 8 7 64]. With a shared
-// buffer (past_present_share_buffer, or a length beside it) they have room for more, and stay [2 8
-// 512 64].
+// buffer (past_present_share_buffer, or an input for its length) they have spare capacity and stay
+// [2 8 512 64].
 #include "shapes/infer.h"
 
 static tsr_dim dim_in(struct shape_job *job, int input, int axis)
@@ -18,7 +18,8 @@ static tsr_dim total(struct shape_job *job, tsr_dim a, tsr_dim b)
                                                    tsr__expr_of(job->exprs, b)));
 }
 
-// One dimension of an output's shape, which may be shared with others: it is copied first.
+// Sets one dimension of an output. The shape may be shared with other values, so it is copied
+// first.
 static void set_size(struct shape_job *job, int i, int axis, tsr_dim size)
 {
     if (i >= job->n_out || job->out[i].rank <= axis)
@@ -32,7 +33,7 @@ static void set_size(struct shape_job *job, int i, int axis, tsr_dim size)
     shape->dims = dims;
 }
 
-// Outputs 1 .. n are caches: as long as `length`, of the type of the cache that comes in.
+// Outputs 1 .. n are caches of that length, with the type of the input cache.
 static void caches(struct shape_job *job, int n, int axis, tsr_dim length, int past)
 {
     for (int i = 1; i < (int)clamped(n + 1, 0, job->n_out); i++) {
@@ -40,12 +41,13 @@ static void caches(struct shape_job *job, int n, int axis, tsr_dim length, int p
         if (tsr__job_has(job, from))
             job->out[i].dtype = tsr__job_in(job, from).dtype;
         set_size(job, i, axis, length);
-        if (last > axis && !dim_known(job->out[i].dims[last])) // perhaps packed: as it came in
+        if (last > axis && !dim_known(job->out[i].dims[last])) // may be packed: as in the input
             set_size(job, i, last, dim_in(job, from, last));
     }
 }
 
-// How many keys are new: rows of [b k (h d)], or of [b h k d]; without keys, those of the queries.
+// Returns the number of new keys: rows of [b k (h d)] or [b h k d]; without keys, those of the
+// queries.
 static tsr_dim keys_of(struct shape_job *job, int key)
 {
     if (!tsr__job_has(job, key))
@@ -55,8 +57,8 @@ static tsr_dim keys_of(struct shape_job *job, int key)
     return dim_in(job, key, 1);
 }
 
-// How long a cache is after the node: with a shared buffer as long as before, for the new keys have
-// their place in it; else 5 that came in and 2 new ones are 7.
+// Returns the length of a cache after the node. A shared buffer keeps its length; otherwise 5 past
+// and 2 new keys are 7.
 static tsr_dim cache_length(struct shape_job *job, bool shared, tsr_dim past, tsr_dim fresh)
 {
     if (shared)
@@ -82,19 +84,20 @@ void tsr__infer_masked_multi_head(struct shape_job *job)
     caches(job, 2, 2, cache_length(job, shared, dim_in(job, 5, 2), dim_of(1)), 5);
 }
 
-// Without a cache that comes in, what goes out is as long as the new keys; else it may be shared.
+// Without an input cache, the output has the length of the new keys; otherwise it may be a shared
+// buffer.
 void tsr__infer_group_query(struct shape_job *job)
 {
     job->shapes->rules->letters(job);
-    set_size(job, 0, 1, dim_in(job, 0, 1)); // whatever the positions have
+    set_size(job, 0, 1, dim_in(job, 0, 1)); // not that of the position input
     tsr_dim length = DIM_UNKNOWN;
     if (!tsr__job_has(job, 3))
         length = keys_of(job, 1);
     caches(job, 2, 2, length, 3);
 }
 
-// Weights of an open size do not say how wide a head is, and then no letter is known; the result
-// has the batches and rows of the input all the same: of x [8 6 10] it is [8 6 ?].
+// If the size of the weights is unknown, so is the size of a head, and no letter is known. The
+// result still has batch and rows of the input: of x [8 6 10] it is [8 6 ?].
 static void rows_as_given(struct shape_job *job)
 {
     struct shape given = tsr__job_in(job, 0);

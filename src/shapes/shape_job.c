@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// shape_job.c - what the functions that find the shapes of a node's outputs work with: its inputs'
-// shapes and known elements, its attributes, room for results. Inputs that are missing, shapes that
-// are not known and attributes of another kind all look like "not known", so that no function needs
-// to be brave.
+// shape_job.c - what shape functions use: shapes and known elements of the inputs, attributes, and
+// arrays for results. Absent inputs, unknown shapes and attributes of another kind are all "not
+// known", so functions need no checks.
 #include "shapes/infer.h"
 
-// NULL for an input that is left out, too.
+// NULL also for an absent input.
 static const tsr_value *input(const struct shape_job *job, int i)
 {
     if (i >= 0 && i < job->n_in)
@@ -30,7 +29,7 @@ struct known_value tsr__job_values(const struct shape_job *job, int i)
     return tsr__value_known(job->shapes, value);
 }
 
-// One element that is no number makes the whole list unknown.
+// -1 if one element is not a number.
 int64_t tsr__job_numbers(const struct shape_job *job, int i, int64_t *out, int64_t cap)
 {
     struct known_value value = tsr__job_values(job, i);
@@ -50,8 +49,7 @@ bool tsr__job_number(const struct shape_job *job, int i, int64_t *out)
     return tsr__job_numbers(job, i, out, 1) == 1;
 }
 
-// An initializer that no run can replace, or what a Constant node holds.
-// NULL for an initializer that a run may replace.
+// Returns an initializer that a run cannot replace, or the tensor of a Constant node; else NULL.
 const tsr_tensor *tsr__job_tensor(const struct shape_job *job, int i)
 {
     const tsr_value *value = input(job, i);
@@ -67,7 +65,6 @@ const tsr_tensor *tsr__job_tensor(const struct shape_job *job, int i)
 
 // ---- attributes --------------------------------------------------------------------------------
 
-// By the whole name; nodes have few attributes.
 static const tsr_attr *attr_named(const tsr_node *node, struct str name)
 {
     for (size_t i = 0; i < tsr_node_attr_count(node); i++)
@@ -76,8 +73,8 @@ static const tsr_attr *attr_named(const tsr_node *node, struct str name)
     return NULL;
 }
 
-// An attribute of a function's body may only name one of the call, and that one of the call around
-// it. A call that leaves it out takes what the function says is usual.
+// An attribute of a function's body may refer to one of the call, which may refer to one of its own
+// call. If the call does not give it, the function's default applies.
 static const tsr_attr *attr_in(const struct call *call, const tsr_node *node, struct str name)
 {
     const tsr_attr *attr = attr_named(node, name);
@@ -111,7 +108,7 @@ int64_t tsr__job_int(const struct shape_job *job, const char *name, int64_t othe
     return tsr_attr_int(tsr__job_attr(job, name), otherwise);
 }
 
-// 0 and NULL for an attribute that is absent, empty, or no list of integers.
+// 0 and NULL if the attribute is absent, empty, or no list of integers.
 size_t tsr__job_ints(const struct shape_job *job, const char *name, const int64_t **out)
 {
     const tsr_attr *attr = tsr__job_attr(job, name);
@@ -121,7 +118,7 @@ size_t tsr__job_ints(const struct shape_job *job, const char *name, const int64_
     return tsr_attr_ints(attr, out);
 }
 
-// `otherwise`: what holds where the attribute is absent.
+// `otherwise`: the result if the attribute is absent.
 bool tsr__job_text_is(const struct shape_job *job, const char *name, const char *text,
                       bool otherwise)
 {
@@ -145,7 +142,7 @@ int tsr__axis(int64_t axis, int rank)
 
 // ---- results -----------------------------------------------------------------------------------
 
-// A rank of 0 has room for one, so that it is not NULL.
+// For rank 0 the array has one element, so that it is not NULL.
 tsr_dim *tsr__job_dims(const struct shape_job *job, int64_t rank)
 {
     if (rank < 0 || rank > SHAPE_MAX_RANK)
@@ -158,7 +155,7 @@ tsr_dim *tsr__job_dims(const struct shape_job *job, int64_t rank)
     return dims;
 }
 
-// dims NULL leaves the output as it is: unknown.
+// dims NULL leaves the output unknown.
 void tsr__job_set(struct shape_job *job, int i, int rank, const tsr_dim *dims)
 {
     if (i < job->n_out && dims && rank >= 0 && rank <= SHAPE_MAX_RANK) {
@@ -167,7 +164,7 @@ void tsr__job_set(struct shape_job *job, int i, int rank, const tsr_dim *dims)
     }
 }
 
-// For outputs that are filled one dimension after the other; those that are not stay unknown.
+// For outputs whose dimensions are set one by one; the others stay unknown.
 tsr_dim *tsr__job_new_dims(struct shape_job *job, int i, int rank)
 {
     if (i >= job->n_out)
@@ -177,7 +174,7 @@ tsr_dim *tsr__job_new_dims(struct shape_job *job, int i, int rank)
     return dims;
 }
 
-// The list is shared, since lists do not change once they are set.
+// The array is shared, because arrays do not change once they are set.
 void tsr__job_like(struct shape_job *job, int i, int k)
 {
     struct shape shape = tsr__job_in(job, k);
@@ -192,7 +189,7 @@ tsr_dim tsr__job_dim(const struct shape_job *job, struct expr expr)
     return tsr__expr_dim(job->exprs, expr);
 }
 
-// Elements of dimensions from .. to - 1: of [n 3 8], 1 to 3, 24.
+// Returns the product of dimensions from .. to - 1: of [n 3 8], 1 to 3, 24.
 struct expr tsr__job_size(const struct shape_job *job, struct shape shape, int from, int to)
 {
     struct expr expr = expr_number(1);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// shape_make.c - shapes of operators that make tensors or look values up: constants, ranges, random
-// numbers, one-hot rows, selections whose length depends on the data.
+// shape_make.c - shapes of operators that create tensors or select elements: constants, ranges,
+// random numbers, one-hot rows, selections whose length depends on the data.
 //
 //   Shape of [n 3 8 8], start 1          a vector of 3 elements
 //   OneHot of [4] with depth 10, axis 0  [10 4]
-//   NonZero of rank 3                    [3 ?]: how many there are, only the data says
+//   NonZero of rank 3                    [3 ?]: the number depends on the data
 //   Resize of [1 3 8 8] by 1 1 2 2       [1 3 16 16]
 #include "shapes/infer.h"
 
 #include <math.h>
 
-// Output i is a vector of that size; unknown without memory.
+// Output i becomes a vector of that size; unknown if out of memory.
 static void set_vector(struct shape_job *job, int i, tsr_dim size)
 {
     tsr_dim *dims = tsr__job_dims(job, 1);
@@ -24,7 +24,7 @@ static void set_scalar(struct shape_job *job, int i)
     tsr__job_set(job, i, 0, tsr__job_dims(job, 0));
 }
 
-// Type and sizes of a constant; of its elements known_values.c takes care.
+// Sets type and sizes of a constant; known_values.c reads its elements.
 static void set_tensor(struct shape_job *job, const tsr_tensor *tensor)
 {
     int rank = tsr_tensor_rank(tensor);
@@ -37,10 +37,10 @@ static void set_tensor(struct shape_job *job, const tsr_tensor *tensor)
     tsr__job_set(job, 0, rank, dims);
 }
 
-// The attribute that is given decides: a tensor as it is, a scalar, or a list of n elements.
+// The node has one of these attributes: a tensor, a scalar, or a list.
 void tsr__infer_constant(struct shape_job *job)
 {
-    // A node has one of them; were there two, the last in this order would count.
+    // If a node had two of them, the last would count.
     static const struct {
         const char *name;
         tsr_dtype type;
@@ -65,7 +65,7 @@ void tsr__infer_constant(struct shape_job *job)
     }
 }
 
-// The elements of input 0 are the sizes; where only its length is known, the rank is.
+// The elements of input 0 are the sizes; if only their number is known, it is the rank.
 void tsr__infer_constant_of_shape(struct shape_job *job)
 {
     const tsr_tensor *tensor = tsr_attr_tensor(tsr__job_attr(job, "value"));
@@ -98,7 +98,7 @@ void tsr__infer_attribute(struct shape_job *job)
     tsr__job_set(job, 0, (int)n, dims);
 }
 
-// How many sizes there are, not which: those are elements (known_values.c).
+// Gives the number of sizes; known_values.c computes them.
 void tsr__infer_shape(struct shape_job *job)
 {
     int rank = tsr__job_in(job, 0).rank;
@@ -112,7 +112,7 @@ void tsr__infer_shape(struct shape_job *job)
     set_vector(job, 0, dim_of(int64_max(end - start, 0)));
 }
 
-// All outputs of the node.
+// For all outputs of the node.
 void tsr__infer_like_first(struct shape_job *job)
 {
     for (int i = 0; i < job->n_out; i++)
@@ -127,14 +127,13 @@ void tsr__infer_scalar(struct shape_job *job)
 
 // ---- Range -------------------------------------------------------------------------------------
 
-// A constant float or double of one element.
+// Reads a constant float or double of one element.
 static bool scalar_of(const struct shape_job *job, int i, double *out)
 {
     const tsr_tensor *tensor = tsr__job_tensor(job, i);
     const void *bytes;
     size_t n;
     float f;
-    // Elements of a constant alone: what a run computes is not known here.
     if (!tensor || tsr_tensor_elements(tensor) != 1 || !tsr__tensor_peek(tensor, &bytes, &n))
         return false;
     if (tsr_tensor_dtype(tensor) == TSR_FLOAT && n == sizeof(f)) {
@@ -148,22 +147,22 @@ static bool scalar_of(const struct shape_job *job, int i, double *out)
     return true;
 }
 
-// Floats are counted in doubles, as the definition does: 0 to 1 by 0.3 are 4.
+// Computed in doubles, as in the definition: 0 to 1 by 0.3 are 4.
 static struct expr range_floats(const struct shape_job *job)
 {
     double start, limit, delta;
     if (!scalar_of(job, 0, &start) || !scalar_of(job, 1, &limit) || !scalar_of(job, 2, &delta))
         return EXPR_UNKNOWN;
     double n = ceil((limit - start) / delta);
-    if (!(n < 1e15)) // not a number neither
+    if (!(n < 1e15)) // also false for NaN
         return EXPR_UNKNOWN;
     if (n <= 0)
         return expr_number(0);
     return expr_number((int64_t)n);
 }
 
-// How many numbers from start to limit, in steps: 2 to 9 by 3 are 2, 5 and 8: (7 + 2) // 3. The
-// same of n is (max(n - 2, 0) + 2) // 3.
+// Returns the count of numbers from start to limit: 2 to 9 by 3 are 2, 5 and 8: (7 + 2) // 3. For n
+// it is (max(n - 2, 0) + 2) // 3.
 static struct expr range_ints(struct exprs *exprs, struct expr start, struct expr limit,
                               struct expr step)
 {
@@ -178,12 +177,11 @@ static struct expr range_ints(struct exprs *exprs, struct expr start, struct exp
         return expr_number(0);
     if (expr_is_number(run))
         return expr_number(run.number / step.number + (run.number % step.number > 0));
-    run = tsr__expr_max(exprs, run, expr_number(0)); // nothing, where the limit lies behind
+    run = tsr__expr_max(exprs, run, expr_number(0)); // empty if the limit is before the start
     return tsr__expr_floor(exprs, tsr__expr_add(exprs, run, expr_number(step.number - 1)), step);
 }
 
-// Integers are followed as expressions, also where a run decides them (0 to n); floats must be
-// constants.
+// Integers may be expressions (0 to n); floats must be constants.
 void tsr__infer_range(struct shape_job *job)
 {
     struct known_value start = tsr__job_values(job, 0), limit = tsr__job_values(job, 1),
@@ -198,7 +196,7 @@ void tsr__infer_range(struct shape_job *job)
 
 // ---- selections --------------------------------------------------------------------------------
 
-// The new dimension stands at the axis: [4 5] with depth 10 and axis 1 is [4 10 5].
+// The new dimension is at the axis: [4 5] with depth 10 and axis 1 is [4 10 5].
 void tsr__infer_one_hot(struct shape_job *job)
 {
     struct shape shape = tsr__job_in(job, 0);
@@ -213,13 +211,13 @@ void tsr__infer_one_hot(struct shape_job *job)
         dims[i] = shape.dims[i];
     for (int i = at; i < shape.rank; i++)
         dims[i + 1] = shape.dims[i];
-    // Else the new dimension stays unknown.
+    // Otherwise the new dimension stays unknown.
     if (depth.n == 1)
         dims[at] = tsr__expr_dim(job->exprs, depth.elements[0]);
     tsr__job_set(job, 0, shape.rank + 1, dims);
 }
 
-// One row of indices for each dimension of the input, a column for each element that is not zero.
+// One row for each dimension of the input, one column for each element that is not zero.
 void tsr__infer_non_zero(struct shape_job *job)
 {
     int rank = tsr__job_in(job, 0).rank;
@@ -229,8 +227,7 @@ void tsr__infer_non_zero(struct shape_job *job)
     tsr__job_set(job, 0, 2, dims);
 }
 
-// The first result has as many elements along the axis as the data decides; without an axis it is a
-// flat list of them.
+// The number of elements along the axis depends on the data; without an axis the result is flat.
 static void select_along(struct shape_job *job)
 {
     struct shape shape = tsr__job_in(job, 0);
@@ -251,12 +248,12 @@ static void select_along(struct shape_job *job)
     tsr__job_set(job, 0, shape.rank, dims);
 }
 
-// The values, then where they stood first, which of them each element is, and how often: all of
-// lengths that the data decides.
+// The outputs are the values, their first positions, the value number of each element, and the
+// counts. All lengths depend on the data.
 void tsr__infer_unique(struct shape_job *job)
 {
     select_along(job);
-    for (int i = 1; i < job->n_out; i++) // places and counts
+    for (int i = 1; i < job->n_out; i++) // positions and counts
         set_vector(job, i, DIM_UNKNOWN);
 }
 
@@ -264,8 +261,8 @@ void tsr__infer_unique(struct shape_job *job)
 
 #define MAX_SCALES 64
 
-// The scales, if they are a constant of floats; -1: they are not.
-// More than MAX_SCALES are not followed; no tensor has as many dimensions.
+// Reads the scales if they are a constant of floats; -1: they are not. MAX_SCALES exceeds the rank
+// of any tensor.
 static int64_t floats_of(const struct shape_job *job, int i, float *out)
 {
     const tsr_tensor *tensor = tsr__job_tensor(job, i);
@@ -281,7 +278,7 @@ static int64_t floats_of(const struct shape_job *job, int i, float *out)
     return n;
 }
 
-// A size that was computed with fractions; unknown if it is not a number.
+// Returns a size that was computed with fractions; unknown if it is out of range.
 static tsr_dim dim_of_float(double size)
 {
     if (size >= 0 && size < 1e15)
@@ -289,8 +286,7 @@ static tsr_dim dim_of_float(double size)
     return DIM_UNKNOWN;
 }
 
-// A scale of 1 leaves a symbol as it is; any other makes it unknown, since floor(n * s) is no
-// expression.
+// A scale of 1 keeps a symbol; any other makes it unknown, because floor(n * s) is no expression.
 static tsr_dim scaled(tsr_dim dim, float scale)
 {
     if (scale == 1.0f)
@@ -312,8 +308,8 @@ static int resized_axis(const struct shape_job *job, int i, int rank)
     return tsr__axis(axes[i], rank);
 }
 
-// One scale for all axes, so that the sizes keep their proportions: [8 4] to at most {16 4} is [8
-// 4], for 4 / 4 is the smaller scale; to at least {16 4} it is [16 8].
+// One scale for all axes keeps the proportions: [8 4] to at most {16 4} is [8 4], because 4 / 4 is
+// the smaller scale; to at least {16 4} it is [16 8].
 static void keep_aspect(struct shape_job *job, struct shape shape, tsr_dim *dims, int64_t n,
                         bool larger)
 {
@@ -334,8 +330,8 @@ static void keep_aspect(struct shape_job *job, struct shape shape, tsr_dim *dims
     }
 }
 
-// Sizes win over scales. Dimensions that `axes` leaves out keep their size; where neither sizes nor
-// scales are known, the others are not known. [1 3 8 8] with scales 1 1 2 2 is [1 3 16 16].
+// Sizes have precedence over scales. Dimensions that are not in `axes` keep their size. If neither
+// sizes nor scales are known, the others are unknown. [1 3 8 8] with scales 1 1 2 2 is [1 3 16 16].
 static void resize(struct shape_job *job, int scales_at, int sizes_at)
 {
     float scales[MAX_SCALES];
@@ -347,7 +343,7 @@ static void resize(struct shape_job *job, int scales_at, int sizes_at)
     tsr_dim *dims = tsr__job_dims(job, shape.rank);
     if (!dims)
         return;
-    // Neither scales nor sizes are constants: of dimensions that are resized nothing is known.
+    // Otherwise resized dimensions are unknown.
     bool known = n > 0 || sizes.elements;
     const int64_t *axes;
     size_t n_axes = tsr__job_ints(job, "axes", &axes);
@@ -358,7 +354,7 @@ static void resize(struct shape_job *job, int scales_at, int sizes_at)
         if (known || !resized)
             dims[i] = shape.dims[i];
     }
-    // One turn for each entry of scales or sizes, which `axes` assigns to dimensions.
+    // Each entry of scales or sizes belongs to one of `axes`.
     int64_t n_sizes = 0;
     if (known)
         n_sizes = clamped(want, 0, SHAPE_MAX_RANK);
@@ -387,8 +383,7 @@ void tsr__infer_resize_10(struct shape_job *job) // and Upsample from opset 9
     resize(job, 1, -1);
 }
 
-// The first opsets have the scales as an attribute.
-// As many scales as dimensions; else all sizes are unknown.
+// The first opsets have the scales as an attribute, one for each dimension.
 void tsr__infer_upsample(struct shape_job *job)
 {
     struct shape shape = tsr__job_in(job, 0);

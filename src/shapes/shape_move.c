@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// shape_move.c - shapes of operators that move data, where sizes come from attributes and small
-// constant inputs: Concat, Split, Slice, Pad, Expand, Tile, ...
+// shape_move.c - shapes of operators that move data, with sizes from attributes and small constant
+// inputs: Concat, Split, Slice, Pad, Expand, Tile, ...
 //
 //   Concat of [n 4] and [n 8] along 1     [n 12]
-//   Split of [7] with num_outputs 3       3, 3 and 1: pieces of one size, the last one smaller
+//   Split of [7] with num_outputs 3       3, 3 and 1: parts of one size, the last one smaller
 //   Slice 2:8:2 of 10 elements            3
 //   Slice 1: of n elements                n - 1, not below zero
 //   Expand of [6] to {4, 1}               [4 6]
 #include "shapes/infer.h"
 
-// Dimensions of input i to be changed; NULL: its rank is not known.
+// Returns a copy of the dimensions of input i; NULL: its rank is unknown.
 static tsr_dim *copy_dims(struct shape_job *job, int i, int *rank)
 {
     struct shape shape = tsr__job_in(job, i);
@@ -20,8 +20,8 @@ static tsr_dim *copy_dims(struct shape_job *job, int i, int *rank)
     return dims;
 }
 
-// Integers of input i as expressions, or of an attribute as numbers; n -1: not known.
-// The input wins over the attribute: opsets moved such lists from one to the other.
+// Returns integers of input i as expressions, or of an attribute as numbers. The input has
+// precedence: later opsets moved such lists to inputs.
 static struct known_value list_of(struct shape_job *job, int i, const char *name)
 {
     const int64_t *ints;
@@ -38,13 +38,13 @@ static struct known_value list_of(struct shape_job *job, int i, const char *name
     return (struct known_value){expr, (int64_t)n};
 }
 
-// The dimensions beside the axis are those of any input that knows them.
+// Other dimensions are taken from any input that knows them.
 void tsr__infer_concat(struct shape_job *job)
 {
     tsr_dim *dims = NULL;
     struct expr sum = expr_number(0);
     int rank = -1, axis = -1;
-    // One input of unknown rank makes the sum unknown, but not what the others say of the remaining
+    // An input of unknown rank makes the sum unknown, but other inputs give the remaining
     // dimensions.
     for (int i = 0; i < job->n_in; i++) {
         struct shape shape = tsr__job_in(job, i);
@@ -59,7 +59,7 @@ void tsr__infer_concat(struct shape_job *job)
         if (!dims || axis < 0 || shape.rank != rank)
             return;
         sum = tsr__expr_add(job->exprs, sum, tsr__expr_of(job->exprs, shape.dims[axis]));
-        // A number says more than a name, and a name more than nothing.
+        // A number has precedence over a symbol, and a symbol over an unknown size.
         for (int d = 0; d < rank; d++)
             if (dims[d].value < 0 && (shape.dims[d].value >= 0 || !dim_known(dims[d])))
                 dims[d] = shape.dims[d];
@@ -70,8 +70,8 @@ void tsr__infer_concat(struct shape_job *job)
     tsr__job_set(job, 0, rank, dims);
 }
 
-// Pieces of one size, the last one smaller, as num_outputs asks for; or equal ones.
-// Without num_outputs a size that the outputs do not divide is not known: the model is not valid.
+// With num_outputs, all parts have one size and the last may be smaller; otherwise they are equal.
+// A size that the number of outputs does not divide is unknown, because the model is invalid.
 static struct expr split_size(struct shape_job *job, struct expr size, int i)
 {
     int64_t pieces = tsr__job_int(job, "num_outputs", 0);
@@ -84,13 +84,13 @@ static struct expr split_size(struct shape_job *job, struct expr size, int i)
     return expr_number(clamped(left, 0, piece));
 }
 
-// Sizes from the attribute or the input; without them, equal pieces.
+// Sizes come from the attribute or the input; by default the parts are equal.
 void tsr__infer_split(struct shape_job *job)
 {
     struct shape shape = tsr__job_in(job, 0);
     int axis = tsr__axis(tsr__job_int(job, "axis", 0), shape.rank), rank;
     struct known_value sizes = list_of(job, 1, "split");
-    // Sizes that are given and not known leave the pieces unknown; they are not taken to be equal.
+    // Sizes that are given but unknown leave the parts unknown.
     bool sized = tsr__job_has(job, 1) || sizes.elements;
     if (shape.rank < 0 || axis < 0)
         return;
@@ -111,7 +111,7 @@ void tsr__infer_split(struct shape_job *job)
 #define NOT_SLICED    (-1)
 #define ENTRY_UNKNOWN (-2)
 
-// How many starts a Slice has; -1: not known.
+// Returns the number of starts of a Slice; -1: not known.
 static int64_t starts_of(const struct shape_job *job)
 {
     const int64_t *starts;
@@ -123,8 +123,8 @@ static int64_t starts_of(const struct shape_job *job)
     return -1;
 }
 
-// Entry of an axis in the lists of a Slice, NOT_SLICED or ENTRY_UNKNOWN. Without axes the first
-// ones are meant, one for each start.
+// Returns the entry of an axis in the lists of a Slice, NOT_SLICED or ENTRY_UNKNOWN. Without axes,
+// there is one entry for each of the first dimensions.
 static int64_t slice_entry(const struct shape_job *job, int axis, int rank)
 {
     int64_t axes[VALUES_MAX], n;
@@ -159,7 +159,7 @@ static struct expr slice_bound(struct shape_job *job, int input, const char *nam
     return expr_number(ints[entry]);
 }
 
-// The step of that entry; without steps they are 1.
+// Returns the step of that entry, by default 1.
 static struct expr slice_step(struct shape_job *job, int64_t entry)
 {
     if (!tsr__job_has(job, 4))
@@ -167,8 +167,8 @@ static struct expr slice_step(struct shape_job *job, int64_t entry)
     return element_of(tsr__job_values(job, 4), entry);
 }
 
-// The largest numbers mean "to the end", which is the front where the step is negative: so ONNX
-// Runtime reads them.
+// The largest numbers mean "to the end", which is the start if the step is negative, as in ONNX
+// Runtime.
 static bool means_front(int64_t end)
 {
     return end == INT64_MAX || end == INT32_MAX;
@@ -180,7 +180,7 @@ bool tsr__slice_bounds(const struct shape_job *job, int axis, int64_t size, int6
 {
     struct shape_job *shape_job = (struct shape_job *)job;
     int64_t entry = slice_entry(shape_job, axis, tsr__job_in(shape_job, 0).rank);
-    // All of the dimension, where it is not sliced.
+    // A dimension that is not sliced is taken in full.
     *start = 0;
     *end = size;
     *step = 1;
@@ -196,7 +196,7 @@ bool tsr__slice_bounds(const struct shape_job *job, int axis, int64_t size, int6
     if (size == 0)
         return true;
     bool down =
-        s.number < 0; // then the first is at most the last element, and the end may lie before all
+        s.number < 0; // then start is at most the last element, and the end may be before all
     *start = clamped(from_front(a.number, size), 0, size - down);
     *end = clamped(from_front(b.number, size), -(int64_t)down, size);
     if (down && means_front(b.number))
@@ -204,14 +204,14 @@ bool tsr__slice_bounds(const struct shape_job *job, int axis, int64_t size, int6
     return true;
 }
 
-// The greater of an expression and 0, for what ends there instead of going below. The runtime would
-// do the same: the last four of n rows are min(n, 4), all but the first are max(n - 1, 0).
+// Returns the maximum of an expression and 0: the last four of n rows are min(n, 4), all but the
+// first are max(n - 1, 0).
 static struct expr not_below_zero(struct exprs *exprs, struct expr expr)
 {
     return tsr__expr_max(exprs, expr, expr_number(0));
 }
 
-// A bound in a dimension whose size is an expression: from the end where negative, clipped.
+// Returns a bound in a dimension of symbolic size: from the end if negative, clipped.
 static struct expr clipped(struct exprs *exprs, struct expr at, struct expr size)
 {
     if (expr_is_number(at) && at.number >= INT32_MAX)
@@ -226,9 +226,8 @@ static struct expr clipped(struct exprs *exprs, struct expr at, struct expr size
     return tsr__expr_min(exprs, at, size);
 }
 
-// Elements from a to b of a dimension of that size, as far as they exist.
-// The last k of size are min(size, k); from a to the end max(size - a, 0); else the difference of
-// both bounds.
+// Returns the number of elements from a to b that exist. The last k of size are min(size, k); from
+// a to the end max(size - a, 0); otherwise the difference of both bounds.
 static struct expr slice_run(struct exprs *exprs, struct expr a, struct expr b, struct expr size)
 {
     bool to_end = expr_equal(clipped(exprs, b, size), size);
@@ -240,7 +239,7 @@ static struct expr slice_run(struct exprs *exprs, struct expr a, struct expr b, 
     return not_below_zero(exprs, run);
 }
 
-// 2:8 by 2 are 3 elements, 8:2 by -3 are 2.
+// Returns the number of elements: 2:8 by 2 are 3, 8:2 by -3 are 2.
 static int64_t steps_between(int64_t start, int64_t end, int64_t step)
 {
     int64_t run = end - start, by = step;
@@ -253,8 +252,7 @@ static int64_t steps_between(int64_t start, int64_t end, int64_t step)
     return (run + by - 1) / by;
 }
 
-// Elements from a down to b, which is left out. Counted from the front: all up to a, less all up to
-// b.
+// Returns the number of elements from a down to b, without b: all up to a, minus all up to b.
 //   n rows from -1 down to the front: n;  from 3: min(n, 4);  from -1 down to 1: max(n - 2, 0)
 static struct expr slice_run_down(struct exprs *exprs, struct expr a, struct expr b,
                                   struct expr size)
@@ -275,7 +273,7 @@ static struct expr slice_run_down(struct exprs *exprs, struct expr a, struct exp
     return not_below_zero(exprs, tsr__expr_sub(exprs, up_to_a, up_to_b));
 }
 
-// A size that is a number is sliced exactly; one that is an expression gives another.
+// A known size is sliced exactly; an expression gives another expression.
 static struct expr slice_size(struct shape_job *job, int axis, tsr_dim dim)
 {
     int64_t start, end, step;
@@ -301,7 +299,7 @@ static struct expr slice_size(struct shape_job *job, int axis, tsr_dim dim)
     return tsr__expr_floor(job->exprs, run, expr_number(by));
 }
 
-// Each dimension by itself; one that is not sliced keeps its size.
+// Dimensions that are not sliced keep their size.
 void tsr__infer_slice(struct shape_job *job)
 {
     int rank;
@@ -315,8 +313,8 @@ void tsr__infer_slice(struct shape_job *job)
 
 // ---- sizes from lists --------------------------------------------------------------------------
 
-// Axes that are padded: those of input 3, without it all. Returns the count; -1: unknown axes. Only
-// the first VALUES_MAX are written.
+// Reads the padded axes from input 3; by default all. Returns their number; -1: unknown. Only the
+// first VALUES_MAX are written.
 static int64_t padded_axes(struct shape_job *job, int rank, int64_t axes[VALUES_MAX])
 {
     if (tsr__job_has(job, 3))
@@ -326,7 +324,7 @@ static int64_t padded_axes(struct shape_job *job, int rank, int64_t axes[VALUES_
     return rank;
 }
 
-// [2 n] with pads 0 1 0 3 is [2 n+4]: entry i is the pad before axis i, entry n + i the one behind
+// [2 n] with pads 0 1 0 3 is [2 n+4]: entry i is the pad before axis i, entry n + i the one after
 // it.
 void tsr__infer_pad(struct shape_job *job)
 {
@@ -350,7 +348,7 @@ void tsr__infer_pad(struct shape_job *job)
             return;
         struct expr size = tsr__expr_of(job->exprs, dims[axis]);
         struct expr more = EXPR_UNKNOWN;
-        // Pads may be negative, which crops.
+        // Negative pads crop.
         if (pads.elements && pads.n == 2 * n)
             more = tsr__expr_add(job->exprs, element_of(pads, i), element_of(pads, n + i));
         dims[axis] = tsr__expr_dim(job->exprs, tsr__expr_add(job->exprs, size, more));
@@ -358,8 +356,8 @@ void tsr__infer_pad(struct shape_job *job)
     tsr__job_set(job, 0, rank, dims);
 }
 
-// Two sizes of one broadcast dimension.
-// Where one is a number other than 1 the other is it, too, or is 1.
+// Merges two sizes of one broadcast dimension. If one is a number other than 1, the other is equal
+// or 1.
 static struct expr stretched(struct exprs *exprs, struct expr a, struct expr b)
 {
     if (expr_is(a, 1) || (expr_is_number(b) && b.number != 1))
@@ -369,7 +367,7 @@ static struct expr stretched(struct exprs *exprs, struct expr a, struct expr b)
     return tsr__expr_broadcast(exprs, a, b);
 }
 
-// Both shapes are aligned from the right; what one lacks in front counts as 1.
+// Both shapes are aligned from the right; missing dimensions count as 1.
 void tsr__infer_expand(struct shape_job *job)
 {
     struct shape shape = tsr__job_in(job, 0), of = tsr__job_in(job, 1);
@@ -408,7 +406,7 @@ void tsr__infer_tile(struct shape_job *job)
     tsr__job_set(job, 0, rank, dims);
 }
 
-// The target's sizes, one for each axis, whether that crops or pads.
+// Input 1 gives one size for each axis, which crops or pads.
 void tsr__infer_center_crop_pad(struct shape_job *job)
 {
     const int64_t *axes;
@@ -432,7 +430,7 @@ void tsr__infer_center_crop_pad(struct shape_job *job)
     tsr__job_set(job, 0, rank, dims);
 }
 
-// Without axes, dimensions of 1 go, which must be known for all.
+// Without axes, all dimensions of size 1 are removed; all sizes must be known.
 void tsr__infer_squeeze(struct shape_job *job)
 {
     struct shape shape = tsr__job_in(job, 0);
@@ -450,7 +448,7 @@ void tsr__infer_squeeze(struct shape_job *job)
             return;
         gone[axis] = true;
     }
-    // A symbol might be 1 in a run: then not even the rank is known.
+    // A symbol may be 1 in a run: then the rank is unknown.
     if (!given)
         for (int i = 0; i < shape.rank; i++) {
             if (shape.dims[i].value < 0)

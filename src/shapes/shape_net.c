@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// shape_net.c - shapes of the fused operators of networks: attention, recurrent layers, optimizers.
+// shape_net.c - shapes of attention, recurrent layers and optimizers.
 //
-//   Attention of q [2 6 64], k and v [2 7 16], 8 query heads, 2 of keys   [2 6 64], present [2 2 7
+//   Attention of q [2 6 64], k and v [2 7 16], 8 query heads, 2 of keys: [2 6 64], present [2 2 7
 //     8] twice
-//   LSTM of x [5 2 10], hidden size 4, both directions                    [5 2 2 4], [2 2 4] twice
-//   Adam of two parameters [3] and [4 4]                                  both again, then their
-//     two states
+//   LSTM of x [5 2 10], hidden size 4, both directions: [5 2 2 4], [2 2 4] twice
+//   Adam of two parameters [3] and [4 4]: both, then their two states
 #include "shapes/infer.h"
 
 static tsr_dim product(struct shape_job *job, tsr_dim a, int64_t times)
@@ -28,7 +27,7 @@ static tsr_dim total(struct shape_job *job, tsr_dim a, tsr_dim b)
 
 // ---- attention ---------------------------------------------------------------------------------
 
-// [batch, heads, length, size] of one of Q, K, V, from either form.
+// Finds [batch, heads, length, size] of Q, K or V in either form.
 static bool heads_of(struct shape_job *job, int i, const char *name, tsr_dim *out)
 {
     struct shape shape = tsr__job_in(job, i);
@@ -60,8 +59,7 @@ static void set_four(struct shape_job *job, int i, tsr_dim a, tsr_dim b, tsr_dim
     }
 }
 
-// The result with heads side by side: [batch, rows, heads * width], as many heads as queries, as
-// wide as values.
+// Sets the result [batch, rows, heads * width]: heads of the queries, width of the values.
 static void set_joined(struct shape_job *job, const tsr_dim q[4], const tsr_dim v[4])
 {
     tsr_dim *dims = tsr__job_new_dims(job, 0, 3);
@@ -73,8 +71,7 @@ static void set_joined(struct shape_job *job, const tsr_dim q[4], const tsr_dim 
         dims[2] = product(job, v[3], q[1].value);
 }
 
-// Heads as [batch, heads, rows, width], whatever the inputs look like. A cache puts its rows in
-// front of the keys: past [1 2 5 8] and 3 new keys give a present of [1 2 8 8].
+// A cache adds its rows before the keys: past [1 2 5 8] and 3 new keys give a present of [1 2 8 8].
 void tsr__infer_attention(struct shape_job *job)
 {
     tsr_dim q[4], k[4], v[4];
@@ -98,7 +95,8 @@ void tsr__infer_attention(struct shape_job *job)
         job->out[2].dtype = tsr__job_in(job, 2).dtype;
 }
 
-// Each query head has its own state of [d e]; all heads of the result side by side: [b t heads*e].
+// Each query head has its own state of [d e]; the heads of the result are concatenated: [b t
+// heads*e].
 void tsr__infer_linear_attention(struct shape_job *job)
 {
     struct shape q = tsr__job_in(job, 0), k = tsr__job_in(job, 1), v = tsr__job_in(job, 2);
@@ -114,7 +112,7 @@ void tsr__infer_linear_attention(struct shape_job *job)
         dims[2] = product(job, size, queries);
     }
     set_four(job, 1, q.dims[0], (tsr_dim){keys, ""}, quotient(job, k.dims[2], keys), size);
-    if (job->n_out > 1 && tsr__job_has(job, 3)) // as the state that came in, else as the query
+    if (job->n_out > 1 && tsr__job_has(job, 3)) // as the input state, else as the query
         job->out[1].dtype = tsr__job_in(job, 3).dtype;
     else if (job->n_out > 1)
         job->out[1].dtype = q.dtype;
@@ -122,8 +120,8 @@ void tsr__infer_linear_attention(struct shape_job *job)
 
 // ---- recurrent layers --------------------------------------------------------------------------
 
-// Y, then Y_h (and Y_c): [length, directions, batch, size] and [directions, batch, size]; with
-// layout 1 the batch stands first. Without hidden_size, the weights R [directions, ., size] say it.
+// Y is [length, directions, batch, size], Y_h and Y_c are [directions, batch, size]; with layout 1
+// the batch is first. Without hidden_size, the weights R [directions, ., size] give the size.
 void tsr__infer_recurrent(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), r = tsr__job_in(job, 2);
@@ -136,7 +134,7 @@ void tsr__infer_recurrent(struct shape_job *job)
     if (hidden <= 0 && r.rank == 3)
         size = r.dims[2];
     tsr_dim batch = DIM_UNKNOWN, length = DIM_UNKNOWN;
-    int batch_at = !batch_first; // in inputs and states; time and directions have the other place
+    int batch_at = !batch_first; // in inputs and states; time or directions are on the other axis
     if (x.rank == 3) {
         batch = x.dims[batch_at];
         length = x.dims[1 - batch_at];

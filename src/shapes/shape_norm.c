@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// shape_norm.c - types and shapes of quantised operators, of the greatest elements and of drawn
-// samples: where the letters of a rule do not give them.
+// shape_norm.c - types and shapes of quantized operators, TopK, Multinomial and others, which do
+// not follow from the letters of a rule.
 //
 //   TopK of [4 9] along 1, k 3             [4 3], twice
 //   Multinomial of [4 9], sample_size 5    [4 5]
-//   MatMulBnb4 of [2 6 64], N 32           [2 6 32]: the weights are one long list, and say nothing
+//   MatMulBnb4 of [2 6 64], N 32           [2 6 32]: the weights are a flat list without this size
 //   QuantizeLinear of [4 9] with an int8 zero point   [4 9] of int8
 #include "shapes/infer.h"
 
@@ -16,7 +16,7 @@ static tsr_dtype type_attr(const struct shape_job *job, const char *name, tsr_dt
     return otherwise;
 }
 
-// k is an attribute in the first opset, an input since; it need not be known.
+// k is an attribute in the first opset, an input since; it may be unknown.
 void tsr__infer_top_k(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
@@ -39,7 +39,7 @@ void tsr__infer_top_k(struct shape_job *job)
     }
 }
 
-// A row of drawn classes for each row of the input.
+// Each row of the input gives a row of drawn classes.
 void tsr__infer_multinomial(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
@@ -55,7 +55,7 @@ void tsr__infer_multinomial(struct shape_job *job)
     tsr__job_set(job, 0, 2, dims);
 }
 
-// The zero point says the type, else the attribute does.
+// The type is that of the zero point, or of the attribute.
 void tsr__infer_quantize(struct shape_job *job)
 {
     tsr__job_like(job, 0, 0);
@@ -77,15 +77,14 @@ void tsr__infer_qlinear_matmul(struct shape_job *job)
     job->out[0].dtype = tsr__job_in(job, 7).dtype;
 }
 
-// Without a zero point of the result, the result is not quantised.
+// Without a zero point for it, the result is not quantized.
 void tsr__infer_quantized_gemm(struct shape_job *job)
 {
     job->shapes->rules->letters(job);
     job->out[0].dtype = tsr__job_has(job, 8) ? tsr__job_in(job, 8).dtype : TSR_FLOAT;
 }
 
-// A matrix of N rows that is packed into a vector: its number of rows is the attribute's, however
-// long the vector is.
+// A matrix of N rows is packed into a vector: the attribute gives its number of rows.
 void tsr__infer_matmul_bnb4(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
@@ -100,8 +99,8 @@ void tsr__infer_matmul_bnb4(struct shape_job *job)
     tsr__job_set(job, 0, x.rank, dims);
 }
 
-// Results are shaped as the first input: whatever the skip is, ONNX Runtime adds it over and over.
-// Statistics have one element for each row.
+// Results have the shape of the first input: ONNX Runtime repeats a shorter skip. Statistics have
+// one element for each row.
 void tsr__infer_skip_norm(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
@@ -119,8 +118,8 @@ void tsr__infer_skip_norm(struct shape_job *job)
     }
 }
 
-// A loss for each target. Where the targets' own shape is not known, they have one dimension less
-// than the scores; ONNX Runtime takes other sizes.
+// A loss for each target. If their shape is unknown, targets have one dimension less than the
+// scores; ONNX Runtime accepts other sizes.
 static void infer_losses(struct shape_job *job)
 {
     int scores = tsr__job_in(job, 0).rank;
@@ -130,8 +129,8 @@ static void infer_losses(struct shape_job *job)
         tsr__job_like(job, 0, 1);
 }
 
-// A loss for each target, or one for all; then the logarithms of the probabilities, shaped as the
-// scores.
+// A loss for each target, or one for all; then the logarithms of the probabilities, with the shape
+// of the scores.
 void tsr__infer_loss(struct shape_job *job)
 {
     if (tsr__job_text_is(job, "reduction", "none", false))
@@ -141,8 +140,9 @@ void tsr__infer_loss(struct shape_job *job)
     tsr__job_like(job, 1, 0);
 }
 
-// Rows of a table whose last dimension is packed: as long as its contents, since the last block may
-// be short. Of [v 6] bytes with two numbers each and indices of [b t], [b t 12].
+// Rows of a table whose last dimension is packed. The result has the length of the unpacked
+// contents, because the last block may be short: [v 6] bytes with two numbers each and indices [b
+// t] give [b t 12].
 void tsr__infer_gather_quantized(struct shape_job *job)
 {
     struct shape table = tsr__job_in(job, 0), at = tsr__job_in(job, 1);

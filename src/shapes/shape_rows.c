@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// shape_rows.c - types and shapes of the classical models of ai.onnx.ml that go row by row: how
-// many columns a row gets.
+// shape_rows.c - types and shapes of the classical models of ai.onnx.ml, which work row by row: the
+// number of columns of the result.
 //
 //   TreeEnsembleRegressor of [5 8], 2 targets     [5 2]
 //   LinearClassifier of [5 8], 3 classes          labels [5], scores [5 3]
@@ -17,7 +17,7 @@ static tsr_dim rows_of(struct shape_job *job)
     return DIM_UNKNOWN;
 }
 
-// Number of columns; without any, unknown.
+// 0 columns: unknown.
 static tsr_dim columns_of(int64_t columns)
 {
     if (columns > 0)
@@ -39,7 +39,7 @@ void tsr__infer_regressor(struct shape_job *job)
     set_table(job, 0, tsr__job_int(job, "targets", tsr__job_int(job, "n_targets", 1)));
 }
 
-// Labels are numbers unless texts are given. Two classes may have one column of scores or two.
+// Labels are numbers unless strings are given. Two classes may have one column of scores or two.
 void tsr__infer_classifier(struct shape_job *job)
 {
     const int64_t *labels;
@@ -59,7 +59,7 @@ void tsr__infer_classifier(struct shape_job *job)
     set_table(job, 1, (int64_t)n);
 }
 
-// One column for each category; those that are texts are not counted here.
+// One column for each category; string categories are not counted here.
 void tsr__infer_one_hot_encoder(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
@@ -76,7 +76,7 @@ void tsr__infer_one_hot_encoder(struct shape_job *job)
     tsr__job_set(job, 0, x.rank + 1, dims);
 }
 
-// Inputs side by side: as many columns as they have together.
+// Concatenates the columns of all inputs.
 void tsr__infer_feature_vectorizer(struct shape_job *job)
 {
     const int64_t *sizes;
@@ -88,7 +88,7 @@ void tsr__infer_feature_vectorizer(struct shape_job *job)
     set_table(job, 0, all);
 }
 
-// Texts become numbers, and numbers texts.
+// Strings become numbers, and numbers become strings.
 void tsr__infer_category_mapper(struct shape_job *job)
 {
     tsr_dtype t = tsr__job_in(job, 0).dtype;

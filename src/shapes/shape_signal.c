@@ -8,13 +8,13 @@
 //   GridSample of [1 3 8 8] at [1 5 6 2]  [1 3 5 6]
 #include "shapes/infer.h"
 
-// Element i of a small input as a size.
+// Returns element i of a small input as a size.
 static tsr_dim element_dim(struct shape_job *job, int input, int64_t i)
 {
     return tsr__expr_dim(job->exprs, element_of(tsr__job_values(job, input), i));
 }
 
-// The type of the attribute, float by default; unknown for an invalid number.
+// Sets the type from the attribute, by default float; unknown if it is invalid.
 static void output_type(struct shape_job *job)
 {
     int64_t t = tsr__job_int(job, "output_datatype", TSR_FLOAT);
@@ -25,8 +25,7 @@ static void output_type(struct shape_job *job)
 
 // ---- images ------------------------------------------------------------------------------------
 
-// Batch and channels of the input, places of the grid; either alone says how many dimensions there
-// are.
+// Batch and channels are those of the input, positions those of the grid; either gives the rank.
 void tsr__infer_grid_sample(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), grid = tsr__job_in(job, 1);
@@ -50,7 +49,7 @@ void tsr__infer_grid_sample(struct shape_job *job)
         dims[i] = grid.dims[i - 1];
 }
 
-// {n c h w} gives a grid of [n h w 2]: a place in the image for each of the result's; of volumes, 3
+// {n c h w} gives a grid of [n h w 2], a position for each pixel of the result; volumes have 3
 // numbers.
 void tsr__infer_affine_grid(struct shape_job *job)
 {
@@ -102,7 +101,7 @@ void tsr__infer_max_roi_pool(struct shape_job *job)
     dims[3] = (tsr_dim){size[1], ""};
 }
 
-// Height and width stand in the image; channels are 3 or 1.
+// Height and width depend on the image; there are 3 channels or 1.
 void tsr__infer_image_decoder(struct shape_job *job)
 {
     tsr_dim *dims = tsr__job_new_dims(job, 0, 3);
@@ -113,7 +112,7 @@ void tsr__infer_image_decoder(struct shape_job *job)
         dims[2] = dim_of(1);
 }
 
-// A row for each box that is kept: batch, class, box.
+// One row for each selected box: batch, class, box.
 void tsr__infer_non_max_suppression(struct shape_job *job)
 {
     tsr_dim *dims = tsr__job_new_dims(job, 0, 2);
@@ -123,7 +122,7 @@ void tsr__infer_non_max_suppression(struct shape_job *job)
 
 // ---- signals -----------------------------------------------------------------------------------
 
-// Frequencies of a real signal of n samples: of 16, 9.
+// Returns the number of frequencies of a real signal of n samples: 9 for 16.
 static struct expr half_plus_one(struct exprs *exprs, struct expr n)
 {
     return tsr__expr_add(exprs, tsr__expr_floor(exprs, n, expr_number(2)), expr_number(1));
@@ -137,7 +136,7 @@ void tsr__infer_window(struct shape_job *job)
         dims[0] = element_dim(job, 0, 0);
 }
 
-// A row for each frequency of a one-sided transform, a column for each band.
+// One row for each frequency of a one-sided transform, one column for each band.
 void tsr__infer_mel_weights(struct shape_job *job)
 {
     tsr_dim *dims = tsr__job_new_dims(job, 0, 2);
@@ -149,11 +148,11 @@ void tsr__infer_mel_weights(struct shape_job *job)
     dims[1] = element_dim(job, 0, 0);
 }
 
-// One-sided transforms have the redundant half left out; their inverse is real.
+// One-sided transforms omit the redundant half; their inverse is real.
 static struct expr dft_length(struct shape_job *job, tsr_dim dim, bool half, bool inverse)
 {
     struct expr n = tsr__expr_of(job->exprs, dim);
-    // dft_length, the input, is the length of the signal, whether it is cut off or filled up.
+    // The input dft_length is the length of the signal after truncation or padding.
     if (tsr__job_has(job, 1))
         n = element_of(tsr__job_values(job, 1), 0);
     else if (half && inverse)
@@ -163,7 +162,7 @@ static struct expr dft_length(struct shape_job *job, tsr_dim dim, bool half, boo
     return n;
 }
 
-// known: the axis is. Without it only a transform that keeps its length has a shape.
+// known: the axis is known. Otherwise only a transform that keeps its length has a known shape.
 static void dft(struct shape_job *job, bool known, int64_t axis)
 {
     struct shape x = tsr__job_in(job, 0);
@@ -187,7 +186,7 @@ static void dft(struct shape_job *job, bool known, int64_t axis)
         dims[at] = tsr__expr_dim(job->exprs, dft_length(job, x.dims[at], half, inverse));
 }
 
-// Opset 17 has the axis as an attribute, and another default.
+// In opset 17 the axis is an attribute with another default.
 void tsr__infer_dft_17(struct shape_job *job)
 {
     dft(job, true, tsr__job_int(job, "axis", 1));
@@ -221,7 +220,7 @@ void tsr__infer_stft(struct shape_job *job)
             last = tsr__expr_floor(job->exprs, room, step);
         dims[1] = tsr__expr_dim(job->exprs, tsr__expr_add(job->exprs, last, expr_number(1)));
     }
-    // One-sided unless the node says otherwise.
+    // One-sided by default.
     struct expr frequencies = frame;
     if (tsr__job_int(job, "onesided", 1) != 0)
         frequencies = half_plus_one(job->exprs, frame);
@@ -231,7 +230,7 @@ void tsr__infer_stft(struct shape_job *job)
 
 // ---- text --------------------------------------------------------------------------------------
 
-// How many words stay, the run decides; two dimensions are one row of them.
+// The number of remaining words is known at run time only; of two dimensions, the first is 1.
 void tsr__infer_string_normalizer(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
@@ -242,7 +241,7 @@ void tsr__infer_string_normalizer(struct shape_job *job)
         dims[0] = (tsr_dim){1, ""};
 }
 
-// A column for each n-gram: the highest index, and one more.
+// One column for each n-gram: the highest index plus one.
 void tsr__infer_tfidf(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
@@ -262,7 +261,7 @@ void tsr__infer_tfidf(struct shape_job *job)
 
 // ---- ai.onnx.ml --------------------------------------------------------------------------------
 
-// As many columns as there are indices; a vector counts as one row.
+// One column for each index; a vector is one row.
 void tsr__infer_feature_extractor(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), at = tsr__job_in(job, 1);
@@ -281,7 +280,7 @@ void tsr__infer_feature_extractor(struct shape_job *job)
         dims[rank - 1] = tsr__expr_dim(job->exprs, tsr__job_size(job, at, 0, at.rank));
 }
 
-// The same shape; the type of the attribute that has the values.
+// The same shape; the type of the attribute that holds the values.
 void tsr__infer_label_encoder(struct shape_job *job)
 {
     static const struct {
@@ -299,7 +298,7 @@ void tsr__infer_label_encoder(struct shape_job *job)
             job->out[0].dtype = kinds[i].type;
 }
 
-// A row for each sample, a column for each target.
+// One row for each sample, one column for each target.
 void tsr__infer_tree_ensemble(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// shapes.c - type and shape of every value: what the model declares, completed by the rules.
+// shapes.c - type and shape of every value: declarations of the model, completed by the rules.
 //
-// One pass in node order, into subgraphs at their node and into functions at their calls. What
-// follows from the inputs wins over declarations; a declared symbol gives way to an inferred
-// number; what neither knows stays open. Values that hold sizes are followed along
-// (known_values.c). The work is linear in the nodes; bodies that are visited repeatedly (nested
-// loops, calls in calls) have a budget.
+// One pass in node order, which enters subgraphs at their node and functions at their calls.
+// Inferred sizes have precedence over declarations, and numbers over symbols. Elements of values
+// that hold sizes are computed in the same pass (known_values.c). The time is linear in the number
+// of nodes; bodies that are visited repeatedly (nested loops, nested calls) have a budget.
 //
 //   declared     found        kept        why
-//   [1 6]        [n 6]        [n 6]       n is the size of an input: a run will have it
+//   [1 6]        [n 6]        [n 6]       n is the size of an input, as in a run
 //   [n 6]        [4 6]        [4 6]       a number is more specific than a symbol
-//   [? 6]        [k+1 6]      [k+1 6]     anything is more specific than nothing
-//   [2 6]        [3 6]        [3 6]       a contradiction, which is reported: a run will have 3
+//   [? 6]        [k+1 6]      [k+1 6]     an expression is more specific than an unknown size
+//   [2 6]        [3 6]        [3 6]       a contradiction, which is reported; a run has 3
 //   [1 2 6]      [2 6]        [2 6]       the same for ranks
 //   [n 6]        [? 6]        [n 6]       the declaration may know more; but [? 6] for
 //                `misinferred`
@@ -22,10 +21,10 @@
 #define OUTPUTS_INLINE 8
 #define RANK_UNREAD    (-2)
 
-// ---- what the model declares -------------------------------------------------------------------
+// ---- declarations -------------------------------------------------------------------------------
 
-// Numbers that symbols were given by the caller.
-// The list of the model is copied at the first symbol that has a number, and only then.
+// Replaces symbols by the numbers that the caller gave. The array of the model is copied only if
+// there is such a symbol.
 static void bind_dims(struct shapes *shapes, struct shape *at)
 {
     tsr_dim *dims = NULL;
@@ -46,8 +45,8 @@ static void bind_dims(struct shapes *shapes, struct shape *at)
     }
 }
 
-// Before IR 4 every constant had to be an input too.
-// NULL for a default: an initializer that is an input, too, and may be replaced at run time.
+// NULL for a default: an initializer that is also an input, and may be replaced at run time. Before
+// IR 4 every constant had to be an input.
 const tsr_tensor *tsr__value_constant_tensor(const tsr_value *value)
 {
     const tsr_tensor *tensor = tsr_value_initializer(value);
@@ -59,8 +58,8 @@ const tsr_tensor *tsr__value_constant_tensor(const tsr_value *value)
     return tensor;
 }
 
-// Constants have the type and shape of their tensor, whatever is declared; sequences and optionals
-// those of their elements.
+// Constants have the type and shape of their tensor, sequences and optionals those of their
+// elements.
 static void read_declared(struct shapes *shapes, const tsr_value *value)
 {
     static const enum value_form forms[] = {VALUE_TENSOR, VALUE_SEQUENCE, VALUE_OPTIONAL,
@@ -95,7 +94,7 @@ static void read_declared(struct shapes *shapes, const tsr_value *value)
         bind_dims(shapes, at);
 }
 
-// The node's outputs; then inputs that have not been read before (stand-ins occur nowhere else).
+// Reads the node's outputs, then inputs that were not read before (values of an outer graph).
 static void read_values(struct shapes *shapes, const tsr_node *node)
 {
     for (size_t i = 0; i < tsr_node_output_count(node); i++)
@@ -108,8 +107,7 @@ static void read_values(struct shapes *shapes, const tsr_node *node)
     }
 }
 
-// Inputs, constants and results of nodes; then what nodes read that has no other place (values of
-// an outer graph stand in for it).
+// Reads inputs, constants and outputs of nodes, then values of an outer graph that nodes read.
 static void read_graph(struct shapes *shapes, const tsr_graph *graph)
 {
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
@@ -120,10 +118,10 @@ static void read_graph(struct shapes *shapes, const tsr_graph *graph)
         read_values(shapes, node);
 }
 
-// ---- what was found ----------------------------------------------------------------------------
+// ---- results ------------------------------------------------------------------------------------
 
-// The number of the value, which indexes what is known; one past the last for a value that is not
-// there or is new. A value that was made after the shapes has a number beyond shapes->n.
+// Returns the index of the value; shapes->n for NULL and for values that were created after the
+// shapes.
 static uint32_t index_of(const struct shapes *shapes, const tsr_value *value)
 {
     if (!value || tsr__value_id(value) >= shapes->n)
@@ -131,7 +129,7 @@ static uint32_t index_of(const struct shapes *shapes, const tsr_value *value)
     return tsr__value_id(value);
 }
 
-// RANK_UNREAD is this file's own; callers see -1.
+// RANK_UNREAD is used only in this file; callers get -1.
 struct value_info tsr__info_of(const struct shapes *shapes, const tsr_value *value)
 {
     uint32_t id = index_of(shapes, value);
@@ -143,7 +141,7 @@ struct value_info tsr__info_of(const struct shapes *shapes, const tsr_value *val
     return r;
 }
 
-// Hidden symbols (symbol_of_open) are not shown.
+// Hidden symbols (symbol_of_open) are not printed.
 static const char *size_name(const tsr_dim *dim)
 {
     bool named = dim->symbol && dim->symbol[0] && !strchr(dim->symbol, HIDDEN_MARK);
@@ -176,7 +174,7 @@ struct str tsr__shape_text(struct arena *arena, struct shape shape)
     return tsr__arena_printf(arena, STR_FMT "%s", STR_ARG(text), end);
 }
 
-// Only where the caller wants findings: a plan that asks again would repeat them.
+// Reports a contradiction if the caller wants diagnostics: repeated inference would repeat them.
 static void contradict(struct shapes *shapes, const tsr_node *node, const tsr_value *value,
                        struct shape declared, struct shape found)
 {
@@ -191,9 +189,9 @@ static void contradict(struct shapes *shapes, const tsr_node *node, const tsr_va
               "declared as " STR_FMT ", but the operator gives " STR_FMT, STR_ARG(a), STR_ARG(b));
 }
 
-// Which of two spellings of a size is worth more. What follows from the inputs is what a run will
-// have, whatever was written down once: x [n 6] gives Relu(x) [n 6], though it be declared as [1
-// 6]. Else the declared one, then a number.
+// Returns the better of two sizes. A size that follows from the inputs is that of a run: x [n 6]
+// gives Relu(x) [n 6], even if it is declared as [1 6]. Otherwise the declared one, unless a number
+// was found.
 static tsr_dim better(struct shapes *shapes, tsr_dim declared, tsr_dim found)
 {
     if (!dim_known(found))
@@ -209,8 +207,8 @@ static tsr_dim better(struct shapes *shapes, tsr_dim declared, tsr_dim found)
     return found;
 }
 
-// Sizes that the rule cannot tell, where declarations are doubted: symbols of their own, which win
-// over declarations as sizes of inputs do, and are forgotten in the end.
+// Where declarations are ignored, sizes that the rule does not give become new symbols. These have
+// precedence over declarations, like sizes of inputs, and become unknown in the end.
 static void open_sizes(struct shapes *shapes, struct shape *at, struct shape *found,
                        enum doubt doubt)
 {
@@ -238,7 +236,7 @@ static void open_sizes(struct shapes *shapes, struct shape *at, struct shape *fo
     found->dims = dims;
 }
 
-// Whether a size was declared that the run has not: two numbers, or what the inputs say otherwise.
+// True if a declared size differs from that of a run: two numbers, or expressions of input sizes.
 static bool is_refuted(struct shapes *shapes, tsr_dim declared, tsr_dim found)
 {
     if (!dim_known(declared) || !dim_known(found))
@@ -248,8 +246,8 @@ static bool is_refuted(struct shapes *shapes, tsr_dim declared, tsr_dim found)
            tsr__expr_rooted(shapes->exprs, d);
 }
 
-// Dimension by dimension; the list is copied only where something changes, for other values may
-// share it. Returns whether a declared one was wrong.
+// Merges dimension by dimension. The array is copied only if something changes, because other
+// values may share it. Returns true if a declared size was wrong.
 static bool merge_dims(struct shapes *shapes, struct shape *at, const struct shape *found)
 {
     bool same = true, refuted = false;
@@ -258,7 +256,7 @@ static bool merge_dims(struct shapes *shapes, struct shape *at, const struct sha
             (at->dims[i].value != found->dims[i].value && dim_known(found->dims[i])))
             same = false;
     if (same)
-        return false; // the same numbers throughout: nothing to add
+        return false; // equal numbers: nothing to add
     tsr_dim *dims = ARENA_ARRAY(shapes->arena, tsr_dim, (size_t)at->rank);
     if (!dims)
         return false;
@@ -270,8 +268,7 @@ static bool merge_dims(struct shapes *shapes, struct shape *at, const struct sha
     return refuted;
 }
 
-// Unknown sizes contradict nothing; symbols contradict nothing either, since they may be any
-// number.
+// Unknown sizes and symbols contradict nothing.
 static bool agree(const struct shape *a, const struct shape *b)
 {
     if (a->dtype != TSR_UNDEFINED && b->dtype != TSR_UNDEFINED && a->dtype != b->dtype)
@@ -286,10 +283,9 @@ static bool agree(const struct shape *a, const struct shape *b)
     return true;
 }
 
-// What the operator gives, beside what the model declares. Where they contradict each other that is
-// reported, and the declared type stays; rank and sizes are those that a run will have. onnx's
-// inference, for one, gives a Squeeze of axes [3, 1] a dimension too many. Returns what was wrong
-// about the declaration.
+// Merges inferred type and shape with the declaration. Contradictions are reported; the declared
+// type stays, rank and sizes are the inferred ones. onnx's inference, for example, gives a Squeeze
+// of axes [3, 1] one dimension too many. Returns what was wrong in the declaration.
 static enum doubt merge(struct shapes *shapes, const tsr_node *node, const tsr_value *value,
                         struct shape found, enum value_form form)
 {
@@ -301,7 +297,7 @@ static enum doubt merge(struct shapes *shapes, const tsr_node *node, const tsr_v
         shapes->form[id] = (uint8_t)form;
         return DOUBT_NONE;
     }
-    // One says tensor, the other a list: what was declared stays.
+    // A tensor and a sequence: the declaration stays.
     if (shapes->form[id] != (uint8_t)form)
         return DOUBT_NONE;
     if (!agree(at, &found))
@@ -320,14 +316,13 @@ static enum doubt merge(struct shapes *shapes, const tsr_node *node, const tsr_v
 
 // ---- one node ----------------------------------------------------------------------------------
 
-// TSR_UNDEFINED for an input that is left out.
+// TSR_UNDEFINED for an absent input.
 static tsr_dtype input_type(const struct shape_job *job, int i)
 {
     return tsr__info_of(job->shapes, input_at(job->node, (size_t)i)).shape.dtype;
 }
 
-// A number that is no element type gives TSR_UNDEFINED, as does an attribute that is not there
-// without a default.
+// TSR_UNDEFINED if the number is no element type, or if the attribute is absent and has no default.
 static tsr_dtype attr_type(const struct shape_job *job, const char *name, tsr_dtype otherwise)
 {
     int64_t t = tsr__job_int(job, name, otherwise);
@@ -336,7 +331,7 @@ static tsr_dtype attr_type(const struct shape_job *job, const char *name, tsr_dt
     return TSR_UNDEFINED;
 }
 
-// The element type of a result by the table.
+// Returns the element type of an output by the table.
 static tsr_dtype result_type(const struct shape_job *job, enum result_type type)
 {
     switch (type) {
@@ -372,8 +367,8 @@ static tsr_dtype result_type(const struct shape_job *job, enum result_type type)
     return TSR_UNDEFINED;
 }
 
-// The type of output i by the row. Rows name the types of four; later ones are as the first input,
-// unless the shape function says.
+// Returns the type of output i. Rows give four types; later outputs have that of the first input,
+// unless the shape function sets it.
 static tsr_dtype type_of(const struct shape_job *job, const struct shape_row *row, int i)
 {
     if (i < (int)TSR_COUNT(row->type))
@@ -383,7 +378,7 @@ static tsr_dtype type_of(const struct shape_job *job, const struct shape_row *ro
     return result_type(job, TYPE_AS_FIRST);
 }
 
-// Types first, then shapes, then elements: each may use what came before.
+// Types first, then shapes, then elements: each may use the ones before.
 static void by_row(struct shape_job *job, const struct shape_row *row)
 {
     for (int i = 0; i < job->n_out; i++)
@@ -396,9 +391,8 @@ static void by_row(struct shape_job *job, const struct shape_row *row)
         row->value(job);
 }
 
-// The body of a function, with what the call gives it. The values of a body stand once, not once
-// for each call: the body is followed anew with what this call gives, and what was found is read
-// before another call overwrites it.
+// Infers the body of a function with the inputs of the call. All calls share the values of the
+// body, so its results are read before another call overwrites them.
 static void by_function(struct shape_job *job, const tsr_function *function)
 {
     struct shapes *shapes = job->shapes;
@@ -409,7 +403,7 @@ static void by_function(struct shape_job *job, const tsr_function *function)
         return;
     for (size_t i = 0; i < n; i++)
         in[i] = tsr__info_of(shapes, input_at(job->node, i));
-    // The chain of calls lets attributes that refer to the caller's be found (calls.c).
+    // The chain of calls resolves attributes that refer to those of the caller (calls.c).
     struct call call = {job->node, function, shapes->call};
     shapes->call = &call;
     bool done = tsr__shapes_body(shapes, graph, in, n);
@@ -425,7 +419,7 @@ static void by_function(struct shape_job *job, const tsr_function *function)
     }
 }
 
-// Subgraphs of a node that nothing is known of: with what they declare themselves.
+// Infers subgraphs of an unknown node with their own declarations.
 static void visit_bodies(struct shape_job *job)
 {
     for (size_t i = 0; i < tsr_node_attr_count(job->node); i++) {
@@ -435,8 +429,8 @@ static void visit_bodies(struct shape_job *job)
     }
 }
 
-// A row, else the body of a function, else nothing but what bodies declare themselves. Returns how
-// far declarations of this operator's outputs are doubted.
+// Uses a row, else the body of a function, else only declarations in bodies. Returns how far
+// declarations of this operator's outputs are ignored.
 static enum doubt find_outputs(struct shape_job *job)
 {
     const tsr_function *function = NULL;
@@ -454,7 +448,7 @@ static enum doubt find_outputs(struct shape_job *job)
     return row.misinferred;
 }
 
-// What was inferred of a wrong declaration is as wrong.
+// A shape that was inferred from a wrong declaration is also wrong.
 static enum doubt doubt_of_inputs(const struct shapes *shapes, const tsr_node *node)
 {
     uint8_t most = DOUBT_NONE;
@@ -466,7 +460,7 @@ static enum doubt doubt_of_inputs(const struct shapes *shapes, const tsr_node *n
     return (enum doubt)most;
 }
 
-// Most nodes have few outputs: their shapes are found in place, without asking for memory.
+// Most nodes have few outputs: their shapes are on the stack.
 static bool follow_node(struct shapes *shapes, const tsr_node *node)
 {
     struct shape out[OUTPUTS_INLINE];
@@ -489,7 +483,7 @@ static bool follow_node(struct shapes *shapes, const tsr_node *node)
         if (shapes->arena->failed)
             return false;
     }
-    // Functions of nodes without outputs may look at one too.
+    // Shape functions may access output 0 even of nodes without outputs.
     for (size_t i = 0; i < (size_t)int64_max((int64_t)n_out, 1); i++) {
         job.out[i] = SHAPE_UNKNOWN;
         job.value[i] = VALUE_UNKNOWN;
@@ -513,7 +507,7 @@ static bool follow_node(struct shapes *shapes, const tsr_node *node)
     return !shapes->arena->failed;
 }
 
-// False: out of memory. Nodes that nothing is known of do not end it.
+// False: out of memory. Unknown nodes are skipped.
 static bool follow_graph(struct shapes *shapes, const tsr_graph *graph)
 {
     for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node))
@@ -522,13 +516,12 @@ static bool follow_graph(struct shapes *shapes, const tsr_graph *graph)
     return true;
 }
 
-// A body that is followed again begins anew with what it declares. What the caller gives wins over
-// that where they contradict.
+// Each pass starts with the declarations of the body. Inputs of the caller have precedence.
 bool tsr__shapes_body(struct shapes *shapes, const tsr_graph *graph, const struct value_info *in,
                       size_t n)
 {
-    // Every time a body is followed costs its nodes. Beyond the budget, or too deep, bodies are not
-    // followed any more, and their results stay as declared.
+    // Each pass costs the number of nodes of the body. Beyond the budget or the maximum depth,
+    // bodies are not inferred, and their results stay as declared.
     shapes->work -= (int64_t)tsr_graph_node_count(graph) + 1;
     if (shapes->depth >= MAX_DEPTH || shapes->work < 0 || shapes->arena->failed)
         return false;
@@ -539,9 +532,9 @@ bool tsr__shapes_body(struct shapes *shapes, const tsr_graph *graph, const struc
         const tsr_value *value = tsr_graph_input(graph, i);
         uint32_t id = tsr__value_id(value);
         struct shape declared = shapes->at[id];
-        if (!agree(&declared, &in[i].shape)) // what the caller gives is what it is
+        if (!agree(&declared, &in[i].shape)) // the caller's shape has precedence
             shapes->at[id] = (struct shape){.rank = -1};
-        // No node is to blame: a body's declaration gives way without a finding.
+        // Not reported: no node of the body is wrong.
         merge(shapes, NULL, value, in[i].shape, in[i].form);
         shapes->values[id] = in[i].value;
     }
@@ -551,10 +544,10 @@ bool tsr__shapes_body(struct shapes *shapes, const tsr_graph *graph, const struc
     return ok;
 }
 
-// ---- the whole model ---------------------------------------------------------------------------
+// ---- the model ----------------------------------------------------------------------------------
 
-// All arrays are indexed by value number. `work` bounds how many nodes of bodies are followed in
-// all, so that nested loops cannot make the time grow without limit.
+// All arrays are indexed by value id. `work` bounds the number of visited nodes of bodies, so that
+// nested loops cannot take unlimited time.
 static struct shapes *start(struct arena *arena, tsr_model *model)
 {
     struct shapes *shapes = ARENA_NEW(arena, struct shapes);
@@ -581,7 +574,7 @@ static struct shapes *start(struct arena *arena, tsr_model *model)
     return shapes;
 }
 
-// Symbols of inputs are roots: sizes that follow from them are what a run has (better).
+// Marks symbols of inputs as roots: sizes that follow from them are those of a run (better).
 static void root_symbols(struct shapes *shapes, const tsr_graph *graph)
 {
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
@@ -592,12 +585,11 @@ static void root_symbols(struct shapes *shapes, const tsr_graph *graph)
     }
 }
 
-// ---- sizes without a name -----------------------------------------------------------------------
+// ---- unnamed sizes ------------------------------------------------------------------------------
 
-// The symbol for a size of an input that the model leaves unnamed: INPUT.AXIS, which callers can
-// bind to a number. Where names are not wanted (report: the shapes are written into the model), or
-// the model uses that name for another size, it is a hidden symbol: a declaration that contradicts
-// it is still found.
+// Returns a symbol for an unnamed size of an input: INPUT.AXIS, which callers can bind to a number.
+// It is a hidden symbol if names are not wanted (report: the shapes are written into the model), or
+// if the model uses that name for another size. Contradictions are found with hidden symbols too.
 static tsr_dim symbol_of_open(struct shapes *shapes, const tsr_value *value, size_t input, int axis)
 {
     struct exprs *exprs = shapes->exprs;
@@ -614,7 +606,7 @@ static tsr_dim symbol_of_open(struct shapes *shapes, const tsr_value *value, siz
     return tsr__expr_dim(exprs, tsr__expr_hide(exprs, hidden));
 }
 
-// Each unknown size of an input is a symbol while shapes are followed.
+// Each unknown size of an input is a symbol during inference.
 static void name_unknown(struct shapes *shapes, const tsr_graph *graph)
 {
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
@@ -639,8 +631,8 @@ static void name_unknown(struct shapes *shapes, const tsr_graph *graph)
     }
 }
 
-// Sizes and elements that hold a hidden symbol become unknown; the old lists stay as they are, for
-// other values may share them.
+// Sizes and elements that contain a hidden symbol become unknown. Arrays are copied, because other
+// values may share them.
 static void forget_dims(struct shapes *shapes, struct shape *at)
 {
     if (at->rank <= 0)
@@ -658,7 +650,7 @@ static void forget_dims(struct shapes *shapes, struct shape *at)
     at->dims = dims;
 }
 
-// Those that are not copied stay zero, which is unknown.
+// Elements that are not copied stay zero, which is unknown.
 static void forget_elements(struct shapes *shapes, struct known_value *value)
 {
     if (!value->elements || !value->n)
@@ -672,7 +664,7 @@ static void forget_elements(struct shapes *shapes, struct known_value *value)
     value->elements = elements;
 }
 
-// Hidden symbols have no meaning outside: sizes that contain one become unknown.
+// Hidden symbols have no meaning for callers: sizes that contain one become unknown.
 static void forget_hidden(struct shapes *shapes)
 {
     shapes->exprs->hides = false;
@@ -684,8 +676,7 @@ static void forget_hidden(struct shapes *shapes)
     }
 }
 
-// Declarations, then the symbols of the inputs, then one walk through the nodes. Sizes without a
-// name have one during the walk.
+// Reads declarations and symbols of the inputs, then visits the nodes once.
 struct shapes *tsr__shapes_infer(struct arena *arena, tsr_model *model, const tsr_dim_size *sizes,
                                  size_t n, bool report, const struct shape_rules *rules)
 {
@@ -707,15 +698,15 @@ struct shapes *tsr__shapes_infer(struct arena *arena, tsr_model *model, const ts
         follow_graph(shapes, graph);
         forget_hidden(shapes);
     }
-    // Types and constants are decoded when they are asked for, in the model's memory: one that
-    // could not be is not absent.
+    // The model decodes types and constants on access, in its own memory. One that failed to decode
+    // is not absent.
     bool ran_out = arena->session->out_of_memory && !ran_out_before;
     if (ran_out || arena->failed)
         return NULL;
     return shapes;
 }
 
-// Twice the room each time: who adds nodes adds them often.
+// Doubles the capacity, because callers add nodes often.
 static bool make_room(struct shapes *shapes, uint32_t n)
 {
     if (n <= shapes->room)
@@ -754,8 +745,7 @@ bool tsr__shapes_add(struct shapes *shapes, tsr_node *const *nodes, size_t n)
     return true;
 }
 
-// Of a list it says nothing, since callers would cut it as a tensor; tsr__shapes_element is for
-// those who know.
+// A sequence gives nothing, because callers would shard it as a tensor; see tsr__shapes_element.
 struct shape tsr__shapes_of(const struct shapes *shapes, const tsr_value *value)
 {
     uint32_t id = index_of(shapes, value);
@@ -787,17 +777,17 @@ bool tsr__shapes_is_list(const struct shapes *shapes, const tsr_value *value)
     return id < shapes->n && shapes->form[id] != VALUE_TENSOR;
 }
 
-#define LOOPS_CARRY_LISTS 13 // the opset since which they do
+#define LOOPS_CARRY_LISTS 13 // first opset in which loops carry sequences
 
 // An optional that a node makes of one tensor has an element. One from a branch or from outside may
-// be empty, and an empty one cannot be made anew without its type.
+// be empty, and an empty one cannot be created without its type.
 enum list_way tsr__shapes_list_way(const struct shapes *shapes, const tsr_value *value)
 {
     uint32_t id = tsr__value_id(value);
     if (id >= shapes->n)
         return LIST_STAYS;
-    bool carried = tsr_dtype_bits(shapes->at[id].dtype) >=
-                   8; // no texts: no communication takes them without their shape
+    bool carried =
+        tsr_dtype_bits(shapes->at[id].dtype) >= 8; // no strings: communication needs their shape
     if (!carried || tsr__graph_opset(tsr_model_graph(shapes->model), STR("")) < LOOPS_CARRY_LISTS)
         return LIST_STAYS;
     if (shapes->form[id] == VALUE_SEQUENCE)
@@ -820,7 +810,7 @@ struct known_value tsr__value_known(const struct shapes *shapes, const tsr_value
     return shapes->values[id];
 }
 
-// -1 also where one element is only an expression.
+// -1 also if one element is an expression.
 int64_t tsr__shapes_ints(const struct shapes *shapes, const tsr_value *value, int64_t *out,
                          int64_t cap)
 {
@@ -835,7 +825,7 @@ int64_t tsr__shapes_ints(const struct shapes *shapes, const tsr_value *value, in
     return known_value.n;
 }
 
-// An element that is not known may be 0.
+// An unknown element may be 0.
 bool tsr__shapes_may_copy(const struct shapes *shapes, const tsr_value *value)
 {
     struct known_value known_value = tsr__value_known(shapes, value);

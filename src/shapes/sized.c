@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// sized.c - numbers for dimensions whose symbols the caller knows the sizes of. Knows no model: the
-// same names mean the same sizes.
+// sized.c - computes dimensions from symbols whose sizes the caller knows. Equal names have equal
+// sizes.
 #include "shapes/infer.h"
 
 struct dim_sizes {
@@ -19,7 +19,7 @@ struct dim_sizes *tsr__dim_sizes_new(struct arena *arena, const tsr_dim_size *si
     return arena->failed ? NULL : dim_sizes;
 }
 
-// "batch*seq" with batch 2 and seq 128 is 256; unknown if one symbol has no size.
+// "batch*seq" with batch 2 and seq 128 is 256; unknown if a symbol has no size.
 int64_t tsr__dim_sizes_of(struct dim_sizes *sizes, tsr_dim dim)
 {
     if (dim.value >= 0)
