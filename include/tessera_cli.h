@@ -230,10 +230,11 @@ typedef enum tsr_move {
     TSR_MOVE_CURVE = 6, /* exponentials: much to do for each element */
     TSR_MOVE_TURN = 7,  /* other orders of the same elements */
     TSR_MOVE_REDUCE = 8,
-    TSR_MOVE_COPY = 9,   /* parts taken out as they are; 0: as stream */
-    TSR_MOVE_ERROR = 10, /* error functions: Gelu; 0: as curve */
-    TSR_MOVE_POOL = 11,  /* 0: as stream */
-    TSR_MOVE_COUNT = 12
+    TSR_MOVE_COPY = 9,     /* parts taken out as they are; 0: as stream */
+    TSR_MOVE_ERROR = 10,   /* error functions: Gelu; 0: as curve */
+    TSR_MOVE_POOL = 11,    /* 0: as stream */
+    TSR_MOVE_GROUPED = 12, /* caches that groups of query heads share; 0: as cache */
+    TSR_MOVE_COUNT = 13
 } tsr_move;
 
 typedef struct tsr_topology_device {

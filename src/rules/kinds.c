@@ -160,6 +160,18 @@ static bool is_swallowed(const tsr_node *node)
     return false;
 }
 
+static int64_t heads_of(const tsr_node *node, const char *name)
+{
+    return tsr_attr_int(tsr_node_find_attr(node, name), 0);
+}
+
+// Several heads of queries share the keys and values of one head.
+static bool shares_caches(const tsr_node *node)
+{
+    int64_t keys = heads_of(node, "kv_num_heads");
+    return keys > 0 && (heads_of(node, "num_heads") > keys || heads_of(node, "q_num_heads") > keys);
+}
+
 struct node_kind tsr__node_kind(const tsr_node *node, const struct shapes *shapes)
 {
     if (is_swallowed(node) || scales_product(node, shapes))
@@ -170,6 +182,8 @@ struct node_kind tsr__node_kind(const tsr_node *node, const struct shapes *shape
         kind.rate = TSR_RATE_DEPTHWISE;
     if (kind.rate == TSR_RATE_KERNELS && has_linear_kernel(node))
         kind.rate = NONE;
+    if (kind.move == TSR_MOVE_CACHE && shares_caches(node))
+        kind.move = TSR_MOVE_GROUPED;
     kind.word = word_of(node, shapes, &kind);
     return kind;
 }

@@ -18,16 +18,19 @@ static const struct link_costs {
 } inside = {5e-6, 3e-6, 0.3e-6}, between = {20e-6, 8e-6, 1e-6};
 
 // Reached parts of published numbers: arithmetic of products, bandwidth of memory, of memory when
-// caches are read, and of links; and the `unhidden` of tsr_topology_device.
+// caches are read by one head each (caches) or by groups of heads, and of links; and the `unhidden`
+// of tsr_topology_device.
 struct reach {
-    double products, memory, caches, links, unhidden;
+    double products, memory, caches, groups, links, unhidden;
 };
-static const struct reach turing = {0.60, 0.80, 0.35, 0.80, 0.8},
-                          ampere = {0.76, 0.78, 0.35, 0.82, 0.8},
-                          ada = {0.70, 0.85, 0.60, 0.80, 0.5}, hopper = {0.67, 0.88, 0.70, 0.82, 0},
-                          hopper_141 = {0.67, 0.745, 0.70, 0.82, 0},
-                          blackwell = {0.65, 0.80, 0.70, 0.82, 0},
-                          cdna = {0.50, 0.78, 0.60, 0.75, 0}, apple = {0.75, 0.85, 0.80, 0.80, 0};
+static const struct reach turing = {0.60, 0.80, 0.70, 0.35, 0.80, 0.8},
+                          ampere = {0.76, 0.78, 0.85, 0.35, 0.82, 0.8},
+                          ada = {0.70, 0.85, 0.80, 0.60, 0.80, 0.5},
+                          hopper = {0.67, 0.88, 0.80, 0.70, 0.82, 0},
+                          hopper_141 = {0.67, 0.745, 0.80, 0.70, 0.82, 0},
+                          blackwell = {0.65, 0.80, 0.80, 0.70, 0.82, 0},
+                          cdna = {0.50, 0.78, 0.70, 0.60, 0.75, 0},
+                          apple = {0.75, 0.85, 0.80, 0.80, 0.80, 0};
 
 struct box {
     const char *name;
@@ -252,6 +255,7 @@ static void set_gpu(tsr_topology *topology, const struct box *box, int device, i
     gpu->flops = box->flops * reach->products;
     gpu->bandwidth = box->bandwidth * reach->memory;
     gpu->moves[TSR_MOVE_CACHE] = box->bandwidth * reach->caches;
+    gpu->moves[TSR_MOVE_GROUPED] = box->bandwidth * reach->groups;
     gpu->unhidden = reach->unhidden;
     gpu->overhead = KERNEL;
     for (int i = 0; i < TSR_RATE_COUNT; i++)

@@ -17,10 +17,11 @@ static const char *const names[TSR_RATE_COUNT] = {
     [TSR_RATE_POOL] = "pool",           [TSR_RATE_TREES] = "trees",
     [TSR_RATE_KERNELS] = "kernels"};
 static const char *const move_names[TSR_MOVE_COUNT] = {
-    [TSR_MOVE_STREAM] = "stream", [TSR_MOVE_WEIGHTS] = "weights", [TSR_MOVE_PACKED] = "packed",
-    [TSR_MOVE_CACHE] = "cache",   [TSR_MOVE_SOFTMAX] = "softmax", [TSR_MOVE_NORM] = "norm",
-    [TSR_MOVE_CURVE] = "curve",   [TSR_MOVE_TURN] = "turn",       [TSR_MOVE_REDUCE] = "reduce",
-    [TSR_MOVE_COPY] = "copy",     [TSR_MOVE_ERROR] = "error",     [TSR_MOVE_POOL] = "pool"};
+    [TSR_MOVE_STREAM] = "stream",  [TSR_MOVE_WEIGHTS] = "weights", [TSR_MOVE_PACKED] = "packed",
+    [TSR_MOVE_CACHE] = "cache",    [TSR_MOVE_SOFTMAX] = "softmax", [TSR_MOVE_NORM] = "norm",
+    [TSR_MOVE_CURVE] = "curve",    [TSR_MOVE_TURN] = "turn",       [TSR_MOVE_REDUCE] = "reduce",
+    [TSR_MOVE_COPY] = "copy",      [TSR_MOVE_ERROR] = "error",     [TSR_MOVE_POOL] = "pool",
+    [TSR_MOVE_GROUPED] = "grouped"};
 
 const char *tsr__kind_word(int rate, int move)
 {
@@ -99,7 +100,7 @@ static bool read_speeds(const json_t *device, const struct speeds *speeds, const
 
 #define MOVES                                                                                      \
     "none of stream, weights, packed, cache, softmax, norm, curve, turn, reduce, copy, error, "    \
-    "pool"
+    "pool, grouped"
 
 bool tsr__rates_read(const json_t *device, tsr_topology_device *out, const char **what)
 {

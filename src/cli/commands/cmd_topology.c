@@ -361,9 +361,10 @@ const struct command cmd_topology = {
     .detail = "TOPOLOGY is a number of devices, cpu:4, full:4, ring:4, star:4@1 (device 1 in\n"
               "the centre), tree:2x3, torus:3x3x3, grid:2x4, hosts:2x8, hosts:2x2x4 (racks,\n"
               "hosts, devices), a box with published numbers (a100:8, h100:8, h200:8, b200:8,\n"
-              "l40s:4, mi300x:8, hosts:2xh100:8), an adjacency list {4, [[1],[2],[3],[0]]}, a\n"
-              "JSON file, or a planned model. show prints it with predicted times of\n"
-              "collectives; make writes JSON to edit by hand.\n"
+              "l40s:4, mi300x:8, rtx6000, 5090, 4090, 3090, l4, a10g, t4, m1max:1, m2ultra:1,\n"
+              "m4max:1, hosts:2xh100:8), an adjacency list {4, [[1],[2],[3],[0]]}, a JSON\n"
+              "file, or a planned model. show prints it with predicted times of collectives\n"
+              "(--json: collectives_us); make writes JSON to edit by hand.\n"
               "measure times the engine and the transport with all ranks running; use its file\n"
               "with plan --devices FILE.",
     .example = "tessera topology show ring:4",

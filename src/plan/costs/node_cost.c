@@ -119,6 +119,8 @@ static int older_way(int move)
 {
     if (move == TSR_MOVE_ERROR)
         return TSR_MOVE_CURVE;
+    if (move == TSR_MOVE_GROUPED)
+        return TSR_MOVE_CACHE;
     return TSR_MOVE_STREAM;
 }
 
