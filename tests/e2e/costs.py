@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Costs of plans: boxes against published measurements, experts, caches, collectives, and `tessera advise`.
+
+usage: costs.py TESSERA"""
+import json, os, subprocess, sys
+
+import harness
+from onnx import TensorProto, helper, save
+
+TESSERA = sys.argv[1]
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+HALF = TensorProto.FLOAT16
+STATES = ["--state", "past_k=present_k", "--state", "past_v=present_v"]
+
+
+def call(*words):
+    q = subprocess.run([TESSERA, *map(str, words)], capture_output=True, text=True, timeout=harness.HANG_S)
+    return q.returncode, q.stdout, q.stderr
+
+
+def document(*words):
+    rc, out, err = call(*words, "--json")
+    assert rc == 0, (rc, out[-300:], err[-300:])
+    return json.loads(out)
+
+
+def weight(name, *dims):
+    t = TensorProto(name=name, data_type=HALF, dims=dims, data_location=TensorProto.EXTERNAL)
+    t.external_data.add(key="location", value="none.bin")
+    return t
+
+
+def write(path, nodes, inputs, outputs, weights):
+    info = lambda pair: helper.make_tensor_value_info(pair[0], pair[2] if len(pair) > 2 else HALF, pair[1])
+    graph = helper.make_graph(nodes, "g", [info(i) for i in inputs], [info(o) for o in outputs], weights)
+    save(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]), path)
+    return path
+
+
+def experts(folder, fusion):
+    """8 experts of 1024 x 4096, of which each token uses 2; fusion 0: three layers apart."""
+    rows = 4096 * (2 if fusion else 1)
+    weights = [weight("w1", 8, rows, 1024), weight("w2", 8, 1024, 4096)] + ([] if fusion else [weight("w3", 8, 4096, 1024)])
+    attributes = {"k": 2, "activation_type": "swiglu" if fusion else "silu", **({"swiglu_fusion": fusion} if fusion else {})}
+    node = helper.make_node("MoE", ["x", "r", "w1", "", "w2", ""] + ([] if fusion else ["w3"]), ["y"], name="moe", domain="com.microsoft", **attributes)
+    return write("%s/moe%d.onnx" % (folder, fusion), [node], [("x", ["batch", 1024]), ("r", ["batch", 8])], [("y", ["batch", 1024])], weights)
+
+
+def attention(folder, present=4096):
+    """One GroupQueryAttention with caches of 4,096 tokens."""
+    node = helper.make_node("GroupQueryAttention", ["q", "k", "v", "past_k", "past_v", "lengths", "total"], ["y", "present_k", "present_v"], name="attention", domain="com.microsoft", num_heads=32, kv_num_heads=8)
+    cache = lambda word, n: [("%s_%s" % (word, kv), ["batch", 8, n, 128]) for kv in "kv"]
+    inputs = [("q", ["batch", 1, 4096]), ("k", ["batch", 1, 1024]), ("v", ["batch", 1, 1024]), *cache("past", 4096), ("lengths", ["batch"], TensorProto.INT32), ("total", [1], TensorProto.INT32)]
+    return write(folder + "/attention.onnx", [node], inputs, [("y", ["batch", 1, 4096]), *cache("present", present)], [])
+
+
+def predicted(model, devices, batch, *more):
+    return document("plan", model, "--devices", devices, "--dim", "batch=%d" % batch, *more)
+
+
+def published_measurements(folder):
+    q = subprocess.run([sys.executable, os.path.join(ROOT, "tools", "published"), TESSERA, os.path.join(ROOT, "docs", "published.md")], capture_output=True, text=True, timeout=10 * harness.HANG_S)
+    assert q.returncode == 0, q.stdout[-1500:] + q.stderr[-500:]
+
+
+def fused_experts_count_both_halves(folder):
+    apart = predicted(experts(folder, 0), "h200:1", 8)["milliseconds"]
+    for fusion in (1, 2):
+        fused = predicted(experts(folder, fusion), "h200:1", 8)["milliseconds"]
+        assert abs(fused / apart - 1) < 0.1, (fusion, fused, apart)
+
+
+def tokens_read_the_experts_that_they_use(folder):
+    one, many = (predicted(experts(folder, 0), "h200:1", n)["milliseconds"] for n in (1, 64))
+    assert 0.2 < one / many < 0.35, (one, many)  # 2 of 8
+
+
+def a_cache_that_is_updated_in_place_counts_once(folder):
+    model, size = attention(folder), 2 * 8 * 4096 * 128 * 2
+    kept = [predicted(model, "h200:1", n, *STATES)["memory"][0] for n in (1, 9)]
+    assert 0.99 * size < (kept[1] - kept[0]) / 8 < 1.05 * size, kept
+    given = [predicted(model, "h200:1", n)["memory"][0] for n in (1, 9)]  # without --state the caller holds both
+    assert (given[1] - given[0]) / 8 > 1.9 * size, given
+
+
+def a_cache_that_grows_counts_twice(folder):
+    model, size = attention(folder, 4097), 2 * 8 * 4096 * 128 * 2
+    grows = [predicted(model, "h200:1", n, *STATES)["memory"][0] for n in (1, 9)]
+    assert (grows[1] - grows[0]) / 8 > 1.9 * size, grows
+
+
+def plan_and_simulation_count_the_same_caches(folder):
+    out = folder + "/planned.onnx"
+    plan = predicted(attention(folder), "h200:2", 16, *STATES, "-o", out)
+    timeline = document("simulate", out)["timeline"]
+    for planned, device in zip(plan["memory"], timeline):
+        assert abs(device["memory"] / planned - 1) < 0.05, (planned, device["memory"])
+
+
+def collectives_have_a_start(folder):
+    times = {box: document("topology", "show", box)["collectives_us"] for box in ("h100:8", "hosts:2xh100:8")}
+    assert 6 <= times["h100:8"]["AllReduce"]["1024"] <= 40, times
+    assert 20 <= times["hosts:2xh100:8"]["AllReduce"]["1024"] <= 120, times
+    assert times["h100:8"]["AllReduce"]["67108864"] > times["h100:8"]["AllReduce"]["1048576"]
+    text = call("topology", "show", "h100:8", "--json")[1]
+    open(folder + "/t.json", "w").write(text)  # what is shown can be read again, without a warning
+    rc, _, err = call("topology", "show", folder + "/t.json")
+    assert rc == 0 and not err, err
+
+
+def advice_is_the_largest_batch_within_the_limit(folder):
+    model = attention(folder)
+    doc = document("advise", model, "--boxes", "l4:1,h200:1,h200:2", "--slo", "tpot=1ms", *STATES)
+    best = doc["best"]
+    assert best == doc["rows"][0] and len(doc["rows"]) == 3
+    for row in doc["rows"]:
+        assert row["batch"] > 1 and 0 < row["milliseconds"] <= 1, row
+        again = predicted(model, row["devices"], row["batch"], *STATES)
+        assert abs(again["milliseconds"] / row["milliseconds"] - 1) < 0.01 and again["memory"] == row["memory"], (again["milliseconds"], row)
+        more = predicted(model, row["devices"], 2 * row["batch"], *STATES)
+        assert more["milliseconds"] > 1, more["milliseconds"]
+        assert abs(row["tokens_per_second"] - row["batch"] * 1e3 / row["milliseconds"]) < 1e-6 * row["tokens_per_second"]
+    rates = [row["tokens_per_second_per_device"] for row in doc["rows"]]
+    assert rates == sorted(rates, reverse=True), rates
+
+
+def prices_decide(folder):
+    model = attention(folder)
+    order = {}
+    for name, prices in (("cheap", '{"h200": 100, "l4:1": 0.01}'), ("dear", "h200 0.01\nl4 100\n")):
+        open(folder + "/prices", "w").write(prices)
+        doc = document("advise", model, "--boxes", "l4:1,h200:1", "--slo", "tpot=1ms", "--prices", folder + "/prices", *STATES)
+        order[name] = [row["devices"] for row in doc["rows"]]
+        assert all(row["tokens_per_dollar"] > 0 for row in doc["rows"]), doc["rows"]
+    assert order == {"cheap": ["l4:1", "h200:1"], "dear": ["h200:1", "l4:1"]}, order
+
+
+def machines_that_cannot_are_listed(folder):
+    rc, out, err = call("advise", attention(folder), "--boxes", "t4:1", "--slo", "tpot=1us", *STATES, "--json")
+    doc = json.loads(out)
+    assert rc == 4 and doc["best"] is None and doc["rows"][0]["reason"] == "too slow", (rc, doc)
+    rc, out, err = call("advise", attention(folder), "--boxes", "t4:1", "--memory", "1MB", "--slo", "tpot=1s", *STATES, "--json")
+    doc = json.loads(out)
+    assert rc == 4 and doc["rows"][0]["reason"] == "does not fit" and doc["rows"][0]["needs_bytes"] > 1e6, (rc, doc)
+
+
+def the_first_token_has_a_limit(folder):
+    model, prompt = attention(folder), folder + "/prompt.onnx"
+    write(prompt, [helper.make_node("MatMul", ["x", "w"], ["y"], name="m")], [("x", ["batch", "seq", 8192])], [("y", ["batch", "seq", 8192])], [weight("w", 8192, 8192)])
+    words = ["advise", model, "--boxes", "h200:1", *STATES, "--prefill", prompt, "--prefill-dim", "seq=4096"]
+    row = document(*words, "--slo", "tpot=1ms,ttft=1s")["best"]
+    assert 0.1 < row["ttft_milliseconds"] < 1000, row
+    rc, out, err = call(*words, "--slo", "tpot=1ms,ttft=10us", "--json")
+    assert rc == 4 and json.loads(out)["rows"][0]["reason"] == "the first token is too slow", out
+
+
+def wrong_words_are_usage_errors(folder):
+    model = attention(folder)
+    bad = folder + "/bad"
+    open(bad, "w").write("{\"h100\": \"much\"}")
+    for words in (["--boxes", "h100:1"], ["--slo", "tpot=40ms"], ["--boxes", "h100:1", "--slo", "tpot=fast"], ["--boxes", "h100:1", "--slo", "ttft=2s"], ["--boxes", "nobox:1", "--slo", "tpot=1ms"],
+                  ["--boxes", "h100:1,", "--slo", "tpot=1ms"], ["--boxes", "h100:1", "--slo", "tpot=1ms", "--prices", bad], ["--boxes", "h100:1", "--slo", "tpot=1ms", "--batch", "rows"]):
+        rc, out, err = call("advise", model, *words, *STATES)
+        assert rc == 2 and err, (words, rc, err)
+
+
+harness.run([published_measurements, fused_experts_count_both_halves, tokens_read_the_experts_that_they_use, a_cache_that_is_updated_in_place_counts_once, a_cache_that_grows_counts_twice,
+             plan_and_simulation_count_the_same_caches, collectives_have_a_start, advice_is_the_largest_batch_within_the_limit, prices_decide, machines_that_cannot_are_listed,
+             the_first_token_has_a_limit, wrong_words_are_usage_errors])
+harness.finish()
