@@ -227,6 +227,8 @@ struct op_row {
     expand_fn expand;    // replaces a node of which a `stat` factor is sharded (expand.h)
     enum sum_mode sum;   // how it treats partial sums
     unsigned sum_inputs; // bits of inputs to which `sum` applies
+    // Attribute of the kernel's accuracy; above 1, it rounds input 0 (workarounds.c). NULL: none.
+    const char *rounding;
     unsigned kept; // bits of inputs whose constants ONNX Runtime does not replace (kept_inputs.c)
     // Inputs that may have unused space at their end, and the outputs that share their memory;
     // zeros: none (cache_buffers.c).

@@ -199,6 +199,9 @@ bool tsr__node_is_constant(const tsr_node *node);
 // True if ONNX Runtime overwrites input i of the node, even if it has other readers: provide a
 // copy.
 bool tsr__node_writes(const tsr_node *node, size_t i);
+// Returns the attribute that makes the kernel round a factor to fewer bits than its type has
+// ("accuracy_level"), or NULL if it does not round.
+const char *tsr__node_rounding_level(const tsr_node *node);
 // True if the output is a KV cache: an input of the node with the new tokens appended
 // (cache_buffers.c).
 bool tsr__is_cache_output(const tsr_node *node, size_t output);

@@ -138,6 +138,7 @@ static const struct op_row rows[] = {
      .rule = "[B* (u z)],[n u _],[n u],[n u]?,[_]?,[n]? -> [B* n]; red u:sum; rep z; attr N=n; "
              "attr K=u; once 5",
      .derive = tsr__derive_matmul_nbits, .note = "K is sharded between blocks z",
+     .rounding = "accuracy_level",
      .stays = STAYS({"z", SCALED}, {"_", "packed elements of a block"}),
      .work = WORK_PACKED_PRODUCT, .count = tsr__count_packed_matmul, .widens = {1u << 2, 2}},
     {"MatMulNBitsMlp", .since = 1, .domain = MICROSOFT,

@@ -18,6 +18,14 @@ bool tsr__node_rereads(const tsr_node *node)
     return row && row->rereads;
 }
 
+const char *tsr__node_rounding_level(const tsr_node *node)
+{
+    const struct op_row *row = tsr__row_of_node(node);
+    if (!row || !row->rounding)
+        return NULL;
+    return tsr_attr_int(tsr_node_find_attr(node, row->rounding), 0) > 1 ? row->rounding : NULL;
+}
+
 // True for a Split with neither sizes nor a number of outputs.
 static bool is_plain_split(const tsr_node *node)
 {

@@ -16,6 +16,7 @@ struct work {
     tsr_model *model;
     tsr_tensors *inputs, *recorded, *unsharded;
     bool ran_unsharded;
+    bool floats;       // products of packed weights are computed in float32 (float_products.c)
     double *precision; // tolerance per value of the model (precision.c)
     tsr_input_sizes sizes;
     tsr_run_options reference; // of the unsharded run
@@ -50,6 +51,12 @@ tsr_status tsr__verify_unsharded(struct work *work, size_t devices);
 // Sets *out if there is one; not finding it is no failure.
 void tsr__verify_locate(struct work *work, tsr_model *model, const char *config,
                         tsr_first_difference *out);
+// float_products.c: if kernels round activations, compares again without that. TSR_OK: the outputs
+// agree then, and a warning says it. TSR_DIFFERENT: they differ, or nothing is rounded.
+tsr_status tsr__verify_floats(struct work *work, tsr_model *model, const char *config,
+                              struct outcome *out) TSR_MUST_USE;
+// Does the same to the copy of the unsharded model, if work->floats.
+tsr_status tsr__reference_use_floats(const struct work *work, tsr_model *model) TSR_MUST_USE;
 // reference_model.c: true if the engine computes the model wrong as it is; tsr__reference_rewrite
 // rewrites it so that the result is right.
 bool tsr__reference_needs_copy(const tsr_model *model);

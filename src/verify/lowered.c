@@ -88,7 +88,7 @@ tsr_status tsr__verify_lowered(struct work *work, const char **path)
         return st;
     int64_t least = lowered_opset(work, version);
     bool rewrites = tsr__reference_needs_copy(work->model);
-    if (!least && !rewrites)
+    if (!least && !rewrites && !work->floats)
         return TSR_OK;
     tsr_model *model;
     struct str copy = tsr__arena_printf(&work->arena, "%s/whole.onnx", work->scratch.folder);
@@ -102,6 +102,8 @@ tsr_status tsr__verify_lowered(struct work *work, const char **path)
         st = tsr_model_set_opset(model, "", least);
     if (st == TSR_OK && rewrites)
         st = tsr__reference_rewrite(&work->arena, model);
+    if (st == TSR_OK)
+        st = tsr__reference_use_floats(work, model);
     if (st == TSR_OK)
         st = tsr_model_copy_data(model, copy.p);
     if (st == TSR_OK)

@@ -283,6 +283,11 @@ tsr_status tsr__verify_sharding(struct work *work, tsr_model *model, const char 
     out->ok = tsr__verify_self(work, out->partition.devices, out->outputs, out->n_outputs);
     if (out->ok)
         return TSR_OK;
+    if (!work->floats && !apart) {
+        st = tsr__verify_floats(work, model, config, out);
+        if (st != TSR_DIFFERENT || work->floats) // compared again, and reported
+            return st;
+    }
     for (size_t i = 0; i < out->n_outputs; i++)
         if (!out->outputs[i].ok)
             report(work, &out->outputs[i], DIAG_verify_different, "unsharded");

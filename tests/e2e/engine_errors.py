@@ -115,6 +115,26 @@ def caches(d):
         case("caches of sharded heads, optimization level %d" % level, rc == 0, out[-600:] + err)
 
 
+def rounded_activations(d):
+    """A sum that is sharded, and a product of 4-bit weights that rounds it to 8 bits: some elements are rounded the other way."""
+    rows, inner, columns = 64, 600, 1024
+    w = rng.standard_normal((inner, columns)).astype("f4")
+    blocks = rng.standard_normal((32, columns // 32, 32))
+    scales = np.abs(blocks).max(axis=2) / 7
+    codes = np.clip(np.round(blocks / scales[..., None]) + 8, 0, 15).astype("u1")
+    weights = [("w", w), ("q", codes[..., ::2] | codes[..., 1::2] << 4), ("s", scales.astype("f4"))]
+    x = rng.standard_normal((rows, inner)).astype("f4")
+    for level, said in ((4, True), (1, False)):
+        nodes = [h.make_node("MatMul", ["x", "w"], ["a"], name="first"),
+                 h.make_node("MatMulNBits", ["a", "q", "s"], ["y"], name="second", domain="com.microsoft", K=columns, N=32, bits=4, block_size=32,
+                             accuracy_level=level)]
+        f = save(d + "/rounded.onnx", nodes, [info("x", [rows, inner])], [info("y", [rows, 32])], weights)
+        np.savez(d + "/in.npz", x=x)
+        rc, _, err = tessera("annotate", f, "--config", "c:2", "--shard", "first:x={1,2:0,1}", "-o", d + "/a.onnx")
+        rc, out, err = tessera("verify", d + "/a.onnx", "--inputs", d + "/in.npz")
+        case("activations of level %d" % level, rc == 0 and ("[engine-rounds]" in err) == said, "exit %d %s %s" % (rc, out[-600:], err))
+
+
 def branches(d):
     """One branch squeezes axes that are not known before the run, so that its rank is open; the model declares the other branch's."""
     for declared in (2, None):
@@ -138,5 +158,5 @@ def branches(d):
         case("the rank of the result is open, %s" % ("declared" if declared else "open"), not told, told)
 
 
-harness.run([moe, splits, caches, branches])
+harness.run([moe, splits, caches, rounded_activations, branches])
 harness.finish()

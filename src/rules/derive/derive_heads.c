@@ -326,11 +326,17 @@ static bool take_groups(struct derivation *derivation)
     return true;
 }
 
-// Adds input i, scales of a quantized cache: one, or some for each head.
-static void add_cache_scale(struct derivation *derivation, size_t i)
+// Adds input i, scales of a quantized cache: one, or some for each head. flat: dimension of a list
+// of several.
+static void add_cache_scale(struct derivation *derivation, size_t i, const char *flat)
 {
     struct shape shape = tsr__derive_in(derivation, i);
     tsr__rule_input(&derivation->rule);
+    if (shape.rank == 1 && shape.dims[0].value > 1) {
+        tsr__rule_dims(&derivation->rule, flat);
+        tsr__rule_optional(&derivation->rule);
+        return;
+    }
     for (int k = 0; k < shape.rank; k++) {
         bool heads = (shape.rank == 4 && k == 1) || (shape.rank == 3 && k == 0);
         tsr__rule_dims(&derivation->rule, heads ? "h~" : "_");
@@ -401,8 +407,8 @@ void tsr__derive_group_query(struct derivation *derivation)
     tsr__rule_inputs(rule, "·,[_ _]?,[_ _]?,[b~ q~]?");
     bool heads = tsr__derive_mask(derivation, 10, "(h g)") && (three || head);
     tsr__rule_inputs(rule, "[(h g)]?");
-    add_cache_scale(derivation, 12);
-    add_cache_scale(derivation, 13);
+    add_cache_scale(derivation, 12, heads ? "(h d)" : "_");
+    add_cache_scale(derivation, 13, heads ? "(h d)" : "_");
     tsr__rule_inputs(rule, "[_]?,[_]?");
     tsr__rule_outputs(rule, "[b q (h g d)],[b h _ _]?,[b h _ _]?,[b (h g) q _]?");
     tsr__rule_kind(rule, FACTOR_REP, three ? "d q k" : "d q");
@@ -498,8 +504,8 @@ void tsr__derive_paged_attention(struct derivation *derivation)
     tsr__rule_inputs(rule, three && !latent ? "[t (h v)]" : "[]?");
     tsr__rule_inputs(rule, "[n m h _],[n m h _]?,[_],[_],[_ _],[_ _]?,[_ _]?,[t]?,[(h g)]?");
     tsr__rule_inputs(rule, "[_]?,[_]?");
-    add_cache_scale(derivation, 14);
-    add_cache_scale(derivation, 15);
+    add_cache_scale(derivation, 14, "_");
+    add_cache_scale(derivation, 15, "_");
     tsr__rule_inputs(rule, "[_]?");
     tsr__rule_outputs(rule, own_values ? "[t (h g v)]" : "[t (h g d)]");
     tsr__rule_outputs(rule, "[n m h _]?,[n m h _]?");
