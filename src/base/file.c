@@ -49,7 +49,8 @@ static tsr_status open_regular(tsr_session *session, const char *path, int *fd_o
 // (cli/signals.c).
 #define READ_MOST ((off_t)4 << 20)
 
-// read_all returns ENODATA if the file ends before its size.
+// Returns the reason of a failed read. read_all returns ENODATA if the file is shorter than
+// expected.
 static const char *why_unread(int error)
 {
     return error == ENODATA ? "it became shorter meanwhile" : strerror(error);

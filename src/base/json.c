@@ -101,7 +101,7 @@ static void add_string(struct text *text, struct str str)
     tsr__text_add(text, STR("\""));
 }
 
-// Two blanks for each level.
+// Starts a new line, indented by two blanks for each level.
 static void new_line(tsr_json *json)
 {
     tsr__text_printf(&json->text, "\n%*s", 2 * json->depth, "");

@@ -14,7 +14,7 @@
 
 #define MAP_MIN 16
 
-// p need not be aligned. Both compile to one load.
+// Read a number at any address; both functions compile to one load.
 static uint64_t read64(const unsigned char *p)
 {
     uint64_t v;

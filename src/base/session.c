@@ -64,7 +64,7 @@ void tsr__progress(tsr_session *session, const char *what, uint64_t done, uint64
         session->progress_fn(session->progress_data, what, done, total);
 }
 
-// Work in progress checks the flag between its steps.
+// Sets the flag that long operations check between their steps.
 void tsr_session_cancel(tsr_session *session, bool on)
 {
     if (!session)

@@ -309,7 +309,7 @@ static int make_locked(const char *pattern, char path[TEMPORARY_PATH])
     return -1;
 }
 
-// The open descriptor holds the lock.
+// The folder stays open, because its descriptor holds the lock.
 tsr_status tsr__temporary_folder(tsr_session *session, const char *base, const char *kind,
                                  struct temporary **out)
 {

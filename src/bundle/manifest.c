@@ -3,7 +3,7 @@
 // lists are in its arena and live until tsr_manifest_free.
 #include "bundle/bundle.h"
 
-// The folder is not kept open.
+// A manifest without its folder, which is closed after reading.
 struct tsr_manifest {
     tsr_session *session;
     struct arena arena;

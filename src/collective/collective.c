@@ -69,7 +69,7 @@ struct str tsr__collective_plain(struct str op)
     return kind == COMM_KIND_COUNT ? without_type(op) : str_of(collectives[kind].op);
 }
 
-// Public kinds have the lowest indices.
+// The public kinds have the lowest indices, so they are indices of the table.
 const char *tsr_collective_name(tsr_collective what)
 {
     if ((int)what < 0 || what >= TSR_COLLECTIVE_COUNT)

@@ -502,7 +502,8 @@ static void clone_configurations(tsr_model *to, const tsr_model *from)
             if (!config || (config->twin && config->twin->model == to))
                 continue;
             tsr_config *copy = clone_config(to, config);
-            void **slot = copy && copy->placeholder ? tsr__map_at(&to->config_ids, copy->name) : NULL;
+            void **slot =
+                copy && copy->placeholder ? tsr__map_at(&to->config_ids, copy->name) : NULL;
             if (slot)
                 *slot = copy;
         }

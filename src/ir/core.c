@@ -171,7 +171,7 @@ tsr_value *tsr__graph_refer(tsr_graph *graph, struct str name)
     return value;
 }
 
-// A value without a name (an input or constant called "") is in no map.
+// Defines a value by its name. A value with the name "" (an input or constant) is in no map.
 tsr_value *tsr__value_define(tsr_graph *graph, struct str name)
 {
     if (!name.n)

@@ -108,7 +108,8 @@ static void capture(struct captures *captures, tsr_value *value)
         *slot = *entry = value;
 }
 
-// An output of a subgraph may be an outer value, too.
+// Collects the outer values that the subgraphs of a node read. An output of a subgraph may be an
+// outer value, too.
 static void captures_of(struct captures *captures, const tsr_node *node)
 {
     for (tsr_graph *graph = tsr__node_subgraph(node); graph; graph = graph->sibling) {
@@ -396,7 +397,7 @@ static tsr_value *no_outer(void *data, tsr_value *value)
     return NULL;
 }
 
-// "call/name", or "operator/name" if the call has no name.
+// Returns "call/name", or "operator/name" if the call has no name.
 static struct str inner_name(tsr_node *call, struct str name)
 {
     tsr_model *model = call->graph->model;
@@ -434,7 +435,7 @@ static void bind_values(struct cloner *cloner, tsr_node *call, const tsr_functio
     }
 }
 
-// Annotations of the body are copied (tsr__clone_configs).
+// Copies a node of the body to the graph of the call, with its annotations.
 static tsr_node *inline_node(struct cloner *cloner, tsr_node *call, const tsr_node *node)
 {
     tsr_node *copy = tsr__clone_node(cloner, call->graph, node, node->n_inputs, node->n_outputs);

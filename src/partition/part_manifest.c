@@ -135,7 +135,7 @@ static void list_ports(struct draft *draft, const struct part *part, struct mani
     device->has_ports = true;
 }
 
-// Rank r runs on device r of the configuration.
+// Fills the entry of a rank. Rank r runs on device r of the configuration.
 static void make_device(struct draft *draft, const struct part *part, bool common,
                         struct manifest_device *device)
 {

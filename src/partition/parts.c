@@ -68,7 +68,7 @@ static tsr_status add_token(struct part *part)
     return status_of_alloc(part->token);
 }
 
-// The pairs of caches that stay on the ranks, one line "past=present" each.
+// Adds the metadata of states that stay on the ranks, one line "past=present" each.
 static tsr_status add_states(struct part *part)
 {
     const struct draft *draft = part->draft;

@@ -50,7 +50,7 @@ struct solver {
     struct program rest;
 };
 
-// Seconds of the monotonic clock.
+// Returns the seconds of the monotonic clock.
 static double clock_now(void)
 {
     struct effort effort = {0};

@@ -71,7 +71,7 @@ static bool fill_uses(struct dense *dense)
     return true;
 }
 
-// May be called again after reductions.
+// Builds the view of the core. May be called again after more reductions.
 bool tsr__dense_init(struct dense *dense, const struct core *core, struct heap *heap)
 {
     *dense = (struct dense){

@@ -22,14 +22,14 @@ static bool uses_less(const struct core_node *node, uint32_t b, uint32_t a)
 }
 
 // Grows a buffer to at least n entries, geometrically. New entries are not cleared.
-static bool grow_buffer(struct core *core, void **at, size_t *buffers, size_t n, size_t size)
+static bool grow_buffer(struct core *core, void **at, size_t *capacity, size_t n, size_t size)
 {
-    if (n <= *buffers)
+    if (n <= *capacity)
         return true;
     void *grown = tsr__heap_grow(core->heap, *at, n * 2, size);
     if (grown) {
         *at = grown;
-        *buffers = n * 2;
+        *capacity = n * 2;
     }
     return grown != NULL;
 }

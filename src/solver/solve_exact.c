@@ -15,7 +15,7 @@ __extension__ typedef __int128 integer;
 // largest absolute value: sums of a few such numbers fit into 64 bits, sums of many into 128
 #define ROOM (INT64_C(1) << 57)
 
-// One pass down. Numbers are costs times 2^shift.
+// The state of one pass down. All numbers are costs times 2^shift.
 struct exact {
     const struct dual *dual;
     int shift;
@@ -126,7 +126,7 @@ static void send(struct exact *exact, uint32_t v, uint32_t i, int64_t shares)
     take_least(exact, out, ko);
 }
 
-// The pass down of tsr__dual_pass, for one node.
+// Processes one node in the pass down, as tsr__dual_pass does.
 static void send_down(struct exact *exact, uint32_t v)
 {
     const struct dense *dense = exact->dual->dense;

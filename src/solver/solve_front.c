@@ -50,7 +50,8 @@ struct run {
 
 // ---- multipliers and usages
 
-// The multipliers of rows 2..4 are prefix[5] - prefix[2].
+// Computes cost plus multipliers times usage for each choice of v. The multipliers of rows 2..4 sum
+// to prefix[5] - prefix[2].
 static void unary_of(const struct run *run, uint32_t v, const double *prefix, int64_t *out)
 {
     const struct dense *dense = run->front->dense;

@@ -154,8 +154,8 @@ static bool is_far(const struct least *least, int64_t low)
     return low < best && (double)(best - low) > least->left.near * (double)best;
 }
 
-// Bisects between the bound and the best solution. If a step finds no solution but infeasibility is
-// not proved, only `low` rises, not the bound.
+// Bisects between the bound and the best solution. If a step finds no solution, but could not prove
+// that there is none, only `low` rises, not the bound.
 static tsr_status bisect(struct least *least)
 {
     struct program_least *out = least->out;

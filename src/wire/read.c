@@ -14,7 +14,7 @@
 // that nearly all fields have, for speed.
 #include "wire/internal.h"
 
-// Errors; wrongs[] has the code and message of each.
+// The errors of reading; wrongs[] has the code and message of each.
 enum wrong { FINE, TRUNCATED, LENGTH, TAG, NUMBER, TYPE, VARINT, GROUP, DEPTH, PACKED };
 
 static const struct {

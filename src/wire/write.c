@@ -80,7 +80,7 @@ void tsr__rope_copy(struct rope *rope, struct str bytes)
     rope->at += bytes.n;
 }
 
-// A short span after encoded bytes is copied to them, which keeps the run open.
+// Copies a short span if encoded bytes precede it: it then belongs to the same piece.
 void tsr__rope_view(struct rope *rope, struct str span)
 {
     if (span.n == 0)

@@ -101,7 +101,7 @@ static void emit_config(struct rope *rope, void *data)
     tsr__rope_end(rope, mark);
 }
 
-// Only the version can change.
+// Of an operator set in a file only the version can change.
 static void emit_opset(struct rope *rope, void *data)
 {
     const struct opset *opset = data;

@@ -244,7 +244,7 @@ static tsr_status add_body_output(struct part *part, struct form *form, bool sta
     return tsr__part_rank_known(part, given, form);
 }
 
-// The token may be the last output, so i runs up to n.
+// Adds the outputs of a body. The token may be the last one, so i runs up to n.
 tsr_status tsr__control_close(struct part *part, const struct step *st, int k,
                               const struct control_node *made)
 {

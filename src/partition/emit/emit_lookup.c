@@ -57,7 +57,7 @@ static tsr_value *with_axes(struct part *part, const char *op, tsr_value *x, con
 
 // ---- indices -----------------------------------------------------------------------------------
 
-// A sharded factor whose elements (rows) are looked up or updated by index.
+// A table whose rows are sharded, and which is looked up or updated by index.
 struct table {
     struct part *part;
     int64_t size;              // rows of the full table

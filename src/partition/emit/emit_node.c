@@ -12,7 +12,7 @@
 //     Sum(x, b) of a partial sum x, on rank 1: Identity(x); rank 0 adds b             sum_parts
 #include "internal.h"
 
-// A local node under construction.
+// The node of one rank while it is being built.
 struct local_copy {
     struct part *part;
     struct step *step;
@@ -307,7 +307,8 @@ static tsr_status rewrite_attribute(const struct local_copy *copy,
     return rewrite_counts(copy->node, attr, rewrite->name, factor, &part);
 }
 
-// Example: num_heads = 8 becomes 4 if the heads are sharded in 2.
+// Replaces attributes that depend on sharded factors: num_heads = 8 becomes 4 if the heads are
+// sharded in 2.
 static tsr_status rewrite_attributes(const struct local_copy *copy)
 {
     if (!copy->rule || copy->place < 0)

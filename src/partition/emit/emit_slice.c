@@ -15,7 +15,7 @@ struct bounds {
     int64_t n;
 };
 
-// Adds a Slice before opset 10, whose bounds are attributes.
+// Adds a Slice of an opset before 10, whose bounds are attributes.
 static tsr_value *slice_old(struct part *part, tsr_value *x, const struct bounds *bounds,
                             struct str out)
 {
@@ -25,7 +25,7 @@ static tsr_value *slice_old(struct part *part, tsr_value *x, const struct bounds
     return tsr__with_ints(y, "axes", bounds->axes, bounds->n);
 }
 
-// Adds a Slice from opset 10 on, whose bounds are inputs.
+// Adds a Slice with constant bounds. They are inputs from opset 10 on.
 static tsr_value *slice_static(struct part *part, tsr_value *x, const struct bounds *bounds,
                                struct str out)
 {

@@ -282,8 +282,8 @@ static tsr_status declare_cache(struct part *part, tsr_value *value, const struc
     return tsr_value_set_type(value, form->item->dtype, form->item->rank, dims);
 }
 
-// Example: engines do not infer the rank of an Expand to computed sizes, and then reject a Scan of
-// it.
+// Engines cannot infer all ranks. Example: they do not infer the rank of an Expand to computed
+// sizes, and then reject a Scan of it.
 tsr_status tsr__part_keep_declared(struct part *part, const struct step *st)
 {
     bool of_list = reads_list(st);

@@ -189,7 +189,8 @@ static struct dim_slice dynamic_slice(const struct draft *draft, const struct ti
     return (struct dim_slice){.source = DIM_DYNAMIC, .unit = unit, .part = part};
 }
 
-// An unsharded layout may have fewer dimensions than the layout it is compared with.
+// Returns a dimension of the layout. An unsharded layout may have fewer dimensions than the other
+// one; the missing dimensions are unsharded.
 static const struct tile_dim *dim_of(const struct tile_layout *layout, int axis)
 {
     static const struct tile_dim whole = {NULL, 0};

@@ -87,7 +87,7 @@ int64_t tsr__windows_size(const struct windows *windows, int64_t rank)
     return n;
 }
 
-// A rule with trims has exactly one result.
+// True if the local node returns more elements than its shard, so that its result must be trimmed.
 bool tsr__trims(const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;
@@ -118,8 +118,8 @@ static bool rounds_up(const struct node_flow *nf)
     return false;
 }
 
-// The lists of a local node differ from the model's only if one of their factors, or a window, is
-// sharded.
+// Lists of numbers (pads, split sizes) differ from the model's only if a factor that they describe,
+// or a window, is sharded.
 bool tsr__lists_apply(const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;

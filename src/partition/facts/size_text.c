@@ -17,7 +17,7 @@
 #define EXPR_MAX_DEPTH 32
 #define EXPR_MAX_TEXT  1024
 
-// Parser state.
+// The state of the parser.
 struct expr {
     struct draft *draft;
     const struct size_maker *maker; // NULL: only check whether the size is known

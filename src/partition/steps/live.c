@@ -29,7 +29,7 @@ static void live_node(struct draft *draft, struct step *st)
     }
 }
 
-// The second input of a communication is the shape, which all members need.
+// Marks the inputs of a communication on all members. The second input is the shape.
 static void live_groups(struct step *st)
 {
     for (size_t g = 0; g < st->n_groups; g++) {
@@ -56,7 +56,7 @@ static void live_local(struct draft *draft, struct step *st)
                 form_mark_live(st->inputs[i], rank);
 }
 
-// All devices of the node run the body together, so all need its outputs.
+// Marks the outputs of a body on all devices of the node, because they run it together.
 static void live_body(struct draft *draft, struct step *st, struct body *body)
 {
     const struct placement *place = &st->flow->place;
@@ -66,7 +66,7 @@ static void live_body(struct draft *draft, struct step *st, struct body *body)
     live_steps(draft, &body->steps);
 }
 
-// If one device needs a result, all devices run the node.
+// Marks a node with bodies: if one device needs a result, all devices run it.
 static void live_bodies(struct draft *draft, struct step *st)
 {
     const struct placement *place = &st->flow->place;

@@ -159,8 +159,8 @@ static bool all_to_all_fits(struct lower_context *lower, const struct device_gro
     return divides(lower, group, split, axis, division);
 }
 
-// Whether the root of a broadcast or message keeps the result too. Devices outside the group must
-// want nothing.
+// Whether the root keeps its shard: it does in a broadcast, not in a message. Other devices must
+// not need a shard.
 enum receivers { ROOT_RECEIVES, ALL_RECEIVE };
 static bool root_copy_fits(struct lower_context *lower, const struct device_group *group,
                            int64_t root, enum receivers receivers)

@@ -47,7 +47,7 @@ uint64_t tsr__safetensors_header_size(const struct draft *draft)
 
 // ---- the entries of one file -------------------------------------------------------------------
 
-// A header under construction.
+// A header while it is being built.
 struct header {
     struct draft *draft;
     tsr_json *json;

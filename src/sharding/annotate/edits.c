@@ -115,7 +115,8 @@ static tsr_status add_bodies(struct lines *lines, const tsr_node *node, const ts
     return TSR_OK;
 }
 
-// A node with a sum has one output.
+// Prints an edit if the reduction of the node is delayed. Only nodes with one output have
+// reductions.
 static tsr_status add_delay(struct lines *lines, const tsr_node *node, struct str path)
 {
     const tsr_value *value = NULL;

@@ -8,7 +8,7 @@
 // has an entry.
 #define KEY "ai.tessera.sharding."
 
-// Specs do not record whether their value is an input or an output.
+// True if the value is an output of the node. Specs do not record that.
 static bool is_output(const tsr_node *node, const tsr_value *value)
 {
     for (size_t i = 0; i < tsr_node_output_count(node); i++)

@@ -35,7 +35,7 @@ struct dice {
     uint64_t state;
 };
 
-// splitmix64
+// Returns the next random number (splitmix64).
 static uint64_t draw(struct dice *dice)
 {
     uint64_t z = dice->state += 0x9e3779b97f4a7c15u;
@@ -115,7 +115,7 @@ static bool draw_devices(struct dice *dice, struct grid *grid)
     return true;
 }
 
-// Devices that remain after three axes are replicas.
+// Places the devices in a grid of up to three axes. The remaining devices are replicas.
 static void place_evenly(struct dice *dice, struct grid *grid)
 {
     int64_t rest = grid->n;

@@ -397,7 +397,7 @@ static void check_entry(struct check *check, const tsr_node *node, const tsr_nod
     }
 }
 
-// Most nodes have no annotations and return early.
+// Checks the annotations of a node. Most nodes have none.
 static void check_node(struct check *check, const tsr_node *node)
 {
     if (tsr_node_config_count(node) == 0)

@@ -60,9 +60,9 @@ static int64_t times(int64_t a, int64_t b)
     return 0;
 }
 
-// Merges adjacent digits of one kind in place and returns the number that remain. Example: F2 of
-// part 0 and F3 of part 1 become F6; there the coordinate of part 0 has stride 3 and that of part 1
-// stride 1. These strides are stored in `moves`.
+// Merges adjacent digits of one kind in place and returns the number that remain. Example, with the
+// letters of the table above: F2 of part 0 and F3 of part 1 become F6. In F6 the coordinate of part
+// 0 has stride 3, that of part 1 stride 1. `moves` stores these strides.
 static int merge(struct digit *digit, int n, struct cut_move *moves, int n_parts)
 {
     int count = 0;
@@ -225,12 +225,11 @@ static const struct tile_layout *merge_tiles(struct arena *arena, const struct t
 // Computes the canonical factors of each dimension, then moves every shard of the given layout to
 // the shard with the same elements. moves[axis][k] is the new position of the coordinate of factor
 // k. Example: of {4/4*16/2}, factor 0 has stride 2 and factor 1 stride 1 in {64/8}, so shard (3,1)
-// becomes 7. Dimensions whose parts are unknown stay unchanged.
+// becomes 7. Dimensions whose parts are unknown stay unchanged. Unequal shares are first expanded
+// to the tiles of the spec, because adjacent tiles on one device may merge.
 struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile_layout *given,
                                           const struct shape *shape)
 {
-    // Unequal shares are first expanded to the tiles of the spec, because adjacent tiles on one
-    // device may merge.
     const struct tile_layout *l =
         tsr__layout_shared(given) ? tsr__layout_units(arena, given) : given;
     if (l)

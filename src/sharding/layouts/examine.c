@@ -136,8 +136,8 @@ static bool device_fits(struct spec_scope *sc, const tsr_spec *spec, int64_t d, 
     return false;
 }
 
-// If the key of a group equals a device number, the list cannot name that device. This is allowed,
-// but reported as a remark.
+// A number in the device list means a group if a group has that key. If the key is also a device
+// number, the list cannot name that device. This is allowed, but reported as a remark.
 static void examine_group(struct spec_scope *sc, const tsr_spec *spec, size_t i)
 {
     const int64_t *members = NULL;

@@ -135,7 +135,8 @@ refine_tensors(struct arena *arena, const struct rule_tensor *tensor, int n, int
     return copy;
 }
 
-// Adds the inner factor to lists that contain the factor.
+// Adds the inner factor to the rule's lists of numbers (pads, split sizes) that depend on the
+// factor.
 static const struct rule_list *refine_lists(struct arena *arena, const struct rule *rule,
                                             int factor, int g)
 {
@@ -754,8 +755,8 @@ bool tsr__solve_covers(struct solve *solve)
 }
 
 // Drops rows until all parts of a sum are on the same number of devices. If part 0 is on devices 0
-// and 1 and part 1 on device 2, device 1 is dropped. Of the cells of one result, the cell with the
-// fewest rows sets the number that each keeps.
+// and 1 and part 1 on device 2, device 1 is dropped. All cells of one result keep as many rows as
+// the cell with the fewest.
 bool tsr__solve_even(struct solve *solve)
 {
     int64_t cells = 1;

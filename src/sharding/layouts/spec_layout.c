@@ -247,8 +247,8 @@ static tsr_status write_dim(tsr_spec *spec, const tsr_value *value, int axis,
     return tsr_spec_add_dim(spec, written, sizes, cuts, (size_t)dim->n);
 }
 
-// Returns an earlier shard with the same owners, or -1. Unequal shares consist of several such
-// shards.
+// Returns an earlier shard with the same owners, or -1. A device with a larger share owns several
+// adjacent shards.
 static int64_t same_owners_before(const struct tile_layout *layout, int64_t shard)
 {
     const int64_t *owners, *others;

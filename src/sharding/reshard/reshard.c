@@ -88,7 +88,8 @@ static void add(struct between *between, const struct tile_layout *layout)
         between->at[between->n++] = layout;
 }
 
-// Returns the shard that has the parts of j along `axes` and those of k along the other axes.
+// Returns the shard of the mixed layout that has the parts of target shard j along `axes` and the
+// parts of source shard k along the other axes.
 static int64_t shard_of_parts(const struct side *from, const struct side *to, uint64_t axes,
                               int64_t k, int64_t j)
 {

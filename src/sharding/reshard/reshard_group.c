@@ -204,8 +204,9 @@ static bool match(struct region *region, size_t x)
 }
 
 // Splits the region into groups in which every source part and every target part occurs once. If
-// every part belongs to the same number of members, a matching exists for each group, because the
-// remaining members are again regular. Otherwise a matching fails and this is not an all-to-all.
+// every part belongs to the same number of members, a matching exists. Without the matched members
+// this is true again, so the next group has a matching, too. Otherwise a matching fails and this is
+// not an all-to-all.
 static bool split_region(const struct pairing *pairing, struct region *region,
                          struct reshard_step *out)
 {
