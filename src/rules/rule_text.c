@@ -14,7 +14,7 @@
 //            | drop f…                                      the results do not depend on it
 //            | shape i | once i | attr name=f | attr name=f*unit | sizes i first last
 //            | size i first last                            what changes in the local node
-//            | look i f behind [element]                    elements of input i address f
+//            | look i f after [element]                     elements of input i address f
 //            | scat i f dim [element]                       the same, where f is changed
 //            | range i f                                    inputs i and i + 1 count f up
 //            | word name=f word… | share name=f             attributes with entries for elements of

@@ -18,12 +18,10 @@
 //   .shape    infers shapes that the rule does not give
 //   .value    computes elements of small integer tensors (known_values.c)
 //   .expand   replaces a node of which a `stat` factor is sharded by simpler nodes
-//   .some     factors that must not be empty in the kernel (empty.c); those with "~" only if
-//             some_if
-//             holds
+//   .some     factors that must not be empty in the kernel (empty.c); for those with "~", some_if
+//             decides
 //   .stays    reasons why factors (rep, sel and _) are not sharded
-//   .sum      how the node treats partial sums in .sum_inputs: "Neg" passes them on, "Add" adds
-//             them
+//   .sum      how the node treats partial sums in .sum_inputs: Neg passes them on, Add adds them
 //   .caches   inputs that may have unused space at their end, and the outputs that share their
 //             memory (cache_buffers.c)
 //   .kept     inputs whose constants the optimizer of ONNX Runtime does not replace (kept_inputs.c)
@@ -45,7 +43,6 @@ static const struct op_row rows[] = {
     {"Abs", .since = 1, .rule = UNARY, .value = tsr__value_abs},
     {"Acos", .since = 7, .rule = UNARY, .work = WORK_CURVE},
     {"Acosh", .since = 9, .rule = UNARY, .work = WORK_CURVE},
-    // Before opset 7 an attribute aligned the second operand: such rows give shapes only.
     {"Add", .since = 1, .rule = OLD_BINARY, .whole = OLD, .sum = SUM_ADDS, .sum_inputs = 3},
     {"Add", .since = 7, .rule = BINARY, .value = tsr__value_add, .sum = SUM_ADDS, .sum_inputs = 3},
     {"AffineGrid", .since = 20, .rule = "[n _ _],· -> [n H* _]; rep n H",
@@ -64,14 +61,14 @@ static const struct op_row rows[] = {
     {"Atan", .since = 7, .rule = UNARY, .work = WORK_CURVE},
     {"Atanh", .since = 9, .rule = UNARY, .work = WORK_CURVE},
     // h heads of keys, each for g heads of queries: (h g). Keys k are `stat`: each device has the
-    // scores of its keys, and the softmax over all is put together from parts (expand_attention.c).
+    // scores of its keys, and the softmax is computed over all devices (expand_attention.c).
     {"Attention", .since = 23,
      .rule = "[b (h g) q d],[b h k d],[b h k v],[b~ (h g)~ q~ _]?,[b h p d]?,[b h p v]?,[b]? -> [b "
              "(h g) q v],[b h _ d]?,[b h _ v]?,[b (h g) q _]?; rep d p; stat k",
      .derive = tsr__derive_attention, .shape = tsr__infer_attention, .misinferred = DOUBT_RANK,
      .expand = tsr__expand_attention, .some = "b h q v",
-     .note = "three dimensions: [b q (h g d)], [b k (h d)], [b k (h v)]; is_causal: stat q; a "
-             "with a cache k and q are not sharded",
+     .note = "three dimensions: [b q (h g d)], [b k (h d)], [b k (h v)]; is_causal: stat q; "
+             "with a cache, k and q are not sharded",
      .stays = STAYS({"d", DOT}, {"p", CACHED}, {"_", CACHED}), .work = WORK_ATTENTION,
      .count = tsr__count_attention},
     {"AveragePool", .since = 1, .rule = "[n c o^] -> [n c o]", .derive = tsr__derive_pool,
@@ -157,10 +154,10 @@ static const struct op_row rows[] = {
     {"CumSum", .since = 11, .rule = "[A* t],· -> [A* t]; stat t", .derive = tsr__derive_cumulate,
      .expand = tsr__expand_cum_sum, .note = "axis names t"},
     {"DFT", .since = 17, .rule = "[A* t _],·? -> [A* f _]; rep t f", .derive = tsr__derive_dft_17,
-     .shape = tsr__infer_dft_17, .note = "axis says which dimension is t",
+     .shape = tsr__infer_dft_17, .note = "axis names t",
      .stays = STAYS({"t f", FOURIER}, {"_", COMPLEX}), .reuse = REUSE_ON_CPU},
     {"DFT", .since = 20, .rule = "[A* t _],·?,·? -> [A* f _]; rep t f", .derive = tsr__derive_dft,
-     .shape = tsr__infer_dft, .note = "axis says which dimension is t",
+     .shape = tsr__infer_dft, .note = "axis names t",
      .stays = STAYS({"t f", FOURIER}, {"_", COMPLEX}), .reuse = REUSE_ON_CPU},
     // Offsets are data, so windows are not known: the space of the input is not sharded, and the
     // space of the result is sharded by an expansion (expand_deform.c).
@@ -225,8 +222,7 @@ static const struct op_row rows[] = {
     // others; the sum is the result (look 1 v).
     {"Gather", .since = 1, .kept = ALL_INPUTS,
      .rule = "[A* v B*],[I*] -> [A* I* B*]; red v:sum; look 1 v 0", .derive = tsr__derive_gather,
-     .value = tsr__value_gather,
-     .note = "axis says which dimension is v; a device looks up the rows that it has"},
+     .value = tsr__value_gather, .note = "axis names v; a device looks up the rows that it has"},
     {"GatherElements", .since = 11,
      .rule = "[A* v B*],[A* w B*] -> [A* w B*]; red v:sum; look 1 v 0",
      .derive = tsr__derive_gather_elements,
@@ -294,7 +290,7 @@ static const struct op_row rows[] = {
      .derive = tsr__derive_lstm, .shape = tsr__infer_recurrent, .some = "b", .note = RECURRENT,
      .stays = RECURRENT_STAYS, .work = WORK_RECURRENCE, .count = tsr__count_recurrence,
      .workspace = tsr__workspace_recurrence, .widens = {ALL_INPUTS, 1}},
-    // In the standard since 17; ONNX Runtime has it in all versions, and its own tools write it so.
+    // In ONNX since 17; ONNX Runtime accepts it in all versions, and its tools write it so.
     {"LayerNormalization", .since = 1,
      .rule = "[A* r],[A~ r~],[A~ r~]? -> [A* r],[A* 1]?,[A* 1]?; stat r",
      .derive = tsr__derive_layer_norm, .type1 = TYPE_FLOAT, .type2 = TYPE_FLOAT,
@@ -374,7 +370,8 @@ static const struct op_row rows[] = {
     {"OneHot", .since = 9, .rule = "[A* B*],·,· -> [A* t B*]; stat t",
      .derive = tsr__derive_one_hot, .type = TYPE_AS_THIRD, .shape = tsr__infer_one_hot,
      .expand = tsr__expand_one_hot,
-     .note = "axis says where t goes; classes are compared with integer indices, nothing moves"},
+     .note = "axis is the position of t; classes are compared with integer indices without "
+             "communication"},
     {"Optional", .since = 15, .rule = "[A*]? -> [A*]", .type = TYPE_OPEN,
      .shape = tsr__infer_optional, .note = LISTS_NOTE},
     {"OptionalGetElement", .since = 15, .rule = UNARY, .type = TYPE_OPEN,
@@ -476,7 +473,7 @@ static const struct op_row rows[] = {
      .stays = STAYS({"s t", BETWEEN})},
     {"ReverseSequence", .since = 10, .rule = "[t b C*],[b] -> [t b C*]; rep t",
      .derive = tsr__derive_reverse_sequence, .shape = tsr__infer_like_first,
-     .note = "time_axis and batch_axis say which dimensions are t and b",
+     .note = "time_axis names t, batch_axis names b",
      .stays = STAYS({"t", "the position of an element depends on the length of its sequence"})},
     {"RoiAlign", .since = 10, .rule = "[n c y x],[r _],[r] -> [r c u w]; rep n y x u w",
      .shape = tsr__infer_roi_align,
@@ -557,7 +554,7 @@ static const struct op_row rows[] = {
     {"Softsign", .since = 1, .rule = UNARY, .reuse = REUSE_ON_ALL},
     {"SpaceToDepth", .since = 1, .rule = "[n c (h p) (w q)] -> [n (p q c) h w]; rep p q",
      .derive = tsr__derive_space_to_depth, .stays = STAYS({"p q", BLOCK}), .work = WORK_TRANSPOSE},
-    // The mirror image of Concat, with windows of the one input.
+    // The inverse of Concat, with windows of its input.
     {"Split", .since = 1, .rule = "[A* t^ B*],·? -> [A* t^ B*]…", .derive = tsr__derive_split,
      .other = tsr__derive_split_strided, .shape = tsr__infer_split, .value = tsr__value_split,
      .note = SEGMENTS},
@@ -582,8 +579,7 @@ static const struct op_row rows[] = {
     {"Tan", .since = 7, .rule = UNARY, .work = WORK_CURVE},
     {"Tanh", .since = 1, .rule = UNARY, .work = WORK_CURVE, .reuse = REUSE_ON_ALL},
     {"TensorScatter", .since = 24, .rule = "[b A* t C*],[b A* u C*],[b]? -> [b A* t C*]; rep t u",
-     .derive = tsr__derive_tensor_scatter, .shape = tsr__infer_like_first,
-     .note = "axis says which dimension is t",
+     .derive = tsr__derive_tensor_scatter, .shape = tsr__infer_like_first, .note = "axis names t",
      .stays = STAYS({"t u", "the position of the update is known at run time only"}),
      .reuse = REUSE_ON_ALL},
     {"TfIdfVectorizer", .since = 9, .rule = "[n l] -> [n v]; rep l v", .derive = tsr__derive_rows,

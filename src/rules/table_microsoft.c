@@ -97,9 +97,9 @@ static const struct op_row rows[] = {
     {"GroupNorm", .since = 1, .domain = MICROSOFT,
      .rule = "[n S* (g c)],[(g c)],[(g c)] -> [n S* (g c)]; rep c S; attr groups=g",
      .derive = tsr__derive_group_norm_last, .stays = STAYS({"c S", NORMED_FUSED})},
-    // Keys and values may be absent, packed behind the queries in input 0. caches: inputs 3 and 4
-    // may have more room than tokens, and outputs 1 and 2 are the same room afterwards. num_heads
-    // counts (h g), kv_num_heads h.
+    // Keys and values may be absent; then they follow the queries in input 0. caches: inputs 3 and
+    // 4 may have unused space, and outputs 1 and 2 share their memory. num_heads is the size of (h
+    // g), kv_num_heads that of h.
     {"GroupQueryAttention", .since = 1, .domain = MICROSOFT,
      .rule =
          "[b q (h g d)],[b k (h d)]?,[b k (h d)]?,[b h _ _]?,[b h _ _]?,[b],·,[_ _]?,[_ _]?,[_ "
@@ -213,8 +213,7 @@ static const struct op_row rows[] = {
      .rule = "[n c S*],[],[]?,[],[]? -> [n c O*]; rep S O", .derive = tsr__derive_qlinear_pool,
      .some = "c", .stays = STAYS({"S O", "windows of quantized images are not supported"})},
     {"QLinearConcat", .since = 1, .domain = MICROSOFT, .rule = "[],[],[A* _ B*],[],[] -> [A* _ B*]",
-     .derive = tsr__derive_qlinear_concat, .type = TYPE_AS_SECOND,
-     .note = "axis says which dimension is _",
+     .derive = tsr__derive_qlinear_concat, .type = TYPE_AS_SECOND, .note = "axis names _",
      .stays = STAYS({"_", "inputs are concatenated, each with its own scale"})},
     {"QLinearConv", .since = 1, .domain = MICROSOFT, .type = TYPE_OPEN,
      .shape = tsr__infer_qlinear_conv, .whole = ENGINE_FORM, .work = WORK_CONVOLUTION,

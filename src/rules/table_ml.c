@@ -5,8 +5,8 @@
 #include "rules/table.h"
 
 static const struct op_row rows[] = {
-    // Optimizers take all parameters, then all gradients, then all states in one list of inputs;
-    // the rule shows one of each, and the derive function repeats them.
+    // The inputs of optimizers are all parameters, then all gradients, then all states. The rule
+    // shows one of each, and the derive function repeats them.
     {"Adagrad", .since = 1, .domain = TRAINING, .rule = "[],[],[A*],[A*],[A*] -> [A*],[A*]",
      .derive = tsr__derive_adagrad, .shape = tsr__infer_adagrad,
      .note = "several tensors: all parameters, all gradients, all states"},

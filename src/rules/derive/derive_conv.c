@@ -13,10 +13,10 @@
 //
 // The end pad is 2, where the last window ends. Sharded in 2 along o0:
 //
-//   part 0 has positions 0..55; its windows span -3..113, so it needs 0..113 and has pads 3 0
-//   part 1 has positions 56..111; its windows span 109..225, so it needs 109..223 and has pads 0 2
+//   shard 0 has positions 0..55; its windows span -3..113, so it needs 0..113 and has pads 3 0
+//   shard 1 has positions 56..111; its windows span 109..225, so it needs 109..223 and has pads 0 2
 //
-// Each half of the input has 112 elements: part 0 receives 112 and 113, part 1 receives 109..111.
+// Each half of the input has 112 elements: shard 0 receives 112 and 113, shard 1 receives 109..111.
 #include "rules/derive/derive.h"
 
 #define NO_WINDOWS "the number of spatial dimensions is not known"

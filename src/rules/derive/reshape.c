@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // reshape.c - the rule of Reshape: which factors the old and the new shape share.
 //
-// Both shapes number the same elements in row-major order, so leading dimensions with equal
-// products hold the same leading index, and trailing ones the same trailing index. First the shapes
-// are divided into blocks wherever the products from the left are provably equal, then from the
-// right; the middle is one block, whose products are equal because the totals are. Inside a block
-// the gcd of the remaining two current dimensions is a shared factor; if it is 1 the rest of the
-// block is not sharded. Sizes are products of numbers and symbols, so [seq*batch, 256] -> [batch,
-// seq, 256] is found to be [(f0 f1) f2] -> [f0 f1 f2].
+// Both shapes number the same elements in row-major order. So leading dimensions with equal
+// products have the same leading index, and trailing ones the same trailing index. The shapes are
+// divided into blocks where products from the left are known to be equal, then from the right. The
+// middle is one block, whose products are equal because the totals are. Inside a block, the gcd of
+// the two current dimensions is a shared factor; if it is 1, the rest of the block is not sharded.
+// Sizes are products of numbers and symbols, so [seq*batch, 256] -> [batch, seq, 256] is [(f0 f1)
+// f2] -> [f0 f1 f2].
 //
 //   [2 12 5] -> [2 4 3 5]   blocks 2 | 12 -> 4 3 | 5: "[f0 (f1 f2) f3],· -> [f0 f1 f2 f3]"
-//   [6 4] -> [2 12]         one block; gcd(6, 2) = 2 is f0, which uses up the new 2; of 6 there is
-//                           3
-//                           left, gcd(3, 12) = 3 is f1; of 12 there is 4 left, gcd(4, 4) is f2:
+//   [6 4] -> [2 12]         one block: gcd(6, 2) = 2 is f0, all of the new 2; 3 of the 6 is left,
+//                           and
+//                           gcd(3, 12) = 3 is f1; 4 of the 12 is left, and gcd(4, 4) is f2:
 //                           "[(f0 f1) f2],· -> [f0 (f1 f2)]", and each of them can be sharded
-//   [4 6] -> [3 8]          one block; gcd(4, 3) = 1: all four dimensions are separate factors that
+//   [4 6] -> [3 8]          one block: gcd(4, 3) = 1, so all four dimensions are separate factors
+//                           that
 //                           are not sharded
 #include "rules/derive/derive.h"
 
@@ -47,17 +48,18 @@ static const tsr_value *slot(const tsr_node *node, bool out, size_t i)
 
 // ---- the new shape -----------------------------------------------------------------------------
 
-// What is reshaped into what, as far as inputs and attributes say.
+// The old and the new shape, as far as inputs and attributes give them.
 struct reshape {
     const struct shapes *shapes;
     struct exprs *exprs;
     struct expr in[RESHAPE_MAX_RANK], out[RESHAPE_MAX_RANK];
     int n_in, n_out;
-    bool zero; // in the target, 0 is a size and not "as before"
+    bool zero; // 0 in the target is a size, not "as before"
 };
 
-// Size of the one dimension that is -1: what the others leave of the whole. Dimensions that are
-// copied need not be known for that. Nothing leaves any size open: [4 0 n] is [4 0 k] for every k.
+// Returns the size of the dimension that is -1: the old number of elements divided by the other
+// sizes. Copied dimensions need not be known. If a size is 0, the result is unknown: [4 0 n] is [4
+// 0 k] for every k.
 static struct expr rest_of(const struct reshape *reshape, int open, const bool *copied)
 {
     struct expr total = expr_number(1), taken = expr_number(1);
@@ -72,7 +74,7 @@ static struct expr rest_of(const struct reshape *reshape, int open, const bool *
     return tsr__expr_exact(reshape->exprs, total, taken);
 }
 
-// The number of new dimensions; -1: not known.
+// Returns the number of new dimensions; -1: not known.
 static int64_t target_rank(const struct reshape *reshape, const tsr_value *target)
 {
     struct known_value t = tsr__value_known(reshape->shapes, target);
@@ -80,7 +82,7 @@ static int64_t target_rank(const struct reshape *reshape, const tsr_value *targe
     return tsr__value_length(t, shape);
 }
 
-// The elements of the target: a size, 0 (as before, unless allowzero), or -1 (what is left).
+// Reads the elements of the target: a size, 0 (as before, unless allowzero), or -1 (the rest).
 static void read_entries(struct reshape *reshape, struct known_value t)
 {
     bool copied[RESHAPE_MAX_RANK] = {false};
@@ -100,7 +102,7 @@ static void read_entries(struct reshape *reshape, struct known_value t)
         reshape->out[open] = rest_of(reshape, open, copied);
 }
 
-// Both shapes; false: the number of dimensions of one is not known.
+// Reads both shapes. False: one rank is unknown.
 static bool read_reshape(struct reshape *reshape, const struct shapes *shapes, const tsr_node *node)
 {
     const tsr_value *data = slot(node, false, 0), *target = slot(node, false, 1);
@@ -130,7 +132,7 @@ static bool read_reshape(struct reshape *reshape, const struct shapes *shapes, c
     return true;
 }
 
-// One unknown dimension of the new shape is what the others leave.
+// One unknown dimension of the new shape follows from the others.
 static void complete(struct reshape *reshape)
 {
     static const bool none[RESHAPE_MAX_RANK];
@@ -144,8 +146,8 @@ static void complete(struct reshape *reshape)
         reshape->out[open] = rest_of(reshape, open, none);
 }
 
-// Sizes come from the target's elements, else from what the model declares; one that is still open
-// follows from the total.
+// Sizes come from the target's elements, else from declarations; one that is still unknown follows
+// from the number of elements.
 void tsr__infer_reshape(struct shape_job *job)
 {
     struct reshape reshape;
@@ -171,7 +173,7 @@ void tsr__infer_reshape(struct shape_job *job)
     tsr__job_set(job, 0, reshape.n_out, dims);
 }
 
-// For the factors, the shapes that were found for the values come first.
+// Shapes that were inferred for the values have precedence.
 static bool read_shapes(struct walk *walk)
 {
     struct reshape reshape;
@@ -236,8 +238,7 @@ static void apart(struct walk *walk, struct shape_side *side, int from, int to,
         give_unsharded(walk, side, i, i == from ? left : &side->size[i]);
 }
 
-// One dimension that is all of the others together: [(f0 f1)] against [f0 f1], whatever it is
-// called.
+// One dimension is the product of the others: [(f0 f1)] and [f0 f1], whatever its symbol is.
 static void split_one(struct walk *walk, struct shape_side *one, int dim, struct shape_side *many,
                       int from, int to)
 {
@@ -257,7 +258,7 @@ static int past_ones(const struct shape_side *side, int i, int to)
     return i;
 }
 
-// in[a..b) and out[c..d) hold the same index.
+// Finds the factors of in[a..b) and out[c..d), which have the same index.
 static void walk_block(struct walk *walk, int a, int b, int c, int d)
 {
     a = past_ones(&walk->in, a, b);
@@ -302,8 +303,8 @@ static void walk_block(struct walk *walk, int a, int b, int c, int d)
     apart(walk, &walk->out, c, d, &y);
 }
 
-// Grows both sides from one end until the products are provably equal. *i and *j are the numbers of
-// dimensions taken (at least one in all); false: no such place.
+// Extends both sides from one end until the products are known to be equal. *i and *j are the
+// numbers of dimensions (at least one in all). False: there is no such block.
 static bool equal_block(const struct walk *walk, int a, int b, int c, int d, bool from_right,
                         int *i, int *j)
 {
@@ -328,8 +329,7 @@ static bool equal_block(const struct walk *walk, int a, int b, int c, int d, boo
     return false;
 }
 
-// Blocks from the left as long as there are any, then from the right, and what is left between as
-// one.
+// Finds blocks from the left, then from the right; the rest between them is one block.
 static void walk_all(struct walk *walk)
 {
     int a = 0, b = walk->in.n, c = 0, d = walk->out.n, i, j;
@@ -372,7 +372,7 @@ static void build_rule(struct walk *walk)
     tsr__rule_clauses(rule, allowzero ? "shape 1 allowzero" : "shape 1 open");
 }
 
-// Sizes of 0 have no factors: every product is 0, and equal products would prove nothing.
+// With a size of 0 every product is 0, so equal products prove nothing, and there are no factors.
 void tsr__derive_reshape(struct derivation *derivation)
 {
     struct walk *walk = ARENA_NEW(derivation->arena, struct walk); // large
