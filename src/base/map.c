@@ -161,8 +161,8 @@ void **tsr__map_at(struct map *map, struct str key)
     return &slot->value;
 }
 
-// If the key cannot be copied, its slot is freed again. It was added last, so no search passes over
-// it.
+// If the key cannot be copied, its slot is freed again. The slot was added last, so no search needs
+// to pass over it.
 void **tsr__map_at_copy(struct map *map, struct str key)
 {
     size_t n = map->n;

@@ -53,7 +53,7 @@ tsr_status tsr__refuse_write(tsr_session *session, const char *path, int error)
     return TSR_WRITE;
 }
 
-// Called once: later operations return early.
+// Records the first failure. Later operations return early, so this is called once.
 static void fail(struct outfile *outfile, tsr_status status)
 {
     outfile->failed = true;

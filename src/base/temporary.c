@@ -89,7 +89,7 @@ static bool remove_tree(int parent, const char *name, int depth)
     return unlinkat(parent, name, AT_REMOVEDIR) == 0 || errno == ENOENT;
 }
 
-// The descriptor may have been read before, so it is rewound.
+// Rewinds the descriptor first, because it may have been read before.
 void tsr__folder_empty(int fd)
 {
     if (fd > 0 && lseek(fd, 0, SEEK_SET) == 0)

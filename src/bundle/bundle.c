@@ -16,7 +16,8 @@
 
 #define READ_BYTES (256u << 10)
 
-// Returns NULL if out of memory. `name` comes from the manifest, which has only plain file names.
+// Returns the path of a file in the folder. Its `p` is NULL if out of memory. `name` comes from the
+// manifest, which has only plain file names.
 struct str tsr__bundle_file_path(const struct bundle *bundle, struct arena *arena, const char *name)
 {
     size_t n = strlen(bundle->path);

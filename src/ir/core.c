@@ -461,8 +461,9 @@ struct str tsr__node_domain_str(const tsr_node *node)
     return node->domain->text;
 }
 
-// Functions have their own imports; subgraphs use those of the enclosing graph. If a domain is
-// imported twice, the first is used.
+// Returns the version of a domain that the graph imports. Functions have their own imports;
+// subgraphs use the imports of the enclosing graph. If a domain is imported twice, the first import
+// is used.
 int64_t tsr__graph_opset(const tsr_graph *graph, struct str domain)
 {
     const opset_list *list = graph_opsets(graph);

@@ -222,8 +222,9 @@ tsr_dim tsr_value_dim(const tsr_value *value, int axis)
     return (tsr_dim){-1, ""};
 }
 
-// The name is a symbol of the model, so repeated calls take no more memory. Inputs with a default
-// have no such name, because a constant may be read in their place.
+// Returns the symbol of a dimension, or a name made of the input and the axis. The name is stored
+// once per model, so repeated calls take no more memory. Inputs with a default get no such name,
+// because a constant may be read in their place.
 const char *tsr_value_dim_name(const tsr_value *value, int axis)
 {
     tsr_dim dim = tsr_value_dim(value, axis);

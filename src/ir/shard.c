@@ -111,7 +111,7 @@ static void check_devices(struct request *request)
     }
 }
 
-// Negative axes stay as they are if the rank is unknown.
+// Converts a negative axis to a non-negative one, if the rank is known.
 static int64_t normal_axis(int64_t axis, int rank)
 {
     if (axis < 0 && rank >= 0)

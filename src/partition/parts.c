@@ -12,8 +12,8 @@
 //     Rank 1 does not use the sum. The token is an output, so its engine runs the AllReduce.
 #include "internal.h"
 
-// Copies the model's opsets. Adds the domain of the communication operators, and ai.onnx if the
-// model lacks it, because Tessera adds such nodes.
+// Copies the model's opsets. Adds the domain of the communication operators. Adds ai.onnx if the
+// model does not import it, because Tessera adds nodes of that domain.
 static tsr_status copy_opsets(struct part *part)
 {
     const tsr_model *model = part->draft->model;

@@ -259,7 +259,7 @@ static tsr_status refuse_folder(struct reseal_context *context, const char *hint
     return TSR_UNSUPPORTED;
 }
 
-// Loads all ranks before it checks, because the proof compares them.
+// Loads the files of all ranks, then checks them, because the checks compare ranks with each other.
 static tsr_status prove(struct reseal_context *context, struct draft *draft)
 {
     int64_t n = context->bundle.manifest.n_ranks;

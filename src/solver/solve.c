@@ -219,8 +219,9 @@ static void search_round(struct search *search, double fraction, int passes, int
     tsr__effort_slice(search->effort, 0);
 }
 
-// Excludes choices that no better solution can have. Returns true if they are enough to solve
-// again. With a time limit it does nothing, because the reduced program would depend on the clock.
+// Excludes choices that no better solution can have. Returns true if so many are excluded that the
+// program should be solved again. With a time limit this does nothing, because the result would
+// depend on the clock.
 static bool prune_by_bound(struct solver *solver)
 {
     if (is_settled(solver) || !solver->found || solver->effort.seconds > 0)
@@ -508,8 +509,9 @@ static tsr_status solve_pinned(const struct program *program, const struct progr
                                struct arena *arena, uint32_t pinned, uint32_t pin,
                                struct program_result *out);
 
-// Solves the program without the pruned choices, with the remaining effort. Uses its solution if
-// that is better. Its bound is valid up to the known cost.
+// Solves the program without the pruned choices, with the remaining effort. Uses the new solution
+// if it is better. The new bound is valid only up to the known cost, because excluded choices cost
+// at least that.
 static tsr_status solve_rest(const struct solver *solver, struct arena *arena, uint32_t pinned,
                              uint32_t pin, struct program_result *out)
 {

@@ -305,8 +305,8 @@ static double edge_slack(const struct dual *dual, uint32_t i, const uint32_t *x)
 }
 
 // Distributes the difference between the cost of x and the bound over the nodes where it arises. A
-// node gets its own entry above its least, and half of that of each edge. Regions are drawn where
-// the result is large.
+// node gets the difference between its entry and its least entry, and half of this difference for
+// each of its edges. Regions are drawn where the result is large.
 void tsr__dual_slack(const struct dual *dual, const uint32_t *x, double *slack)
 {
     const struct dense *dense = dual->dense;

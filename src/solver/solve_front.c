@@ -8,8 +8,8 @@
 // active when a solution violates it.
 //
 //     Example: one row of bound 10, points (cost, usage).
-//     A node's choices give (0, 8), (3, 4) and (5, 5). (5, 5) is dropped: (3, 4) costs and uses
-//     less. A cell of a child has (0, 4) and (2, 1). All sums: (0, 12), (3, 8), (2, 9), (5, 5).
+//     A node's choices give (0, 8), (3, 4) and (5, 5). The last is dropped: (3, 4) is better.
+//     A cell of a child has (0, 4) and (2, 1). All sums: (0, 12), (3, 8), (2, 9), (5, 5).
 //     (0, 12) violates the row. None of the other three dominates another.
 //     The multiplier of the row is 0.4 per unit. The best known solution costs 6, so a point with a
 //         Lagrangian total of 6 + 0.4 * 10 = 10 or more is useless. Everything outside this cell
@@ -559,8 +559,8 @@ static bool split(struct run *run, const struct cell *cell, uint32_t choice, str
 }
 
 // Goes from the roots to the leaves with a goal (cost, usage) for every bucket. Takes the choice
-// whose own point plus points of the children is the goal. It exists, because the goal was computed
-// as such a sum.
+// whose own point plus points of the children is the goal. There is such a choice, because the goal
+// was computed as such a sum.
 static bool pass_back(struct run *run, struct point *goals, uint32_t *x)
 {
     struct tree *tree = run->front->tree;

@@ -7,9 +7,10 @@
 //
 //     Example: a chain a - b - c, eliminated in this order. a costs {0, 4}, b {1, 0}, c {0, 0},
 //     both tables are {0, 5; 5, 0}.
-//     a's bucket has the separator {b} and the message {min(0 + 0, 4 + 5), min(0 + 5, 4 + 0)} = {0,
-//     4}. b's bucket has the separator {c} and adds a's message: b costs {1 + 0, 0 + 4} = {1, 4}.
-//     Its message is {min(1 + 0, 4 + 5), min(1 + 5, 4 + 0)} = {1, 4}.
+//     a's bucket has the separator {b}. Its message is
+//         {min(0 + 0, 4 + 5), min(0 + 5, 4 + 0)} = {0, 4}
+//     b's bucket has the separator {c} and adds a's message: b costs {1 + 0, 0 + 4} = {1, 4}. Its
+//     message is {min(1 + 0, 4 + 5), min(1 + 5, 4 + 0)} = {1, 4}.
 //     c is the root: min(0 + 1, 0 + 4) = 1.
 //     Going back, c takes 0, therefore b 0, therefore a 0: the cost is 1.
 #include "solve_tree.h"
@@ -23,8 +24,9 @@ static bool is_fixed(const uint8_t *fixed, const struct tree_edge *edge)
     return fixed && (fixed[edge->a] == TREE_FIXED || fixed[edge->b] == TREE_FIXED);
 }
 
-// An edge to a node with one choice is a vector over its other end. It must not connect the two
-// nodes, because eliminating the node would make a clique of its neighbours.
+// True if an end of the edge has only one choice. The table is then a vector over the other end.
+// Such an edge must not connect the two nodes, because eliminating one would make a clique of its
+// neighbours.
 static bool has_constant_end(const struct tree *tree, const struct tree_edge *edge)
 {
     return tree->k[edge->a] == 1 || tree->k[edge->b] == 1;

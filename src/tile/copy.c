@@ -142,7 +142,7 @@ int64_t tsr__piece_pack(const struct tile_piece *mine, const void *src,
     return tsr__piece_move(mine, src, theirs, message, elem_bytes, TILE_PACKED_TO, NULL);
 }
 
-// The sender's piece is `from` on both sides, so that both use the same order.
+// Sender and receiver both pass the sender's piece as `from`, so that both use the same order.
 int64_t tsr__piece_unpack(const struct tile_piece *mine, void *dst, const struct tile_piece *theirs,
                           const void *message, size_t elem_bytes)
 {

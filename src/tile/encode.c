@@ -68,7 +68,8 @@ static bool take(struct source *source, int64_t least, int64_t most, int64_t *ou
     return true;
 }
 
-// The inverse of tsr__cuts_number. Negative shares must be unequal, as tsr__shares_of returns them.
+// The inverse of tsr__cuts_number. A negative number must encode unequal shares in lowest terms, as
+// tsr__shares_of returns them.
 static bool take_cuts(struct source *source, struct tile_factor *factor)
 {
     int64_t number, units[TILE_MAX_UNITS];

@@ -11,8 +11,9 @@
 //     Example: 12 elements, x = [2,4) [6,8) [10,12) (3*4/2, shard 1), y = [4,8) (3/3*4, shard 1).
 //     We want F(12). x has all values of its high digit, so nothing changes: F(12).
 //     y has value 1 of 3 in its high digit, of unit 4: F(8) - F(4).
-//     x repeats every 4 elements: 2 F(4) - F(4) = F(4). Its low digit has values 2 and 3: F(4) -
-//     F(2). No digit is left, so F(r) is r: 4 - 2 = 2 common elements.
+//     x repeats every 4 elements: 2 F(4) - F(4) = F(4).
+//     The low digit of x has values 2 and 3: F(4) - F(2).
+//     No digit is left, so F(r) is r: 4 - 2 = 2 common elements.
 #include "tile/tile.h"
 
 #define MERGED 64 // number of terms that are searched for an equal one

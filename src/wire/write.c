@@ -179,8 +179,9 @@ static void insert_length(struct rope *rope, const struct rope_mark *mark, uint6
     rope->bytes += head[1].n - 1;
 }
 
-// One byte was reserved, which is enough for lengths up to 127. For longer ones the contents are
-// moved if they are in the open chunk and it has space; otherwise the length becomes a piece.
+// Writes the length of a nested message. One byte was reserved for it, which is enough for lengths
+// up to 127. For a longer length the contents are moved, if they are in the current chunk and it
+// has space. Otherwise the length is inserted as a piece of its own.
 void tsr__rope_end(struct rope *rope, size_t mark)
 {
     if (rope->arena->failed || mark >= rope->open.n)

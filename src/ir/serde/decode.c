@@ -52,7 +52,8 @@ static void decode_head(tsr_attr *attr, struct str body)
         attr->kind = seen;
 }
 
-// n_attrs was counted while reading. It restarts at 0, so that it always counts valid attributes.
+// Reading has counted the attributes in n_attrs. Here n_attrs restarts at 0 and counts the decoded
+// ones, so that all attributes up to it are valid.
 void tsr__attrs_decode(tsr_node *node)
 {
     struct arena *ar = &node->graph->model->arena;

@@ -108,7 +108,7 @@ static tsr_status find_folder(struct store *store, struct str location, const st
     return TSR_OK;
 }
 
-// Tensors keep the result, so each range is mapped once.
+// Maps a range of a data file. Tensors keep the pointer, so each range is mapped once.
 tsr_status tsr__store_map(struct store *store, const struct wire_external *external,
                           const struct place *at, const void **data)
 {

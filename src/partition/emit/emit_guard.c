@@ -272,7 +272,8 @@ static tsr_value *least_sizes(struct guard *guard, const struct rule_tensor *ten
     return tsr__part_ints(guard->part, least, tensor->rank);
 }
 
-// Some kernels do not accept zeros for this input. They get the number in another input, minus one.
+// Returns the value of a placeholder: zeros, or, if the kernel does not accept zeros for this
+// input, the number in another input minus one.
 static tsr_value *accepted_value(struct guard *guard, int i, tsr_value *zeros)
 {
     const struct str any = {0};

@@ -192,7 +192,7 @@ tsr_status tsr__emit_sizes(struct part *part, struct step *st, const struct rule
 // ---- summing sizes over ranks -------------------------------------------------------------------
 
 // Sets mask[axis] to 1 for each dimension whose size this device's shard adds to the sum. Returns
-// true if that is all of them.
+// true if this is the case for all dimensions.
 static bool counts_in(const struct tile_layout *layout, int64_t device, int64_t *mask)
 {
     const int64_t *owners;

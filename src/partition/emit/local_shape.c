@@ -309,8 +309,8 @@ static tsr_value *local_entries(struct part *part, const struct shape_input *sha
     return tsr__part_concat(part, entries, (size_t)rank, 0, name);
 }
 
-// Writes -1 in entry `rest` if it is 0, and keeps it otherwise: 2 r - max(r, 1). A shape with 0
-// ("copy") in other entries needs this, since engines reject a size 0 there.
+// Writes -1 in entry `rest` if its size r is 0, and keeps the size otherwise: 2 r - max(r, 1). In a
+// shape whose other entries are 0 ("copy"), a size 0 would also mean "copy".
 static tsr_value *replace_zero_rest(struct part *part, tsr_value *sizes, int rest, int64_t rank)
 {
     int64_t one = 1, at[TILE_MAX_RANK] = {0};

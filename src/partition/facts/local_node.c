@@ -21,8 +21,8 @@ int64_t tsr__place_index(const struct placement *place, int64_t device)
 
 // ---- partial sums -------------------------------------------------------------------------------
 
-// A delayed reduction adds partial sums to inputs that are not partial. Only the first device of
-// each group may add such an input. True if this device must leave it out.
+// True if this device must leave out an input of a sum of partial sums. If an input is not a
+// partial sum, only the first device of each group adds it.
 static bool is_added_by_first(const struct node_flow *nf, int64_t device, int input)
 {
     if (!nf->pending || nf->pending[input] || tsr__rule_sum(nf->node, (size_t)input) != SUM_ADDS)
@@ -34,9 +34,10 @@ static bool is_added_by_first(const struct node_flow *nf, int64_t device, int in
     return false;
 }
 
-// If a node shards its own sum, the last shard adds the input. Shard i of k starts at i * n / k, so
-// the last shard is empty only if n is 0: for n = 1 and k = 3 the shards are empty, empty, [0]. An
-// empty Gemm must not add C, because ONNX Runtime leaves out beta * C then (quirk gemm_of_empty).
+// If the summed factor of a node is sharded, each device computes a partial sum, and only the
+// device with the last shard adds the input. Shard i of k starts at i * n / k, so the last shard is
+// empty only if n is 0: for n = 1 and k = 3 the shards are empty, empty, [0]. An empty Gemm must
+// not add C, because ONNX Runtime leaves out beta * C then (quirk gemm_of_empty).
 bool tsr__input_is_skipped(const struct node_flow *nf, int64_t device, int input)
 {
     if (is_added_by_first(nf, device, input))

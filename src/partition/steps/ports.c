@@ -319,8 +319,8 @@ static bool sizes_named(const struct draft *draft, const tsr_value *value)
     return tsr_value_rank(value) >= 0;
 }
 
-// A node that only returns sizes of a kept input does not read its elements. The input needs no
-// conversion for it.
+// Gives a node that only returns sizes the kept layout of its input, so that the input is not
+// converted. Such a node reads no elements.
 static void read_as_kept(struct draft *draft, const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;

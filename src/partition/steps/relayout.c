@@ -55,7 +55,8 @@ static bool is_simple(const struct windows *windows, const struct tile_layout *b
     return windows->n_axes == 1;
 }
 
-// Returns the same windows for a dimension that has `unit` elements for each element of `windows`.
+// Returns the windows multiplied by `unit`, for a dimension in which each index stands for `unit`
+// elements.
 static struct windows *scaled(struct draft *draft, const struct windows *windows, int axis,
                               int64_t unit)
 {

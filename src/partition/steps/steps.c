@@ -232,7 +232,8 @@ static bool reduce_results(struct draft *draft, const struct node_flow *nf, stru
     return true;
 }
 
-// Plans the conversions of the inputs and of the values that bodies read before the step itself.
+// First plans the conversions of the inputs and of the outer values that bodies read, then the
+// step.
 static bool draft_turn(struct draft *draft, const struct node_flow *nf)
 {
     size_t n_inputs;

@@ -48,7 +48,7 @@ bool tsr__placement_explicit(struct arena *scratch, struct arena *arena, const t
     return !scratch->failed && tsr__solve_result(&v, arena, placement);
 }
 
-// A value in several slots has its layout in all of them.
+// Stores the layout of a spec in every slot of the node that has its value.
 static bool take_spec(struct arena *arena, const tsr_node *node, const tsr_spec *spec,
                       const struct shapes *shapes, struct tile_layout **in,
                       struct tile_layout **out)

@@ -466,8 +466,8 @@ static void report_order(struct check *check, const tsr_node *node, const tsr_co
 }
 
 // Checks the stages of one configuration along the data flow, also through nodes without a stage.
-// It is an error if a node reads a value of a later stage. If the configuration has device names,
-// it is a single note instead.
+// If a node reads a value of a later stage, that is an error. If the configuration has device
+// names, it is only a note, reported once.
 static void walk_stages(struct check *check, const tsr_config *config, struct reach *reach)
 {
     struct str name = str_of(tsr_config_name(config));
@@ -500,7 +500,8 @@ static void walk_stages(struct check *check, const tsr_config *config, struct re
     }
 }
 
-// If stage k means device k of the list of names, every stage must be an index into that list.
+// Stage k runs on device k of the configuration's list of names. Reports stages that are not an
+// index of that list.
 static void check_stages_have_devices(struct check *check, const struct config_state *state)
 {
     if (!tsr_config_device_name_count(state->config) || state->places || !state->beyond)
@@ -709,7 +710,7 @@ static bool check_model(struct check *check)
     return !check->arena.failed;
 }
 
-// TSR_OK means that the check ran; its result is in the diagnostics. It fails if the requested
+// Returns TSR_OK if the check ran; its result is in the diagnostics. Fails if the requested
 // configuration does not exist.
 static tsr_status check_as(tsr_model *model, struct check check)
 {

@@ -194,8 +194,9 @@ static struct flow *kept_round(struct rounds *rounds, const struct flow *flow, s
     return next;
 }
 
-// Replaces all such nodes in a copy and returns the flow of the copy. If a node cannot be replaced,
-// keeps it and returns a new flow of the same model. Returns NULL after a failure.
+// Replaces all nodes that shard statistics, in a copy of the model, and returns the flow of the
+// copy. If a node cannot be replaced, keeps it and returns a new flow of the same model. Returns
+// NULL after a failure.
 static struct flow *next_round(struct rounds *rounds, struct flow *flow, bool last)
 {
     tsr_model *copy;

@@ -289,7 +289,8 @@ static bool *unsharded_devices(struct step *step)
     return on;
 }
 
-// A nondeterministic node may run on one device only. The other devices receive its results.
+// Keeps only the first device. A nondeterministic node may run on one device only, and the other
+// devices receive its results.
 static void keep_first(bool *on, int64_t n)
 {
     bool found = false;
@@ -625,8 +626,8 @@ static void report_repeated_work(const struct step *step)
               placement->n_devices, (long long)parts);
 }
 
-// Values that the subgraphs of a node read are treated as its inputs: they are replicated on its
-// devices.
+// Reports reshards of the outer values that the subgraphs of a node read. They are treated as
+// inputs and replicated on the devices of the node.
 static bool report_captures(struct step *step)
 {
     tsr_value **captures;
@@ -769,8 +770,8 @@ static void report_outside(struct step *step, const tsr_value *value,
               "the node runs outside of its stage: %s", step->nf->replicated);
 }
 
-// A list of tensors is sharded as its elements are, and is not transferred inside a stage. So
-// readers must use it in its layout.
+// Gives the lists that the node reads the layouts in which they are stored, because lists are not
+// resharded inside a stage. A list is sharded as its elements are.
 static void take_lists(struct step *step)
 {
     if (!step->work->kept_whole)

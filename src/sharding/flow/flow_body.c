@@ -12,10 +12,10 @@
 // iterations. Outer values are read in their outer layout. If nothing inside is sharded or
 // transferred, the node runs unchanged.
 //
-//     Loop carries h [8,6] and stacks y [8] of each iteration; h arrives as {2,1} on devices 0 and
-//     1. Inside, h' = Tanh(h) is {2,1} again: nothing changes after one iteration, and h stays
-//     {2,1}. y = ReduceSum(h, axis 1) is {2} in each iteration, so the stacked result [n,8] is
-//     {1,2}. If h' were Softmax(h) along axis 0, which is not sharded inside of bodies, h' would be
+//     A Loop on devices 0 and 1 carries h [8,6], which arrives as {2,1}, and stacks y [8].
+//     Inside, h' = Tanh(h) is {2,1} again: nothing changes after one iteration, and h stays {2,1}.
+//     y = ReduceSum(h, axis 1) is {2} in each iteration, so the stacked result [n,8] is {1,2}.
+//     If h' were Softmax(h) along axis 0, which is not sharded inside of bodies, h' would be
 //     replicated on both devices. The second iteration starts with h replicated, and h stays so.
 #include "sharding/flow/flow.h"
 
@@ -116,9 +116,9 @@ static bool splits_inner_factor(const struct tile_dim *dim)
     return false;
 }
 
-// A split inside a dimension contains the sizes of its factors ({5*2/2}: 10 elements). It fits only
-// if the value is known to have that size, which may differ between branches. Splits of the
-// outermost factor fit any size.
+// True if the layout fits the sizes of the value. If a factor other than the outermost is sharded,
+// the layout contains sizes ({5*2/2}: 10 elements), and the value must have that size. It may
+// differ between branches. Other layouts fit any size.
 static bool sizes_fit(const struct follow *follow, const struct tile_layout *layout,
                       const tsr_value *value)
 {
@@ -137,7 +137,8 @@ static bool sizes_fit(const struct follow *follow, const struct tile_layout *lay
     return true;
 }
 
-// Lists enter and leave bodies unsharded, because the layouts of their elements are unknown there.
+// True if the value can have this layout at the border of a body. Lists enter and leave bodies
+// unsharded, because the layouts of their elements are unknown there.
 static bool fits(const struct follow *follow, const struct tile_layout *layout,
                  const tsr_value *value)
 {
@@ -478,7 +479,8 @@ static bool set_outputs(struct follow *follow)
     return true;
 }
 
-// Trip count and condition are replicated. A sharded slice shards its input in the same way.
+// Sets the layouts of the node's inputs. Trip count and condition are replicated. A scan input is
+// sharded like its slices.
 static bool set_inputs(struct follow *follow)
 {
     const struct control *control = follow->control;

@@ -311,7 +311,7 @@ bool tsr__stages_find(struct arena *arena, tsr_model *model, const tsr_config *c
     return !arena->failed && follow_nodes(stages, arena, model, config);
 }
 
-// A node without its own stage follows its specs, if it has any.
+// A node without a stage runs on the devices of its specs, if it has any.
 const bool *tsr__stages_devices(const struct stages *stages, const tsr_node *node,
                                 bool explicit_specs)
 {

@@ -684,8 +684,8 @@ static bool writable(struct solve *solve, const struct rule_tensor *tensor, int 
     return true;
 }
 
-// The result depends only on the rule and the shard counts, so it is cached. Most tensors of a
-// large node change neither.
+// True if the layouts of all tensors can be written as specs. The result depends only on the rule
+// and the shard counts, so it is cached: most added layouts change neither.
 static bool all_writable(struct solve *solve)
 {
     if (solve->written == solve->rule &&

@@ -6,9 +6,9 @@
 // order and from the front, groups -1, -2, ... only if a shard has several owners, replication as
 // one group.
 //
-//     Example: a value of [8,6], axis -2 in 2 shards, device list 7, 3; group 7 has devices 0 and
-//     1. 7 names the group, 3 a device: {2,1:(0,1),3}. It is written as axis 0 in 2 shards, device
-//     list -1, 3, and group -1 with 0 and 1.
+//     Example: a value of [8,6], axis -2 in 2 shards, device list 7, 3; group 7 = devices 0, 1.
+//     In the list, 7 names the group and 3 a device: {2,1:(0,1),3}. It is written as axis 0 in 2
+//     shards, device list -1, 3, and group -1 with devices 0 and 1.
 #include "sharding/layouts/examine.h"
 #include "sharding/layouts/internal.h"
 

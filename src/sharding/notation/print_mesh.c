@@ -267,11 +267,11 @@ static bool axes_ascend(const struct mesh_text *mesh_text, int rank)
     return true;
 }
 
-// Fills *seen with the mesh that gives the shortest text. Returns false if no mesh describes the
-// layout.
-//     {2,1:(0,1),(2,3)} without a given mesh: shards first, replicas last: S0,R@2x2, devices in
-//     order {2,1:(0,2),(1,3)}: this order would need the list :0,2,1,3; with replicas first it is
-//     S1,R@2x2 without a list
+// Fills *mesh_text with the mesh that gives the shortest text. Returns false if no mesh describes
+// the layout.
+//     {2,1:(0,1),(2,3)} without a given mesh: shards first, replicas last gives S0,R@2x2.
+//     {2,1:(0,2),(1,3)}: that order would need the device list :0,2,1,3. With replicas first it
+//     is S1,R@2x2 without a list.
 static bool find_mesh(struct arena *arena, const struct tile_layout *layout,
                       const struct notation_mesh *mesh, bool sets, struct mesh_text *mesh_text)
 {

@@ -104,8 +104,8 @@ static int64_t shard_of_parts(const struct side *from, const struct side *to, ui
     return shard;
 }
 
-// Returns the layout with `axes` as in the target and the others as in the source, on devices that
-// have one shard in both.
+// Returns the layout with `axes` as in the target and the other axes as in the source. Its devices
+// are those that have one shard in the source and one in the target.
 struct tile_layout *tsr__reshard_mixed(const struct pairing *pairing, uint64_t axes)
 {
     struct tile_dim dims[TILE_MAX_RANK];

@@ -186,8 +186,8 @@ struct region {
 };
 
 // Finds an unused member with source part x: one augmenting path of bipartite matching. taken[y] is
-// the member that gets part y in this group. It is replaced if its source part can use another
-// member.
+// the member that gets part y in this group. If another member with the same source part can take
+// its place, part y becomes free.
 static bool match(struct region *region, size_t x)
 {
     for (size_t i = 0; i < region->n; i++) {

@@ -85,7 +85,7 @@ static bool find_missing(const struct pairing *pairing, struct load *load)
 }
 
 // True if both shards have the same elements, even if the layouts use different factors. Compares
-// axis by axis, because empty shards have sizes too.
+// axis by axis, because two empty shards may have different sizes.
 static bool same_piece(const struct pairing *pairing, int64_t k, int64_t j)
 {
     for (int axis = 0; axis < pairing->rank; axis++) {
