@@ -53,7 +53,7 @@ static tsr_status open_regular(tsr_session *session, const char *path, int *fd_o
 // expected.
 static const char *why_unread(int error)
 {
-    return error == ENODATA ? "it became shorter meanwhile" : strerror(error);
+    return error == ENODATA ? "the file became shorter while it was read" : strerror(error);
 }
 
 // Reads at most n bytes at offset `at` and adds their number to *done. Returns 0 or an errno,
@@ -150,7 +150,7 @@ tsr_status tsr__file_read(tsr_session *session, struct arena *arena, const char 
         return status;
     size_t n = (size_t)st.st_size;
     if ((uint64_t)st.st_size > limit) {
-        status = refuse(session, DIAG_io_read, path, NULL, "it is larger than such a file may be");
+        status = refuse(session, DIAG_io_read, path, NULL, "the file is too large");
         goto close_file;
     }
     char *p = arena_get(arena, n + 1, 1); // zeroed, so that the text ends in a NUL
@@ -225,7 +225,8 @@ tsr_status tsr__sha256_file(tsr_session *session, const char *path, struct sha25
     int error = digest_file(session, file.fd, file.bytes.n, buffer, sha256);
     if (error) {
         struct place at = PLACE_NONE;
-        const char *why = error != ENODATA ? strerror(error) : "it became shorter";
+        const char *why =
+            error != ENODATA ? strerror(error) : "the file became shorter while it was read";
         at.file = str_of(path);
         tsr__diag(session, DIAG_io_read, &at, NULL, "cannot read the model: %s", why);
         st = TSR_IO;

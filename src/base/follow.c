@@ -200,7 +200,7 @@ tsr_status tsr__follow_finish(struct follow *follow)
             error = follow->files[i].error;
         if (!error)
             continue;
-        const char *why = error > 0 ? strerror(error) : "it became shorter";
+        const char *why = error > 0 ? strerror(error) : "the file became shorter while it was read";
         tsr__diag(follow->session, DIAG_io_read, NULL,
                   "check the disk of the output folder, then write it again",
                   "cannot read a written data file to compute its digest: %s", why);

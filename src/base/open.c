@@ -170,7 +170,7 @@ tsr_status tsr__folder_open(tsr_session *session, const char *path, struct folde
     if (!fault_io(session, FAULT_READ))
         fd = tsr__fd_above(open(path, O_PATH | O_DIRECTORY | O_CLOEXEC));
     if (fd < 0)
-        return refuse_open(session, path, "give the path of a folder that may be read");
+        return refuse_open(session, path, "give the path of a readable folder");
     *out = (struct folder){.fd = fd, .real_fd = -1};
     return TSR_OK;
 }

@@ -386,7 +386,7 @@ void tsr__out_copy(struct outfile *outfile, int fd, uint64_t offset, uint64_t le
     if (outfile->failed || length == 0)
         return;
     if (__builtin_add_overflow(offset, length, &end) || end > INT64_MAX) {
-        fail_source(outfile, fd, offset, "it is shorter than expected");
+        fail_source(outfile, fd, offset, "the file is shorter than expected");
         return;
     }
     uint64_t least = outfile->copy_least ? outfile->copy_least : COPY_LEAST;
@@ -410,7 +410,7 @@ void tsr__out_copy(struct outfile *outfile, int fd, uint64_t offset, uint64_t le
             return;
         }
         if (n == 0) {
-            fail_source(outfile, fd, offset, "it ends early");
+            fail_source(outfile, fd, offset, "the file is shorter than expected");
             return;
         }
         if (outfile->digest)

@@ -103,7 +103,7 @@ const char *tsr_status_text(tsr_status status)
     case TSR_UNSUPPORTED:
         return "not supported";
     case TSR_INFEASIBLE:
-        return "nothing fits the limits";
+        return "no plan fits the limits";
     case TSR_ENGINE:
         return "the engine is absent or refused the model";
     case TSR_PEER:
@@ -111,9 +111,9 @@ const char *tsr_status_text(tsr_status status)
     case TSR_DIFFERENT:
         return "the results differ";
     case TSR_USAGE:
-        return "wrong use";
+        return "invalid use of a call or option";
     case TSR_BUG:
-        return "a mistake in the library";
+        return "internal error: please report it";
     case TSR_CANCELLED:
         return "cancelled";
     }

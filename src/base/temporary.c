@@ -330,7 +330,7 @@ tsr_status tsr__temporary_folder(tsr_session *session, const char *base, const c
     if (!temporary) {
         rmdir(path);
         close(fd);
-        return refuse(session, base, "too many at a time");
+        return refuse(session, base, "too many temporary folders at the same time");
     }
     temporary->fd = fd;
     *out = temporary;

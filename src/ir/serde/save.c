@@ -21,7 +21,7 @@ static tsr_status check_entry(tsr_node *node, const tsr_node_config *nc)
     if (!nc->whole.n && (!nc->config || !nc->config->name.n)) {
         tsr__diag(session, DIAG_save_config, &at,
                   "make the annotation for a configuration of the model",
-                  "the node has an annotation for no configuration");
+                  "the node has an annotation without a configuration");
         return TSR_INVALID;
     }
     for (size_t i = 0; i < nc->n_specs; i++) {
