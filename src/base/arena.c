@@ -118,9 +118,7 @@ void tsr__nomem(tsr_session *session, size_t bytes)
                        session->memory_used + bytes > session->memory_budget &&
                        (!session->memory_limit || session->memory_budget < session->memory_limit);
     if (over_budget && bytes <= PTRDIFF_MAX)
-        snprintf(text, size,
-                 "loading this file needs more than %zu MiB, far more than its size; the file may "
-                 "be malicious",
+        snprintf(text, size, "loading this file needs more than %zu MiB, far more than its size",
                  session->memory_budget >> 20);
     else if (session->memory_limit && bytes <= PTRDIFF_MAX)
         snprintf(text, size, "cannot allocate %zu bytes; the limit of the session is %zu", bytes,

@@ -270,10 +270,10 @@ struct measuring {
     struct engine *engine;
     struct temporary *folder; // for the models
     int n;
-    const char *const *devices;     // by rank; NULL: all on the CPU
-    const struct gpu *gpu;          // set if some device is a GPU
-    struct findings_of_rank *found; // by rank
-    struct measure_rank *ranks;     // if ranks are threads
+    const char *const *devices; // by rank; NULL: all on the CPU
+    const struct gpu *gpu;      // set if some device is a GPU
+    struct rank_results *found; // by rank
+    struct measure_rank *ranks; // if ranks are threads
     struct measured *out;
 };
 
@@ -335,7 +335,7 @@ static int matrices_for(const struct measuring *measuring)
 }
 
 static void begin_rank(const struct measuring *measuring, tsr_session *session,
-                       struct endpoint *endpoint, struct findings_of_rank *out,
+                       struct endpoint *endpoint, struct rank_results *out,
                        struct measure_rank *rank)
 {
     *rank = (struct measure_rank){.session = session,
@@ -366,7 +366,7 @@ static void keep_larger(double *to, const double *from, int n)
 
 // Ranks of one host have equal cores: a rank that was slowed by other load is not a slower device.
 // The memory is the share of rank 0.
-static void level(struct measured *measured)
+static void use_fastest(struct measured *measured)
 {
     tsr_topology_device best = measured->rank[0];
     for (int i = 1; i < measured->ranks; i++) {
@@ -426,21 +426,21 @@ static void collect(struct measuring *measuring, const struct measure_rank *rank
     memcpy(measured->group, rank->group, sizeof measured->group);
     memcpy(measured->bytes, tsr__measure_bytes, sizeof measured->bytes);
     for (int i = 0; i < measuring->n; i++) {
-        const struct findings_of_rank *findings_of_rank = &measuring->found[i];
-        measured->rank[i] = findings_of_rank->self;
+        const struct rank_results *rank_results = &measuring->found[i];
+        measured->rank[i] = rank_results->self;
         for (int k = i + 1; k < measuring->n; k++) {
-            measured->latency[i][k] = measured->latency[k][i] = findings_of_rank->latency[k];
-            measured->bandwidth[i][k] = measured->bandwidth[k][i] = findings_of_rank->bandwidth[k];
+            measured->latency[i][k] = measured->latency[k][i] = rank_results->latency[k];
+            measured->bandwidth[i][k] = measured->bandwidth[k][i] = rank_results->bandwidth[k];
         }
         for (int a = 0; a < MEASURE_KINDS; a++)
             for (int b = 0; b < MEASURE_GROUPS; b++)
                 for (int c = 0; c < MEASURE_POINTS; c++) // from the slowest rank
-                    if (findings_of_rank->seconds[a][b][c] > measured->seconds[a][b][c])
-                        measured->seconds[a][b][c] = findings_of_rank->seconds[a][b][c];
+                    if (rank_results->seconds[a][b][c] > measured->seconds[a][b][c])
+                        measured->seconds[a][b][c] = rank_results->seconds[a][b][c];
     }
     if (!measured->one_host || !alike(measuring))
         return;
-    level(measured);
+    use_fastest(measured);
     collect_sizes(measuring, measured->rank[0].queued);
 }
 
@@ -570,7 +570,7 @@ static tsr_status exchange_results(struct measuring *measuring, struct endpoint 
     int64_t group[MEASURE_RANKS];
     struct comm_buffer send[MEASURE_RANKS] = {{0}}, recv[MEASURE_RANKS] = {{0}};
     struct comm_trouble why;
-    struct findings_of_rank mine = measuring->found[endpoint->rank];
+    struct rank_results mine = measuring->found[endpoint->rank];
     for (int i = 0; i < endpoint->size; i++) {
         group[i] = i;
         send[i] = (struct comm_buffer){.p = &mine, .bytes = sizeof mine};

@@ -91,16 +91,16 @@ static tsr_value *matrix(struct sample_graph *made, tsr_dtype type, int64_t rows
 }
 
 // Makes the value an output of the model.
-static bool give(struct sample_graph *made, tsr_value *y)
+static bool add_output(struct sample_graph *made, tsr_value *y)
 {
     if (!y || tsr_value_set_type(y, made->sample->gives, -1, NULL) != TSR_OK)
         return false;
     return tsr_graph_add_output(made->graph, y) == TSR_OK;
 }
 
-static bool give_node(struct sample_graph *made, tsr_node *node)
+static bool add_output_of(struct sample_graph *made, tsr_node *node)
 {
-    return node && give(made, tsr_node_output(node, 0));
+    return node && add_output(made, tsr_node_output(node, 0));
 }
 
 // ---- chains: nodes in sequence that an engine does not fuse into one
@@ -110,7 +110,7 @@ static bool chain_of(struct sample_graph *made, tsr_value *x, const char *first,
 {
     for (int i = 0; i < nodes; i++)
         x = step(made, i % 2 ? second : first, x, NULL); // returns NULL for NULL
-    return give(made, x);
+    return add_output(made, x);
 }
 
 static bool few_nodes(struct sample_graph *made, tsr_value *x)
@@ -154,7 +154,7 @@ static bool curve_near(struct sample_graph *made, tsr_value *x)
     return chain_of(made, x, "Sigmoid", "Tanh", 8);
 }
 
-static bool errors(struct sample_graph *made, tsr_value *x, int nodes)
+static bool gelu_chain(struct sample_graph *made, tsr_value *x, int nodes)
 {
     for (int i = 0; i < nodes; i++) {
         tsr_node *node = add_node(made, MICROSOFT, "Gelu", &x, 1);
@@ -162,19 +162,19 @@ static bool errors(struct sample_graph *made, tsr_value *x, int nodes)
             return false;
         x = tsr_node_output(node, 0);
     }
-    return give(made, x);
+    return add_output(made, x);
 }
 static bool error_half(struct sample_graph *made, tsr_value *x)
 {
-    return errors(made, x, 2);
+    return gelu_chain(made, x, 2);
 }
 static bool error_far(struct sample_graph *made, tsr_value *x)
 {
-    return errors(made, x, 1);
+    return gelu_chain(made, x, 1);
 }
 static bool error_near(struct sample_graph *made, tsr_value *x)
 {
-    return errors(made, x, 8);
+    return gelu_chain(made, x, 8);
 }
 
 // Nodes in sequence that all read the same weights and the result of the node before.
@@ -185,22 +185,22 @@ static bool chain_with(struct sample_graph *made, tsr_value *x, const char *op, 
         return false;
     for (int i = 0; i < nodes; i++)
         x = step(made, op, x, weights);
-    return give(made, x);
+    return add_output(made, x);
 }
 
 // Each node adds the same tensor, which is as large as the input.
-static bool joins(struct sample_graph *made, tsr_value *x, int nodes)
+static bool add_chain(struct sample_graph *made, tsr_value *x, int nodes)
 {
     tsr_value *other = constant(made, made->sample->type, made->sample->rank, made->sample->dims);
     return chain_with(made, x, "Add", other, nodes);
 }
-static bool join_far(struct sample_graph *made, tsr_value *x)
+static bool add_far(struct sample_graph *made, tsr_value *x)
 {
-    return joins(made, x, 1);
+    return add_chain(made, x, 1);
 }
-static bool join_near(struct sample_graph *made, tsr_value *x)
+static bool add_near(struct sample_graph *made, tsr_value *x)
 {
-    return joins(made, x, 8);
+    return add_chain(made, x, 8);
 }
 
 static bool norms(struct sample_graph *made, tsr_value *x, int nodes)
@@ -228,7 +228,7 @@ static bool turn(struct sample_graph *made, tsr_value *x)
 {
     static const int64_t perm[3] = {1, 0, 2};
     tsr_node *node = add_node(made, "", "Transpose", &x, 1);
-    return node && tsr_node_set_ints(node, "perm", perm, 3) == TSR_OK && give_node(made, node);
+    return node && tsr_node_set_ints(node, "perm", perm, 3) == TSR_OK && add_output_of(made, node);
 }
 
 // Transposes rows and columns.
@@ -236,14 +236,14 @@ static bool scatter(struct sample_graph *made, tsr_value *x)
 {
     static const int64_t perm[3] = {0, 2, 1};
     tsr_node *node = add_node(made, "", "Transpose", &x, 1);
-    return node && tsr_node_set_ints(node, "perm", perm, 3) == TSR_OK && give_node(made, node);
+    return node && tsr_node_set_ints(node, "perm", perm, 3) == TSR_OK && add_output_of(made, node);
 }
 
 static bool reduce(struct sample_graph *made, tsr_value *x)
 {
     static const int64_t axes[1] = {1};
     tsr_node *node = add_node(made, "", "ReduceMean", &x, 1);
-    return node && tsr_node_set_ints(node, "axes", axes, 1) == TSR_OK && give_node(made, node);
+    return node && tsr_node_set_ints(node, "axes", axes, 1) == TSR_OK && add_output_of(made, node);
 }
 
 // Slices the first half of each row.
@@ -258,7 +258,7 @@ static bool copy_part(struct sample_graph *made, tsr_value *x)
         if (!in[i + 1])
             return false;
     }
-    return give_node(made, add_node(made, "", "Slice", in, 4));
+    return add_output_of(made, add_node(made, "", "Slice", in, 4));
 }
 
 // Pools 2 x 2 squares; each element is read once, so this is bandwidth-bound.
@@ -267,7 +267,7 @@ static bool pool_squares(struct sample_graph *made, tsr_value *x)
     static const int64_t sides[2] = {2, 2};
     tsr_node *node = add_node(made, "", "MaxPool", &x, 1);
     return node && tsr_node_set_ints(node, "kernel_shape", sides, 2) == TSR_OK &&
-           tsr_node_set_ints(node, "strides", sides, 2) == TSR_OK && give_node(made, node);
+           tsr_node_set_ints(node, "strides", sides, 2) == TSR_OK && add_output_of(made, node);
 }
 
 static bool pool(struct sample_graph *made, tsr_value *x)
@@ -276,7 +276,7 @@ static bool pool(struct sample_graph *made, tsr_value *x)
     tsr_node *node = add_node(made, "", "MaxPool", &x, 1);
     return node && tsr_node_set_ints(node, "kernel_shape", sides, 2) == TSR_OK &&
            tsr_node_set_ints(node, "strides", strides, 2) == TSR_OK &&
-           tsr_node_set_ints(node, "pads", pads, 4) == TSR_OK && give_node(made, node);
+           tsr_node_set_ints(node, "pads", pads, 4) == TSR_OK && add_output_of(made, node);
 }
 
 // ---- products
@@ -287,7 +287,7 @@ static bool layer(struct sample_graph *made, tsr_value *x)
     tsr_value *down = matrix(made, made->sample->type, INNER, WIDTH);
     if (!up || !down)
         return false;
-    return give(made, step(made, "MatMul", step(made, "MatMul", x, up), down));
+    return add_output(made, step(made, "MatMul", step(made, "MatMul", x, up), down));
 }
 
 // A number of matrix products in sequence, with square weights as wide as the input.
@@ -300,7 +300,7 @@ static bool squares(struct sample_graph *made, tsr_value *x, int nodes)
             return false;
         x = step(made, "MatMul", x, weights);
     }
-    return give(made, x);
+    return add_output(made, x);
 }
 static bool small_products(struct sample_graph *made, tsr_value *x)
 {
@@ -314,7 +314,7 @@ static bool usual_products(struct sample_graph *made, tsr_value *x)
 static bool layer_of_bytes(struct sample_graph *made, tsr_value *x)
 {
     tsr_value *up = matrix(made, TSR_INT8, WIDTH, INNER);
-    return up && give(made, step(made, "MatMulInteger", x, up));
+    return up && add_output(made, step(made, "MatMulInteger", x, up));
 }
 
 // Square matrices, 64 MiB each or four times as many of 16, that no cache holds between two runs,
@@ -333,7 +333,7 @@ static bool one_row(struct sample_graph *made, tsr_value *x)
             return false;
         x = step(made, "MatMul", x, step(made, "Mul", weights, by));
     }
-    return give(made, x);
+    return add_output(made, x);
 }
 
 static bool one_row_near(struct sample_graph *made, tsr_value *x)
@@ -359,7 +359,7 @@ static tsr_node *packed_node(struct sample_graph *made, tsr_value *x)
 }
 static bool packed_product(struct sample_graph *made, tsr_value *x)
 {
-    return give_node(made, packed_node(made, x));
+    return add_output_of(made, packed_node(made, x));
 }
 
 #define PACKED_ROWS 4 // products in sequence: more than the private cache of a core holds
@@ -372,7 +372,7 @@ static bool packed_row(struct sample_graph *made, tsr_value *x)
             return false;
         x = tsr_node_output(node, 0);
     }
-    return give(made, x);
+    return add_output(made, x);
 }
 
 // ---- convolutions, attention, recurrences
@@ -398,7 +398,7 @@ static bool bottlenecks(struct sample_graph *made, tsr_value *x)
     static const int64_t shapes[3][4] = {{64, 256, 1, 1}, {64, 64, 3, 3}, {256, 64, 1, 1}};
     for (int i = 0; i < 6; i++)
         x = convolve(made, x, shapes[i % 3], 1);
-    return give(made, x);
+    return add_output(made, x);
 }
 
 // Four convolutions that keep the number of channels, 1 x 1 or 3 x 3.
@@ -408,7 +408,7 @@ static bool convolutions(struct sample_graph *made, tsr_value *x, int64_t side)
     const int64_t dims[4] = {channels, channels, side, side};
     for (int i = 0; i < 4; i++)
         x = convolve(made, x, dims, 1);
-    return give(made, x);
+    return add_output(made, x);
 }
 static bool points(struct sample_graph *made, tsr_value *x)
 {
@@ -425,14 +425,14 @@ static bool depthwise_convolutions(struct sample_graph *made, tsr_value *x)
     const int64_t dims[4] = {channels, 1, 3, 3};
     for (int i = 0; i < 2; i++)
         x = convolve(made, x, dims, channels);
-    return give(made, x);
+    return add_output(made, x);
 }
 
 static bool attention(struct sample_graph *made, tsr_value *x)
 {
     tsr_value *in[3] = {x, x, x};
     tsr_node *node = add_node(made, MICROSOFT, "MultiHeadAttention", in, 3);
-    return node && tsr_node_set_int(node, "num_heads", 16) == TSR_OK && give_node(made, node);
+    return node && tsr_node_set_int(node, "num_heads", 16) == TSR_OK && add_output_of(made, node);
 }
 
 #define CACHE_HEADS 8
@@ -456,7 +456,7 @@ static bool cached_attention(struct sample_graph *made, tsr_value *x)
         tsr_node_set_int(node, "kv_num_heads", CACHE_HEADS) != TSR_OK)
         return false;
     for (size_t i = 0; i < 3; i++)
-        if (!give(made, tsr_node_output(node, i)))
+        if (!add_output(made, tsr_node_output(node, i)))
             return false;
     return true;
 }
@@ -468,7 +468,8 @@ static bool recurrence(struct sample_graph *made, tsr_value *x)
     if (!in[1] || !in[2])
         return false;
     tsr_node *node = add_node(made, "", "LSTM", in, 3);
-    return node && tsr_node_set_int(node, "hidden_size", 256) == TSR_OK && give_node(made, node);
+    return node && tsr_node_set_int(node, "hidden_size", 256) == TSR_OK &&
+           add_output_of(made, node);
 }
 
 // ---- the table

@@ -75,7 +75,7 @@ tsr_status tsr__measure_write(tsr_session *session, const char *folder, size_t s
 const char *tsr__measure_path(const char *folder, size_t sample, char *out);
 
 // Results of one rank.
-struct findings_of_rank {
+struct rank_results {
     tsr_topology_device self;     // without a name
     double node[MEASURE_SAMPLES]; // seconds of one node of each sample; 0: unknown
     double latency[MEASURE_RANKS], bandwidth[MEASURE_RANKS]; // to ranks with higher numbers
@@ -104,7 +104,7 @@ struct measure_rank {
     int n_groups, group[MEASURE_GROUPS];
     int64_t id;     // id of calls of the current group
     uint64_t calls; // number of calls of that group
-    struct findings_of_rank *out;
+    struct rank_results *out;
     tsr_status status;
 };
 // The input of a sample, in the memory of the rank's device. A set of the session; must be freed

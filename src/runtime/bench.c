@@ -161,7 +161,7 @@ static tsr_status some_runs(struct bench *bench, int64_t runs)
     return TSR_OK;
 }
 
-// Seconds that the runs between two agreements should take.
+// Seconds that the runs between two broadcasts should take.
 static double batch_seconds(const struct bench *bench, double seconds)
 {
     bool overlaps = bench->in_flight > 1 && tsr__job_place(bench->job);

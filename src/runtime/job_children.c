@@ -294,8 +294,8 @@ static bool make_sockets(struct children *children)
     return true;
 }
 
-static tsr_status nothing_left_to_take(struct spawn *spawn, tsr_session *session, int rank,
-                                       struct message *in)
+static tsr_status take_nothing(struct spawn *spawn, tsr_session *session, int rank,
+                               struct message *in)
 {
     (void)spawn, (void)session, (void)rank, (void)in;
     return TSR_OK; // all answers were sent as notes
@@ -316,7 +316,7 @@ static tsr_status children_new(tsr_job *job, const char *folder, bool states)
                                     .stays = true,
                                     .options = &children->options,
                                     .work = tsr__child_loop_work,
-                                    .take = nothing_left_to_take,
+                                    .take = take_nothing,
                                     .data = children};
     children->sockets = tsr__alloc(session, (size_t)ranks * sizeof *children->sockets);
     children->results = tsr__alloc(session, (size_t)ranks * sizeof *children->results);

@@ -118,7 +118,7 @@ static tsr_status shards_for(tsr_job *job, int i, size_t run_slot, const tsr_ten
     return tsr__shards_of_inputs(manifest, rank, inputs, *pieces);
 }
 
-// True if the rank gets a shard of the input, which cut_for has copied.
+// True if the rank gets a shard of the input, which shards_for has copied.
 static bool is_sharded(const tsr_job *job, const char *name)
 {
     const struct manifest *manifest = &job->bundle.manifest;

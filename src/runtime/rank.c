@@ -126,8 +126,8 @@ static tsr_status refuse_missing(struct rank *rank, tsr_session *session, size_t
                         "no tensor was given for this input");
 }
 
-// States are one buffer each (tsr_run_options). On a GPU the binding says where outputs are; there
-// a state is a new value in each run.
+// True if each state is one buffer (tsr_run_options). Not on GPUs: there the binding allocates
+// outputs, so a state is a new value in each run.
 static bool states_in_place(const struct rank *rank)
 {
     return rank->options->states_in_place && !rank->binding;
@@ -462,7 +462,7 @@ void tsr__rank_run(struct rank *rank, size_t run_slot)
 
 // Returns the GPU tensor that the caller has put into the set for this output, as its destination.
 // NULL: not found.
-static const struct tensor *place_for(const tsr_tensors *outputs, const char *name)
+static const struct tensor *destination_for(const tsr_tensors *outputs, const char *name)
 {
     int64_t at = tsr_tensors_find(outputs, name);
     if (at < 0 || !outputs->at[at]->device)
@@ -470,8 +470,8 @@ static const struct tensor *place_for(const tsr_tensors *outputs, const char *na
     return outputs->at[at];
 }
 
-static tsr_status fill_place(struct rank *rank, OrtValue *value, const struct tensor *place,
-                             tsr_session *session, OrtStatus **failed)
+static tsr_status fill_destination(struct rank *rank, OrtValue *value, const struct tensor *place,
+                                   tsr_session *session, OrtStatus **failed)
 {
     struct place at = tsr__rank_place(rank);
     at.value = str_of(place->name);
@@ -499,10 +499,10 @@ static tsr_status take_output(struct rank *rank, const struct run_slot *run_slot
     const char *name = rank->output_names[i];
     OrtValue *value = run_slot->outs[i];
     OrtStatus *failed = NULL;
-    const struct tensor *place = place_for(outputs, name);
+    const struct tensor *place = destination_for(outputs, name);
     tsr_status st;
     if (place)
-        st = fill_place(rank, value, place, session, &failed);
+        st = fill_destination(rank, value, place, session, &failed);
     else if (rank->binding && rank->stays[i] && tsr__gpu_holds(engine, value))
         st = tsr__engine_fetch(engine, rank->seat, value, name, outputs, &failed);
     else

@@ -124,7 +124,7 @@ static bool test_range(struct net *net, struct net_range range, struct pending *
 }
 
 // True if a message has completed since the last check.
-static bool came_since(struct net *net, struct net_range range)
+static bool has_progress(struct net *net, struct net_range range)
 {
     struct pending *open;
     bool moved = false;
@@ -156,7 +156,7 @@ static tsr_status complete(struct net *net, const struct comm_call *call, struct
         published = true;
         st = tsr__beat_check(net, call, open->peer, why);
         // A rank that ends has sent everything: what arrived between the two checks still counts.
-        if (st != TSR_OK && !came_since(net, range))
+        if (st != TSR_OK && !has_progress(net, range))
             break;
         st = TSR_OK;
     }

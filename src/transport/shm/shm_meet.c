@@ -235,7 +235,7 @@ tsr_status tsr__shm_begin(struct shm *me, const struct comm_call *call, const in
 
 // Raises `arrived`; the only place that does. stamped: header for the mailbox, or NULL. Returns the
 // stamp, 0 without one.
-static uint64_t come_to(struct shm *me, int peer, const struct comm_header *stamped)
+static uint64_t announce_to(struct shm *me, int peer, const struct comm_header *stamped)
 {
     struct shm_pair *pair = shm_pair(me->job, me->endpoint.rank, peer);
     uint64_t meeting = ++me->peers[peer].meetings;
@@ -247,12 +247,12 @@ static uint64_t come_to(struct shm *me, int peer, const struct comm_header *stam
     return stamp;
 }
 
-// Announces the call to all members first, then waits for all: no arrival depends on another.
-static void come(struct shm *me, const struct comm_call *call)
+// Announces the call to all members before it waits for any: no arrival depends on another.
+static void announce(struct shm *me, const struct comm_call *call)
 {
     for (int i = 0; i < call->n_group; i++)
         if (call->group[i] != me->endpoint.rank)
-            come_to(me, (int)call->group[i], NULL);
+            announce_to(me, (int)call->group[i], NULL);
 }
 
 // Afterwards `seen` is the latest call that the peer has entered, and `entry` the one for our call
@@ -288,7 +288,7 @@ static tsr_status await_members(struct shm *me, const struct comm_call *call,
 // A barrier inside a call: no comparison, members keep their entries.
 tsr_status tsr__shm_sync(struct shm *me, const struct comm_call *call, struct comm_trouble *why)
 {
-    come(me, call);
+    announce(me, call);
     return await_members(me, call, why);
 }
 
@@ -326,7 +326,7 @@ tsr_status tsr__shm_meet_in_mailbox(struct shm *me, const struct comm_call *call
                                     struct comm_trouble *why)
 {
     const struct comm_header *mine = &tsr__shm_entry(me, me->endpoint.rank)->header;
-    uint64_t stamp = come_to(me, peer, mine);
+    uint64_t stamp = announce_to(me, peer, mine);
     tsr_status st = await_member(me, call, peer, why);
     if (st != TSR_OK)
         return st;

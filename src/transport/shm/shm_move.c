@@ -365,7 +365,7 @@ static size_t waiting(const struct exchange *exchange, int peer, size_t left, co
 
 // Raised after the bytes were copied: the sender may reuse the space. The last part of a message
 // ends on a line, as push counts it.
-static void took(const struct exchange *exchange, int peer, size_t n, bool last)
+static void advance_taken(const struct exchange *exchange, int peer, size_t n, bool last)
 {
     struct shm *me = exchange->me;
     me->peers[peer].taken += n;
@@ -388,7 +388,7 @@ static bool pull(struct exchange *exchange, int i)
         return false;
     memcpy((char *)to->p + exchange->got[i], at, n);
     exchange->got[i] += n;
-    took(exchange, peer, n, exchange->got[i] == to->bytes);
+    advance_taken(exchange, peer, n, exchange->got[i] == to->bytes);
     return true;
 }
 
@@ -424,8 +424,8 @@ static bool fold(struct exchange *exchange)
     for (int i = 0; i < exchange->call->n_group; i++) {
         exchange->got[i] += n;
         if (i != exchange->self && !part_at(exchange, i))
-            took(exchange, (int)exchange->call->group[i], n,
-                 exchange->got[i] == exchange->exchange->recv[0].bytes);
+            advance_taken(exchange, (int)exchange->call->group[i], n,
+                          exchange->got[i] == exchange->exchange->recv[0].bytes);
     }
     return true;
 }

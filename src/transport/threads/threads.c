@@ -180,7 +180,7 @@ static tsr_status await_arrival(struct slot *me, int theirs, const struct comm_c
 }
 
 // Raises the number of calls with a peer; stamp 0: without the mailbox. Returns the number.
-static uint64_t come_to(struct slot *me, int peer, bool in_mailbox, uint64_t *stamp)
+static uint64_t announce_to(struct slot *me, int peer, bool in_mailbox, uint64_t *stamp)
 {
     struct word *word = &me->to[peer];
     uint64_t meeting = atomic_load_explicit(&word->arrived, memory_order_relaxed) + 1;
@@ -211,7 +211,7 @@ static tsr_status arrive(struct slot *me, const struct comm_call *call, const in
     tsr__header_of(call, notes, &me->header);
     for (int i = 0; i < call->n_group; i++)
         if (call->group[i] != me->endpoint.rank)
-            come_to(me, (int)call->group[i], false, &none);
+            announce_to(me, (int)call->group[i], false, &none);
     for (int i = 0; i < call->n_group; i++) {
         struct slot *peer = &job->slots[call->group[i]];
         if (peer == me)
@@ -306,7 +306,7 @@ static tsr_status reduce_in_mailbox(struct slot *me, const struct comm_call *cal
         return already_failed(me, why);
     tsr__header_of(call, NULL, &me->header);
     memcpy(mailbox_cell(mailbox, higher, turn), in, bytes);
-    uint64_t meeting = come_to(me, peer, true, &stamp);
+    uint64_t meeting = announce_to(me, peer, true, &stamp);
     if (await_arrival(me, peer, call, why) != TSR_OK)
         return give_up(me, call, why);
     const struct word *word = word_of(job, peer, me->endpoint.rank);
