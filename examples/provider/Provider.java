@@ -2,8 +2,9 @@
 // Provider.java - runs an unchanged ONNX model on several devices from Java, with ONNX Runtime's
 // package of Maven Central (com.microsoft.onnxruntime:onnxruntime, 1.24 or later).
 //
-//   java -cp onnxruntime.jar examples/provider/Provider.java build/libtessera_ep.so model.onnx 2
+//   java -cp onnxruntime.jar examples/provider/Provider.java $PWD/build/libtessera_ep.so model.onnx 2
 //
+// The path of the library is absolute: ONNX Runtime searches relative ones in its own folder.
 // The model has one input of 2 x 64 floats. Prints its first output.
 import ai.onnxruntime.OnnxTensor;
 import ai.onnxruntime.OrtEnvironment;

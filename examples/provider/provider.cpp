@@ -2,8 +2,9 @@
 // provider.cpp - runs an unchanged ONNX model on several devices with the C++ API of ONNX Runtime.
 //
 //   c++ -std=c++17 -I ONNXRUNTIME/include provider.cpp -L ONNXRUNTIME/lib -lonnxruntime -o provider
-//   ./provider build/libtessera_ep.so model.onnx 2
+//   ./provider $PWD/build/libtessera_ep.so model.onnx 2
 //
+// The path of the library is absolute: ONNX Runtime searches relative ones in its own folder.
 // The model has the input "x" of 2 x 64 floats and the output "y". Needs ONNX Runtime 1.24 or
 // later.
 #include <onnxruntime_cxx_api.h>

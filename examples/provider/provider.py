@@ -5,13 +5,14 @@
     python examples/provider/provider.py build/libtessera_ep.so model.onnx 2
 
 The model has one float input. Prints the first output."""
+import os
 import sys
 
 import numpy as np
 import onnxruntime
 
 library, model, devices = sys.argv[1:]
-onnxruntime.register_execution_provider_library("tessera", library)
+onnxruntime.register_execution_provider_library("tessera", os.path.abspath(library))
 tessera = [d for d in onnxruntime.get_ep_devices() if d.ep_name == "TesseraExecutionProvider"]
 options = onnxruntime.SessionOptions()
 options.add_provider_for_devices(tessera, {"devices": devices, "strict": "1"})

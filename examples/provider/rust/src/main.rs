@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // main.rs - runs an unchanged ONNX model on several devices from Rust, with the crate `ort`.
 //
-//   ORT_DYLIB_PATH=libonnxruntime.so cargo run -- build/libtessera_ep.so model.onnx 2
+//   ORT_DYLIB_PATH=libonnxruntime.so cargo run -- $PWD/build/libtessera_ep.so model.onnx 2
 //
+// The path of the library is absolute: ONNX Runtime searches relative ones in its own folder.
 // The model has the input "x" of 2 x 64 floats and the output "y". Needs ONNX Runtime 1.24 or
 // later.
 use ort::{environment::Environment, session::Session, value::Tensor};
