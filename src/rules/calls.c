@@ -56,7 +56,7 @@ bool tsr__version_fits(struct str op, struct str domain, int64_t from, int64_t t
 
 // Returns why the body, or one nested in it, would mean something else in the graph of the call;
 // NULL: it means the same.
-static const char *misfit(const tsr_graph *body, const tsr_graph *place)
+static const char *version_error(const tsr_graph *body, const tsr_graph *place)
 {
     for (const tsr_node *node = tsr_graph_first(body); node; node = tsr_node_next(node)) {
         struct str domain = tsr__node_domain_str(node);
@@ -67,7 +67,7 @@ static const char *misfit(const tsr_graph *body, const tsr_graph *place)
             return "the function imports another version of an operator that has changed";
         for (size_t i = 0; i < tsr_node_attr_count(node); i++)
             for (size_t k = 0; k < tsr_attr_graph_count(tsr_node_attr(node, i)); k++) {
-                const char *wrong = misfit(tsr_attr_graph(tsr_node_attr(node, i), k), place);
+                const char *wrong = version_error(tsr_attr_graph(tsr_node_attr(node, i), k), place);
                 if (wrong)
                     return wrong;
             }
@@ -77,13 +77,13 @@ static const char *misfit(const tsr_graph *body, const tsr_graph *place)
 
 // Checked once per function, not per call: a body of a thousand nodes may be called a thousand
 // times.
-static const char *misfit_of(tsr_function *function, const tsr_node *call)
+static const char *cached_version_error(tsr_function *function, const tsr_node *call)
 {
     struct call_memo *memo = tsr__function_memo(function);
     const tsr_function *home = tsr__node_home(call);
     size_t n_opsets = tsr_model_opset_count(tsr_graph_model(tsr_node_graph(call))) + 1;
     if (memo->n_opsets != n_opsets || memo->home != home) {
-        const char *why = misfit(tsr_function_graph(function), tsr_node_graph(call));
+        const char *why = version_error(tsr_function_graph(function), tsr_node_graph(call));
         *memo = (struct call_memo){.home = home, .n_opsets = n_opsets, .misfit = why};
     }
     return memo->misfit;
@@ -101,6 +101,6 @@ bool tsr__is_call(const tsr_node *node, const char **whole)
         tsr_node_output_count(node) > tsr_graph_output_count(graph))
         *whole = "the call does not fit the function";
     else
-        *whole = misfit_of(function, node);
+        *whole = cached_version_error(function, node);
     return true;
 }

@@ -53,7 +53,7 @@ struct search {
     bool found;
 };
 
-static bool look_at_reader(void *data, tsr_node *reader, size_t input)
+static bool visit_reader(void *data, tsr_node *reader, size_t input)
 {
     struct search *search = data;
     struct str op = tsr__node_op_str(reader);
@@ -61,7 +61,7 @@ static bool look_at_reader(void *data, tsr_node *reader, size_t input)
     if (str_is(op, "QuantizeLinear") || --search->left < 0)
         search->found = true;
     else if (moves_elements(op) && tsr_node_output(reader, 0))
-        tsr_value_uses(tsr_node_output(reader, 0), look_at_reader, search);
+        tsr_value_uses(tsr_node_output(reader, 0), visit_reader, search);
     return !search->found;
 }
 
@@ -69,6 +69,6 @@ bool tsr__value_is_quantized(const tsr_value *value)
 {
     struct search search = {.left = MAX_MOVES};
     if (value)
-        tsr_value_uses(value, look_at_reader, &search);
+        tsr_value_uses(value, visit_reader, &search);
     return search.found;
 }

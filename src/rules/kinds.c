@@ -60,7 +60,7 @@ static bool is_op(const tsr_node *node, const char *op)
 }
 
 // True for a Transpose that moves the last axis: rows become columns, element by element.
-static bool turns_last(const tsr_node *node, const struct shapes *shapes)
+static bool moves_last_axis(const tsr_node *node, const struct shapes *shapes)
 {
     const int64_t *perm = NULL;
     size_t rank = tsr_attr_ints(tsr_node_find_attr(node, "perm"), &perm);
@@ -94,14 +94,14 @@ static bool joins_two(const tsr_node *node, const struct shapes *shapes)
 // Returns a name for nodes whose memory access differs from others of their kind: those with two
 // inputs of the size of the output, and transposes of single elements or long rows. NULL: none of
 // these.
-static const char *word_of(const tsr_node *node, const struct shapes *shapes,
-                           const struct node_kind *kind)
+static const char *access_name(const tsr_node *node, const struct shapes *shapes,
+                               const struct node_kind *kind)
 {
     if (kind->move == TSR_MOVE_STREAM && kind->rate == NONE && joins_two(node, shapes))
         return "join";
     if (!is_op(node, "Transpose"))
         return NULL;
-    if (turns_last(node, shapes))
+    if (moves_last_axis(node, shapes))
         return "scatter";
     return has_long_rows(node, shapes) ? "rows" : NULL;
 }
@@ -109,7 +109,7 @@ static const char *word_of(const tsr_node *node, const struct shapes *shapes,
 // ---- nodes that engines fuse into the node before them ------------------------------------------
 
 // Returns the node that makes the value if this is its only reader, else NULL.
-static const tsr_node *made_for_one(const tsr_value *value)
+static const tsr_node *sole_producer(const tsr_value *value)
 {
     if (!value || tsr_value_is_output(value) || tsr_value_use_count(value) != 1)
         return NULL;
@@ -120,11 +120,11 @@ static const tsr_node *made_for_one(const tsr_value *value)
 static bool joins_convolution(const tsr_node *node)
 {
     if (is_op(node, "BatchNormalization"))
-        return is_op(made_for_one(tsr_node_input(node, 0)), "Conv");
+        return is_op(sole_producer(tsr_node_input(node, 0)), "Conv");
     if (!is_op(node, "Add"))
         return false;
-    return is_op(made_for_one(tsr_node_input(node, 0)), "Conv") ||
-           is_op(made_for_one(tsr_node_input(node, 1)), "Conv");
+    return is_op(sole_producer(tsr_node_input(node, 0)), "Conv") ||
+           is_op(sole_producer(tsr_node_input(node, 1)), "Conv");
 }
 
 static bool is_one_number(const tsr_value *value, const struct shapes *shapes)
@@ -140,12 +140,12 @@ static bool scales_product(const tsr_node *node, const struct shapes *shapes)
     if (!is_op(node, "Mul") && !is_op(node, "Div"))
         return false;
     const tsr_value *a = tsr_node_input(node, 0), *b = tsr_node_input(node, 1);
-    return is_op(made_for_one(a), "MatMul") && b && is_one_number(b, shapes);
+    return is_op(sole_producer(a), "MatMul") && b && is_one_number(b, shapes);
 }
 
 // True for the Add and Relu after a Conv: ONNX Runtime fuses them into the convolution, on CPUs and
 // GPUs.
-static bool is_swallowed(const tsr_node *node)
+static bool is_fused(const tsr_node *node)
 {
     static const char *const ends[] = {"Clip", "HardSigmoid", "LeakyRelu",
                                        "Relu", "Sigmoid",     "Tanh"};
@@ -154,7 +154,7 @@ static bool is_swallowed(const tsr_node *node)
     for (size_t i = 0; i < TSR_COUNT(ends); i++) {
         if (!is_op(node, ends[i]))
             continue;
-        const tsr_node *before = made_for_one(tsr_node_input(node, 0));
+        const tsr_node *before = sole_producer(tsr_node_input(node, 0));
         return is_op(before, "Conv") || (before && joins_convolution(before));
     }
     return false;
@@ -174,7 +174,7 @@ static bool shares_caches(const tsr_node *node)
 
 struct node_kind tsr__node_kind(const tsr_node *node, const struct shapes *shapes)
 {
-    if (is_swallowed(node) || scales_product(node, shapes))
+    if (is_fused(node) || scales_product(node, shapes))
         return kinds[WORK_VIEW];
     const struct op_row *row = tsr__row_of_node(node);
     struct node_kind kind = kinds[row ? row->work : WORK_ELEMENTWISE];
@@ -184,6 +184,6 @@ struct node_kind tsr__node_kind(const tsr_node *node, const struct shapes *shape
         kind.rate = NONE;
     if (kind.move == TSR_MOVE_CACHE && shares_caches(node))
         kind.move = TSR_MOVE_GROUPED;
-    kind.word = word_of(node, shapes, &kind);
+    kind.word = access_name(node, shapes, &kind);
     return kind;
 }

@@ -187,7 +187,7 @@ static bool build_rule(struct fit *fit, const struct op_row *row, struct rule *r
 // ---- nodes that are not sharded -----------------------------------------------------------------
 
 // Makes a rule without tensors; `whole` is the reason.
-static const struct rule *whole_rule(struct arena *arena, const char *why)
+static const struct rule *unsharded_rule(struct arena *arena, const char *why)
 {
     struct rule *rule = ARENA_NEW(arena, struct rule);
     if (rule)
@@ -238,7 +238,7 @@ static bool is_empty(const struct shapes *shapes, const tsr_value *value)
 }
 
 // True if no output has an element.
-static bool gives_nothing(const struct shapes *shapes, const tsr_node *node)
+static bool outputs_are_empty(const struct shapes *shapes, const tsr_node *node)
 {
     size_t n = 0;
     for (size_t i = 0; i < tsr_node_output_count(node); i++) {
@@ -262,7 +262,7 @@ static const struct rule *instantiate(struct arena *arena, struct arena *scratch
     if (!rule || !fit || scratch->failed)
         return NULL;
     if (!pattern)
-        return whole_rule(arena, "the rule of this node could not be built");
+        return unsharded_rule(arena, "the rule of this node could not be built");
     fit->arena = arena;
     fit->node = derivation->node;
     fit->shapes = derivation->shapes;
@@ -274,7 +274,7 @@ static const struct rule *instantiate(struct arena *arena, struct arena *scratch
         return rule;
     if (arena->failed)
         return NULL;
-    return whole_rule(arena, fit->whole);
+    return unsharded_rule(arena, fit->whole);
 }
 
 // Makes the rule of a node with a derive function, or from the row's text.
@@ -319,11 +319,11 @@ const struct rule *tsr__rule_of(struct arena *arena, const tsr_node *node,
 {
     const struct op_row *row = tsr__row_of(shapes, node);
     struct control control;
-    static const char uncut[] = "no node of its bodies can be sharded";
+    static const char unsharded_bodies[] = "no node of its bodies can be sharded";
     if (tsr__control_of(node, &control)) // random nodes in its bodies run on one of its devices
-        return whole_rule(arena, uncut);
+        return unsharded_rule(arena, unsharded_bodies);
     if (has_subgraphs(node) || (row && row->bodies))
-        return single_rule(arena, node, uncut);
+        return single_rule(arena, node, unsharded_bodies);
     const char *why = NULL;
     if (!row && tsr__is_call(node, &why)) {
         if (!why)
@@ -334,7 +334,7 @@ const struct rule *tsr__rule_of(struct arena *arena, const tsr_node *node,
         return open_rule(arena);
     if (row->whole)
         return single_rule(arena, node, row->whole);
-    if (gives_nothing(shapes, node))
+    if (outputs_are_empty(shapes, node))
         return single_rule(arena, node, "its results have no elements");
     return derived(arena, node, shapes, row, row->derive);
 }

@@ -39,7 +39,7 @@ struct next_count {
     size_t above, found;
 };
 
-static bool see_split(void *data, tsr_node *node, size_t slot)
+static bool visit_split(void *data, tsr_node *node, size_t slot)
 {
     struct next_count *next = data;
     size_t n = tsr_node_output_count(node);
@@ -56,7 +56,7 @@ size_t tsr__node_split_rank(const tsr_node *node)
     struct next_count next = {0};
     for (size_t rank = 0;; rank++) {
         next.found = 0;
-        tsr_value_uses(tsr_node_input(node, 0), see_split, &next);
+        tsr_value_uses(tsr_node_input(node, 0), visit_split, &next);
         if (!next.found || next.found >= tsr_node_output_count(node))
             return rank;
         next.above = next.found;

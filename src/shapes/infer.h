@@ -153,7 +153,7 @@ struct call {
 struct shapes {
     struct arena *arena;
     tsr_model *model;
-    uint32_t n, room; // number of value ids; capacity of the arrays
+    uint32_t n, capacity; // number of value ids; capacity of the arrays
     struct shape *at;
     uint8_t *form;   // enum value_form
     uint8_t *doubts; // enum doubt (shapes.c)

@@ -42,7 +42,7 @@ static struct known_value of_ints(struct arena *arena, const int64_t *v, int64_t
 }
 
 // Ignores outputs that the node does not have.
-static void give(struct shape_job *job, int i, const struct expr *expr, int64_t n)
+static void set_elements(struct shape_job *job, int i, const struct expr *expr, int64_t n)
 {
     if (i < job->n_out && expr)
         job->value[i] = (struct known_value){expr, n};
@@ -142,7 +142,7 @@ void tsr__value_shape(struct shape_job *job)
         return;
     for (int64_t i = 0; i < n; i++)
         expr[i] = tsr__expr_of(job->exprs, of.dims[start + i]);
-    give(job, 0, expr, n);
+    set_elements(job, 0, expr, n);
 }
 
 // The product of all sizes: of [n 3 8], 24*n.
@@ -155,7 +155,7 @@ void tsr__value_size(struct shape_job *job)
     if (!expr)
         return;
     *expr = tsr__job_size(job, of, 0, of.rank);
-    give(job, 0, expr, 1);
+    set_elements(job, 0, expr, 1);
 }
 
 // All elements are equal. Without `value` they are floats, which are not computed.
@@ -173,7 +173,7 @@ void tsr__value_constant_of_shape(struct shape_job *job)
         return;
     for (int64_t i = 0; i < n; i++)
         expr[i] = fill.elements[0];
-    give(job, 0, expr, n);
+    set_elements(job, 0, expr, n);
 }
 
 // start, start + delta, start + 2 * delta, ... if their number is known.
@@ -189,7 +189,7 @@ void tsr__value_range(struct shape_job *job)
     for (int64_t i = 0; i < n; i++)
         expr[i] = tsr__expr_add(job->exprs, start.elements[0],
                                 tsr__expr_mul(job->exprs, expr_number(i), delta.elements[0]));
-    give(job, 0, expr, n);
+    set_elements(job, 0, expr, n);
 }
 
 // ---- moving elements ----------------------------------------------------------------------------
@@ -201,7 +201,7 @@ void tsr__value_same(struct shape_job *job)
 }
 
 // bool elements are the numbers 0 and 1.
-static struct expr truth(bool known, bool value)
+static struct expr bool_element(bool known, bool value)
 {
     if (!known)
         return EXPR_UNKNOWN;
@@ -213,7 +213,7 @@ static struct expr truth(bool known, bool value)
 static struct expr cast_element(struct expr element, tsr_dtype from, tsr_dtype to)
 {
     if (to == TSR_BOOL)
-        return truth(expr_is_number(element), element.number != 0);
+        return bool_element(expr_is_number(element), element.number != 0);
     bool wide = to == TSR_INT64 || from != TSR_INT64;
     if (!wide && !element.poly && element.number != (int32_t)element.number)
         return EXPR_UNKNOWN;
@@ -231,7 +231,7 @@ void tsr__value_cast(struct shape_job *job)
         return;
     for (int64_t i = 0; i < value.n; i++)
         expr[i] = cast_element(value.elements[i], from, to);
-    give(job, 0, expr, value.n);
+    set_elements(job, 0, expr, value.n);
 }
 
 // Concatenates blocks of `inner` elements along the axis, for each outer index.
@@ -260,7 +260,7 @@ void tsr__value_concat(struct shape_job *job)
                     expr[at] = value.elements[o * block + k];
         }
     if (at == n)
-        give(job, 0, expr, n);
+        set_elements(job, 0, expr, n);
 }
 
 // A fixed shape as outer x size x inner around one axis.
@@ -308,7 +308,7 @@ void tsr__value_gather(struct shape_job *job)
                 expr[(o * at.n + k) * around.inner + i] =
                     data.elements[(o * around.size + index) * around.inner + i];
         }
-    give(job, 0, expr, n);
+    set_elements(job, 0, expr, n);
 }
 
 // Only vectors, from which sizes are sliced.
@@ -329,7 +329,7 @@ void tsr__value_slice(struct shape_job *job)
             break;
         expr[n++] = value.elements[i];
     }
-    give(job, 0, expr, n);
+    set_elements(job, 0, expr, n);
 }
 
 // Splits a vector; the shapes of the outputs give the length of each part.
@@ -343,7 +343,7 @@ void tsr__value_split(struct shape_job *job)
         int64_t n = count_of(job->out[i]);
         if (n < 0 || at + n > value.n)
             return;
-        give(job, i, value.elements + at, n);
+        set_elements(job, i, value.elements + at, n);
         at += n;
     }
 }
@@ -380,7 +380,7 @@ void tsr__value_expand(struct shape_job *job)
         return;
     for (int64_t i = 0; i < n; i++)
         expr[i] = broadcast(&shape, &value, &job->out[0], i);
-    give(job, 0, expr, n);
+    set_elements(job, 0, expr, n);
 }
 
 // ---- arithmetic, element by element ------------------------------------------------------------
@@ -403,21 +403,21 @@ static void each_pair(struct shape_job *job, binary_fn f)
     for (int64_t i = 0; i < n; i++)
         expr[i] =
             f(job->exprs, broadcast(&x, &a, &job->out[0], i), broadcast(&y, &b, &job->out[0], i));
-    give(job, 0, expr, n);
+    set_elements(job, 0, expr, n);
 }
 
 // Known if two expressions are equal, or differ by a number: n and m may be equal.
 static struct expr equal(struct exprs *exprs, struct expr a, struct expr b)
 {
     struct expr gap = tsr__expr_sub(exprs, a, b);
-    return truth(expr_is_number(gap), expr_is(gap, 0));
+    return bool_element(expr_is_number(gap), expr_is(gap, 0));
 }
 
 // n < n + 1 is always true, because the difference is -1.
 static struct expr less(struct exprs *exprs, struct expr a, struct expr b)
 {
     struct expr gap = tsr__expr_sub(exprs, a, b);
-    return truth(expr_is_number(gap), gap.number < 0);
+    return bool_element(expr_is_number(gap), gap.number < 0);
 }
 
 static struct expr greater(struct exprs *exprs, struct expr a, struct expr b)
@@ -429,7 +429,7 @@ static struct expr greater(struct exprs *exprs, struct expr a, struct expr b)
 static struct expr less_or_equal(struct exprs *exprs, struct expr a, struct expr b)
 {
     struct expr r = less(exprs, b, a);
-    return truth(r.known, r.number == 0);
+    return bool_element(r.known, r.number == 0);
 }
 
 static struct expr greater_or_equal(struct exprs *exprs, struct expr a, struct expr b)
@@ -442,7 +442,7 @@ static struct expr both(struct exprs *exprs, struct expr a, struct expr b)
 {
     (void)exprs;
     bool no = expr_is(a, 0) || expr_is(b, 0);
-    return truth(no || (expr_is_number(a) && expr_is_number(b)), !no);
+    return bool_element(no || (expr_is_number(a) && expr_is_number(b)), !no);
 }
 
 // True if one operand is.
@@ -450,7 +450,7 @@ static struct expr either(struct exprs *exprs, struct expr a, struct expr b)
 {
     (void)exprs;
     bool yes = expr_is(a, 1) || expr_is(b, 1);
-    return truth(yes || (expr_is_number(a) && expr_is_number(b)), yes);
+    return bool_element(yes || (expr_is_number(a) && expr_is_number(b)), yes);
 }
 
 #define PAIRWISE(name, f)                                                                          \
@@ -505,7 +505,7 @@ static void each(struct shape_job *job, struct expr (*f)(struct exprs *exprs, st
         return;
     for (int64_t i = 0; i < value.n; i++)
         expr[i] = f(job->exprs, value.elements[i]);
-    give(job, 0, expr, value.n);
+    set_elements(job, 0, expr, value.n);
 }
 
 static struct expr negative(struct exprs *exprs, struct expr a)
@@ -526,7 +526,7 @@ static struct expr absolute(struct exprs *exprs, struct expr a)
 static struct expr not(struct exprs * exprs, struct expr a)
 {
     (void)exprs;
-    return truth(expr_is_number(a), a.number == 0);
+    return bool_element(expr_is_number(a), a.number == 0);
 }
 
 void tsr__value_neg(struct shape_job *job)
@@ -566,7 +566,7 @@ void tsr__value_where(struct shape_job *job)
         else if (expr_is_number(yes))
             expr[i] = b;
     }
-    give(job, 0, expr, n);
+    set_elements(job, 0, expr, n);
 }
 
 // Combines all elements of a vector or scalar, so axes and keepdims do not matter.
@@ -582,7 +582,7 @@ static void fold(struct shape_job *job, binary_fn f, int64_t start)
     *expr = expr_number(start);
     for (int64_t i = 0; i < value.n; i++)
         *expr = f(job->exprs, *expr, value.elements[i]);
-    give(job, 0, expr, 1);
+    set_elements(job, 0, expr, 1);
 }
 
 void tsr__value_reduce_prod(struct shape_job *job)

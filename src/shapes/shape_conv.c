@@ -29,7 +29,7 @@ static int64_t entry(const int64_t *list, size_t n, int i, int64_t otherwise)
 // dilation 2 and stride 1 gets one pad and makes 3 results; the standard has 4. Pads may be
 // negative: of 7 elements, a kernel of 2 with dilation 2 and stride 4 loses the last one, and makes
 // 1 result instead of 2.
-static void pad_pooling(struct windows *windows, int i, bool lower)
+static void pad_pool(struct windows *windows, int i, bool lower)
 {
     struct expr size = windows->size[i], kernel = windows->kernel[i];
     windows->padded[i] = true;
@@ -163,15 +163,15 @@ void tsr__infer_pool(struct shape_job *job)
     bool lower = tsr__job_text_is(job, "auto_pad", "SAME_LOWER", false);
     for (int i = 0; i < v.n; i++)
         if (v.same && v.dilation[i] > 1)
-            pad_pooling(&v, i, lower);
+            pad_pool(&v, i, lower);
     set_windows(job, &v, x.dims[0], x.dims[1]);
 }
 
 // Returns the size of a transposed convolution. A window shorter than the stride ends before it in
 // ONNX Runtime, while the standard fills it up: 4 elements with stride 2 and a kernel of 1 make 7,
 // not 8. `extra` is output_padding, which adds positions at the end.
-static struct expr window_room(struct shape_job *job, const struct windows *windows, int i,
-                               int64_t extra)
+static struct expr transposed_size(struct shape_job *job, const struct windows *windows, int i,
+                                   int64_t extra)
 {
     struct exprs *exprs = job->exprs;
     struct expr stride = expr_number(windows->stride[i]);
@@ -204,7 +204,7 @@ void tsr__infer_conv_transpose(struct shape_job *job)
     dims[1] = tsr__expr_dim(job->exprs,
                             tsr__expr_mul(job->exprs, tsr__expr_of(job->exprs, w.dims[1]), groups));
     for (int i = 0; i < v.n; i++) {
-        struct expr room = window_room(job, &v, i, entry(extra, n_extra, i, 0));
+        struct expr room = transposed_size(job, &v, i, entry(extra, n_extra, i, 0));
         dims[i + 2] = tsr__expr_dim(job->exprs, room);
         if (n_want == (size_t)v.n)
             dims[i + 2] = dim_of(want[i]);
@@ -232,7 +232,7 @@ void tsr__infer_max_unpool(struct shape_job *job)
         else if (i < 2)
             dims[i] = x.dims[i];
         else
-            dims[i] = tsr__expr_dim(job->exprs, window_room(job, &v, i - 2, 0));
+            dims[i] = tsr__expr_dim(job->exprs, transposed_size(job, &v, i - 2, 0));
     }
     tsr__job_set(job, 0, x.rank, dims);
 }

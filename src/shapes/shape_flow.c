@@ -20,7 +20,7 @@ static struct value_info info_in(const struct shape_job *job, int i)
 }
 
 // Ignores outputs that the node does not have.
-static void give(struct shape_job *job, int i, struct value_info info)
+static void set_output(struct shape_job *job, int i, struct value_info info)
 {
     if (i < 0 || i >= job->n_out)
         return;
@@ -159,14 +159,14 @@ void tsr__infer_if(struct shape_job *job)
         struct value_info a = result_of(job, yes, i), b = result_of(job, no, i);
         if (a.shape.rank != b.shape.rank)
             job->doubt = DOUBT_RANK;
-        give(job, i, join(job, a, b));
+        set_output(job, i, join(job, a, b));
     }
 }
 
 // Infers a body whose first inputs are given and whose states start as `state` and are outputs.
 // Sizes that an iteration changes become unknown, until an iteration changes nothing.
-static bool follow_state(struct shape_job *job, const tsr_graph *graph, struct value_info *in,
-                         size_t n_in, size_t first, size_t n_state, int first_result)
+static bool infer_state(struct shape_job *job, const tsr_graph *graph, struct value_info *in,
+                        size_t n_in, size_t first, size_t n_state, int first_result)
 {
     for (int turn = 0; turn < 4; turn++) {
         bool stable = true;
@@ -209,14 +209,14 @@ void tsr__infer_loop(struct shape_job *job)
     in[1].shape.dtype = TSR_BOOL;
     for (int i = 0; i < n_state; i++)
         in[i + 2] = info_in(job, i + 2);
-    if (!follow_state(job, graph, in, n, 2, (size_t)n_state, 1))
+    if (!infer_state(job, graph, in, n, 2, (size_t)n_state, 1))
         return;
     for (int i = 0; i < job->n_out; i++) {
         struct value_info back = result_of(job, graph, i + 1);
         if (i < n_state)
-            give(job, i, join(job, info_in(job, i + 2), back)); // there may be no iteration
+            set_output(job, i, join(job, info_in(job, i + 2), back)); // there may be no iteration
         else
-            give(job, i, stacked(job, back, 0, DIM_UNKNOWN));
+            set_output(job, i, stacked(job, back, 0, DIM_UNKNOWN));
     }
 }
 
@@ -256,7 +256,7 @@ void tsr__infer_scan(struct shape_job *job)
         if (!dim_known(length) || (length.value < 0 && one.value >= 0))
             length = one;
     }
-    if (!follow_state(job, graph, in, (size_t)job->n_in, 0, (size_t)n_state, 0))
+    if (!infer_state(job, graph, in, (size_t)job->n_in, 0, (size_t)n_state, 0))
         return;
     for (int i = 0; i < job->n_out; i++) {
         struct value_info back = result_of(job, graph, i);
@@ -264,7 +264,7 @@ void tsr__infer_scan(struct shape_job *job)
             back = join(job, info_in(job, i), back);
         else
             back = stacked(job, back, axis_at(job, "scan_output_axes", i - n_state), length);
-        give(job, i, back);
+        set_output(job, i, back);
     }
 }
 
@@ -290,13 +290,13 @@ void tsr__infer_scan_8(struct shape_job *job)
         }
         in[i - 1] = info;
     }
-    if (!follow_state(job, graph, in, (size_t)job->n_in - 1, 0, (size_t)n_state, 0))
+    if (!infer_state(job, graph, in, (size_t)job->n_in - 1, 0, (size_t)n_state, 0))
         return;
     for (int i = 0; i < job->n_out; i++) {
         struct value_info back = result_of(job, graph, i);
         if (i >= n_state)
             back = stacked(job, back, 0, length);
-        give(job, i, stacked(job, back, 0, batch));
+        set_output(job, i, stacked(job, back, 0, batch));
     }
 }
 
@@ -304,7 +304,7 @@ void tsr__infer_scan_8(struct shape_job *job)
 
 void tsr__infer_identity(struct shape_job *job)
 {
-    give(job, 0, info_in(job, 0));
+    set_output(job, 0, info_in(job, 0));
 }
 
 // Returns the same type and sizes as elements of a sequence, or as a tensor.
@@ -321,7 +321,7 @@ void tsr__infer_sequence_construct(struct shape_job *job)
     struct value_info all = info_in(job, 0);
     for (int i = 1; i < job->n_in; i++)
         all = join(job, all, info_in(job, i));
-    give(job, 0, wrapped(all, VALUE_SEQUENCE));
+    set_output(job, 0, wrapped(all, VALUE_SEQUENCE));
 }
 
 void tsr__infer_sequence_empty(struct shape_job *job)
@@ -330,7 +330,7 @@ void tsr__infer_sequence_empty(struct shape_job *job)
     int64_t type = tsr__job_int(job, "dtype", TSR_FLOAT);
     if (type > 0 && type < TSR_DTYPE_COUNT)
         info.shape.dtype = (tsr_dtype)type;
-    give(job, 0, wrapped(info, VALUE_SEQUENCE));
+    set_output(job, 0, wrapped(info, VALUE_SEQUENCE));
 }
 
 // Joins the new element with those of the sequence.
@@ -338,14 +338,14 @@ void tsr__infer_sequence_insert(struct shape_job *job)
 {
     struct value_info s = info_in(job, 0), t = info_in(job, 1);
     if (s.form == VALUE_SEQUENCE)
-        give(job, 0, wrapped(join(job, s, wrapped(t, VALUE_SEQUENCE)), VALUE_SEQUENCE));
+        set_output(job, 0, wrapped(join(job, s, wrapped(t, VALUE_SEQUENCE)), VALUE_SEQUENCE));
 }
 
 void tsr__infer_sequence_at(struct shape_job *job)
 {
     struct value_info s = info_in(job, 0);
     if (s.form == VALUE_SEQUENCE)
-        give(job, 0, wrapped(s, VALUE_TENSOR));
+        set_output(job, 0, wrapped(s, VALUE_TENSOR));
 }
 
 // The number of elements and their lengths along the axis are known at run time only.
@@ -357,11 +357,11 @@ void tsr__infer_concat_from_sequence(struct shape_job *job)
         return;
     struct value_info t = wrapped(s, VALUE_TENSOR);
     if (tsr__job_int(job, "new_axis", 0)) {
-        give(job, 0, stacked(job, t, axis, DIM_UNKNOWN));
+        set_output(job, 0, stacked(job, t, axis, DIM_UNKNOWN));
         return;
     }
     tsr_dim one;
-    give(job, 0, stacked(job, unstacked(job, t, axis, &one), axis, DIM_UNKNOWN));
+    set_output(job, 0, stacked(job, unstacked(job, t, axis, &one), axis, DIM_UNKNOWN));
 }
 
 // If all parts are equal, so are the elements: [6 4] by 2 along 0 gives elements [2 4].
@@ -380,7 +380,7 @@ void tsr__infer_split_to_sequence(struct shape_job *job)
     } else if (tsr__job_int(job, "keepdims", 1)) {
         rest = stacked(job, rest, axis, one);
     }
-    give(job, 0, wrapped(rest, VALUE_SEQUENCE));
+    set_output(job, 0, wrapped(rest, VALUE_SEQUENCE));
 }
 
 // The body gets one element of each sequence and returns elements of the results.
@@ -398,7 +398,7 @@ void tsr__infer_sequence_map(struct shape_job *job)
     if (!tsr__shapes_body(job->shapes, graph, in, (size_t)job->n_in))
         return;
     for (int i = 0; i < job->n_out; i++)
-        give(job, i, wrapped(result_of(job, graph, i), VALUE_SEQUENCE));
+        set_output(job, i, wrapped(result_of(job, graph, i), VALUE_SEQUENCE));
 }
 
 // The content is unknown for an absent input, or one that is already an optional.
@@ -406,11 +406,11 @@ void tsr__infer_optional(struct shape_job *job)
 {
     struct value_info info = info_in(job, 0);
     if (tsr__job_has(job, 0) && info.form == VALUE_TENSOR)
-        give(job, 0, wrapped(info, VALUE_OPTIONAL));
+        set_output(job, 0, wrapped(info, VALUE_OPTIONAL));
     else if (tsr__job_has(job, 0) && info.form == VALUE_SEQUENCE)
-        give(job, 0, wrapped(info, VALUE_OPTIONAL_SEQUENCE));
+        set_output(job, 0, wrapped(info, VALUE_OPTIONAL_SEQUENCE));
     else
-        give(job, 0, wrapped(no_info, VALUE_OTHER));
+        set_output(job, 0, wrapped(no_info, VALUE_OTHER));
 }
 
 // A value that is no optional passes through.
@@ -422,5 +422,5 @@ void tsr__infer_optional_get(struct shape_job *job)
         [VALUE_OTHER] = VALUE_OTHER,
     };
     struct value_info info = info_in(job, 0);
-    give(job, 0, wrapped(info, inner[info.form]));
+    set_output(job, 0, wrapped(info, inner[info.form]));
 }

@@ -98,7 +98,7 @@ void tsr__infer_group_query(struct shape_job *job)
 
 // If the size of the weights is unknown, so is the size of a head, and no letter is known. The
 // result still has batch and rows of the input: of x [8 6 10] it is [8 6 ?].
-static void rows_as_given(struct shape_job *job)
+static void keep_rows(struct shape_job *job)
 {
     struct shape given = tsr__job_in(job, 0);
     if (job->n_out < 1 || job->out[0].rank >= 0 || given.rank != 3)
@@ -115,13 +115,13 @@ static void rows_as_given(struct shape_job *job)
 void tsr__infer_quantized_attention(struct shape_job *job)
 {
     job->shapes->rules->letters(job);
-    rows_as_given(job);
+    keep_rows(job);
 }
 
 void tsr__infer_projected_attention(struct shape_job *job)
 {
     job->shapes->rules->letters(job);
-    rows_as_given(job);
+    keep_rows(job);
     bool shared = tsr__job_int(job, "past_present_share_buffer", 0) != 0;
     tsr_dim all = dim_in(job, 0, 1);
     if (tsr__job_has(job, 4))

@@ -228,7 +228,7 @@ static struct expr clipped(struct exprs *exprs, struct expr at, struct expr size
 
 // Returns the number of elements from a to b that exist. The last k of size are min(size, k); from
 // a to the end max(size - a, 0); otherwise the difference of both bounds.
-static struct expr slice_run(struct exprs *exprs, struct expr a, struct expr b, struct expr size)
+static struct expr slice_length(struct exprs *exprs, struct expr a, struct expr b, struct expr size)
 {
     bool to_end = expr_equal(clipped(exprs, b, size), size);
     if (to_end && expr_is_number(a) && a.number < 0 && a.number > -INT32_MAX)
@@ -254,8 +254,8 @@ static int64_t steps_between(int64_t start, int64_t end, int64_t step)
 
 // Returns the number of elements from a down to b, without b: all up to a, minus all up to b.
 //   n rows from -1 down to the front: n;  from 3: min(n, 4);  from -1 down to 1: max(n - 2, 0)
-static struct expr slice_run_down(struct exprs *exprs, struct expr a, struct expr b,
-                                  struct expr size)
+static struct expr slice_length_down(struct exprs *exprs, struct expr a, struct expr b,
+                                     struct expr size)
 {
     bool read_alike = b.number < INT32_MAX || means_front(b.number);
     if (!expr_is_number(a) || !expr_is_number(b) || !read_alike)
@@ -289,9 +289,9 @@ static struct expr slice_size(struct shape_job *job, int axis, tsr_dim dim)
     struct expr s = slice_step(job, entry);
     if (!expr_is_number(s) || s.number == 0 || s.number <= -INT32_MAX || s.number >= INT32_MAX)
         return EXPR_UNKNOWN;
-    struct expr run = slice_run(job->exprs, a, b, size);
+    struct expr run = slice_length(job->exprs, a, b, size);
     if (s.number < 0)
-        run = slice_run_down(job->exprs, a, b, size);
+        run = slice_length_down(job->exprs, a, b, size);
     int64_t by = int64_max(s.number, -s.number);
     if (by == 1)
         return run;

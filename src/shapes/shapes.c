@@ -175,8 +175,8 @@ struct str tsr__shape_text(struct arena *arena, struct shape shape)
 }
 
 // Reports a contradiction if the caller wants diagnostics: repeated inference would repeat them.
-static void contradict(struct shapes *shapes, const tsr_node *node, const tsr_value *value,
-                       struct shape declared, struct shape found)
+static void report_contradiction(struct shapes *shapes, const tsr_node *node,
+                                 const tsr_value *value, struct shape declared, struct shape found)
 {
     if (!shapes->report)
         return;
@@ -192,7 +192,7 @@ static void contradict(struct shapes *shapes, const tsr_node *node, const tsr_va
 // Returns the better of two sizes. A size that follows from the inputs is that of a run: x [n 6]
 // gives Relu(x) [n 6], even if it is declared as [1 6]. Otherwise the declared one, unless a number
 // was found.
-static tsr_dim better(struct shapes *shapes, tsr_dim declared, tsr_dim found)
+static tsr_dim better_dim(struct shapes *shapes, tsr_dim declared, tsr_dim found)
 {
     if (!dim_known(found))
         return declared;
@@ -262,7 +262,7 @@ static bool merge_dims(struct shapes *shapes, struct shape *at, const struct sha
         return false;
     for (int i = 0; i < at->rank; i++) {
         refuted = refuted || is_refuted(shapes, at->dims[i], found->dims[i]);
-        dims[i] = better(shapes, at->dims[i], found->dims[i]);
+        dims[i] = better_dim(shapes, at->dims[i], found->dims[i]);
     }
     at->dims = dims;
     return refuted;
@@ -301,7 +301,7 @@ static enum doubt merge(struct shapes *shapes, const tsr_node *node, const tsr_v
     if (shapes->form[id] != (uint8_t)form)
         return DOUBT_NONE;
     if (!agree(at, &found))
-        contradict(shapes, node, value, *at, found);
+        report_contradiction(shapes, node, value, *at, found);
     if (at->dtype == TSR_UNDEFINED)
         at->dtype = found.dtype;
     if (found.rank < 0)
@@ -379,7 +379,7 @@ static tsr_dtype type_of(const struct shape_job *job, const struct shape_row *ro
 }
 
 // Types first, then shapes, then elements: each may use the ones before.
-static void by_row(struct shape_job *job, const struct shape_row *row)
+static void infer_by_row(struct shape_job *job, const struct shape_row *row)
 {
     for (int i = 0; i < job->n_out; i++)
         job->out[i].dtype = type_of(job, row, i);
@@ -393,7 +393,7 @@ static void by_row(struct shape_job *job, const struct shape_row *row)
 
 // Infers the body of a function with the inputs of the call. All calls share the values of the
 // body, so its results are read before another call overwrites them.
-static void by_function(struct shape_job *job, const tsr_function *function)
+static void infer_by_function(struct shape_job *job, const tsr_function *function)
 {
     struct shapes *shapes = job->shapes;
     const tsr_graph *graph = tsr_function_graph(function);
@@ -440,9 +440,9 @@ static enum doubt find_outputs(struct shape_job *job)
     if (!found && tsr_model_function_count(job->shapes->model))
         function = tsr__node_function(job->node);
     if (found)
-        by_row(job, &row);
+        infer_by_row(job, &row);
     else if (function)
-        by_function(job, function);
+        infer_by_function(job, function);
     else
         visit_bodies(job);
     return row.misinferred;
@@ -461,7 +461,7 @@ static enum doubt doubt_of_inputs(const struct shapes *shapes, const tsr_node *n
 }
 
 // Most nodes have few outputs: their shapes are on the stack.
-static bool follow_node(struct shapes *shapes, const tsr_node *node)
+static bool infer_node(struct shapes *shapes, const tsr_node *node)
 {
     struct shape out[OUTPUTS_INLINE];
     uint8_t form[OUTPUTS_INLINE] = {0};
@@ -508,10 +508,10 @@ static bool follow_node(struct shapes *shapes, const tsr_node *node)
 }
 
 // False: out of memory. Unknown nodes are skipped.
-static bool follow_graph(struct shapes *shapes, const tsr_graph *graph)
+static bool infer_graph(struct shapes *shapes, const tsr_graph *graph)
 {
     for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node))
-        if (!follow_node(shapes, node))
+        if (!infer_node(shapes, node))
             return false;
     return true;
 }
@@ -539,7 +539,7 @@ bool tsr__shapes_body(struct shapes *shapes, const tsr_graph *graph, const struc
         shapes->values[id] = in[i].value;
     }
     shapes->depth++;
-    bool ok = follow_graph(shapes, graph);
+    bool ok = infer_graph(shapes, graph);
     shapes->depth--;
     return ok;
 }
@@ -555,7 +555,7 @@ static struct shapes *start(struct arena *arena, tsr_model *model)
         return NULL;
     shapes->arena = arena;
     shapes->model = model;
-    shapes->n = shapes->room = tsr__model_value_ids(model);
+    shapes->n = shapes->capacity = tsr__model_value_ids(model);
     shapes->at = ARENA_ARRAY(arena, struct shape, (size_t)shapes->n + 1);
     shapes->form = ARENA_ARRAY(arena, uint8_t, (size_t)shapes->n + 1);
     shapes->doubts = ARENA_ARRAY(arena, uint8_t, (size_t)shapes->n + 1);
@@ -633,7 +633,7 @@ static void name_unknown(struct shapes *shapes, const tsr_graph *graph)
 
 // Sizes and elements that contain a hidden symbol become unknown. Arrays are copied, because other
 // values may share them.
-static void forget_dims(struct shapes *shapes, struct shape *at)
+static void drop_dims(struct shapes *shapes, struct shape *at)
 {
     if (at->rank <= 0)
         return;
@@ -651,7 +651,7 @@ static void forget_dims(struct shapes *shapes, struct shape *at)
 }
 
 // Elements that are not copied stay zero, which is unknown.
-static void forget_elements(struct shapes *shapes, struct known_value *value)
+static void drop_elements(struct shapes *shapes, struct known_value *value)
 {
     if (!value->elements || !value->n)
         return;
@@ -665,14 +665,14 @@ static void forget_elements(struct shapes *shapes, struct known_value *value)
 }
 
 // Hidden symbols have no meaning for callers: sizes that contain one become unknown.
-static void forget_hidden(struct shapes *shapes)
+static void drop_hidden(struct shapes *shapes)
 {
     shapes->exprs->hides = false;
     if (!shapes->exprs->hidden)
         return;
     for (uint32_t i = 0; i < shapes->n; i++) {
-        forget_dims(shapes, &shapes->at[i]);
-        forget_elements(shapes, &shapes->values[i]);
+        drop_dims(shapes, &shapes->at[i]);
+        drop_elements(shapes, &shapes->values[i]);
     }
 }
 
@@ -695,8 +695,8 @@ struct shapes *tsr__shapes_infer(struct arena *arena, tsr_model *model, const ts
         root_symbols(shapes, graph);
         shapes->exprs->hides = true;
         name_unknown(shapes, graph);
-        follow_graph(shapes, graph);
-        forget_hidden(shapes);
+        infer_graph(shapes, graph);
+        drop_hidden(shapes);
     }
     // The model decodes types and constants on access, in its own memory. One that failed to decode
     // is not absent.
@@ -707,9 +707,9 @@ struct shapes *tsr__shapes_infer(struct arena *arena, tsr_model *model, const ts
 }
 
 // Doubles the capacity, because callers add nodes often.
-static bool make_room(struct shapes *shapes, uint32_t n)
+static bool reserve(struct shapes *shapes, uint32_t n)
 {
-    if (n <= shapes->room)
+    if (n <= shapes->capacity)
         return true;
     size_t room = 2 * (size_t)n;
     struct shape *at = ARENA_ARRAY(shapes->arena, struct shape, room);
@@ -726,20 +726,20 @@ static bool make_room(struct shapes *shapes, uint32_t n)
     shapes->form = form;
     shapes->doubts = doubts;
     shapes->values = values;
-    shapes->room = (uint32_t)room;
+    shapes->capacity = (uint32_t)room;
     return true;
 }
 
 bool tsr__shapes_add(struct shapes *shapes, tsr_node *const *nodes, size_t n)
 {
     uint32_t all = tsr__model_value_ids(shapes->model);
-    if (!make_room(shapes, all))
+    if (!reserve(shapes, all))
         return false;
     for (; shapes->n < all; shapes->n++)
         shapes->at[shapes->n].rank = RANK_UNREAD;
     for (size_t i = 0; i < n; i++) {
         read_values(shapes, nodes[i]);
-        if (!follow_node(shapes, nodes[i]))
+        if (!infer_node(shapes, nodes[i]))
             return false;
     }
     return true;
@@ -781,7 +781,7 @@ bool tsr__shapes_is_list(const struct shapes *shapes, const tsr_value *value)
 
 // An optional that a node makes of one tensor has an element. One from a branch or from outside may
 // be empty, and an empty one cannot be created without its type.
-enum list_way tsr__shapes_list_way(const struct shapes *shapes, const tsr_value *value)
+enum list_form tsr__shapes_list_form(const struct shapes *shapes, const tsr_value *value)
 {
     uint32_t id = tsr__value_id(value);
     if (id >= shapes->n)

@@ -26,12 +26,12 @@ void tsr__shapes_ranks(const struct shapes *shapes, int *ranks);
 // True for a sequence, a map or an optional value, which is not sharded.
 bool tsr__shapes_is_list(const struct shapes *shapes, const tsr_value *value);
 // How a value that is no tensor can be split into tensors and rebuilt on another device.
-enum list_way {
+enum list_form {
     LIST_STAYS,    // not possible: strings, tensors of unknown type, an optional that may be empty
     LIST_SEQUENCE, // element by element; their number is known at run time
     LIST_OPTIONAL, // one element, which exists
 };
-enum list_way tsr__shapes_list_way(const struct shapes *shapes, const tsr_value *value);
+enum list_form tsr__shapes_list_form(const struct shapes *shapes, const tsr_value *value);
 // Reads the elements of a constant integer tensor (initializer or a node that makes a constant).
 // Returns their number, at most cap; -1: unknown.
 int64_t tsr__shapes_ints(const struct shapes *shapes, const tsr_value *value, int64_t *out,

@@ -159,7 +159,7 @@ static bool is_usual_or(const struct derivation *derivation, const char *name,
 
 // Returns the integer factor between the old and the new size, with which the scale must agree; 0:
 // it is not an integer, or sizes are given in a form that is not supported.
-static int64_t whole_scale(const struct derivation *derivation, int dim, tsr_dim from, tsr_dim to)
+static int64_t integer_scale(const struct derivation *derivation, int dim, tsr_dim from, tsr_dim to)
 {
     static const char *const policies[] = {"stretch"};
     float scales[MAX_RANK];
@@ -190,17 +190,17 @@ static int64_t repeats(const struct derivation *derivation, int dim, tsr_dim fro
                   tsr__derive_text_is(derivation, "nearest_mode", "floor");
     if (!is_usual_or(derivation, "mode", modes, TSR_COUNT(modes)) || (!halves && !floors))
         return 0;
-    return whole_scale(derivation, dim, from, to);
+    return integer_scale(derivation, dim, from, to);
 }
 
 // Returns the number of neighbours on each side from which a position is interpolated, if the size
 // grows by an integer factor; 0: not supported. Linear needs one, cubic needs two.
-static int64_t mixes(const struct derivation *derivation, int dim, tsr_dim from, tsr_dim to)
+static int64_t interpolates(const struct derivation *derivation, int dim, tsr_dim from, tsr_dim to)
 {
     static const char *const centres[] = {"half_pixel", "pytorch_half_pixel", "asymmetric"};
     if (!is_usual_or(derivation, "coordinate_transformation_mode", centres, TSR_COUNT(centres)) ||
         tsr__derive_int(derivation, "antialias", 0) || from.value > INT32_MAX ||
-        whole_scale(derivation, dim, from, to) < 2)
+        integer_scale(derivation, dim, from, to) < 2)
         return 0;
     if (tsr__derive_text_is(derivation, "mode", "linear"))
         return 1;
@@ -289,7 +289,7 @@ static bool read_resized(struct derivation *derivation, struct resized *resized)
             continue;
         int64_t times = repeats(derivation, i, from.dims[i], to.dims[i]);
         if (!times && numbers)
-            resized->sides[i] = mixes(derivation, i, from.dims[i], to.dims[i]);
+            resized->sides[i] = interpolates(derivation, i, from.dims[i], to.dims[i]);
         if (resized->sides[i])
             times = to.dims[i].value / from.dims[i].value;
         resized->times[i] = times;

@@ -30,7 +30,7 @@ struct shape_side {
     unsigned char factors[RESHAPE_MAX_RANK][RESHAPE_MAX_FACTORS];
     int count[RESHAPE_MAX_RANK];
 };
-struct walk {
+struct factor_search {
     struct derivation *derivation;
     struct exprs *exprs;
     struct shape_side in, out;
@@ -174,30 +174,30 @@ void tsr__infer_reshape(struct shape_job *job)
 }
 
 // Shapes that were inferred for the values have precedence.
-static bool read_shapes(struct walk *walk)
+static bool read_shapes(struct factor_search *search)
 {
     struct reshape reshape;
-    const tsr_value *data = slot(walk->derivation->node, false, 0),
-                    *made = slot(walk->derivation->node, true, 0);
+    const tsr_value *data = slot(search->derivation->node, false, 0),
+                    *made = slot(search->derivation->node, true, 0);
     struct shape from =
-        data ? tsr__shapes_of(walk->derivation->shapes, data) : (struct shape){.rank = -1};
+        data ? tsr__shapes_of(search->derivation->shapes, data) : (struct shape){.rank = -1};
     struct shape to =
-        made ? tsr__shapes_of(walk->derivation->shapes, made) : (struct shape){.rank = -1};
-    bool known = read_reshape(&reshape, walk->derivation->shapes, walk->derivation->node);
+        made ? tsr__shapes_of(search->derivation->shapes, made) : (struct shape){.rank = -1};
+    bool known = read_reshape(&reshape, search->derivation->shapes, search->derivation->node);
     if (!known)
         reshape.n_out = to.rank;
     if (from.rank < 0 || from.rank > RESHAPE_MAX_RANK || reshape.n_out < 0 ||
         reshape.n_out > RESHAPE_MAX_RANK)
         return false;
-    walk->in.n = from.rank;
-    walk->out.n = reshape.n_out;
+    search->in.n = from.rank;
+    search->out.n = reshape.n_out;
     for (int i = 0; i < from.rank; i++)
-        walk->in.size[i] = tsr__expr_of(walk->exprs, from.dims[i]);
+        search->in.size[i] = tsr__expr_of(search->exprs, from.dims[i]);
     for (int i = 0; i < reshape.n_out; i++) {
         bool here = to.rank == reshape.n_out && dim_known(to.dims[i]);
-        walk->out.size[i] = known ? reshape.out[i] : (struct expr){0};
-        if (here && (!walk->out.size[i].known || to.dims[i].value >= 0))
-            walk->out.size[i] = tsr__expr_of(walk->exprs, to.dims[i]);
+        search->out.size[i] = known ? reshape.out[i] : (struct expr){0};
+        if (here && (!search->out.size[i].known || to.dims[i].value >= 0))
+            search->out.size[i] = tsr__expr_of(search->exprs, to.dims[i]);
     }
     return true;
 }
@@ -205,53 +205,53 @@ static bool read_shapes(struct walk *walk)
 // ---- factors -----------------------------------------------------------------------------------
 
 // Creates a factor of that size and returns its number; NO_LETTER: too many.
-static int new_factor(struct walk *walk, const struct expr *size, bool unsharded)
+static int new_factor(struct factor_search *search, const struct expr *size, bool unsharded)
 {
-    if (walk->n_factors == RESHAPE_MAX_FACTORS) {
-        tsr__rule_fail(&walk->derivation->rule, "too many factors");
+    if (search->n_factors == RESHAPE_MAX_FACTORS) {
+        tsr__rule_fail(&search->derivation->rule, "too many factors");
         return NO_LETTER;
     }
-    int factor = walk->n_factors++;
-    tsr__derive_numbered_size(walk->derivation, 'f', factor, tsr__expr_dim(walk->exprs, *size));
-    walk->unsharded[factor] = unsharded;
+    int factor = search->n_factors++;
+    tsr__derive_numbered_size(search->derivation, 'f', factor, tsr__expr_dim(search->exprs, *size));
+    search->unsharded[factor] = unsharded;
     return factor;
 }
 
-static void give(struct shape_side *side, int dim, int factor)
+static void add_factor(struct shape_side *side, int dim, int factor)
 {
     if (factor != NO_LETTER)
         side->factors[dim][side->count[dim]++] = (unsigned char)factor;
 }
 
-static void give_unsharded(struct walk *walk, struct shape_side *side, int dim,
-                           const struct expr *size)
+static void add_unsharded(struct factor_search *search, struct shape_side *side, int dim,
+                          const struct expr *size)
 {
     if (!expr_is(*size, 1))
-        give(side, dim, new_factor(walk, size, true));
+        add_factor(side, dim, new_factor(search, size, true));
 }
 
 // The rest of a block, from dimension `from` on, is not sharded; `left`: what is left of that one.
-static void apart(struct walk *walk, struct shape_side *side, int from, int to,
-                  const struct expr *left)
+static void leave_unsharded(struct factor_search *search, struct shape_side *side, int from, int to,
+                            const struct expr *left)
 {
     for (int i = from; i < to; i++)
-        give_unsharded(walk, side, i, i == from ? left : &side->size[i]);
+        add_unsharded(search, side, i, i == from ? left : &side->size[i]);
 }
 
 // One dimension is the product of the others: [(f0 f1)] and [f0 f1], whatever its symbol is.
-static void split_one(struct walk *walk, struct shape_side *one, int dim, struct shape_side *many,
-                      int from, int to)
+static void split_one(struct factor_search *search, struct shape_side *one, int dim,
+                      struct shape_side *many, int from, int to)
 {
     for (int i = from; i < to; i++) {
         if (expr_is(many->size[i], 1))
             continue;
-        int factor = new_factor(walk, &many->size[i], false);
-        give(one, dim, factor);
-        give(many, i, factor);
+        int factor = new_factor(search, &many->size[i], false);
+        add_factor(one, dim, factor);
+        add_factor(many, i, factor);
     }
 }
 
-static int past_ones(const struct shape_side *side, int i, int to)
+static int skip_ones(const struct shape_side *side, int i, int to)
 {
     while (i < to && expr_is(side->size[i], 1))
         i++;
@@ -259,64 +259,65 @@ static int past_ones(const struct shape_side *side, int i, int to)
 }
 
 // Finds the factors of in[a..b) and out[c..d), which have the same index.
-static void walk_block(struct walk *walk, int a, int b, int c, int d)
+static void find_in_block(struct factor_search *search, int a, int b, int c, int d)
 {
-    a = past_ones(&walk->in, a, b);
-    c = past_ones(&walk->out, c, d);
+    a = skip_ones(&search->in, a, b);
+    c = skip_ones(&search->out, c, d);
     if (a == b || c == d) {
-        apart(walk, &walk->in, a, b, a < b ? &walk->in.size[a] : NULL);
-        apart(walk, &walk->out, c, d, c < d ? &walk->out.size[c] : NULL);
+        leave_unsharded(search, &search->in, a, b, a < b ? &search->in.size[a] : NULL);
+        leave_unsharded(search, &search->out, c, d, c < d ? &search->out.size[c] : NULL);
         return;
     }
-    if (past_ones(&walk->in, a + 1, b) == b) {
-        split_one(walk, &walk->in, a, &walk->out, c, d);
+    if (skip_ones(&search->in, a + 1, b) == b) {
+        split_one(search, &search->in, a, &search->out, c, d);
         return;
     }
-    if (past_ones(&walk->out, c + 1, d) == d) {
-        split_one(walk, &walk->out, c, &walk->in, a, b);
+    if (skip_ones(&search->out, c + 1, d) == d) {
+        split_one(search, &search->out, c, &search->in, a, b);
         return;
     }
-    struct expr x = walk->in.size[a], y = walk->out.size[c];
+    struct expr x = search->in.size[a], y = search->out.size[c];
     for (;;) {
-        struct expr g = tsr__expr_gcd(walk->exprs, x, y);
+        struct expr g = tsr__expr_gcd(search->exprs, x, y);
         if (!x.known || !y.known || expr_is(g, 1) || expr_is(g, 0))
             break;
-        int factor = new_factor(walk, &g, false);
-        give(&walk->in, a, factor);
-        give(&walk->out, c, factor);
-        x = tsr__expr_exact(walk->exprs, x, g);
-        y = tsr__expr_exact(walk->exprs, y, g);
+        int factor = new_factor(search, &g, false);
+        add_factor(&search->in, a, factor);
+        add_factor(&search->out, c, factor);
+        x = tsr__expr_exact(search->exprs, x, g);
+        y = tsr__expr_exact(search->exprs, y, g);
         if (!x.known || !y.known)
             break;
         if (expr_is(x, 1))
-            a = past_ones(&walk->in, a + 1, b);
+            a = skip_ones(&search->in, a + 1, b);
         if (expr_is(y, 1))
-            c = past_ones(&walk->out, c + 1, d);
+            c = skip_ones(&search->out, c + 1, d);
         if (expr_is(x, 1) && a < b)
-            x = walk->in.size[a];
+            x = search->in.size[a];
         if (expr_is(y, 1) && c < d)
-            y = walk->out.size[c];
+            y = search->out.size[c];
         if (a == b || c == d)
             break;
     }
-    apart(walk, &walk->in, a, b, &x);
-    apart(walk, &walk->out, c, d, &y);
+    leave_unsharded(search, &search->in, a, b, &x);
+    leave_unsharded(search, &search->out, c, d, &y);
 }
 
 // Extends both sides from one end until the products are known to be equal. *i and *j are the
 // numbers of dimensions (at least one in all). False: there is no such block.
-static bool equal_block(const struct walk *walk, int a, int b, int c, int d, bool from_right,
-                        int *i, int *j)
+static bool equal_block(const struct factor_search *search, int a, int b, int c, int d,
+                        bool from_right, int *i, int *j)
 {
     for (int p = 0; p <= b - a; p++) {
         struct expr x = expr_number(1), y = expr_number(1);
         for (int k = 0; k < p; k++)
-            x = tsr__expr_mul(walk->exprs, x, walk->in.size[from_right ? b - 1 - k : a + k]);
+            x = tsr__expr_mul(search->exprs, x, search->in.size[from_right ? b - 1 - k : a + k]);
         if (!x.known)
             return false;
         for (int q = 0; q <= d - c; q++) {
             if (q)
-                y = tsr__expr_mul(walk->exprs, y, walk->out.size[from_right ? d - q : c + q - 1]);
+                y = tsr__expr_mul(search->exprs, y,
+                                  search->out.size[from_right ? d - q : c + q - 1]);
             if (!y.known)
                 break;
             if (p + q && expr_equal(x, y) && !expr_is(x, 0)) {
@@ -330,20 +331,20 @@ static bool equal_block(const struct walk *walk, int a, int b, int c, int d, boo
 }
 
 // Finds blocks from the left, then from the right; the rest between them is one block.
-static void walk_all(struct walk *walk)
+static void find_factors(struct factor_search *search)
 {
-    int a = 0, b = walk->in.n, c = 0, d = walk->out.n, i, j;
-    while (equal_block(walk, a, b, c, d, false, &i, &j)) {
-        walk_block(walk, a, a + i, c, c + j);
+    int a = 0, b = search->in.n, c = 0, d = search->out.n, i, j;
+    while (equal_block(search, a, b, c, d, false, &i, &j)) {
+        find_in_block(search, a, a + i, c, c + j);
         a += i;
         c += j;
     }
-    while (equal_block(walk, a, b, c, d, true, &i, &j)) {
-        walk_block(walk, b - i, b, d - j, d);
+    while (equal_block(search, a, b, c, d, true, &i, &j)) {
+        find_in_block(search, b - i, b, d - j, d);
         b -= i;
         d -= j;
     }
-    walk_block(walk, a, b, c, d);
+    find_in_block(search, a, b, c, d);
 }
 
 // Adds the factors of each dimension: "f0 (f1 f2) 1".
@@ -357,42 +358,43 @@ static void add_side(struct rule_builder *rule, const struct shape_side *side)
     }
 }
 
-static void build_rule(struct walk *walk)
+static void build_rule(struct factor_search *search)
 {
-    struct rule_builder *rule = &walk->derivation->rule;
+    struct rule_builder *rule = &search->derivation->rule;
     tsr__rule_input(rule);
-    add_side(rule, &walk->in);
+    add_side(rule, &search->in);
     tsr__rule_inputs(rule, "·");
     tsr__rule_output(rule);
-    add_side(rule, &walk->out);
-    for (int i = 0; i < walk->n_factors; i++)
-        if (walk->unsharded[i])
+    add_side(rule, &search->out);
+    for (int i = 0; i < search->n_factors; i++)
+        if (search->unsharded[i])
             tsr__rule_kind_of(rule, FACTOR_REP, tsr__rule_numbered(rule, 'f', i));
-    bool allowzero = tsr__onnx_opset(walk->derivation->node) >= 14;
+    bool allowzero = tsr__onnx_opset(search->derivation->node) >= 14;
     tsr__rule_clauses(rule, allowzero ? "shape 1 allowzero" : "shape 1 open");
 }
 
 // With a size of 0 every product is 0, so equal products prove nothing, and there are no factors.
 void tsr__derive_reshape(struct derivation *derivation)
 {
-    struct walk *walk = ARENA_NEW(derivation->arena, struct walk); // large
-    if (!walk) {
+    struct factor_search *search = ARENA_NEW(derivation->arena, struct factor_search); // large
+    if (!search) {
         tsr__derive_none(derivation, "out of memory");
         return;
     }
-    walk->derivation = derivation;
-    walk->exprs = derivation->shapes->exprs;
-    if (!read_shapes(walk)) {
+    search->derivation = derivation;
+    search->exprs = derivation->shapes->exprs;
+    if (!read_shapes(search)) {
         tsr__derive_none(derivation, "the old or the new shape is not known");
         return;
     }
     for (int i = 0; i < RESHAPE_MAX_RANK; i++)
-        if ((i < walk->in.n && expr_is_number(walk->in.size[i]) && walk->in.size[i].number <= 0) ||
-            (i < walk->out.n && expr_is_number(walk->out.size[i]) &&
-             walk->out.size[i].number <= 0)) {
+        if ((i < search->in.n && expr_is_number(search->in.size[i]) &&
+             search->in.size[i].number <= 0) ||
+            (i < search->out.n && expr_is_number(search->out.size[i]) &&
+             search->out.size[i].number <= 0)) {
             tsr__derive_none(derivation, "a dimension has no elements");
             return;
         }
-    walk_all(walk);
-    build_rule(walk);
+    find_factors(search);
+    build_rule(search);
 }

@@ -59,7 +59,7 @@ tsr_dtype tsr__x_wide(tsr_dtype type)
 // ---- nodes -------------------------------------------------------------------------------------
 
 // Records the inputs of the new node that are sharded values made by the expansion.
-static void note_places(struct expansion *expansion, tsr_node *node)
+static void record_sharded(struct expansion *expansion, tsr_node *node)
 {
     for (size_t i = 0; i < tsr_node_input_count(node); i++)
         for (size_t k = 0; k < expansion->placed.n; k++) {
@@ -74,7 +74,7 @@ static void note_places(struct expansion *expansion, tsr_node *node)
 }
 
 // Records the inputs of the old node that the new one reads. Shape nodes read no elements.
-static void note_reads(struct expansion *expansion, tsr_node *node)
+static void record_reads(struct expansion *expansion, tsr_node *node)
 {
     if (str_is(tsr__node_op_str(node), "Shape"))
         return;
@@ -144,8 +144,8 @@ tsr_node *tsr__x_nodes(struct expansion *expansion, const char *op, int n, tsr_v
         return NULL;
     }
     *slot = made;
-    note_reads(expansion, made);
-    note_places(expansion, made);
+    record_reads(expansion, made);
+    record_sharded(expansion, made);
     return made;
 }
 
@@ -418,7 +418,7 @@ void tsr__x_give(struct expansion *expansion, int k, tsr_value *value)
 
 // The new value gets name, type and uses of the old one. The old value is renamed first: names are
 // unique, and outputs of the graph are found by name.
-static tsr_status take_over(struct expansion *expansion, tsr_value *old, tsr_value *by)
+static tsr_status replace_value(struct expansion *expansion, tsr_value *old, tsr_value *by)
 {
     struct str name = tsr__arena_str(expansion->arena, tsr__value_str(old));
     struct str aside = tsr__graph_fresh_name(expansion->graph, STR("replaced"));
@@ -441,7 +441,7 @@ static tsr_status finish(struct expansion *expansion)
 {
     for (size_t i = 0; i < expansion->gives.n; i++) {
         tsr_value *old = tsr_node_output(expansion->node, (size_t)expansion->gives.at[i].of);
-        tsr_status st = take_over(expansion, old, expansion->gives.at[i].value);
+        tsr_status st = replace_value(expansion, old, expansion->gives.at[i].value);
         if (st != TSR_OK)
             return st;
     }

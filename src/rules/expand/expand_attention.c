@@ -27,7 +27,8 @@ struct attention {
 };
 
 // Transposes the value.
-static tsr_value *turned(struct expansion *expansion, tsr_value *value, const int64_t *perm, int n)
+static tsr_value *transposed(struct expansion *expansion, tsr_value *value, const int64_t *perm,
+                             int n)
 {
     tsr_value *y = tsr__x_op(expansion, "Transpose", 1, value);
     if (!y || tsr_node_set_ints(tsr_value_producer(y), "perm", perm, (size_t)n) != TSR_OK) {
@@ -51,10 +52,10 @@ static tsr_value *by_heads(struct expansion *expansion, const struct attention *
     if (attention->g == 1 && rank == 4)
         return value;
     if (attention->g == 1)
-        return turned(expansion, tsr__x_reshape(expansion, value, flat, 4), four, 4);
+        return transposed(expansion, tsr__x_reshape(expansion, value, flat, 4), four, 4);
     if (rank == 4)
         return tsr__x_reshape(expansion, value, shared, 5);
-    return turned(expansion, tsr__x_reshape(expansion, value, flat_shared, 5), five, 5);
+    return transposed(expansion, tsr__x_reshape(expansion, value, flat_shared, 5), five, 5);
 }
 
 // Returns the dimension that counts rows: 1 of [b s (h d)], 2 of [b h s d].
@@ -80,7 +81,7 @@ static tsr_value *causal(struct expansion *expansion, const struct attention *at
 }
 
 // Returns the number that masks a key when it is added to the scores: the lowest one.
-static double hiding_number(tsr_dtype type)
+static double masking_number(tsr_dtype type)
 {
     switch (type) {
     case TSR_FLOAT16:
@@ -95,22 +96,22 @@ static double hiding_number(tsr_dtype type)
 }
 
 // Adds a mask of numbers to the scores. If masked rows give 0, the lowest number counts as -inf.
-static tsr_value *added(struct expansion *expansion, const struct attention *attention,
-                        tsr_value *scores, tsr_value *mask, tsr_dtype type)
+static tsr_value *add_mask(struct expansion *expansion, const struct attention *attention,
+                           tsr_value *scores, tsr_value *mask, tsr_dtype type)
 {
     mask = tsr__x_cast(expansion, mask, type, attention->wide);
     tsr_value *sum = tsr__x_op(expansion, "Add", 2, scores, mask);
     if (!attention->hidden_is_zero)
         return sum;
-    tsr_value *lowest = tsr__x_scalar(expansion, attention->wide, hiding_number(type));
+    tsr_value *lowest = tsr__x_scalar(expansion, attention->wide, masking_number(type));
     tsr_value *hidden = tsr__x_op(expansion, "LessOrEqual", 2, mask, lowest);
     return tsr__x_op(expansion, "Where", 3, hidden,
                      tsr__x_scalar(expansion, attention->wide, -INFINITY), sum);
 }
 
 // Applies a mask of [q k] or [b heads q k], of bool or numbers.
-static tsr_value *masked(struct expansion *expansion, const struct attention *attention,
-                         tsr_value *scores)
+static tsr_value *apply_mask(struct expansion *expansion, const struct attention *attention,
+                             tsr_value *scores)
 {
     struct shape s = tsr__x_shape(expansion, attention->mask);
     tsr_value *mask = tsr__x_in(expansion, attention->mask);
@@ -124,7 +125,7 @@ static tsr_value *masked(struct expansion *expansion, const struct attention *at
     if (s.dtype == TSR_BOOL)
         return tsr__x_op(expansion, "Where", 3, mask, scores,
                          tsr__x_scalar(expansion, attention->wide, -INFINITY));
-    return added(expansion, attention, scores, mask, s.dtype);
+    return add_mask(expansion, attention, scores, mask, s.dtype);
 }
 
 // Scales and masks the product of queries and transposed keys: [b h q d] by [b h d k] is [b h q k].
@@ -134,14 +135,14 @@ static tsr_value *scores_of(struct expansion *expansion, const struct attention 
     tsr_value *q = by_heads(expansion, attention, 0, attention->g, attention->d),
               *k = by_heads(expansion, attention, 1, 1, attention->d);
     if (attention->g == 1)
-        k = turned(expansion, k, last, 4);
+        k = transposed(expansion, k, last, 4);
     else
-        k = turned(expansion, k, last_shared, 5);
+        k = transposed(expansion, k, last_shared, 5);
     tsr_value *s = tsr__x_op(expansion, "MatMul", 2, q, k);
     s = tsr__x_op(expansion, "Mul", 2, s,
                   tsr__x_scalar(expansion, attention->wide, attention->scale));
     if (attention->mask)
-        s = masked(expansion, attention, s);
+        s = apply_mask(expansion, attention, s);
     if (attention->causal)
         s = causal(expansion, attention, s);
     return s;
@@ -177,7 +178,7 @@ static tsr_value *softmax_or_zero(struct expansion *expansion, const struct atte
 }
 
 // Builds scores, softmax and the product with the values, and restores the form of the queries.
-static void attend(struct expansion *expansion, const struct attention *attention)
+static void build_attention(struct expansion *expansion, const struct attention *attention)
 {
     static const int64_t four[] = {0, 2, 1, 3}, five[] = {0, 3, 1, 2, 4};
     tsr_value *scores = scores_of(expansion, attention);
@@ -193,9 +194,9 @@ static void attend(struct expansion *expansion, const struct attention *attentio
     int64_t flat[] = {0, 0, attention->h * attention->g * attention->v},
             heads[] = {0, attention->h * attention->g, -1, attention->v};
     if (attention->rank == 3 && attention->g == 1)
-        y = tsr__x_reshape(expansion, turned(expansion, y, four, 4), flat, 3);
+        y = tsr__x_reshape(expansion, transposed(expansion, y, four, 4), flat, 3);
     else if (attention->rank == 3)
-        y = tsr__x_reshape(expansion, turned(expansion, y, five, 5), flat, 3);
+        y = tsr__x_reshape(expansion, transposed(expansion, y, five, 5), flat, 3);
     else if (attention->g > 1)
         y = tsr__x_reshape(expansion, y, heads, 4);
     tsr__x_give(expansion, 0, tsr__x_cast(expansion, y, attention->wide, attention->type));
@@ -248,7 +249,7 @@ void tsr__expand_attention(struct expansion *expansion)
     }
     attention.scale =
         (double)tsr__x_float(expansion, "scale", (float)(1.0 / sqrt((double)attention.d)));
-    attend(expansion, &attention);
+    build_attention(expansion, &attention);
 }
 
 // MultiHeadAttention of com.microsoft has as many key heads as query heads; a scale of 0 means the
@@ -266,5 +267,5 @@ void tsr__expand_multi_head(struct expansion *expansion)
     attention.scale = (double)tsr__x_float(expansion, "scale", 0);
     if (attention.scale == 0)
         attention.scale = 1.0 / sqrt((double)attention.d);
-    attend(expansion, &attention);
+    build_attention(expansion, &attention);
 }

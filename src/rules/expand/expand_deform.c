@@ -101,8 +101,8 @@ static tsr_value *channels(struct expansion *expansion, size_t input, const int6
 // Moves coordinates that are NaN or outside the image to -2, where a sample is 0: of 9 pixels, -0.5
 // and 8.5 stay, 1e30 and NaN become -2. GridSample itself gives half a border pixel there: ONNX
 // Runtime moves coordinates that exceed 64 bits to -0.5.
-static tsr_value *near_image(struct expansion *expansion, const struct deform *deform,
-                             tsr_value *pixels)
+static tsr_value *clip_to_image(struct expansion *expansion, const struct deform *deform,
+                                tsr_value *pixels)
 {
     double height = (double)deform->image[0], width = (double)deform->image[1];
     tsr_value *after = tsr__x_op(expansion, "Greater", 2, pixels, both(expansion, -1, -1));
@@ -118,7 +118,7 @@ static tsr_value *sample(struct expansion *expansion, const struct deform *defor
 {
     static const int64_t last[4] = {0, 2, 3, 1};
     double height = (double)deform->image[0], width = (double)deform->image[1];
-    pixels = near_image(expansion, deform, pixels);
+    pixels = clip_to_image(expansion, deform, pixels);
     tsr_value *grid =
         tsr__x_op(expansion, "Mul", 2, pixels, both(expansion, 2 / width, 2 / height));
     grid = tsr__x_op(expansion, "Add", 2, grid, both(expansion, 1 / width - 1, 1 / height - 1));
@@ -147,8 +147,8 @@ static tsr_value *weights_at(struct expansion *expansion, int64_t row, int64_t c
 }
 
 // Returns the summand of element (row, column) of the kernel.
-static tsr_value *share_of(struct expansion *expansion, const struct deform *deform,
-                           tsr_value *windows, int64_t row, int64_t column)
+static tsr_value *summand_of(struct expansion *expansion, const struct deform *deform,
+                             tsr_value *windows, int64_t row, int64_t column)
 {
     int64_t k = row * deform->kernel[1] + column, of_offset[2] = {2 * k + 1, 2 * k};
     tsr_value *moved = tsr__x_op(expansion, "Add", 2, windows,
@@ -187,7 +187,7 @@ void tsr__expand_deform_conv(struct expansion *expansion)
     int n = 0;
     for (int64_t row = 0; row < deform.kernel[0]; row++)
         for (int64_t column = 0; column < deform.kernel[1]; column++) {
-            shares[n] = share_of(expansion, &deform, windows, row, column);
+            shares[n] = summand_of(expansion, &deform, windows, row, column);
             if (!shares[n++]) {
                 expansion->failed = true;
                 return;

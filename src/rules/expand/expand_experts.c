@@ -35,7 +35,7 @@ static tsr_value *unsqueezed(struct expansion *expansion, tsr_value *value, int6
 }
 
 // Returns the weight of each expert for each token, [e t 1].
-static tsr_value *shares(struct expansion *expansion, const struct experts *experts)
+static tsr_value *router_weights(struct expansion *expansion, const struct experts *experts)
 {
     static const int64_t turn[] = {1, 0}, one = 1;
     tsr_value *value = with_axis(
@@ -95,10 +95,10 @@ static tsr_value *activated(struct expansion *expansion, tsr_value *value)
 
 // Multiplies results of experts by their weights. Where, not a product, because 0 times an infinite
 // result would be NaN.
-static tsr_value *weighed(struct expansion *expansion, const struct experts *experts,
-                          tsr_value *given)
+static tsr_value *weighted(struct expansion *expansion, const struct experts *experts,
+                           tsr_value *given)
 {
-    tsr_value *share = shares(expansion, experts);
+    tsr_value *share = router_weights(expansion, experts);
     tsr_value *zero = tsr__x_scalar(expansion, experts->wide, 0);
     tsr_value *unchosen = tsr__x_op(expansion, "Equal", 2, share, zero);
     tsr_value *product = tsr__x_op(expansion, "Mul", 2, given, share);
@@ -128,7 +128,7 @@ void tsr__expand_experts(struct expansion *expansion)
     t = tsr__x_reshape(expansion, t, many, 3);
     tsr_value *h = activated(expansion, layer(expansion, &s, t, 2, 3));
     tsr_value *y = layer(expansion, &s, h, 4, 5);
-    y = weighed(expansion, &s, y);
+    y = weighted(expansion, &s, y);
     y = tsr__x_reduce(expansion, "ReduceSum", y, &zero, 1, false);
     if (tokens.rank == 3)
         y = tsr__x_op(expansion, "Reshape", 2, y,

@@ -60,7 +60,7 @@ static bool begin_softmax(struct expansion *expansion, struct norm *norm, bool f
 }
 
 // Subtracts the maximum, so that no exponential overflows.
-static tsr_value *below_top(struct expansion *expansion, const struct norm *norm)
+static tsr_value *minus_max(struct expansion *expansion, const struct norm *norm)
 {
     return tsr__x_op(expansion, "Sub", 2, norm->value,
                      tsr__x_reduce(expansion, "ReduceMax", norm->value, norm->axes, norm->n, true));
@@ -71,7 +71,7 @@ static void softmax(struct expansion *expansion, bool flat)
     struct norm s;
     if (!begin_softmax(expansion, &s, flat))
         return;
-    tsr_value *value = tsr__x_op(expansion, "Exp", 1, below_top(expansion, &s));
+    tsr_value *value = tsr__x_op(expansion, "Exp", 1, minus_max(expansion, &s));
     end(expansion, &s,
         tsr__x_op(expansion, "Div", 2, value,
                   tsr__x_reduce(expansion, "ReduceSum", value, s.axes, s.n, true)));
@@ -93,7 +93,7 @@ static void log_softmax(struct expansion *expansion, bool flat)
     struct norm s;
     if (!begin_softmax(expansion, &s, flat))
         return;
-    tsr_value *rest = below_top(expansion, &s);
+    tsr_value *rest = minus_max(expansion, &s);
     tsr_value *sum = tsr__x_reduce(expansion, "ReduceSum", tsr__x_op(expansion, "Exp", 1, rest),
                                    s.axes, s.n, true);
     end(expansion, &s, tsr__x_op(expansion, "Sub", 2, rest, tsr__x_op(expansion, "Log", 1, sum)));
@@ -217,8 +217,8 @@ static void give_statistic(struct expansion *expansion, const struct norm *norm,
 
 // Normalizes norm->v and sets the outputs for statistics (-1: none). centred: subtracts the mean
 // first; otherwise it is a root-mean-square norm.
-static tsr_value *normal(struct expansion *expansion, const struct norm *norm, bool centred,
-                         int mean_out, int inverse_out)
+static tsr_value *normalized(struct expansion *expansion, const struct norm *norm, bool centred,
+                             int mean_out, int inverse_out)
 {
     float epsilon = tsr__x_float(expansion, "epsilon", norm->epsilon);
     tsr_value *rest = norm->value;
@@ -244,7 +244,7 @@ static void layer_norm(struct expansion *expansion, bool centred, size_t shift, 
     if (!begin(expansion, &s))
         return;
     axes_from(&s, tsr__axis(tsr__x_int(expansion, "axis", -1), s.rank), s.rank);
-    tsr_value *value = normal(expansion, &s, centred, mean_out, inverse_out);
+    tsr_value *value = normalized(expansion, &s, centred, mean_out, inverse_out);
     tsr_dtype scale = tsr__x_shape(expansion, 1).dtype; // may be of another type than the input
     value = affine(expansion, tsr__x_cast(expansion, value, s.wide, scale), 1, shift);
     tsr__x_give(expansion, 0, value);
@@ -280,7 +280,7 @@ static void skip_norm(struct expansion *expansion, bool centred, size_t shift, s
     s.value = tsr__x_cast(expansion, sum, s.type, s.wide);
     axes_from(&s, s.rank - 1, s.rank);
     tsr_value *value =
-        tsr__x_cast(expansion, normal(expansion, &s, centred, -1, -1), s.wide, s.type);
+        tsr__x_cast(expansion, normalized(expansion, &s, centred, -1, -1), s.wide, s.type);
     tsr__x_give(expansion, 0, affine(expansion, value, 2, shift));
 }
 
@@ -320,7 +320,7 @@ void tsr__expand_instance_norm(struct expansion *expansion)
     if (!begin(expansion, &s))
         return;
     axes_from(&s, 2, s.rank);
-    scale_channels(expansion, &s, normal(expansion, &s, true, -1, -1));
+    scale_channels(expansion, &s, normalized(expansion, &s, true, -1, -1));
 }
 
 // Computes the mean over a group of channels, for each channel: [n c 1 1] -> [n g c/g], mean, and

@@ -5,7 +5,7 @@
 #include "rules/expand/expand.h"
 
 // Returns the position of each row (rank - 2) or column (rank - 1) of input 0.
-static tsr_value *places(struct expansion *expansion, int from_end)
+static tsr_value *positions(struct expansion *expansion, int from_end)
 {
     struct shape shape = tsr__x_shape(expansion, 0);
     if (shape.rank < 2 || shape.rank > DERIVE_MAX_RANK) {
@@ -22,10 +22,10 @@ void tsr__expand_trilu(struct expansion *expansion)
 {
     tsr_dtype type = tsr__x_shape(expansion, 0).dtype, wide = tsr__x_wide(type);
     const char *stays = tsr__x_int(expansion, "upper", 1) ? "LessOrEqual" : "GreaterOrEqual";
-    tsr_value *value = tsr__x_in(expansion, 0), *row = places(expansion, 2);
+    tsr_value *value = tsr__x_in(expansion, 0), *row = positions(expansion, 2);
     if (tsr__x_has(expansion, 1))
         row = tsr__x_op(expansion, "Add", 2, row, tsr__x_in(expansion, 1));
-    tsr_value *mask = tsr__x_op(expansion, stays, 2, row, places(expansion, 1));
+    tsr_value *mask = tsr__x_op(expansion, stays, 2, row, positions(expansion, 1));
     if (type == TSR_BOOL) {
         tsr__x_give(expansion, 0, tsr__x_op(expansion, "And", 2, value, mask));
         return;
@@ -40,8 +40,8 @@ void tsr__expand_eye_like(struct expansion *expansion)
 {
     tsr_dtype type = (tsr_dtype)tsr__x_int(expansion, "dtype", tsr__x_shape(expansion, 0).dtype);
     tsr_value *value = tsr__x_scalar(expansion, TSR_INT64, (double)tsr__x_int(expansion, "k", 0));
-    tsr_value *row = tsr__x_op(expansion, "Add", 2, places(expansion, 2), value);
-    tsr_value *is = tsr__x_op(expansion, "Equal", 2, row, places(expansion, 1));
+    tsr_value *row = tsr__x_op(expansion, "Add", 2, positions(expansion, 2), value);
+    tsr_value *is = tsr__x_op(expansion, "Equal", 2, row, positions(expansion, 1));
     tsr__x_give(expansion, 0, tsr__x_cast(expansion, is, TSR_BOOL, type));
 }
 

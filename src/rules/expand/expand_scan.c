@@ -63,8 +63,8 @@ static bool split(struct expansion *expansion, int axis, struct parts *parts)
 }
 
 // Pads the end of the dimension so that all shards are equal: 7 in 3 shards become 9.
-static tsr_value *lengthened(struct expansion *expansion, const struct parts *parts,
-                             tsr_value *value, double fill)
+static tsr_value *padded(struct expansion *expansion, const struct parts *parts, tsr_value *value,
+                         double fill)
 {
     int64_t pads[2 * DERIVE_MAX_RANK] = {0};
     tsr_value *inputs[3] = {value, NULL, NULL};
@@ -79,8 +79,7 @@ static tsr_value *lengthened(struct expansion *expansion, const struct parts *pa
 }
 
 // Removes that padding.
-static tsr_value *shortened(struct expansion *expansion, const struct parts *parts,
-                            tsr_value *value)
+static tsr_value *unpadded(struct expansion *expansion, const struct parts *parts, tsr_value *value)
 {
     int64_t zero = 0, axis = parts->axis;
     if (!parts->more)
@@ -125,7 +124,7 @@ static void cumulate(struct expansion *expansion, const char *op, const char *to
         return;
     }
     int64_t inside = parts.axis + 1;
-    tsr_value *value = lengthened(expansion, &parts, tsr__x_in(expansion, 0), neutral);
+    tsr_value *value = padded(expansion, &parts, tsr__x_in(expansion, 0), neutral);
     value = tsr__x_reshape(expansion, value, parts.shape, parts.rank + 1);
     tsr_value *before = tsr__x_reduce(expansion, total, value, &inside, 1, true);
     before = scan(expansion, op, before, parts.axis, true);
@@ -134,7 +133,7 @@ static void cumulate(struct expansion *expansion, const char *op, const char *to
     value = tsr__x_op(expansion, join, 2, value, before);
     tsr__x_give(
         expansion, 0,
-        shortened(expansion, &parts, tsr__x_reshape(expansion, value, parts.back, parts.rank)));
+        unpadded(expansion, &parts, tsr__x_reshape(expansion, value, parts.back, parts.rank)));
 }
 
 void tsr__expand_cum_sum(struct expansion *expansion)
@@ -209,7 +208,7 @@ void tsr__expand_top_k(struct expansion *expansion)
         expansion->failed = expansion->failed ||
                             (parts.more && least < INFINITY); // no double is the largest integer
     }
-    tsr_value *value = lengthened(expansion, &parts, tsr__x_in(expansion, 0), least);
+    tsr_value *value = padded(expansion, &parts, tsr__x_in(expansion, 0), least);
     value = tsr__x_reshape(expansion, value, parts.shape, parts.rank + 1);
     tsr_node *each = top(expansion, value, k, parts.axis + 1, true);
     if (!each)

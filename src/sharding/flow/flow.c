@@ -705,7 +705,7 @@ static bool place_bodies(struct step *step, const char *whole)
 static bool list_moves(const struct step *step, const tsr_value *value)
 {
     return step->work->flow->staged &&
-           tsr__shapes_list_way(step->work->flow->shapes, value) != LIST_STAYS;
+           tsr__shapes_list_form(step->work->flow->shapes, value) != LIST_STAYS;
 }
 
 // True if the device is in the node's stage and runs its body.
