@@ -49,6 +49,7 @@ def genai_program(folder):
     assert len(code) == 1
     out = run(folder, code[0] + "\nprint(len(tokens))")
     assert out.split()[-1] == "12", out
+    assert '"devices": 2' in open(folder + "/summary.json").read()
     return None
 
 
