@@ -42,7 +42,7 @@ def compare(folder, *program, **variables):
         got = np.array(out.split(), dtype=np.float32)
         assert got.shape == want.shape and np.allclose(got, want, rtol=1e-4, atol=1e-4), (got[:4], want[:4])
     code, _, err = harness.call(*program, LIBRARY, model, "nonsense", **variables)
-    assert code != 0 and "nonsense" in err, (code, err)
+    assert code != 0 and "error[ep-option]" in err and "nonsense" in err, (code, err)
 
 
 def runtime(folder):
