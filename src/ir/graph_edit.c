@@ -132,7 +132,7 @@ static tsr_dim plain_dim(tsr_dim dim)
     return (tsr_dim){-1, ""};
 }
 
-// A type that is not a tensor is never the same.
+// True if the declared type is this tensor type. Types that are not tensors never match.
 static bool same_type(const struct vtype *known, tsr_dtype type, int rank, const tsr_dim *dims)
 {
     if (!known || known->other.n || known->dtype != type || known->rank != rank)

@@ -18,7 +18,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-// An edge with a fixed end is ignored here: the caller has added it to the costs of the other end.
+// True if an end of the edge is fixed. The tree ignores such an edge: the caller has added it to
+// the costs of the other end.
 static bool is_fixed(const uint8_t *fixed, const struct tree_edge *edge)
 {
     return fixed && (fixed[edge->a] == TREE_FIXED || fixed[edge->b] == TREE_FIXED);

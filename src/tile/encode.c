@@ -91,7 +91,7 @@ static bool take_cuts(struct source *source, struct tile_factor *factor)
     return tsr__shares_of(units, factor->cuts, &fits) == factor->shares;
 }
 
-// At most one factor may have an unknown size (0).
+// Reads one dimension. At most one of its factors may have an unknown size (0).
 static bool take_dim(struct arena *arena, struct source *source, struct tile_dim *dim)
 {
     int64_t n;

@@ -67,12 +67,14 @@ static void gathers(void **state)
     struct bench *b = *state;
     struct device_group *g;
     size_t n;
-    const struct tile_layout *l = tsr__gathered_layout(&b->arena, layout(b, "{2,1:0,1}", 2), 0, &g, &n);
+    const struct tile_layout *l =
+        tsr__gathered_layout(&b->arena, layout(b, "{2,1:0,1}", 2), 0, &g, &n);
     assert_non_null(l);
     assert_true(tsr__layout_same(l, layout(b, "{1,1:0,1}", 2)));
     assert_int_equal(n, 1);
     assert_int_equal(g[0].n, 2);
-    l = tsr__gathered_layout(&b->arena, layout(b, "{2,2:0,1,2,3}", 2), 1, &g, &n); // columns of a mesh
+    l = tsr__gathered_layout(&b->arena, layout(b, "{2,2:0,1,2,3}", 2), 1, &g,
+                             &n); // columns of a mesh
     assert_true(tsr__layout_same(l, layout(b, "{2,1:(0,1),(2,3)}", 2)));
     assert_int_equal(n, 2);
     assert_int_equal(g[1].devices[0], 2);
@@ -80,15 +82,16 @@ static void gathers(void **state)
     assert_true(tsr__layout_same(l, layout(b, "{1,2:(0,2),(1,3)}", 2)));
     assert_int_equal(g[0].devices[1], 2);
     l = tsr__gathered_layout(&b->arena, layout(b, "{2,1:(0,1),(2,3)}", 2), 0, &g,
-                      &n); // copies gather side by side
+                             &n); // copies gather side by side
     assert_true(tsr__layout_same(l, layout(b, "{1,1:0,1,2,3}", 2)));
     assert_int_equal(n, 2);
     assert_int_equal(g[1].devices[0], 1);
     // wrong order of ranks
     assert_null(tsr__gathered_layout(&b->arena, layout(b, "{2,1:1,0}", 2), 0, &g, &n));
-    assert_null(tsr__gathered_layout(&b->arena, layout(b, "{2*4/2,1:0,1}", 2), 0, &g, &n)); // strided
     assert_null(
-        tsr__gathered_layout(&b->arena, layout(b, "{2,1:(0,1),2}", 2), 0, &g, &n)); // unequal copies
+        tsr__gathered_layout(&b->arena, layout(b, "{2*4/2,1:0,1}", 2), 0, &g, &n)); // strided
+    assert_null(tsr__gathered_layout(&b->arena, layout(b, "{2,1:(0,1),2}", 2), 0, &g,
+                                     &n)); // unequal copies
 }
 
 // The formula in the graphs equals the sum of the intervals, for every small case.

@@ -271,8 +271,8 @@ static struct str new_name(const tsr_graph *graph, struct str name)
     return value ? value->name : name;
 }
 
-// The name is two messages deep. The inner message is written to a second rope and becomes a part
-// of the outer one.
+// Writes a sparse initializer with its current name. The name is in the nested message `values`, so
+// that message is written to a second rope, which becomes a part of the outer message.
 static void emit_sparse(struct rope *rope, void *data)
 {
     struct renamed_part *part = data;

@@ -258,8 +258,8 @@ static bool fit_size(struct parser *parser, int axis)
                           (long long)size, axis);
 }
 
-// A device may own several tiles, but not one tile twice. tsr__layout_own drops repetitions, so the
-// count shows them.
+// Builds the layout. A device may own several tiles, but not one tile twice: tsr__layout_own drops
+// repeated pairs, so the number of owners shows whether there were any.
 static bool layout(struct parser *parser, struct tile_layout **out)
 {
     for (int axis = 0; axis < parser->n_dims; axis++)
