@@ -385,18 +385,18 @@ def prove(rule, sizes, cuts, c, machine, local, whole):
             ins.append(v if v is None or t["host"] else cut(v, index_of(t, sizes, cell, v.shape, here, coords, counts)).copy())
         given = [t for t in rule["outputs"] if not t["absent"]]
         where = [index_of(t, sizes, cell, w.shape, (), coords, counts) for t, w in zip(given, whole)]
-        shared = any(put["factor"] in cell for l in rule["lists"] for put in l["puts"])
+        shared = any(patch["factor"] in cell for l in rule["lists"] for patch in l["patches"])
         for l in rule["lists"] if any(windows) or shared else ():
             numbers = list(l["values"])
-            for put in l["puts"]:
-                if put["what"] == "share":
-                    lo, hi = cell.get(put["factor"], (0, sizes[put["factor"]]))
-                    numbers[put["at"]] = numbers[put["at"]] // sizes[put["factor"]] * (hi - lo)
+            for patch in l["patches"]:
+                if patch["what"] == "share":
+                    lo, hi = cell.get(patch["factor"], (0, sizes[patch["factor"]]))
+                    numbers[patch["at"]] = numbers[patch["at"]] // sizes[patch["factor"]] * (hi - lo)
                     continue
-                w = windows[put["window"]]
+                w = windows[patch["window"]]
                 if w:
-                    numbers[put["at"]] = {"before": w.before, "after": w.after, "size": w.b - w.a, "value": put["value"],
-                                                "span": len(w.indices) * put["value"]}[put["what"]]
+                    numbers[patch["at"]] = {"before": w.before, "after": w.after, "size": w.b - w.a, "value": patch["value"],
+                                                "span": len(w.indices) * patch["value"]}[patch["what"]]
             if l["input"] >= 0:
                 ins += [None] * (l["input"] + 1 - len(ins))
                 ins[l["input"]] = np.array(numbers, np.int64)
