@@ -76,6 +76,39 @@ static void test_sizes_are_computed(void **state)
     assert_int_equal(tsr_finding_count(b->session), 0);
 }
 
+// Before opset 7 an attribute aligns the second operand: [3 4] along axis 1 is not compared with m.
+static void test_old_operators_have_the_shape_of_their_first_input(void **state)
+{
+    struct bench *b = *state;
+    const tsr_dim dims[] = {NUM(2), DIM("n"), NUM(4), DIM("m")}, small[] = {NUM(3), NUM(4)};
+    assert_int_equal(tsr_model_set_opset(b->model, "", 6), TSR_OK);
+    tsr_value *x = input(b, "x", TSR_FLOAT, 4, dims), *y = input(b, "y", TSR_FLOAT, 2, small);
+    tsr_value *sum = node(b, "Add", "sum", x, y, NULL);
+    assert_int_equal(tsr_node_set_int(tsr_value_producer(sum), "broadcast", 1), TSR_OK);
+    assert_int_equal(tsr_node_set_int(tsr_value_producer(sum), "axis", 1), TSR_OK);
+    tsr_value *less = node(b, "Less", "less", x, y, NULL);
+    find(b);
+    assert_string_equal(declared(b, sum), "float32[2, n, 4, m]");
+    assert_string_equal(declared(b, less), "bool[2, n, 4, m]");
+}
+
+// Without an axis the result of Compress is a vector, even if the rank of the input is unknown.
+static void test_selections_have_a_rank(void **state)
+{
+    struct bench *b = *state;
+    const tsr_dim dims[] = {NUM(2), DIM("n")}, flags[] = {NUM(3)};
+    tsr_value *x = input(b, "x", TSR_FLOAT, 2, dims), *open = input(b, "open", TSR_FLOAT, -1, NULL);
+    tsr_value *which = input(b, "which", TSR_BOOL, 1, flags);
+    tsr_value *flat = node(b, "Compress", "flat", x, which, NULL);
+    tsr_value *unknown = node(b, "Compress", "unknown", open, which, NULL);
+    tsr_value *rows = node(b, "Compress", "rows", x, which, NULL);
+    assert_int_equal(tsr_node_set_int(tsr_value_producer(rows), "axis", 0), TSR_OK);
+    find(b);
+    assert_string_equal(declared(b, flat), "float32[?]");
+    assert_string_equal(declared(b, unknown), "float32[?]");
+    assert_string_equal(declared(b, rows), "float32[?, n]");
+}
+
 static void test_declarations_are_completed_not_replaced(void **state)
 {
     struct bench *b = *state;
@@ -347,6 +380,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_sizes_are_computed, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_old_operators_have_the_shape_of_their_first_input,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(test_selections_have_a_rank, setup, teardown),
         cmocka_unit_test_setup_teardown(test_declarations_are_completed_not_replaced, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_contradictions_are_found, setup, teardown),
