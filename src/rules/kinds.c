@@ -7,8 +7,7 @@
 // `work` of the table has the kind of each operator. Operators without a row are element-wise: they
 // use the device's default rates.
 //
-//     Conv with 64 groups of one channel: RATE_DEPTHWISE; Softmax: MOVE_SOFTMAX; Reshape: nothing
-//       moves
+//     Conv with 64 groups of one channel: RATE_DEPTHWISE; Softmax: MOVE_SOFTMAX; Reshape: no move
 #include "rules/internal.h"
 
 #define NONE     (-1)

@@ -18,8 +18,7 @@
 //   .shape    infers shapes that the rule does not give
 //   .value    computes elements of small integer tensors (known_values.c)
 //   .expand   replaces a node of which a `stat` factor is sharded by simpler nodes
-//   .some     factors that must not be empty in the kernel (empty.c); for those with "~", some_if
-//             decides
+//   .some     factors that must not be empty in the kernel (empty.c); with "~": if some_if holds
 //   .stays    reasons why factors (rep, sel and _) are not sharded
 //   .sum      how the node treats partial sums in .sum_inputs: Neg passes them on, Add adds them
 //   .caches   inputs that may have unused space at their end, and the outputs that share their

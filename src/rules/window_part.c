@@ -10,8 +10,8 @@
 //
 // Windows of transposed convolutions (per > 0): element i is at position i * per.
 //
-//   kernel 3, stride 2, pads 1 1 over 8 elements give 15: from 8, to 15, step 1, shift -1, reach 3,
-//     per 2
+//   kernel 3, stride 2, pads 1 1 over 8 elements give 15:
+//     from 8, to 15, step 1, shift -1, reach 3, per 2
 //     shard 0 of 2 makes 0..6 and needs positions -1..7: elements 0..3, which are at 0, 2, 4 and 6.
 //     They contribute to 9 positions, of which 1 at the start and 1 at the end are trimmed.
 #include "rules/internal.h"

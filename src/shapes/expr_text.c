@@ -5,8 +5,8 @@
 //   sum     := product { ("+" | "-") product }
 //   product := power { ("*" | "//" | "/" | "%") power }
 //   power   := atom { "**" number }
-//   atom    := number | name | "-" atom | "(" sum ")" | ("floor" | "Max" | ...) "(" sum {"," sum}
-//           ")"
+//   atom    := number | name | "-" atom | "(" sum ")" | function "(" sum {"," sum} ")"
+//   function := "floor" | "Max" | ...
 //
 // Any other text is one symbol. Length and depth are bounded.
 //

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // shape_net.c - shapes of attention, recurrent layers and optimizers.
 //
-//   Attention of q [2 6 64], k and v [2 7 16], 8 query heads, 2 of keys: [2 6 64], present [2 2 7
-//     8] twice
+//   Attention of q [2 6 64], k and v [2 7 16], 8 query heads and 2 key heads:
+//     [2 6 64], present [2 2 7 8] twice
 //   LSTM of x [5 2 10], hidden size 4, both directions: [5 2 2 4], [2 2 4] twice
 //   Adam of two parameters [3] and [4 4]: both, then their two states
 #include "shapes/infer.h"

@@ -7,9 +7,8 @@
 // a summand of the result. The image is replicated, because offsets may address any pixel;
 // everything else has the spatial dimensions of the result.
 //
-//     y = sum over k of Conv(GridSample(x, positions + k + offset[k]) * mask[k], w[k]), with the
-//       bias
-//       at the first
+//     y = sum over k of Conv(GridSample(x, positions + k + offset[k]) * mask[k], w[k])
+//     with the bias at the first summand
 //
 // GridSample takes positions as fractions of the image: pixel p of n is at (2 p + 1) / n - 1.
 // Pixels outside the image, and positions that are NaN, give 0, as in the engine's kernel.
