@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every architecture of onnxruntime-genai's builder, with small random weights, on 2, 3 and 4 devices: `verify` passes, and the
-folders of `--layout genai` give the tokens of the unsharded folder.
+folders of `--layout genai` and the execution provider give the tokens of the unsharded folder.
 
-usage: architectures.py TESSERA [all]
+usage: architectures.py TESSERA PROVIDER [all]
 
 make_folders.py makes the folders. It needs torch and transformers: in this Python, or in the one that GENAI_PYTHON names.
 GENAI_FOLDERS names a folder that keeps what was made. CASE selects architectures: CASE='qwen3*'."""
@@ -18,7 +18,7 @@ sys.path.insert(0, HERE)
 import generation  # noqa: E402
 import make_folders  # noqa: E402
 
-TESSERA = os.path.abspath(sys.argv[1])
+TESSERA, PROVIDER = map(os.path.abspath, sys.argv[1:3])
 PYTHON = os.environ.get("GENAI_PYTHON", sys.executable)
 DEVICES = (2, 3, 4)
 
@@ -54,6 +54,8 @@ def generate(name, folder, d):
         rc, _, err = harness.call(TESSERA, "partition", folder, "--devices", devices, "--layout", "genai", "-o", out)
         got, more = generation.tokens(out, devices) if rc == 0 else ([], err)
         harness.check("%s: tokens on %d devices" % (name, devices), generation.same_tokens(got, want, devices), "%s, expected %s %s" % (got, want, more))
+        got, more = generation.tokens(folder, provider=(PROVIDER, devices))
+        harness.check("%s: tokens of the provider on %d devices" % (name, devices), got == want, "%s, expected %s %s" % (got, want, more))
 
 
 def main():

@@ -7,8 +7,9 @@ form: how queries, keys and values reach the attention.
     packed    one projection, one input
     separate  three projections
     norm      one projection, a Split, and a norm of each head of queries and keys
-mlp: layers have a feed-forward block of mlp times the hidden size. bits 4: weights of the projections in blocks of 4 bits (MatMulNBits). window: layers with an even number have a cache of that
-length."""
+mlp: layers have a feed-forward block of mlp times the hidden size. bits 4: weights of the projections in blocks of 4 bits
+(MatMulNBits). window: layers with an even number have a cache of that length. cache_bits 8: caches of 8 bits, with a scale for
+each element of a head."""
 import json
 import os
 
@@ -20,8 +21,8 @@ HIDDEN, HEAD, LAYERS, VOCABULARY, CONTEXT, BLOCK = 64, 16, 2, 256, 256, 32
 
 
 class Builder:
-    def __init__(self, heads, kv_heads, form, bits, window, mlp=0, seed=5):
-        self.mlp = mlp
+    def __init__(self, heads, kv_heads, form, bits, window, mlp=0, cache_bits=32, seed=5):
+        self.mlp, self.cache_bits = mlp, cache_bits
         self.heads, self.kv_heads, self.form, self.bits, self.window = heads, kv_heads, form, bits, window
         self.rng = np.random.default_rng(seed)
         self.inits, self.nodes = [], []
@@ -70,6 +71,9 @@ class Builder:
         attributes = dict(num_heads=self.heads, kv_num_heads=self.kv_heads, do_rotary=1)
         if self.windowed(k):
             attributes.update(local_window_size=self.window, sliding_window_cache=1)
+        if self.cache_bits == 8:
+            ins += [""] * 3 + [self.constant("%s_scale%d" % (which, k), self.rng.uniform(0.02, 0.05, self.kv_heads * HEAD).astype("f4")) for which in "kv"]
+            attributes.update(kv_cache_bit_width=8, k_quant_type="PER_CHANNEL", v_quant_type="PER_CHANNEL")
         return self.node("GroupQueryAttention", ins, outs, domain="com.microsoft", **attributes)
 
     def feed_forward(self, x, k):
@@ -82,6 +86,7 @@ class Builder:
 
     def ports(self):
         value = helper.make_tensor_value_info
+        cache_type = TensorProto.INT8 if self.cache_bits == 8 else TensorProto.FLOAT
         inputs = [value("input_ids", TensorProto.INT64, ["batch_size", "sequence_length"]),
                   value("attention_mask", TensorProto.INT64, ["batch_size", "total_sequence_length"])]
         outputs = [value("logits", TensorProto.FLOAT, ["batch_size", "sequence_length", VOCABULARY])]
@@ -90,7 +95,7 @@ class Builder:
             for which in ("key", "value"):
                 for side, name, before in ((inputs, "past_key_values", "past"), (outputs, "present", "total")):
                     shape = ["batch_size", self.kv_heads, "%s_%s_length" % (before, length), "kv_cache_dim"]
-                    side.append(value("%s.%d.%s" % (name, k, which), TensorProto.FLOAT, shape))
+                    side.append(value("%s.%d.%s" % (name, k, which), cache_type, shape))
         return inputs, outputs
 
     def model(self):
@@ -129,9 +134,9 @@ def config(heads, kv_heads, window):
             "search": {"do_sample": False, "max_length": CONTEXT, "past_present_share_buffer": True}}
 
 
-def write(folder, heads=4, kv_heads=2, form="packed", bits=32, window=0, mlp=0):
+def write(folder, heads=4, kv_heads=2, form="packed", bits=32, window=0, mlp=0, cache_bits=32):
     os.makedirs(folder)
-    onnx.save(Builder(heads, kv_heads, form, bits, window, mlp).model(), folder + "/model.onnx")
+    onnx.save(Builder(heads, kv_heads, form, bits, window, mlp, cache_bits).model(), folder + "/model.onnx")
     for name, text in (("genai_config.json", json.dumps(config(heads, kv_heads, window))), ("tokenizer_config.json", "{}")):
         with open(folder + "/" + name, "w") as f:
             f.write(text)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokens of a generation folder by stock onnxruntime-genai, in one process or in one per rank under mpirun.
 
-usage: generation.py FOLDER        prints `tokens RANK TOKEN ...`; under mpirun each rank loads FOLDER/rankN"""
+usage: generation.py FOLDER                    prints `tokens RANK TOKEN ...`; under mpirun each rank loads FOLDER/rankN
+       generation.py FOLDER LIBRARY DEVICES    with the execution provider of that library"""
 import os
 import shutil
 import subprocess
@@ -23,11 +24,12 @@ def mpirun():
     return next((p for p in (shutil.which("mpirun.openmpi"), shutil.which("mpirun")) if p), None)
 
 
-def tokens(folder, ranks=0):
-    """[[rank, token, ...], ...] as texts, sorted by rank, and what was printed on stderr. ranks 0: without mpirun."""
+def tokens(folder, ranks=0, provider=()):
+    """[[rank, token, ...], ...] as texts, sorted by rank, and what was printed on stderr. ranks 0: without mpirun. provider:
+    library and number of devices of an execution provider."""
     launch = [mpirun(), "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", str(ranks)] if ranks else []
     try:
-        p = subprocess.run(launch + [sys.executable, os.path.abspath(__file__), folder], capture_output=True, text=True, timeout=240)
+        p = subprocess.run(launch + [sys.executable, os.path.abspath(__file__), folder, *map(str, provider)], capture_output=True, text=True, timeout=240)
     except subprocess.TimeoutExpired:
         return [], "no answer after 240 s"
     return sorted(line.split()[1:] for line in p.stdout.splitlines() if line.startswith("tokens ")), p.stderr
@@ -37,13 +39,26 @@ def same_tokens(got, want, ranks):
     return bool(want) and len(want[0]) > 2 and [g[0] for g in got] == [str(r) for r in range(ranks)] and all(g[1:] == want[0][1:] for g in got)
 
 
-def main(folder):
+def provided(og, folder, library, devices):
+    """The folder's configuration with the execution provider, which must take the model (strict)."""
+    name = "TesseraExecutionProvider"
+    og.register_execution_provider_library(name, library)
+    config = og.Config(folder)
+    config.clear_providers()
+    config.append_provider(name)
+    for key, value in (("devices", devices), ("strict", "1")):
+        config.set_provider_option(name, key, value)
+    return config
+
+
+def main(folder, *provider):
     import numpy as np
     import onnxruntime_genai as og
     rank = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK"))
-    model = og.Model(folder if rank is None else "%s/rank%s" % (folder, rank))
+    model = og.Model(provided(og, folder, *provider) if provider else folder if rank is None else "%s/rank%s" % (folder, rank))
     options = og.GeneratorParams(model)
-    options.set_search_options(max_length=len(PROMPT) + TOKENS + 10, do_sample=False)
+    most = len(PROMPT) + TOKENS + 10
+    options.set_search_options(max_length=most, min_length=most, do_sample=False)  # The end token does not end it.
     generator = og.Generator(model, options)
     generator.append_tokens(np.array([PROMPT], np.int32))
     found = []
@@ -55,4 +70,4 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -76,6 +76,13 @@ def more_devices_than_query_heads(d):
     check_folder(d, "2 heads", 3, [(2, 2)] * 3, heads=2, kv_heads=2)
 
 
+def quantized_caches(d):
+    """A rank has the scales of its heads."""
+    check_folder(d, "caches of 8 bits", 3, [(1, 1), (1, 1), (2, 2)], heads=4, kv_heads=2, cache_bits=8)
+    rc, out, err = tessera("verify", d + "/folder", "--devices", 2)
+    harness.check("caches of 8 bits: verify", rc == 0, out[-600:] + err)
+
+
 def cache_windows(d):
     """The cache of a window has its length from the first token on."""
     check_folder(d, "caches of a window", 2, [(2, 1)] * 2, heads=4, kv_heads=2, window=8)
@@ -94,5 +101,5 @@ def verify_makes_fitting_inputs(d):
 
 
 harness.run([repeated_in_packed_weights, repeated_in_packed_4_bit_weights, repeated_behind_a_norm, repeated_in_separate_weights, unequal_shares,
-             more_devices_than_query_heads, cache_windows, verify_makes_fitting_inputs])
+             more_devices_than_query_heads, quantized_caches, cache_windows, verify_makes_fitting_inputs])
 harness.finish()

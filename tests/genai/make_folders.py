@@ -89,7 +89,9 @@ def write_source(name, folder):
         written = json.load(f)
     written["architectures"] = [type(model).__name__.replace("Phimoe", "PhiMoE")]
     for key in ("original_max_position_embeddings", "max_position_embeddings"):  # The builder reads both.
-        written.setdefault(key, changes.get(key, CONTEXT))
+        written[key] = changes.get(key, CONTEXT)
+        if key in written.get("rope_parameters", {}):
+            written["rope_parameters"][key] = written[key]
     if "full_attention" in written.get("rope_parameters", {}):  # The builder reads the keys of earlier versions of transformers.
         written["rope_parameters"].update(rope_type="default", rope_theta=10000.0)
         type(config).rope_local_base_freq = 10000.0
