@@ -131,25 +131,50 @@ static void try_axes(struct candidate_builder *builder, const struct grid *grid,
     }
 }
 
-// The grid by which the topology is wired; axes beyond those that are tried are merged into the
+// True if the planned devices are the first ones of the topology, in their order.
+static bool are_first(const struct planner_machine *machine)
+{
+    for (int64_t device = 0; machine->numbers && device < machine->n; device++)
+        if (machine->numbers[device] != device)
+            return false;
+    return true;
+}
+
+// The sides of the grid that the first n devices of the topology form. Of a grid 1250 x 8 the first
+// 32 devices form 4 x 8, the first 4 a line. Returns the number of sides; 0: they form no grid.
+static int wired_sides(const struct planner_machine *machine, int64_t *sides)
+{
+    const tsr_topology *topology = machine->topology;
+    int64_t left = machine->n, inner[TSR_COUNT(topology->grid)];
+    int n = 0;
+    for (int i = topology->n_grid; i-- > 0 && left > 1;) {
+        int64_t side = int64_min(topology->grid[i], left);
+        if (left % side)
+            return 0;
+        left /= side;
+        if (side > 1)
+            inner[n++] = side;
+    }
+    for (int i = 0; i < n; i++)
+        sides[i] = inner[n - 1 - i];
+    return left == 1 ? n : 0;
+}
+
+// The grid by which the devices are wired; axes beyond those that are tried are merged into the
 // last.
 static void try_wired(struct candidate_builder *builder, const int64_t *sizes)
 {
-    const tsr_topology *topology = builder->planner->machine.topology;
+    const struct planner_machine *machine = &builder->planner->machine;
+    int64_t sides[TSR_COUNT(machine->topology->grid)];
     struct grid grid = {0};
-    int64_t left = builder->planner->machine.n;
-    int factor[PLAN_MAX_AXES];
-    for (int i = 0; i < topology->n_grid; i++) {
-        if (grid.n == PLAN_MAX_AXES || left <= 1)
-            break;
-        bool last = grid.n == PLAN_MAX_AXES - 1 || i == topology->n_grid - 1;
-        int64_t size = last ? left : topology->grid[i];
-        if (size < 2 || left % size)
-            continue;
-        grid.size[grid.n++] = size;
-        left /= size;
+    int factor[PLAN_MAX_AXES], n = are_first(machine) ? wired_sides(machine, sides) : 0;
+    for (int i = 0; i < n; i++) {
+        if (grid.n < PLAN_MAX_AXES)
+            grid.size[grid.n++] = sides[i];
+        else
+            grid.size[grid.n - 1] *= sides[i];
     }
-    if (grid.n > 1 && left == 1)
+    if (grid.n > 1)
         try_axes(builder, &grid, sizes, factor, 0);
 }
 
@@ -284,7 +309,7 @@ void tsr__builder_grids(struct candidate_builder *builder)
         else
             try_fewer(builder, f, sizes);
     }
-    if (!builder->planner->machine.numbers && builder->planner->machine.topology->n_grid > 1)
+    if (builder->planner->machine.topology->n_grid > 1)
         try_wired(builder, sizes);
     try_sets(builder, sizes);
     try_shares(builder, sizes);

@@ -83,9 +83,22 @@ static void run_node(struct segment *segment, const struct candidate *way)
     }
 }
 
+// True if the chosen candidate of some node takes a different time on each device.
+static bool any_differs(const struct planner *planner)
+{
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        const struct plan_node *node = &planner->nodes[i];
+        if (node->strategy && node->strategy->at.at[node->choice].each)
+            return true;
+    }
+    return false;
+}
+
 int64_t tsr__unlike_devices_correction(struct planner *planner)
 {
     struct arena arena;
+    if (!any_differs(planner))
+        return 0;
     tsr__arena_init(&arena, planner->session);
     struct segment segment = {.device_count = (size_t)planner->machine.n};
     segment.busy = ARENA_ARRAY(&arena, int64_t, segment.device_count);

@@ -48,8 +48,6 @@ static tsr_status open_planner(const struct set_search *search, struct set_plan 
     tsr__planner_start(planner, all->model);
     plan->n_open = m + 1;
     planner->budget = &plan->budget;
-    // Copies do not know each other's partial sums, so none may leave the set.
-    planner->scope.sums_done = true;
     planner->memory.may_exceed = all->memory.may_exceed;
     planner->machine.numbers = plan->set.devices;
     planner->machine.fixed_shares = plan->set.fixed_shares;
@@ -139,6 +137,25 @@ struct expansion {
     bool unsharded;     // the node cannot be sharded: every copy computes all of it
 };
 
+// Groups of devices, repeated in every copy. NULL: out of memory.
+static struct device_group *expand_groups(const struct device_set *set, struct arena *arena,
+                                          const struct parts *parts)
+{
+    size_t copies = (size_t)set->copies;
+    struct device_group *groups = ARENA_ARRAY(arena, struct device_group, parts->n * copies);
+    for (size_t copy = 0; groups && copy < copies; copy++)
+        for (size_t g = 0; g < parts->n; g++) {
+            const struct device_group *from = &parts->groups[g];
+            int64_t *devices = ARENA_ARRAY(arena, int64_t, from->n);
+            if (!devices)
+                return NULL;
+            for (size_t i = 0; i < from->n; i++)
+                devices[i] = (int64_t)copy * set->n + set->devices[from->devices[i]];
+            groups[copy * parts->n + g] = (struct device_group){devices, from->n};
+        }
+    return groups;
+}
+
 // The number of a repeated layout in the planner of all devices; PLAN_NO_LAYOUT: out of memory. Few
 // layouts differ, and each lists every device, so they are cached.
 static uint32_t expand_layout(struct expansion *expansion, uint32_t layout, int dim)
@@ -151,10 +168,10 @@ static uint32_t expand_layout(struct expansion *expansion, uint32_t layout, int 
     if (known)
         return *known;
     struct tile_repeat repeat = {set->copies, set->n, set->devices};
+    const struct numbered_layout *from = &expansion->model.part->layouts.at[layout];
     struct arena scratch;
     tsr__arena_init(&scratch, planner->session);
-    struct tile_layout *all =
-        tsr__layout_repeat(&scratch, expansion->model.part->layouts.at[layout].tiles, &repeat, dim);
+    struct tile_layout *all = tsr__layout_repeat(&scratch, from->tiles, &repeat, dim);
     struct tile_layout *kept = all ? tsr__layout_copy(&planner->arena, all) : NULL;
     tsr__arena_free(&scratch);
     uint32_t *number = ARENA_NEW(&planner->arena, uint32_t);
@@ -163,6 +180,13 @@ static uint32_t expand_layout(struct expansion *expansion, uint32_t layout, int 
         return PLAN_NO_LAYOUT;
     *number = tsr__planner_layout(planner, kept);
     *at = number;
+    if (from->parts && *number != PLAN_NO_LAYOUT) {
+        struct device_group *groups = expand_groups(set, &planner->arena, from->parts);
+        if (!groups)
+            return PLAN_NO_LAYOUT;
+        *number =
+            tsr__planner_parts(planner, *number, groups, from->parts->n * (size_t)set->copies);
+    }
     return *number;
 }
 
