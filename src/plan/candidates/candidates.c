@@ -634,7 +634,9 @@ static void add_all(struct candidate_builder *builder)
     add(builder, builder->out, &(struct combining){TSR_ALL_REDUCE, NULL});
     if (!builder->n_groups || !one)
         return;
-    add_scattered(builder);
+    enum expert expert = builder->planner->machine.expert;
+    if (expert == EXPERT_NONE || expert == EXPERT_SEQUENCE)
+        add_scattered(builder);
     if (builder->strategy->gives)
         add_rooted(builder);
     if (builder->strategy->delays)

@@ -67,6 +67,56 @@ static bool may_cut(const struct rule_factor *factor, int64_t size, int64_t cuts
            tsr__unit_fits(factor, size, cuts);
 }
 
+// ---- experts' plans ----------------------------------------------------------------------------
+
+static bool reads_weight(const struct candidate_builder *builder)
+{
+    for (size_t i = 0; i < builder->n_in; i++) {
+        const tsr_value *value = tsr_node_input(builder->node, i);
+        if (value && builder->planner->values[tsr__value_id(value)].constant &&
+            tsr__value_bytes(builder->planner, value) >= PLAN_SMALL_CONSTANT)
+            return true;
+    }
+    return false;
+}
+
+// True if the factor numbers the matrices of several weights.
+static bool numbers_weights(const struct rule *rule, int factor)
+{
+    int n = 0;
+    for (int i = 0; i < rule->n_inputs; i++) {
+        const struct rule_tensor *tensor = &rule->inputs[i];
+        n += !tensor->host && !tensor->absent && tensor->rank >= 3 && tensor->dims[0].n == 1 &&
+             tensor->dims[0].factors[0] == factor;
+    }
+    return n >= 2;
+}
+
+int tsr__rule_experts(const struct rule *rule)
+{
+    for (int factor = 0; factor < rule->n_factors; factor++)
+        if (rule->factors[factor].kind == FACTOR_STAT && numbers_weights(rule, factor))
+            return factor;
+    return -1;
+}
+
+// True if the expert's plan, if there is one, allows sharding the factor. Sizes that the model
+// itself gives are those of weights and heads; other sizes are numbers of tokens.
+static bool is_allowed(const struct candidate_builder *builder, int f)
+{
+    enum expert expert = builder->planner->machine.expert;
+    const struct rule_factor *factor = &builder->rule->factors[f];
+    if (expert == EXPERT_NONE)
+        return true;
+    if (expert == EXPERT_EXPERTS && tsr__rule_experts(builder->rule) >= 0)
+        return f == tsr__rule_experts(builder->rule);
+    if (factor->kind == FACTOR_STAT)
+        return false;
+    return factor->size.value >= 0 || (expert == EXPERT_SEQUENCE && !reads_weight(builder));
+}
+
+// ---- grids -------------------------------------------------------------------------------------
+
 // Tries a grid with one factor (or -1) for each axis.
 static void try_grid(struct candidate_builder *builder, struct grid grid, const int *factor)
 {
@@ -93,7 +143,8 @@ static void try_pairs(struct candidate_builder *builder, int factor, int64_t par
     try_grid(builder, grid, (int[]){factor, -1});
     builder->spread = false;
     for (int h = 0; h < builder->rule->n_factors; h++)
-        if (h != factor && may_cut(&builder->rule->factors[h], sizes[h], grid.size[1]))
+        if (h != factor && is_allowed(builder, h) &&
+            may_cut(&builder->rule->factors[h], sizes[h], grid.size[1]))
             try_grid(builder, grid, (int[]){factor, h});
 }
 
@@ -158,6 +209,44 @@ static int wired_sides(const struct planner_machine *machine, int64_t *sides)
     for (int i = 0; i < n; i++)
         sides[i] = inner[n - 1 - i];
     return left == 1 ? n : 0;
+}
+
+// True if the factor is in a constant that the node reads.
+static bool is_of_weight(const struct candidate_builder *builder, int factor)
+{
+    for (size_t i = 0; i < builder->n_in; i++) {
+        const struct rule_tensor *tensor = rule_slot(builder->rule, SIDE_INPUT, i);
+        if (!tsr_node_input(builder->node, i) || !tensor || tensor->host || tensor->absent ||
+            !value_at(builder, SIDE_INPUT, i)->constant)
+            continue;
+        for (int d = 0; d < tensor->rank; d++)
+            for (int k = 0; k < tensor->dims[d].n; k++)
+                if (tensor->dims[d].factors[k] == factor)
+                    return true;
+    }
+    return false;
+}
+
+// A logical grid of two sides: tokens along the first, weights and heads along the second. Other
+// pairs of factors would make programs that are too large to solve.
+static void try_given(struct candidate_builder *builder, const int64_t *sizes)
+{
+    const struct planner_machine *machine = &builder->planner->machine;
+    struct grid grid = {.n = 2, .size = {machine->grid[0], machine->grid[1]}};
+    for (int f = 0; f < builder->rule->n_factors; f++) {
+        const struct rule_factor *first = &builder->rule->factors[f];
+        if (is_of_weight(builder, f) || !may_cut(first, sizes[f], grid.size[0]))
+            continue;
+        try_grid(builder, grid, (int[]){f, -1});
+        for (int h = 0; h < builder->rule->n_factors; h++) {
+            const struct rule_factor *second = &builder->rule->factors[h];
+            if (h != f && second->size.value >= 0 && may_cut(second, sizes[h], grid.size[1]))
+                try_grid(builder, grid, (int[]){f, h});
+        }
+    }
+    for (int h = 0; h < builder->rule->n_factors; h++)
+        if (is_of_weight(builder, h) && may_cut(&builder->rule->factors[h], sizes[h], grid.size[1]))
+            try_grid(builder, grid, (int[]){-1, h});
 }
 
 // The grid by which the devices are wired; axes beyond those that are tried are merged into the
@@ -274,7 +363,7 @@ static void try_share(struct candidate_builder *builder, const int64_t *sizes, t
         bool enough = sizes[f] >= units && (!factor->least || factor->least >= units);
         if (!shares)
             enough = may_cut(factor, sizes[f], n);
-        if (may && enough)
+        if (may && enough && is_allowed(builder, f))
             try_grid(builder, line, &f);
     }
 }
@@ -287,19 +376,15 @@ static void try_shares(struct candidate_builder *builder, const int64_t *sizes)
         try_share(builder, sizes, machine->shares[i]);
 }
 
-// Every factor alone over all devices, or over fewer; then the grid of the topology, sets of larger
-// and of faster devices, and unequal parts.
-void tsr__builder_grids(struct candidate_builder *builder)
+// Every factor alone over all devices, or over fewer.
+static void try_line(struct candidate_builder *builder, const int64_t *sizes)
 {
-    int64_t sizes[RULE_MAX_FACTORS], n = builder->planner->machine.n;
-    tsr__planner_sizes(builder->planner->shapes.told, builder->node, builder->rule, sizes);
+    int64_t n = builder->planner->machine.n;
     struct grid line = {.n = 1, .size = {n}};
-    if (builder->planner->machine.fixed_shares) {
-        try_share(builder, sizes, builder->planner->machine.only_shares);
-        return;
-    }
     for (int f = 0; f < builder->rule->n_factors; f++) {
         const struct rule_factor *factor = &builder->rule->factors[f];
+        if (!is_allowed(builder, f))
+            continue;
         builder->stat = factor->kind == FACTOR_STAT;
         if (builder->stat && sizes[f] > 1 && tsr__unit_fits(factor, sizes[f], n))
             try_grid(builder, line, &f);
@@ -309,8 +394,26 @@ void tsr__builder_grids(struct candidate_builder *builder)
         else
             try_fewer(builder, f, sizes);
     }
-    if (builder->planner->machine.topology->n_grid > 1)
-        try_wired(builder, sizes);
-    try_sets(builder, sizes);
+}
+
+// The line; then grids, sets of larger and of faster devices, and unequal parts. An expert's plan
+// has neither grids nor sets.
+void tsr__builder_grids(struct candidate_builder *builder)
+{
+    const struct planner_machine *machine = &builder->planner->machine;
+    int64_t sizes[RULE_MAX_FACTORS];
+    tsr__planner_sizes(builder->planner->shapes.told, builder->node, builder->rule, sizes);
+    if (machine->fixed_shares) {
+        try_share(builder, sizes, machine->only_shares);
+        return;
+    }
+    try_line(builder, sizes);
+    if (machine->expert == EXPERT_NONE) {
+        if (machine->topology->n_grid > 1)
+            try_wired(builder, sizes);
+        if (machine->grid[0] > 1)
+            try_given(builder, sizes);
+        try_sets(builder, sizes);
+    }
     try_shares(builder, sizes);
 }

@@ -20,6 +20,9 @@ void tsr__planner_try_parts(struct planner *planner, struct strategy *strategy,
 // sums.
 bool tsr__partial_sums_mark(struct planner *planner);
 
+// grids.c: the factor that numbers the experts of a mixture; -1: none.
+int tsr__rule_experts(const struct rule *rule);
+
 // unequal_shares.c: fills machine.shares and machine.speed; after the rules. False: out of memory.
 bool tsr__planner_shares(struct planner *planner);
 

@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <time.h>
 
-#define TOTAL_WORK UINT64_C(8000000000) // cells of all solves: about twenty seconds
-#define SOLVE_WORK UINT64_C(4000000000) // of one solve
+#define TOTAL_WORK UINT64_C(1000000000) // cells of all solves: about ten seconds
+#define SOLVE_WORK UINT64_C(500000000)  // of one solve
 #define LEAST_WORK UINT64_C(20000000)   // that a solve gets even if nothing is left
 #define RESERVE    0.05                 // of the seconds, for writing the plan
 

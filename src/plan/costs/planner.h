@@ -156,6 +156,15 @@ struct budget {
     uint64_t work;     // cells that solves may still visit
 };
 
+// Plans that people make by hand. Each allows a few candidates of every node (grids.c), so that its
+// program is small and is solved in milliseconds.
+enum expert {
+    EXPERT_NONE,     // all candidates
+    EXPERT_TENSOR,   // tensor parallel: weights and heads are sharded, tokens are not
+    EXPERT_SEQUENCE, // the same, but tokens are sharded at nodes without weights
+    EXPERT_EXPERTS,  // as EXPERT_TENSOR, with the experts of a mixture on different devices
+};
+
 // The planned devices, counted from 0. `numbers` gives their numbers in the topology: the set {4,
 // 5} of eight devices has n = 2, all = {0, 1}, numbers = {4, 5}.
 struct planner_machine {
@@ -171,6 +180,8 @@ struct planner_machine {
     int n_shares;
     bool fixed_shares;       // everything is sharded over all devices as only_shares
     tile_shares only_shares; // 0: equal parts
+    int64_t grid[2];         // sides of a logical grid that is tried as well; 0: none
+    enum expert expert;      // only the candidates of such a plan
 };
 // Shapes of the values.
 struct planner_shapes {
@@ -219,6 +230,7 @@ struct planner_memory {
     uint32_t *limits;  // of the program, by class
     bool may_exceed;   // the memory of the devices is only assumed
     bool exceeds;      // nothing fits: the chosen plan needs more
+    bool binds;        // the fastest plan without limits does not fit
     int64_t followed;  // bytes: larger values are tracked exactly
 };
 // The deadline of building a program (build_in_time.c).
@@ -228,6 +240,7 @@ struct planner_pace {
     bool late;     // the deadline passed: the program is incomplete
     size_t ways;   // most candidates of a node, if there was no time for all; 0: all
     int64_t least; // lower bound over all candidates
+    int64_t beat;  // no program is built if `least` is not below this; 0: always
 };
 
 struct planner {

@@ -47,6 +47,8 @@ static void list_ends(struct planner *planner, const tsr_graph *graph)
 // Numbers the nodes; those that no output needs are left out.
 bool tsr__planner_list(struct planner *planner)
 {
+    if (planner->nodes)
+        return true;
     tsr_graph *graph = tsr_model_graph(planner->model);
     unsigned char *needed =
         ARENA_ARRAY(&planner->arena, unsigned char, tsr__model_value_ids(planner->model) + 1);
@@ -113,12 +115,12 @@ static void offer(struct planner *planner, size_t to, enum slot_side side, size_
         (void)tsr__planner_try_layout(planner, node->strategy, node->node, side, slot, layout);
 }
 
-// Each node's rule, by the sizes that the model itself gives: a plan is valid for all sizes.
-static bool find_rules(struct planner *planner)
+// Rules depend on the sizes that the model itself gives: a plan is valid for all sizes.
+bool tsr__planner_rules(struct planner *planner)
 {
     for (size_t i = 0; i < planner->n_nodes; i++) {
         struct plan_node *node = &planner->nodes[i];
-        if (!is_needed(planner, i))
+        if (!is_needed(planner, i) || node->rule)
             continue;
         node->rule = tsr__rule_of(&planner->arena, node->node, planner->shapes.model);
         if (!node->rule)
@@ -172,7 +174,8 @@ static void offer_along(struct planner *planner, size_t reader,
 // that a late node gave to an early one may suit the readers in between.
 bool tsr__planner_candidates(struct planner *planner)
 {
-    if (!find_rules(planner) || !tsr__partial_sums_mark(planner) || !tsr__planner_shares(planner))
+    if (!tsr__planner_rules(planner) || !tsr__partial_sums_mark(planner) ||
+        !tsr__planner_shares(planner))
         return false;
     for (size_t i = 0; i < planner->n_nodes; i++) {
         if (!is_needed(planner, i))

@@ -77,6 +77,10 @@ bool tsr__planner_build(struct planner *planner, int64_t memory)
         return false;
     bool listed = !planner->pace.late; // else nodes have further, unknown candidates
     planner->pace.least = listed ? cheapest(planner) : shared_out(planner);
+    if (listed && planner->pace.beat > 0 && planner->pace.least >= planner->pace.beat) {
+        planner->pace.late = true; // no plan of these candidates is wanted
+        return true;
+    }
     for (size_t i = listed ? 0 : 1; i < TSR_COUNT(rounds); i++) {
         if (rounds[i].ways)
             narrow(planner, rounds[i].ways);

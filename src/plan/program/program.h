@@ -6,7 +6,9 @@
 #include "plan/candidates/strategies.h"
 
 // build.c: in this order. False: out of memory.
-bool tsr__planner_list(struct planner *planner); // the nodes, and which of them are needed
+// Lists the nodes, and which of them are needed, unless that was done before.
+bool tsr__planner_list(struct planner *planner);
+bool tsr__planner_rules(struct planner *planner); // of each needed node
 bool tsr__planner_candidates(struct planner *planner);
 // memory: bytes of each device; 0: those of the topology; PLAN_NO_LIMIT.
 bool tsr__planner_program(struct planner *planner, int64_t memory);

@@ -137,6 +137,7 @@ static tsr_status solve_built(struct planner *planner, const struct program *pro
         return TSR_OK;
     }
     struct program_result unlimited = *result;
+    planner->memory.binds = true;
     st = solve_limited(planner, program, result);
     if (st != TSR_OK)
         return st;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // device_sets.c - lists the device sets that the search plans besides all devices at once.
 //
-// Equal devices: copies of a set of 1, 2, 4 ... 64 devices that divide the batch among
-// them.
+// Equal devices: copies of a set of 1, 2, 4 ... 64 devices that divide the batch among them, and
+// all devices as a logical grid.
 //
 //     Batch 64 on hosts:128x8, sets of 16 devices: 64 copies, each with 1 of the batch.
 //     Prefill with batch 64 and decode with batch 96: 32 copies, since 32 divides both.
 //
-// Devices that differ: sets of the faster ones, and all devices with one proportion of the work.
+// Devices that differ: unions of hosts, sets of the faster devices, and all devices with one
+// proportion of the work.
 //
 // To add a kind of candidate, write a function that calls add_set for each set (or fills
 // further fields of struct device_set, as add_fixed_shares does), and a row of `sources`. Nothing
@@ -17,8 +18,9 @@
 
 #define SET_MOST    64   // devices of a set; up to this number are also planned at once
 #define EVERY_SET   4    // unlike devices up to which all subsets are tried
-#define COPIES_FROM 8    // from more devices on copies are tried, unless
-#define GOOD_GAP    0.01 // the plan of all devices has at most this gap
+#define EVERY_UNION 6    // hosts up to which all unions are tried
+#define GRID_MOST   16   // devices of a logical grid
+#define GOOD_GAP    0.01 // a plan of all devices with a larger gap may be improved by a grid
 
 // ---- the batch ---------------------------------------------------------------------------------
 
@@ -78,29 +80,92 @@ static int64_t copies_on(const struct set_search *search, int64_t n_sets)
 
 // ---- candidates --------------------------------------------------------------------------------
 
+// The devices of all copies divide the work evenly at best.
+static int64_t least_time(const struct set_search *search, const struct device_set *set)
+{
+    double time = 0;
+    for (size_t m = 0; m < search->models->n; m++) {
+        const struct planner *planner = search->models->planners[m];
+        double speed = 0;
+        for (int64_t i = 0; i < set->n && planner->machine.speed; i++)
+            speed += planner->machine.speed[set->devices[i]];
+        if (speed > 0)
+            time += (double)search->models->runs[m] / (speed * (double)set->copies);
+    }
+    return whole_number(time);
+}
+
+// True if the weights of a model exceed the memory of all devices of the set together.
+static bool is_too_small(const struct set_search *search, const int64_t *devices, int64_t n)
+{
+    const struct planner *planner = search->models->planners[0];
+    int64_t limit = tsr__models_limit(search->models, search->options);
+    double memory = 0, weights = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t own = planner->machine.topology->device[devices[i]].memory;
+        memory += (double)(limit > 0 ? limit : own);
+        if (limit <= 0 && own <= 0)
+            return false;
+    }
+    for (size_t i = 0; i < planner->ends.constants.n; i++)
+        if (tsr_value_initializer(planner->ends.constants.at[i])) // no cache
+            weights += (double)tsr__value_bytes(planner, planner->ends.constants.at[i]);
+    return weights > memory && !planner->memory.may_exceed;
+}
+
 // Adds a candidate; beyond SETS_MOST it is dropped. False: out of memory.
 static bool add_set(struct set_search *search, const int64_t *devices, int64_t n, int64_t copies)
 {
-    if (search->n == SETS_MOST || n < 1)
+    if (search->n == SETS_MOST || n < 1 || is_too_small(search, devices, n))
         return true;
     int64_t *list = ARENA_ARRAY(&search->models->planners[0]->arena, int64_t, (size_t)n);
     if (!list)
         return false;
     memcpy(list, devices, (size_t)n * sizeof *list);
-    search->sets[search->n++] = (struct device_set){.devices = list, .n = n, .copies = copies};
+    struct device_set *set = &search->sets[search->n++];
+    *set = (struct device_set){.devices = list, .n = n, .copies = copies, .estimate = PLAN_NEVER};
+    set->least = least_time(search, set);
     return true;
 }
 
-// Copies of the first 1, 2, 4 ... 64 devices; the batch limits their number. Small sets come first:
-// they are solved soon, and the time that they leave over goes to the large ones.
+struct device_set tsr__sets_all(const struct set_search *search)
+{
+    const struct planner_machine *machine = &search->models->planners[0]->machine;
+    struct device_set all = {
+        .devices = machine->all, .n = machine->n, .copies = 1, .estimate = PLAN_NEVER};
+    all.least = least_time(search, &all);
+    return all;
+}
+
+// True if n devices divide a host, are some hosts, or divide all devices: 1, 2, 4, 8, 16, 32, 64 of
+// hosts:1250x8, and 1, 2, 3, 6 of 12 devices.
+static bool is_group(const struct planner_machine *machine, int64_t n)
+{
+    int64_t host = machine->topology->host, hosts = host > 0 ? n / host : n;
+    if (machine->n <= SET_MOST && machine->n % n == 0)
+        return true;
+    if (host > 0 && n < host)
+        return host % n == 0;
+    return (host <= 0 || n % host == 0) && (hosts & (hosts - 1)) == 0;
+}
+
+// Copies of the first devices; the batch limits their number. The first host is tried alone, too:
+// it may be as fast as several hosts.
 static bool list_copies(struct set_search *search)
 {
-    int64_t first[SET_MOST], n_devices = search->models->planners[0]->machine.n;
+    const struct planner_machine *machine = &search->models->planners[0]->machine;
+    int64_t first[SET_MOST], host = machine->topology->host;
     for (int64_t device = 0; device < SET_MOST; device++)
         first[device] = device;
-    for (int64_t n = 1; n <= int64_min(SET_MOST, n_devices / 2); n *= 2)
-        if (!add_set(search, first, n, copies_on(search, n_devices / n)))
+    for (int64_t n = 1; n <= int64_min(SET_MOST, machine->n / 2); n++) {
+        if (!is_group(machine, n))
+            continue;
+        int64_t copies = copies_on(search, machine->n / n);
+        if (!add_set(search, first, n, copies))
             return false;
+        if (n == host && copies > 1 && !add_set(search, first, n, 1))
+            return false;
+    }
     return true;
 }
 
@@ -134,10 +199,35 @@ static bool is_listed(const struct set_search *search, const int64_t *devices, i
 {
     const tsr_topology *topology = search->models->planners[0]->machine.topology;
     for (size_t i = 0; i < search->n; i++)
-        if (search->sets[i].n == n &&
+        if (search->sets[i].n == n && search->sets[i].copies == 1 &&
+            !search->sets[i].fixed_shares &&
             tsr__sets_equivalent(topology, search->sets[i].devices, devices, n))
             return true;
     return false;
+}
+
+// Copies inside of a host of equal devices, which divide the batch: four A100 as two pairs.
+static bool add_copies_in(struct set_search *search, const int64_t *devices, int64_t n)
+{
+    const tsr_topology *topology = search->models->planners[0]->machine.topology;
+    for (int64_t i = 1; i < n; i++)
+        if (devices[i] != devices[0] + i ||
+            !tsr__devices_alike(&topology->device[devices[0]], &topology->device[devices[i]]))
+            return true;
+    for (int64_t part = 1; part <= n / 2; part++) {
+        int64_t copies = n % part == 0 ? copies_on(search, n / part) : 1;
+        if (copies > 1 && !add_set(search, devices, part, copies))
+            return false;
+    }
+    return true;
+}
+
+// Adds some of the devices, unless an equivalent set is listed, and copies inside of them.
+static bool add_part(struct set_search *search, const int64_t *devices, int64_t n)
+{
+    if (n == search->models->planners[0]->machine.n || is_listed(search, devices, n))
+        return true;
+    return add_set(search, devices, n, 1) && add_copies_in(search, devices, n);
 }
 
 // Every proper subset of a few devices, without equivalent ones: a slower device may have better
@@ -150,7 +240,40 @@ static bool list_subsets(struct set_search *search)
         for (int64_t device = 0; device < n_devices; device++)
             if (set >> device & 1)
                 list[n++] = device;
-        if (!is_listed(search, list, n) && !add_set(search, list, n, 1))
+        if (!add_part(search, list, n))
+            return false;
+    }
+    return true;
+}
+
+// True for unions that are tried if there are many clusters: one cluster, two, or all but one.
+static bool is_simple_union(unsigned set, int n_clusters)
+{
+    int n = 0;
+    for (int i = 0; i < n_clusters; i++)
+        n += set >> i & 1;
+    return n <= 2 || n == n_clusters - 1;
+}
+
+// Unions of hosts. The host with the fastest devices may be better alone: every union but all
+// devices is tried.
+static bool list_unions(struct set_search *search)
+{
+    struct planner *planner = search->models->planners[0];
+    size_t n_devices = (size_t)planner->machine.n;
+    int64_t *list = ARENA_ARRAY(&planner->arena, int64_t, n_devices);
+    int *cluster = ARENA_ARRAY(&planner->arena, int, n_devices);
+    if (!list || !cluster)
+        return false;
+    int n_clusters = tsr__clusters_find(planner, cluster);
+    for (unsigned set = 1; n_clusters > 1 && set + 1 < 1u << n_clusters; set++) {
+        int64_t n = 0;
+        if (n_clusters > EVERY_UNION && !is_simple_union(set, n_clusters))
+            continue;
+        for (size_t device = 0; device < n_devices; device++)
+            if (set >> cluster[device] & 1)
+                list[n++] = (int64_t)device;
+        if (!add_part(search, list, n))
             return false;
     }
     return true;
@@ -191,45 +314,58 @@ static bool list_by_speed(struct set_search *search)
             continue;
         int64_t n = list_faster(planner, device, false, list);
         bool without_first = list[0] != 0;
-        if (n < planner->machine.n && !add_set(search, list, n, 1))
+        if (!add_part(search, list, n))
             return false;
         n = list_faster(planner, device, true, list);
-        if (without_first && n < planner->machine.n && !add_set(search, list, n, 1))
+        if (without_first && !add_part(search, list, n))
             return false;
     }
     list[0] = 0;
-    return add_set(search, list, 1, 1);
+    return add_part(search, list, 1);
+}
+
+// ---- logical grids -----------------------------------------------------------------------------
+
+// Eight devices with one switch: 2 x 4 and 4 x 2.
+static bool list_grids(struct set_search *search)
+{
+    const struct planner_machine *machine = &search->models->planners[0]->machine;
+    for (int64_t side = 2; side <= machine->n / 2; side++) {
+        size_t before = search->n;
+        if (machine->n % side)
+            continue;
+        if (!add_set(search, machine->all, machine->n, 1))
+            return false;
+        if (search->n > before) {
+            search->sets[before].grid[0] = side;
+            search->sets[before].grid[1] = machine->n / side;
+        }
+    }
+    return true;
 }
 
 // ---- which candidates apply --------------------------------------------------------------------
 
-// A configuration that is kept, an exported program and an explained node need all devices.
-static bool is_free(const struct models *models, const tsr_plan_options *options)
+// Shardings that are kept are for all devices.
+bool tsr__sets_free(const struct models *models)
 {
     for (size_t m = 0; m < models->n; m++)
         if (models->planners[m]->config)
             return false;
-    return !options->export_lp && !options->explain;
+    return true;
 }
 
-bool tsr__sets_only(const struct models *models, const tsr_plan_options *options)
+bool tsr__sets_only(const struct models *models)
 {
     const struct planner *planner = models->planners[0];
-    return planner->machine.n > SET_MOST && is_free(models, options) && tsr__planner_alike(planner);
+    return planner->machine.n > SET_MOST && tsr__sets_free(models) && tsr__planner_alike(planner);
 }
 
-// Copies may beat a plan of all devices that is not known to be good, if there is a batch to
-// divide.
 static bool needs_copies(const struct set_search *search)
 {
-    const struct planner *planner = search->models->planners[0];
-    bool good = search->all->feasible && search->all->gap <= GOOD_GAP;
-    if (!tsr__planner_alike(planner))
+    if (!tsr__planner_alike(search->models->planners[0]))
         return false;
-    if (tsr__sets_only(search->models, search->options))
-        return true;
-    return search->models->n == 1 && planner->machine.n > COPIES_FROM && search->batch_size > 1 &&
-           !good;
+    return tsr__sets_only(search->models) || search->models->n == 1;
 }
 
 // Two models on devices that differ are planned on all of them only.
@@ -238,14 +374,23 @@ static bool is_unlike(const struct set_search *search)
     return search->models->n == 1 && !tsr__planner_alike(search->models->planners[0]);
 }
 
-// True for a few unlike devices whose links differ too. With equal links between all pairs it only
-// matters which speeds a set has.
+// With equal links between all pairs it only matters which speeds a set has.
+static bool has_same_links(const struct set_search *search)
+{
+    const tsr_topology *topology = search->models->planners[0]->machine.topology;
+    size_t n = (size_t)topology->n;
+    return topology->even && topology->links.n == n * (n - 1);
+}
+
 static bool needs_subsets(const struct set_search *search)
 {
-    const struct planner_machine *machine = &search->models->planners[0]->machine;
-    size_t n = (size_t)machine->topology->n;
-    bool same_links = machine->topology->even && machine->topology->links.n == n * (n - 1);
-    return is_unlike(search) && machine->n <= EVERY_SET && !same_links;
+    return is_unlike(search) && search->models->planners[0]->machine.n <= EVERY_SET &&
+           !has_same_links(search);
+}
+
+static bool needs_unions(const struct set_search *search)
+{
+    return is_unlike(search) && !needs_subsets(search) && !has_same_links(search);
 }
 
 static bool needs_speeds(const struct set_search *search)
@@ -253,24 +398,40 @@ static bool needs_speeds(const struct set_search *search)
     return is_unlike(search) && !needs_subsets(search);
 }
 
-// The kinds of candidates, in the order in which they are planned.
+// The kinds of candidates.
 static const struct set_source {
     bool (*applies)(const struct set_search *search);
     bool (*list)(struct set_search *search); // false: out of memory
 } sources[] = {
-    {needs_copies, list_copies},
-    {is_unlike, list_fixed_shares},
-    {needs_subsets, list_subsets},
-    {needs_speeds, list_by_speed},
+    {needs_copies, list_copies},    {needs_subsets, list_subsets}, {needs_unions, list_unions},
+    {is_unlike, list_fixed_shares}, {needs_speeds, list_by_speed},
 };
 
+// Speeds are needed for lower bounds and for the sets of faster devices.
 bool tsr__sets_list(struct set_search *search)
 {
-    if (!is_free(search->models, search->options))
+    if (!tsr__sets_free(search->models) || search->models->planners[0]->machine.n < 2)
         return true;
+    for (size_t m = 0; m < search->models->n; m++) {
+        struct planner *planner = search->models->planners[m];
+        if (!tsr__planner_list(planner) || !tsr__planner_rules(planner) ||
+            !tsr__planner_shares(planner) || !tsr__planner_speed_up(planner))
+            return false;
+    }
     find_batch(search);
     for (size_t i = 0; i < TSR_COUNT(sources); i++)
         if (sources[i].applies(search) && !sources[i].list(search))
             return false;
     return true;
+}
+
+// Grids help where memory is short: weights are sharded along one side, tokens along the other.
+bool tsr__sets_add_grids(struct set_search *search)
+{
+    const struct planner *planner = search->models->planners[0];
+    bool good = search->all->feasible && search->all->gap <= GOOD_GAP && !planner->memory.binds;
+    if (search->models->n > 1 || !tsr__sets_free(search->models) || !tsr__planner_alike(planner) ||
+        planner->machine.n > GRID_MOST || good)
+        return true;
+    return list_grids(search);
 }

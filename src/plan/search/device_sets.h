@@ -3,13 +3,14 @@
 //
 // device_sets.c lists the candidates, set_plans.c plans one, set_costs.c adds what the copies of a
 // set cost together, search.c takes the best. A new kind of candidate is one row of the table in
-// device_sets.c.
+// device_sets.c. link_clusters.c finds the hosts of devices that differ.
 #ifndef TSR_PLAN_DEVICE_SETS_H
 #define TSR_PLAN_DEVICE_SETS_H
 
 #include "plan/search/models.h"
 
-#define SETS_MOST 20 // candidates of one search
+#define SETS_MOST     96 // candidates of one search
+#define CLUSTERS_MOST 10 // hosts of which unions are tried
 
 // The devices of the first copy, in numbers of the topology. Copy c has the devices c * n further
 // on.
@@ -18,20 +19,30 @@ struct device_set {
     int64_t n, copies;
     bool fixed_shares;  // every tensor is sharded over all devices in the proportions `shares`
     tile_shares shares; // 0: equal parts
+    int64_t grid[2];    // sides of a logical grid that is tried as well; 0: none
+    enum expert expert; // only the candidates of such a plan
+    int64_t estimate;   // picoseconds of an expert's plan; PLAN_NEVER: not known
+    int64_t least;      // lower bound: the devices divide the work evenly and never wait
 };
 
 // The best plan of all models on one set.
 struct set_plan {
     struct device_set set;
     struct planner planners[PLAN_MAX_MODELS];
+    struct models models; // of these planners, with the program
     size_t n_open;        // planners that must be ended
     struct budget budget; // of this set, while it is planned
-    bool planned;
     struct program_result result;
     int64_t run[PLAN_MAX_MODELS]; // of one run of each model, with gathering of the outputs
     int64_t cost;                 // of all runs, as the program charges it
     int64_t time;                 // the same, corrected for devices of different speed
-    double work;                  // picoseconds on one device, of all copies and runs
+    int64_t bound;                // no plan of the set costs less
+};
+
+// The time of an expert's plan, as the summary lists it.
+struct expert_time {
+    const char *name;
+    int64_t time; // picoseconds of all runs
 };
 
 // The dimension whose size is divided among copies: the first one of an input, if it has a symbolic
@@ -50,6 +61,8 @@ struct set_search {
     int64_t all_time;           // of that plan, corrected for devices of different speed
     struct device_set sets[SETS_MOST];
     size_t n;
+    struct set_plan *best; // of the sets, if it beats all devices at once; else NULL
+    VEC(struct expert_time) compared;
 };
 
 // The sizes of symbols that the caller gave for model m.
@@ -61,9 +74,19 @@ struct dim_sizes tsr__sets_sizes(const struct set_search *search, size_t m);
 
 // device_sets.c
 // True if the machine is so large that only copies of a set are planned, never all devices at once.
-bool tsr__sets_only(const struct models *models, const tsr_plan_options *options);
-// Lists the candidates of a search whose models, options and `all` are set. False: out of memory.
+bool tsr__sets_only(const struct models *models);
+// False if shardings are kept: then only all devices at once are planned.
+bool tsr__sets_free(const struct models *models);
+// Lists the candidates of a search whose models and options are set. False: out of memory.
 bool tsr__sets_list(struct set_search *search);
+// Adds logical grids of all devices, after these were planned at once. False: out of memory.
+bool tsr__sets_add_grids(struct set_search *search);
+// The set of all devices.
+struct device_set tsr__sets_all(const struct set_search *search);
+
+// link_clusters.c: numbers the clusters of devices whose links are faster than those between
+// clusters. cluster: by device. Returns their number; 1: all links are alike, or out of memory.
+int tsr__clusters_find(const struct planner *planner, int *cluster);
 
 // equivalent_sets.c: true if a plan for the devices `a` is as good on the devices `b`.
 bool tsr__sets_equivalent(const tsr_topology *topology, const int64_t *a, const int64_t *b,
@@ -82,15 +105,17 @@ enum { BATCH_NOWHERE = -1, BATCH_UNCLEAR = -2 };
 int tsr__set_batch_dim(const struct set_model *model, const tsr_value *value);
 // Time that copies need besides what each computes: sums over the batch, outputs, shares of inputs.
 int64_t tsr__set_copies_time(const struct set_model *model);
+// Time of gathering all outputs on the first device, a part of that.
+int64_t tsr__set_gather_time(const struct set_model *model);
 // Number of those sums.
 size_t tsr__set_sums(const struct set_model *model);
 // Bytes on every device for inputs that each device gets in full, besides its share of them.
 int64_t tsr__set_input_bytes(const struct set_model *model);
 
 // set_plans.c
-// Plans all models on plan->set. left: sets not planned yet, this one included; each gets an equal
-// share of the budget. beat: picoseconds of the best plan so far, 0 if none.
-tsr_status tsr__set_plan(struct set_search *search, struct set_plan *plan, size_t left,
+// Plans all models on plan->set with a share of the budget. beat: picoseconds of the best plan so
+// far, 0 if none.
+tsr_status tsr__set_plan(struct set_search *search, struct set_plan *plan, double share,
                          int64_t beat) TSR_MUST_USE;
 void tsr__set_plan_end(struct set_plan *plan);
 // True if all tensors of the plan can be written as shardings over all devices.

@@ -6,7 +6,7 @@
 #include "plan/search/search.h"
 
 // Share of the remaining budget for finding the needed memory, and the accepted error.
-#define ADVICE_SHARE 0.05
+#define ADVICE_SHARE 0.3
 #define ADVICE_NEAR  0.01
 
 // "16 GiB", "1.5 MiB", "100 bytes".

@@ -1,13 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // search.c - finds the best plan without pipeline stages, for a list of models, and sums it up.
 //
-// Up to 64 devices are planned at once first, and then as device sets (device_sets.c) where those
-// may be better. More devices, if equal, are planned as copies of a set; all at once only if no
-// set fits.
+// First come experts' plans: tensor parallel on every device set (device_sets.c), sequence parallel
+// and spread experts on all devices. They take milliseconds, so there is an answer soon, and they
+// tell which sets are promising. Then up to 64 devices are planned at once, and after that the sets
+// with all their candidates. More devices, if equal, are planned as copies of a set only; all at
+// once only if no set fits.
 //
 //     16 devices, batch 8: all at once 20 ms with a gap of 3 %. Sets: 8 copies of 2 devices take 17
 //     ms, 4 copies of 4 devices 16 ms, 2 copies of 8 devices 18 ms. The plan is 4 copies.
 #include "plan/search/search.h"
+
+#define EXPERTS_SHARE 0.3  // of the budget, for all experts' plans
+#define ALL_SHARE     0.5  // of the rest, for all devices at once if there are sets as well
+#define EXPERTS_MOST  64   // devices of one expert's plan
+#define SET_SHARE     0.5  // of the rest, for the next set: the most promising gets most
+#define FULL_SETS     16   // sets that are planned with all candidates, the most promising first
+#define TIE           1e-4 // relative difference of times that count as equal
 
 // ---- all devices at once -----------------------------------------------------------------------
 
@@ -28,12 +37,8 @@ static tsr_status solve_at_once(struct found_plan *found, const tsr_plan_options
     struct planner *planner = models->planners[0];
     if (!tsr__models_build(models, tsr__models_limit(models, options)))
         return TSR_NOMEM;
-    tsr_status st = TSR_OK;
-    if (options->export_lp && models->program)
-        st = tsr__planner_export(planner->session, models->program, options->export_lp);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__planner_solve(planner, models->program, 0, &found->result);
+    tsr_status st = tsr__planner_solve(planner, models->program, 0, &found->result);
+    found->planned = true;
     if (st != TSR_OK || !found->result.feasible)
         return st;
     tsr__models_take(models, found->result.choice);
@@ -45,115 +50,264 @@ static tsr_status solve_at_once(struct found_plan *found, const tsr_plan_options
     return TSR_OK;
 }
 
+// The same with a share of the budget.
+static tsr_status solve_with_share(struct found_plan *found, const tsr_plan_options *options,
+                                   double share)
+{
+    struct models *models = found->models;
+    struct budget *budget = models->planners[0]->budget;
+    struct budget part = tsr__budget_part(budget, share);
+    uint64_t work = part.work;
+    for (size_t m = 0; m < models->n; m++)
+        models->planners[m]->budget = &part;
+    tsr_status st = solve_at_once(found, options);
+    tsr__budget_spend(budget, work - part.work);
+    for (size_t m = 0; m < models->n; m++)
+        models->planners[m]->budget = budget;
+    return st;
+}
+
 // ---- device sets -------------------------------------------------------------------------------
 
-// A plan that fits in memory comes before one that does not, then the faster one. best NULL: the
-// plan of all devices at once, if there is one.
-static bool is_better(const struct set_search *search, const struct set_plan *plan,
-                      const struct set_plan *best)
+// What decides between two plans.
+struct standing {
+    bool any, exceeds; // there is a plan; it needs more than the assumed memory
+    int64_t time, devices;
+};
+
+static struct standing standing_of(const struct set_plan *plan)
 {
-    const struct planner *other = best ? &best->planners[0] : search->models->planners[0];
-    int64_t time = best ? best->time : search->all_time;
-    bool exceeds = plan->planners[0].memory.exceeds;
-    if (!plan->result.feasible)
-        return false;
-    if (!best && !search->all->feasible)
-        return true;
-    if (exceeds != other->memory.exceeds)
-        return !exceeds;
-    return plan->time < time;
+    return (struct standing){plan->result.feasible, plan->planners[0].memory.exceeds, plan->time,
+                             plan->set.n * plan->set.copies};
+}
+
+static struct standing standing_of_all(const struct set_search *search)
+{
+    const struct planner *planner = search->models->planners[0];
+    return (struct standing){search->all->feasible, planner->memory.exceeds, search->all_time,
+                             planner->machine.n};
+}
+
+static struct standing standing_of_best(const struct set_search *search)
+{
+    return search->best ? standing_of(search->best) : standing_of_all(search);
+}
+
+// A plan that fits in memory comes before one that does not, then the faster one. Of equally fast
+// ones that with fewer hosts: what the others do is in vain.
+static bool is_better(const struct set_search *search, const struct standing *a,
+                      const struct standing *b)
+{
+    int64_t host = search->models->planners[0]->machine.topology->host;
+    if (!a->any || !b->any)
+        return a->any;
+    if (a->exceeds != b->exceeds)
+        return !a->exceeds;
+    double slack = TIE * (double)b->time;
+    if (host > 0 && a->devices + host <= b->devices)
+        return (double)a->time <= (double)b->time + slack;
+    if (host > 0 && b->devices + host <= a->devices)
+        return (double)a->time < (double)b->time - slack;
+    return a->time < b->time;
 }
 
 // The cost of the best plan that fits in memory; 0: none does.
-static int64_t cost_to_beat(const struct set_search *search, const struct set_plan *best)
+static int64_t cost_to_beat(const struct set_search *search)
 {
     int64_t cost = 0;
     if (search->all->feasible && !search->models->planners[0]->memory.exceeds)
         cost = search->all->cost;
-    if (best && !best->planners[0].memory.exceeds && (!cost || best->cost < cost))
-        cost = best->cost;
+    if (search->best && !search->best->planners[0].memory.exceeds &&
+        (!cost || search->best->cost < cost))
+        cost = search->best->cost;
     return cost;
 }
 
 // Time is up, or the caller cancels and there is a plan already.
-static bool is_over(const struct set_search *search, const struct set_plan *best)
+static bool is_over(const struct set_search *search)
 {
     const struct planner *planner = search->models->planners[0];
-    bool any = search->all->feasible || best;
+    bool any = search->all->feasible || search->best;
     return tsr__budget_over(planner->budget) && (any || !tsr__cancelled(planner->session));
 }
 
-// Lower bound over the sets planned so far.
-struct set_bound {
-    int64_t bound;
-    double work; // of a planned set, on one device; 0: none was planned
-    bool all;    // every set was planned
-};
-
-static void add_bound(struct set_bound *bound, const struct set_plan *plan)
+// Plans the set, and keeps the plan if it is the best so far and can be written. *result: of that
+// plan; its choice may be gone.
+static tsr_status plan_set(struct set_search *search, const struct device_set *set, double share,
+                           int64_t beat, struct set_plan *result)
 {
-    if (plan->result.infeasible)
-        return;
-    bound->bound = int64_min(bound->bound, plan->result.bound);
-    bound->work = plan->work;
+    struct set_plan *plan = ARENA_NEW(&search->models->planners[0]->arena, struct set_plan);
+    if (!plan)
+        return TSR_NOMEM;
+    plan->set = *set;
+    tsr_status st = tsr__set_plan(search, plan, share, beat);
+    *result = *plan;
+    struct standing now = standing_of(plan), best = standing_of_best(search);
+    if (st == TSR_OK && is_better(search, &now, &best) && tsr__set_is_writable(search, plan)) {
+        struct set_plan *before = search->best;
+        search->best = plan;
+        plan = before;
+    }
+    if (plan)
+        tsr__set_plan_end(plan);
+    return st;
 }
 
-// Sets that were not planned divide the work of one device among all devices at best: 4 copies that
-// take 8 s each on one device are 32 s of work, or 0.5 s on 64 devices.
-static int64_t least_bound(const struct set_search *search, const struct set_bound *bound)
+// ---- experts' plans ----------------------------------------------------------------------------
+
+static struct str devices_text(struct arena *arena, const struct device_set *set)
 {
-    double speeds = tsr__planner_speeds(search->models->planners[0]);
-    if (bound->all || !(bound->work > 0))
-        return bound->bound;
-    return int64_min(bound->bound, (int64_t)(bound->work / speeds));
+    if (set->devices[set->n - 1] == set->n - 1)
+        return tsr__arena_printf(arena, "%lld devices", (long long)set->n);
+    return tsr__arena_printf(arena, "%lld devices from %lld on", (long long)set->n,
+                             (long long)set->devices[0]);
 }
 
-// Plans the sets. *best: the best plan that can be written, if it beats all devices at once; else
-// NULL.
-static tsr_status plan_sets(struct set_search *search, struct set_plan **best,
-                            struct set_bound *bound)
+// "tensor parallel on 8 devices, 4 copies"
+static const char *expert_name(struct set_search *search, const struct device_set *set)
 {
-    *best = NULL;
-    *bound = (struct set_bound){.bound = PLAN_NEVER, .all = true};
-    for (size_t i = 0; i < search->n; i++) {
-        if (is_over(search, *best)) {
-            bound->all = false;
-            return TSR_OK;
-        }
-        struct set_plan *plan = ARENA_NEW(&search->models->planners[0]->arena, struct set_plan);
-        if (!plan)
-            return TSR_NOMEM;
-        plan->set = search->sets[i];
-        tsr_status st = tsr__set_plan(search, plan, search->n - i, cost_to_beat(search, *best));
-        if (st == TSR_OK)
-            add_bound(bound, plan);
-        if (st == TSR_OK && is_better(search, plan, *best) && tsr__set_is_writable(search, plan)) {
-            struct set_plan *before = *best;
-            *best = plan;
-            plan = before;
-        }
-        if (plan)
-            tsr__set_plan_end(plan);
+    static const char *const words[] = {[EXPERT_TENSOR] = "tensor parallel",
+                                        [EXPERT_SEQUENCE] = "sequence parallel",
+                                        [EXPERT_EXPERTS] = "experts spread"};
+    struct arena *arena = &search->models->planners[0]->arena;
+    struct str devices = devices_text(arena, set);
+    if (set->n == 1 && set->copies > 1)
+        return tsr__arena_printf(arena, "data parallel on %lld devices", (long long)set->copies).p;
+    if (set->n == 1)
+        return tsr__arena_printf(arena, "device %lld alone", (long long)set->devices[0]).p;
+    if (set->copies > 1)
+        return tsr__arena_printf(arena, "%s on " STR_FMT ", data parallel in %lld copies",
+                                 words[set->expert], STR_ARG(devices), (long long)set->copies)
+            .p;
+    return tsr__arena_printf(arena, "%s on " STR_FMT, words[set->expert], STR_ARG(devices)).p;
+}
+
+// Plans the set as that expert would, and notes the time.
+static tsr_status plan_expert(struct set_search *search, struct device_set *set, enum expert expert,
+                              double share)
+{
+    struct set_plan plan;
+    struct device_set template = *set;
+    struct arena *arena = &search->models->planners[0]->arena;
+    template.expert = expert;
+    tsr_status st = plan_set(search, &template, share, 0, &plan);
+    if (st != TSR_OK || !plan.result.feasible || plan.planners[0].memory.exceeds)
+        return st;
+    struct expert_time *at = vec_push(arena, &search->compared);
+    if (!at)
+        return TSR_NOMEM;
+    *at = (struct expert_time){expert_name(search, &template), plan.time};
+    set->estimate = int64_min(set->estimate, plan.time);
+    return TSR_OK;
+}
+
+static bool has_mixture(const struct planner *planner)
+{
+    for (size_t i = 0; i < planner->n_nodes; i++)
+        if (planner->nodes[i].rule && tsr__rule_experts(planner->nodes[i].rule) >= 0)
+            return true;
+    return false;
+}
+
+// Experts' plans go on after the time is up until there is one that fits.
+static bool has_enough(const struct set_search *search)
+{
+    const struct planner *planner = search->models->planners[0];
+    struct standing best = standing_of_best(search);
+    bool fits = best.any && !best.exceeds;
+    return tsr__budget_over(planner->budget) && (fits || tsr__cancelled(planner->session));
+}
+
+// The set of all devices: each kind of expert that applies.
+static tsr_status plan_experts_on_all(struct set_search *search, double share)
+{
+    const struct planner *planner = search->models->planners[0];
+    struct device_set all = tsr__sets_all(search);
+    static const enum expert experts[] = {EXPERT_TENSOR, EXPERT_SEQUENCE, EXPERT_EXPERTS};
+    for (size_t i = 0; i < TSR_COUNT(experts); i++) {
+        if (has_enough(search) || (experts[i] == EXPERT_EXPERTS && !has_mixture(planner)))
+            break;
+        tsr_status st = plan_expert(search, &all, experts[i], share);
         if (st != TSR_OK)
             return st;
     }
     return TSR_OK;
 }
 
+// Sets that cannot be faster than an earlier expert's plan are left out.
+static tsr_status plan_experts(struct set_search *search)
+{
+    const struct planner *planner = search->models->planners[0];
+    double share = EXPERTS_SHARE / (double)(search->n + 3);
+    tsr_status st = TSR_OK;
+    if (planner->machine.n < 2 || !tsr__sets_free(search->models))
+        return TSR_OK;
+    if (search->models->n == 1 && planner->machine.n <= EXPERTS_MOST)
+        st = plan_experts_on_all(search, share);
+    for (size_t i = 0; i < search->n && st == TSR_OK; i++) {
+        struct device_set *set = &search->sets[i];
+        int64_t beat = cost_to_beat(search);
+        if (has_enough(search) || set->fixed_shares || (beat && set->least >= beat))
+            continue;
+        st = plan_expert(search, set, EXPERT_TENSOR, share);
+    }
+    return st;
+}
+
+// ---- sets with all candidates ------------------------------------------------------------------
+
+// The most promising first. Few sets: insertion sort.
+static void sort_sets(struct set_search *search, size_t first)
+{
+    for (size_t i = first + 1; i < search->n; i++) {
+        struct device_set set = search->sets[i];
+        size_t k = i;
+        for (; k > first && set.estimate < search->sets[k - 1].estimate; k--)
+            search->sets[k] = search->sets[k - 1];
+        search->sets[k] = set;
+    }
+}
+
+// Plans the sets from `first` on. *bound: below it no plan of these sets is, planned or not.
+static tsr_status plan_sets(struct set_search *search, size_t first, int64_t *bound)
+{
+    size_t full = 0;
+    for (size_t i = first; i < search->n; i++) {
+        struct device_set *set = &search->sets[i];
+        struct set_plan plan;
+        int64_t beat = cost_to_beat(search);
+        bool hopeless = beat && set->least >= beat;
+        if (hopeless || full == FULL_SETS || is_over(search)) {
+            *bound = int64_min(*bound, set->least);
+            continue;
+        }
+        double share = i + 1 < search->n ? SET_SHARE : 1;
+        tsr_status st = plan_set(search, set, share, beat, &plan);
+        if (st != TSR_OK)
+            return st;
+        full++;
+        if (!plan.result.infeasible)
+            *bound = int64_min(*bound, int64_max(plan.bound, set->least));
+    }
+    return TSR_OK;
+}
+
+// Corrects bound and gap: no plan that could have been the answer is below `bound`.
+static void settle(struct program_result *result, int64_t bound)
+{
+    result->bound = int64_min(result->cost, bound);
+    result->optimal = result->bound == result->cost;
+    result->gap = (double)(result->cost - result->bound) / (double)int64_max(result->cost, 1);
+}
+
 // Makes the plan of the set the result. Its planners live as long as those of all devices, whose
 // nodes refer to their rules and names.
-static tsr_status take_set(struct found_plan *found, const struct set_search *search,
-                           struct set_plan *best, int64_t bound)
+static tsr_status take_set(struct found_plan *found, const struct set_search *search, int64_t bound)
 {
-    struct program_result *all = &found->result;
-    if (all->bound > 0 && !all->infeasible) // all devices at once were planned
-        bound = int64_min(bound, all->bound);
-    bound = int64_min(bound, best->cost);
-    all->feasible = true;
-    all->cost = best->cost;
-    all->bound = bound;
-    all->optimal = bound == best->cost;
-    all->gap = (double)(best->cost - bound) / (double)int64_max(best->cost, 1);
+    struct set_plan *best = search->best;
+    found->result.feasible = true;
+    found->result.cost = best->cost;
+    settle(&found->result, bound);
     found->set = best;
     for (size_t m = 0; m < search->models->n; m++) {
         struct planner *planner = search->models->planners[m];
@@ -166,27 +320,6 @@ static tsr_status take_set(struct found_plan *found, const struct set_search *se
         found->run[m] = best->run[m];
     }
     return tsr__set_expand(search, best) ? TSR_OK : TSR_NOMEM;
-}
-
-static tsr_status search_sets(struct found_plan *found, const tsr_plan_options *options)
-{
-    struct models *models = found->models;
-    struct set_search *search = ARENA_NEW(&models->planners[0]->arena, struct set_search);
-    struct set_plan *best = NULL;
-    struct set_bound bound;
-    if (!search)
-        return TSR_NOMEM;
-    *search = (struct set_search){.models = models, .options = options, .all = &found->result};
-    if (found->result.feasible)
-        search->all_time = found->result.cost - tsr__unlike_devices_correction(models->planners[0]);
-    if (!tsr__sets_list(search))
-        return TSR_NOMEM;
-    tsr_status st = plan_sets(search, &best, &bound);
-    if (st == TSR_OK && best)
-        return take_set(found, search, best, least_bound(search, &bound));
-    if (best)
-        tsr__set_plan_end(best);
-    return st;
 }
 
 // ---- the search --------------------------------------------------------------------------------
@@ -209,28 +342,97 @@ static tsr_status refuse_small(const struct planner *planner)
     return TSR_INFEASIBLE;
 }
 
+// All devices at once. Where sets are planned as well, the time is shared.
+static tsr_status find_at_once(struct found_plan *found, struct set_search *search)
+{
+    tsr_status st = solve_with_share(found, search->options, search->n ? ALL_SHARE : 1);
+    if (st != TSR_OK || !found->result.feasible)
+        return st;
+    search->all_time =
+        found->result.cost - tsr__unlike_devices_correction(search->models->planners[0]);
+    struct standing all = standing_of_all(search);
+    struct standing best = search->best ? standing_of(search->best) : (struct standing){0};
+    if (search->best && !is_better(search, &best, &all)) {
+        tsr__set_plan_end(search->best);
+        search->best = NULL;
+    }
+    return TSR_OK;
+}
+
+static tsr_status find_best(struct found_plan *found, struct set_search *search, int64_t *bound)
+{
+    bool only_sets = tsr__sets_only(search->models);
+    if (!tsr__sets_list(search))
+        return TSR_NOMEM;
+    tsr_status st = plan_experts(search);
+    if (st == TSR_OK && !only_sets)
+        st = find_at_once(found, search);
+    if (st != TSR_OK)
+        return st;
+    sort_sets(search, 0);
+    st = plan_sets(search, 0, bound);
+    size_t n = search->n;
+    if (st != TSR_OK || only_sets)
+        return st;
+    if (!tsr__sets_add_grids(search))
+        return TSR_NOMEM;
+    return plan_sets(search, n, bound);
+}
+
 static tsr_status find(struct found_plan *found, const tsr_plan_options *options)
 {
     struct models *models = found->models;
-    const struct planner *planner = models->planners[0];
-    bool only_sets = tsr__sets_only(models, options);
-    bool many = planner->machine.n > PLAN_MAX_AT_ONCE;
-    tsr_status st = TSR_OK;
+    struct planner *planner = models->planners[0];
+    bool only_sets = tsr__sets_only(models), many = planner->machine.n > PLAN_MAX_AT_ONCE;
+    struct set_search *search = ARENA_NEW(&planner->arena, struct set_search);
+    int64_t bound = PLAN_NEVER;
+    if (!search)
+        return TSR_NOMEM;
     if (many && !only_sets)
         return refuse_unlike(planner);
-    for (size_t m = 0; m < models->n && only_sets; m++)
-        if (!tsr__planner_list(models->planners[m]))
-            return TSR_NOMEM;
-    if (!only_sets)
-        st = solve_at_once(found, options);
-    if (st != TSR_OK)
-        return st;
-    st = search_sets(found, options);
-    if (st != TSR_OK || !only_sets || found->result.feasible || tsr__cancelled(planner->session))
+    *search = (struct set_search){.models = models, .options = options, .all = &found->result};
+    tsr_status st = find_best(found, search, &bound);
+    found->compared = search->compared.at;
+    found->n_compared = search->compared.n;
+    if (found->planned && !found->result.infeasible)
+        bound = int64_min(bound, found->result.bound);
+    if (st == TSR_OK && search->best)
+        return take_set(found, search, bound);
+    if (search->best)
+        tsr__set_plan_end(search->best);
+    if (found->result.feasible)
+        settle(&found->result, bound);
+    if (st != TSR_OK || !only_sets || tsr__cancelled(planner->session))
         return st;
     if (many)
         return refuse_small(planner);
     return solve_at_once(found, options);
+}
+
+// What copies need together is not in the program of one copy: it becomes a node with one choice.
+static bool add_copies_time(struct found_plan *found, struct program *program)
+{
+    int64_t *more = ARENA_NEW(program->arena, int64_t);
+    if (!more)
+        return false;
+    *more = found->set->cost - tsr__program_cost(program, found->set->result.choice);
+    if (*more == 0 || found->models->n > 1)
+        return true;
+    return tsr__program_node(program, STR("copies"), 1, more) != UINT32_MAX;
+}
+
+// Writes the program that the answer came from; without an answer that of all devices at once.
+static tsr_status export(struct found_plan *found, const tsr_plan_options *options)
+{
+    tsr_session *session = found->models->planners[0]->session;
+    struct program *program = found->models->program;
+    if (found->set)
+        program = found->set->models.program;
+    if (!options->export_lp || !program)
+        return TSR_OK;
+    if (found->set && !add_copies_time(found, program))
+        return TSR_NOMEM;
+    return tsr__planner_export(session, program, options->export_lp);
 }
 
 tsr_status tsr__search_find(struct models *models, const tsr_plan_options *options,
@@ -241,7 +443,7 @@ tsr_status tsr__search_find(struct models *models, const tsr_plan_options *optio
     tsr_status st = find(out, options);
     out->ms = 1e3 * (tsr__clock() - budget->begin);
     tsr__budget_clear_progress(budget);
-    return st;
+    return st == TSR_OK ? export(out, options) : st;
 }
 
 // ---- the summary -------------------------------------------------------------------------------
@@ -427,8 +629,11 @@ static tsr_status report_lacks(const struct found_plan *found)
     return TSR_OK;
 }
 
-static tsr_status explain(struct models *models, const char *node, tsr_plan_summary *out)
+// The candidates of a node in the program that the answer came from: those of one copy, with its
+// share of the batch.
+static tsr_status explain(const struct found_plan *found, const char *node, tsr_plan_summary *out)
 {
+    const struct models *models = found->set ? &found->set->models : found->models;
     tsr_status st = tsr__planner_explain(models->planners[0], models->program, node, out);
     if (st == TSR_OK)
         tsr__models_unscale_choices(models, out);
@@ -451,5 +656,5 @@ tsr_status tsr__search_take(struct found_plan *found, const tsr_plan_options *op
         st = compare_devices(found, options, out);
     if (st != TSR_OK || !options->explain)
         return st;
-    return explain(models, options->explain, out);
+    return explain(found, options->explain, out);
 }

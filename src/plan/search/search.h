@@ -11,7 +11,10 @@ struct found_plan {
     struct program_result result; // in picoseconds, of all runs of all models
     int64_t run[PLAN_MAX_MODELS]; // of one run of each model
     struct set_plan *set;         // NULL: all devices at once
-    double ms;                    // that the search took
+    bool planned;                 // all devices at once were planned
+    const struct expert_time *compared;
+    size_t n_compared;
+    double ms; // that the search took
 };
 
 // Finds the best plan of the models. Writes nothing into them. TSR_OK also if nothing fits: then

@@ -22,7 +22,7 @@ int tsr__set_batch_dim(const struct set_model *model, const tsr_value *value)
 }
 
 // Time of gathering all outputs on the first device. Caches stay in their copy.
-static int64_t gather_time(const struct set_model *model)
+int64_t tsr__set_gather_time(const struct set_model *model)
 {
     struct planner *planner = model->all;
     const tsr_graph *graph = tsr_model_graph(planner->model);
@@ -172,5 +172,5 @@ int64_t tsr__set_input_bytes(const struct set_model *model)
 
 int64_t tsr__set_copies_time(const struct set_model *model)
 {
-    return gather_time(model) + slice_time(model) + sums_of(model).ps;
+    return tsr__set_gather_time(model) + slice_time(model) + sums_of(model).ps;
 }

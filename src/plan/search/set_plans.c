@@ -9,6 +9,8 @@
 //     5. W is [512, 512] in the set too. Its sharding {1, 2} on 0 1 is repeated on 2 3, 4 5 ...
 #include "plan/search/device_sets.h"
 
+#define EXPERT_WORK UINT64_C(50000000) // cells that an expert's plan may take
+
 // ---- planning ----------------------------------------------------------------------------------
 
 static struct set_model set_model(const struct set_search *search, struct set_plan *plan, size_t m)
@@ -52,6 +54,8 @@ static tsr_status open_planner(const struct set_search *search, struct set_plan 
     planner->machine.numbers = plan->set.devices;
     planner->machine.fixed_shares = plan->set.fixed_shares;
     planner->machine.only_shares = plan->set.shares;
+    memcpy(planner->machine.grid, plan->set.grid, sizeof planner->machine.grid);
+    planner->machine.expert = plan->set.expert;
     if (!sizes || !tsr__planner_devices(planner) ||
         !tsr__planner_values(planner, sizes, tsr__sets_sizes(search, m).n))
         return TSR_NOMEM;
@@ -90,41 +94,55 @@ static void add_costs(const struct set_search *search, const struct models *mode
     plan->time = plan->cost - waiting;
 }
 
+// The program does not have what all plans of the set need besides.
+static void add_bound(const struct set_search *search, const struct models *models,
+                      struct set_plan *plan)
+{
+    plan->bound = tsr__models_unscaled(models, plan->result.bound);
+    for (size_t m = 0; m < models->n; m++) {
+        struct set_model model = set_model(search, plan, m);
+        plan->bound += models->runs[m] * tsr__set_gather_time(&model);
+    }
+}
+
 static tsr_status solve_set(struct set_search *search, struct set_plan *plan, int64_t beat)
 {
     struct planner *planners[PLAN_MAX_MODELS] = {&plan->planners[0], &plan->planners[1]};
-    struct models models;
+    struct models *models = &plan->models;
     tsr_status st = open_planners(search, plan);
     if (st != TSR_OK)
         return st;
-    tsr__models_with(search->models, planners, &models);
-    if (!tsr__models_build(&models, tsr__models_limit(&models, search->options)))
+    tsr__models_with(search->models, planners, models);
+    if (models->n == 1)
+        planners[0]->pace.beat = beat;
+    if (!tsr__models_build(models, tsr__models_limit(models, search->options)))
         return TSR_NOMEM;
-    st = tsr__planner_solve(planners[0], models.program, beat >> models.shift, &plan->result);
+    st = tsr__planner_solve(planners[0], models->program, beat >> models->shift, &plan->result);
     if (st != TSR_OK)
         return st;
-    plan->result.bound = tsr__models_unscaled(&models, plan->result.bound);
-    for (size_t m = 0; m < models.n; m++)
-        plan->work += (double)tsr__planner_unsharded_time(planners[m]) * (double)models.runs[m] *
-                      (double)plan->set.copies;
+    add_bound(search, models, plan);
     if (!plan->result.feasible)
         return TSR_OK;
-    tsr__models_take(&models, plan->result.choice);
-    add_costs(search, &models, plan);
+    tsr__models_take(models, plan->result.choice);
+    add_costs(search, models, plan);
     return TSR_OK;
 }
 
-tsr_status tsr__set_plan(struct set_search *search, struct set_plan *plan, size_t left,
+tsr_status tsr__set_plan(struct set_search *search, struct set_plan *plan, double share,
                          int64_t beat)
 {
     struct budget *all = search->models->planners[0]->budget;
-    plan->budget = tsr__budget_part(all, 1.0 / (double)left);
+    plan->budget = tsr__budget_part(all, share);
+    if (plan->set.expert) {
+        plan->budget.work = EXPERT_WORK < plan->budget.work ? EXPERT_WORK : plan->budget.work;
+        if (!search->best && !search->all->feasible)
+            plan->budget.end = 0; // there must be an answer, however little time there is
+    }
     uint64_t work = plan->budget.work;
     tsr_status st = solve_set(search, plan, beat);
     tsr__budget_spend(all, work - plan->budget.work);
     for (size_t m = 0; m < plan->n_open; m++)
         plan->planners[m].budget = all;
-    plan->planned = st == TSR_OK;
     return st;
 }
 

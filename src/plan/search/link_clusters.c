@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// link_clusters.c - finds the hosts of a machine: devices whose links are faster than the links to
+// all others.
+//
+//     Four A100 with links of 300 GB/s (0 to 3), two L4 with 25 GB/s (4 and 5), an H100 (6), and 12
+//     GB/s between them. Links from 300 GB/s on connect {0 1 2 3}, {4}, {5} and {6}; from 25 GB/s
+//     on {0 1 2 3}, {4 5} and {6}; from 12 GB/s on all. The first has four clusters and is taken:
+//     unions of its clusters include those of the second.
+#include "plan/search/device_sets.h"
+
+#include <math.h>
+
+// Sets of devices that are connected by links of at least some bandwidth.
+struct clusters {
+    const struct planner *planner;
+    int *parent; // by device; a root is its own parent
+};
+
+static int root_of(const struct clusters *clusters, int device)
+{
+    while (clusters->parent[device] != device)
+        device = clusters->parent[device];
+    return device;
+}
+
+// Joins the ends of all links of at least that bandwidth.
+static void join(const struct clusters *clusters, double bandwidth)
+{
+    const tsr_topology *topology = clusters->planner->machine.topology;
+    for (int device = 0; device < topology->n; device++)
+        clusters->parent[device] = device;
+    for (size_t i = 0; i < topology->links.n; i++) {
+        const struct topology_link *link = &topology->links.at[i];
+        int from = root_of(clusters, link->from), to = root_of(clusters, link->to);
+        if (link->bandwidth >= bandwidth)
+            clusters->parent[from > to ? from : to] = from > to ? to : from;
+    }
+}
+
+static int count(const struct clusters *clusters)
+{
+    int n = 0;
+    for (int64_t device = 0; device < clusters->planner->machine.n; device++)
+        n += clusters->parent[device] == device;
+    return n;
+}
+
+// The largest bandwidth of a link below `below`; 0: none.
+static double next_bandwidth(const tsr_topology *topology, double below)
+{
+    double best = 0;
+    for (size_t i = 0; i < topology->links.n; i++) {
+        double bandwidth = topology->links.at[i].bandwidth;
+        if (bandwidth < below && bandwidth > best)
+            best = bandwidth;
+    }
+    return best;
+}
+
+// Numbers the clusters in the order of their first devices, which are the roots.
+static int number(const struct clusters *clusters, int *cluster)
+{
+    int n = 0;
+    for (int64_t device = 0; device < clusters->planner->machine.n; device++) {
+        int root = root_of(clusters, (int)device);
+        cluster[device] = root == device ? n++ : cluster[root];
+    }
+    return n;
+}
+
+// From the fastest links on, the first clusters that are few enough.
+int tsr__clusters_find(const struct planner *planner, int *cluster)
+{
+    const tsr_topology *topology = planner->machine.topology;
+    struct clusters clusters = {.planner = planner};
+    struct arena scratch;
+    double bandwidth = next_bandwidth(topology, INFINITY);
+    int n = 1;
+    tsr__arena_init(&scratch, planner->session);
+    clusters.parent = ARENA_ARRAY(&scratch, int, (size_t)topology->n);
+    if (!clusters.parent)
+        goto free_scratch;
+    for (; bandwidth > 0; bandwidth = next_bandwidth(topology, bandwidth)) {
+        join(&clusters, bandwidth);
+        if (count(&clusters) > CLUSTERS_MOST)
+            continue;
+        n = number(&clusters, cluster);
+        break;
+    }
+free_scratch:
+    tsr__arena_free(&scratch);
+    return n;
+}
