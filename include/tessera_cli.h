@@ -391,6 +391,12 @@ typedef struct tsr_plan_part {
 } tsr_plan_part;
 
 /* Owned by the session until the next plan. */
+/* The predicted time of a plan that an expert would make by hand. */
+typedef struct tsr_plan_expert {
+    const char *name; /* "tensor parallel on 8 devices" */
+    double milliseconds;
+} tsr_plan_expert;
+
 typedef struct tsr_plan_summary {
     size_t size;
     size_t devices;
@@ -439,6 +445,9 @@ typedef struct tsr_plan_summary {
     double device_flops; /* of the first device, float32 operations per second */
     /* not feasible: the search ended before it found a plan or proved infeasibility */
     bool undecided;
+    /* experts' plans that fit; none is faster than this plan */
+    const tsr_plan_expert *compared;
+    size_t n_compared;
 } tsr_plan_summary;
 
 struct arena;

@@ -194,9 +194,50 @@ def unlike(d, name):
     verify(planned, "--inputs", os.path.join(folder, "test_data_set_0"))
 
 
+def experts(d, n):
+    """Plans that people would make are listed, and none is faster; copies of one device divide the batch."""
+    planned = os.path.join(d, "p.onnx")
+    rc, doc, err = call("plan", os.path.join(MODELS, "gpt2_tiny", "model.onnx"), "--devices", n, "--dim", "batch=8", "--dim", "seq=32", "-o", planned, "--json")
+    assert rc == 0 and doc["copies"] == n, (doc, err)
+    times = {x["name"]: x["milliseconds"] for x in doc["compared"]}
+    assert {"one device", "data parallel on %d devices" % n, "tensor parallel on %d devices" % n} <= set(times), times
+    assert all(t >= doc["milliseconds"] * 0.999 for t in times.values()), (doc["milliseconds"], times)
+    verify(planned, "--inputs", "random:1", "--dim", "batch=8", "--dim", "seq=32")
+
+
+def far_hosts(d, first):
+    """Four equal devices beside a slow one that is far away: they work alone, as fast as without it."""
+    path, planned, devices, four = (os.path.join(d, n) for n in ("t.json", "p.onnx", "u.json", "f.json"))
+    rc, _, err = call("topology", "make", "full:5", "-o", path)
+    assert rc == 0, err
+    with open(path) as f:
+        topology = json.load(f)
+    far = 4 if first == 0 else 0
+    topology["devices"][far]["flops"] /= 2
+    for link in topology["links"]:
+        if far in (link["from"], link["to"]):
+            link["bandwidth"], link["latency"] = link["bandwidth"] / 100, link["latency"] * 100
+    topology.pop("grid", None)
+    with open(devices, "w") as f:
+        json.dump(topology, f)
+    rc, _, err = call("topology", "make", "full:4", "-o", four)
+    assert rc == 0, err
+    model, dims = os.path.join(MODELS, "gpt2_tiny", "model.onnx"), ("--dim", "batch=8", "--dim", "seq=32")
+    times = []
+    for name in (devices, four):
+        rc, doc, err = call("plan", model, "--devices", name, *dims, "-o", planned, "--json")
+        assert rc == 0 and doc["used_devices"] == 4, (doc, err)
+        times.append(doc["milliseconds"])
+        verify(planned, "--inputs", "random:1", *dims)
+    assert times[0] <= 1.001 * times[1], times
+
+
 def jobs():
     names = sorted(m for m in os.listdir(MODELS) if os.path.exists(os.path.join(MODELS, m, "model.onnx")))
     yield "many kinds on 4", many_kinds, 4
+    yield "experts on 4", experts, 4
+    for first in (0, 1):
+        yield "far hosts, devices from %d on" % first, far_hosts, first
     for name in harness.sample(("bert_tiny", "gpt2_tiny", "llama_tiny"), 1):
         yield "unlike devices, %s" % name, unlike, name
     for function, counts, sampled in ((parts, (2, 3, 4, 8), 2), (stubborn, (2, 3), 1), (logits, (4, 8), 1)):

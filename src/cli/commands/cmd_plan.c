@@ -101,7 +101,15 @@ static const tsr_json_field head_fields[] = {
     {JSON_END},
 };
 
+// Plans that experts would make by hand.
+static const tsr_json_field expert_fields[] = {
+    {JSON_FIELD(tsr_plan_expert, "name", name)},
+    {JSON_FIELD(tsr_plan_expert, "milliseconds", milliseconds)},
+    {JSON_END},
+};
+
 static const tsr_json_field search_fields[] = {
+    {JSON_RECORDS(tsr_plan_summary, "compared", compared, n_compared, expert_fields)},
     {JSON_RECORDS_IF_ANY(tsr_plan_summary, "tried", tried, n_tried, tried_fields)},
     {JSON_END},
 };
@@ -244,12 +252,12 @@ static void print_parts(const tsr_plan_summary *summary)
 static void print_block(const tsr_plan_summary *summary)
 {
     if (summary->copies > 1)
-        printf("%lld blocks of %lld devices each run a share of the batch (data parallel); blocks "
-               "of 1, 2, 4 ... 64 devices were compared\n",
+        printf("%lld blocks of %lld devices each run a share of the batch (data parallel); other "
+               "sizes of blocks were compared\n",
                (long long)summary->copies, (long long)(summary->used_devices / summary->copies));
     if (summary->used_devices <= 0 || summary->used_devices >= (int64_t)summary->devices)
         return;
-    printf("%lld of the %zu devices are used, more would be slower; the others are idle\n",
+    printf("%lld of the %zu devices are used, more would not be faster; the others are idle\n",
            (long long)summary->used_devices, summary->devices);
     if (summary->devices <= MAX_SUBSETS)
         printf("search space: each node on all devices, on the fastest k, or on the first; and all "
@@ -655,7 +663,7 @@ const struct command cmd_plan = {
               "--explain: `m/4` shards factor m of the operator's rule (`tessera rules OP`) in\n"
               "4, `m/3+1` in shards of 3 units and 1; `k/4 > m` leaves the sum sharded along m.\n"
               "--json: cost, bound and one_device are in picoseconds; milliseconds is the\n"
-              "predicted time of one run.",
+              "predicted time of one run; compared lists plans that experts would make by hand.",
     .example = "tessera plan tests/models/bert_tiny/model.onnx --devices 2 --dim batch=2 --dim "
                "seq=9 -o planned.onnx",
     .options = options_table,

@@ -103,14 +103,20 @@ struct set_model {
 // The dimension that holds the batch: BATCH_NOWHERE, or BATCH_UNCLEAR if sizes do not tell.
 enum { BATCH_NOWHERE = -1, BATCH_UNCLEAR = -2 };
 int tsr__set_batch_dim(const struct set_model *model, const tsr_value *value);
+// True if the copies divide the node's work. Else each computes all of it from gathered inputs.
+bool tsr__set_divides(const struct set_model *model, const struct plan_node *node);
 // Time that copies need besides what each computes: sums over the batch, outputs, shares of inputs.
 int64_t tsr__set_copies_time(const struct set_model *model);
-// Time of gathering all outputs on the first device, a part of that.
-int64_t tsr__set_gather_time(const struct set_model *model);
+// A lower bound of that time for all plans of the set.
+int64_t tsr__set_least_time(const struct set_model *model);
 // Number of those sums.
 size_t tsr__set_sums(const struct set_model *model);
-// Bytes on every device for inputs that each device gets in full, besides its share of them.
-int64_t tsr__set_input_bytes(const struct set_model *model);
+// Bytes on every device for inputs that each device gets in full, and for nodes that the copies do
+// not divide, besides the share of the copy.
+int64_t tsr__set_more_bytes(const struct set_model *model);
+
+// True if the first device has memory for what copies need besides. The plan of the set is chosen.
+bool tsr__set_fits(const struct set_model *model);
 
 // set_plans.c
 // Plans all models on plan->set with a share of the budget. beat: picoseconds of the best plan so
@@ -118,8 +124,6 @@ int64_t tsr__set_input_bytes(const struct set_model *model);
 tsr_status tsr__set_plan(struct set_search *search, struct set_plan *plan, double share,
                          int64_t beat) TSR_MUST_USE;
 void tsr__set_plan_end(struct set_plan *plan);
-// True if all tensors of the plan can be written as shardings over all devices.
-bool tsr__set_is_writable(const struct set_search *search, struct set_plan *plan);
 // Gives the nodes of all devices' planners the shardings of the plan. False: out of memory.
 bool tsr__set_expand(const struct set_search *search, struct set_plan *plan);
 // Communication of one copy, with the sums over copies. Returns the number of entries of `out`.

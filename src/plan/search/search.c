@@ -15,7 +15,9 @@
 #define ALL_SHARE     0.5  // of the rest, for all devices at once if there are sets as well
 #define EXPERTS_MOST  64   // devices of one expert's plan
 #define SET_SHARE     0.5  // of the rest, for the next set: the most promising gets most
+#define SUMMED_MOST   64   // devices of which each is summed up by itself
 #define FULL_SETS     16   // sets that are planned with all candidates, the most promising first
+#define ROUNDING      1e-6 // relative difference of cost and bound that is none
 #define TIE           1e-4 // relative difference of times that count as equal
 
 // ---- all devices at once -----------------------------------------------------------------------
@@ -131,7 +133,7 @@ static bool is_over(const struct set_search *search)
     return tsr__budget_over(planner->budget) && (any || !tsr__cancelled(planner->session));
 }
 
-// Plans the set, and keeps the plan if it is the best so far and can be written. *result: of that
+// Plans the set, and keeps the plan if it is the best so far. *result: of that
 // plan; its choice may be gone.
 static tsr_status plan_set(struct set_search *search, const struct device_set *set, double share,
                            int64_t beat, struct set_plan *result)
@@ -143,7 +145,7 @@ static tsr_status plan_set(struct set_search *search, const struct device_set *s
     tsr_status st = tsr__set_plan(search, plan, share, beat);
     *result = *plan;
     struct standing now = standing_of(plan), best = standing_of_best(search);
-    if (st == TSR_OK && is_better(search, &now, &best) && tsr__set_is_writable(search, plan)) {
+    if (st == TSR_OK && is_better(search, &now, &best)) {
         struct set_plan *before = search->best;
         search->best = plan;
         plan = before;
@@ -296,6 +298,8 @@ static tsr_status plan_sets(struct set_search *search, size_t first, int64_t *bo
 static void settle(struct program_result *result, int64_t bound)
 {
     result->bound = int64_min(result->cost, bound);
+    if ((double)(result->cost - result->bound) < ROUNDING * (double)result->cost)
+        result->bound = result->cost;
     result->optimal = result->bound == result->cost;
     result->gap = (double)(result->cost - result->bound) / (double)int64_max(result->cost, 1);
 }
@@ -466,7 +470,8 @@ static void choose_set(const struct found_plan *found, struct chosen_set *out)
     const struct planner_machine *machine = &models->planners[0]->machine;
     struct planner *planners[PLAN_MAX_MODELS] = {models->planners[0], models->planners[1]};
     out->set = (struct device_set){.devices = machine->all, .n = machine->n, .copies = 1};
-    if (found->set) {
+    // On few devices copies are summed up as they are written, with the gathering of the outputs.
+    if (found->set && (found->set->set.copies == 1 || machine->n > SUMMED_MOST)) {
         out->set = found->set->set;
         for (size_t m = 0; m < models->n; m++)
             planners[m] = &found->set->planners[m];
@@ -498,7 +503,7 @@ static bool add_memory(const struct found_plan *found, struct chosen_set *chosen
         struct model_memory spread_out;
         struct set_model model = {&chosen->set, found->models->planners[m],
                                   chosen->models.planners[m]};
-        int64_t inputs = tsr__set_input_bytes(&model);
+        int64_t inputs = tsr__set_more_bytes(&model);
         if (!tsr__model_memory_init(&each[m], &planner->arena, (size_t)chosen->set.n) ||
             !tsr__models_memory(&chosen->models, m, &each[m]) ||
             !tsr__model_memory_init(&spread_out, arena, (size_t)planner->machine.n))
@@ -542,6 +547,23 @@ static void add_devices(const struct found_plan *found, const struct model_memor
     }
 }
 
+static void add_compared(tsr_plan_summary *out, const char *name, int64_t ps)
+{
+    tsr_plan_expert *list = (tsr_plan_expert *)out->compared;
+    list[out->n_compared++] = (tsr_plan_expert){name, (double)ps / 1e9};
+}
+
+// Lists the experts' plans, with space for one more.
+static bool add_experts(const struct found_plan *found, tsr_plan_summary *out)
+{
+    struct arena *arena = &found->models->planners[0]->session->results[RESULT_PLAN];
+    out->compared = ARENA_ARRAY(arena, tsr_plan_expert, found->n_compared + 1);
+    for (size_t i = 0; out->compared && i < found->n_compared; i++)
+        add_compared(out, tsr__arena_str(arena, str_of(found->compared[i].name)).p,
+                     found->compared[i].time);
+    return !arena->failed;
+}
+
 static tsr_status summarize(const struct found_plan *found, tsr_plan_summary *out)
 {
     struct planner *planner = found->models->planners[0];
@@ -568,6 +590,8 @@ static tsr_status summarize(const struct found_plan *found, tsr_plan_summary *ou
     out->peak = memory.peak;
     add_devices(found, &memory, out);
     tsr__planner_copy_counts(parts, out);
+    if (!add_experts(found, out))
+        return TSR_NOMEM;
     if (found->models->n == 1) {
         out->milliseconds = (double)(result->cost - tsr__unlike_devices_correction(planner)) / 1e9;
         return TSR_OK;
@@ -612,6 +636,8 @@ static tsr_status compare_devices(struct found_plan *found, const tsr_plan_optio
         out->one_device = tsr__planner_one_device(planner);
     if (!over && (found->set || !tsr__planner_alike(planner)))
         st = best_device(found->models, options, &out->one_device);
+    if (st == TSR_OK && out->one_device > 0)
+        add_compared(out, "one device", out->one_device);
     if (st != TSR_OK || over || found->set || planner->memory.exceeds)
         return st;
     return tsr__plan_better(planner, options, out);

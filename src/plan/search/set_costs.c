@@ -4,6 +4,8 @@
 // device. A set without that device is one pipeline stage, which returns the outputs itself.
 #include "plan/search/device_sets.h"
 
+#define EXACT_MOST 64 // devices up to which gathering is priced like any resharding
+
 // Compares sizes: with 4 copies, [64, 512] in the model and [16, 512] in the set have the batch in
 // dimension 0. Two dimensions that differ, or one that differs by another factor, are unclear.
 int tsr__set_batch_dim(const struct set_model *model, const tsr_value *value)
@@ -21,18 +23,82 @@ int tsr__set_batch_dim(const struct set_model *model, const tsr_value *value)
     return found;
 }
 
+// The factor by which the batch of that tensor is sharded; BATCH_NOWHERE: it has no batch.
+// BATCH_UNCLEAR: the rule does not allow it.
+static int batch_factor(const struct set_model *model, const struct plan_node *node,
+                        enum slot_side side, size_t i)
+{
+    const tsr_value *value = node_value(node->node, side, i);
+    const struct rule_tensor *tensor = rule_slot(node->rule, side, i);
+    if (!value || !tensor || tensor->host || tensor->absent)
+        return BATCH_NOWHERE;
+    int dim = tsr__set_batch_dim(model, value);
+    if (dim < 0)
+        return dim;
+    if (dim >= tensor->rank || tensor->dims[dim].n == 0)
+        return BATCH_UNCLEAR;
+    int factor = tensor->dims[dim].factors[0];
+    enum factor_kind kind = node->rule->factors[factor].kind;
+    return kind == FACTOR_PAR || kind == FACTOR_RED ? factor : BATCH_UNCLEAR;
+}
+
+// Example: Y = Expand(X, shape) repeats X along the batch. No factor is the batch, so every copy
+// makes all of Y.
+bool tsr__set_divides(const struct set_model *model, const struct plan_node *node)
+{
+    int found = BATCH_NOWHERE;
+    if (node->strategy->whole)
+        return false;
+    for (int side = SIDE_INPUT; side <= SIDE_OUTPUT; side++) {
+        size_t n = side == SIDE_OUTPUT ? tsr_node_output_count(node->node)
+                                       : tsr_node_input_count(node->node);
+        for (size_t i = 0; i < n; i++) {
+            int factor = batch_factor(model, node, (enum slot_side)side, i);
+            if (factor == BATCH_NOWHERE)
+                continue;
+            if (factor == BATCH_UNCLEAR || (found >= 0 && factor != found))
+                return false;
+            found = factor;
+        }
+    }
+    return true;
+}
+
+// Time of gathering a value on the first device of the set if the first device of every copy has
+// its share.
+static int64_t gather_value_time(const struct set_model *model, const tsr_value *value, int dim)
+{
+    struct planner *all = model->all;
+    const struct plan_value *plan_value = &all->values[tsr__value_id(value)];
+    struct tile_repeat repeat = {model->set->copies, model->set->n, model->set->devices};
+    struct arena scratch;
+    int64_t ps = PLAN_NEVER, first = 0;
+    if (dim < 0 || all->machine.n > EXACT_MOST)
+        return tsr__price_gather(all->machine.topology, model->set->n, model->set->copies,
+                                 tsr__value_bytes(all, value));
+    tsr__arena_init(&scratch, all->session);
+    struct tile_layout *one = tsr__layout_whole(&scratch, plan_value->rank, &first, 1);
+    struct tile_layout *to = tsr__layout_whole(&scratch, plan_value->rank, model->set->devices, 1);
+    struct tile_layout *shares = one ? tsr__layout_repeat(&scratch, one, &repeat, dim) : NULL;
+    if (shares && to)
+        ps = tsr__resharding_time(all, tsr__planner_layout(all, shares),
+                                  tsr__planner_layout(all, to), plan_value);
+    tsr__arena_free(&scratch);
+    return ps;
+}
+
 // Time of gathering all outputs on the first device. Caches stay in their copy.
-int64_t tsr__set_gather_time(const struct set_model *model)
+static int64_t gather_time(const struct set_model *model)
 {
     struct planner *planner = model->all;
     const tsr_graph *graph = tsr_model_graph(planner->model);
     int64_t ps = 0;
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
         const tsr_value *value = tsr_graph_output(graph, i);
-        if (planner_stays(model->all, value) || tsr__set_batch_dim(model, value) == BATCH_NOWHERE)
+        int dim = tsr__set_batch_dim(model, value);
+        if (planner_stays(planner, value) || dim == BATCH_NOWHERE)
             continue; // every copy computes it
-        ps += tsr__price_gather(planner->machine.topology, model->set->n, model->set->copies,
-                                tsr__value_bytes(planner, value));
+        ps = int64_min(ps + gather_value_time(model, value, dim), PLAN_NEVER);
     }
     return ps;
 }
@@ -65,18 +131,23 @@ static bool some_node_reads_full(const struct planner *planner, const tsr_value 
 static int64_t slice_time(const struct set_model *model)
 {
     const struct planner *planner = model->part;
+    const tsr_topology *topology = planner->machine.topology;
     const tsr_graph *graph = tsr_model_graph(planner->model);
-    double bytes = 0;
+    int64_t ps = 0;
     if (model->set->copies <= 1)
         return 0;
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
         if (planner_stays(model->all, value))
             continue;
-        if (some_node_reads_full(planner, value) && tsr__set_batch_dim(model, value) >= 0)
-            bytes += (double)tsr__value_bytes(model->all, value) / (double)model->set->copies;
+        if (!some_node_reads_full(planner, value) || tsr__set_batch_dim(model, value) < 0)
+            continue;
+        const struct plan_value *part = &planner->values[tsr__value_id(value)];
+        double bytes = (double)tsr__value_bytes(planner, value), elements = 8 * bytes / part->bits;
+        ps += tsr__price_work(elements, tsr__slice_kind(topology, part), 2 * bytes,
+                              &planner->machine.slowest);
     }
-    return tsr__planner_move_time(planner, 2 * bytes);
+    return ps;
 }
 
 // ---- sums over the batch -----------------------------------------------------------------------
@@ -96,9 +167,9 @@ static bool reduces_batch(const struct set_model *model, const struct plan_node 
     return false;
 }
 
-// Time of an all-reduce among the copies of each device, all at once. A large topology lists only a
+// Time of a collective among the copies of each device, all at once. A large topology lists only a
 // window of its devices, which then stand for all.
-static int64_t reduce_time(const struct set_model *model, int64_t bytes)
+static int64_t copies_time(const struct set_model *model, enum tsr_collective what, int64_t bytes)
 {
     tsr_topology *topology = model->all->machine.topology;
     int64_t copies = model->set->copies, ps = PLAN_NEVER;
@@ -114,7 +185,7 @@ static int64_t reduce_time(const struct set_model *model, int64_t bytes)
             devices[device * copies + copy] =
                 (int)(copy * model->set->n + model->set->devices[device]);
     struct topology_groups groups = {(int)model->set->n, (int)copies, devices};
-    ps = tsr__price_collective(topology, TSR_ALL_REDUCE, &groups, bytes);
+    ps = tsr__price_collective(topology, what, &groups, bytes);
 free_scratch:
     tsr__arena_free(&scratch);
     return ps;
@@ -134,7 +205,7 @@ static struct sums sums_of(const struct set_model *model)
         return sums;
     for (size_t i = 0; i < planner->n_nodes; i++) {
         const struct plan_node *node = &planner->nodes[i];
-        if (!node->strategy)
+        if (!node->strategy || !tsr__set_divides(model, node))
             continue;
         for (size_t slot = 0; slot < tsr_node_output_count(node->node); slot++) {
             uint32_t layout = node->strategy->at.at[node->choice].out[slot];
@@ -143,7 +214,7 @@ static struct sums sums_of(const struct set_model *model)
             const struct plan_value *value =
                 &planner->values[tsr__value_id(tsr_node_output(node->node, slot))];
             int64_t bytes = tsr__planner_bytes(planner, layout, value);
-            sums.ps = int64_min(sums.ps + reduce_time(model, bytes), PLAN_NEVER);
+            sums.ps = int64_min(sums.ps + copies_time(model, TSR_ALL_REDUCE, bytes), PLAN_NEVER);
             sums.n++;
         }
     }
@@ -155,12 +226,93 @@ size_t tsr__set_sums(const struct set_model *model)
     return sums_of(model).n;
 }
 
+// ---- nodes that cannot share the batch ---------------------------------------------------------
+
+// True if the copies have different shares of the value.
+static bool is_divided(const struct set_model *model, const tsr_value *value)
+{
+    const tsr_node *from = tsr_value_producer(value);
+    int64_t at = from ? model->part->node_at[tsr__node_id(from)] : -1;
+    return at >= 0 && tsr__set_batch_dim(model, value) != BATCH_NOWHERE &&
+           tsr__set_divides(model, &model->part->nodes[at]);
+}
+
+// Time of gathering the inputs of such a node in every copy.
+static int64_t regather_time(const struct set_model *model, const struct plan_node *node)
+{
+    int64_t ps = 0;
+    for (size_t k = 0; k < tsr_node_input_count(node->node); k++) {
+        const tsr_value *value = tsr_node_input(node->node, k);
+        if (!value || rule_steers(node->rule, SIDE_INPUT, k) || read_before(node->node, k) ||
+            !is_divided(model, value))
+            continue;
+        int64_t bytes = tsr__value_bytes(model->all, value);
+        ps = int64_min(ps + copies_time(model, TSR_ALL_GATHER, bytes), PLAN_NEVER);
+    }
+    return ps;
+}
+
+static bool reads_batch(const struct set_model *model, const struct plan_node *node)
+{
+    for (size_t k = 0; k < tsr_node_input_count(node->node); k++) {
+        const tsr_value *value = tsr_node_input(node->node, k);
+        if (value && tsr__set_batch_dim(model, value) != BATCH_NOWHERE)
+            return true;
+    }
+    return false;
+}
+
+// All such nodes: every copy gathers the inputs. computes: and computes the full node, not a share.
+static int64_t undivided_time(const struct set_model *model, bool computes)
+{
+    int64_t ps = 0, more;
+    for (size_t i = 0; i < model->part->n_nodes && model->set->copies > 1; i++) {
+        const struct plan_node *node = &model->part->nodes[i];
+        if (!node->strategy || tsr__set_divides(model, node))
+            continue;
+        ps = int64_min(ps + regather_time(model, node), PLAN_NEVER);
+        int64_t compute = node->strategy->at.at[node->choice].compute;
+        compute -= int64_min(compute, whole_number(1e12 * model->part->machine.slowest.overhead));
+        if (computes && reads_batch(model, node) && mul_ok(compute, model->set->copies - 1, &more))
+            ps = int64_min(ps + more, PLAN_NEVER);
+    }
+    return ps;
+}
+
+// Bytes of the tensors of a node beyond the share of one copy.
+static int64_t bytes_beyond(const struct set_model *model, const struct plan_node *node)
+{
+    int64_t bytes = 0;
+    for (int side = SIDE_INPUT; side <= SIDE_OUTPUT; side++) {
+        size_t n = side == SIDE_OUTPUT ? tsr_node_output_count(node->node)
+                                       : tsr_node_input_count(node->node);
+        for (size_t i = 0; i < n; i++) {
+            const tsr_value *value = node_value(node->node, (enum slot_side)side, i);
+            if (value && tsr__set_batch_dim(model, value) != BATCH_NOWHERE)
+                bytes += tsr__value_bytes(model->all, value) - tsr__value_bytes(model->part, value);
+        }
+    }
+    return bytes;
+}
+
+// Bytes that the largest node that cannot share the batch needs besides.
+static int64_t undivided_bytes(const struct set_model *model)
+{
+    int64_t most = 0;
+    for (size_t i = 0; i < model->part->n_nodes && model->set->copies > 1; i++) {
+        const struct plan_node *node = &model->part->nodes[i];
+        if (node->strategy && !tsr__set_divides(model, node))
+            most = int64_max(most, bytes_beyond(model, node));
+    }
+    return most;
+}
+
 // Each device gets the full inputs and keeps them for the run; the plan of the set has counted only
 // its share.
-int64_t tsr__set_input_bytes(const struct set_model *model)
+int64_t tsr__set_more_bytes(const struct set_model *model)
 {
     const tsr_graph *graph = tsr_model_graph(model->part->model);
-    int64_t bytes = 0;
+    int64_t bytes = undivided_bytes(model);
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
         int64_t whole = tsr__value_bytes(model->all, value);
@@ -170,7 +322,48 @@ int64_t tsr__set_input_bytes(const struct set_model *model)
     return bytes;
 }
 
+// Bytes of the outputs, which the first device has in full at the end of a run.
+static int64_t output_bytes(const struct set_model *model)
+{
+    const tsr_graph *graph = tsr_model_graph(model->all->model);
+    int64_t bytes = 0;
+    for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
+        const tsr_value *value = tsr_graph_output(graph, i);
+        if (!planner_stays(model->all, value) && tsr__set_batch_dim(model, value) != BATCH_NOWHERE)
+            bytes = int64_min(bytes + tsr__value_bytes(model->all, value), PLAN_NEVER);
+    }
+    return bytes;
+}
+
+// The program of the set has kept the limit for the share of one copy. The first device must also
+// store all outputs beside its weights and caches.
+bool tsr__set_fits(const struct set_model *model)
+{
+    struct planner *part = model->part;
+    struct arena scratch;
+    bool fits = false;
+    if (model->set->copies <= 1 || part->memory.n_classes == 0 || part->memory.may_exceed)
+        return true;
+    tsr__arena_init(&scratch, part->session);
+    unsigned char *shared =
+        ARENA_ARRAY(&scratch, unsigned char, tsr__model_value_ids(part->model) + 1);
+    int64_t *bytes = ARENA_ARRAY(&scratch, int64_t, (size_t)part->machine.n);
+    if (shared && bytes && tsr__planner_add_own(part, shared, bytes))
+        fits = bytes[0] + tsr__set_more_bytes(model) + output_bytes(model) <=
+               part->memory.bytes[part->memory.class_of[0]];
+    tsr__arena_free(&scratch);
+    return fits;
+}
+
 int64_t tsr__set_copies_time(const struct set_model *model)
 {
-    return tsr__set_gather_time(model) + slice_time(model) + sums_of(model).ps;
+    return gather_time(model) + slice_time(model) + sums_of(model).ps + undivided_time(model, true);
+}
+
+// One device has one candidate of each node, so all plans need the same.
+int64_t tsr__set_least_time(const struct set_model *model)
+{
+    if (model->set->n == 1)
+        return tsr__set_copies_time(model);
+    return gather_time(model) + undivided_time(model, false);
 }

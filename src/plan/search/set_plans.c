@@ -101,7 +101,7 @@ static void add_bound(const struct set_search *search, const struct models *mode
     plan->bound = tsr__models_unscaled(models, plan->result.bound);
     for (size_t m = 0; m < models->n; m++) {
         struct set_model model = set_model(search, plan, m);
-        plan->bound += models->runs[m] * tsr__set_gather_time(&model);
+        plan->bound += models->runs[m] * tsr__set_least_time(&model);
     }
 }
 
@@ -120,11 +120,13 @@ static tsr_status solve_set(struct set_search *search, struct set_plan *plan, in
     st = tsr__planner_solve(planners[0], models->program, beat >> models->shift, &plan->result);
     if (st != TSR_OK)
         return st;
+    if (plan->result.feasible) {
+        tsr__models_take(models, plan->result.choice);
+        add_costs(search, models, plan);
+        struct set_model model = set_model(search, plan, 0);
+        plan->result.feasible = models->n > 1 || tsr__set_fits(&model);
+    }
     add_bound(search, models, plan);
-    if (!plan->result.feasible)
-        return TSR_OK;
-    tsr__models_take(models, plan->result.choice);
-    add_costs(search, models, plan);
     return TSR_OK;
 }
 
@@ -152,7 +154,7 @@ tsr_status tsr__set_plan(struct set_search *search, struct set_plan *plan, doubl
 struct expansion {
     struct set_model model;
     struct map layouts; // numbers in the planner of all devices, by number in the set and batch dim
-    bool unsharded;     // the node cannot be sharded: every copy computes all of it
+    bool unsharded;     // every copy computes all of the node
 };
 
 // Groups of devices, repeated in every copy. NULL: out of memory.
@@ -224,7 +226,7 @@ static bool expand_node(struct expansion *expansion, size_t i)
     struct planner *planner = expansion->model.all;
     if (!node->strategy)
         return true;
-    expansion->unsharded = node->strategy->whole != NULL;
+    expansion->unsharded = !tsr__set_divides(&expansion->model, node);
     struct candidate *only = tsr__candidate_only(planner, i, node);
     if (!only ||
         !tsr__candidate_translate(planner, node->node, &node->strategy->at.at[node->choice],
@@ -242,38 +244,6 @@ bool tsr__set_expand(const struct set_search *search, struct set_plan *plan)
         tsr__map_init(&expansion.layouts, &planner->arena, 64);
         for (size_t i = 0; i < planner->n_nodes; i++)
             if (!expand_node(&expansion, i))
-                return false;
-    }
-    return true;
-}
-
-// True if the batch dimension of every tensor of the node is clear.
-static bool is_node_writable(const struct set_model *model, const struct plan_node *node)
-{
-    const struct candidate *way = &node->strategy->at.at[node->choice];
-    if (node->strategy->whole)
-        return true;
-    for (size_t i = 0; i < tsr_node_input_count(node->node); i++) {
-        const tsr_value *value = tsr_node_input(node->node, i);
-        if (value && way->in[i] != PLAN_NO_LAYOUT &&
-            tsr__set_batch_dim(model, value) == BATCH_UNCLEAR)
-            return false;
-    }
-    for (size_t i = 0; i < tsr_node_output_count(node->node); i++) {
-        const tsr_value *value = tsr_node_output(node->node, i);
-        if (value && way->out[i] != PLAN_NO_LAYOUT &&
-            tsr__set_batch_dim(model, value) == BATCH_UNCLEAR)
-            return false;
-    }
-    return true;
-}
-
-bool tsr__set_is_writable(const struct set_search *search, struct set_plan *plan)
-{
-    for (size_t m = 0; m < search->models->n; m++) {
-        struct set_model model = set_model(search, plan, m);
-        for (size_t i = 0; i < model.part->n_nodes; i++)
-            if (model.part->nodes[i].strategy && !is_node_writable(&model, &model.part->nodes[i]))
                 return false;
     }
     return true;
