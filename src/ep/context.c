@@ -97,17 +97,6 @@ static const char *model_path(const struct provider *provider, const OrtGraph *g
     return provider->options.context_path;
 }
 
-static tsr_status read_facts(struct provider *provider, struct arena *arena, struct parts *parts)
-{
-    struct bundle bundle;
-    tsr_status st = tsr__bundle_open(provider->session, arena, parts->folder, &bundle);
-    if (st != TSR_OK)
-        return st;
-    parts->devices = (size_t)bundle.manifest.n_ranks;
-    tsr__bundle_close(&bundle);
-    return TSR_OK;
-}
-
 tsr_status tsr__ep_context_read(struct provider *provider, const OrtGraph *graph,
                                 const OrtNode *node, struct arena *arena, struct parts *out)
 {
@@ -128,9 +117,7 @@ tsr_status tsr__ep_context_read(struct provider *provider, const OrtGraph *graph
     const char *manifest = tsr__arena_printf(arena, "%s/%s", folder_of(arena, model), path).p;
     if (manifest)
         out->folder = folder_of(arena, manifest);
-    if (!out->folder)
-        return TSR_NOMEM;
-    return read_facts(provider, arena, out);
+    return out->folder ? TSR_OK : TSR_NOMEM;
 }
 
 // ---- writing -----------------------------------------------------------------------------------

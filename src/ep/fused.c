@@ -44,26 +44,6 @@ static tsr_status open_ranks(struct fused *fused)
 
 // ---- a run -------------------------------------------------------------------------------------
 
-static tsr_status read_inputs(struct fused *fused, OrtKernelContext *context, tsr_tensors *to)
-{
-    const struct ep_api *api = &fused->provider->factory->api;
-    tsr_session *session = fused->provider->session;
-    for (size_t i = 0; i < fused->n_inputs; i++) {
-        const OrtValue *given = NULL;
-        OrtStatus *failed = api->ort->KernelContext_GetInput(context, i, &given);
-        tsr_status st = tsr__ep_report(session, api, failed);
-        failed = NULL;
-        if (st == TSR_OK)
-            st = tsr__engine_view(session->engine, (OrtValue *)(uintptr_t)given, fused->inputs[i],
-                                  to, &failed);
-        if (failed)
-            st = tsr__ep_report(session, api, failed);
-        if (st != TSR_OK)
-            return st;
-    }
-    return TSR_OK;
-}
-
 static OrtStatus *give_texts(const OrtApi *ort, const struct tensor *tensor, OrtValue *to)
 {
     for (int64_t i = 0; i < tsr__tensor_elements(tensor); i++) {
@@ -135,7 +115,7 @@ static OrtStatus *run(struct fused *fused, OrtKernelContext *context)
     if (st == TSR_OK)
         st = tsr_tensors_new(session, &outputs);
     if (st == TSR_OK)
-        st = read_inputs(fused, context, inputs);
+        st = tsr__ep_inputs_read(fused, context, inputs);
     if (st == TSR_OK)
         st = run_ranks(fused, inputs, outputs);
     if (st == TSR_OK)
@@ -224,6 +204,19 @@ static tsr_status find_parts(struct fused *fused, const OrtGraph *graph)
     return tsr__ep_parts_make(provider, graph, &fused->arena, &fused->parts);
 }
 
+static tsr_status read_manifest(struct fused *fused)
+{
+    struct bundle bundle;
+    tsr_status st =
+        tsr__bundle_open(fused->provider->session, &fused->arena, fused->parts.folder, &bundle);
+    if (st != TSR_OK)
+        return st;
+    fused->manifest = bundle.manifest;
+    fused->parts.devices = (size_t)bundle.manifest.n_ranks;
+    tsr__bundle_close(&bundle);
+    return TSR_OK;
+}
+
 tsr_status tsr__ep_fused_new(struct provider *provider, const OrtGraph *graph, const OrtNode *node,
                              struct fused **out)
 {
@@ -246,6 +239,8 @@ tsr_status tsr__ep_fused_new(struct provider *provider, const OrtGraph *graph, c
         st = arena_status(&fused->arena);
     if (st == TSR_OK)
         st = find_parts(fused, graph);
+    if (st == TSR_OK)
+        st = read_manifest(fused);
     if (st == TSR_OK)
         st = open_ranks(fused);
     if (st == TSR_OK)

@@ -8,6 +8,7 @@
 #define TSR_EP_INTERNAL_H
 
 #include "ep/ort_ep.h"
+#include "bundle/bundle.h"
 
 #define EP_NAME            "TesseraExecutionProvider"
 #define EP_MAX_PATH        4096
@@ -103,10 +104,11 @@ struct fused {
     struct parts parts;
     const char **inputs, **outputs; // names, in the order of the node
     size_t n_inputs, n_outputs;
-    pid_t process;         // that created it; its ranks do not exist in a forked child
-    pthread_mutex_t lock;  // one run at a time
-    tsr_job *job;          // ranks that are threads; NULL: to be opened
-    struct served *served; // ranks that are processes; NULL: to be opened
+    pid_t process;            // that created it; its ranks do not exist in a forked child
+    struct manifest manifest; // of the parts
+    pthread_mutex_t lock;     // one run at a time
+    tsr_job *job;             // ranks that are threads; NULL: to be opened
+    struct served *served;    // ranks that are processes; NULL: to be opened
 };
 
 // ---- factory.c
@@ -156,6 +158,10 @@ tsr_status tsr__ep_context_folder(struct provider *provider, const OrtGraph *gra
 // The node of the EPContext model; `node` is the fused one.
 tsr_status tsr__ep_context_node(const struct fused *fused, const OrtNode *node,
                                 OrtNode **out) TSR_MUST_USE;
+
+// ---- inputs.c
+tsr_status tsr__ep_inputs_read(struct fused *fused, OrtKernelContext *context,
+                               tsr_tensors *to) TSR_MUST_USE;
 
 // ---- fused.c
 // The node in place of the graph; its ranks are open. *out is to be freed, also after an error.

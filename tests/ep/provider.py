@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The execution provider: right numbers, options, what it declines, runs of several threads, the end of a registration.
+
+usage: provider.py TESSERA LIBRARY"""
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import TensorProto, helper, numpy_helper
+
+import harness
+import host
+
+F = TensorProto.FLOAT
+
+
+def info(name, shape, type=F):
+    return helper.make_tensor_value_info(name, type, shape)
+
+
+def weight(name, *shape):
+    return numpy_helper.from_array(np.random.default_rng(len(name)).standard_normal(shape).astype(np.float32), name)
+
+
+def chain(folder, n=64, name="chain.onnx"):
+    """relu(X W) V: small, and sharded on two devices."""
+    nodes = [helper.make_node("MatMul", ["X", "W"], ["t"], "first"), helper.make_node("Relu", ["t"], ["r"], "relu"),
+             helper.make_node("MatMul", ["r", "V"], ["Y"], "second")]
+    graph = helper.make_graph(nodes, "chain", [info("X", ["batch", n])], [info("Y", ["batch", n])], [weight("W", n, n), weight("V", n, n)])
+    return host.save(folder + "/" + name, graph)
+
+
+def same(model, feeds, **options):
+    """The session with the provider has all nodes, and agrees with the plain session."""
+    return host.near(host.session(model, devices=2, **options).run(None, feeds), host.plain(model).run(None, feeds))
+
+
+# ---- numbers ---------------------------------------------------------------------------------------
+
+
+def models_are_right(folder):
+    for name, sizes in (("bert_tiny", dict(batch=2, seq=9)), ("gpt2_tiny", dict(batch=2, seq=5)), ("vit_tiny", dict(batch=2))):
+        model = "%s/%s/model.onnx" % (host.MODELS, name)
+        note = folder + "/%s.json" % name
+        feeds = host.feeds(model, **sizes)
+        session = host.session(model, devices=2, dims=",".join("%s=%d" % s for s in sizes.items()), summary=note)
+        host.near(session.run(None, feeds), host.plain(model).run(None, feeds))
+        facts = json.load(open(note))
+        assert facts["devices"] == 2 and facts["cut_nodes"] > 0 and facts["route"] == "file" and not facts["cached"], facts
+        assert facts["nodes"] >= facts["cut_nodes"] and facts["milliseconds"] > 0, facts
+
+
+def sizes_other_than_planned(folder):
+    for dims in (host.BERT_DIMS, "batch=8,seq=16"):
+        session, plain = host.session(host.BERT, devices=2, dims=dims), host.plain(host.BERT)
+        for batch, seq in ((1, 1), (5, 7), (2, 9)):
+            feeds = host.feeds(host.BERT, batch=batch, seq=seq)
+            host.near(session.run(None, feeds), plain.run(None, feeds))
+
+
+def models_in_memory(folder):
+    feeds, note = host.feeds(host.BERT), folder + "/note.json"
+    session = host.session(onnx.load(host.BERT).SerializeToString(), devices=2, dims=host.BERT_DIMS, summary=note)
+    host.near(session.run(None, feeds), host.plain(host.BERT).run(None, feeds))
+    assert json.load(open(note))["route"] == "graph"
+
+
+def annotated_models_run_as_annotated(folder):
+    code, _, err = harness.call(host.TESSERA, "plan", chain(folder), "--devices", "3", "--dim", "batch=6", "-o", folder + "/cut.onnx")
+    assert code == 0, err
+    feeds, note = {"X": np.ones((6, 64), np.float32)}, folder + "/note.json"
+    session = host.session(folder + "/cut.onnx", devices=3, summary=note)
+    host.near(session.run(None, feeds), host.plain(folder + "/chain.onnx").run(None, feeds))
+    code, out, err = harness.call(host.TESSERA, "partition", folder + "/cut.onnx", "-o", folder + "/parts", "--json")
+    want, got = json.loads(out), json.load(open(note))
+    assert (want["nodes"], want["cut_nodes"]) == (got["nodes"], got["cut_nodes"]), (want, got)
+
+
+def texts_and_branches(folder):
+    """Strings, an If with outer values, an output that is an input, an unused input, an initializer as output."""
+    branch = lambda name, op: helper.make_graph([helper.make_node(op, ["t"], [name])], name, [], [info(name, None)])
+    nodes = [helper.make_node("MatMul", ["X", "W"], ["t"]),
+             helper.make_node("If", ["C"], ["Y"], then_branch=branch("a", "Relu"), else_branch=branch("b", "Neg")),
+             helper.make_node("Identity", ["S"], ["T"])]
+    graph = helper.make_graph(
+        nodes, "g", [info("X", ["n", 32]), info("C", [], TensorProto.BOOL), info("S", ["k"], TensorProto.STRING), info("unused", [2])],
+        [info("Y", ["n", 32]), info("T", ["k"], TensorProto.STRING), info("X", ["n", 32])], [weight("W", 32, 32)])
+    model = host.save(folder + "/m.onnx", graph)
+    for flag in (True, False):
+        feeds = {"X": np.ones((4, 32), np.float32), "C": np.array(flag), "S": np.array(["a", "", "ü" * 40], object), "unused": np.zeros(2, np.float32)}
+        same(model, feeds)
+
+
+def functions_are_inlined(folder):
+    body = helper.make_function("my", "Twice", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["b"])], [helper.make_opsetid("", 18)])
+    nodes = [helper.make_node("MatMul", ["X", "W"], ["t"]), helper.make_node("Twice", ["t"], ["Y"], domain="my")]
+    graph = helper.make_graph(nodes, "g", [info("X", ["n", 32])], [info("Y", ["n", 32])], [weight("W", 32, 32)])
+    model = host.save(folder + "/m.onnx", graph, opsets=(("", 18), ("my", 1)), functions=[body])
+    feeds = {"X": np.ones((4, 32), np.float32)}
+    same(model, feeds)
+    host.near(host.session(onnx.load(model).SerializeToString(), devices=2).run(None, feeds), host.plain(model).run(None, feeds))
+
+
+def replaced_weights_are_used(folder):
+    model = onnx.load(chain(folder))
+    onnx.save(model, folder + "/e.onnx", save_as_external_data=True, location="e.data", size_threshold=0)
+    new = np.full((64, 64), 0.5, np.float32)
+    value = ort.OrtValue.ortvalue_from_numpy(new)
+    results = []
+    for made in (host.options(devices=2), ort.SessionOptions()):
+        made.add_external_initializers(["W"], [value])
+        results.append(ort.InferenceSession(folder + "/e.onnx", made).run(None, {"X": np.ones((2, 64), np.float32)}))
+    host.near(*results)
+
+
+def defaults_of_inputs(folder):
+    """An initializer that is an input too is a default, which a run may override."""
+    graph = helper.make_graph([helper.make_node("MatMul", ["X", "W"], ["Y"])], "g", [info("X", ["n", 8]), info("W", [8, 8])], [info("Y", ["n", 8])],
+                              [weight("W", 8, 8)])
+    model = host.save(folder + "/m.onnx", graph)
+    feeds = {"X": np.ones((4, 8), np.float32)}
+    same(model, feeds)
+    same(model, {**feeds, "W": np.ones((8, 8), np.float32)})
+
+
+# ---- options ---------------------------------------------------------------------------------------
+
+
+def without_devices_nothing_is_taken(folder):
+    feeds = host.feeds(host.BERT)
+    host.near(host.session(host.BERT, strict=0).run(None, feeds), host.plain(host.BERT).run(None, feeds))
+    refuse = {"session.disable_cpu_ep_fallback": "1"}
+    host.fails(lambda: host.session(host.BERT, refuse, strict=0), "CPU")
+    host.session(host.BERT, refuse, devices=2, dims=host.BERT_DIMS)  # all nodes are taken
+
+
+def wrong_options_fail_the_session(folder):
+    model = chain(folder)
+    for wrong in (dict(devices="nonsense"), dict(devices=0), dict(devices=2, memory="much"), dict(devices=2, dims="batch"),
+                  dict(devices=2, dims="batch=0"), dict(devices=2, transport="pigeon"), dict(devices=2, threads="-1"), dict(devices=2, strict="yes")):
+        option, value = list(wrong.items())[-1]
+        host.fails(lambda: host.session(model, **wrong), "ep-option", option, str(value))
+    host.fails(lambda: host.session(model, devices=2, memory="1KiB", dims="batch=2"), "1 KiB")
+
+
+def memory_and_threads(folder):
+    model = chain(folder)
+    feeds = {"X": np.ones((4, 64), np.float32)}
+    same(model, feeds, memory="1 GiB", threads=2, dims="batch=4")
+
+
+def declined_models(folder):
+    graph = helper.make_graph([helper.make_node("SplitToSequence", ["X"], ["S"], axis=0)], "g", [info("X", [4, 4])],
+                              [helper.make_tensor_sequence_value_info("S", F, None)])
+    model = host.save(folder + "/seq.onnx", graph)
+    host.fails(lambda: host.session(model, devices=2), "ep-declined", "output S is not a tensor")
+    assert len(host.session(model, devices=2, strict=0).run(None, {"X": np.eye(4, dtype=np.float32)})[0]) == 4
+
+
+def custom_operators_are_declined(folder):
+    library = os.path.join(os.path.dirname(host.LIBRARY), "tests/e2e/libuser_ops.so")
+    if not os.path.exists(library):
+        return "libuser_ops.so was not built"
+    graph = helper.make_graph([helper.make_node("Twice", ["X"], ["Y"], domain="test.ops", bias=3)], "g", [info("X", ["n"])], [info("Y", ["n"])])
+    model = host.save(folder + "/m.onnx", graph, opsets=(("", 18), ("test.ops", 1)))
+    for strict in (0, 1):
+        made = host.options(devices=2, strict=strict)
+        made.register_custom_ops_library(library)
+        if strict:
+            host.fails(lambda: ort.InferenceSession(model, made), "ep-declined", "test.ops:Twice is a custom operator")
+        else:
+            assert ort.InferenceSession(model, made).run(None, {"X": np.ones(4, np.float32)})[0].shape == (4,)
+
+
+# ---- runs ------------------------------------------------------------------------------------------
+
+
+def bound_buffers_are_filled(folder):
+    session, feeds = host.session(host.BERT, devices=2, dims=host.BERT_DIMS), host.feeds(host.BERT)
+    want = host.plain(host.BERT).run(None, feeds)
+    binding, place = session.io_binding(), [np.zeros_like(w) for w in want]
+    for name, x in feeds.items():
+        binding.bind_cpu_input(name, x)
+    for value, x in zip(session.get_outputs(), place):
+        binding.bind_output(value.name, "cpu", 0, x.dtype.type, x.shape, x.ctypes.data)
+    session.run_with_iobinding(binding)
+    host.near(place, want)
+
+
+def threads_and_sessions(folder):
+    feeds = host.feeds(host.BERT)
+    want = host.plain(host.BERT).run(None, feeds)
+    parallel = host.options(devices=2)
+    parallel.execution_mode = ort.ExecutionMode.ORT_PARALLEL
+    parallel.inter_op_num_threads = 2
+    sessions = [host.session(host.BERT, devices=2), host.session(host.BERT, devices=3), ort.InferenceSession(host.BERT, parallel)]
+    wrong = []
+
+    def work(session):
+        try:
+            for _ in range(5):
+                host.near(session.run(None, feeds), want)
+        except Exception as error:
+            wrong.append(error)
+    threads = [threading.Thread(target=work, args=(s,)) for s in sessions for _ in range(3)]
+    [t.start() for t in threads], [t.join() for t in threads]
+    assert not wrong, wrong[0]
+
+
+def asynchronous_runs(folder):
+    made = host.options(devices=2)
+    made.intra_op_num_threads = 2  # RunAsync needs a thread pool
+    session, feeds, done, results = ort.InferenceSession(host.BERT, made), host.feeds(host.BERT), threading.Semaphore(0), []
+
+    def take(outputs, _, error):
+        results.append(error or outputs)
+        done.release()
+    for _ in range(4):
+        session.run_async(None, feeds, take, None)
+    for _ in range(4):
+        assert done.acquire(timeout=harness.HANG_S)
+    for got in results:
+        host.near(got, host.plain(host.BERT).run(None, feeds))
+
+
+def a_run_can_be_terminated(folder):
+    """A long loop ends soon after terminate is set, and the session runs again."""
+    body = helper.make_graph([helper.make_node("MatMul", ["x", "W"], ["y"]), helper.make_node("Tanh", ["y"], ["z"]), helper.make_node("Identity", ["c"], ["d"])],
+                             "body", [info("i", [], TensorProto.INT64), info("c", [], TensorProto.BOOL), info("x", [64, 256])],
+                             [info("d", [], TensorProto.BOOL), info("z", [64, 256])])
+    graph = helper.make_graph([helper.make_node("Loop", ["N", "", "X"], ["Y"], body=body)], "g",
+                              [info("N", [], TensorProto.INT64), info("X", [64, 256])], [info("Y", [64, 256])], [weight("W", 256, 256)])
+    session = host.session(host.save(folder + "/m.onnx", graph), devices=2)
+    x, options = np.ones((64, 256), np.float32), ort.RunOptions()
+    threading.Timer(0.5, lambda: setattr(options, "terminate", True)).start()
+    began = time.monotonic()
+    host.fails(lambda: session.run(None, {"N": np.array(10 ** 7), "X": x}, options), "erminat")
+    assert time.monotonic() - began < 60
+    assert session.run(None, {"N": np.array(2), "X": x})[0].shape == (64, 256)
+
+
+def wrong_inputs_leave_the_session_usable(folder):
+    session, feeds = host.session(host.BERT, devices=2, dims=host.BERT_DIMS), host.feeds(host.BERT)
+    other = dict(feeds)
+    other["attention_mask"] = other["attention_mask"][:, :-1]
+    host.fails(lambda: session.run(None, other))
+    host.near(session.run(None, feeds), host.plain(host.BERT).run(None, feeds))
+
+
+def ranks_as_processes(folder):
+    feeds = host.feeds(host.BERT)
+    session = host.session(host.BERT, devices=2, dims=host.BERT_DIMS, transport="shm")
+    for _ in range(2):
+        host.near(session.run(None, feeds), host.plain(host.BERT).run(None, feeds))
+    children = subprocess.run(["ps", "--ppid", str(os.getpid()), "-o", "comm="], capture_output=True, text=True).stdout
+    assert "tessera-ranks" in children, children
+    del session
+    children = subprocess.run(["ps", "--ppid", str(os.getpid()), "-o", "comm="], capture_output=True, text=True).stdout
+    assert "tessera-ranks" not in children, children
+
+
+def unregistered_with_live_sessions(folder):
+    program = """
+import sys; sys.argv[1:] = %r
+import host, onnxruntime as ort
+host.register()
+feeds, session = host.feeds(host.BERT), host.session(host.BERT, devices=2)
+want = session.run(None, feeds)
+ort.unregister_execution_provider_library("tessera")
+host.near(session.run(None, feeds), want)
+host.register(name="again")
+other = host.session(host.BERT, devices=2)
+host.near(other.run(None, feeds), want)
+del session
+print("right")
+""" % [host.TESSERA, host.LIBRARY]
+    ended = subprocess.run([sys.executable, "-B", "-c", program], cwd=os.path.dirname(os.path.abspath(__file__)), capture_output=True, text=True, timeout=harness.HANG_S)
+    assert ended.returncode == 0 and "right" in ended.stdout, (ended.returncode, ended.stdout, ended.stderr[-1500:])
+
+
+def nothing_is_left(folder):
+    here = {f for f in os.listdir("/tmp") if f.startswith("tessera-ep-%d-" % os.getpid())}
+    assert not here, here
+
+
+host.register()
+harness.run([models_are_right, sizes_other_than_planned, models_in_memory, annotated_models_run_as_annotated, texts_and_branches, functions_are_inlined,
+             replaced_weights_are_used, defaults_of_inputs, without_devices_nothing_is_taken, wrong_options_fail_the_session, memory_and_threads,
+             declined_models, custom_operators_are_declined, bound_buffers_are_filled, threads_and_sessions, asynchronous_runs, a_run_can_be_terminated,
+             wrong_inputs_leave_the_session_usable, ranks_as_processes, unregistered_with_live_sessions, nothing_is_left])
+harness.finish()
