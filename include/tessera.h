@@ -466,9 +466,9 @@ typedef enum tsr_transport {
 } tsr_transport;
 typedef enum tsr_layout {
     TSR_LAYOUT_RANKS = 0, /* rank files and manifest */
-    /* Also model.onnx, whose only node runs the partition in any ONNX Runtime that has registered
-     * libtessera_ops.so. Such a model keeps no states. */
-    TSR_LAYOUT_WRAPPED = 1
+    /* Also model.onnx, an EPContext model: any ONNX Runtime that has registered libtessera_ep.so
+     * runs the partition. Such a model keeps no states. */
+    TSR_LAYOUT_CONTEXT = 1
 } tsr_layout;
 typedef enum tsr_weights_format {
     TSR_WEIGHTS_DATA = 0, /* raw bytes */
@@ -493,7 +493,7 @@ typedef struct tsr_partition_options {
     const char *const *everywhere;
     size_t n_everywhere;
     tsr_weights_format weights; /* of the files with weights */
-    /* Ranks of a wrapped model: THREADS of the process that loads model.onnx (default), or SHM. */
+    /* Ranks of an EPContext model: THREADS of the process that loads it (default), or SHM. */
     tsr_transport transport;
 } tsr_partition_options;
 #define TSR_PARTITION_OPTIONS_INIT TSR_INIT(tsr_partition_options)

@@ -35,17 +35,13 @@ struct manifest_device {
     const char **inputs, **outputs;
     size_t n_inputs, n_outputs;
 };
-// For a partition that one node of model.onnx runs (--layout wrapped): the model, its operator, and
-// a small file by which the operator finds the folder.
-#define WRAPPED_MODEL  "model.onnx"
-#define WRAPPED_MARK   "wrapped.id"
-#define WRAPPED_DOMAIN "ai.tessera.run"
-#define WRAPPED_OP     "Partition"
-
 // A model with one node that refers to a partition, for the execution provider (--layout context).
 #define CONTEXT_MODEL  "model.onnx"
 #define CONTEXT_OP     "EPContext"
 #define CONTEXT_DOMAIN "com.microsoft"
+#define CONTEXT_SOURCE "TesseraExecutionProvider" // attribute `source`: the name of the provider
+// Attribute `notes`: the ranks are processes, unless the session says otherwise.
+#define CONTEXT_PROCESSES "transport=shm"
 
 // An input or output of the unsharded model.
 struct manifest_port {

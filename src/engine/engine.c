@@ -180,7 +180,7 @@ static tsr_status engine_open(tsr_session *session, struct engine *engine, const
     return st;
 }
 
-// For operators inside of the host's ONNX Runtime (wrapped.c): the sessions of the ranks use the
+// For the execution provider (src/ep) in the host's ONNX Runtime: the sessions of the ranks use the
 // host's environment.
 tsr_status tsr__engine_adopt(tsr_session *session, const OrtApiBase *base)
 {

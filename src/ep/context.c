@@ -102,9 +102,11 @@ tsr_status tsr__ep_context_read(struct provider *provider, const OrtGraph *graph
 {
     const struct ep_api *api = &provider->factory->api;
     tsr_session *session = provider->session;
-    const char *path = "", *model = model_path(provider, graph);
-    tsr_status st =
-        tsr__ep_report(session, api, read_text(api->ort, node, "ep_cache_context", arena, &path));
+    const char *path = "", *notes = "", *model = model_path(provider, graph);
+    OrtStatus *failed = read_text(api->ort, node, "ep_cache_context", arena, &path);
+    if (!failed)
+        failed = read_text(api->ort, node, "notes", arena, &notes);
+    tsr_status st = tsr__ep_report(session, api, failed);
     if (st != TSR_OK)
         return st;
     if (!is_below(path))
@@ -113,7 +115,7 @@ tsr_status tsr__ep_context_read(struct provider *provider, const OrtGraph *graph
     if (!model)
         return refuse(session, "load the model by its path, or set ep.context_file_path to it",
                       "the parts of an EPContext model in memory cannot be found");
-    *out = (struct parts){.route = ROUTE_FILE};
+    *out = (struct parts){.route = ROUTE_FILE, .processes = strcmp(notes, CONTEXT_PROCESSES) == 0};
     const char *manifest = tsr__arena_printf(arena, "%s/%s", folder_of(arena, model), path).p;
     if (manifest)
         out->folder = folder_of(arena, manifest);

@@ -36,7 +36,10 @@ static tsr_status open_ranks(struct fused *fused)
     tsr_status st = tsr__engine_adopt(session, base); // also for processes: it reads the inputs
     if (st != TSR_OK)
         return st;
-    if (provider->options.processes)
+    bool processes = fused->parts.processes;
+    if (provider->options.transport_given)
+        processes = provider->options.processes;
+    if (processes)
         return tsr__served_open(session, fused->parts.folder, base, options.threads,
                                 &fused->served);
     return tsr_job_open(session, fused->parts.folder, &options, &fused->job);

@@ -10,7 +10,7 @@
 #include "ep/ort_ep.h"
 #include "bundle/bundle.h"
 
-#define EP_NAME            "TesseraExecutionProvider"
+#define EP_NAME            CONTEXT_SOURCE
 #define EP_MAX_PATH        4096
 #define CONTEXT_ATTRIBUTES 6 // of an EPContext node
 // Version of EPContext models; ONNX Runtime stores it in their metadata.
@@ -41,7 +41,8 @@ struct ep_options {
     VEC(tsr_dim_size) dims;
     const char *plan, *cache, *summary; // files and folders; NULL: none
     bool processes;                     // ranks are processes, not threads
-    int threads;                        // per rank; 0: cores / ranks
+    bool transport_given;
+    int threads; // per rank; 0: cores / ranks
     bool strict;
     bool context;             // an EPContext model is written ...
     const char *context_path; // ... to this file; NULL: beside the model
@@ -90,6 +91,7 @@ enum model_route { ROUTE_FILE, ROUTE_GRAPH };
 struct parts {
     const char *folder;
     struct temporary *temporary; // removed with the node; NULL: the folder stays
+    bool processes;              // of an EPContext model: ranks are processes by default
     const char *context;         // path of its manifest in an EPContext model; NULL: there is none
     size_t devices, nodes, cut_nodes;
     enum model_route route;

@@ -130,6 +130,7 @@ static void read_run(struct reader *reader)
     const char *transport = entry(reader, PREFIX "transport");
     const char *threads = entry(reader, PREFIX "threads");
     int64_t n = 0;
+    options->transport_given = transport != NULL;
     options->processes = transport && strcmp(transport, "shm") == 0;
     if (transport && !options->processes && strcmp(transport, "threads") != 0)
         (void)refuse(reader, "transport", "give threads or shm", transport);

@@ -40,10 +40,10 @@ void tsr__draft_types(struct draft *draft);
 int64_t tsr__part_ir(const struct draft *draft);
 tsr_status tsr__part_lower(struct part *part) TSR_MUST_USE;
 
-// wrapped_model.c: tsr__wrapped_check checks whether a wrapped model is possible,
-// tsr__wrapped_model creates it.
-tsr_status tsr__wrapped_check(struct draft *draft);
-tsr_status tsr__wrapped_model(struct draft *draft, tsr_model **out);
+// context_model.c: tsr__context_check checks whether an EPContext model is possible,
+// tsr__context_model creates it.
+tsr_status tsr__context_check(struct draft *draft);
+tsr_status tsr__context_model(struct draft *draft, tsr_model **out);
 
 #define RESEAL_HINT                                                                                \
     "change a rank file so that its inputs, outputs and communication stay as they are, or "       \

@@ -181,7 +181,7 @@ static void make_states(struct draft *draft, struct manifest *manifest)
             tsr_value_name(draft->states.at[i].past), tsr_value_name(draft->states.at[i].present)};
 }
 
-// There are at most two files per rank, one with common data, and two for a wrapped model.
+// There are at most two files per rank, one with common data, and one EPContext model.
 tsr_status tsr__parts_manifest(struct draft *draft, const struct part *parts,
                                struct manifest *manifest)
 {
@@ -200,7 +200,7 @@ tsr_status tsr__parts_manifest(struct draft *draft, const struct part *parts,
     make_replicated(draft, manifest);
     manifest->devices = ARENA_ARRAY(draft->arena, struct manifest_device, (size_t)draft->n_ranks);
     manifest->files =
-        ARENA_ARRAY(draft->arena, struct manifest_file, 2 * (size_t)draft->n_ranks + 3);
+        ARENA_ARRAY(draft->arena, struct manifest_file, 2 * (size_t)draft->n_ranks + 2);
     if (!manifest->devices)
         return TSR_NOMEM;
     for (int64_t rank = 0; rank < draft->n_ranks; rank++)

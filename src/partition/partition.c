@@ -178,25 +178,25 @@ static tsr_status refuse_option(const struct request *request, const char *hint,
     return TSR_UNSUPPORTED;
 }
 
-// Reads the options about files. Only a wrapped model stores a transport; for other folders it is
-// chosen at run time.
+// Reads the options about files. Only an EPContext model stores a transport; for other folders it
+// is chosen at run time.
 static tsr_status choose_files(const struct request *request, struct draft *draft)
 {
     const tsr_partition_options *options = &request->options;
     draft->as_safetensors = options->weights == TSR_WEIGHTS_SAFETENSORS;
-    draft->wrapped = options->layout == TSR_LAYOUT_WRAPPED;
+    draft->context = options->layout == TSR_LAYOUT_CONTEXT;
     draft->processes = options->transport == TSR_TRANSPORT_SHM;
     if ((unsigned)options->weights > TSR_WEIGHTS_SAFETENSORS)
         return refuse_option(request, "data or safetensors", "unknown format of weights");
-    if ((unsigned)options->layout > TSR_LAYOUT_WRAPPED)
-        return refuse_option(request, "use wrapped, or genai for a generation folder",
+    if ((unsigned)options->layout > TSR_LAYOUT_CONTEXT)
+        return refuse_option(request, "use context, or genai for a generation folder",
                              "unknown layout");
-    if (options->transport != TSR_TRANSPORT_DEFAULT && !draft->wrapped)
-        return refuse_option(request, "use --layout wrapped, or give the transport to tessera run",
-                             "a transport can only be stored with --layout wrapped");
+    if (options->transport != TSR_TRANSPORT_DEFAULT && !draft->context)
+        return refuse_option(request, "use --layout context, or give the transport to tessera run",
+                             "a transport can only be stored with --layout context");
     if ((unsigned)options->transport > TSR_TRANSPORT_SHM)
         return refuse_option(request, "threads or shm",
-                             "a wrapped partition cannot use this transport");
+                             "an EPContext model cannot use this transport");
     return TSR_OK;
 }
 
@@ -222,8 +222,8 @@ static tsr_status draft_steps(struct draft *draft, const tsr_partition_options *
     st = tsr__draft_ports(draft, options);
     if (st != TSR_OK)
         return st;
-    if (draft->wrapped)
-        st = tsr__wrapped_check(draft);
+    if (draft->context)
+        st = tsr__context_check(draft);
     if (st != TSR_OK)
         return st;
     st = tsr__draft_build(draft);

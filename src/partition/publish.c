@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // publish.c - writes the folder, which appears complete or not at all, and fills the summary.
 //
-// Files are written in this order: data files (which gives their digests), rank files, the wrapped
+// Files are written in this order: data files (which gives their digests), rank files, the context
 // model, the manifest. A dry run creates the rank files in memory to get their sizes and writes
 // nothing.
 #include "internal.h"
@@ -46,19 +46,13 @@ static tsr_status write_model(struct draft *draft, tsr_model *model, struct outf
     return st;
 }
 
-static tsr_status write_wrapped(struct draft *draft, struct outfolder *outfolder,
+static tsr_status write_context(struct draft *draft, struct outfolder *outfolder,
                                 struct manifest *manifest)
 {
     tsr_model *model = NULL;
-    struct manifest_file *mark = &manifest->files[manifest->n_files++];
     struct manifest_file *file = &manifest->files[manifest->n_files++];
-    mark->name = WRAPPED_MARK;
-    file->name = WRAPPED_MODEL;
-    tsr_status st =
-        write_bytes(draft, outfolder, draft->fingerprint, sizeof draft->fingerprint - 1, mark);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__wrapped_model(draft, &model);
+    file->name = CONTEXT_MODEL;
+    tsr_status st = tsr__context_model(draft, &model);
     if (st != TSR_OK)
         return st;
     st = write_model(draft, model, outfolder, file);
@@ -96,8 +90,8 @@ static tsr_status write_files(struct draft *draft, struct part *parts, struct ou
         file->bytes = data[rank].bytes;
         memcpy(file->sha256, data[rank].sha256, sizeof(file->sha256));
     }
-    if (draft->wrapped)
-        st = write_wrapped(draft, outfolder, manifest);
+    if (draft->context)
+        st = write_context(draft, outfolder, manifest);
     if (st != TSR_OK)
         return st;
     tsr__manifest_sort(manifest->files, manifest->n_files);

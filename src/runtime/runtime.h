@@ -9,16 +9,9 @@
 
 #define RUN_TOKEN_OUTPUT "ai.tessera.token.out" // output of a rank graph that is not a result
 
-// ---- a partition as one operator of a stock ONNX Runtime (wrapped.c; the plug-in registers it)
-
-struct OrtApiBase;
-struct OrtStatus;
-struct OrtSessionOptions;
-struct OrtStatus *tsr__wrapped_add(const struct OrtApiBase *base,
-                                   struct OrtSessionOptions *options);
-
 // ---- ranks of a host process that must not be forked (served.c)
 
+struct OrtApiBase;
 struct served;
 // Starts the program and waits until its ranks are ready. host: the ONNX Runtime of this process;
 // the ranks run in the same library. threads: per rank; 0: cores / ranks. *out must be

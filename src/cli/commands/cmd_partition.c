@@ -177,13 +177,13 @@ static const struct option options_table[] = {
     {"--config", "NAME", "configuration to partition for (required if the model has several)",
      OPTION(config)},
     PLAN_OPTIONS,
-    {"--layout", "wrapped|genai",
-     "wrapped: also write model.onnx, whose one node runs the partition in any ONNX Runtime with "
-     "libtessera_ops.so; genai: one generation folder per device, for onnxruntime-genai",
+    {"--layout", "context|genai",
+     "context: also write model.onnx, an EPContext model that any ONNX Runtime runs with "
+     "libtessera_ep.so; genai: one generation folder per device, for onnxruntime-genai",
      INTO_ENUM(tsr_partition_options, layout),
-     .choices = (const char *const[]){"", "wrapped", NULL}},
+     .choices = (const char *const[]){"", "context", NULL}},
     {"--transport", "threads|shm",
-     "with --layout wrapped: ranks are threads of the program that loads model.onnx, or processes",
+     "with --layout context: ranks are threads of the program that loads model.onnx, or processes",
      INTO_ENUM(tsr_partition_options, transport), .choices = TRANSPORTS},
     {"--weights", "data|safetensors", "format of weight files: plain bytes or safetensors",
      INTO_ENUM(tsr_partition_options, weights),

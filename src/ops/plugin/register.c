@@ -10,7 +10,6 @@
 // Every registration creates operators for that session. Without a rank the model can still be
 // loaded for inspection; its kernels then fail with the reason.
 #include "ops/ops.h"
-#include "runtime/runtime.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -148,6 +147,5 @@ OrtStatus *RegisterCustomOps(OrtSessionOptions *options, const OrtApiBase *base)
     pthread_mutex_lock(&lock);
     struct endpoint *endpoint = find_place(api, options, why, sizeof why);
     pthread_mutex_unlock(&lock);
-    OrtStatus *st = tsr__ops_add(api, minor, options, endpoint, why, &ops);
-    return st ? st : tsr__wrapped_add(base, options);
+    return tsr__ops_add(api, minor, options, endpoint, why, &ops);
 }

@@ -159,7 +159,7 @@ struct draft {
     const struct partition_visitor *visitor;
     // if not NULL, rank files that another program changed are checked against it (reseal.c)
     const struct manifest *resealing;
-    bool wrapped;   // also write model.onnx, which runs the partition
+    bool context;   // also write model.onnx, which refers to the partition
     bool processes; // for model.onnx: each rank is a process
 
     // The model and its flow. `expanded` is the copy in which nodes were expanded, or NULL; then

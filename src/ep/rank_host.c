@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// rank_host.c - tessera-ranks, the parent of the rank processes of a wrapped partition.
-// libtessera_ops.so starts it with the partition's folder and the library of ONNX Runtime. It is
-// not a user command and prints nothing.
+// rank_host.c - tessera-ranks, the parent of the rank processes of an execution provider.
+// libtessera_ep.so starts it with the partition's folder, the library of ONNX Runtime and the
+// number of threads. It is not a user command and prints nothing.
 #include "runtime/runtime.h"
 
 #include <stdlib.h>
