@@ -326,7 +326,7 @@ def read(kind: Any, function: Callable[..., int], *arguments: Any) -> Any:
 
 
 def enum_of(prefix: str, name: Optional[str]) -> int:
-    """The library's number of a name in an enumeration: TSR_LAYOUT_, "wrapped"; 0 for None, the default; -1, which the library
+    """The library's number of a name in an enumeration: TSR_LAYOUT_, "context"; 0 for None, the default; -1, which the library
     refuses, for an unknown name."""
     known = {key[len(prefix):].lower(): value for key, value in vars(_api).items() if key.startswith(prefix)}
     return 0 if name is None else int(known.get(name, -1))

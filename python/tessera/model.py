@@ -330,9 +330,9 @@ class Model:
         """Writes one ONNX file for each device into a new folder.
 
         state: "past=present" pairs that stay on their devices; "auto": those that the model's metadata names.
-        layout: "wrapped" writes model.onnx beside them, whose one node runs them in any ONNX Runtime; "genai" one generation folder
+        layout: "context" also writes model.onnx, an EPContext model that any ONNX Runtime runs with the execution provider; "genai" one generation folder
         for each device (the model was loaded from such a folder). weights: "safetensors", or plain bytes.
-        transport, of "wrapped": "threads" of whoever loads model.onnx, or "shm", processes of their own."""
+        transport, of "context": ranks are "threads" of the program that loads model.onnx, or processes ("shm")."""
         if layout == "genai":
             return self.session.do(lambda: self._partition_folder(folder, force))
         return self.session.do(lambda: self._partition(folder, state, keep_cut, layout, weights, transport, force))

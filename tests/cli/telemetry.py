@@ -2,7 +2,7 @@
 """Telemetry of ONNX Runtime is off in the command and in tessera-ranks: no host is looked up and $TMPDIR/.ses is not written. A choice
 of the user, or of the program that loads libtessera_ops.so, is kept.
 
-usage: telemetry.py TESSERA PLUGIN"""
+usage: telemetry.py TESSERA PROVIDER"""
 import os
 import re
 import shutil
@@ -12,14 +12,15 @@ import tempfile
 
 import harness
 
-TESSERA, PLUGIN = map(os.path.abspath, sys.argv[1:3])
+TESSERA, PROVIDER = map(os.path.abspath, sys.argv[1:3])
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 MODEL, DATA = ROOT + "/tests/models/bert_tiny/model.onnx", ROOT + "/tests/models/bert_tiny/test_data_set_0"
 LIMIT_S = 120
 HOST = r'''
 import sys, numpy as np, onnxruntime
 options = onnxruntime.SessionOptions()
-options.register_custom_ops_library(sys.argv[1])
+onnxruntime.register_execution_provider_library("tessera", sys.argv[1])
+options.add_provider_for_devices([d for d in onnxruntime.get_ep_devices() if d.ep_name == "TesseraExecutionProvider"], {"strict": "1"})
 session = onnxruntime.InferenceSession(sys.argv[2], options)
 session.run(None, {v.name: np.ones((2, 9), np.int64) for v in session.get_inputs()})
 '''
@@ -58,9 +59,9 @@ def of_program(lines, name):
 
 
 with tempfile.TemporaryDirectory() as d:
-    tmp, parts, wrapped = d + "/tmp", d + "/parts", d + "/wrapped"
+    tmp, parts, context = d + "/tmp", d + "/parts", d + "/context"
     os.mkdir(tmp)
-    for words in ((parts,), (wrapped, "--layout", "wrapped", "--transport", "shm")):
+    for words in ((parts,), (context, "--layout", "context", "--transport", "shm")):
         ran = run([TESSERA, "partition", MODEL, "--devices", "2", "--dim", "batch=2", "--dim", "seq=9", "-o", *words], tmp)
         case("partition into " + os.path.basename(words[0]), ran.returncode == 0, ran.stderr)
     runs = {"a model": [MODEL], "threads": [parts], "processes": [parts, "--transport", "shm"]}
@@ -74,7 +75,7 @@ with tempfile.TemporaryDirectory() as d:
         for name, words in runs.items():
             ran, lines = traced([TESSERA, "run", *words, "--inputs", DATA, "--outputs", d + "/out.npz"], tmp, d + "/trace")
             case("run of %s looks up no host" % name, ran.returncode == 0 and not suspicious(lines), (ran.stderr, suspicious(lines)[:3]))
-        ran, lines = traced([sys.executable, "-c", HOST, PLUGIN, wrapped + "/model.onnx"], tmp, d + "/trace")
+        ran, lines = traced([sys.executable, "-c", HOST, PROVIDER, context + "/model.onnx"], tmp, d + "/trace")
         ranks = of_program(lines, "tessera-ranks")
         case("tessera-ranks looks up no host", ran.returncode == 0 and len(ranks) > 10 and not suspicious(ranks),
              (ran.stderr[-300:], len(ranks), suspicious(ranks)[:3]))

@@ -646,7 +646,7 @@ def test_newcomer(d):
         rc, _, err = call(command, parts, "--devices", "3")
         check(command + " does not plan what is cut", rc == 2 and "--devices is for models" in err, (rc, err))
     rc, _, err = call("partition", folder + "/model.onnx", "--devices", "2", "--layout", "genia", "-o", d + "/no")
-    check("a layout that does not exist", rc == 5 and "wrapped" in err and "genai" in err, (rc, err))
+    check("a layout that does not exist", rc == 5 and "context" in err and "genai" in err, (rc, err))
     rc, _, err = call("partition", folder + "/model.onnx", "-o", d + "/no")
     check("a model without shardings", rc == 1 and "give --devices N here" in err, (rc, err))
 

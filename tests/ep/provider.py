@@ -167,7 +167,8 @@ def custom_operators_are_declined(folder):
     library = os.path.join(os.path.dirname(host.LIBRARY), "tests/e2e/libuser_ops.so")
     if not os.path.exists(library):
         return "libuser_ops.so was not built"
-    graph = helper.make_graph([helper.make_node("Twice", ["X"], ["Y"], domain="test.ops", bias=3)], "g", [info("X", ["n"])], [info("Y", ["n"])])
+    nodes = [helper.make_node("Relu", ["X"], ["t"]), helper.make_node("Twice", ["t"], ["Y"], domain="test.ops", bias=3)]
+    graph = helper.make_graph(nodes, "g", [info("X", ["n"])], [info("Y", ["n"])])
     model = host.save(folder + "/m.onnx", graph, opsets=(("", 18), ("test.ops", 1)))
     for strict in (0, 1):
         made = host.options(devices=2, strict=strict)

@@ -46,8 +46,8 @@ def test_layouts():
     folder = ROOT + "/tests/folders/genai_tiny"
     model = tessera.load(folder)
     model.plan(2, dims={"batch_size": 1, "sequence_length": 1, "past_sequence_length": 64, "total_sequence_length": 65})
-    model.partition(TMP.name + "/wrapped", layout="wrapped", weights="safetensors")
-    assert os.path.exists(TMP.name + "/wrapped/model.onnx") and not [f for f in os.listdir(TMP.name + "/wrapped") if f.endswith(".data")]
+    model.partition(TMP.name + "/context", layout="context", weights="safetensors")
+    assert os.path.exists(TMP.name + "/context/model.onnx") and not [f for f in os.listdir(TMP.name + "/context") if f.endswith(".data")]
     model.partition(TMP.name + "/genai", layout="genai")
     assert sorted(os.listdir(TMP.name + "/genai")) == ["rank0", "rank1"] and os.path.exists(TMP.name + "/genai/rank1/genai_config.json")
     for source, layout, kind in ((MODEL, "genai", ValueError), (MODEL, "folded", tessera.TesseraError)):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Uses the results of `make dist` like a recipient: dist.py DIST ROOT. The wheel in an empty environment (which needs a package index for
-numpy and onnxruntime) gives tokens, text from Python and a wrapped model whose ranks are processes; the tarball has the tree; the
+numpy and onnxruntime) gives tokens, text from Python and an EPContext model whose ranks are processes; the tarball has the tree; the
 package has what it says. Part of `make distcheck`, which is long."""
 import glob
 import os
@@ -14,14 +14,15 @@ import harness
 DIST, ROOT = map(os.path.abspath, sys.argv[1:3])
 FOLDER = ROOT + "/tests/folders/genai_tiny"
 ENV = {k: v for k, v in os.environ.items() if not k.startswith("TESSERA") and k not in ("LD_LIBRARY_PATH", "PYTHONPATH")}
-WRAPPED = r'''
+CONTEXT = r'''
 import glob, os, sys, numpy as np, onnxruntime as ort, tessera
 model = tessera.load(sys.argv[1] + "/tests/models/bert_tiny/model.onnx")
 plan = model.plan(2, dims={"batch": 2, "seq": 9})
-model.partition(sys.argv[2] + "/wrapped", layout="wrapped", transport="shm")
+model.partition(sys.argv[2] + "/context", layout="context", transport="shm")
+ort.register_execution_provider_library("tessera", os.path.join(os.path.dirname(tessera.__file__), "lib", "libtessera_ep.so"))
 options = ort.SessionOptions()
-options.register_custom_ops_library(os.path.join(os.path.dirname(tessera.__file__), "lib", "libtessera_ops.so"))
-session = ort.InferenceSession(sys.argv[2] + "/wrapped/model.onnx", options)
+options.add_provider_for_devices([d for d in ort.get_ep_devices() if d.ep_name == "TesseraExecutionProvider"], {"strict": "1"})
+session = ort.InferenceSession(sys.argv[2] + "/context/model.onnx", options)
 feeds = {i.name: np.ones((2, 9), {"tensor(int64)": "i8", "tensor(int32)": "i4"}.get(i.type, "f4")) for i in session.get_inputs()}
 whole = ort.InferenceSession(sys.argv[1] + "/tests/models/bert_tiny/model.onnx").run(None, feeds)[0]
 print("apart by", float(np.abs(session.run(None, feeds)[0] - whole).max() / np.abs(whole).max()))
@@ -49,7 +50,7 @@ def the_wheel(d):
     assert len(tokens) == 8, tokens
     said = run([d + "/v/bin/python", "-c", "import sys, tessera; print(*tessera.generate(sys.argv[1], [1, 7, 11], devices=2, max_tokens=8))", FOLDER], cwd=d).split()
     assert said == tokens, (said, tokens)
-    apart = float(run([d + "/v/bin/python", "-c", WRAPPED, ROOT, d], cwd=d).split()[-1])
+    apart = float(run([d + "/v/bin/python", "-c", CONTEXT, ROOT, d], cwd=d).split()[-1])
     assert apart < 5e-5, apart
 
 

@@ -82,7 +82,7 @@ CASES = [
     Case("partition-force", "partition {in}/plain-planned.onnx -o {out}/parts --force", {"parts": EXACT}),
     Case("partition-data", "partition {in}/large-planned.onnx -o {out}/parts --force", {"parts": EXACT}),
     Case("partition-planned", "partition {in}/plain.onnx --devices 2 -o {out}/parts --force", {"parts": EXACT}),
-    Case("partition-wrapped", "partition {in}/plain-planned.onnx --layout wrapped -o {out}/parts --force", {"parts": EXACT}, alone=True),
+    Case("partition-context", "partition {in}/plain-planned.onnx --layout context -o {out}/parts --force", {"parts": EXACT}, alone=True),
     Case("partition-genai", "partition %s --devices 2 --layout genai -o {out}/parts" % GENAI, {"parts": EXACT}, also={2}),  # 2: whether it is such a folder cannot be seen
     Case("partition-reseal", "partition --reseal {out}/parts", {"parts": EXACT}, starts="optimised"),
     Case("partition-safetensors", "partition {in}/large-planned.onnx -o {out}/parts --force --weights safetensors", {"parts": EXACT}),
