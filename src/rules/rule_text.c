@@ -17,8 +17,7 @@
 //            | look i f after [element]                     elements of input i address f
 //            | scat i f dim [element]                       the same, where f is changed
 //            | range i f                                    inputs i and i + 1 count f up
-//            | word name=f word… | share name=f             attributes with entries for elements of
-//              f
+//            | word name=f word… | share name=f             attributes with an entry per element
 //            | P:… | flops …                                ignored
 //
 // Letters are words in lower case; capitals are packs (any number of dimensions). A letter on both
