@@ -138,6 +138,13 @@ tsr_status tsr__sim_memory(struct sim_device *device, const tsr_model *model,
 // Picoseconds of a communication whose groups and bytes are known; adds its bytes to the links
 // (simulate_price.c).
 int64_t tsr__sim_price(struct sim *sim, struct sim_comm *comm);
+// Links that several communications use at the same time (shared_links.c). NULL: there is no
+// contention to be simulated, or no memory.
+struct shared_links;
+struct shared_links *tsr__sim_links(struct sim *sim, int requests);
+// End of a group's communication that begins then. Must be called in the order of begins.
+double tsr__sim_end(struct shared_links *shared, const struct sim_comm *comm,
+                    const struct sim_group *group, double begin);
 // Reads the tasks of all parts and prices them (simulate_parts.c).
 tsr_status tsr__sim_read(struct sim *sim, const struct partition_part *parts, int64_t n,
                          const tsr_dim_size *sizes, size_t n_sizes) TSR_MUST_USE;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // timeline.c - a timeline for devices that need not be there: each does its tasks one after the
 // other, request by request; a communication begins when all of its group are there and ends for
-// all of them at once.
+// all of them at once. Communications that use the same link at the same time delay each other
+// (shared_links.c).
 //
 // Prices are the planner's. A plan adds up the slowest device of every node; here devices wait for
 // each other only where they talk, so this is never more than that for the same nodes.
@@ -27,6 +28,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+// A communication whose members are all there.
+struct meeting {
+    double begin;
+    struct sim_comm *comm;
+    int group;
+};
+
 // One simulation. `kept` is the session's arena of results, which holds everything that the caller
 // gets.
 struct run {
@@ -36,6 +44,8 @@ struct run {
     struct arena *kept;
     VEC(tsr_span) spans;
     double *ends; // by request
+    struct shared_links *links;
+    VEC(struct meeting) ready; // a heap, earliest first
     struct sim_fold fold;
     const tsr_dim_size *given_sizes; // before those of one copy took their place
     size_t n_given_sizes;
@@ -90,10 +100,53 @@ static void next_task(struct run *run, struct sim_device *device)
     device->request++;
 }
 
+// ---- communications that are ready to begin
+
+static bool before(const struct meeting *a, const struct meeting *b)
+{
+    if (a->begin != b->begin)
+        return a->begin < b->begin;
+    if (a->comm->id != b->comm->id)
+        return a->comm->id < b->comm->id;
+    return a->group < b->group;
+}
+
+static void swap(struct meeting *a, struct meeting *b)
+{
+    struct meeting kept = *a;
+    *a = *b;
+    *b = kept;
+}
+
+static void add_ready(struct run *run, struct meeting meeting)
+{
+    struct meeting *at = vec_push(run->kept, &run->ready);
+    if (!at)
+        return;
+    *at = meeting;
+    struct meeting *list = run->ready.at;
+    for (size_t i = run->ready.n - 1; i && before(&list[i], &list[(i - 1) / 2]); i = (i - 1) / 2)
+        swap(&list[i], &list[(i - 1) / 2]);
+}
+
+static struct meeting take_ready(struct run *run)
+{
+    struct meeting *list = run->ready.at, first = list[0];
+    list[0] = list[--run->ready.n];
+    for (size_t i = 0, k; (k = 2 * i + 1) < run->ready.n; i = k) {
+        if (k + 1 < run->ready.n && before(&list[k + 1], &list[k]))
+            k++;
+        if (!before(&list[k], &list[i]))
+            break;
+        swap(&list[i], &list[k]);
+    }
+    return first;
+}
+
 // All members are there: it happens.
 static void happen(struct run *run, const struct sim_comm *comm, struct sim_group *group)
 {
-    double end = group->latest + (double)comm->ps / 1e12;
+    double end = tsr__sim_end(run->links, comm, group, group->latest);
     for (int i = 0; i < group->n; i++) {
         struct sim_device *device = &run->sim.devices[group->members[i]];
         const struct sim_task *task = &device->tasks.at[device->at];
@@ -108,14 +161,12 @@ static void happen(struct run *run, const struct sim_comm *comm, struct sim_grou
     group->latest = 0;
 }
 
-// Works until the device has to wait, or is done. False: it could do nothing.
-static bool work(struct run *run, int64_t device)
+// Works until the device has to wait, or is done.
+static void work(struct run *run, int64_t device)
 {
     struct sim_device *sim_device = &run->sim.devices[device];
-    bool did = false;
     while (!sim_device->waits && sim_device->request < run->out->requests && sim_device->tasks.n) {
         const struct sim_task *task = &sim_device->tasks.at[sim_device->at];
-        did = true;
         if (!task->comm) {
             double end = sim_device->now + (double)task->ps / 1e12;
             span(run, device, task, TSR_SPAN_COMPUTE, sim_device->now, end);
@@ -129,9 +180,8 @@ static bool work(struct run *run, int64_t device)
         if (sim_device->now > group->latest)
             group->latest = sim_device->now;
         if (++group->arrived == group->n)
-            happen(run, task->comm, group);
+            add_ready(run, (struct meeting){group->latest, task->comm, task->group});
     }
-    return did;
 }
 
 // Devices that have nothing to do are done from the start.
@@ -143,16 +193,22 @@ static bool is_done(const struct run *run)
     return true;
 }
 
-// Devices take turns until none can go on. What happens does not depend on whose turn comes first:
-// a communication begins when the last member arrives.
+// Every device works until it waits. Then the communication that begins first happens, and its
+// members work on: whatever they start begins later.
 static tsr_status play(struct run *run)
 {
-    bool more = true;
-    while (more) {
-        more = false;
-        for (int64_t i = 0; i < run->sim.n; i++)
-            more |= work(run, i);
+    run->links = tsr__sim_links(&run->sim, run->out->requests);
+    for (int64_t i = 0; i < run->sim.n; i++)
+        work(run, i);
+    while (run->ready.n) {
+        struct meeting next = take_ready(run);
+        struct sim_group *group = &next.comm->groups.at[next.group];
+        happen(run, next.comm, group);
+        for (int i = 0; i < group->n; i++)
+            work(run, group->members[i]);
     }
+    if (run->kept->failed)
+        return TSR_NOMEM;
     if (is_done(run))
         return TSR_OK;
     tsr__diag(run->sim.session, DIAG_partition_disagrees, NULL, "run `tessera partition` again",

@@ -659,7 +659,10 @@ def test_topology(d):
     doc = json.load(open(path)) if rc == 0 else {}
     check("topology make", len(doc.get("devices", [])) == 4 and doc["devices"][0]["memory"] == 2 << 30 and
           {l["latency"] for l in doc["links"]} == {1e-5}, (rc, err, doc))
-    check("topology read again", call("topology", "show", path, "--json")[1] == call("topology", "make", path)[1])
+    shown, made = (json.loads(call("topology", *words)[1]) for words in (("show", path, "--json"), ("make", path)))
+    times = shown.pop("collectives_us")
+    check("topology read again", shown == made)
+    check("times of collectives", set(times["AllReduce"]) == {"1024", "65536", "1048576", "67108864"} and times["AllToAll"]["1024"] > 0, times)
     rc, out, err = call("topology", "show", "{3, [[1,2],[0,2],[1,2]]}")
     check("odd adjacency", rc == 0 and "lists itself" in err and "not the other way round" in err, (rc, err))
     for words in (["show"], ["draw", "4"], ["show", "rign:4"], ["show", "4", "--memory", "much"], ["show", "4", "--latency", "-1"]):

@@ -108,6 +108,25 @@ def collectives_have_a_start(folder):
     assert rc == 0 and not err, err
 
 
+def stages_share_links(folder):
+    """Two stages of a line of 4 devices sum over the link in the middle: the time between results covers what every link carries."""
+    matrix = lambda name: helper.make_tensor(name, TensorProto.FLOAT, [512, 512], b"\0" * (4 << 18), raw=True)
+    nodes = [helper.make_node(*words, name=name) for words, name in ((("MatMul", ["x", "w"], ["h"]), "a"), (("Relu", ["h"], ["r"]), "b"), (("MatMul", ["r", "v"], ["y"]), "c"))]
+    write(folder + "/m.onnx", nodes, [("x", [512, 512], TensorProto.FLOAT)], [("y", [512, 512], TensorProto.FLOAT)], [matrix("w"), matrix("v")])
+    links = [{"from": i, "to": i + 1, "both": True, "latency": 1e-6, "bandwidth": 1e9} for i in range(3)]
+    json.dump({"devices": [{"memory": 10**10, "flops": 1e15, "bandwidth": 1e14}] * 4, "links": links}, open(folder + "/line.json", "w"))
+    periods = {}
+    for first, second in (("0,2", "1,3"), ("0,1", "2,3")):
+        rc, _, err = call("annotate", folder + "/m.onnx", "--config", "c:4", "--shard", "a:w={2,1:%s}" % first, "--stage", "a=0", "--shard", "b:h={1,1:0}", "--stage", "b=0",
+                          "--shard", "c:v={2,1:%s}" % second, "--stage", "c=1", "-o", folder + "/o.onnx")
+        assert rc == 0, err
+        doc = document("simulate", folder + "/o.onnx", "--devices", folder + "/line.json", "--requests", 8)
+        busiest = max(link["seconds"] for link in doc["links"])
+        assert doc["period_s"] > 0.99 * busiest, (doc["period_s"], busiest)
+        periods[first] = doc["period_s"]
+    assert periods["0,2"] > 1.4 * periods["0,1"], periods
+
+
 def advice_is_the_largest_batch_within_the_limit(folder):
     model = attention(folder)
     doc = document("advise", model, "--boxes", "l4:1,h200:1,h200:2", "--slo", "tpot=1ms", *STATES)
@@ -165,6 +184,6 @@ def wrong_words_are_usage_errors(folder):
 
 
 harness.run([published_measurements, fused_experts_count_both_halves, tokens_read_the_experts_that_they_use, a_cache_that_is_updated_in_place_counts_once, a_cache_that_grows_counts_twice,
-             plan_and_simulation_count_the_same_caches, collectives_have_a_start, advice_is_the_largest_batch_within_the_limit, prices_decide, machines_that_cannot_are_listed,
+             plan_and_simulation_count_the_same_caches, collectives_have_a_start, stages_share_links, advice_is_the_largest_batch_within_the_limit, prices_decide, machines_that_cannot_are_listed,
              the_first_token_has_a_limit, wrong_words_are_usage_errors])
 harness.finish()
