@@ -12,7 +12,7 @@
 static bool make_copy(struct planner *planner)
 {
     if (planner->trial.model)
-        return true;
+        return planner->trial.shapes != NULL;
     planner->trial.twins = ARENA_ARRAY(&planner->arena, tsr_node *, planner->n_nodes + 1);
     if (!planner->trial.twins || tsr_model_clone(planner->model, &planner->trial.model) != TSR_OK)
         return false;
