@@ -44,9 +44,9 @@ static void load_nccl(struct gpu *gpu, const char *name)
     gpu->nccl = open_library(name ? name : nccl_name);
     if (!gpu->nccl)
         return;
-    bool whole = !fill(gpu, gpu->nccl, nccl_entries, TSR_COUNT(nccl_entries)) &&
-                 gpu->ncclGetVersion(&gpu->nccl_version) == 0;
-    if (whole)
+    bool complete = !fill(gpu, gpu->nccl, nccl_entries, TSR_COUNT(nccl_entries)) &&
+                    gpu->ncclGetVersion(&gpu->nccl_version) == 0;
+    if (complete)
         return;
     dlclose(gpu->nccl);
     gpu->nccl = NULL;

@@ -323,7 +323,7 @@ void tsr__derive_gather_quantized(struct derivation *derivation)
         block < 1 || tsr__axis(tsr__derive_int(derivation, "quantize_axis", 1), rank) != rank - 1 ||
         block % group) {
         tsr__derive_none(derivation,
-                         "the axes of lookup and blocks are not the first and the last");
+                         "gather_axis is not the first axis, or quantize_axis not the last");
         return;
     }
     tsr__derive_size(derivation, "z", block);

@@ -151,14 +151,14 @@ static size_t left_of(size_t bytes, size_t at)
     return left < CHUNK_BYTES ? left : CHUNK_BYTES;
 }
 
-// The part of `whole` that a round moves: bytes from `at` on, one chunk at most. Parts that are
+// The part of `buffer` that a round moves: bytes from `at` on, one chunk at most. Parts that are
 // folded have a size and no address.
-static struct comm_buffer chunk_of(struct comm_buffer whole, size_t at)
+static struct comm_buffer chunk_of(struct comm_buffer buffer, size_t at)
 {
-    size_t bytes = left_of(whole.bytes, at);
-    if (bytes == 0 || !whole.p)
+    size_t bytes = left_of(buffer.bytes, at);
+    if (bytes == 0 || !buffer.p)
         return (struct comm_buffer){NULL, bytes};
-    return (struct comm_buffer){(char *)whole.p + at, bytes};
+    return (struct comm_buffer){(char *)buffer.p + at, bytes};
 }
 
 // Sets the buffers of the round. Slots in the pinned memory: n for sent parts, which are copied

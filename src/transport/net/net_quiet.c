@@ -16,7 +16,7 @@
 
 #include <time.h>
 
-#define TOLD_S   2.0 // longest wait for the others to learn of the failure
+#define INFORM_S 2.0 // longest wait for the others to learn of the failure
 #define SETTLE_S 0.2 // and then for messages that have begun to arrive
 
 static void withdraw_receives(struct net *net)
@@ -53,7 +53,7 @@ static bool all_know(struct net *net)
 void tsr__net_quiet(struct net *net)
 {
     struct timespec nap = {0, 1000000};
-    double until = tsr__now_s() + TOLD_S;
+    double until = tsr__now_s() + INFORM_S;
     bool informed = false;
     if (net->frozen) // by an earlier call
         return;
