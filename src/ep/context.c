@@ -75,8 +75,7 @@ static tsr_status refuse(tsr_session *session, const char *hint, const char *tex
     return TSR_INVALID;
 }
 
-// "a/b" of "a/b/c", "." of "c".
-static const char *folder_of(struct arena *arena, const char *path)
+const char *tsr__ep_folder_of(struct arena *arena, const char *path)
 {
     const char *slash = strrchr(path, '/');
     if (!slash)
@@ -116,9 +115,10 @@ tsr_status tsr__ep_context_read(struct provider *provider, const OrtGraph *graph
         return refuse(session, "load the model by its path, or set ep.context_file_path to it",
                       "the parts of an EPContext model in memory cannot be found");
     *out = (struct parts){.route = ROUTE_FILE, .processes = strcmp(notes, CONTEXT_PROCESSES) == 0};
-    const char *manifest = tsr__arena_printf(arena, "%s/%s", folder_of(arena, model), path).p;
+    const char *manifest =
+        tsr__arena_printf(arena, "%s/%s", tsr__ep_folder_of(arena, model), path).p;
     if (manifest)
-        out->folder = folder_of(arena, manifest);
+        out->folder = tsr__ep_folder_of(arena, manifest);
     return out->folder ? TSR_OK : TSR_NOMEM;
 }
 
@@ -145,7 +145,7 @@ tsr_status tsr__ep_context_folder(struct provider *provider, const OrtGraph *gra
     if (!path)
         return refuse(provider->session, "set ep.context_file_path",
                       "an EPContext model of a model in memory needs a path");
-    const char *folder = folder_of(arena, path);
+    const char *folder = tsr__ep_folder_of(arena, path);
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     int n = (int)strlen(name) - (ends_with(name, ".onnx") ? 5 : 0);
     parts->context = tsr__arena_printf(arena, "%.*s.parts/" MANIFEST_NAME, n, name).p;

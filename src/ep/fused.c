@@ -257,6 +257,8 @@ void tsr__ep_fused_free(struct fused *fused)
         return;
     close_ranks(fused);
     tsr__temporary_remove(fused->parts.temporary);
+    if (fused->parts.use > 0)
+        close(fused->parts.use);
     tsr__arena_free(&fused->arena);
     pthread_mutex_destroy(&fused->lock);
     tsr__free(fused->provider->session, fused, sizeof *fused);

@@ -96,6 +96,7 @@ struct parts {
     size_t devices, nodes, cut_nodes;
     enum model_route route;
     bool cached;
+    int use; // > 0: descriptor that protects a cached partition from removal
 };
 
 // The node that ONNX Runtime runs in place of the claimed graph.
@@ -146,7 +147,18 @@ tsr_status tsr__ep_parts_make(struct provider *provider, const OrtGraph *graph, 
 tsr_status tsr__ep_summary_write(const struct provider *provider, const struct parts *parts,
                                  double seconds) TSR_MUST_USE;
 
+// Plans the model, unless it is annotated, and partitions it into the folder of the parts.
+tsr_status tsr__ep_partition(const struct provider *provider, tsr_model *model,
+                             struct parts *parts) TSR_MUST_USE;
+
+// ---- cache.c
+// The partition of the model in the application's cache; it is added if necessary.
+tsr_status tsr__ep_cache_parts(struct provider *provider, const OrtGraph *graph, tsr_model *model,
+                               struct arena *arena, struct parts *out) TSR_MUST_USE;
+
 // ---- context.c
+// "a/b" of "a/b/c", "." of "c".
+const char *tsr__ep_folder_of(struct arena *arena, const char *path);
 // Whether the node refers to a partition of this provider.
 OrtStatus *tsr__ep_is_context(const struct ep_api *api, const OrtNode *node, struct arena *arena,
                               bool *out);

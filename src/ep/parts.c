@@ -86,19 +86,16 @@ static tsr_status choose_config(const struct provider *provider, tsr_model *mode
     return st;
 }
 
-static tsr_status partition(const struct provider *provider, tsr_model *model, const char *folder,
-                            struct parts *parts)
+tsr_status tsr__ep_partition(const struct provider *provider, tsr_model *model, struct parts *parts)
 {
     // Inputs and outputs stay sharded: all ranks are on this host, which copies the shards itself.
     static const char *const all[] = {"*"};
-    tsr_partition_options options = {.size = sizeof options,
-                                     .keep_cut = all,
-                                     .n_keep_cut = 1,
-                                     .force = provider->options.context};
+    tsr_partition_options options = {
+        .size = sizeof options, .keep_cut = all, .n_keep_cut = 1, .force = !parts->temporary};
     tsr_partition_summary summary = {.size = sizeof summary};
     tsr_status st = choose_config(provider, model, &options.config);
     if (st == TSR_OK)
-        st = tsr_partition_into(model, folder, &options, &summary);
+        st = tsr_partition_into(model, parts->folder, &options, &summary);
     parts->devices = summary.devices;
     parts->nodes = summary.nodes;
     parts->cut_nodes = summary.cut_nodes;
@@ -128,10 +125,13 @@ tsr_status tsr__ep_parts_make(struct provider *provider, const OrtGraph *graph, 
         out->route = ROUTE_GRAPH;
         st = load_graph(provider, graph, &written, &model);
     }
-    if (st == TSR_OK)
+    if (st == TSR_OK && provider->options.cache && !provider->options.context) {
+        st = tsr__ep_cache_parts(provider, graph, model, arena, out);
+    } else if (st == TSR_OK) {
         st = choose_folder(provider, graph, arena, out);
-    if (st == TSR_OK)
-        st = partition(provider, model, out->folder, out);
+        if (st == TSR_OK)
+            st = tsr__ep_partition(provider, model, out);
+    }
     tsr_model_free(model);
     tsr__temporary_remove(written);
     return st;

@@ -179,6 +179,35 @@ def custom_operators_are_declined(folder):
             assert ort.InferenceSession(model, made).run(None, {"X": np.ones(4, np.float32)})[0].shape == (4,)
 
 
+def a_cache_is_used_again(folder):
+    model, cache, note = chain(folder), folder + "/cache", folder + "/note.json"
+    feeds = {"X": np.ones((4, 64), np.float32)}
+    want = host.plain(model).run(None, feeds)
+
+    def cached(path=model, **options):
+        session = host.session(path, devices=options.pop("devices", 2), cache=cache, summary=note, **options)
+        host.near(session.run(None, feeds), want)
+        facts = json.load(open(note))
+        assert facts["nodes"] >= 3, facts
+        return facts["cached"]
+    assert [cached(), cached(), cached(dims="batch=512"), cached(devices=3), cached(devices=3)] == [False, True, False, False, True]
+    assert cached(open(model, "rb").read()) is False and cached(open(model, "rb").read()) is True  # the graph is another model
+    entries = [f for f in os.listdir(cache) if not f.endswith(".use") and f != "lock"]
+    assert len(entries) == 4, entries
+    for entry in entries:  # a damaged entry is made again
+        with open("%s/%s/rank1.onnx" % (cache, entry), "ab") as f:
+            f.write(b"x")
+    assert [cached(), cached()] == [False, True]
+    other = onnx.load(model)
+    other.doc_string = "another file"
+    onnx.save(other, model)
+    assert cached() is False
+    for i in range(20):
+        assert cached(memory="%d MB" % (100 + i)) is False
+    assert len([f for f in os.listdir(cache) if f.endswith(".use")]) == 16, os.listdir(cache)
+    host.fails(lambda: host.session(model, devices=2, cache=model + "/no"), "cache")
+
+
 # ---- runs ------------------------------------------------------------------------------------------
 
 
@@ -292,7 +321,7 @@ def nothing_is_left(folder):
 
 host.register()
 harness.run([models_are_right, sizes_other_than_planned, models_in_memory, annotated_models_run_as_annotated, texts_and_branches, functions_are_inlined,
-             replaced_weights_are_used, defaults_of_inputs, without_devices_nothing_is_taken, wrong_options_fail_the_session, memory_and_threads,
+             replaced_weights_are_used, defaults_of_inputs, without_devices_nothing_is_taken, wrong_options_fail_the_session, memory_and_threads, a_cache_is_used_again,
              declined_models, custom_operators_are_declined, bound_buffers_are_filled, threads_and_sessions, asynchronous_runs, a_run_can_be_terminated,
              wrong_inputs_leave_the_session_usable, ranks_as_processes, unregistered_with_live_sessions, nothing_is_left])
 harness.finish()
