@@ -29,6 +29,7 @@
 #define CONFIG_NAME  "genai"
 #define PLUGIN       "libtessera_ops.so"
 #define AXIS_HEADS   1
+#define MAX_HEADS    65536 // heads of larger models are not repeated
 
 // ---- shardings ---------------------------------------------------------------------------------
 
@@ -95,6 +96,8 @@ static tsr_status check_config(tsr_folder *folder)
 static int64_t repeats(const tsr_folder *folder, int64_t ranks)
 {
     int64_t keys = tsr__genai_cache_heads(folder), queries = int64_max(folder->heads, keys);
+    if (queries > MAX_HEADS)
+        return keys >= ranks;
     for (int64_t times = 1; keys * times <= queries; times++)
         if (keys * times >= ranks && (times == 1 || queries % (keys * times) == 0))
             return times;

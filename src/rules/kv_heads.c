@@ -15,6 +15,7 @@
 #include "tessera_cli.h"
 
 #define CACHE_SCALES 12 // inputs 12 and 13: scales of a quantized cache of keys and of values
+#define MAX_HEADS    65536
 #define MAX_CHAIN    16 // nodes between a projection and the attention
 
 // Block i of the new axis is block index[i] of the old one.
@@ -161,15 +162,17 @@ static tsr_status scale_attributes(tsr_node *node, const struct rule *rule, int 
         if (rewrite->kind != REWRITE_ATTR || rewrite->factor != factor)
             continue;
         int64_t size = tsr_attr_int(tsr_node_find_attr(node, rewrite->name), 0);
-        tsr_status st =
-            tsr_node_set_int(node, rewrite->name, size / blocks->before * blocks->after);
+        if (!mul_ok(size / blocks->before, blocks->after, &size))
+            return TSR_INVALID;
+        tsr_status st = tsr_node_set_int(node, rewrite->name, size);
         if (st != TSR_OK)
             return st;
     }
     return TSR_OK;
 }
 
-// Multiplies a declared size of the axis.
+// Multiplies a declared size of the axis. A size that overflows is wrong in the model already, and
+// stays.
 static tsr_status scale_axis(tsr_value *value, int axis, int64_t before, int64_t after)
 {
     tsr_dim dims[RULE_MAX_RANK];
@@ -178,7 +181,8 @@ static tsr_status scale_axis(tsr_value *value, int axis, int64_t before, int64_t
         return TSR_OK;
     for (int d = 0; d < rank; d++)
         dims[d] = tsr_value_dim(value, d);
-    dims[axis].value = dims[axis].value / before * after;
+    if (!mul_ok(dims[axis].value / before, after, &dims[axis].value))
+        return TSR_OK;
     return tsr_value_set_type(value, tsr_value_dtype(value), rank, dims);
 }
 
@@ -346,7 +350,7 @@ static tsr_status repeat_heads(struct repeat *repeat, tsr_node *node, const stru
             keys = tsr_attr_int(tsr_node_find_attr(node, "kv_num_heads"), 0), all;
     if (queries < 1 || keys < 1 || !mul_ok(keys, repeat->times, &all) || queries % all)
         return unsupported(repeat, node, "their number does not divide the number of query heads");
-    if (queries > INT32_MAX)
+    if (queries > MAX_HEADS)
         return unsupported(repeat, node, "too many query heads");
     tsr_status st = scale_caches(repeat, node, row);
     if (st == TSR_OK)

@@ -76,6 +76,18 @@ def more_devices_than_query_heads(d):
     check_folder(d, "2 heads", 3, [(2, 2)] * 3, heads=2, kv_heads=2)
 
 
+def wrong_number_of_heads(d):
+    folder = decoder.write(d + "/folder", heads=4, kv_heads=2)
+    with open(folder + "/genai_config.json") as f:
+        config = json.load(f)
+    config["model"]["decoder"]["num_attention_heads"] = 12
+    with open(folder + "/genai_config.json", "w") as f:
+        json.dump(config, f)
+    rc, _, err = tessera("partition", folder, "--devices", 5, "--layout", "genai", "-o", d + "/out")
+    harness.check("a configuration with other heads than the model", rc == 5 and "[folder-layout]" in err and "query heads" in err and
+                  not os.path.exists(d + "/out"), "exit %d %s" % (rc, err))
+
+
 def quantized_caches(d):
     """A rank has the scales of its heads."""
     check_folder(d, "caches of 8 bits", 3, [(1, 1), (1, 1), (2, 2)], heads=4, kv_heads=2, cache_bits=8)
@@ -101,5 +113,5 @@ def verify_makes_fitting_inputs(d):
 
 
 harness.run([repeated_in_packed_weights, repeated_in_packed_4_bit_weights, repeated_behind_a_norm, repeated_in_separate_weights, unequal_shares,
-             more_devices_than_query_heads, quantized_caches, cache_windows, verify_makes_fitting_inputs])
+             more_devices_than_query_heads, wrong_number_of_heads, quantized_caches, cache_windows, verify_makes_fitting_inputs])
 harness.finish()
