@@ -173,6 +173,23 @@ def the_first_token_has_a_limit(folder):
     assert rc == 4 and json.loads(out)["rows"][0]["reason"] == "the first token is too slow", out
 
 
+def less_memory_takes_longer(folder):
+    """plan --pareto: the first point is the plan without a limit, the last needs the least memory."""
+    nodes, before = [], "x"
+    for i in range(4):
+        nodes.append(helper.make_node("MatMul", [before, "w%d" % i], ["y%d" % i], name="m%d" % i))
+        before = "y%d" % i
+    model = write(folder + "/chain.onnx", nodes, [("x", ["batch", 4096])], [(before, ["batch", 4096])], [weight("w%d" % i, 4096, 4096) for i in range(4)])
+    words = ["plan", model, "--devices", "h200:4", "--dim", "batch=4096"]
+    points = document(*words, "--pareto")["pareto"]
+    memory, ms = [p["memory"] for p in points], [p["milliseconds"] for p in points]
+    assert len(points) > 2 and memory == sorted(memory, reverse=True) and ms == sorted(ms), points
+    assert abs(document(*words)["milliseconds"] / ms[0] - 1) < 0.01, (points[0], ms[0])
+    rc, out, err = call(*words, "--memory", int(memory[-1] * 0.8), "--json")
+    assert rc == 4, (rc, out)
+    assert call(*words, "--pareto", "-o", folder + "/o.onnx")[0] == 2
+
+
 def wrong_words_are_usage_errors(folder):
     model = attention(folder)
     bad = folder + "/bad"
@@ -185,5 +202,5 @@ def wrong_words_are_usage_errors(folder):
 
 harness.run([published_measurements, fused_experts_count_both_halves, tokens_read_the_experts_that_they_use, a_cache_that_is_updated_in_place_counts_once, a_cache_that_grows_counts_twice,
              plan_and_simulation_count_the_same_caches, collectives_have_a_start, stages_share_links, advice_is_the_largest_batch_within_the_limit, prices_decide, machines_that_cannot_are_listed,
-             the_first_token_has_a_limit, wrong_words_are_usage_errors])
+             the_first_token_has_a_limit, less_memory_takes_longer, wrong_words_are_usage_errors])
 harness.finish()

@@ -559,6 +559,106 @@ static int check_words(struct cli *cli)
     return 0;
 }
 
+// ---- memory against time -----------------------------------------------------------------------
+
+#define MAX_POINTS    16
+#define LESS_MEMORY   0.85 // limit of the next point, as a share of what the last plan needs
+#define POINT_SECONDS 2.0  // default time limit of one plan
+
+// A plan that no other one beats in both memory and time.
+struct point {
+    int64_t memory; // bytes on the fullest device
+    double milliseconds;
+};
+struct points {
+    struct point at[MAX_POINTS];
+    size_t n;
+};
+
+static int64_t fullest(const tsr_plan_summary *summary)
+{
+    int64_t most = 0;
+    for (size_t i = 0; i < summary->devices; i++)
+        most = summary->memory[i] > most ? summary->memory[i] : most;
+    return most;
+}
+
+// A plan with less memory that is not slower replaces the points before it.
+static void add_point(struct points *points, struct point point)
+{
+    while (points->n && points->at[points->n - 1].milliseconds >= point.milliseconds)
+        points->n--;
+    if (points->n < MAX_POINTS)
+        points->at[points->n++] = point;
+}
+
+// Plans with less and less memory, ends with the least that is known to be needed. Plans that were
+// not found in time count as infeasible.
+static tsr_status list_points(struct cli *cli, tsr_plan_options options, struct points *points)
+{
+    bool last = false;
+    if (!(options.seconds > 0))
+        options.seconds = POINT_SECONDS;
+    for (int k = 0; k < MAX_POINTS; k++) {
+        tsr_plan_summary summary = {.size = sizeof summary};
+        tsr_model *model = NULL;
+        tsr_status status = tsr_model_load(cli->session, cli->arguments[0], &model);
+        if (status == TSR_OK)
+            status = tsr_plan_into(model, &options, &summary);
+        if (status == TSR_OK) {
+            int64_t most = fullest(&summary);
+            add_point(points, (struct point){most, summary.milliseconds});
+            if (options.memory <= 0 || most < options.memory)
+                options.memory = most;
+            options.memory = (int64_t)((double)options.memory * LESS_MEMORY);
+        }
+        bool ends = last || (status == TSR_INFEASIBLE && summary.needs_bytes <= options.memory);
+        if (status == TSR_INFEASIBLE && points->n) {
+            tsr_finding_clear(cli->session);
+            options.memory = summary.needs_bytes;
+            last = true;
+            status = TSR_OK;
+        }
+        tsr_model_free(model);
+        if (status != TSR_OK || ends || options.memory <= 0)
+            return status;
+    }
+    return TSR_OK;
+}
+
+static int print_points(struct cli *cli, const struct points *points, int code)
+{
+    static const tsr_json_field fields[] = {
+        {JSON_FIELD(struct point, "memory", memory)},
+        {JSON_FIELD(struct point, "milliseconds", milliseconds)},
+        {JSON_END},
+    };
+    if (cli->json) {
+        tsr_json *json = cli_json(cli);
+        tsr_json_records(json, "pareto", fields, points->at, points->n, sizeof *points->at);
+        tsr_json_findings(json, "findings");
+        return cli_print_json(cli, json, code);
+    }
+    printf("%-16s %14s\n", "memory", "predicted ms");
+    for (size_t i = 0; i < points->n; i++)
+        printf("%-16s %14.3f\n", cli_bytes(points->at[i].memory), points->at[i].milliseconds);
+    return code;
+}
+
+static int pareto(struct cli *cli, const tsr_plan_options *options)
+{
+    static const char *const without[] = {"-o",       "--plan",      "--with",   "--with-output",
+                                          "--stages", "--export-lp", "--explain"};
+    struct points points = {.n = 0};
+    for (size_t i = 0; i < sizeof without / sizeof *without; i++)
+        if (cli_flag(cli, without[i]))
+            return cli_usage(cli, "--pareto lists several plans and cannot be used with %s",
+                             without[i]);
+    tsr_status status = list_points(cli, *options, &points);
+    int code = cli_finish(cli, status);
+    return status == TSR_OK ? print_points(cli, &points, code) : code;
+}
+
 // ---- Ctrl-C ------------------------------------------------------------------------------------
 
 static tsr_session *planning_session; // for the signal handler
@@ -612,7 +712,9 @@ static int run(struct cli *cli)
     code = check_words(cli);
     if (!code)
         code = read_together(cli, together, &g.options);
-    if (!code) {
+    if (!code && cli_flag(cli, "--pareto")) {
+        code = pareto(cli, &g.options);
+    } else if (!code) {
         tsr_status status = plan_models(cli, together, &g.options, &model, &summary);
         code = finish(cli, status, model, &g.options, &summary);
     }
@@ -647,6 +749,9 @@ static const struct option options_table[] = {
      "size of a symbolic dimension in the second model (default: --dim)"},
     {"--steps", "N", "runs of the second model per run of MODEL (default 1)", INTO_PLAN(steps),
      .min = 1, .max = INT32_MAX},
+    {"--pareto", NULL,
+     "list plans with less and less memory: bytes on the fullest device and predicted time (each "
+     "plan: at most 2 s, or --time)"},
     {"--compare", NULL, "compare two plan documents: cost, memory and nodes that differ"},
     LABELS_OPTION,
     RULES_OPTION,
