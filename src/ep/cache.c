@@ -106,6 +106,8 @@ static tsr_status make_key(const struct provider *provider, const OrtGraph *grap
         st = add_file(&sha, provider->session, tsr_model_path(model));
     if (st == TSR_OK)
         st = add_data(&sha, model, original, arena);
+    if (st == TSR_OK && options->plan)
+        st = add_file(&sha, provider->session, options->plan);
     // A topology in a file; other texts are part of the options.
     if (st == TSR_OK && options->plan_options.topology && access(options->devices, R_OK) == 0)
         st = add_file(&sha, provider->session, options->devices);

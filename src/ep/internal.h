@@ -93,6 +93,7 @@ struct parts {
     struct temporary *temporary; // removed with the node; NULL: the folder stays
     bool processes;              // of an EPContext model: ranks are processes by default
     const char *context;         // path of its manifest in an EPContext model; NULL: there is none
+    const char *config;          // configuration of the option `plan`; NULL: to be chosen
     size_t devices, nodes, cut_nodes;
     enum model_route route;
     bool cached;
@@ -150,6 +151,12 @@ tsr_status tsr__ep_summary_write(const struct provider *provider, const struct p
 // Plans the model, unless it is annotated, and partitions it into the folder of the parts.
 tsr_status tsr__ep_partition(const struct provider *provider, tsr_model *model,
                              struct parts *parts) TSR_MUST_USE;
+
+// ---- plan_option.c
+// Gives the model the sharding of the option `plan`; *name is its configuration. An annotated model
+// replaces *model.
+tsr_status tsr__ep_plan_option(struct provider *provider, const OrtGraph *graph, tsr_model **model,
+                               struct arena *arena, const char **name) TSR_MUST_USE;
 
 // ---- cache.c
 // The partition of the model in the application's cache; it is added if necessary.

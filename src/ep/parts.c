@@ -93,7 +93,8 @@ tsr_status tsr__ep_partition(const struct provider *provider, tsr_model *model, 
     tsr_partition_options options = {
         .size = sizeof options, .keep_cut = all, .n_keep_cut = 1, .force = !parts->temporary};
     tsr_partition_summary summary = {.size = sizeof summary};
-    tsr_status st = choose_config(provider, model, &options.config);
+    options.config = parts->config;
+    tsr_status st = parts->config ? TSR_OK : choose_config(provider, model, &options.config);
     if (st == TSR_OK)
         st = tsr_partition_into(model, parts->folder, &options, &summary);
     parts->devices = summary.devices;
@@ -125,6 +126,8 @@ tsr_status tsr__ep_parts_make(struct provider *provider, const OrtGraph *graph, 
         out->route = ROUTE_GRAPH;
         st = load_graph(provider, graph, &written, &model);
     }
+    if (st == TSR_OK && provider->options.plan)
+        st = tsr__ep_plan_option(provider, graph, &model, arena, &out->config);
     if (st == TSR_OK && provider->options.cache && !provider->options.context) {
         st = tsr__ep_cache_parts(provider, graph, model, arena, out);
     } else if (st == TSR_OK) {

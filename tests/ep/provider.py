@@ -179,6 +179,23 @@ def custom_operators_are_declined(folder):
             assert ort.InferenceSession(model, made).run(None, {"X": np.ones(4, np.float32)})[0].shape == (4,)
 
 
+def plans_from_files(folder):
+    """A plan document and an annotated model give the sharding of the command."""
+    model, note = chain(folder), folder + "/note.json"
+    plan, cut = folder + "/plan.json", folder + "/cut.onnx"
+    code, _, err = harness.call(host.TESSERA, "plan", model, "--devices", "2", "--dim", "batch=512", "--plan", plan, "-o", cut)
+    assert code == 0, err
+    feeds = {"X": np.ones((6, 64), np.float32)}
+    for file in (plan, cut):
+        session = host.session(model, devices=2, plan=file, summary=note)
+        host.near(session.run(None, feeds), host.plain(model).run(None, feeds))
+        assert json.load(open(note))["cut_nodes"] > 0, note
+    host.fails(lambda: host.session(host.BERT, devices=2, plan=plan), "plan.json")
+    host.fails(lambda: host.session(host.BERT, devices=2, plan=cut), "another model")
+    host.fails(lambda: host.session(model, devices=2, plan=model), "no configuration")
+    host.fails(lambda: host.session(model, devices=2, plan=folder + "/absent"), "absent")
+
+
 def a_cache_is_used_again(folder):
     model, cache, note = chain(folder), folder + "/cache", folder + "/note.json"
     feeds = {"X": np.ones((4, 64), np.float32)}
@@ -321,7 +338,7 @@ def nothing_is_left(folder):
 
 host.register()
 harness.run([models_are_right, sizes_other_than_planned, models_in_memory, annotated_models_run_as_annotated, texts_and_branches, functions_are_inlined,
-             replaced_weights_are_used, defaults_of_inputs, without_devices_nothing_is_taken, wrong_options_fail_the_session, memory_and_threads, a_cache_is_used_again,
+             replaced_weights_are_used, defaults_of_inputs, without_devices_nothing_is_taken, wrong_options_fail_the_session, memory_and_threads, plans_from_files, a_cache_is_used_again,
              declined_models, custom_operators_are_declined, bound_buffers_are_filled, threads_and_sessions, asynchronous_runs, a_run_can_be_terminated,
              wrong_inputs_leave_the_session_usable, ranks_as_processes, unregistered_with_live_sessions, nothing_is_left])
 harness.finish()

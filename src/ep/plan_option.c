@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// plan_option.c - the option `plan`: the sharding of the model comes from a plan document
+// (tessera plan --plan FILE), or from an annotated model.
+//
+// A document has lines of edits, which name nodes of the main graph by their index:
+//     --config plan2:2
+//     --shard "#12":"logits"={1,2:0,1}
+//     --stage #12=1
+#include "ep/internal.h"
+
+#include "tessera_cli.h"
+#include "tessera_graph.h"
+
+#define FIRST_BYTES ((size_t)1 << 30) // of a document
+
+static tsr_status refuse(const struct provider *provider, const char *hint, const char *text)
+{
+    struct place at = PLACE_NONE;
+    at.file = str_of(provider->options.plan);
+    tsr__diag(provider->session, DIAG_ep_option, &at, hint, "the option plan: %s", text);
+    return TSR_INVALID;
+}
+
+static tsr_status wrong_line(const struct provider *provider, struct arena *arena, struct str line)
+{
+    const char *text = tsr__arena_printf(arena, "cannot apply '" STR_FMT "'", STR_ARG(line)).p;
+    return refuse(provider, "write an annotated model with `tessera annotate MODEL --script PLAN`",
+                  text ? text : "out of memory");
+}
+
+// The model, and the nodes of its main graph by their index.
+struct target {
+    tsr_model *model;
+    struct arena *arena;
+    tsr_node **nodes;
+    size_t n_nodes;
+    tsr_config *config; // NULL: not declared yet
+};
+
+static bool open_target(struct target *target)
+{
+    const tsr_graph *graph = tsr_model_graph(target->model);
+    target->n_nodes = tsr_graph_node_count(graph);
+    target->nodes = ARENA_ARRAY(target->arena, tsr_node *, target->n_nodes + 1);
+    if (!target->nodes)
+        return false;
+    for (tsr_node *node = tsr_model_next_node(target->model, NULL); node;
+         node = tsr_model_next_node(target->model, node))
+        if (tsr_node_graph(node) == graph && (size_t)tsr_node_index(node) < target->n_nodes)
+            target->nodes[tsr_node_index(node)] = node;
+    return true;
+}
+
+// Reads "#12" at the beginning of the text, perhaps in quotes, and moves behind it. NULL: no node.
+static tsr_node *read_node(const struct target *target, struct str *text)
+{
+    bool quoted = text->n && text->p[0] == '"';
+    size_t at = quoted, end;
+    int64_t index = -1;
+    if (at >= text->n || text->p[at] != '#')
+        return NULL;
+    for (end = ++at; end < text->n && text->p[end] >= '0' && text->p[end] <= '9';)
+        end++;
+    if (!tsr__str_int((struct str){text->p + at, end - at}, &index) || index < 0 ||
+        (size_t)index >= target->n_nodes)
+        return NULL;
+    if (quoted && (end >= text->n || text->p[end++] != '"'))
+        return NULL;
+    *text = (struct str){text->p + end, text->n - end};
+    return target->nodes[index];
+}
+
+static tsr_value *value_of(const tsr_node *node, struct str name)
+{
+    for (size_t i = 0; i < tsr_node_input_count(node); i++)
+        if (tsr_node_input(node, i) && str_is(name, tsr_value_name(tsr_node_input(node, i))))
+            return tsr_node_input(node, i);
+    for (size_t i = 0; i < tsr_node_output_count(node); i++)
+        if (tsr_node_output(node, i) && str_is(name, tsr_value_name(tsr_node_output(node, i))))
+            return tsr_node_output(node, i);
+    return NULL;
+}
+
+// `"#12":"logits"={1,2:0,1}`: the sharding is behind the quote that the value's name ends with.
+static bool apply_shard(const struct target *target, struct str text)
+{
+    tsr_node *node = read_node(target, &text);
+    if (!node || text.n < 4 || text.p[0] != ':' || text.p[1] != '"')
+        return false;
+    size_t end = 2;
+    while (end + 1 < text.n && !(text.p[end] == '"' && text.p[end + 1] == '='))
+        end++;
+    tsr_value *value = value_of(node, (struct str){text.p + 2, end - 2});
+    if (!value || end + 2 >= text.n)
+        return false;
+    const char *sharding =
+        tsr__arena_str(target->arena, (struct str){text.p + end + 2, text.n - end - 2}).p;
+    return sharding && tsr_node_shard_text(node, value, target->config, sharding) == TSR_OK;
+}
+
+static bool apply_stage(const struct target *target, struct str text)
+{
+    int64_t stage = 0;
+    tsr_node *node = read_node(target, &text);
+    return node && text.n > 1 && text.p[0] == '=' &&
+           tsr__str_int((struct str){text.p + 1, text.n - 1}, &stage) &&
+           tsr_node_set_stage(node, target->config, stage) == TSR_OK;
+}
+
+// "plan2:2": a name and a number of devices.
+static bool apply_config(struct target *target, struct str text)
+{
+    size_t at = text.n;
+    int64_t devices = 0;
+    while (at > 0 && text.p[at - 1] != ':')
+        at--;
+    if (at < 2 || !tsr__str_int((struct str){text.p + at, text.n - at}, &devices))
+        return false;
+    const char *name = tsr__arena_str(target->arena, (struct str){text.p, at - 1}).p;
+    return name &&
+           tsr_model_add_config(target->model, name, devices, NULL, 0, &target->config) == TSR_OK;
+}
+
+static bool starts_with(struct str *line, const char *word)
+{
+    size_t n = strlen(word);
+    if (line->n < n || memcmp(line->p, word, n) != 0)
+        return false;
+    *line = (struct str){line->p + n, line->n - n};
+    return true;
+}
+
+static bool apply_line(struct target *target, struct str line)
+{
+    if (line.n == 0)
+        return true;
+    if (starts_with(&line, "--config "))
+        return apply_config(target, line);
+    if (target->config && starts_with(&line, "--shard "))
+        return apply_shard(target, line);
+    return target->config && starts_with(&line, "--stage ") && apply_stage(target, line);
+}
+
+static tsr_status apply_document(struct provider *provider, tsr_model *model, struct arena *arena,
+                                 const char **name)
+{
+    const char *text = NULL;
+    struct target target = {.model = model, .arena = arena};
+    if (!open_target(&target))
+        return TSR_NOMEM;
+    tsr_status st = tsr_plan_edits(provider->session, provider->options.plan, &text);
+    while (st == TSR_OK && *text) {
+        struct str line = {text, strcspn(text, "\n")};
+        if (!apply_line(&target, line))
+            st = wrong_line(provider, arena, line);
+        text += line.n + (text[line.n] == '\n');
+    }
+    if (st == TSR_OK && !target.config)
+        st = refuse(provider, "give a plan document, or an annotated model", "it has no sharding");
+    if (st == TSR_OK)
+        *name = tsr_config_name(target.config);
+    return st;
+}
+
+// The annotated model replaces the model, if it is the same.
+static tsr_status take_annotated(struct provider *provider, const OrtGraph *graph,
+                                 tsr_model **model, const char **name)
+{
+    tsr_model *annotated = NULL;
+    bool matches = false;
+    tsr_status st = tsr_model_load(provider->session, provider->options.plan, &annotated);
+    if (st == TSR_OK)
+        st = tsr__ep_graph_matches(provider->session, &provider->factory->api, graph, annotated,
+                                   &matches);
+    if (st == TSR_OK && !matches)
+        st = refuse(provider, "annotate the model that the session loads", "it is another model");
+    if (st == TSR_OK && tsr_model_config_count(annotated) != 1)
+        st = refuse(provider, "give a model with one configuration",
+                    "the model has no configuration, or several");
+    if (st != TSR_OK) {
+        tsr_model_free(annotated);
+        return st;
+    }
+    tsr_model_free(*model);
+    *model = annotated;
+    *name = tsr_config_name(tsr_model_config(annotated, 0));
+    return TSR_OK;
+}
+
+tsr_status tsr__ep_plan_option(struct provider *provider, const OrtGraph *graph, tsr_model **model,
+                               struct arena *arena, const char **name)
+{
+    const char *text = NULL;
+    size_t n = 0;
+    tsr_status st =
+        tsr_session_read(provider->session, provider->options.plan, FIRST_BYTES, &text, &n);
+    if (st != TSR_OK)
+        return st;
+    if (n && text[0] == '{')
+        return apply_document(provider, *model, arena, name);
+    return take_annotated(provider, graph, model, name);
+}
