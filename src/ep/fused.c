@@ -95,7 +95,11 @@ static tsr_status run_ranks(struct fused *fused, const tsr_tensors *inputs, tsr_
     if (fused->served) {
         st = tsr__served_run(fused->served, inputs, outputs);
     } else {
-        tsr__job_set_run_options(fused->job, tsr__ep_run_options(fused->provider));
+        // Options of a run may have adapters, which replace inputs with defaults. ONNX Runtime has
+        // put their values into the inputs; the sessions of the ranks do not know these names.
+        const OrtRunOptions *options =
+            fused->has_defaults ? NULL : tsr__ep_run_options(fused->provider);
+        tsr__job_set_run_options(fused->job, options);
         st = tsr_job_start(fused->job, inputs);
         if (st != TSR_OK)
             return st;
@@ -182,6 +186,8 @@ static OrtStatus *read_ports(struct fused *fused, const OrtNode *node)
         return ort->CreateStatus(ORT_FAIL, "out of memory");
     TRY(ort->Node_GetInputs(node, values, fused->n_inputs));
     TRY(ort->Node_GetOutputs(node, values + fused->n_inputs, fused->n_outputs));
+    for (size_t i = 0; i < fused->n_inputs && !fused->has_defaults; i++)
+        TRY(ort->ValueInfo_IsOptionalGraphInput(values[i], &fused->has_defaults));
     TRY(read_names(fused, values, fused->n_inputs, &fused->inputs));
     return read_names(fused, values + fused->n_inputs, fused->n_outputs, &fused->outputs);
 }

@@ -108,6 +108,7 @@ struct fused {
     struct parts parts;
     const char **inputs, **outputs; // names, in the order of the node
     size_t n_inputs, n_outputs;
+    bool has_defaults;        // of inputs
     pid_t process;            // that created it; its ranks do not exist in a forked child
     struct manifest manifest; // of the parts
     pthread_mutex_t lock;     // one run at a time

@@ -52,13 +52,16 @@ static void log_reason(const struct provider *provider, const char *reason)
     tsr__ep_log(provider, ORT_LOG_WARNING, message);
 }
 
-// Warnings of the session go to the log; they are removed.
+// Warnings of the session go to the log; they are removed. The provider, not the user, asks for
+// inputs and outputs that stay sharded, so that those that cannot are no warning.
 static void log_warnings(struct provider *provider)
 {
     tsr_session *session = provider->session;
-    for (size_t i = 0; i < tsr_finding_count(session); i++)
-        if (tsr_finding_value(session, i).severity == TSR_WARNING)
+    for (size_t i = 0; i < tsr_finding_count(session); i++) {
+        tsr_finding finding = tsr_finding_value(session, i);
+        if (finding.severity == TSR_WARNING && strcmp(finding.code, "partition-port-whole") != 0)
             tsr__ep_log(provider, ORT_LOG_WARNING, tsr_finding_text(session, i));
+    }
     tsr_finding_clear(session);
 }
 
