@@ -175,6 +175,40 @@ static void one_block_without_a_batch(void **state)
     net_free(t);
 }
 
+// A set of hosts has the candidates of the grid that it forms: k along one side, n along the other.
+static void sets_form_grids(void **state)
+{
+    (void)state;
+    tsr_dim_size size;
+    struct net *t = net_new("hosts:20x4", 1e9, 1e11, 1e-8, 1e12);
+    bool both = false;
+    two_layers(t, 1, &size);
+    t->o.explain = "h";
+    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    valid(t);
+    assert_true(t->p.copies == 1 && t->p.used_devices > 4);
+    for (size_t i = 0; i < t->p.n_choices; i++)
+        both = both || (strstr(t->p.choices[i].name, "k/") && strstr(t->p.choices[i].name, "n/"));
+    assert_true(both);
+    net_free(t);
+}
+
+// Experts' plans are listed, and an answer exists however little time there is.
+static void experts_answer_at_once(void **state)
+{
+    (void)state;
+    tsr_dim_size size;
+    struct net *t = net_new("hosts:96x2", 1e10, 1e11, 1e-6, 1e11);
+    two_layers(t, 96 * 64, &size);
+    t->o.seconds = 1e-6;
+    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    valid(t);
+    assert_true(t->p.feasible && t->p.n_compared > 0);
+    for (size_t i = 0; i < t->p.n_compared; i++)
+        assert_true(t->p.compared[i].milliseconds >= t->p.milliseconds * 0.9999);
+    net_free(t);
+}
+
 enum { CACHED = 64, REQUESTS = 96 * 64 };
 
 // Each copy keeps its share of a cache; without the state it would be passed to every device in
@@ -221,10 +255,16 @@ static void copies_keep_their_caches(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fast_device_gives_the_outputs), cmocka_unit_test(same_sets_are_found),
-        cmocka_unit_test(slow_devices_stay_idle),        cmocka_unit_test(blocks_do_the_same),
-        cmocka_unit_test(copies_combine_their_sums),     cmocka_unit_test(every_block_has_its_time),
-        cmocka_unit_test(one_block_without_a_batch),     cmocka_unit_test(copies_keep_their_caches),
+        cmocka_unit_test(fast_device_gives_the_outputs),
+        cmocka_unit_test(same_sets_are_found),
+        cmocka_unit_test(slow_devices_stay_idle),
+        cmocka_unit_test(blocks_do_the_same),
+        cmocka_unit_test(copies_combine_their_sums),
+        cmocka_unit_test(every_block_has_its_time),
+        cmocka_unit_test(one_block_without_a_batch),
+        cmocka_unit_test(copies_keep_their_caches),
+        cmocka_unit_test(sets_form_grids),
+        cmocka_unit_test(experts_answer_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -179,6 +179,23 @@ static void a_chain_is_cut_best(void **state)
         }
 }
 
+// Every split of eight equal layers has the same latency: the one with the best period is taken.
+static void equal_latency_has_the_best_period(void **state)
+{
+    (void)state;
+    struct chain c = {.n = 8, .kernel = {3, 3, 3, 3, 3, 3, 3, 3}};
+    int64_t period[2], latency[2];
+    for (int what = TSR_LATENCY; what <= TSR_THROUGHPUT; what++) {
+        struct net *t = net_new("full:2", FLOPS, BANDWIDTH, LATENCY, LINK);
+        plan_stages(t, &c, 2, (tsr_objective)what);
+        period[what] = t->p.period;
+        latency[what] = t->p.latency;
+        net_free(t);
+    }
+    assert_int_equal(latency[TSR_LATENCY], latency[TSR_THROUGHPUT]);
+    assert_int_equal(period[TSR_LATENCY], period[TSR_THROUGHPUT]);
+}
+
 // ---- stages of several devices -----------------------------------------------------------------
 
 // Two stages on four devices: all splits, all sizes of blocks. A stage costs what its nodes cost as
@@ -459,6 +476,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_chain_is_cut_best),
+        cmocka_unit_test(equal_latency_has_the_best_period),
         cmocka_unit_test(nothing_is_divided),
         cmocka_unit_test(stages_share_devices_best),
         cmocka_unit_test(the_number_of_stages_is_chosen),

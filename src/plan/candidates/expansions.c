@@ -165,12 +165,19 @@ static void add_sum(struct pricing *pricing, const tsr_node *node)
     }
 }
 
-// The engine runs nodes that read only constants once, when it loads the model.
-static bool reads_something(const tsr_node *node)
+#define FOLDED_DEPTH 8 // nodes in a row that are followed to find out whether they are constant
+
+// The engine runs nodes that read only constants once, when it loads the model: the Cast and the
+// Transpose of a weight.
+static bool reads_something(const tsr_node *node, int depth)
 {
-    for (size_t i = 0; i < tsr_node_input_count(node); i++)
-        if (tsr_node_input(node, i) && !tsr_value_initializer(tsr_node_input(node, i)))
+    for (size_t i = 0; i < tsr_node_input_count(node); i++) {
+        const tsr_value *value = tsr_node_input(node, i);
+        const tsr_node *from = value ? tsr_value_producer(value) : NULL;
+        if (value && !tsr_value_initializer(value) &&
+            (!from || depth == 0 || reads_something(from, depth - 1)))
             return true;
+    }
     return false;
 }
 
@@ -181,7 +188,7 @@ static void price_node(struct pricing *pricing, const tsr_node *node)
     int64_t sizes[RULE_MAX_FACTORS], local[RULE_MAX_FACTORS], cuts[RULE_MAX_FACTORS];
     const struct rule *rule = tsr__rule_of(pricing->builder->arena, node, pricing->shapes);
     bool sums = false;
-    if (!rule || !reads_something(node))
+    if (!rule)
         return;
     tsr__planner_sizes(pricing->shapes, node, rule, sizes);
     factor_cuts(pricing, node, rule, cuts);
@@ -193,6 +200,8 @@ static void price_node(struct pricing *pricing, const tsr_node *node)
     for (int i = 0; i < rule->n_outputs && (size_t)i < tsr_node_output_count(node); i++)
         if (tsr_node_output(node, (size_t)i))
             note_cuts(pricing, tsr_node_output(node, (size_t)i), &rule->outputs[i], cuts);
+    if (!reads_something(node, FOLDED_DEPTH))
+        return;
     double work = tsr__node_work(rule, tsr__node_count(node, pricing->shapes), sizes, local);
     pricing->price.compute +=
         tsr__price_work(work, tsr__work_kind(node, pricing->shapes, planner->machine.topology),

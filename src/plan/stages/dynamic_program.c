@@ -64,11 +64,12 @@ struct cell *tsr__search_cell(struct stage_search *search, size_t stages, size_t
     return &search->cells[(at * cuts + cut) * (tsr__search_devices(search) + 1) + devices];
 }
 
+// Of pipelines with the same sum, the one with the faster slowest stage: it finishes more runs.
 static bool better(const struct stage_search *search, const struct cell *a, const struct cell *b)
 {
     if (search->bottleneck && a->most != b->most)
         return a->most < b->most;
-    return a->sum < b->sum;
+    return a->sum < b->sum || (a->sum == b->sum && a->most < b->most);
 }
 
 // Consecutive runs overlap only if each stage sends to the next one only: a stage that sends to a

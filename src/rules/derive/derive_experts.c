@@ -60,13 +60,15 @@ static bool can_expand(const struct derivation *derivation)
 {
     static const char *const known[] = {"relu", "silu", "identity"};
     struct shape w = tsr__derive_in(derivation, 2), v = tsr__derive_in(derivation, 4);
+    struct shape u = tsr__derive_in(derivation, 6);
     size_t n = 0;
     bool plain =
         !tsr_attr_string(tsr__attr_of(derivation->shapes, derivation->node, "activation_type"), &n);
     for (size_t i = 0; i < TSR_COUNT(known); i++)
         plain = plain || tsr__derive_text_is(derivation, "activation_type", known[i]);
-    if (!plain || tsr__derive_has(derivation, 6) ||
-        tsr__derive_int(derivation, "use_sparse_mixer", 0) || w.rank != 3 || v.rank != 3)
+    if (!plain || tsr__derive_int(derivation, "use_sparse_mixer", 0) || w.rank != 3 || v.rank != 3)
+        return false;
+    if (tsr__derive_has(derivation, 6) && (u.rank != 3 || u.dims[1].value != w.dims[1].value))
         return false;
     return w.dims[0].value > 0 && w.dims[2].value > 0 && w.dims[1].value > 0 &&
            w.dims[1].value == v.dims[2].value && tsr__derive_int(derivation, "k", 1) >= 1 &&

@@ -127,6 +127,8 @@ void tsr__expand_experts(struct expansion *expansion)
         t = tsr__x_reshape(expansion, t, rows, 2);
     t = tsr__x_reshape(expansion, t, many, 3);
     tsr_value *h = activated(expansion, layer(expansion, &s, t, 2, 3));
+    if (tsr__x_has(expansion, 6)) // a third layer, which the first one gates
+        h = tsr__x_op(expansion, "Mul", 2, h, layer(expansion, &s, t, 6, 7));
     tsr_value *y = layer(expansion, &s, h, 4, 5);
     y = weighted(expansion, &s, y);
     y = tsr__x_reduce(expansion, "ReduceSum", y, &zero, 1, false);
