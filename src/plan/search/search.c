@@ -11,11 +11,12 @@
 //     ms, 4 copies of 4 devices 16 ms, 2 copies of 8 devices 18 ms. The plan is 4 copies.
 #include "plan/search/search.h"
 
-#define EXPERTS_SHARE 0.3  // of the budget, for all experts' plans
-#define ALL_SHARE     0.5  // of the rest, for all devices at once if there are sets as well
-#define EXPERTS_MOST  64   // devices of one expert's plan
-#define SET_SHARE     0.5  // of the rest, for the next set: the most promising gets most
-#define SUMMED_MOST   64   // devices of which each is summed up by itself
+#define ONE_DEVICE    "one device" // name of an expert's plan
+#define EXPERTS_SHARE 0.3          // of the budget, for all experts' plans
+#define ALL_SHARE     0.5          // of the rest, for all devices at once if there are sets as well
+#define EXPERTS_MOST  64           // devices of one expert's plan
+#define SET_SHARE     0.5          // of the rest, for the next set: the most promising gets most
+#define SUMMED_MOST   64           // devices of which each is summed up by itself
 #define FULL_SETS     16   // sets that are planned with all candidates, the most promising first
 #define ROUNDING      1e-6 // relative difference of cost and bound that is none
 #define TIE           1e-4 // relative difference of times that count as equal
@@ -113,6 +114,13 @@ static bool is_better(const struct set_search *search, const struct standing *a,
     return a->time < b->time;
 }
 
+// True for an expert's plan. One with all candidates that is as good replaces it, since --explain
+// and the exported program show the candidates.
+static bool is_expert(const struct set_plan *plan)
+{
+    return plan && plan->set.expert != EXPERT_NONE;
+}
+
 // The cost of the best plan that fits in memory; 0: none does.
 static int64_t cost_to_beat(const struct set_search *search)
 {
@@ -121,7 +129,7 @@ static int64_t cost_to_beat(const struct set_search *search)
         cost = search->all->cost;
     if (search->best && !search->best->planners[0].memory.exceeds &&
         (!cost || search->best->cost < cost))
-        cost = search->best->cost;
+        cost = search->best->cost + is_expert(search->best);
     return cost;
 }
 
@@ -145,7 +153,10 @@ static tsr_status plan_set(struct set_search *search, const struct device_set *s
     tsr_status st = tsr__set_plan(search, plan, share, beat);
     *result = *plan;
     struct standing now = standing_of(plan), best = standing_of_best(search);
-    if (st == TSR_OK && is_better(search, &now, &best)) {
+    bool better = is_better(search, &now, &best);
+    if (is_expert(search->best) && !is_expert(plan))
+        better = now.any && !is_better(search, &best, &now);
+    if (st == TSR_OK && better) {
         struct set_plan *before = search->best;
         search->best = plan;
         plan = before;
@@ -175,6 +186,8 @@ static const char *expert_name(struct set_search *search, const struct device_se
     struct str devices = devices_text(arena, set);
     if (set->n == 1 && set->copies > 1)
         return tsr__arena_printf(arena, "data parallel on %lld devices", (long long)set->copies).p;
+    if (set->n == 1 && tsr__planner_alike(search->models->planners[0]))
+        return ONE_DEVICE;
     if (set->n == 1)
         return tsr__arena_printf(arena, "device %lld alone", (long long)set->devices[0]).p;
     if (set->copies > 1)
@@ -236,7 +249,8 @@ static tsr_status plan_experts_on_all(struct set_search *search, double share)
     return TSR_OK;
 }
 
-// Sets that cannot be faster than an earlier expert's plan are left out.
+// Small sets come first: they are planned soonest. Sets that cannot be faster than an earlier
+// expert's plan are left out.
 static tsr_status plan_experts(struct set_search *search)
 {
     const struct planner *planner = search->models->planners[0];
@@ -244,8 +258,6 @@ static tsr_status plan_experts(struct set_search *search)
     tsr_status st = TSR_OK;
     if (planner->machine.n < 2 || !tsr__sets_free(search->models))
         return TSR_OK;
-    if (search->models->n == 1 && planner->machine.n <= EXPERTS_MOST)
-        st = plan_experts_on_all(search, share);
     for (size_t i = 0; i < search->n && st == TSR_OK; i++) {
         struct device_set *set = &search->sets[i];
         int64_t beat = cost_to_beat(search);
@@ -253,6 +265,8 @@ static tsr_status plan_experts(struct set_search *search)
             continue;
         st = plan_expert(search, set, EXPERT_TENSOR, share);
     }
+    if (st == TSR_OK && search->models->n == 1 && planner->machine.n <= EXPERTS_MOST)
+        st = plan_experts_on_all(search, share);
     return st;
 }
 
@@ -636,8 +650,11 @@ static tsr_status compare_devices(struct found_plan *found, const tsr_plan_optio
         out->one_device = tsr__planner_one_device(planner);
     if (!over && (found->set || !tsr__planner_alike(planner)))
         st = best_device(found->models, options, &out->one_device);
-    if (st == TSR_OK && out->one_device > 0)
-        add_compared(out, "one device", out->one_device);
+    bool listed = false;
+    for (size_t i = 0; i < out->n_compared; i++)
+        listed = listed || strcmp(out->compared[i].name, ONE_DEVICE) == 0;
+    if (st == TSR_OK && out->one_device > 0 && !listed)
+        add_compared(out, ONE_DEVICE, out->one_device);
     if (st != TSR_OK || over || found->set || planner->memory.exceeds)
         return st;
     return tsr__plan_better(planner, options, out);

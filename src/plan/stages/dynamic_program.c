@@ -105,9 +105,11 @@ static void try_stage(struct stage_search *search, const struct cell *from, cons
         return;
     if (tsr__search_hopeless(search, step->cut, j, block, from->sum))
         return;
-    // `own` is the time for latency; for throughput the stage is also busy while it sends.
+    // `own` is the time for latency; for throughput, and between pipelines of the same latency, the
+    // stage is also busy while it sends.
     int64_t own = tsr__search_value(search, step->cut, j, block), busy = own;
-    if (search->flows)
+    bool latency = !search->bottleneck && search->cap == INT64_MAX;
+    if (search->flows || (latency && own < NEVER_FITS))
         busy += tsr__search_hands_over(search, step->cut, j, &search->blocks[block]);
     if (own >= NEVER_FITS || busy > search->cap)
         return;
