@@ -220,6 +220,25 @@ def linked_files(folder):
     agrees(folder, folder + "/links/model.onnx", ROWS, tune=replace("w", WEIGHT * 3))
 
 
+def files_in_memory(folder):
+    """The application gives the contents of the data file. Other contents than the file's are used; equal ones are the file's."""
+    if not hasattr(onnxruntime.SessionOptions, "add_external_initializers_from_files_in_memory"):
+        return "onnxruntime has no add_external_initializers_from_files_in_memory"
+    path = write_external(folder, "memory")
+    with open(os.path.dirname(path) + "/weights.data", "rb") as f:
+        right = f.read()
+    for data, route in ((right, "file"), ((np.frombuffer(right, np.float32) * 4).tobytes(), "graph")):
+        agrees(folder, path, ROWS, route=route,
+               tune=lambda options: options.add_external_initializers_from_files_in_memory(["weights.data"], [data], [len(data)]))
+    return None
+
+
+def fixed_sizes(folder):
+    """The application sets a size that the file leaves open."""
+    path = write_external(folder, "sizes")
+    agrees(folder, path, ROWS, route="file", tune=lambda options: options.add_free_dimension_override_by_name("N", 3))
+
+
 def same_name_in_folder(folder):
     """The application's data file has the name that the provider uses for its own."""
     path = write_external(folder, "named", transposed=True)
@@ -244,5 +263,6 @@ register(LIBRARY)
 models = sorted(glob.glob(os.path.join(MODELS, "*", "model.onnx")))
 harness.run([("tiny_" + os.path.basename(os.path.dirname(m)), tiny, m) for m in models])
 harness.run([branches, loops, nested_subgraphs, functions, attributes, absent_values, custom_operators, strings, element_types, inputs_with_defaults,
-             external_files, replaced_weights, replaced_and_folded, bytes_with_folder, linked_files, same_name_in_folder, many_sessions])
+             external_files, replaced_weights, replaced_and_folded, bytes_with_folder, linked_files, files_in_memory,
+             fixed_sizes, same_name_in_folder, many_sessions])
 harness.finish()
