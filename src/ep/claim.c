@@ -131,6 +131,56 @@ static OrtStatus *check_input(struct claim *claim, const OrtValueInfo *value)
     return NULL;
 }
 
+// Declines a graph input that a node reads in its subgraphs and no node reads itself.
+static OrtStatus *check_implicit_inputs(struct claim *claim, const OrtNode *node,
+                                        const struct map *explicit)
+{
+    const OrtApi *ort = claim->api->ort;
+    size_t n = 0;
+    TRY(ort->Node_GetNumImplicitInputs(node, &n));
+    if (n == 0)
+        return NULL;
+    const OrtValueInfo **values = ARENA_ARRAY(claim->arena, const OrtValueInfo *, n);
+    if (!values)
+        return ort->CreateStatus(ORT_FAIL, "out of memory");
+    TRY(ort->Node_GetImplicitInputs(node, values, n));
+    for (size_t i = 0; i < n; i++) {
+        const char *name = "";
+        bool is_input = false;
+        TRY(ort->GetValueInfoName(values[i], &name));
+        TRY(ort->ValueInfo_IsRequiredGraphInput(values[i], &is_input));
+        if (is_input && !tsr__map_get(explicit, str_of(name)))
+            tsr__ep_decline(claim,
+                            "only subgraphs read the input %s, which ONNX Runtime before 1.27 "
+                            "does not pass to the provider",
+                            name);
+    }
+    return NULL;
+}
+
+static OrtStatus *check_lost_inputs(struct claim *claim)
+{
+    struct graph_reader reader = {claim->api->ort, claim->arena};
+    struct map explicit;
+    tsr__map_init(&explicit, claim->arena, 0);
+    for (size_t i = 0; i < claim->n_nodes; i++) {
+        struct graph_values inputs;
+        TRY(tsr__ep_node_inputs(&reader, claim->nodes[i], &inputs));
+        for (size_t k = 0; k < inputs.n; k++) {
+            const char *name = "";
+            if (inputs.at[k])
+                TRY(reader.api->GetValueInfoName(inputs.at[k], &name));
+            void **slot = tsr__map_at(&explicit, str_of(name));
+            if (!slot)
+                return tsr__ep_no_memory(&reader);
+            *slot = claim;
+        }
+    }
+    for (size_t i = 0; i < claim->n_nodes; i++)
+        TRY(check_implicit_inputs(claim, claim->nodes[i], &explicit));
+    return NULL;
+}
+
 void tsr__ep_decline(struct claim *claim, const char *format, ...)
 {
     va_list arguments;
@@ -160,5 +210,8 @@ OrtStatus *tsr__ep_check_graph(struct claim *claim, const OrtGraph *graph)
         TRY(check_input(claim, values[i]));
     for (size_t i = 0; i < n_outputs; i++)
         TRY(check_output(claim, values[n_inputs + i]));
+    if (tsr__quirk_applies(QUIRK_lost_implicit_inputs,
+                           tsr__ort_minor(claim->api->base->GetVersionString())))
+        TRY(check_lost_inputs(claim));
     return check_nodes(claim, claim->nodes, claim->n_nodes, 0);
 }
