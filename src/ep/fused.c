@@ -76,11 +76,13 @@ static OrtStatus *give_output(const OrtApi *ort, OrtKernelContext *context, size
 }
 
 static OrtStatus *give_outputs(const struct fused *fused, OrtKernelContext *context,
-                               const tsr_tensors *outputs)
+                               const tsr_tensors *places, const tsr_tensors *outputs)
 {
     const OrtApi *ort = fused->provider->factory->api.ort;
     for (size_t i = 0; i < fused->n_outputs; i++) {
         int64_t at = tsr_tensors_find(outputs, fused->outputs[i]);
+        if (tsr_tensors_find(places, fused->outputs[i]) >= 0)
+            continue;
         if (at < 0 || outputs->at[at]->rank < 0)
             return ort->CreateStatus(ORT_FAIL, "Tessera: the ranks did not return an output");
         TRY(give_output(ort, context, i, outputs->at[at]));
@@ -89,7 +91,8 @@ static OrtStatus *give_outputs(const struct fused *fused, OrtKernelContext *cont
 }
 
 // Inputs that do not fit leave the ranks as they are. A failed run ends them.
-static tsr_status run_ranks(struct fused *fused, const tsr_tensors *inputs, tsr_tensors *outputs)
+static tsr_status run_ranks(struct fused *fused, const tsr_tensors *inputs,
+                            const tsr_tensors *places, tsr_tensors *outputs)
 {
     tsr_status st;
     if (fused->served) {
@@ -100,6 +103,7 @@ static tsr_status run_ranks(struct fused *fused, const tsr_tensors *inputs, tsr_
         const OrtRunOptions *options =
             fused->has_defaults ? NULL : tsr__ep_run_options(fused->provider);
         tsr__job_set_run_options(fused->job, options);
+        tsr__job_set_places(fused->job, places->n ? places : NULL);
         st = tsr_job_start(fused->job, inputs);
         if (st != TSR_OK)
             return st;
@@ -114,21 +118,27 @@ static OrtStatus *run(struct fused *fused, OrtKernelContext *context)
 {
     const struct ep_api *api = &fused->provider->factory->api;
     tsr_session *session = fused->provider->session;
-    tsr_tensors *inputs = NULL, *outputs = NULL;
+    tsr_tensors *inputs = NULL, *outputs = NULL, *places = NULL;
     OrtStatus *failed = NULL;
     tsr_status st = open_ranks(fused);
+    if (st == TSR_OK)
+        st = tsr_tensors_new(session, &places);
     if (st == TSR_OK)
         st = tsr_tensors_new(session, &inputs);
     if (st == TSR_OK)
         st = tsr_tensors_new(session, &outputs);
     if (st == TSR_OK)
         st = tsr__ep_inputs_read(fused, context, inputs);
+    if (st == TSR_OK && fused->job)
+        st = tsr__ep_caches_place(fused, context, inputs, places);
     if (st == TSR_OK)
-        st = run_ranks(fused, inputs, outputs);
+        st = run_ranks(fused, inputs, places, outputs);
+    tsr__ep_caches_note(fused, inputs, st == TSR_OK ? outputs : NULL);
     if (st == TSR_OK)
-        failed = give_outputs(fused, context, outputs);
+        failed = give_outputs(fused, context, places, outputs);
     else
         failed = tsr__ep_failed(api, session, st);
+    tsr_tensors_free(places);
     tsr_tensors_free(outputs);
     tsr_tensors_free(inputs);
     tsr_finding_clear(session);
@@ -250,6 +260,8 @@ tsr_status tsr__ep_fused_new(struct provider *provider, const OrtGraph *graph, c
         st = find_parts(fused, graph);
     if (st == TSR_OK)
         st = read_manifest(fused);
+    if (st == TSR_OK)
+        st = tsr__ep_caches_find(fused);
     if (st == TSR_OK)
         st = open_ranks(fused);
     if (st == TSR_OK)

@@ -8,8 +8,7 @@
 
 // ---- inputs that nothing reads -----------------------------------------------------------------
 
-// The size of a named dimension, as the inputs that are given have it; 1: none has it.
-static int64_t size_of(const struct fused *fused, const tsr_tensors *given, const char *symbol)
+int64_t tsr__ep_size_of(const struct fused *fused, const tsr_tensors *given, const char *symbol)
 {
     const struct manifest *manifest = &fused->manifest;
     for (size_t i = 0; symbol && i < manifest->n_inputs; i++) {
@@ -47,7 +46,7 @@ static tsr_status add_zeros(const struct fused *fused, const struct manifest_por
     for (int axis = 0; axis < rank; axis++) {
         dims[axis] = port->dims[axis].value;
         if (dims[axis] < 0)
-            dims[axis] = size_of(fused, to, port->dims[axis].symbol);
+            dims[axis] = tsr__ep_size_of(fused, to, port->dims[axis].symbol);
     }
     tsr_status st = tsr__tensors_add(to, str_of(port->name), type, rank, dims, &made);
     if (st == TSR_OK && made->bytes)

@@ -100,6 +100,14 @@ struct parts {
     int use; // > 0: descriptor that protects a cached partition from removal
 };
 
+// A cache: an input `past...` and the output `present...` that updates it.
+struct cache_pair {
+    size_t input, output; // of the node
+    bool steady;          // the last run returned the shape that it was given, which was:
+    int rank;
+    int64_t dims[RUN_MAX_RANK];
+};
+
 // The node that ONNX Runtime runs in place of the claimed graph.
 struct fused {
     OrtNodeComputeInfo ort; // first
@@ -111,9 +119,11 @@ struct fused {
     bool has_defaults;        // of inputs
     pid_t process;            // that created it; its ranks do not exist in a forked child
     struct manifest manifest; // of the parts
-    pthread_mutex_t lock;     // one run at a time
-    tsr_job *job;             // ranks that are threads; NULL: to be opened
-    struct served *served;    // ranks that are processes; NULL: to be opened
+    struct cache_pair *caches;
+    size_t n_caches;
+    pthread_mutex_t lock;  // one run at a time
+    tsr_job *job;          // ranks that are threads; NULL: to be opened
+    struct served *served; // ranks that are processes; NULL: to be opened
 };
 
 // ---- factory.c
@@ -184,6 +194,19 @@ tsr_status tsr__ep_context_node(const struct fused *fused, const OrtNode *node,
 // ---- inputs.c
 tsr_status tsr__ep_inputs_read(struct fused *fused, OrtKernelContext *context,
                                tsr_tensors *to) TSR_MUST_USE;
+
+// The size of a named dimension, as the inputs that are given have it; 1: none has it.
+int64_t tsr__ep_size_of(const struct fused *fused, const tsr_tensors *given, const char *symbol);
+
+// ---- caches.c
+// Finds the caches among inputs and outputs of the node.
+tsr_status tsr__ep_caches_find(struct fused *fused) TSR_MUST_USE;
+// Adds a place for each cache that the ranks can update in the application's buffer.
+tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context,
+                                const tsr_tensors *inputs, tsr_tensors *places) TSR_MUST_USE;
+// After a run: notes which caches kept their shape. outputs NULL: the run failed.
+void tsr__ep_caches_note(struct fused *fused, const tsr_tensors *inputs,
+                         const tsr_tensors *outputs);
 
 // ---- fused.c
 // The node in place of the graph; its ranks are open. *out is to be freed, also after an error.

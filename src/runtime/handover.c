@@ -75,6 +75,8 @@ tsr_status tsr__hand_join(const struct handover *handover, tsr_tensors *const *s
     for (size_t i = 0; i < manifest->n_outputs; i++) {
         const struct manifest_port *port = &manifest->outputs[i];
         tsr_status st = TSR_OK;
+        if (handover->places && tsr_tensors_find(handover->places, port->name) >= 0)
+            continue;
         if (!port->kept)
             st = move_named(sets[0], port->name, outputs);
         else if (is_placed(handover, port) && tsr__layout_is_whole(port->kept))

@@ -11,7 +11,8 @@ struct handover {
     const struct manifest *manifest;
     const char *const *states; // outputs that are states, not results
     size_t n_states;
-    struct endpoint *place; // endpoint of a rank that is a process; else NULL
+    const tsr_tensors *places; // outputs that the ranks have written to their place; NULL: none
+    struct endpoint *place;    // endpoint of a rank that is a process; else NULL
     uint64_t plan;
 };
 

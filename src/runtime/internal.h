@@ -40,6 +40,7 @@ struct rank {
     const char *device;   // name of the rank's device, or NULL
     int64_t weight_bytes; // of the rank file; 0: unknown
     const tsr_run_options *options;
+    const tsr_tensors *places;        // memory for outputs of the next run; NULL: none
     const OrtRunOptions *run_options; // of the next run; NULL: the defaults
     const struct gpu *gpu;            // the driver, if some rank of the job is on a GPU; else NULL
     const char *profile;           // file name prefix of ONNX Runtime's profile; NULL: not traced
@@ -94,6 +95,10 @@ void tsr__rank_drop(struct rank *rank, size_t run_slot);
 bool tsr__rank_keep(struct rank *rank, const char *past, const char *present);
 // Adds the rank's diagnostics to the session.
 void tsr__rank_findings(const struct rank *rank, tsr_session *session);
+struct shard_view;
+// Binds an output of the run slot to memory of the caller: the rank's shard of `full`.
+tsr_status tsr__rank_bind_output(struct rank *rank, size_t run_slot, const struct tensor *full,
+                                 const struct shard_view *view, tsr_session *session);
 void tsr__rank_free(struct rank *rank);
 
 // ---- rank_session.c, engine_errors.c
@@ -175,6 +180,15 @@ tsr_status tsr__named_check(const struct manifest *manifest, tsr_session *sessio
 enum inputs_needed { NEED_ALL, NEED_ALL_BUT_STATES, NEED_NONE };
 tsr_status tsr__inputs_check(const struct manifest *manifest, tsr_session *session,
                              const tsr_tensors *inputs, enum inputs_needed needed) TSR_MUST_USE;
+// A shard of a full tensor that is one contiguous range of its memory.
+struct shard_view {
+    void *data;
+    size_t bytes;
+    int64_t dims[RUN_MAX_RANK];
+};
+// False: the shard is not contiguous, or out of memory.
+bool tsr__shards_view(struct arena *arena, const struct manifest_port *port, int64_t shard,
+                      const struct tensor *full, struct shard_view *out);
 bool tsr__shards_any(const struct manifest_port *ports,
                      size_t n); // true if some of them stay sharded
 int64_t tsr__shards_giver(const struct tile_layout *layout, int64_t shard);

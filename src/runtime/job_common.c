@@ -153,6 +153,7 @@ struct handover tsr__job_handover(const tsr_job *job)
                              .manifest = &job->bundle.manifest,
                              .states = job->states,
                              .n_states = job->n_states,
+                             .places = job->n ? job->rank_threads[0].rank.places : NULL,
                              .place = job->endpoint,
                              .plan = tsr__job_plan(job)};
 }
@@ -217,4 +218,32 @@ void tsr__job_set_run_options(tsr_job *job, const OrtRunOptions *options)
 {
     for (int i = 0; i < job->n; i++)
         job->rank_threads[i].rank.run_options = options;
+}
+
+void tsr__job_set_places(tsr_job *job, const tsr_tensors *places)
+{
+    for (int i = 0; i < job->n; i++)
+        job->rank_threads[i].rank.places = places;
+}
+
+static const struct manifest_port *output_port(const struct manifest *manifest, const char *name)
+{
+    for (size_t i = 0; i < manifest->n_outputs; i++)
+        if (strcmp(manifest->outputs[i].name, name) == 0)
+            return &manifest->outputs[i];
+    return NULL;
+}
+
+// On GPUs outputs are bound otherwise; a state stays on its rank.
+bool tsr__job_can_place(const tsr_job *job, const struct tensor *full)
+{
+    const struct manifest_port *port = output_port(&job->bundle.manifest, full->name);
+    struct arena arena;
+    struct shard_view view;
+    bool fits = port && port->kept && !job->gpu && !job->n_states;
+    tsr__arena_init(&arena, job->session);
+    for (int64_t k = 0; fits && k < port->kept->n_shards; k++)
+        fits = tsr__shards_view(&arena, port, k, full, &view);
+    tsr__arena_free(&arena);
+    return fits;
 }

@@ -203,6 +203,40 @@ static tsr_status fetch_for(tsr_job *job, int i, size_t run_slot, const tsr_tens
     return TSR_OK;
 }
 
+// Binds the rank's shard of one output to its place, if this rank returns it.
+static tsr_status bind_place(tsr_job *job, int i, size_t run_slot, struct arena *arena,
+                             const struct tensor *full)
+{
+    struct rank *rank = &job->rank_threads[i].rank;
+    const struct manifest *manifest = &job->bundle.manifest;
+    struct shard_view view;
+    for (size_t k = 0; k < manifest->n_outputs; k++) {
+        const struct manifest_port *port = &manifest->outputs[k];
+        if (strcmp(port->name, full->name) != 0 || !port->kept)
+            continue;
+        int64_t shard = tsr__layout_shard_of(port->kept, i, 0);
+        if (shard < 0 || tsr__shards_giver(port->kept, shard) != i ||
+            !tsr__shards_view(arena, port, shard, full, &view))
+            return TSR_OK;
+        return tsr__rank_bind_output(rank, run_slot, full, &view, job->session);
+    }
+    return TSR_OK;
+}
+
+static tsr_status bind_places(tsr_job *job, int i, size_t run_slot)
+{
+    const tsr_tensors *places = job->rank_threads[i].rank.places;
+    struct arena arena;
+    tsr_status st = TSR_OK;
+    if (!places)
+        return TSR_OK;
+    tsr__arena_init(&arena, job->session);
+    for (size_t k = 0; k < places->n && st == TSR_OK; k++)
+        st = bind_place(job, i, run_slot, &arena, places->at[k]);
+    tsr__arena_free(&arena);
+    return st;
+}
+
 // From a set of full inputs the rank takes its shards; a set per rank is used as it is. `ran` says
 // whether states have a value: runs are made in order, so an earlier run will have been made.
 static tsr_status bind_rank(tsr_job *job, int i, size_t run_slot, const tsr_tensors *const *inputs,
@@ -218,8 +252,11 @@ static tsr_status bind_rank(tsr_job *job, int i, size_t run_slot, const tsr_tens
     st = fetch_for(job, i, run_slot, inputs[0]);
     if (st != TSR_OK)
         return st;
-    return tsr__rank_bind(&rank_thread->rank, run_slot, inputs[0], rank_thread->pieces[run_slot],
-                          job->session, ran);
+    st = tsr__rank_bind(&rank_thread->rank, run_slot, inputs[0], rank_thread->pieces[run_slot],
+                        job->session, ran);
+    if (st != TSR_OK)
+        return st;
+    return bind_places(job, i, run_slot);
 }
 
 // Refuses if a rank has failed. Binds the inputs of all ranks before any of them begins, so that

@@ -522,6 +522,12 @@ static tsr_status take_output(struct rank *rank, const struct run_slot *run_slot
     return st;
 }
 
+// The rank has written this output, or another rank its shard, to the place of the caller.
+static bool is_in_place(const struct rank *rank, size_t output)
+{
+    return rank->places && tsr_tensors_find(rank->places, rank->output_names[output]) >= 0;
+}
+
 // False for states, which stay on the rank, and for the token that orders the communication of a
 // rank's graph.
 static bool is_result(const struct rank *rank, size_t output)
@@ -538,7 +544,7 @@ tsr_status tsr__rank_copy(struct rank *rank, size_t run_slot, tsr_session *sessi
                           tsr_tensors *outputs)
 {
     for (size_t i = 0; i < rank->n_outputs; i++) {
-        if (!is_result(rank, i))
+        if (!is_result(rank, i) || is_in_place(rank, i))
             continue;
         tsr_status st = take_output(rank, &rank->run_slots[run_slot], i, session, outputs);
         if (st != TSR_OK)
@@ -611,4 +617,23 @@ void tsr__rank_free(struct rank *rank)
     tsr__arena_free(&rank->arena);
     tsr_session_free(rank->session);
     rank->session = NULL;
+}
+
+tsr_status tsr__rank_bind_output(struct rank *rank, size_t run_slot, const struct tensor *full,
+                                 const struct shard_view *view, tsr_session *session)
+{
+    const OrtApi *api = rank->engine->api;
+    int64_t i = find_name(rank->output_names, rank->n_outputs, full->name);
+    if (i < 0)
+        return TSR_OK;
+    OrtStatus *failed = api->CreateTensorWithDataAsOrtValue(
+        rank->engine->memory, view->data, view->bytes, view->dims, (size_t)full->rank,
+        (int)full->type, &rank->run_slots[run_slot].outs[i]);
+    if (!failed)
+        return TSR_OK;
+    struct place at = tsr__rank_place(rank);
+    tsr__diag(session, DIAG_engine_failed, &at, NULL, "cannot bind an output: %s",
+              api->GetErrorMessage(failed));
+    api->ReleaseStatus(failed);
+    return TSR_ENGINE;
 }

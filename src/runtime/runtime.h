@@ -30,6 +30,12 @@ struct OrtRunOptions;
 // Options of ONNX Runtime for the following runs of ranks that are threads; their terminate flag
 // ends a run. NULL: none. Must be valid until the runs have ended.
 void tsr__job_set_run_options(tsr_job *job, const struct OrtRunOptions *options);
+struct tensor;
+// Whether the ranks can write their shards of the output directly into this tensor.
+bool tsr__job_can_place(const tsr_job *job, const struct tensor *full);
+// Outputs of the following runs that the ranks write directly into these tensors, which must have
+// their exact shapes; they are not among the results. NULL: none.
+void tsr__job_set_places(tsr_job *job, const tsr_tensors *places);
 
 // ---- before a run, under a launcher (transports.c)
 

@@ -35,7 +35,46 @@ static struct tile_piece *full_piece(struct arena *arena, const struct tensor *t
     return NULL;
 }
 
-// [8, 6] sharded as {2, 1}: shard 1 is a copy of rows 4..7 of the full tensor.
+// Returns the first element of a piece that is one contiguous range of the full tensor, else -1.
+// Example: of [1, 8, 512, 64], a shard of the second axis is contiguous; of [2, 8, 512, 64] it is
+// not.
+static int64_t contiguous_start(const struct tile_piece *piece, const struct tensor *full)
+{
+    int64_t start = 0, stride = 1;
+    bool partial = false; // an axis behind this one is sharded
+    for (int axis = full->rank - 1; axis >= 0; axis--) {
+        if (partial && full->dims[axis] != 1)
+            return -1;
+        if (piece->dims[axis].size != full->dims[axis]) {
+            if (piece->dims[axis].n != 1)
+                return -1;
+            start = piece->dims[axis].at[0].start * stride;
+            partial = true;
+        }
+        stride *= full->dims[axis];
+    }
+    return start;
+}
+
+bool tsr__shards_view(struct arena *arena, const struct manifest_port *port, int64_t shard,
+                      const struct tensor *full, struct shard_view *out)
+{
+    if (!has_pieces(port->kept, full) || full->rank > RUN_MAX_RANK)
+        return false;
+    struct tile_piece *piece = tsr__layout_piece(arena, port->kept, full->dims, shard);
+    int64_t start = piece ? contiguous_start(piece, full) : -1;
+    if (start < 0)
+        return false;
+    size_t bytes = (size_t)tsr_dtype_bits(full->type) / 8;
+    out->data = (char *)full->data + (size_t)start * bytes;
+    out->bytes = (size_t)tsr__piece_elements(piece) * bytes;
+    for (int axis = 0; axis < full->rank; axis++)
+        out->dims[axis] = piece->dims[axis].size;
+    return true;
+}
+
+// [8, 6] sharded as {2, 1}: shard 1 is a view of rows 4..7 of the full tensor. Sharded as {1, 2} it
+// is a copy of columns 3..5.
 static tsr_status copy_shard(struct arena *arena, const struct manifest_port *port, int64_t shard,
                              const struct tensor *tensor, tsr_tensors *pieces)
 {
@@ -45,6 +84,10 @@ static tsr_status copy_shard(struct arena *arena, const struct manifest_port *po
         return refuse(pieces->session, port->name,
                       "give a tensor of the shape that the model declares",
                       "not a tensor that can be sharded as the partition requires");
+    struct shard_view view;
+    if (tsr__shards_view(arena, port, shard, tensor, &view))
+        return tsr__tensors_add_foreign(pieces, str_of(port->name), tensor->type, tensor->rank,
+                                        view.dims, &(struct foreign){.data = view.data});
     struct tile_piece *all = full_piece(arena, tensor);
     struct tile_piece *piece = tsr__layout_piece(arena, port->kept, tensor->dims, shard);
     if (arena->failed)

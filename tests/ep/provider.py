@@ -240,6 +240,54 @@ def bound_buffers_are_filled(folder):
     host.near(place, want)
 
 
+def decode(session, batch, length, shared, steps=6):
+    """Greedy tokens and the caches after some steps. shared: past and present are one buffer of that length."""
+    ids, tokens = np.tile([[1, 7, 11]], (batch, 1)), []
+    ids[-1, -1] = 5  # rows differ
+    caches = {i.name: np.zeros((batch, 2, length if shared else 0, 16), np.float32) for i in session.get_inputs() if i.name.startswith("past")}
+    total = 0
+    for _ in range(steps):
+        total += ids.shape[1]
+        binding = session.io_binding()
+        binding.bind_cpu_input("input_ids", ids)
+        binding.bind_cpu_input("attention_mask", np.ones((batch, total), np.int64))
+        for name, x in caches.items():
+            binding.bind_cpu_input(name, x)
+        binding.bind_output("logits")
+        for name, x in caches.items():
+            present = name.replace("past_key_values", "present")
+            if shared:
+                binding.bind_output(present, "cpu", 0, np.float32, x.shape, x.ctypes.data)
+            else:
+                binding.bind_output(present)
+        session.run_with_iobinding(binding)
+        outputs = dict(zip([o.name for o in session.get_outputs()], binding.copy_outputs_to_cpu()))
+        if not shared:
+            caches = {name: outputs[name.replace("past_key_values", "present")] for name in caches}
+        ids = outputs["logits"][:, -1].argmax(-1)[:, None]
+        tokens.append(ids[:, 0].tolist())
+    return tokens, [x[:, :, :total] for x in caches.values()]
+
+
+def caches_in_one_buffer(folder):
+    """present.* is the memory of past_key_values.*: updated in place, also where batches make shards that are not contiguous."""
+    model = host.ROOT + "/tests/folders/genai_tiny/model.onnx"
+    for batch in (1, 2):
+        for shared in (True, False):
+            want, got = decode(host.plain(model), batch, 32, shared), decode(host.session(model, devices=2), batch, 32, shared)
+            assert want[0] == got[0], (batch, shared, want[0], got[0])
+            host.near(got[1], want[1])
+    session = host.session(model, devices=2)  # one session, other lengths and ways in turn
+    for length, shared in ((32, True), (32, False), (24, True), (32, True)):
+        got, want = decode(session, 1, length, shared), decode(host.plain(model), 1, length, shared)
+        assert got[0] == want[0], (length, shared, got[0], want[0])
+        host.near(got[1], want[1])
+    decode(session, 1, 3, True, steps=1)  # keeps a cache of length 3; the next run has one of the same length that grows
+    caches = {i.name: np.zeros((1, 2, 3, 16), np.float32) for i in session.get_inputs() if i.name.startswith("past")}
+    feeds = {"input_ids": np.array([[9]]), "attention_mask": np.ones((1, 4), np.int64), **caches}
+    host.near(session.run(None, feeds), host.plain(model).run(None, feeds))
+
+
 def threads_and_sessions(folder):
     feeds = host.feeds(host.BERT)
     want = host.plain(host.BERT).run(None, feeds)
@@ -339,6 +387,6 @@ def nothing_is_left(folder):
 host.register()
 harness.run([models_are_right, sizes_other_than_planned, models_in_memory, annotated_models_run_as_annotated, texts_and_branches, functions_are_inlined,
              replaced_weights_are_used, defaults_of_inputs, without_devices_nothing_is_taken, wrong_options_fail_the_session, memory_and_threads, plans_from_files, a_cache_is_used_again,
-             declined_models, custom_operators_are_declined, bound_buffers_are_filled, threads_and_sessions, asynchronous_runs, a_run_can_be_terminated,
+             declined_models, custom_operators_are_declined, bound_buffers_are_filled, caches_in_one_buffer, threads_and_sessions, asynchronous_runs, a_run_can_be_terminated,
              wrong_inputs_leave_the_session_usable, ranks_as_processes, unregistered_with_live_sessions, nothing_is_left])
 harness.finish()

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// caches.c - key/value caches that the ranks update in the application's buffer.
+//
+// A program that generates text may give one buffer of the maximal length as past and as present
+// (onnxruntime-genai does). Its shape never changes, so that the shape of the output is known before
+// the run, and the ranks read and write their heads in the buffer itself. A cache that grows has
+// another shape in every run; its shards are copied.
+//
+//     run 1   past [1,8,512,64] -> present [1,8,512,64]   copied; the shape stayed
+//     run 2   past [1,8,512,64]                           written in place
+//     run 3   past [1,8,1024,64]                          another buffer: copied
+#include "ep/internal.h"
+#include "runtime/runtime.h"
+
+// "past_key_values.3.key" and "present.3.key": the same text behind the first dot.
+static bool is_pair(const char *past, const char *present)
+{
+    const char *a = strchr(past, '.'), *b = strchr(present, '.');
+    return strncmp(past, "past", 4) == 0 && strncmp(present, "present", 7) == 0 && a && b &&
+           strcmp(a, b) == 0;
+}
+
+tsr_status tsr__ep_caches_find(struct fused *fused)
+{
+    fused->caches = ARENA_ARRAY(&fused->arena, struct cache_pair, fused->n_outputs + 1);
+    if (!fused->caches)
+        return TSR_NOMEM;
+    for (size_t output = 0; output < fused->n_outputs; output++)
+        for (size_t input = 0; input < fused->n_inputs; input++)
+            if (is_pair(fused->inputs[input], fused->outputs[output])) {
+                fused->caches[fused->n_caches++] =
+                    (struct cache_pair){.input = input, .output = output};
+                break;
+            }
+    return TSR_OK;
+}
+
+static const struct tensor *find(const tsr_tensors *set, const char *name)
+{
+    int64_t at = tsr_tensors_find(set, name);
+    return at < 0 ? NULL : set->at[at];
+}
+
+static bool has_shape(const struct tensor *tensor, int rank, const int64_t *dims)
+{
+    return tensor->rank == rank &&
+           (rank == 0 || memcmp(tensor->dims, dims, (size_t)rank * sizeof *dims) == 0);
+}
+
+// False if the declared shape of the output needs more than the cache has: with total_length 33 of
+// the other inputs, a cache of length 32 grows.
+static bool is_large_enough(const struct fused *fused, const struct cache_pair *cache,
+                            const tsr_tensors *inputs)
+{
+    const struct manifest *manifest = &fused->manifest;
+    for (size_t i = 0; i < manifest->n_outputs; i++) {
+        const struct manifest_port *port = &manifest->outputs[i];
+        if (strcmp(port->name, fused->outputs[cache->output]) != 0 || port->rank != cache->rank)
+            continue;
+        for (int axis = 0; axis < port->rank; axis++)
+            if (port->dims[axis].value < 0 &&
+                tsr__ep_size_of(fused, inputs, port->dims[axis].symbol) > cache->dims[axis])
+                return false;
+    }
+    return true;
+}
+
+tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context,
+                                const tsr_tensors *inputs, tsr_tensors *places)
+{
+    const struct ep_api *api = &fused->provider->factory->api;
+    for (size_t i = 0; i < fused->n_caches; i++) {
+        const struct cache_pair *cache = &fused->caches[i];
+        const struct tensor *past = find(inputs, fused->inputs[cache->input]);
+        struct tensor wanted;
+        OrtValue *value = NULL;
+        void *data = NULL;
+        if (!cache->steady || !past || !has_shape(past, cache->rank, cache->dims) ||
+            !is_large_enough(fused, cache, inputs))
+            continue;
+        wanted = *past;
+        wanted.name = (char *)(uintptr_t)fused->outputs[cache->output];
+        if (!tsr__job_can_place(fused->job, &wanted))
+            continue;
+        OrtStatus *failed = api->ort->KernelContext_GetOutput(context, cache->output, past->dims,
+                                                              (size_t)past->rank, &value);
+        if (!failed && value)
+            failed = api->ort->GetTensorMutableData(value, &data);
+        tsr_status st = tsr__ep_report(fused->provider->session, api, failed);
+        if (st == TSR_OK && data)
+            st = tsr__tensors_add_foreign(places, str_of(wanted.name), past->type, past->rank,
+                                          past->dims, &(struct foreign){.data = data});
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+void tsr__ep_caches_note(struct fused *fused, const tsr_tensors *inputs, const tsr_tensors *outputs)
+{
+    for (size_t i = 0; i < fused->n_caches; i++) {
+        struct cache_pair *cache = &fused->caches[i];
+        if (!outputs) {
+            cache->steady = false;
+            continue;
+        }
+        const struct tensor *past = find(inputs, fused->inputs[cache->input]);
+        const struct tensor *present = find(outputs, fused->outputs[cache->output]);
+        if (!present)
+            continue; // was written in place
+        cache->steady = past && past->rank > 0 && past->rank <= RUN_MAX_RANK &&
+                        has_shape(present, past->rank, past->dims);
+        if (!cache->steady)
+            continue;
+        cache->rank = past->rank;
+        memcpy(cache->dims, past->dims, (size_t)past->rank * sizeof *past->dims);
+    }
+}
