@@ -210,6 +210,7 @@ static tsr_status plan_unstaged(struct request *request, bool write, tsr_plan_su
 {
     struct found_plan found;
     tsr_status st = tsr__search_find(&request->models, &request->options, &found);
+    out->undecided = st == TSR_INFEASIBLE && found.undecided;
     if (st != TSR_OK)
         return st;
     if (!found.result.feasible)

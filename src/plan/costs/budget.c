@@ -51,7 +51,7 @@ static void tell(void *context, const struct program_progress *told)
     const struct budget *budget = context;
     char text[128];
     double ms = 1e-9, cost = (double)told->cost * ms, bound = (double)told->bound * ms;
-    double seconds = tsr__clock() - budget->begin, all = 20;
+    double seconds = tsr__clock() - budget->begin, all = 10;
     const char *unit = "second, of about";
     if (!budget->session->progress_fn)
         return;

@@ -422,6 +422,9 @@ static tsr_status find(struct found_plan *found, const tsr_plan_options *options
         settle(&found->result, bound);
     if (st != TSR_OK || !only_sets || tsr__cancelled(planner->session))
         return st;
+    found->undecided = bound < PLAN_NEVER;
+    if (many && found->undecided)
+        return tsr__plan_say_none(planner, "plan on a set of at most 64 devices", false, 0);
     if (many)
         return refuse_small(planner);
     return solve_at_once(found, options);

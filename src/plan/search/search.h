@@ -12,6 +12,7 @@ struct found_plan {
     int64_t run[PLAN_MAX_MODELS]; // of one run of each model
     struct set_plan *set;         // NULL: all devices at once
     bool planned;                 // all devices at once were planned
+    bool undecided;               // nothing was found in time, and nothing was proved
     const struct expert_time *compared;
     size_t n_compared;
     double ms; // that the search took
