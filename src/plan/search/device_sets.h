@@ -11,6 +11,7 @@
 
 #define SETS_MOST     96 // candidates of one search
 #define CLUSTERS_MOST 10 // hosts of which unions are tried
+#define EXACT_MOST    64 // devices up to which each is priced and written by itself
 
 // The devices of the first copy, in numbers of the topology. Copy c has the devices c * n further
 // on.

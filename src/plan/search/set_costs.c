@@ -4,8 +4,6 @@
 // device. A set without that device is one pipeline stage, which returns the outputs itself.
 #include "plan/search/device_sets.h"
 
-#define EXACT_MOST 64 // devices up to which gathering is priced like any resharding
-
 // Compares sizes: with 4 copies, [64, 512] in the model and [16, 512] in the set have the batch in
 // dimension 0. Two dimensions that differ, or one that differs by another factor, are unclear.
 int tsr__set_batch_dim(const struct set_model *model, const tsr_value *value)

@@ -226,7 +226,11 @@ static bool expand_node(struct expansion *expansion, size_t i)
     struct planner *planner = expansion->model.all;
     if (!node->strategy)
         return true;
-    expansion->unsharded = !tsr__set_divides(&expansion->model, node);
+    // On many devices nodes are written as divided even if each copy will compute all of them: the
+    // simulation then sees that all copies are equal, and simulates one.
+    bool many = planner->machine.n > EXACT_MOST;
+    expansion->unsharded =
+        node->strategy->whole != NULL || (!many && !tsr__set_divides(&expansion->model, node));
     struct candidate *only = tsr__candidate_only(planner, i, node);
     if (!only ||
         !tsr__candidate_translate(planner, node->node, &node->strategy->at.at[node->choice],
