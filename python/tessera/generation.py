@@ -152,7 +152,7 @@ class Generator:
             return
         unknown = [token for token in ids if token >= self._tokens_known]
         if unknown:
-            raise ValueError("%d is not a token id: the model has %d" % (unknown[0], self._tokens_known))
+            raise ValueError("%d is not a token id of this model: ids are 0 to %d" % (unknown[0], self._tokens_known - 1))
         parameters = genai.GeneratorParams(self.model)
         parameters.set_search_options(max_length=min(len(ids) + max_tokens, max(self._context, len(ids))), **search)
         generator = genai.Generator(self.model, parameters)

@@ -233,7 +233,7 @@ class Model:
             return library.tsr_model_find_config(self._handle, self._config.encode())
         if count == 1:
             return library.tsr_model_config(self._handle, 0)
-        raise TesseraError("the model has %d configurations: add one with add_config" % count)
+        raise TesseraError("the edit needs a configuration, but the model has %d: declare one with add_config" % count)
 
     def _find(self, node: str, value: Optional[str] = None) -> Any:
         """The node of that name, or that makes a value of that name; with value, also its input or output of that name."""

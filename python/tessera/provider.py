@@ -43,7 +43,7 @@ def options_text(devices: Union[int, str, None], options: Mapping[str, Any]) -> 
     """Options of the provider as it reads them: {"devices": "2", "dims": "batch=1,seq=9"} of 2 and {"dims": {"batch": 1, "seq": 9}}."""
     given = check_devices(devices)
     if given is None:
-        raise TypeError("devices: a number, or a text as --devices takes it, not None")
+        raise TypeError("devices must be a number or a topology such as 'ring:4', not None")
     _check_topology(given)
     found = {"devices": str(given)}
     for name, value in options.items():

@@ -158,15 +158,15 @@ def read_request(body: Any, text: Any, chat: bool) -> Request:
         raise ValueError("the body must be a JSON object")
     prompt = body.get("messages" if chat else "prompt")
     if chat and not is_chat(prompt):
-        raise ValueError("messages: a list of objects with role and content")
+        raise ValueError("messages must be a list of objects with role and content")
     if not chat and not isinstance(prompt, str):
-        raise ValueError("prompt: one text")
+        raise ValueError("prompt must be a string")
     if body.get("n", 1) != 1:
-        raise ValueError("n: only 1 is supported")
+        raise ValueError("n must be 1: one answer per request is supported")
     stop = body.get("stop") or []
     stop = [stop] if isinstance(stop, str) else stop
     if not isinstance(stop, list) or not all(isinstance(s, str) and s for s in stop):
-        raise ValueError("stop: a text or a list of texts")
+        raise ValueError("stop must be a string or a list of strings")
     number = lambda name, default, low, high: _number(body, name, default, low, high)
     seed = body.get("seed")
     return Request(text.encode(prompt), int(number("max_completion_tokens", number("max_tokens", 256, 1, 1 << 20), 1, 1 << 20)),
@@ -178,7 +178,7 @@ def _number(body: Dict[str, Any], name: str, default: float, low: float, high: f
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-        raise ValueError("%s: a number from %g to %g" % (name, low, high))
+        raise ValueError("%s must be a number from %g to %g" % (name, low, high))
     return value
 
 

@@ -30,7 +30,7 @@ static tsr_status open_regular(tsr_session *session, const char *path, int *fd_o
         int error = errno;
         const char *hint = NULL;
         if (error == ENOENT)
-            hint = "check the path; it is taken from the current folder";
+            hint = "check the path; relative paths start in the current folder";
         if (fd >= 0)
             close(fd);
         return refuse(session, DIAG_io_open, path, hint, strerror(error));

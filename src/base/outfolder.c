@@ -143,7 +143,9 @@ static tsr_status check_target(tsr_session *session, const char *path, bool repl
         return TSR_OK;
     if (found == TARGET_OTHER)
         tsr__diag(session, DIAG_output_exists, &at, "choose another name",
-                  "'%s' exists and is not a folder of files alone, so it is not replaced", path);
+                  "'%s' exists and is not replaced: only a folder that contains nothing but "
+                  "files can be",
+                  path);
     else
         tsr__diag(
             session, DIAG_output_exists, &at,

@@ -53,8 +53,9 @@ tsr_status tsr__same_session(tsr_session *session, const tsr_session *owner, con
 {
     if (owner == session)
         return TSR_OK;
-    tsr__diag(session, DIAG_argument_invalid, NULL, "make it with the session of this call",
-              "the %s belongs to another session", what);
+    tsr__diag(session, DIAG_argument_invalid, NULL,
+              "create it with the session that this call uses", "the %s belongs to another session",
+              what);
     return TSR_INVALID;
 }
 
@@ -105,7 +106,7 @@ const char *tsr_status_text(tsr_status status)
     case TSR_INFEASIBLE:
         return "no plan fits the limits";
     case TSR_ENGINE:
-        return "the engine is absent or refused the model";
+        return "ONNX Runtime was not found or refused the model";
     case TSR_PEER:
         return "a rank or the network failed";
     case TSR_DIFFERENT:

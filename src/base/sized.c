@@ -61,7 +61,7 @@ tsr_status tsr__element_read(tsr_session *session, const struct sized_list *list
         return st;
     if (i >= list->n) {
         tsr__diag(session, DIAG_argument_invalid, NULL, "",
-                  "index %zu is out of range: there are %zu", i, list->n);
+                  "index %zu is out of range: there are %zu entries", i, list->n);
         return TSR_INVALID;
     }
     tsr__result_write(out, (const char *)list->at + i * list->bytes, list->bytes);

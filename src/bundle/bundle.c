@@ -130,8 +130,8 @@ static tsr_status check_open_file(const struct bundle *bundle, const struct mani
     if (fstat(fd, &info) != 0 || (uint64_t)info.st_size != file->bytes) {
         tsr__diag(bundle->session, DIAG_partition_file_size, at,
                   "copy the folder again, or partition the model again",
-                  "%s has %lld bytes; the manifest has %llu", file->name, (long long)info.st_size,
-                  (unsigned long long)file->bytes);
+                  "%s has %lld bytes, but the manifest records %llu", file->name,
+                  (long long)info.st_size, (unsigned long long)file->bytes);
         return TSR_MALFORMED;
     }
     if (!check_files && file->bytes > MANIFEST_SMALL_BYTES)

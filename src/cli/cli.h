@@ -164,8 +164,8 @@ bool cli_notation(const struct cli *cli, tsr_notation *out); // --notation, defa
     {"--inputs", "SET",                                                                            \
      ".npz, .npy, .pb, a folder test_data_set_N, or random[:SEED] (default random:0)"},            \
     {"--shape", "NAME:1x3x224x224",                                                                \
-     "shape of a random input (default: sizes of --dim or another --shape, else 128, or the "      \
-     "largest smaller power of two at which the unsharded model runs)"}
+     "shape of a random input (default: sizes of --dim or another --shape, else the first of " \
+     "128, 64, 32 ... with which the unsharded model runs)"}
 #define PLACE_OPTIONS                                                                              \
     {"--rank", "K", "run as rank K of --ranks N; start the other ranks the same way"},             \
     {"--ranks", "N",                                                                               \
@@ -214,7 +214,7 @@ bool cli_notation(const struct cli *cli, tsr_notation *out); // --notation, defa
     {"--devices", "N|TOPOLOGY|auto",                                                               \
      "number of devices, a topology, or auto: the best number of this machine's devices "          \
      "(auto:TOPOLOGY: of that topology)"},                                                         \
-    {"--memory", "SIZE", "memory per device: 8GiB, 500MB or bytes (default: of the device)",       \
+    {"--memory", "SIZE", "memory per device: 8GiB, 500MB or bytes (default: all its memory)", \
      INTO_AS(OPTION_PLAN, tsr_plan_options, memory, OPTION_BYTES)},                                \
     {"--dim", "NAME=SIZE",                                                                         \
      "size of a symbolic dimension: batch=2, or x.0=2 for axis 0 of x if it has no name "          \

@@ -64,7 +64,8 @@ static OrtStatus *check_operator(struct claim *claim, const OrtNode *node, int d
     TRY(ort->Node_GetOperatorType(node, &op));
     TRY(ort->Node_GetEpName(node, &provider));
     if (provider && *provider && strcmp(provider, EP_NAME) != 0)
-        tsr__ep_decline(claim, "%s takes part of the model (operator %s)", provider, op);
+        tsr__ep_decline(claim, "the provider %s has taken a part of the model (operator %s)",
+                        provider, op);
     if (!is_known_domain(domain)) {
         claim->has_unknown = true;
         tsr__ep_decline(claim, "%s:%s is a custom operator of the application", domain, op);

@@ -110,10 +110,12 @@ tsr_status tsr__ep_context_read(struct provider *provider, const OrtGraph *graph
         return st;
     if (!is_below(path))
         return refuse(session, "write the model again with tessera partition --layout context",
-                      "the EPContext node must name its parts by a path below the model's folder");
+                      "the EPContext node must name its partition by a path below the model's "
+                      "folder");
     if (!model)
         return refuse(session, "load the model by its path, or set ep.context_file_path to it",
-                      "the parts of an EPContext model in memory cannot be found");
+                      "the partition of an EPContext model that is loaded from memory cannot "
+                      "be found");
     *out = (struct parts){.route = ROUTE_FILE, .processes = strcmp(notes, CONTEXT_PROCESSES) == 0};
     const char *manifest =
         tsr__arena_printf(arena, "%s/%s", tsr__ep_folder_of(arena, model), path).p;
@@ -144,7 +146,8 @@ tsr_status tsr__ep_context_folder(struct provider *provider, const OrtGraph *gra
     const char *path = context_path(provider, graph, arena);
     if (!path)
         return refuse(provider->session, "set ep.context_file_path",
-                      "an EPContext model of a model in memory needs a path");
+                      "a model in memory has no path from which to derive that of its "
+                      "EPContext model");
     const char *folder = tsr__ep_folder_of(arena, path);
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     int n = (int)strlen(name) - (ends_with(name, ".onnx") ? 5 : 0);

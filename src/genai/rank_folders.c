@@ -112,7 +112,7 @@ static tsr_status check_heads(tsr_folder *folder)
                       "the folder has no genai_config.json");
     if (!tsr__genai_cache_heads(folder))
         return refuse(folder, "use tessera partition without --layout",
-                      "the model has no caches with heads");
+                      "the model has no KV caches of shape [batch, heads, past, head size]");
     return check_config(folder);
 }
 

@@ -49,6 +49,18 @@ static const struct kind_row {
      "save it as protobuf: onnx.save(onnx.load(FILE, format=\"textproto\"), OUT)"},
 };
 
+static const struct kind_row text_row = {0, "", "a text file", "use the .onnx file of the model"};
+
+// True if the file starts with 16 or more printable characters; a valid model does not.
+static bool is_text(struct str bytes)
+{
+    size_t n = bytes.n < 64 ? bytes.n : 64;
+    for (size_t i = 0; i < n; i++)
+        if ((bytes.p[i] < ' ' || bytes.p[i] > '~') && !memchr("\t\r\n", bytes.p[i], 3))
+            return false;
+    return n >= 16;
+}
+
 static const struct kind_row *kind_of(struct str bytes)
 {
     for (size_t i = 0; i < TSR_COUNT(kind_rows); i++) {
@@ -57,6 +69,8 @@ static const struct kind_row *kind_of(struct str bytes)
         if (bytes.n >= row->at + n && memcmp(bytes.p + row->at, row->bytes, n) == 0)
             return row;
     }
+    if (is_text(bytes))
+        return &text_row;
     return NULL;
 }
 

@@ -81,7 +81,7 @@ static void check_stage(struct request *request)
     if (request->stage < -1 || request->stage > INT32_MAX) {
         struct place at = place_request(request);
         tsr__diag(session_of(request), DIAG_stage_range, &at, "stages are counted from 0",
-                  "%lld is not a pipeline stage", (long long)request->stage);
+                  "%lld is not a valid pipeline stage", (long long)request->stage);
         request->wrong++;
         return;
     }
@@ -133,7 +133,8 @@ static void check_axis(struct request *request, int rank, tsr_dim *size)
     if (request->count < 1) {
         struct place at = place_axis(request);
         tsr__diag(session_of(request), DIAG_shard_count, &at, NULL,
-                  "%lld is not a number of shards", (long long)request->count);
+                  "%lld is not a valid number of shards; it must be 1 or more",
+                  (long long)request->count);
         request->wrong++;
     }
     if (rank < 0)
@@ -262,7 +263,7 @@ tsr_status tsr_node_set_stage(tsr_node *node, tsr_config *config, int64_t stage)
     if (stage < 0 || stage > INT32_MAX) {
         struct place at = place_request(&request);
         tsr__diag(session_of(&request), DIAG_stage_range, &at, "stages are counted from 0",
-                  "%lld is not a pipeline stage", (long long)stage);
+                  "%lld is not a valid pipeline stage", (long long)stage);
         request.wrong++;
     }
     if (!known || request.wrong)

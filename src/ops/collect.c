@@ -101,7 +101,8 @@ static OrtStatus *read_shares(struct kernel *kernel, const OrtKernelInfo *info)
     TRY(tsr__kernel_ints(kernel, info, name, &shares, &n));
     if (!tsr__division_holds(shares, n, kernel->call.n_group))
         return tsr__kernel_error(kernel,
-                                 "attribute '%s' does not have one share for each of %d members",
+                                 "attribute '%s' does not have one share for each of the %d "
+                                 "ranks",
                                  name, kernel->call.n_group);
     kernel->call.detail = tsr__hash64(shares, n * sizeof *shares, kernel->call.detail);
     kernel->division.shares = shares;

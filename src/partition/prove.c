@@ -59,7 +59,7 @@ static void refuse_sizes(struct sizes *sizes, const struct step *st, int64_t ran
     at.value = st->inputs[0]->item->name;
     tsr__diag(sizes->draft->session, DIAG_partition_disagrees, &at,
               "please report this with the model",
-              "rank %lld: the members of %s %lld have shards of different sizes", (long long)rank,
+              "rank %lld: the ranks of %s %lld have shards of different sizes", (long long)rank,
               tsr__step_op(st), (long long)st->id);
     sizes->status = TSR_BUG;
 }
@@ -230,7 +230,8 @@ static tsr_status check_member(struct part *part, const tsr_node *node, struct m
     for (size_t i = 0; i < count; i++)
         member |= ranks[i] == part->rank;
     if (!member || id < 0 || id >= draft->n_comms)
-        return report_difference(part, node, "a communication of which this rank is not a member");
+        return report_difference(part, node,
+                                 "a communication whose group does not contain this rank");
     if (draft->resealing && !matches_manifest(draft, node, id))
         return report_difference(part, node, "a communication differs from the manifest");
     for (struct meeting *meeting = table[id]; meeting; meeting = meeting->next) {
@@ -240,7 +241,7 @@ static tsr_status check_member(struct part *part, const tsr_node *node, struct m
         if (node_equal(meeting->node, node) && same_place(meeting->node, node))
             return TSR_OK;
         return report_difference(part, node,
-                                 "the members of a communication disagree on its attributes");
+                                 "the ranks of a communication disagree on its attributes");
     }
     if (ranks[0] != part->rank)
         return report_difference(part, node, "a communication is missing on its lowest rank");
@@ -316,7 +317,7 @@ static tsr_status check_bodies(struct rank_check *check, const tsr_node *node)
     if (at < 0 ||
         (control.loops && tsr_node_input(node, (size_t)(control.n_steer + at)) != outside))
         return report_difference(check->part, node,
-                                 "a body communicates outside of the chain of tokens");
+                                 "a subgraph communicates outside of the chain of tokens");
     for (int k = 0; k < control.n_bodies; k++) {
         if (control.loops)
             check->token = tsr_graph_input(control.bodies[k], (size_t)(control.n_numbers + at));
@@ -328,7 +329,8 @@ static tsr_status check_bodies(struct rank_check *check, const tsr_node *node)
         const tsr_value *end =
             tsr_graph_output(control.bodies[k], (size_t)(control.condition + at));
         if (end != check->token && copied(end) != check->token)
-            return report_difference(check->part, node, "a body does not return the last token");
+            return report_difference(check->part, node,
+                                     "a subgraph does not return the last token");
     }
     check->token = tsr_node_output(node, (size_t)at);
     return TSR_OK;
@@ -401,7 +403,7 @@ tsr_status tsr__parts_agree(struct draft *draft, struct part *parts)
             const int64_t *ranks;
             if (meeting->seen != group_of(meeting->node, &ranks))
                 return report_difference(&parts[ranks[0]], meeting->node,
-                                         "a communication is missing on one of its members");
+                                         "a communication is missing on one of its ranks");
         }
     return draft->resealing ? check_none_lost(draft, parts, table) : TSR_OK;
 }

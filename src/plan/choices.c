@@ -115,8 +115,8 @@ static struct str list_text(struct arena *arena, const tsr_plan_count *tried, si
                 tsr__arena_printf(arena, STR_FMT "%s%lld%s: %.3g ms", STR_ARG(text), before,
                                   (long long)tried[i].devices, ranks, (double)tried[i].cost / 1e9);
         else
-            text = tsr__arena_printf(arena, STR_FMT "%s%lld%s: no memory", STR_ARG(text), before,
-                                     (long long)tried[i].devices, ranks);
+            text = tsr__arena_printf(arena, STR_FMT "%s%lld%s: does not fit in memory",
+                                     STR_ARG(text), before, (long long)tried[i].devices, ranks);
     }
     return text;
 }
@@ -125,13 +125,11 @@ static struct str list_text(struct arena *arena, const tsr_plan_count *tried, si
 static void say(struct choice_list *list, const tsr_plan_summary *summary)
 {
     struct str text_list = list_text(&list->arena, summary->tried, summary->n_tried);
-    const char *what = "of up to %d devices %zu are best";
+    const char *what = "using %zu of %d devices is fastest";
     if (list->best->shared_by)
-        what = "on %d devices %zu ranks are best, with more ranks on faster devices";
-    else if (summary->devices == 1)
-        what = "of up to %d devices %zu is best";
+        what = "using %zu ranks on %d devices is fastest, with more ranks on faster devices";
     struct str text =
-        tsr__arena_printf(&list->arena, what, list->options->topology->n, summary->devices);
+        tsr__arena_printf(&list->arena, what, summary->devices, list->options->topology->n);
     tsr__diag(list->session, DIAG_plan_count, NULL, "set the number with --devices N",
               STR_FMT "; predicted times: " STR_FMT, STR_ARG(text), STR_ARG(text_list));
 }

@@ -228,7 +228,7 @@ static tsr_status owned(tsr_session *session, const tsr_report_input *options)
         return status;
     if (side->topology->session == tsr_model_session(side->model))
         return TSR_OK;
-    return tsr__same_session(session, side->topology->session, "topology of the other side");
+    return tsr__same_session(session, side->topology->session, "topology of the other plan");
 }
 
 tsr_status tsr_report_into(tsr_model *model, const tsr_report_input *options, const char *path)

@@ -348,7 +348,7 @@ static bool strict_size(const struct fit_dim *dim)
     struct fit *fit = dim->fit;
     tsr_dim here = tsr__fit_here(dim);
     if (dim->n == 0 && !dim->pattern->any && here.value >= 0 && here.value != 1)
-        return tsr__fit_refuse(fit, "a dimension is not 1, as it should be");
+        return tsr__fit_refuse(fit, "a dimension is not 1, but the rule requires 1");
     if (dim->pattern->window && here.value >= 0) {
         int64_t *least = &fit->factors[dim->factors[0]].least;
         if (*least == 0 || here.value < *least)

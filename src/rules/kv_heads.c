@@ -298,7 +298,8 @@ static tsr_status unsupported(struct repeat *repeat, const tsr_node *node, const
 {
     struct place at = tsr__place_node(node);
     tsr__diag(tsr_model_session(repeat->model), DIAG_folder_layout, &at,
-              "use at most one device per key head", "the key heads cannot be repeated: %s", what);
+              "use at most one device per key head", "the key heads cannot be replicated: %s",
+              what);
     return TSR_UNSUPPORTED;
 }
 

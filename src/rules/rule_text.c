@@ -273,7 +273,7 @@ static bool parse_sizes(struct parser *parser, enum rewrite_kind kind)
         return false;
     if (!tsr__str_int(word(parser), &first) || !tsr__str_int(word(parser), &last) ||
         last > RULE_MAX_RANK)
-        return fail(parser, "sizes needs an input, the first dimension and the one after the last");
+        return fail(parser, "sizes needs an input, its first dimension and the end of the range");
     rewrite.first = (int)first;
     rewrite.last = (int)last;
     tsr__rule_rewrite(parser->rule, rewrite);
@@ -329,12 +329,12 @@ static bool parse_attribute_of(struct parser *parser, enum rewrite_kind kind)
     while (kind == REWRITE_WORD && goes_on(parser)) {
         struct str next = word(parser);
         if (!next.n)
-            return fail(parser, "word needs a word for each element");
+            return fail(parser, "word needs a value for each element");
         words = tsr__arena_printf(arena, STR_FMT "%s" STR_FMT, STR_ARG(words), words.n ? " " : "",
                                   STR_ARG(next));
     }
     if (kind == REWRITE_WORD && !words.n)
-        return fail(parser, "word needs a word for each element");
+        return fail(parser, "word needs a value for each element");
     rewrite.words = words.p;
     tsr__rule_rewrite(parser->rule, rewrite);
     return true;

@@ -233,7 +233,7 @@ static const struct op_row rows[] = {
     {"Gelu", .since = 20, .rule = UNARY, .work = WORK_ERROR_FUNCTION, .reuse = REUSE_ON_CUDA},
     {"Gemm", .since = 1, .kept = ALL_INPUTS,
      .rule = "[m k],[k n],[m~ n~]? -> [m n]; red k:sum; once 2", .derive = tsr__derive_gemm,
-     .note = "transA and transB exchange the letters", .work = WORK_PRODUCT},
+     .note = "transA or transB swaps the two dimensions of A or B", .work = WORK_PRODUCT},
     {"GlobalAveragePool", .since = 1, .rule = "[n c s] -> [n c 1]; stat s",
      .derive = tsr__derive_global_pool, .expand = tsr__expand_global_average_pool,
      .some = "d1 d2 d3 d4 d5", .work = WORK_REDUCTION},
@@ -338,8 +338,9 @@ static const struct op_row rows[] = {
     {"MaxRoiPool", .since = 1, .rule = "[n c y x],[r _] -> [r c u w]; rep n y x u w",
      .shape = tsr__infer_max_roi_pool,
      .stays = STAYS({"n", REGION_IMAGE},
-                    {"y x", "a region may be anywhere, and a bin without pixels is 0, which is "
-                            "larger than a negative maximum: shards cannot be combined"},
+                    {"y x", "a region may be anywhere in the image, and a bin without pixels "
+                            "is 0, which is larger than a negative maximum: shards cannot be "
+                            "combined"},
                     {"u w", BINS}, {"_", REGION})},
     {"MaxUnpool", .since = 9, .rule = "[n c S*],[n c S*],·? -> [n c O*]; rep n c S O",
      .shape = tsr__infer_max_unpool, .whole = "indices count through the full tensor"},
@@ -476,8 +477,8 @@ static const struct op_row rows[] = {
      .stays = STAYS({"t", "the position of an element depends on the length of its sequence"})},
     {"RoiAlign", .since = 10, .rule = "[n c y x],[r _],[r] -> [r c u w]; rep n y x u w",
      .shape = tsr__infer_roi_align,
-     .stays = STAYS({"n", REGION_IMAGE}, {"y x", "a region may be anywhere"}, {"u w", BINS},
-                    {"_", REGION})},
+     .stays = STAYS({"n", REGION_IMAGE}, {"y x", "a region may be anywhere in the image"},
+                    {"u w", BINS}, {"_", REGION})},
     {"RotaryEmbedding", .since = 23,
      .rule = "[b h t d],[_ _],[_ _],[b t]? -> [b h t d]; rep d; attr num_heads=h",
      .derive = tsr__derive_rotary, .shape = tsr__infer_like_first,

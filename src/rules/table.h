@@ -70,7 +70,7 @@
 #define PACKED       "packed elements, which share bytes and scales"
 #define OF_PACKING   "tables with the positions of sequences or pages"
 #define REGION_IMAGE "a region names its image"
-#define BINS         "bins are counted from the corner of a region, and a subset of them is not one"
+#define BINS         "bins start at the corner of a region, so a subset of bins is not a region"
 #define REGION       "the corners of one region"
 #define ROUNDED      "the complete result is rounded at the end"
 #define BETWEEN                                                                                    \

@@ -183,8 +183,9 @@ static struct str describe_rewrites(struct arena *arena, const struct pattern *p
     for (int i = 0; i < pattern->n_rewrites; i++) {
         const struct rule_rewrite *rewrite = &pattern->rewrites[i];
         if (rewrite->kind == REWRITE_SHAPE)
-            text = tsr__arena_printf(arena, STR_FMT "local node: input %d contains local sizes\n",
-                                     STR_ARG(text), rewrite->index);
+            text = tsr__arena_printf(
+                arena, STR_FMT "local node: input %d contains the sizes of the shard\n",
+                STR_ARG(text), rewrite->index);
         else if (rewrite->kind == REWRITE_ADD_ONCE)
             text = tsr__arena_printf(
                 arena, STR_FMT "local node: only one device of a reduction adds input %d\n",
@@ -207,18 +208,19 @@ static struct str describe_rewrites(struct arena *arena, const struct pattern *p
         else if (rewrite->kind == REWRITE_RANGE)
             text = tsr__arena_printf(
                 arena,
-                STR_FMT "local node: inputs %d and %d are those of its shard of " STR_FMT "\n",
+                STR_FMT "local node: inputs %d and %d are the bounds of its shard of " STR_FMT "\n",
                 STR_ARG(text), rewrite->index, rewrite->index + 1,
                 STR_ARG(pattern->letters[rewrite->factor].name));
         else if (rewrite->kind == REWRITE_WORD)
             text = tsr__arena_printf(
                 arena,
-                STR_FMT "local node: attribute %s is the word for its shard of " STR_FMT " (%s)\n",
+                STR_FMT "local node: attribute %s is the value for its shard of " STR_FMT " (%s)\n",
                 STR_ARG(text), rewrite->name, STR_ARG(pattern->letters[rewrite->factor].name),
                 rewrite->words);
         else if (rewrite->kind == REWRITE_ATTR || rewrite->kind == REWRITE_SHARE)
             text = tsr__arena_printf(
-                arena, STR_FMT "local node: attribute %s is that of its shard of " STR_FMT "\n",
+                arena,
+                STR_FMT "local node: attribute %s has the value for its shard of " STR_FMT "\n",
                 STR_ARG(text), rewrite->name, STR_ARG(pattern->letters[rewrite->factor].name));
     }
     return text;

@@ -32,7 +32,7 @@ static tsr_status lengths_arrived(void *data, const int64_t (*notes)[COMM_NOTES]
         if (into->p)
             continue;
         *why = (struct comm_trouble){.status = TSR_NOMEM, .rank = 0};
-        snprintf(why->text, sizeof why->text, "rank 0 has no memory for the texts of all ranks");
+        snprintf(why->text, sizeof why->text, "rank 0 is out of memory for the data of all ranks");
         return TSR_NOMEM;
     }
     return TSR_OK;
@@ -83,7 +83,7 @@ tsr_status tsr__gather(tsr_session *session, struct endpoint *endpoint,
         struct place at = PLACE_NONE;
         at.rank = why.rank;
         tsr__diag(session, DIAG_rank_failed, &at, NULL,
-                  "the texts of all ranks (%s) could not be gathered: %s", about->what, why.text);
+                  "the data of all ranks (%s) could not be gathered: %s", about->what, why.text);
         return st;
     }
     for (int i = 0; i < endpoint->size; i++)

@@ -185,7 +185,7 @@ static void report_contradiction(struct shapes *shapes, const tsr_node *node,
     struct str a = tsr__shape_text(shapes->arena, declared),
                b = tsr__shape_text(shapes->arena, found);
     tsr__diag(shapes->arena->session, DIAG_shape_contradiction, &at,
-              "correct the declaration, or remove it (it is found again)",
+              "correct the declaration, or remove it (it is inferred again)",
               "declared as " STR_FMT ", but the operator gives " STR_FMT, STR_ARG(a), STR_ARG(b));
 }
 

@@ -486,7 +486,8 @@ tsr_status tsr_topology_cost(tsr_topology *topology, tsr_collective what, const 
     for (int i = 0; i < n; i++)
         if (group[i] < 0 || group[i] >= topology->n) {
             tsr__diag(topology->session, DIAG_topology_device, NULL, "count devices from 0",
-                      "device %d is not one of the %d of this topology", group[i], topology->n);
+                      "device %d is not in this topology, which has %d devices", group[i],
+                      topology->n);
             return TSR_INVALID;
         }
     out->picoseconds = tsr__topology_fastest(topology, what, &groups, bytes, &fastest);

@@ -267,7 +267,8 @@ static void warn_odd(tsr_topology *topology)
                  !has_link(topology, link.to, link.from) && shown++ < 16)
             tsr__diag(topology->session, DIAG_topology_one_way, NULL,
                       "add the link back if it goes both ways",
-                      "device %d reaches %d but not the other way round", link.from, link.to);
+                      "device %d has a link to device %d, but not the other way round", link.from,
+                      link.to);
     }
     for (size_t i = 0; i < topology->links.n; i++)
         if (topology->links.at[i].from != topology->links.at[i].to)

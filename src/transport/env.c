@@ -200,7 +200,8 @@ static tsr_status hand_out(tsr_session *session, const struct meeting *meeting, 
         absent++;
     if (!open && errno == EADDRINUSE)
         snprintf(text, sizeof text,
-                 "the ranks cannot connect: another rank 0 is waiting at this name");
+                 "the ranks cannot connect: another rank 0 already waits under this name "
+                 "(--meet)");
     else if (!open)
         snprintf(text, sizeof text, "the ranks cannot connect: %s", strerror(errno));
     else

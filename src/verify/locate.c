@@ -168,7 +168,7 @@ static void report_first(struct work *work, const struct found *found, int64_t r
                                   .max_rel = found->difference.max_rel};
     tsr__diag(work->session, DIAG_verify_first, &at,
               "check the shardings of this node and of the nodes that compute its inputs",
-              "the first value that differs: by %.3g (%.3g of the largest magnitude)",
+              "this is the first value that differs: by %.3g (%.3g of the largest magnitude)",
               found->difference.max_abs, found->difference.max_rel);
 }
 

@@ -60,8 +60,8 @@ static void report(struct work *work, const tsr_difference *output,
         snprintf(how, sizeof how, "run with %d thread%s", self->threads,
                  self->threads == 1 ? "" : "s");
     tsr__diag(work->session, DIAG_engine_varies, &at,
-              "the sharded model cannot be closer than the engine is to itself; --tolerance sets "
-              "another limit",
+              "the engine is not deterministic, so the difference is accepted; --tolerance "
+              "sets another limit",
               "sharded and unsharded outputs differ by %.3g (%.3g of the largest magnitude), but "
               "the unsharded model, %s, differs from itself by %.3g (%.3g)",
               output->max_abs, output->max_rel, how, self->max_abs, self->max_rel);

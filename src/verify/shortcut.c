@@ -77,7 +77,7 @@ void tsr__verify_shortcut(struct work *work, const tsr_tensors *unsharded)
     tsr__diag(work->session, DIAG_engine_shortcut, &at,
               "make the value between the two nodes an output of the model, or shard both nodes in "
               "the same way",
-              "ONNX Runtime skips a step in %s; the sharding is not the cause: sharded and "
-              "unsharded outputs agree if all values are model outputs",
+              "ONNX Runtime optimizes a conversion away in %s, so the outputs differ; the "
+              "sharding is not the cause: the outputs agree if all values are model outputs",
               who);
 }

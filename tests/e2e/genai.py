@@ -125,8 +125,8 @@ with tempfile.TemporaryDirectory(prefix="tessera-genai-") as d:
     case("the plan cuts the caches", rc == 0 and cut == {"{1,2,1,1:0,1}"}, cut)  # as `generate` plans: else nothing is cut below
     small = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "folders/genai_tiny")
     rc, out, err = tessera("partition", small, "--devices", 2, "--dry-run")
-    case("says where one device is as good, with figures", rc == 0 and "one device is as good: predicted time 0." in err, out + err)
-    good = "one device is as good: predicted time 0."
+    case("says where one device is as fast, with figures", rc == 0 and "one device is as fast: predicted time 0." in err, out + err)
+    good = "one device is as fast: predicted time 0."
     rc, out, err = tessera("partition", small, "--devices", 2, "--layout", "genai", "-o", d + "/small")
     case("also of a folder for each device", rc == 0 and good in err, out + err)
     rc, out, err = tessera("partition", small, "--devices", 2, "--layout", "genai", "-o", d + "/small", "--force", "--json")

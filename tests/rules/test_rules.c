@@ -157,7 +157,7 @@ static void test_notation_refuses(void **state)
         {"[a] -> [a]; frob a", "unknown clause"},
         {"[a] -> [a]; word side a", "word and share need name=factor"},
         {"[a] -> [a]; share list=b", "word and share need name=factor"},
-        {"[a] -> [a]; word side=a", "word needs a word for each element"},
+        {"[a] -> [a]; word side=a", "word needs a value for each element"},
         {"[a] -> [a] x", "text after the rule"},
         {"[a] [a]", "expected '->'"},
         {"[a -> [a]", "expected a factor"},

@@ -196,7 +196,7 @@ static void wrong_mesh_strings_are_told(void **state)
         {"({0,},{})", "expected the number of a mesh axis", TSR_MALFORMED},
         {"({0;1},{})", "expected , or } after an axis", TSR_MALFORMED},
         {"S^,R", "expected the number of a mesh axis after ^", TSR_MALFORMED},
-        {"SRR", "3 dimensions are written, the value has 2", TSR_INVALID},
+        {"SRR", "3 dimensions are written, but the value has 2", TSR_INVALID},
         {"{2,...,...:0,1}", "a sharding may contain ... only once", TSR_MALFORMED},
         {"{2,..:0,1}", "expected ... for the unsharded dimensions", TSR_MALFORMED},
         {"{2,1,...,1:0,1}", "the pattern has 3 entries", TSR_INVALID},

@@ -173,7 +173,7 @@ static const struct wrong WRONG[] = {
     {"S0,R@2x2:4,5,6", 2, -1, TSR_INVALID, 8, "the mesh has 4 positions but 3 devices"},
     {"S0,R@2x2:4,5,6,7,8", 2, -1, TSR_INVALID, 16,
      "the mesh has 4 positions, but more devices are listed here"},
-    {"S0@2", 2, -1, TSR_INVALID, 0, "1 dimension is written, the value has 2"},
+    {"S0@2", 2, -1, TSR_INVALID, 0, "1 dimension is written, but the value has 2"},
     {"S0,R@5", 2, 3, TSR_INVALID, 0, "dimension 0 has 3 elements, too few for 5 shards"},
     {"{1/1*1*1*1*1*1*1*1*1*1*1*1*1*1*1*1*1}", 1, -1, TSR_INVALID, 35,
      "a dimension has at most 16 factors"},

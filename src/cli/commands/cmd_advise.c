@@ -527,7 +527,7 @@ static const struct option options[] = {
     {"--batch", "NAME", "dimension that counts requests (default: batch, batch_size or N)"},
     {"--max-batch", "N", "largest batch to try (default 1048576)", INTO(struct advice, most),
      .min = 1, .max = MAX_BATCH},
-    {"--memory", "SIZE", "memory per device: 8GiB, 500MB or bytes (default: of the device)",
+    {"--memory", "SIZE", "memory per device: 8GiB, 500MB or bytes (default: all its memory)",
      INTO_BYTES(struct advice, memory)},
     {"--dim", "NAME=SIZE", "size of another symbolic dimension (repeatable)"},
     {"--state", "PAST=PRESENT",

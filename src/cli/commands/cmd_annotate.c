@@ -95,7 +95,7 @@ static const struct option options[] = {
      "read edits from a file, one per line (# starts a comment), or from a plan"},
     {"--copy-data", NULL, "copy external data to the folder of OUT"},
     LABELS_OPTION,
-    {"--no-labels", NULL, "remove such metadata"},
+    {"--no-labels", NULL, "remove the metadata that --labels wrote"},
     RULES_OPTION,
     END_OF_OPTIONS,
 };

@@ -48,7 +48,7 @@ static void check_engine(struct cli *cli, struct item *item)
     snprintf(item->detail, sizeof item->detail, "%s%s%s", version, ok ? " at " : "", found);
 }
 
-// Device names for configurations: "CPU: ...; GPU: CUDA; NPU: nothing". After check_engine.
+// Device names for configurations: "CPU: ...; GPU: CUDA; NPU: none". After check_engine.
 static void check_devices(struct cli *cli, struct item *item)
 {
     static const char *const kinds[] = {"CPU", "GPU", "NPU"};
@@ -58,7 +58,7 @@ static void check_devices(struct cli *cli, struct item *item)
         char name[96];
         bool here = tsr_engine_device(cli->session, kinds[k], name, sizeof name);
         if (!here)
-            snprintf(name, sizeof name, "nothing");
+            snprintf(name, sizeof name, "none");
         any = any || here;
         if (n < cap)
             n += (size_t)snprintf(item->detail + n, cap - n, "%s%s: %s", k ? "; " : "", kinds[k],

@@ -221,8 +221,8 @@ static void print_stages(const tsr_plan_summary *summary)
                cli_time(stage->time), cli_time(stage->transfer), cli_bytes(stage->memory));
     }
     bool full = summary->objective == TSR_THROUGHPUT || summary->n_parts;
-    printf("search space: borders between consecutive nodes with small transfers; consecutive "
-           "devices%s\n",
+    printf("search space: stages of consecutive nodes on consecutive devices, divided where "
+           "little data is transferred%s\n",
            full ? "; full tensors assumed at borders" : "");
 }
 
@@ -553,7 +553,7 @@ static int check_words(struct cli *cli)
 {
     const char *program = cli_value(cli, "--export-lp");
     if (program && cli_value(cli, "--stages") && ends_with(program, ".onnx"))
-        return cli_usage(cli, "--export-lp writes one program per stage: name it FILE.lp");
+        return cli_usage(cli, "--export-lp writes one file per stage: the name must end in .lp");
     if (!cli_value(cli, "--devices"))
         return cli_usage(cli, "no devices given: use --devices N or a topology");
     return 0;

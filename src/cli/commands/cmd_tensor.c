@@ -167,7 +167,7 @@ static int run(struct cli *cli)
 static const struct option options[] = {
     {"--sharding", "SHARDING", "{2,1:0,1}, {1:0,1}, {2,1:(0,1),(2,3)}, S0,R@2x2 ..."},
     {"--shape", "7x4", "join: shape of the full tensor"},
-    {"--name", "NAME", "split: tensor of an .npz with several"},
+    {"--name", "NAME", "split: name of the tensor (required if the .npz has several)"},
     {"-o", "FILE.npz", "write the shards or the tensor to this file"},
     END_OF_OPTIONS,
 };

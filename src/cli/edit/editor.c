@@ -13,7 +13,8 @@ void edit_wrong(struct editor *editor, int code, const char *format, ...)
         editor->code = code;
     if (editor->script && editor->n_wrong++ >= MAX_REPORTED) {
         if (editor->n_wrong == MAX_REPORTED + 1)
-            fprintf(stderr, "%s: ... and more errors; is it for another model?\n", editor->script);
+            fprintf(stderr, "%s: ... and more errors; the file may be for another model\n",
+                    editor->script);
         return;
     }
     va_start(args, format);

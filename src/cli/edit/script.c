@@ -28,7 +28,7 @@ static void script_line(struct editor *editor, char *line)
         return;
     char *value = option + strcspn(option, " \t=");
     if (!*value) {
-        edit_wrong(editor, EXIT_USAGE, "'%s' has no value", option);
+        edit_wrong(editor, EXIT_USAGE, "'%s' needs a value", option);
         return;
     }
     *value++ = 0;

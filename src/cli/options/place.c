@@ -100,7 +100,7 @@ static int read_rank(struct cli *cli, tsr_run_options *options)
     char counted[16];
     const char *rank_text = cli_value(cli, "--rank"), *ranks_text = cli_value(cli, "--ranks");
     if (options->hosts && !rank_text)
-        return cli_usage(cli, "--hosts needs --rank K: which of these ranks is this process");
+        return cli_usage(cli, "--hosts needs --rank K, the rank of this process");
     if (!rank_text && !ranks_text)
         return options->meet ? cli_usage(cli, "--meet needs --rank K --ranks N") : 0;
     // --hosts implies --ranks; if both are given they must agree.

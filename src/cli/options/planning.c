@@ -100,7 +100,7 @@ void cli_say_one_device(const struct cli *cli, struct prediction prediction)
     if (prediction.devices < 2 || prediction.one_device <= 0)
         return;
     if (prediction.one_device <= prediction.cost)
-        cli_say(cli, "one device is as good: predicted time %s, with %lld devices %s%s\n",
+        cli_say(cli, "one device is as fast: predicted time %s, with %lld devices %s%s\n",
                 cli_time(prediction.one_device), (long long)prediction.devices,
                 cli_time(prediction.cost), prediction.assumed ? " (assumed devices)" : "");
 }
@@ -157,8 +157,8 @@ void cli_warn_ranks(const struct cli *cli, const tsr_topology *topology, int64_t
     if (cores < 1 || ranks <= cores || tsr_launcher(NULL, &size, NULL) || cli_flag(cli, "--rank"))
         return;
     cli_say(cli,
-            "warning: %lld ranks on %d core%s: times are not those of %lld devices; use fewer "
-            "ranks\n",
+            "warning: %lld ranks share %d core%s, so this run is slower than on %lld devices; "
+            "use fewer ranks to measure times\n",
             (long long)ranks, cores, cli_plural((size_t)cores), (long long)ranks);
 }
 

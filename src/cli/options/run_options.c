@@ -45,7 +45,7 @@ const char *cli_inputs(struct cli *cli)
         n = append(set, sizeof set, n, text);
     }
     if (n >= sizeof set) {
-        cli_usage(cli, "the set of inputs is too long");
+        cli_usage(cli, "--inputs, --shape and --dim together are too long");
         return NULL;
     }
     return set;

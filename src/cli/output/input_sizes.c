@@ -13,9 +13,8 @@ void cli_say_sizes(const struct cli *cli, const tsr_input_sizes *sizes)
         at += (size_t)snprintf(list + at, sizeof list - at, "%s%s=%lld", i ? ", " : "",
                                sizes->sizes[i].name, (long long)sizes->sizes[i].size);
     cli_say(cli,
-            "open dimensions without a size: assuming %lld%s%s%s\n"
-            "(128, or the largest smaller power of two at which the unsharded model runs; set "
-            "--dim NAME=SIZE)\n",
+            "open dimensions without a size: assuming %lld%s%s%s\n(tries 128, 64, 32 ... until "
+            "the model runs unsharded; set --dim NAME=SIZE)\n",
             (long long)sizes->open_size, at ? " (" : "", list, at ? ")" : "");
 }
 

@@ -56,7 +56,7 @@ static tsr_status read_tensor(tsr_session *session, struct arena *arena, const c
         return st;
     const tsr_graph *graph = tsr_model_graph(*holder);
     if (!graph || tsr_graph_initializer_count(graph) != 1)
-        return damaged(session, path, "the file is not a tensor");
+        return damaged(session, path, "the file does not contain a tensor");
     *out = tsr_value_initializer(tsr_graph_initializer(graph, 0));
     return TSR_OK;
 }
@@ -90,7 +90,8 @@ static tsr_status bodies(tsr_session *session, struct arena *arena, const char *
     if (wrapped > 0 && n == 1)
         n = fields_of(body, F_OF_TENSOR, NULL, 0);
     if (n < 0 || (n > 1 && !file->sequence))
-        return damaged(session, path, "the file is not a sequence or optional of tensors");
+        return damaged(session, path,
+                       "the file does not contain a sequence or optional of tensors");
     file->n = (size_t)n;
     *out = ARENA_ARRAY(arena, struct str, file->n + 1);
     file->at = ARENA_ARRAY(arena, const tsr_tensor *, file->n + 1);

@@ -127,10 +127,9 @@ static struct endpoint *find_place(const OrtApi *api, const OrtSessionOptions *o
         return join_threads(name, rank, size, why, n);
     if (tsr_launcher(&launched_rank, &launched_size, &family))
         return join_mpi(family, why, n);
-    snprintf(
-        why, n,
-        "this process is no rank: start it with mpirun, or set the session's configuration entries "
-        "tessera.rank and tessera.size");
+    snprintf(why, n,
+             "this process has no rank: start it with mpirun, or set the session's configuration "
+             "entries tessera.rank and tessera.size");
     return NULL;
 }
 

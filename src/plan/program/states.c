@@ -73,7 +73,7 @@ static tsr_status add_state(struct planner *planner, struct str text)
     const char *equals = memchr(text.p, '=', text.n);
     size_t found = 0;
     if (!equals)
-        return refuse(planner, text, "a state is two names");
+        return refuse(planner, text, "a state needs two names");
     struct str past = {text.p, (size_t)(equals - text.p)};
     struct str present = {equals + 1, text.n - past.n - 1}, rest;
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
@@ -82,7 +82,7 @@ static tsr_status add_state(struct planner *planner, struct str text)
             continue;
         const tsr_value *out = output_of(planner->model, present, rest);
         if (!out)
-            return refuse(planner, tsr__value_str(value), "no output is named as the state says");
+            return refuse(planner, tsr__value_str(value), "the model has no output for this state");
         tsr_status st = add_pair(planner, value, out);
         if (st != TSR_OK)
             return st;

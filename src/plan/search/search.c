@@ -347,7 +347,7 @@ static tsr_status refuse_unlike(const struct planner *planner)
     tsr__diag(
         planner->session, DIAG_plan_devices, NULL,
         "use devices of the same kind, without kept shardings, stages, --explain or --export-lp",
-        "%lld devices are too many to plan without copies of a device set",
+        "%lld devices are too many for this plan; only copies of a smaller plan could use them",
         (long long)planner->machine.n);
     return TSR_UNSUPPORTED;
 }
@@ -355,7 +355,7 @@ static tsr_status refuse_unlike(const struct planner *planner)
 static tsr_status refuse_small(const struct planner *planner)
 {
     tsr__diag(planner->session, DIAG_plan_devices, NULL, "give the devices more memory",
-              "the model fits on no set of at most 64 of the %lld devices",
+              "the model does not fit in the memory of 64 of the %lld devices",
               (long long)planner->machine.n);
     return TSR_INFEASIBLE;
 }

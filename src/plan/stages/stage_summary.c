@@ -244,7 +244,7 @@ static tsr_status explain_common(const struct staging *staging, const struct pla
     tsr_plan_choice *only = ARENA_NEW(arena, tsr_plan_choice);
     if (!only)
         return TSR_NOMEM;
-    *only = (tsr_plan_choice){.name = "whole, in every stage",
+    *only = (tsr_plan_choice){.name = "replicated in every stage",
                               .chosen = true,
                               .feasible = true,
                               .cost = out->cost,

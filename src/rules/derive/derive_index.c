@@ -165,7 +165,7 @@ static int tuple_length(struct derivation *derivation, int rank, int many, int b
         k = at.dims[many - 1].value;
     if (k >= 0 && batch >= 0 && batch < many && batch + k <= rank)
         return (int)k;
-    tsr__derive_none(derivation, "how many dimensions an index addresses is not known");
+    tsr__derive_none(derivation, "the number of dimensions that an index addresses is not known");
     return -1;
 }
 

@@ -142,7 +142,7 @@ static bool skip_repeats(const struct derivation *derivation)
 void tsr__derive_skip_norm(struct derivation *derivation)
 {
     if (skip_repeats(derivation)) {
-        tsr__derive_none(derivation, "the batch of the skip is not known to be that of the input");
+        tsr__derive_none(derivation, "the skip input may have another batch size than the input");
         return;
     }
     // Inference does not use statistics as outputs; nodes that have them are not expanded.

@@ -340,7 +340,7 @@ static const char *reason(struct propagate *propagate, const tsr_value *value,
                                  refusal->in_place)
             .p;
     if (refusal && moves)
-        return "the producer could compute it so only by resharding its inputs";
+        return "the producer could compute this sharding only by resharding its inputs";
     if (moves && propagate->work.requests[id_of(value)])
         return "another node has priority";
     return NULL;

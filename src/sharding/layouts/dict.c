@@ -239,7 +239,7 @@ static tsr_status compare(const tsr_pieces *dict)
         if (!a->bytes || !memcmp(a->data, b->data, a->bytes))
             continue;
         tsr__diag(dict->session, DIAG_pieces_differ, NULL,
-                  "join a sharding that names only the device with the right one",
+                  "join with a sharding that names only the device with the correct copy",
                   "devices %lld and %lld hold different copies of tile %lld", (long long)a->device,
                   (long long)b->device, (long long)a->tile);
         return TSR_INVALID;

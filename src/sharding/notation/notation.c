@@ -207,9 +207,9 @@ static bool report_rank(struct parser *parser, bool leading)
         dimensions = "dimension";
     if (n > rank && leading)
         return PARSER_INVALID(parser, parser->dim_at[rank],
-                              "the pattern has %d %s, the value has %d %s", n, entries, rank,
+                              "the pattern has %d %s, but the value has %d %s", n, entries, rank,
                               dimensions);
-    return PARSER_INVALID(parser, 0, "%d %s written, the value has %d", n, are, rank);
+    return PARSER_INVALID(parser, 0, "%d %s written, but the value has %d", n, are, rank);
 }
 
 // Inserts unsharded dimensions until the rank is the wanted one: at "...", or, if that is not
