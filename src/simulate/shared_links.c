@@ -36,7 +36,8 @@ static size_t ports_begin(const struct sim *sim)
     return sim->topology->links.n;
 }
 
-// Only runs with several requests overlap, and only devices that communicate in different groups.
+// Returns NULL for a single request, because only different requests overlap, and for topologies
+// with too many links.
 struct shared_links *tsr__sim_links(struct sim *sim, int requests)
 {
     size_t links = sim->topology->links.n, all = links + 2 * sim->topology->ports.n;
@@ -64,7 +65,7 @@ static void add_use(struct link_uses *uses, size_t link, double seconds)
     uses->at[uses->n++] = (struct link_use){link, seconds};
 }
 
-// Seconds on each link of the fastest algorithm, and on the ports of these links.
+// Lists the seconds that the fastest algorithm occupies each link and the ports of these links.
 static void list_uses(struct shared_links *shared, struct link_uses *uses)
 {
     const tsr_topology *topology = shared->sim->topology;

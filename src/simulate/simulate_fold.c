@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// simulate_fold.c - devices that do the same are simulated once.
+// simulate_fold.c - simulates identical blocks of devices once.
 //
-// Large plans repeat a block of devices: every copy of it has its share of the batch and
-// communicates with no other copy before the outputs. Such a plan equals the plan of one block with
-// a smaller batch. This is recognised from the shardings alone: each must be what
-// tsr__layout_repeat makes of its first copy.
+// Large plans repeat a block of devices. Every copy of the block computes its share of the batch
+// and communicates with no other copy before the outputs. Such a plan equals the plan of one block
+// with a smaller batch. The shardings alone decide this: each must equal the result of
+// tsr__layout_repeat for its first copy.
 //
 //     batch 64 on 1,024 devices that are 16 copies of 64: a model with batch 4 on 64 devices
 //
-// Doubtful cases are not folded: stages, subgraphs, values that have the batch in no or in two
+// These cases are not folded: stages, subgraphs, values that have the batch in no or in two
 // dimensions, nodes that combine copies (a mean over the batch), and machines whose copies have
 // different links.
 #include "simulate/simulate.h"
@@ -18,20 +18,19 @@
 #include "sharding/sharding.h"
 #include "topology/topology.h"
 
-// Successive attempts use the same struct: `repeat`, `part` and `layouts` belong to the current
-// one.
+// State of the search. `repeat`, `part` and `layouts` belong to the current attempt.
 struct fold {
     tsr_model *model;
     tsr_config *config;
     struct arena *arena;
-    struct shapes *all, *part; // with the whole batch, and with the share of one copy
+    struct shapes *all, *part; // shapes with the full batch, and with the share of one copy
     struct tile_repeat repeat;
-    VEC(struct tile_layout *) layouts; // of the first copy, spec by spec
+    VEC(struct tile_layout *) layouts; // layouts of the first copy, in the order of the specs
 };
 
-#define TWO_DIMS (-2) // or sizes that are no multiples of the share
+#define TWO_DIMS (-2) // the batch is in two dimensions, or a size is not a multiple of the share
 
-// The dimension in which a value has the batch; -1: none.
+// Returns the dimension of the value that is the batch; -1: none.
 static int batch_dim(const struct fold *fold, const tsr_value *value)
 {
     struct shape all = tsr__shapes_of(fold->all, value), part = tsr__shapes_of(fold->part, value);
@@ -48,9 +47,9 @@ static int batch_dim(const struct fold *fold, const tsr_value *value)
     return found;
 }
 
-// ---- may it be folded so -----------------------------------------------------------------------
+// ---- can the plan be folded ---------------------------------------------------------------------
 
-// The sharding of the value at the node under the current configuration, or NULL.
+// Returns the sharding of the value at the node in the current configuration, or NULL.
 static tsr_spec *spec_of(const struct fold *fold, const tsr_node *node, const tsr_value *value)
 {
     tsr_spec *spec;
@@ -60,7 +59,7 @@ static tsr_spec *spec_of(const struct fold *fold, const tsr_node *node, const ts
     return NULL;
 }
 
-// The spec of the first copy; NULL: none, or the copies differ.
+// Returns the layout of the first copy. NULL: none, or the copies differ.
 static struct tile_layout *first_copy(const struct fold *fold, const tsr_spec *spec,
                                       struct arena *arena)
 {
@@ -84,8 +83,8 @@ static bool steers(const struct rule *rule, bool out, size_t i)
     return (out ? rule->outputs : rule->inputs)[i].host;
 }
 
-// True if every reader of a share of the batch has a spec and outputs shares alone: no copy waits
-// for another.
+// True if no copy depends on another: every node that reads a share of the batch has a spec, and
+// its outputs are shares too.
 static bool keeps_apart(const struct fold *fold, const tsr_node *node, struct arena *scratch)
 {
     const struct rule *rule = tsr__rule_of(scratch, node, fold->all);
@@ -121,8 +120,7 @@ static bool has_bodies(const tsr_node *node)
     return false;
 }
 
-// Whether the node does the same in every copy. Notes the layout in one copy of each of its specs,
-// in their order.
+// True if the node computes the same in every copy. Appends the first copy's layout of each spec.
 static bool folds_node(struct fold *fold, tsr_node *node, struct arena *scratch)
 {
     const tsr_node_config *nc = tsr_node_find_config(node, fold->config);
@@ -147,7 +145,8 @@ static bool folds_node(struct fold *fold, tsr_node *node, struct arena *scratch)
     return true;
 }
 
-// All nodes of the main graph do the same in every copy; the layouts of one copy are listed then.
+// True if all nodes of the main graph compute the same in every copy. Lists the layouts of one
+// copy.
 static bool folds(struct fold *fold)
 {
     struct arena scratch;
@@ -171,7 +170,7 @@ static void count_up(int64_t *used, const int64_t *devices, size_t n)
         *used = devices[i] >= *used ? devices[i] + 1 : *used;
 }
 
-// Devices up to the last that a spec names.
+// Returns the largest device number in a spec plus 1.
 static int64_t used_devices(const struct fold *fold)
 {
     int64_t used = 0;
@@ -195,7 +194,7 @@ static int64_t used_devices(const struct fold *fold)
     return used;
 }
 
-// The sizes with a copy's share of one of them.
+// Returns a copy of the sizes in which the batch is one copy's share.
 static tsr_dim_size *shared_sizes(struct arena *arena, const tsr_dim_size *sizes, size_t n,
                                   size_t batch, int64_t copies)
 {
@@ -209,22 +208,21 @@ static tsr_dim_size *shared_sizes(struct arena *arena, const tsr_dim_size *sizes
     return part;
 }
 
-// Whether the model folds with these sizes in one copy; fold->layouts is filled if so.
+// True if the model can be folded with these sizes per copy. Fills fold->layouts.
 static bool try_copies(struct fold *fold, const tsr_dim_size *part, size_t n)
 {
     fold->part = tsr__shapes_bound(fold->arena, fold->model, part, n, false);
     return fold->part && folds(fold);
 }
 
-// The most copies first: what is simulated is then the smallest.
+// Tries the largest number of copies first, because their block is the smallest to simulate.
 static bool find_copies(struct fold *fold, const tsr_topology *topology, struct sim_fold *out,
                         const tsr_dim_size *sizes, size_t n)
 {
-    // Copies stand one after the other from device 0 on: the devices beyond the last one used are
-    // idle.
+    // Copies are numbered consecutively from device 0. Devices after the last used one are idle.
     int64_t used = used_devices(fold), devices = tsr_config_devices(fold->config);
-    // 8 devices used: blocks of 1 (8 copies), 2 (4), 4 (2), 8 (1). One copy is worth it only where
-    // the configuration has idle devices besides.
+    // 8 used devices: blocks of 1 (8 copies), 2 (4), 4 (2), 8 (1). A single copy helps only if the
+    // configuration also has idle devices.
     for (int64_t block = 1; block <= used; block++) {
         int64_t copies = used / block;
         if (used % block || (copies == 1 && used == devices))
@@ -232,7 +230,7 @@ static bool find_copies(struct fold *fold, const tsr_topology *topology, struct 
         fold->repeat = (struct tile_repeat){copies, block, NULL};
         if (topology && !tsr__topology_repeats(topology, (int)block, (int)copies))
             continue;
-        // Any size may be the batch: each that the copies divide is tried.
+        // Any symbol may be the batch: try each size that is divisible by the number of copies.
         for (size_t i = 0; i < n || (copies == 1 && i == 0); i++) {
             if (copies > 1 && sizes[i].size % copies)
                 continue;
@@ -248,7 +246,7 @@ static bool find_copies(struct fold *fold, const tsr_topology *topology, struct 
 
 // ---- the model of one copy ---------------------------------------------------------------------
 
-// The value of the twin that stands where value stands at its node.
+// Returns the input or output of `twin` at the same position as `value` at `node`.
 static tsr_value *twin_of(const tsr_node *node, const tsr_node *twin, const tsr_value *value)
 {
     struct slots slots = tsr__slots_of(node, value);
@@ -259,7 +257,7 @@ static tsr_value *twin_of(const tsr_node *node, const tsr_node *twin, const tsr_
     return is_output ? tsr_node_output(twin, i) : tsr_node_input(twin, i);
 }
 
-// Nodes of the copy stand in the same order, and so do the layouts that folds_node listed.
+// The new model has its nodes in the same order, and folds_node listed the layouts in that order.
 static tsr_status write_specs(const struct fold *fold, tsr_model *model, tsr_config *config)
 {
     size_t k = 0;
@@ -281,8 +279,8 @@ static tsr_status write_specs(const struct fold *fold, tsr_model *model, tsr_con
     return TSR_OK;
 }
 
-// A copy without annotations gets one configuration, of the devices of one block, and the layouts
-// of the first copy. On failure there is no model to free.
+// Creates the model of one copy: without the old annotations, with one configuration for the
+// devices of one block and the layouts of the first copy. On failure there is no model to free.
 static tsr_status make_model(const struct fold *fold, struct sim_fold *out)
 {
     tsr_config *config;
@@ -302,8 +300,8 @@ static tsr_status make_model(const struct fold *fold, struct sim_fold *out)
     return st;
 }
 
-// One side of "past=present", either of which may have a star; a line of keep_cut is an output
-// alone.
+// True if the line names the value. A line is "past=present", either of which may have a star, or
+// (in keep_cut) one output.
 static bool line_names(struct str line, struct str name)
 {
     struct str rest;
@@ -314,8 +312,8 @@ static bool line_names(struct str line, struct str name)
     return equals && tsr__star_matches((struct str){equals + 1, line.n - n - 1}, name, &rest);
 }
 
-// A state, or an output that stays in parts: every copy keeps its share, so nothing is cut out of
-// it or brought anywhere.
+// True for a state or an output that stays sharded. Every copy keeps its share, so there is no
+// slice and no transfer.
 static bool stays(const struct fold *fold, const tsr_value *value)
 {
     static const char *const keys[] = {META_STATE, META_KEEP_CUT};
@@ -331,7 +329,7 @@ static bool stays(const struct fold *fold, const tsr_value *value)
     return false;
 }
 
-// Bytes of the outputs that the copies share.
+// Lists the bytes of the outputs that are split over the copies.
 static void list_outputs(const struct fold *fold, struct sim_fold *out)
 {
     const tsr_graph *graph = tsr_model_graph(fold->model);
@@ -347,8 +345,8 @@ static void list_outputs(const struct fold *fold, struct sim_fold *out)
     }
 }
 
-// Someone reads all of a copy's share of an input, so it is cut out of the whole one as it stands.
-// (Who reads a piece of the share cuts that out of the whole one: one copy shows it.)
+// True if a node reads the complete share of a copy, so that every device slices that share from
+// the full input. (The slices of nodes that read only a piece are in the plan of one copy.)
 static bool is_cut_out(const struct fold *fold, const tsr_value *input)
 {
     size_t k = 0;
@@ -365,7 +363,8 @@ static bool is_cut_out(const struct fold *fold, const tsr_value *input)
     return false;
 }
 
-// Bytes of the shares that are cut out of whole inputs: what add_slices (timeline.c) prices.
+// Sums the bytes of the shares that are sliced from full inputs; add_slices (timeline.c) charges
+// them.
 static void count_inputs(const struct fold *fold, struct sim_fold *out)
 {
     const tsr_graph *graph = tsr_model_graph(fold->model);
@@ -386,8 +385,7 @@ static tsr_config *only_config(const tsr_model *model, const char *name)
     return NULL;
 }
 
-// Where the devices are copies of a few that do the same on other parts of the batch, those few are
-// simulated alone.
+// Folds the plan if its devices are identical copies of a block. Otherwise out->copies is 0.
 tsr_status tsr__sim_fold(struct arena *arena, tsr_model *model, const tsr_simulate_options *options,
                          const tsr_topology *topology, struct sim_fold *out)
 {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// simulate_heap.c - memory that is taken and given back, with the gaps that come of it: a block is
-// cut from the smallest gap that it fits in, and gaps that touch become one, as ranks' tensors are
-// laid out (transport/shm_heap.c).
+// simulate_heap.c - a best-fit heap. A block is allocated in the smallest gap that is large enough,
+// and adjacent gaps are merged, as in the heap of the ranks (transport/shm/shm_heap.c).
 //
-//     take 8, 4 and 6: [0, 8), [8, 12), [12, 18). Give the first two back: a gap of 12. Take 7: [0,
-//       7). Take 9: [18, 27), so
-//     the top is 27, although no more than 22 are in use
+//     Allocate 8, 4 and 6: [0, 8), [8, 12), [12, 18).
+//     Free the first two: a gap of 12 bytes.
+//     Allocate 7 and 9: [0, 7) and [18, 27). The top is 27, although only 22 bytes are in use.
 #include "simulate/simulate.h"
 
-// The place of the smallest gap that is large enough; n: none is.
+// Returns the index of the smallest gap that is large enough, or the number of gaps if there is
+// none.
 static size_t best_gap(const struct sim_heap *heap, int64_t bytes)
 {
     size_t best = heap->gaps.n;
@@ -28,7 +28,8 @@ static void remove_gap(struct sim_heap *heap, size_t i)
     memmove(&heap->gaps.at[i], &heap->gaps.at[i + 1], (heap->gaps.n - i) * sizeof *heap->gaps.at);
 }
 
-// A gap that reaches the top grows, so that only what is missing is added there.
+// If the last gap ends at the top, the block begins in that gap, and the heap grows only by the
+// difference.
 static int64_t take_on_top(struct sim_heap *heap, int64_t bytes)
 {
     int64_t from = heap->top;
@@ -53,7 +54,7 @@ int64_t tsr__sim_take(struct sim_heap *heap, int64_t bytes)
     return from;
 }
 
-// Gaps are kept in order of their place, and none touches the next.
+// Gaps are sorted by address, and adjacent gaps are merged.
 void tsr__sim_give(struct arena *arena, struct sim_heap *heap, int64_t from, int64_t bytes)
 {
     size_t i = 0;

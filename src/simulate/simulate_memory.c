@@ -8,7 +8,7 @@
 #include "sharding/sharding.h"
 
 #define DOMAIN "ai.tessera"
-#define SMALL  ((int64_t)64 << 10) // such blocks leave no gaps
+#define SMALL  ((int64_t)64 << 10) // smaller blocks are assumed to leave no gaps
 
 bool tsr__sim_folded(const tsr_node *node)
 {
@@ -20,40 +20,39 @@ bool tsr__sim_folded(const tsr_node *node)
     return true;
 }
 
-// Memory that one or several values have one after the other. Times: the input of the node that
-// runs k-th is copied at 4 k, the node runs at 4 k + 1, what it made is copied at 4 k + 2.
+// A store: memory that one or several values use one after the other. Node k in execution order
+// has these times: 4 k its input is copied, 4 k + 1 it runs, 4 k + 2 its output is copied.
 #define NODE_TIMES 4
 #define RUNS       1
 #define COPIES     2
 struct store {
-    int64_t bytes, from, end; // times
-    const tsr_value *first;   // of those
-    bool waits;               // among those that are free
-    size_t below;             // store that was freed before it and looks like it; 0: none
+    int64_t bytes, from, end; // from, end: first and last time
+    const tsr_value *first;   // the first value that used it
+    bool waits;               // the store is free
+    size_t below;             // next in the stack of free stores of this shape; 0: none
 };
-// A value's store is found by its id; values that are computed in place share one, whose end moves
-// on.
+// All stores. Values that are computed in place share a store, whose end is extended.
 struct stores {
     const tsr_model *model;
     const struct shapes *shapes;
     struct arena *arena;
     enum kernels kernels;
     int64_t nodes;
-    const tsr_node **order; // the nodes as they run
-    int64_t *times;         // by place in the file: when the node runs
-    size_t *of;             // by value id: its store plus 1; 0: none
+    const tsr_node **order; // nodes in execution order
+    int64_t *times;         // by index in the file: time of the node
+    size_t *of;             // by value id: index of its store plus 1; 0: none
     VEC(struct store) list;
-    struct map free; // shape -> size_t *, the store of that shape that was freed last; 0: none
+    struct map free; // shape -> size_t *: the most recently freed store of that shape; 0: none
 };
 
 struct last_use {
     const struct stores *stores;
-    bool but_blocks; // readers that take the value in blocks do not count
-    bool but_usual;  // nor do the others
+    bool but_blocks; // ignore readers that take the value in the blocked layout
+    bool but_usual;  // ignore the other readers
     int64_t at;
 };
 
-// A reader that copies its input needs the value no longer than that takes.
+// A reader that copies its input needs the value only until the copy is made.
 static bool last_use(void *data, tsr_node *node, size_t input)
 {
     struct last_use *last = data;
@@ -69,7 +68,7 @@ static bool last_use(void *data, tsr_node *node, size_t input)
     return true;
 }
 
-// The last node that needs the value; outputs are needed after all of them.
+// Returns the time of the last reader. Outputs of the model are needed until the end.
 static int64_t end_of(const struct stores *stores, const tsr_value *value, int64_t made)
 {
     struct last_use last = {.stores = stores, .at = made};
@@ -85,8 +84,8 @@ static int64_t bytes_of(const struct stores *stores, const tsr_value *value)
     return tsr__price_bytes(stores->shapes, value, &sized);
 }
 
-// An engine reuses memory for values of equal type and shape: the same number of elements in
-// another shape is not enough.
+// True if the engine may reuse the memory of one value for the other: type and shape must be equal,
+// not only the number of elements.
 static bool look_alike(const struct stores *stores, const tsr_value *a, const tsr_value *b)
 {
     struct shape x = tsr__shapes_of(stores->shapes, a), y = tsr__shapes_of(stores->shapes, b);
@@ -100,8 +99,8 @@ static bool look_alike(const struct stores *stores, const tsr_value *a, const ts
 
 #define NO_MEMORY SIZE_MAX // the value is in the memory of an input or a constant
 
-// The store that the first output of the node takes over; 0: none. An input whose store others need
-// afterwards is left alone, unless the output is that input.
+// Returns the store of an input that the first output of the node reuses; 0: none. The input must
+// have no later reader, unless the output is a view of that input.
 static size_t taken_over(const struct stores *stores, const tsr_node *node, int64_t at)
 {
     enum kernel_place place = tsr__node_place(node, stores->shapes, stores->kernels);
@@ -124,7 +123,8 @@ static size_t taken_over(const struct stores *stores, const tsr_node *node, int6
     return 0;
 }
 
-// The top of the stack of free stores that look like the value (look_alike); NULL: no store does.
+// Returns the stack of free stores with the value's shape (look_alike). NULL: unknown shape, or out
+// of memory.
 static size_t *free_top(struct stores *stores, const tsr_value *value)
 {
     struct shape shape = tsr__shapes_of(stores->shapes, value);
@@ -146,8 +146,8 @@ static size_t *free_top(struct stores *stores, const tsr_value *value)
     return slot ? *slot : NULL;
 }
 
-// The most recently freed store that fits the value; 0: none. It is reserved from the time when it
-// was freed: the engine has planned to reuse it.
+// Returns the most recently freed store of the value's shape; 0: none. The store stays reserved
+// between its two uses, because the engine plans the reuse in advance.
 static size_t used_again(struct stores *stores, const tsr_value *value)
 {
     size_t *top = free_top(stores, value);
@@ -159,8 +159,8 @@ static size_t used_again(struct stores *stores, const tsr_value *value)
     return store;
 }
 
-// Outputs of the graph have memory of their own. Only the first output of a node may lie over an
-// input, and none of a communication does.
+// Outputs of the graph have their own memory. Only the first output of a node may reuse the memory
+// of an input; outputs of communications never do.
 static size_t find_store(struct stores *stores, const tsr_node *node, size_t i, int64_t at)
 {
     const tsr_value *value = tsr_node_output(node, i);
@@ -174,7 +174,7 @@ static size_t find_store(struct stores *stores, const tsr_node *node, size_t i, 
     return store;
 }
 
-// "past=present" of the rank's metadata has the output.
+// True if a "past=present" pair in the rank's metadata names the output.
 static bool is_state(const tsr_model *model, const tsr_value *output)
 {
     struct str name = tsr__value_str(output);
@@ -189,8 +189,8 @@ static bool is_state(const tsr_model *model, const tsr_value *output)
     return false;
 }
 
-// `own`: each value in separate memory, as a plan counts. A cache that its node updates in place is
-// in the memory of an input.
+// If `own` is set, each value has separate memory, as in the planner's estimate. A cache that its
+// node updates in place is in the memory of an input.
 static void add_output(struct stores *stores, const tsr_node *node, size_t i, int64_t at, bool own)
 {
     const tsr_value *value = tsr_node_output(node, i);
@@ -212,7 +212,7 @@ static void add_output(struct stores *stores, const tsr_node *node, size_t i, in
     stores->of[tsr__value_id(value)] = store;
 }
 
-// Memory that goes with the node, and is never used for a value.
+// Adds scratch memory that exists only while the node runs and is never reused for a value.
 static void add_passing(struct stores *stores, int64_t bytes, int64_t at)
 {
     struct store *fresh = NULL;
@@ -222,9 +222,10 @@ static void add_passing(struct stores *stores, int64_t bytes, int64_t at)
         *fresh = (struct store){.bytes = bytes, .from = at, .end = at};
 }
 
-// ---- copies between the usual layout and that of convolutions
+// ---- copies to and from the blocked layout of convolutions --------------------------------------
 
-// Memory for a copy of the value: a free store that fits, or a new one. 0: none.
+// Returns memory for a copy of the value: a free store of its shape, or a new one. 0: out of
+// memory.
 static size_t copy_store(struct stores *stores, const tsr_value *value, int64_t from, int64_t end)
 {
     size_t store = 0;
@@ -254,7 +255,7 @@ static void set_free(struct stores *stores, size_t store)
     *top = store;
 }
 
-// The store of the copy; 0: the node takes its input as it is.
+// Returns the store of the copied input; 0: the node reads its input without a copy.
 static size_t copy_input(struct stores *stores, const tsr_node *node, int64_t at)
 {
     if (stores->kernels != KERNELS_CPU || !tsr__node_copies_input(node, stores->shapes))
@@ -262,7 +263,7 @@ static size_t copy_input(struct stores *stores, const tsr_node *node, int64_t at
     return copy_store(stores, tsr_node_input(node, 0), at, at + RUNS);
 }
 
-// The value is in the copy from then on; the original stays for readers of the blocked layout.
+// Later readers use the copy. The original stays for readers of the blocked layout.
 static void copy_output(struct stores *stores, const tsr_node *node, int64_t at)
 {
     if (stores->kernels != KERNELS_CPU || !tsr__node_copies_output(node, stores->shapes))
@@ -283,7 +284,7 @@ static void copy_output(struct stores *stores, const tsr_node *node, int64_t at)
         set_free(stores, blocks);
 }
 
-// After the node: frees the stores of values that it was the last to read, or that have no reader.
+// Frees the store of the value if no node needs it after that time.
 static void free_store(struct stores *stores, const tsr_value *value, int64_t at)
 {
     size_t store = 0;
@@ -297,13 +298,13 @@ static void free_store(struct stores *stores, const tsr_value *value, int64_t at
     set_free(stores, store);
 }
 
-// The largest sum of stores that live at the same node, by changes at begin and end.
+// Returns the peak of all stores: bytes are added at their first time and subtracted after their
+// last.
 static int64_t most_at_once(struct stores *stores)
 {
     int64_t now = 0, most = 0;
     int64_t *change = ARENA_ARRAY(stores->arena, int64_t, NODE_TIMES * (size_t)stores->nodes + 2);
-    int64_t largest =
-        INT64_MAX / ((int64_t)stores->list.n + 1); // so that all together are a number
+    int64_t largest = INT64_MAX / ((int64_t)stores->list.n + 1); // prevents overflow of the sum
     if (!change)
         return 0;
     for (size_t i = 0; i < stores->list.n; i++) {
@@ -318,8 +319,8 @@ static int64_t most_at_once(struct stores *stores)
     return most;
 }
 
-// The total size of the stores if each keeps its address as long as it lives: they begin in list
-// order, and at each node those that end before it are freed.
+// Returns the size of a heap in which stores are never moved. Blocks are allocated in list order,
+// and freed before the first node after their end.
 static int64_t with_gaps(struct stores *stores)
 {
     struct sim_heap heap = {0};
@@ -347,7 +348,8 @@ static int64_t with_gaps(struct stores *stores)
     return sum_of(heap.top, small);
 }
 
-// Copies, outputs and scratch memory of a node in the order in which the engine asks for them.
+// Adds the copies, outputs and scratch memory of a node, in the order in which the engine allocates
+// them.
 static void list_node(struct stores *stores, const tsr_node *node, int64_t at, bool own)
 {
     size_t copied = 0;
@@ -370,8 +372,8 @@ static void list_node(struct stores *stores, const tsr_node *node, int64_t at, b
         free_store(stores, tsr_node_output(node, i), at + RUNS);
 }
 
-// Values live from their producer to their last reader: each in separate memory as a plan counts
-// them, then with the engine's reuse.
+// Lists the stores of all values, from producer to last reader. If `own` is set, each value has
+// separate memory as in the planner's estimate; otherwise the engine's reuse is simulated.
 static void list_stores(struct stores *stores, bool own)
 {
     stores->list.n = 0;
@@ -381,8 +383,8 @@ static void list_stores(struct stores *stores, bool own)
             list_node(stores, stores->order[k], NODE_TIMES * k, own);
 }
 
-// The nodes in the order of the file; where `order` is not NULL, order[k] is the place in the file
-// of the one that runs k-th.
+// Sets the execution order: order[k] is the index in the file of the node that runs as number k.
+// NULL: the order of the file.
 static void set_order(struct stores *stores, const int64_t *order)
 {
     int64_t at = 0;
@@ -402,7 +404,7 @@ static bool open_stores(struct stores *stores)
     return stores->of && stores->order && stores->times;
 }
 
-// One of the value's readers is not folded.
+// Sets *data if the node is not computed at load time, so that it reads the value in a run.
 static bool look_for_reader(void *data, tsr_node *node, size_t input)
 {
     bool *read = data;
@@ -418,8 +420,8 @@ static bool is_read(const tsr_value *value)
     return read;
 }
 
-// Bytes of the constants that are there once the model is loaded: what folding makes has come, and
-// what it alone read has gone.
+// Bytes of constants after loading. Results of constant folding are added; constants that only
+// folded nodes read are subtracted.
 static int64_t loaded_constants(const struct stores *stores, int64_t weights)
 {
     const tsr_graph *graph = tsr_model_graph(stores->model);
@@ -439,7 +441,7 @@ static int64_t loaded_constants(const struct stores *stores, int64_t weights)
     return weights;
 }
 
-// A use of a constant: the most that one of its readers widens it by.
+// Called for each use of a constant: finds the reader that widens it most.
 static bool widen(void *data, tsr_node *node, size_t input)
 {
     int64_t *most = data;
@@ -447,7 +449,7 @@ static bool widen(void *data, tsr_node *node, size_t input)
     return true;
 }
 
-// What constants take on CPUs besides their bytes in the files.
+// Additional bytes of constants that CPU kernels store wider than in the file.
 static int64_t widened(const struct stores *stores)
 {
     const tsr_graph *graph = tsr_model_graph(stores->model);
@@ -461,9 +463,10 @@ static int64_t widened(const struct stores *stores)
     return sum;
 }
 
-// `memory` is comparable with a plan's; `peak` is what the process will show, in the engine's
-// order: with scratch, gaps and the engine's own. A GPU's arena tells what was in use, without
-// gaps, and the engine's own lies on the host.
+// `memory` is comparable with the planner's estimate. `peak` predicts what the operating system
+// reports for a CPU rank: the engine's execution order, scratch memory, gaps, and the engine's own
+// memory. For a GPU, `peak` is the memory in use of the engine's arena: without gaps and without
+// the engine's own memory, which is on the host.
 tsr_status tsr__sim_memory(struct sim_device *device, const tsr_model *model,
                            const struct shapes *shapes, struct arena *scratch)
 {

@@ -9,15 +9,15 @@
 #include "ir/ir.h"
 
 struct edge {
-    int64_t from, to; // nodes
+    int64_t from, to; // node numbers
 };
 struct edges {
     struct arena *arena;
     VEC(struct edge) list;
-    int64_t from; // of those that are listed now
+    int64_t from; // node whose outgoing edges are being listed
 };
 
-// A use inside of a body is one of the node of the main graph that has the body.
+// A node inside a body is replaced by the node of the main graph that contains the body.
 int64_t tsr__sim_place(const tsr_node *node)
 {
     while (tsr_graph_owner(tsr_node_graph(node)))
@@ -35,11 +35,11 @@ static bool add_edge(void *data, tsr_node *node, size_t input)
     return edge != NULL;
 }
 
-// Where each node's inputs come from: those of node i are from[first[i]] to from[first[i + 1] - 1],
-// in ascending order, since edges are listed in the order of their producers.
+// Producers of each node's inputs. Those of node i are from[first[i]] to from[first[i + 1] - 1], in
+// ascending order, because edges are listed in the order of their producers.
 struct makers {
     int64_t *first, *from;
-    bool *read; // by another node
+    bool *read; // by node: another node reads its results
 };
 
 static bool find_makers(struct arena *arena, const tsr_graph *graph, int64_t n, struct makers *out)
@@ -66,8 +66,8 @@ static bool find_makers(struct arena *arena, const tsr_graph *graph, int64_t n, 
     return true;
 }
 
-// order[k]: the node that runs k-th. A node is on the stack once to be looked at (its number) and
-// once to be run when its inputs are there (its number below zero).
+// Depth-first search; order[k] is the node that runs as number k. A node is pushed twice: as its
+// number to visit its inputs, and as a negative number to run it after them.
 static bool walk(struct arena *arena, const struct makers *makers, int64_t n, int64_t *order)
 {
     VEC(int64_t) stack = {0};

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// simulate_parts.c - what each device has to do, read off the graphs of a partition: nodes in order
-// with their prices, communications by their numbers.
+// simulate_parts.c - reads the tasks of each device from the graphs of a partition: nodes in order
+// with their predicted times, and communications by id.
 //
-// The nodes of bodies count once, where their node stands.
+// Nodes of bodies are charged once, in the place of the node that contains the body.
 //
-//     rank0.onnx: MatMul, then ai.tessera AllReduce with id 3 and group [0, 1], then Relu, on a
-//       device of 1e12 operations a
-//     second: tasks {MatMul, 2 ms}, {AllReduce, communication 3, its group 0}, {Relu, 0.1 ms}.
-//       rank1.onnx has the same id: both
-//     tasks point to one sim_comm, whose bytes are the larger of the two pieces, and which is
-//       priced when all ranks are read.
+//     rank0.onnx has MatMul, then ai.tessera AllReduce with id 3 and group [0, 1], then Relu. The
+//     device computes 1e12 operations per second. Tasks: {MatMul, 2 ms}, {AllReduce, communication
+//     3, group 0}, {Relu, 0.1 ms}. rank1.onnx has the same id, so both tasks point to one
+//     sim_comm. Its bytes are the larger of the two pieces, and its time is predicted after all
+//     ranks are read.
 #include "simulate/simulate.h"
 #include "ir/ir.h"
 #include "partition/partition.h"
@@ -22,17 +21,17 @@
 
 #define DOMAIN "ai.tessera"
 
-// What a Reshard carries: its layouts and the shape of the value.
+// Key of the cache of Reshards: their layouts and the shape of the value.
 struct moved_key {
-    const int64_t *source, *target; // layouts as lists of numbers
+    const int64_t *source, *target; // layouts encoded as integers
     size_t n_source, n_target, elem;
     int64_t rank, shape[TILE_MAX_RANK];
 };
 
 // ---- communications ----------------------------------------------------------------------------
 
-// The communication of that number; the operator is what it is called on the first device that has
-// it.
+// Returns the communication with that id, and creates it if it is new. `op` is its operator on the
+// first device that has it.
 static struct sim_comm *comm_of(struct sim *sim, int64_t id, struct str op)
 {
     struct str key = tsr__arena_printf(sim->arena, "%lld", (long long)id);
@@ -53,7 +52,8 @@ static struct sim_comm *comm_of(struct sim *sim, int64_t id, struct str op)
     return NULL;
 }
 
-// The number of the group among those of the communication, added if it is new; -1: no memory.
+// Returns the index of the group in the communication, and adds the group if it is new. -1: out of
+// memory.
 static int group_of(struct sim *sim, struct sim_comm *comm, const int64_t *members, size_t n)
 {
     for (size_t i = 0; i < comm->groups.n; i++)
@@ -69,14 +69,13 @@ static int group_of(struct sim *sim, struct sim_comm *comm, const int64_t *membe
     return (int)comm->groups.n - 1;
 }
 
-// What a Reshard moves: what the busiest device takes in or gives out, and the largest of its
-// messages.
+// Bytes of a Reshard: sent or received by the busiest device, and its largest message.
 struct moved_bytes {
     int64_t most;
     struct reshard_pair pair;
 };
 
-// From the layouts that a Reshard carries.
+// Computes the bytes from the layouts in the attributes of the Reshard.
 static struct moved_bytes count_moved(struct sim *sim, const struct moved_key *key)
 {
     struct moved_bytes moved = {0};
@@ -89,7 +88,7 @@ static struct moved_bytes count_moved(struct sim *sim, const struct moved_key *k
     struct tile_layout *to = NULL;
     if (key->n_target)
         to = tsr__layout_decode(&arena, key->target, key->n_target);
-    // A Reshard that names no source or no target counts nothing here.
+    // A Reshard without a source or target layout gives 0 bytes here.
     bool fits = from && to && key->rank == from->rank && key->rank == to->rank;
     if (fits &&
         tsr__reshard_plan(&arena, from, NULL, to, key->shape, key->elem, &reshard) == TSR_OK) {
@@ -108,8 +107,8 @@ static void add_numbers(struct text *text, const int64_t *numbers, size_t n)
         tsr__text_add(text, (struct str){(const char *)numbers, n * sizeof *numbers});
 }
 
-// All members of a Reshard carry the same layouts, and layers repeat: each pair is worked out once
-// for each shape.
+// All members of a Reshard have the same layouts, and layers repeat, so each pair of layouts is
+// computed once per shape.
 static struct moved_bytes moved(struct sim *sim, const tsr_node *node, const struct shapes *shapes,
                                 size_t elem)
 {
@@ -143,9 +142,8 @@ static struct moved_bytes moved(struct sim *sim, const tsr_node *node, const str
     return bytes;
 }
 
-// The parts of a tensor along the axis do not lie on end: there is more than one row of them.
-// [8, 6]: halves along axis 0 are rows 0..3 and 4..7, which lie on end; along axis 1 each row has a
-// piece of both.
+// True if the shards along the axis are not contiguous. Halves of [8, 6] along axis 0 are rows 0..3
+// and 4..7, which are contiguous; along axis 1, each row has a piece of both.
 static bool unpacked(const tsr_node *node, const struct shapes *shapes)
 {
     int64_t axis = tsr_attr_int(tsr_node_find_attr(node, "axis"), 0);
@@ -156,7 +154,7 @@ static bool unpacked(const tsr_node *node, const struct shapes *shapes)
     return false;
 }
 
-// Pieces that do not lie on end are put together beside the tensor.
+// Shards that are not contiguous need a packed copy beside the tensor.
 static int64_t scratch_of(const struct sim_comm *comm, const tsr_node *node,
                           const struct shapes *shapes, int64_t given, int64_t got)
 {
@@ -181,7 +179,7 @@ static int64_t scratch_of(const struct sim_comm *comm, const tsr_node *node,
     return 0;
 }
 
-// The tensor of a communication: its input, or (of a receive) its output.
+// Returns the name of the communicated tensor: the input, or the output of a receive.
 static const char *tensor_of(const tsr_node *node)
 {
     const tsr_value *in = NULL;
@@ -197,8 +195,8 @@ static const char *tensor_of(const tsr_node *node)
     return "";
 }
 
-// A communication as a task of the device, and what this member knows of it: how much it gives and
-// gets. TSR_MALFORMED: no group, or members that are not there.
+// Adds a communication as a task of the device, and updates its bytes with those that this member
+// sends and receives. TSR_MALFORMED: it has no group, or members that do not exist.
 static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr_node *node,
                            const struct shapes *shapes)
 {
@@ -211,7 +209,7 @@ static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr
     if (comm && count)
         g = group_of(sim, comm, members, count);
     struct sim_task *task = vec_push(sim->arena, &device->tasks);
-    // A folder may have been written by anybody: `play` uses members as indices.
+    // The folder is not trusted, and `play` uses members as indices.
     for (size_t i = 0; i < count; i++)
         if (members[i] < 0 || members[i] >= sim->n)
             g = -1;
@@ -225,7 +223,7 @@ static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr
     int64_t given = 0;
     if (in)
         given = tsr__price_bytes(shapes, in, &sized);
-    int64_t got = 0; // some get nothing
+    int64_t got = 0; // 0 for members that receive nothing
     if (out)
         got = tsr__price_bytes(shapes, out, &ignored);
     raise_to(&device->scratch, in && out ? scratch_of(comm, node, shapes, given, got) : 0);
@@ -243,7 +241,7 @@ static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr
         comm->pair[0] = bytes.pair.from;
         comm->pair[1] = bytes.pair.to;
         comm->pair_bytes = bytes.pair.bytes;
-        // If the layouts do not say it, assume that what the member receives is what moves.
+        // Without layouts, assume that the bytes which the member receives are moved.
         raise_to(&comm->moved, comm->moved ? 0 : got);
     }
     sim->unsized += !sized;
@@ -252,8 +250,8 @@ static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr
 
 // ---- nodes -------------------------------------------------------------------------------------
 
-// What takes the time: the same node is priced on a device without overhead that computes at once,
-// and on one that moves bytes at once; the larger of the two bounds it.
+// Splits the time into overhead, compute and memory access: predicts the node for a device with
+// infinite compute speed and for one with infinite bandwidth. The larger time is the bound.
 static void divide(struct sim_task *task, const tsr_node *node, const struct shapes *shapes,
                    const tsr_topology_device *device, struct arena *scratch)
 {
@@ -269,15 +267,15 @@ static void divide(struct sim_task *task, const tsr_node *node, const struct sha
                   tsr__price_node(scratch, node, shapes, NULL, &computes).ps;
 }
 
-// A node is a communication (of our domain), nothing (all it reads is constant), or a task with a
-// price on this device.
+// Adds a communication (an operator of our domain) or a compute task. A node with constant inputs
+// adds nothing.
 static tsr_status add_node(struct sim *sim, struct sim_device *sim_device, int64_t device,
                            const tsr_node *node, const struct shapes *shapes, struct arena *scratch)
 {
     if (strcmp(tsr_node_domain(node), DOMAIN) == 0)
         return add_comm(sim, sim_device, node, shapes);
     if (tsr__sim_folded(node))
-        return TSR_OK; // folded when the model is loaded
+        return TSR_OK; // computed when the model is loaded
     struct sim_task *task = vec_push(sim->arena, &sim_device->tasks);
     if (!task)
         return TSR_NOMEM;
@@ -293,7 +291,7 @@ static tsr_status add_node(struct sim *sim, struct sim_device *sim_device, int64
     return TSR_OK;
 }
 
-// Nodes in the order of the graph, each followed by those of its bodies.
+// Adds the nodes in graph order, each followed by the nodes of its bodies.
 static tsr_status add_graph(struct sim *sim, struct sim_device *sim_device, int64_t device,
                             const tsr_graph *graph, const struct shapes *shapes,
                             struct arena *scratch)
@@ -314,9 +312,8 @@ static tsr_status add_graph(struct sim *sim, struct sim_device *sim_device, int6
     return TSR_OK;
 }
 
-// ---- all of it ---------------------------------------------------------------------------------
+// ---- all parts ----------------------------------------------------------------------------------
 
-// The sizes that the caller gave, and PLAN_USUAL_SIZE for every symbol of an input that got none.
 bool tsr__sim_sizes(struct arena *arena, const tsr_model *model, const tsr_dim_size *sizes,
                     size_t n, tsr_dim_size **out, size_t *n_out)
 {
@@ -346,7 +343,7 @@ bool tsr__sim_sizes(struct arena *arena, const tsr_model *model, const tsr_dim_s
     return !arena->failed;
 }
 
-// One rank's graph: shapes, tasks, memory. The model may be freed afterwards.
+// Reads the graph of one rank: shapes, tasks, memory. The model may be freed afterwards.
 static tsr_status read_part(struct sim *sim, int64_t device, const struct partition_part *part,
                             const tsr_dim_size *sizes, size_t n_sizes)
 {
@@ -369,7 +366,7 @@ static tsr_status read_part(struct sim *sim, int64_t device, const struct partit
         st = add_graph(sim, sim_device, device, tsr_model_graph(part->model), shapes, &scratch);
     if (st == TSR_OK)
         st = tsr__sim_memory(sim_device, part->model, shapes, &scratch);
-    // Names outlive the models.
+    // Copies the names, which must outlive the models.
     for (size_t i = 0; i < sim_device->tasks.n && st == TSR_OK; i++) {
         struct sim_task *task = &sim_device->tasks.at[i];
         task->op = tsr__arena_str(sim->arena, str_of(task->op)).p;
@@ -381,7 +378,7 @@ static tsr_status read_part(struct sim *sim, int64_t device, const struct partit
     return st;
 }
 
-// Communications are priced when all parts are read: only then are all groups of each known.
+// Times of communications are predicted after all parts are read, when all their groups are known.
 tsr_status tsr__sim_read(struct sim *sim, const struct partition_part *parts, int64_t n,
                          const tsr_dim_size *sizes, size_t n_sizes)
 {

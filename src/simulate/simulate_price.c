@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// simulate_price.c - the time of a communication, and the bytes on each link: both follow from the
-// same algorithm with the same groups and bytes.
+// simulate_price.c - predicts the time of a communication and its bytes on each link. Both come
+// from the same algorithm, groups and bytes.
 //
-//     Two ranks with shards of 96 bytes each: their AllGather ends with 192 on each, which is its
-//       size.
-//     Their AllToAll sends 96 and receives 96; its size is the input of both, 192. The size of
-//       their
-//     AllReduce of 96 bytes is 96.
+//     Two ranks with shards of 96 bytes each:
+//       AllGather ends with 192 bytes on each rank, so its size is 192.
+//       AllToAll sends 96 and receives 96; its size is the input of both ranks, 192.
+//       AllReduce of 96 bytes has size 96.
 #include "simulate/simulate.h"
 #include "ir/ir.h"
 #include "plan/plan.h"
 #include "topology/topology.h"
 
-// All groups of one size at once; the price is that of the largest groups.
+// Lists all groups of the largest size, which determine the predicted time.
 static bool flat_groups(struct sim *sim, const struct sim_comm *comm, struct topology_groups *out)
 {
     int size = 0, count = 0;
@@ -28,7 +27,7 @@ static bool flat_groups(struct sim *sim, const struct sim_comm *comm, struct top
         int *members = &device[count * size];
         for (int k = 0; k < size; k++)
             members[k] = (int)group->members[k];
-        // A message has a direction: the sender comes first, whichever order the group has.
+        // A message has a direction: the sender must be first.
         bool turned = comm->kind == COMM_SEND && size == 2 && members[1] == group->from;
         if (turned) {
             members[1] = members[0];
@@ -48,8 +47,7 @@ static double links_sum(const struct sim *sim)
     return sum;
 }
 
-// Adds the way of the cheapest algorithm to the links, and what it came to on all of them to the
-// communication.
+// Adds the bytes of the fastest algorithm to the links, and their sum to the communication.
 static void carry(struct sim *sim, struct sim_comm *comm, tsr_collective what,
                   const struct topology_groups *groups, int64_t bytes)
 {
@@ -99,9 +97,9 @@ static int64_t price_exchange(struct sim *sim, struct sim_comm *comm,
                      tsr__price_collective(sim->topology, TSR_SEND, &pair, comm->pair_bytes));
 }
 
-// By the size that its row names: the output of a gather, the input of a reduction, of an
-// all-to-all the input of all members. A reduce-scatter in unequal parts is estimated as if all had
-// the largest.
+// The size depends on the kind: the output of a gather, the input of a reduction, the inputs of all
+// members of an all-to-all. A reduce-scatter with unequal shards is charged as if all were the
+// largest.
 int64_t tsr__sim_price(struct sim *sim, struct sim_comm *comm)
 {
     struct topology_groups groups;

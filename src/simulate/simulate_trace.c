@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// simulate_trace.c - a simulation as a file for Perfetto or chrome://tracing, in the form of the
-// traces of real runs.
+// simulate_trace.c - writes a simulation as a file for Perfetto or chrome://tracing, in the format
+// of the traces of real runs.
 //
 //     {"ph":"X","cat":"compute","name":"MatMul","pid":0,"tid":0,"ts":0.000000,"dur":3000.000000,
 //      "args":{"node":"fc1","request":0}}
 //
-// A process for each device, microseconds, and a flow ("s" and "f" of one id) between the spans of
-// one communication.
+// Each device is a process, and times are in microseconds. Flow events ("s" and "f" with one id)
+// connect the spans of one communication.
 #include "base/base.h"
 
 #define MAX_TRACE ((size_t)1 << 30)
 
-// A JSON text: names come from models, which are not trusted.
+// Writes a JSON string. Names come from models, which are not trusted.
 static void put_text(struct text *text, const char *s)
 {
     tsr__text_add(text, STR("\""));
@@ -29,7 +29,7 @@ static void put_text(struct text *text, const char *s)
 
 static const char *const kinds[] = {"compute", "communication", "waiting"};
 
-// "X" is a complete event: begin and duration. Waiting is shown as such, whatever it waits for.
+// "X" is a complete event: begin and duration. All waiting has the same name, whatever its cause.
 static void put_span(struct text *text, const tsr_span *span)
 {
     double start = span->begin * 1e6;
@@ -44,8 +44,7 @@ static void put_span(struct text *text, const tsr_span *span)
     tsr__text_add(text, STR("}}"));
 }
 
-// Ties the pieces of a communication together: from the device where it is first listed to the
-// others.
+// Connects the spans of a communication: from the device where it is listed first to the others.
 static void put_flow(struct text *text, const tsr_span *span, bool first)
 {
     int64_t key[3] = {span->id, span->request, (int64_t)(span->begin * 1e12)};
@@ -61,8 +60,8 @@ static void put_flow(struct text *text, const tsr_span *span, bool first)
                      kind, flow, span->device, span->begin * 1e6, bound);
 }
 
-// One process for each device, its spans, and arrows between the spans of one communication; `seen`
-// knows which began.
+// Writes one process per device, its spans, and arrows between the spans of one communication.
+// `seen` has the communications whose first span was written.
 static void put_all(struct text *text, const tsr_simulation_summary *simulation, struct map *seen,
                     struct arena *arena)
 {
@@ -89,8 +88,7 @@ static void put_all(struct text *text, const tsr_simulation_summary *simulation,
     }
 }
 
-// The text is complete in memory before the file is opened; a file that cannot be finished is taken
-// away again.
+// The text is complete in memory before the file is opened. An incomplete file is removed.
 tsr_status tsr_simulation_trace(tsr_session *session, const tsr_simulation_summary *simulation,
                                 const char *path)
 {

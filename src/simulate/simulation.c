@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// simulation.c - the handle of a simulation, and what callers read from it.
+// simulation.c - the handle of a simulation and its getters.
 #include "base/base.h"
 
 tsr_status tsr_simulate(tsr_model *model, const tsr_simulate_options *options, tsr_simulation **out)

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// timeline.c - a timeline for devices that need not be there: each does its tasks one after the
-// other, request by request; a communication begins when all of its group are there and ends for
-// all of them at once. Communications that use the same link at the same time delay each other
-// (shared_links.c).
+// timeline.c - simulates a plan in time, for devices that need not exist. Each device runs its
+// tasks one after the other, request by request. A communication begins when all members of its
+// group have arrived, and ends for all of them at once. Communications that use the same link at
+// the same time delay each other (shared_links.c).
 //
-// Prices are the planner's. A plan adds up the slowest device of every node; here devices wait for
-// each other only where they talk, so this is never more than that for the same nodes.
+// Times of tasks are predicted as in the planner. The planner adds up the slowest device of every
+// node. In the simulation devices wait only where they communicate, so for the same nodes its time
+// is never longer.
 //
 //     Devices 0 and 1 do A (3 ms and 5 ms), then an AllReduce of 2 ms, then B (4 ms and 1 ms):
 //         device 0   compute 0..3   waiting 3..5   communication 5..7   compute 7..11
 //         device 1   compute 0..5                  communication 5..7   compute 7..8
-//     One request ends at 11. With a second request device 1 does A from 8 to 13, device 0 from 11
-//       to 14, where they meet:
-//     the second ends at 14 + 2 + 4 = 20, and the period is 20 - 11 = 9.
+//     One request ends at 11. In a second request device 1 does A from 8 to 13 and device 0 from
+//     11 to 14. The AllReduce begins at 14, so the second request ends at 14 + 2 + 4 = 20, and the
+//     period is 20 - 11 = 9.
 //
-// The order: tsr_simulate makes a copy of the model with numbers for all sizes (of one block, if
-// the plan is copies of one), `look` is handed its parts and reads, prices and plays them, sum_up
-// makes the lists of the result.
+// Call order: tsr_simulate_into copies the model with numbers for all sizes (one block, if the plan
+// is folded). `look` gets the parts from the partitioner; it reads them, predicts their times and
+// plays them. sum_up makes the lists of the result.
 #include "simulate/simulate.h"
 #include "bundle/bundle.h"
 #include "ir/ir.h"
@@ -28,34 +29,34 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// A communication whose members are all there.
+// A communication whose members have all arrived.
 struct meeting {
     double begin;
     struct sim_comm *comm;
     int group;
 };
 
-// One simulation. `kept` is the session's arena of results, which holds everything that the caller
-// gets.
+// One simulation. `kept` is the session's arena for results that the caller gets.
 struct run {
     struct sim sim;
     tsr_simulate_options options;
-    tsr_topology *own; // to be freed
+    tsr_topology *own; // created by this run and freed at its end
     struct arena *kept;
     VEC(tsr_span) spans;
-    double *ends; // by request
+    double *ends; // by request: its end
     struct shared_links *links;
     VEC(struct meeting) ready; // a heap, earliest first
     struct sim_fold fold;
-    const tsr_dim_size *given_sizes; // before those of one copy took their place
+    const tsr_dim_size *given_sizes; // sizes of the caller, before those of one copy replaced them
     size_t n_given_sizes;
-    int64_t devices; // of the configuration, of which one copy may be simulated
+    int64_t devices; // devices of the configuration; only one copy of a block may be simulated
     tsr_simulation_summary *out;
 };
 
 // ---- time --------------------------------------------------------------------------------------
 
-// Overhead is counted apart; the rest counts as what bounds the task, all of it.
+// Adds overhead separately. The rest of the time is charged to what bounds the task: compute or
+// memory.
 static void count_compute(struct sim_device *device, const struct sim_task *task, double seconds)
 {
     double overhead = (double)task->overhead / 1e12;
@@ -67,8 +68,8 @@ static void count_compute(struct sim_device *device, const struct sim_task *task
         device->arithmetic += seconds - overhead;
 }
 
-// Adds the time to the device's sums and lists a span, unless it is empty or the list is full: sums
-// stay right then.
+// Adds the time to the device's sums and lists a span. If the list is full, only the sums are
+// updated.
 static void span(struct run *run, int64_t device, const struct sim_task *task, tsr_span_kind kind,
                  double begin, double end)
 {
@@ -88,7 +89,7 @@ static void span(struct run *run, int64_t device, const struct sim_task *task, t
                         begin,    end};
 }
 
-// After the last task the next request begins at once; the end of a request is when its last device
+// After its last task a device begins the next request at once. A request ends when its last device
 // is done.
 static void next_task(struct run *run, struct sim_device *device)
 {
@@ -100,7 +101,7 @@ static void next_task(struct run *run, struct sim_device *device)
     device->request++;
 }
 
-// ---- communications that are ready to begin
+// ---- communications that are ready to begin -----------------------------------------------------
 
 static bool before(const struct meeting *a, const struct meeting *b)
 {
@@ -143,7 +144,7 @@ static struct meeting take_ready(struct run *run)
     return first;
 }
 
-// All members are there: it happens.
+// Runs a communication whose members have all arrived.
 static void happen(struct run *run, const struct sim_comm *comm, struct sim_group *group)
 {
     double end = tsr__sim_end(run->links, comm, group, group->latest);
@@ -156,12 +157,12 @@ static void happen(struct run *run, const struct sim_comm *comm, struct sim_grou
         device->waits = false;
         next_task(run, device);
     }
-    // The same group meets again in the next request.
+    // The same group communicates again in the next request.
     group->arrived = 0;
     group->latest = 0;
 }
 
-// Works until the device has to wait, or is done.
+// Runs tasks until the device must wait or is done.
 static void work(struct run *run, int64_t device)
 {
     struct sim_device *sim_device = &run->sim.devices[device];
@@ -184,7 +185,7 @@ static void work(struct run *run, int64_t device)
     }
 }
 
-// Devices that have nothing to do are done from the start.
+// True if all devices are done. Devices without tasks are done from the start.
 static bool is_done(const struct run *run)
 {
     for (int64_t i = 0; i < run->sim.n; i++)
@@ -193,8 +194,8 @@ static bool is_done(const struct run *run)
     return true;
 }
 
-// Every device works until it waits. Then the communication that begins first happens, and its
-// members work on: whatever they start begins later.
+// Every device runs until it must wait. Then the communication with the earliest begin runs, and
+// its members continue. All that they start begins later, so this order is correct.
 static tsr_status play(struct run *run)
 {
     run->links = tsr__sim_links(&run->sim, run->out->requests);
@@ -218,7 +219,7 @@ static tsr_status play(struct run *run)
 
 // ---- results -----------------------------------------------------------------------------------
 
-// Absent texts come first.
+// NULL sorts first.
 static int text_order(const char *x, const char *y)
 {
     if (!x || !y)
@@ -231,8 +232,8 @@ static int time_order(double a, double b)
     return (a > b) - (a < b);
 }
 
-// A total order, so that any sort gives the same list: qsort keeps the order of equals only while
-// it has memory for a copy.
+// A total order, so that every sort gives the same list. glibc's qsort is stable only while it can
+// allocate a copy.
 static int by_time(const void *a, const void *b)
 {
     const tsr_span *x = a, *y = b;
@@ -258,7 +259,7 @@ static int by_comm_id(const void *a, const void *b)
     return (x->id > y->id) - (x->id < y->id);
 }
 
-// Rounded to the nearest; sums beyond what can be counted are the largest number.
+// Rounds to the nearest integer; saturates at the largest.
 static int64_t whole_bytes(double bytes)
 {
     if (bytes < 0x1p62)
@@ -266,8 +267,7 @@ static int64_t whole_bytes(double bytes)
     return INT64_MAX;
 }
 
-// In the order of their numbers; parts were read rank by rank, so the simulation has them in
-// another order.
+// Sorts by id, because parts were read rank by rank.
 static void list_comms(struct run *run)
 {
     size_t n = run->sim.comms.n;
@@ -296,7 +296,7 @@ static void list_comms(struct run *run)
     run->out->n_comms = n;
 }
 
-// Those that carry something. Links of a topology are sorted by their ends.
+// Lists the links that carried bytes. Links of a topology are sorted by their ends.
 static void list_links(struct run *run)
 {
     const tsr_topology *topology = run->sim.topology;
@@ -315,7 +315,7 @@ static void list_links(struct run *run)
     run->out->n_links = list.n;
 }
 
-// Every copy did what the first did; who is in none was idle.
+// Copies the result of the first block to all blocks. Devices in no block were idle.
 static tsr_simulated_device *list_devices(struct run *run, size_t n)
 {
     tsr_simulated_device *list = ARENA_ARRAY(run->kept, tsr_simulated_device, n + 1);
@@ -372,8 +372,8 @@ static tsr_status sum_up(struct run *run)
     return arena_status(run->kept);
 }
 
-// The caller's topology, or the plan's, or that many devices of one host; with copies of a block at
-// least one device more.
+// Uses the caller's topology, else the plan's, else that number of devices on one host. A folded
+// plan needs at least one device more.
 static tsr_status choose_topology(struct run *run, int64_t n)
 {
     char text[32];
@@ -394,7 +394,7 @@ static tsr_status choose_topology(struct run *run, int64_t n)
     return TSR_INVALID;
 }
 
-// The last thing that the first device does: it collects the outputs of all copies.
+// Adds the last task of the first device: it collects the outputs of all copies.
 static tsr_status add_gather(struct run *run)
 {
     const struct sim_fold *fold = &run->fold;
@@ -404,7 +404,7 @@ static tsr_status add_gather(struct run *run)
         ps += tsr__price_gather(run->sim.topology, fold->devices, fold->copies, fold->shared[i]);
     if (ps == 0)
         return TSR_OK;
-    // A group of one: it "happens" as soon as device 0 comes to it.
+    // A group with one member runs as soon as device 0 arrives.
     struct sim_comm *comm = ARENA_NEW(run->kept, struct sim_comm);
     struct sim_group *group = NULL;
     if (comm)
@@ -415,14 +415,14 @@ static tsr_status add_gather(struct run *run)
     if (!task)
         return TSR_NOMEM;
     comm->id = -1;
-    comm->kind = COMM_KIND_COUNT; // of no operator
+    comm->kind = COMM_KIND_COUNT; // not a collective
     comm->ps = ps;
     *group = (struct sim_group){.members = first, .n = 1};
     *task = (struct sim_task){.op = "Gather", .node = "outputs of all copies", .comm = comm};
     return TSR_OK;
 }
 
-// The first thing that every device does: it cuts the share of its copy out of the inputs.
+// Adds the first task of every device: it slices the share of its copy from the inputs.
 static tsr_status add_slices(struct run *run)
 {
     double bytes = 2 * (double)run->fold.cut_out;
@@ -441,8 +441,8 @@ static tsr_status add_slices(struct run *run)
     return TSR_OK;
 }
 
-// Called by partition with the parts in memory: they are read, priced and run on paper; nothing is
-// written.
+// Called by the partitioner with the parts in memory, before anything is written. Reads them,
+// predicts their times, and simulates them.
 static tsr_status look(void *data, const struct partition_part *parts, int64_t n)
 {
     struct run *run = data;
@@ -471,7 +471,7 @@ static tsr_status look(void *data, const struct partition_part *parts, int64_t n
 
 // ---- start and end -----------------------------------------------------------------------------
 
-// Results of the simulation before are gone from here on.
+// Frees the results of the previous simulation.
 static tsr_status begin(struct run *run, tsr_session *session, const tsr_simulate_options *given,
                         tsr_simulation_summary *out)
 {
@@ -492,7 +492,7 @@ static tsr_status begin(struct run *run, tsr_session *session, const tsr_simulat
     return TSR_USAGE;
 }
 
-// given is written on success only.
+// `given` is written only on success.
 static tsr_status end(struct run *run, tsr_status st, tsr_simulation_summary *given)
 {
     tsr_topology_free(run->own);
@@ -501,8 +501,7 @@ static tsr_status end(struct run *run, tsr_status st, tsr_simulation_summary *gi
     return st;
 }
 
-// A copy in which every size is a number, so that all pieces have one: of the model, or of one
-// block of its devices.
+// Copies the model, or the model of one block, with a number for every size.
 static tsr_status with_sizes(struct run *run, tsr_model *model, tsr_model **out)
 {
     tsr_topology *topology = run->own;
@@ -513,7 +512,7 @@ static tsr_status with_sizes(struct run *run, tsr_model *model, tsr_model **out)
     tsr_status st = tsr__sim_fold(run->kept, model, &run->options, topology, &run->fold);
     if (st != TSR_OK)
         return st;
-    // Devices, sizes and model of one copy take the place of the whole's; the caller's sizes are
+    // The devices, sizes and model of one copy replace those of the plan. The caller's sizes are
     // needed again for the time on one device.
     if (run->fold.model) {
         const tsr_config *config = run->options.config
@@ -535,7 +534,7 @@ static tsr_status with_sizes(struct run *run, tsr_model *model, tsr_model **out)
     return tsr__shapes_declare(*out, all, n, NULL);
 }
 
-// The model, or one copy of it, is cut and priced.
+// Partitions and simulates the model, or one copy of it.
 static tsr_status simulate_model(struct run *run, tsr_model *model, tsr_model **copy)
 {
     tsr_status st = TSR_OK;
@@ -554,7 +553,7 @@ static tsr_status simulate_model(struct run *run, tsr_model *model, tsr_model **
 
 // ---- one device alone --------------------------------------------------------------------------
 
-// What look_alone is handed and fills: time and memory of the model on one device.
+// Result of look_alone: time and memory of the model on one device.
 struct alone {
     const struct run *run;
     struct sim sim;
@@ -562,7 +561,7 @@ struct alone {
     int64_t memory;
 };
 
-// One device never waits: its time is the sum of its tasks.
+// One device never waits, so its time is the sum of its tasks.
 static tsr_status look_alone(void *data, const struct partition_part *parts, int64_t n)
 {
     struct alone *alone = data;
@@ -579,7 +578,7 @@ static tsr_status look_alone(void *data, const struct partition_part *parts, int
     return TSR_OK;
 }
 
-// The fastest device as a topology of one.
+// Returns a topology that has only the fastest device.
 static tsr_status fastest_alone(const struct run *run, tsr_topology **out)
 {
     const tsr_topology *all = run->sim.topology;
@@ -590,12 +589,12 @@ static tsr_status fastest_alone(const struct run *run, tsr_topology **out)
     for (int i = 1; i < all->n; i++)
         if (all->device[i].flops > (*out)->device[0].flops)
             (*out)->device[0] = all->device[i];
-    (*out)->profiles = all->profiles; // lives longer
+    (*out)->profiles = all->profiles; // outlives it
     return TSR_OK;
 }
 
-// A copy whose only configuration has one device, and in which no node says anything; of copies of
-// a block it has all of the batch, not the share of one.
+// Copies the model with one configuration of one device and no annotations. If the plan is folded,
+// the copy has the full batch, not the share of one block.
 static tsr_status make_whole(struct run *run, tsr_model *model, tsr_model *sized, tsr_model **out)
 {
     tsr_config *made;
@@ -616,7 +615,7 @@ static tsr_status make_whole(struct run *run, tsr_model *model, tsr_model *sized
     return tsr_model_add_config(*out, "one", 1, NULL, 0, &made);
 }
 
-// The same model on the fastest of the devices alone: what the time of the plan is compared with.
+// Simulates the model on the fastest device alone, as the reference for the speedup.
 static tsr_status simulate_alone(struct run *run, tsr_model *model, tsr_model *sized)
 {
     struct alone alone = {.run = run};
@@ -643,8 +642,8 @@ free_all:
     return st;
 }
 
-// The model stays as it is: everything happens in a copy. Remarks about the copy are dropped,
-// errors stay.
+// The model is not changed: everything happens in a copy. Warnings about the copy are discarded,
+// errors are kept.
 tsr_status tsr_simulate_into(tsr_model *model, const tsr_simulate_options *options,
                              tsr_simulation_summary *out)
 {
@@ -663,12 +662,12 @@ tsr_status tsr_simulate_into(tsr_model *model, const tsr_simulate_options *optio
     if (st == TSR_OK && run.options.one_device)
         st = simulate_alone(&run, model, copy);
     tsr_model_free(copy);
-    tsr__diag_back(session, &before, true); // the copy is not the caller's to correct
+    tsr__diag_back(session, &before, true); // the caller cannot fix the copy
     return end(&run, st, out);
 }
 
-// Every part is loaded before the first is looked at, since a collective is known only when all its
-// members are. The models are freed in every case.
+// Loads all parts before reading the first, because a collective is known only when all its members
+// are. Frees the models in every case.
 tsr_status tsr_simulate_folder(tsr_session *session, const char *folder,
                                const tsr_simulate_options *options, tsr_simulation_summary *out)
 {
