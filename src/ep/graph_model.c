@@ -31,12 +31,12 @@ struct model_writer {
     tsr_session *session;
     struct rope rope;
     const OrtGraph *graph;        // the main graph
-    const char *folder;           // of model.onnx
+    const char *folder;           // folder of model.onnx
     struct folder application;    // folder of the application's model; fd 0: none
     const char *application_path; // its path; NULL: none
     struct outfile data;          // opened for the first large constant
     bool has_data, refers;        // refers: some constant is in the application's folder
-    struct map domains;           // of the nodes
+    struct map domains;           // operator domains of the nodes
 };
 
 // ---- types -------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ struct provider {
     const OrtLogger *logger;
     tsr_session *session;
     struct ep_options options;
-    tsr_status options_status; // of reading them; the diagnostics are in the session
+    tsr_status options_status; // result of reading the options; the diagnostics are in the session
     char reason[256];          // why the graph cannot be taken; "": it can
     // The first run logs the reason: it was not known yet whether an operator is a function.
     bool logs_at_run;
@@ -91,7 +91,7 @@ enum model_route { ROUTE_FILE, ROUTE_GRAPH };
 struct parts {
     const char *folder;
     struct temporary *temporary; // removed with the node; NULL: the folder stays
-    bool processes;              // of an EPContext model: ranks are processes by default
+    bool processes;              // an EPContext model requests processes as ranks by default
     const char *context;         // path of its manifest in an EPContext model; NULL: there is none
     const char *config;          // configuration of the option `plan`; NULL: to be chosen
     size_t devices, nodes, cut_nodes;
@@ -116,9 +116,9 @@ struct fused {
     struct parts parts;
     const char **inputs, **outputs; // names, in the order of the node
     size_t n_inputs, n_outputs;
-    bool has_defaults;        // of inputs
-    pid_t process;            // that created it; its ranks do not exist in a forked child
-    struct manifest manifest; // of the parts
+    bool has_defaults;        // some input has a default value
+    pid_t process;            // process that created it; its ranks do not exist in a forked child
+    struct manifest manifest; // manifest of the partition
     struct cache_pair *caches;
     size_t n_caches;
     pthread_mutex_t lock;  // one run at a time

@@ -29,7 +29,7 @@ struct tsr_generator {
     int64_t past;       // tokens in the caches
     int64_t cache_room; // capacity in tokens of fixed caches; 0: caches grow
     uint64_t random;
-    float *logits; // of the last token, `vocabulary` entries
+    float *logits; // logits of the last token, `vocabulary` entries
     int64_t vocabulary, room;
     int64_t predicted, one_device; // predicted times in picoseconds; 0: no plan
 };

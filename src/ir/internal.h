@@ -147,7 +147,7 @@ struct tsr_tensor {
     int rank;
     int64_t *dims;
     struct str raw;      // raw_data, or data from a call
-    struct str location; // of tsr__graph_add_external
+    struct str location; // path of the external file, for tsr__graph_add_external
     uint64_t offset, length;
     const void *data; // result of tsr_tensor_data
     size_t bytes;

@@ -32,7 +32,7 @@ struct measured {
     tsr_topology_device rank[MEASURE_RANKS]; // without names; 0: not measured
     double latency[MEASURE_RANKS][MEASURE_RANKS], bandwidth[MEASURE_RANKS][MEASURE_RANKS];
     int n_groups, group[MEASURE_GROUPS]; // group sizes; all groups of one size are timed at once
-    int64_t bytes[MEASURE_POINTS];       // of the full tensor
+    int64_t bytes[MEASURE_POINTS];       // bytes of the full tensor
     double seconds[MEASURE_KINDS][MEASURE_GROUPS][MEASURE_POINTS];
 };
 

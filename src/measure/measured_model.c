@@ -52,11 +52,11 @@ struct modelled {
     tsr_dim_size *sizes;
     size_t n_sizes;
     bool waits_only; // measure only the time lost at synchronization points
-    bool queued;     // nodes are queued: no profile
+    bool queued;     // a device is a GPU, whose profile has only launch times
     double besides;  // overhead of the profile per node, in seconds
     uint64_t plans[PLANNED];
     int n_plans;
-    bool settled; // the last plan was run before
+    bool settled; // the last plan equals an earlier one, so planning has converged
 };
 
 // One configuration of the model, and its measured times.
@@ -64,7 +64,7 @@ struct round {
     struct modelled *of;
     bool whole;             // every rank runs the unsharded model
     double took;            // seconds per run
-    struct profile profile; // empty if nodes are queued
+    struct profile profile; // empty on GPUs, whose profiles have only launch times
 };
 
 // Nodes of one operator, type and size, on all ranks.
@@ -137,7 +137,7 @@ static void share_out(struct round *round, struct sim *sim, int rank)
         scale_seen(device, all / sum);
 }
 
-// Scales the times so that every rank takes as long as the run.
+// Scales the node times of every rank so that their sum is the measured time of the run.
 static void fit_unsharded(const struct round *round, struct sim *sim)
 {
     for (int64_t i = 0; i < sim->n; i++) {

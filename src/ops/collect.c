@@ -248,8 +248,8 @@ struct all_to_all_call {
     struct kernel *kernel;
     OrtKernelContext *context;
     const struct tensor_view *view;
-    struct along split, concat; // of x
-    int64_t dims[OPS_MAX_RANK]; // of the result
+    struct along split, concat; // axes of the input along which it is split and concatenated
+    int64_t dims[OPS_MAX_RANK]; // shape of the result
     struct comm_buffer *send, *recv;
     char *out;
     OrtStatus *status;

@@ -51,7 +51,7 @@ struct ops {
     struct {
         char *p;
         size_t bytes;
-    } scratch[2];    // of the running kernel; tokens serialize them
+    } scratch[2];    // used by one kernel at a time, because tokens serialize the kernels
     struct op *list; // operators for the host, then for the GPU
     struct arena groups_arena;
     VEC(struct ops_group) groups;
@@ -66,7 +66,7 @@ struct kernel {
     const struct op *op;
     enum op_side side;
     struct arena arena;            // attributes
-    struct comm_call call;         // of this node; run and count change
+    struct comm_call call;         // the call of this node; its fields run and count change
     int self;                      // index of this rank in the group
     int64_t axis, split_axis;      // the axes that are divided
     struct tile_division division; // the shares

@@ -219,8 +219,8 @@ static void release_none(int *inputs, int *outputs)
 
 #define SHAPE_MAX_RANK 16
 
-// The output has the input's type and shape, the token [1]. If the shape is unknown, nothing is
-// inferred.
+// Infers the input's type and shape for the output, and shape [1] for the token output. Infers
+// nothing if the shape is unknown.
 static OrtStatus *infer_same(const OrtCustomOp *op, OrtShapeInferContext *context)
 {
     const OrtApi *api = op_of(op)->ops->api;
@@ -230,7 +230,7 @@ static OrtStatus *infer_same(const OrtCustomOp *op, OrtShapeInferContext *contex
     size_t rank = 0;
     TRY(api->ShapeInferContext_GetInputTypeShape(context, 0, &x));
     TRY(api->GetDimensionsCount(x, &rank));
-    // Rank 0 may mean an unknown shape. An unknown size is -1, which ONNX Runtime would take for a
+    // Rank 0 may mean an unknown shape. An unknown size is -1, which ONNX Runtime would treat as a
     // number.
     bool known = rank > 0 && rank <= SHAPE_MAX_RANK;
     if (known)

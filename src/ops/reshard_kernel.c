@@ -19,7 +19,7 @@
 // (place_messages).
 struct moves {
     int64_t shape[OPS_MAX_RANK];
-    const struct tile_piece *have, *want; // of this rank, or NULL
+    const struct tile_piece *have, *want; // pieces of this rank, or NULL
     // Per member: its target piece, its source piece; NULL: no transfer.
     const struct tile_piece **send, **recv;
     struct comm_buffer *out, *in;

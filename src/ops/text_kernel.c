@@ -234,7 +234,7 @@ struct spread {
     struct arena *arena;
     struct comm_buffer *recv;
     int64_t dims[NOTED_RANK], elements;
-    int rank, root; // of the tensor; index in the group
+    int rank, root; // rank: number of dimensions; root: index in the group
 };
 
 // The shape from the root's notes; false: invalid.

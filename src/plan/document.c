@@ -148,7 +148,7 @@ free_json:
 // A document while it is read. `failed` is set at the first mistake, which alone is reported.
 struct document {
     tsr_session *session;
-    struct arena *arena; // of the returned texts
+    struct arena *arena; // memory of the returned texts
     const char *path;
     json_t *root;
     const json_t *nodes;

@@ -77,7 +77,8 @@ static bool some_node_has(const struct planner *planner, const tsr_config *confi
     return false;
 }
 
-// The configuration of that name; without a name, the only one for as many devices. NULL: none.
+// Returns the configuration of that name. Without a name, returns the only configuration with the
+// number of planned devices. NULL: none.
 static tsr_config *choose_config(const struct planner *planner, const char *name)
 {
     tsr_config *chosen = NULL;

@@ -122,7 +122,8 @@ void tsr__chart_topology(struct page *page)
 
 // ---- bars --------------------------------------------------------------------------------------
 
-// Opens one coloured part of a device's bar, up to the start of its tip.
+// Opens one coloured part of a device's bar. The caller writes the rest of the tooltip and closes
+// it.
 static void bar_part(struct page *page, size_t device, const char *kind, double share)
 {
     tsr__text_printf(page->out,

@@ -122,8 +122,8 @@ enum fit {
 struct verdict {
     enum fit fit;
     size_t fullest;         // device that is closest to its limit
-    int64_t memory, limit;  // of that device; limit 0: unknown
-    double seconds, period; // of one run; between back-to-back runs
+    int64_t memory, limit;  // bytes of that device; limit 0: unknown
+    double seconds, period; // time of one run; time between the ends of back-to-back runs
     double faster;          // speedup over one device; 0: unknown
     bool one_fits;          // the model fits on one device
     const char *bound;      // name of the largest share
@@ -150,7 +150,7 @@ void tsr__chart_links(struct page *page);
 // fold_names.c: names that differ only in numbers.
 struct folded {
     const char *pattern;    // the name with a placeholder for each number
-    const int64_t *numbers; // of the placeholders
+    const int64_t *numbers; // numbers that replace the placeholders
     size_t n;
 };
 struct folded tsr__fold_name(struct arena *arena, const char *name);

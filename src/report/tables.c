@@ -39,7 +39,7 @@ struct sum {
     const char *op;
     tsr_span_kind kind;
     size_t count;
-    double seconds, measured; // of one run
+    double seconds, measured; // predicted and measured time of one run
 };
 // seen: index in the list plus 1, by operator.
 struct sums {

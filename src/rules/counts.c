@@ -29,7 +29,8 @@ struct shape tsr__sized_input(const struct sized_node *sized, size_t i)
     return shape_at(sized, false, i);
 }
 
-// Size of a dimension, the last being -1; 0: no such dimension, or unknown.
+// Returns the size of dimension d, or 0 if it is unknown or does not exist. -1 is the last
+// dimension.
 static double dim(struct shape shape, int d)
 {
     if (d < 0)

@@ -15,7 +15,7 @@ struct fit {
     const struct shapes *shapes;
     const struct pattern *pattern;
     const struct derivation *derivation;
-    int length[PATTERN_MAX_LETTERS]; // of each pack
+    int length[PATTERN_MAX_LETTERS]; // number of dimensions of each pack
     int base[PATTERN_MAX_LETTERS];   // first factor of each letter
     struct rule_factor factors[RULE_MAX_FACTORS];
     bool doubtful[RULE_MAX_FACTORS];  // whether it broadcasts depends on sizes at run time
@@ -26,7 +26,7 @@ struct fit {
     const char *whole;                  // why the pattern does not fit
     bool expands;                       // the operator can be expanded
     bool shapes_only;                   // outputs are ignored, and factors get no names
-    struct shape kept[FIT_KEPT_INPUTS]; // of the first inputs, looked up once
+    struct shape kept[FIT_KEPT_INPUTS]; // shapes of the first inputs, looked up once
     int n_kept;
 };
 

@@ -18,7 +18,7 @@ struct letter {
     enum factor_kind kind;
     enum combine combine;
     bool has_clause;
-    int64_t unit; // of blk
+    int64_t unit; // block size of a "blk" clause
 };
 // One dimension: letters (more than one: a product, outermost first), or none: size 1.
 struct pattern_dim {
@@ -56,7 +56,7 @@ struct rule_builder {
     struct arena *arena;
     struct pattern pattern;        // its letters are those below
     struct pattern_tensor *tensor; // the last one, which calls for dimensions extend
-    enum side side;                // of that tensor
+    enum side side;                // whether that tensor is an input or output
     const char *wrong;             // the first error
     bool begun;                    // something was added
     struct letter letters[PATTERN_MAX_LETTERS];
@@ -144,7 +144,7 @@ struct derivation {
     const char *text;         // a constant
     const char *whole;        // why nothing is sharded; a constant text
     int n_sizes;
-    struct known_size sizes[RULE_MAX_FACTORS]; // of tsr__derive_size
+    struct known_size sizes[RULE_MAX_FACTORS]; // sizes set by tsr__derive_size
 };
 typedef void (*derive_fn)(struct derivation *derivation);
 void tsr__derivation_start(struct derivation *derivation, struct arena *arena, const tsr_node *node,
@@ -204,13 +204,14 @@ struct expansion;
 typedef void (*expand_fn)(struct expansion *expansion);
 struct op_row {
     const char *op;
-    int64_t since;                              // first opset for this row
-    const char *domain;                         // NULL: ai.onnx
-    const char *rule;                           // the usual form if there is a derive function
-    derive_fn derive;                           // NULL: the text is the rule of every node
-    derive_fn other;                            // another rule (tsr__rule_strided)
-    enum result_type type, type1, type2, type3; // of the outputs; later ones are as the first input
-    shape_fn shape;                             // NULL: the letters of the rule give all shapes
+    int64_t since;      // first opset for this row
+    const char *domain; // NULL: ai.onnx
+    const char *rule;   // the usual form if there is a derive function
+    derive_fn derive;   // NULL: the text is the rule of every node
+    derive_fn other;    // another rule (tsr__rule_strided)
+    // types of the outputs; later outputs have the type of the first input
+    enum result_type type, type1, type2, type3;
+    shape_fn shape; // NULL: the letters of the rule give all shapes
     shape_fn value; // computes elements of small integer outputs; NULL: none
     // How far shapes that onnx declared for this operator are ignored: its inference is known to
     // give sizes that differ from a run (shapes.c).

@@ -27,9 +27,9 @@
 
 #include <ctype.h>
 
-// Takes the text from its front and adds what it reads to the rule.
+// Parser of a rule: consumes the text from its front and adds to the rule.
 struct parser {
-    struct str text; // what is left
+    struct str text; // the unread rest
     struct rule_builder *rule;
 };
 

@@ -38,10 +38,10 @@ struct rank {
     bool spin;
     uint64_t plan;
     const char *device;   // name of the rank's device, or NULL
-    int64_t weight_bytes; // of the rank file; 0: unknown
+    int64_t weight_bytes; // bytes of weights in the rank file; 0: unknown
     const tsr_run_options *options;
     const tsr_tensors *places;        // memory for outputs of the next run; NULL: none
-    const OrtRunOptions *run_options; // of the next run; NULL: the defaults
+    const OrtRunOptions *run_options; // used in the next run; NULL: the defaults
     const struct gpu *gpu;            // the driver, if some rank of the job is on a GPU; else NULL
     const char *profile;           // file name prefix of ONNX Runtime's profile; NULL: not traced
     struct shared_weights *shared; // NULL: none
@@ -49,7 +49,8 @@ struct rank {
     bool packs_alone;              // shares no packed weights with other ranks
     bool container_refused;        // packs_alone because the engine refused to share them
     // set by the rank
-    struct endpoint *base; // of the transport, if `endpoint` is a device endpoint; else NULL
+    // the transport's endpoint, if `endpoint` is a device endpoint; else NULL
+    struct endpoint *base;
     struct gpu_seat *seat; // NULL: the rank is not on a GPU
     int card;              // number of the GPU, if seat is set
     bool owns_seat;        // the rank closes the seat, not an endpoint

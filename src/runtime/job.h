@@ -72,26 +72,26 @@ struct tsr_job {
     tsr_run_options options;
     struct arena arena;
     struct engine *engine;
-    struct bundle bundle; // of a partition, if has_bundle
+    struct bundle bundle; // the opened partition, if has_bundle
     bool has_bundle;
     struct temporary *profiles; // folder of ONNX Runtime's profiles; NULL: not traced
     const struct gpu *gpu;      // not NULL if some rank is on a GPU
     const char **states;        // outputs that are states, not results
     size_t n_states;
 
-    struct rank_thread *rank_threads; // of the ranks in this process
+    struct rank_thread *rank_threads; // one per rank in this process
     int n;
     pthread_mutex_t lock;
     pthread_cond_t change;
     uint64_t runs_started, runs_collected;
     tsr_status ended; // TSR_PEER: a rank is lost, and no more runs are possible
 
-    struct unsharded_file unsharded; // of an unsharded model
+    struct unsharded_file unsharded; // used if the model is unsharded
 
-    struct endpoint *endpoint; // of a launched rank, owned by the session; else NULL
+    struct endpoint *endpoint; // used by a launched rank, owned by the session; else NULL
     bool given[RUN_SLOTS];     // per slot: the outputs were sent to rank 0
 
-    struct thread_job *thread_transport; // of ranks that are threads
+    struct thread_job *thread_transport; // used if ranks are threads
     struct shared_weights shared;
     int n_threads;       // number of started threads
     uint64_t sync_after; // number of runs after which all ranks synchronize

@@ -30,7 +30,7 @@ struct poly {
 struct expr {
     bool known;
     int64_t number;          // if poly is NULL
-    const struct poly *poly; // of the pool
+    const struct poly *poly; // stored in the pool
 };
 
 enum atom_kind { ATOM_NAME, ATOM_DIV, ATOM_MOD, ATOM_MAX, ATOM_MIN };
@@ -38,7 +38,7 @@ struct atom {
     enum atom_kind kind;
     struct str name;
     struct expr a, b;
-    int depth;        // of nested operations
+    int depth;        // nesting depth of operations
     bool root;        // a symbol that the model's inputs have
     bool hidden;      // stands for an unnamed size of an input
     bool number_name; // its name cannot be read inside an expression: "10", "a-b"

@@ -23,7 +23,7 @@
 
 struct reader {
     struct exprs *exprs;
-    struct str text; // what is left
+    struct str text; // the unread rest
     int depth;
     int names; // number of names read so far
 };
@@ -335,7 +335,7 @@ static void print_atom(struct printer *printer, uint32_t number)
 static void print_term(struct printer *printer, const struct term *term, bool first)
 {
     static const char *const signs[2][2] = {{" + ", " - "},
-                                            {"", "-"}}; // of later terms, of the first
+                                            {"", "-"}}; // signs of later terms, sign of the first
     int64_t n = term->number;
     put(printer, str_of(signs[first][n < 0]));
     // No term has INT64_MIN: keep in expr.c rejects it.

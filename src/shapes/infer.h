@@ -105,10 +105,11 @@ enum doubt {
 // What inference needs from the operator table for one node.
 struct shape_row {
     const struct op_row *row;
-    enum result_type type[4]; // of the outputs; later ones are as the first input
-    shape_fn shape;           // NULL: the letters of the rule give the shapes
-    shape_fn value;           // computes elements of small integer outputs; NULL: none
-    bool letters;             // the row has a rule
+    // types of the outputs; later outputs have the type of the first input
+    enum result_type type[4];
+    shape_fn shape; // NULL: the letters of the rule give the shapes
+    shape_fn value; // computes elements of small integer outputs; NULL: none
+    bool letters;   // the row has a rule
     enum doubt misinferred;
 };
 struct shape_rules {
@@ -162,7 +163,7 @@ struct shapes {
     struct map *patterns;    // text of a rule -> struct pattern
     struct map *rows;        // operator and opset -> struct op_row, a cache
     const struct call *call; // the call whose function body is being inferred, or NULL
-    int depth;               // of subgraphs and calls
+    int depth;               // nesting depth of subgraphs and calls
     int64_t work;            // nodes that may still be visited
     unsigned n_open;         // number of sizes that neither a rule nor a declaration gives
     bool report;             // contradictions are reported
@@ -194,12 +195,12 @@ struct shape_job {
     struct exprs *exprs;
     struct arena *arena;
     const tsr_node *node;
-    const struct op_row *row; // of the module rules
+    const struct op_row *row; // row of the operator table (module rules)
     int n_in, n_out;
     struct shape *out; // dtype from the row, rank -1 until set
     uint8_t *form;
     struct known_value *value;
-    enum doubt doubt; // how far declarations of the outputs are ignored, besides `misinferred`
+    enum doubt doubt; // which declarations of outputs are ignored, in addition to `misinferred`
 };
 bool tsr__job_has(const struct shape_job *job, int i); // input i is given
 struct shape tsr__job_in(const struct shape_job *job,

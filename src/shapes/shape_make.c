@@ -98,7 +98,8 @@ void tsr__infer_attribute(struct shape_job *job)
     tsr__job_set(job, 0, (int)n, dims);
 }
 
-// Gives the number of sizes; known_values.c computes them.
+// Shape: its output is a vector with one element per dimension. known_values.c computes the
+// elements.
 void tsr__infer_shape(struct shape_job *job)
 {
     int rank = tsr__job_in(job, 0).rank;

@@ -42,7 +42,7 @@ struct run {
     struct set *joined; // joined[i]: sums of points of the first i roots
     double multiplier[FRONT_ROWS];
     double below;       // points with this Lagrangian total or more are dropped
-    struct set work[2]; // growing
+    struct set work[2]; // buffers of `cap` points, which grow
     size_t cap[2];
     uint64_t points;
     bool over;

@@ -161,8 +161,8 @@ static bool unpack(struct str from, char *to, size_t n)
         return false;
     int st = Z_OK;
     size_t in = 0, out = 0;
-    // zlib counts in 32 bits: a GiB at a time on both sides. More output than n ends in
-    // Z_BUF_ERROR, which is refused.
+    // zlib has 32-bit counters, so input and output are passed in pieces of at most 1 GiB. More
+    // than n bytes of output end in Z_BUF_ERROR, which is an error here.
     while (st == Z_OK) {
         size_t a = from.n - in < (1u << 30) ? from.n - in : 1u << 30;
         size_t b = n - out < (1u << 30) ? n - out : 1u << 30;

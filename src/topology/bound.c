@@ -106,7 +106,7 @@ static double worst_halves(tsr_topology *topology, enum tsr_collective what,
 struct alone {
     struct width out, in;
     double bytes_out, bytes_in; // required
-    int members;                // of the current group on this device
+    int members;                // number of members of the current group on this device
 };
 
 // A device can hold several members of a group.

@@ -38,7 +38,7 @@ struct box {
     double memory, bandwidth, flops;
     double rates[TSR_RATE_COUNT];
     double link, port; // bytes per second one way: between two GPUs, and of one GPU to all others
-    double network;    // of one GPU to other machines
+    double network;    // bandwidth of one GPU to other machines
     const struct reach *reach;
     const char *provider; // NULL: CUDA
     const char *source;

@@ -51,17 +51,17 @@ static struct timed_algorithm *all_pairs_of(tsr_topology *topology,
 struct meter {
     tsr_topology *topology;
     bool near;    // groups are in the order of near_order
-    double *load; // of this step, by link and port
+    double *load; // bytes of this step, by link and port
     int *touched;
     size_t n_touched;
-    double *posted; // of this step, by device: message costs of sending, then of receiving
+    double *posted; // message costs of this step, by device: of sending, then of receiving
     int *posting;   // the entries of `posted` that are not 0
     size_t n_posting;
     int *group;               // by device: its group
-    double longest;           // latency of this step, with message costs for an exchange
-    double fullest;           // seconds of the most loaded link, for an exchange in this step
+    double longest;           // largest latency of a message in this step
+    double fullest;           // seconds of the most loaded link in this step
     double latency, per_byte; // totals so far
-    double start;             // largest of all links used so far
+    double start;             // largest start-up time of the links used so far
     bool unreachable;
     int path[TOPOLOGY_MAX_HOPS];
 };

@@ -322,7 +322,7 @@ tsr_status tsr__device_wait(struct endpoint *endpoint, const struct comm_call *c
 struct device_group_info {
     const int64_t *group;
     int n;
-    enum comm_way way; // of calls whose buffers are all in GPU memory
+    enum comm_way way; // method of calls whose buffers are all in GPU memory
 };
 bool tsr__device_group_at(const struct endpoint *endpoint, size_t i, struct device_group_info *out);
 
@@ -346,8 +346,7 @@ int tsr__cores_quota(const char *root, const char *groups);
 // True if elements of that type can be reduced: floats of 16, 32, 64 bits, bfloat16, integers of 8
 // to 64 bits, bool.
 bool tsr__reduce_ok(tsr_dtype type, enum comm_reduce op);
-size_t
-tsr__elem_bytes(tsr_dtype type); // of types that can be reduced, and other whole-byte ones; 0: none
+size_t tsr__elem_bytes(tsr_dtype type); // bytes of an element; 0: not a type of whole bytes
 // out[m][i] := fold of in[0][first + i] .. in[n - 1][first + i], for count elements from `first`
 // on; written to each of n_out outputs. Every in[k] may be one of the outputs. Integers wrap
 // around; float16 and bfloat16 are accumulated in float and rounded once, to nearest even; max and

@@ -9,7 +9,7 @@
 struct work {
     tsr_session *session;
     struct arena arena;
-    struct arena *results; // of the session: memory of the results for the caller
+    struct arena *results; // arena of the session, for results that the caller gets
     const char *path;
     const tsr_verify_options *options;
     tsr_run_options run;
@@ -19,7 +19,7 @@ struct work {
     bool floats;       // products of packed weights are computed in float32 (float_products.c)
     double *precision; // tolerance per value of the model (precision.c)
     tsr_input_sizes sizes;
-    tsr_run_options reference; // of the unsharded run
+    tsr_run_options reference; // options of the unsharded run
     const char *reference_path;
     struct scratch scratch;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cmd_advise.c - compares machines: for each, the largest batch that meets a limit of time.
+// cmd_advise.c - compares machines: finds for each the largest batch within a latency limit.
 //
 // A loop over plans. Each machine is planned with 1, 2, 4 ... requests until a plan does not fit or
 // takes too long; the largest batch is then found by bisection. Every request gets one token per
@@ -36,10 +36,10 @@ struct row {
     const char *box;
     int devices;
     int64_t batch;       // 0: no plan meets the limits
-    double milliseconds; // of that batch, or of one request if that is too slow
+    double milliseconds; // time of that batch, or of a single request if even one is too slow
     double ttft;         // milliseconds of one prompt; 0: not planned
     int64_t *memory;     // bytes by device, or NULL
-    int64_t needs_bytes; // one request does not fit: memory that each device needs
+    int64_t needs_bytes; // memory that each device needs, if even one request does not fit
     double dollars;      // per hour; 0: unknown
 };
 
@@ -56,7 +56,7 @@ struct advice {
     struct prices prices;
     struct row rows[MAX_BOXES];
     size_t n_rows;
-    char *texts; // of --boxes
+    char *texts; // the argument of --boxes, split in place
 };
 
 static double tokens_per_second(const struct row *row)
@@ -250,7 +250,8 @@ struct outcome {
     tsr_status status; // TSR_OK, or an error other than a plan that does not fit
 };
 
-// Plans a fresh copy of the model. row: gets the memory of the plan, or NULL.
+// Plans a fresh copy of the model. If a plan fits, stores its batch, time and memory in *row,
+// unless row is NULL.
 static struct outcome plan_once(struct advice *advice, const char *path, tsr_topology *topology,
                                 const struct cli_dims *dims, int64_t batch, struct row *row)
 {

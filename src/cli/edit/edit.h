@@ -22,8 +22,8 @@ struct editor {
     tsr_node **found; // nodes of the last look-up
     size_t n_found, cap_found;
     const char *script;        // file name, or NULL: the command line
-    size_t line;               // of the script, from 1
-    bool cascade;              // of --remove-config
+    size_t line;               // line number in the script, from 1
+    bool cascade;              // --cascade of --remove-config: remove the annotations too
     int code;                  // worst exit code so far
     const tsr_dim_size *sizes; // of symbolic dimensions, for random shardings
     size_t n_sizes;

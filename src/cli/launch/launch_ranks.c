@@ -34,7 +34,7 @@ struct stream {
 };
 struct child {
     pid_t pid; // 0: ended
-    int input; // of a remote shell: closing it ends the rank; -1: none
+    int input; // stdin of the remote shell, which ends the rank when it is closed; -1: none
     struct stream streams[2];
 };
 
@@ -154,7 +154,8 @@ static void become_shell(const struct launch *launch, const struct launch_rank *
     _exit(127);
 }
 
-// In the child: connects the pipes, ends with the launcher, and never returns.
+// Runs in the child: connects the pipes, arranges that the child is killed with the launcher, and
+// executes the rank. Never returns.
 static void become(const struct launch *launch, const struct launch_rank *rank, int in, int out,
                    int err)
 {
@@ -182,7 +183,7 @@ static void close_pair(int pair[2])
             close(pair[i]);
 }
 
-// False: the system has no process or pipe left.
+// Returns false if the process or its pipes cannot be created.
 static bool start(const struct launch *launch, const struct launch_rank *rank, struct child *child)
 {
     int in[2] = {-1, -1}, out[2] = {-1, -1}, err[2] = {-1, -1};

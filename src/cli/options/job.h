@@ -15,7 +15,7 @@ struct job {
     tsr_tensors *inputs;
     tsr_input_sizes sizes;
     bool folder;
-    tsr_model *model; // of a folder: that of one rank
+    tsr_model *model; // the model; for a folder, that of one rank
     const char *config;
     tsr_plan_summary plan; // devices 0: nothing was planned by this process
 };

@@ -181,16 +181,16 @@ struct draft {
     struct item **items;
     struct want *wants;
     const struct node_flow **flows;
-    step_list steps;            // of the current scope; after planning, of the main graph
+    step_list steps;            // steps of the current scope; after planning, of the main graph
     struct scope *scope, main;  // the current scope
-    VEC(struct form *) outputs; // of the model, in order
+    VEC(struct form *) outputs; // outputs of the model, in order
     struct form *consts, *last_const;
     struct map names; // all names in the model
     int64_t n_comms;
 
     // Results of emission and of the weight writer.
     char model_sha256[65], fingerprint[17];
-    uint64_t common_bytes; // of the common file
+    uint64_t common_bytes; // size of the common file
     uint64_t safetensors;  // size of the safetensors header of each data file; 0: none
 };
 

@@ -360,8 +360,9 @@ const struct tile_layout *tsr__gathered_layout(struct arena *arena, const struct
 
 // ---- local sizes -------------------------------------------------------------------------------
 
-// The factor without a size gets the elements that the other factors leave. Only its shards may
-// differ in size.
+// Multiplies the local sizes of all factors of the dimension. At most one factor has no fixed size:
+// its size is that of the dimension divided by the others. Only this factor may have shards of
+// different size.
 struct local_size tsr__local_size(const struct tile_dim *dim, const int64_t *coords)
 {
     struct local_size size = {1, 1, {0, 1, 1}};

@@ -17,8 +17,8 @@
 //     "k/2 > parts"         nothing: Y stays partial, if its readers can add it (partial_sums.c)
 #include "plan/candidates/candidates.h"
 
-// Callers set `place`, then call tsr__builder_take. `arena` holds temporary data; what a candidate
-// keeps is in the planner's arena.
+// Callers set `place`, then call tsr__builder_take. `arena` holds temporary data; data of finished
+// candidates is in the planner's arena.
 struct candidate_builder tsr__builder_init(struct planner *planner, struct strategy *strategy,
                                            const tsr_node *node, struct arena *arena)
 {
@@ -33,7 +33,7 @@ struct candidate_builder tsr__builder_init(struct planner *planner, struct strat
 
 // ---- layouts of a placement --------------------------------------------------------------------
 
-// The layouts of a node's tensors under a placement. Absent tensors stay NULL.
+// Computes the layouts of a node's tensors under a placement. Absent tensors stay NULL.
 static bool project(struct candidate_builder *builder, const struct placement *placement,
                     struct tile_layout **in, struct tile_layout **out)
 {
@@ -62,7 +62,7 @@ static bool same(struct tile_layout *const *x, struct tile_layout *const *y, siz
     return true;
 }
 
-// A value that is read twice has one sharding at the node.
+// True if inputs with the same value have the same layout: a node has only one sharding per value.
 static bool readings_agree(const struct candidate_builder *builder)
 {
     for (size_t i = 0; i < builder->n_in; i++) {
@@ -100,8 +100,8 @@ static bool comes_back(struct candidate_builder *builder, struct tile_layout *co
 
 #define LARGEST_PART (-1)
 
-// Sizes of the factors: of all, and of the device at that place of the placement; LARGEST_PART: of
-// the device with most. 10 rows sharded in 4 are 3.
+// Sizes of the factors: the full sizes, and those of the device at one place of the placement. With
+// LARGEST_PART, those of the largest shard: 10 rows sharded in 4 are 3.
 struct part_sizes {
     int64_t full[RULE_MAX_FACTORS], local[RULE_MAX_FACTORS];
 };
@@ -121,7 +121,7 @@ static void part_sizes(const struct candidate_builder *builder, int64_t place,
     }
 }
 
-// Operations of the device at that place.
+// Returns the number of operations of the device at that place.
 static double local_work(const struct candidate_builder *builder, int64_t place)
 {
     struct part_sizes sizes;
@@ -129,8 +129,9 @@ static double local_work(const struct candidate_builder *builder, int64_t place)
     return tsr__node_work(builder->place.rule, builder->strategy->count, sizes.full, sizes.local);
 }
 
-// Elements of a window that its part lacks, at most. A convolution of reach 3 over 8 elements,
-// padded by 1 and sharded in 2: the first part has 0..3 and needs 0..4, so one is missing.
+// Returns the largest number of elements that a shard needs from its neighbours. A convolution of
+// reach 3 over 8 elements, padded by 1 and sharded in 2: the first shard has 0..3 and needs 0..4,
+// so the result is 1.
 static int64_t beyond(const struct rule_window *window, int64_t n, tile_shares shares)
 {
     int64_t most = 0;
@@ -168,8 +169,8 @@ static int64_t halo_time(struct candidate_builder *builder)
             continue;
         const struct plan_value *value = value_at(builder, SIDE_INPUT, (size_t)window->input);
         int64_t held = bytes_in(builder, builder->in[window->input], value);
-        // held: bytes of one part, which has from / n elements of the windowed dimension; `more` of
-        // them are exchanged.
+        // One part of `held` bytes has from / n elements of the windowed dimension. `more` elements
+        // are exchanged.
         double bytes = (double)held * (double)more * (double)n / (double)window->from;
         struct device_group two = {planner->machine.all, 2};
         ps += tsr__planner_combine(planner, TSR_SEND, &two, 1, (int64_t)bytes) +
@@ -178,8 +179,8 @@ static int64_t halo_time(struct candidate_builder *builder)
     return ps;
 }
 
-// Bytes of an input that the node reads. A table that is looked up counts as much as the outputs
-// made of it.
+// Returns the bytes of an input that the node reads. A lookup reads only as many bytes of its table
+// as it outputs.
 static double bytes_read(const struct candidate_builder *builder, size_t i, int64_t held,
                          double outputs, const int64_t *sizes)
 {
@@ -192,7 +193,7 @@ static double bytes_read(const struct candidate_builder *builder, size_t i, int6
     return read;
 }
 
-// Bytes of a layout on a device; LARGEST_PART: on the device with most.
+// Returns the bytes of a layout on a device; LARGEST_PART: on the device with the largest shard.
 static int64_t bytes_at(struct candidate_builder *builder, uint32_t layout,
                         const struct plan_value *value, int64_t place)
 {
@@ -235,7 +236,8 @@ static int64_t part_time(struct candidate_builder *builder, const struct candida
                            &planner->machine.topology->device[number]);
 }
 
-// For unlike devices or unequal parts: stores each device's time, and charges the last one.
+// For devices of different speed or unequal shards: stores the time of each device and charges the
+// slowest.
 static void each_part(struct candidate_builder *builder, struct candidate *candidate)
 {
     struct planner *planner = builder->planner;
@@ -265,7 +267,8 @@ static bool has_shares(const struct placement *placement)
     return false;
 }
 
-// The engine runs such a node once, when it loads the model: a weight that is transposed.
+// True if all inputs are constants, such as a weight to be transposed. The engine runs such a node
+// once, when it loads the model.
 static bool reads_constants_alone(const struct candidate_builder *builder)
 {
     for (size_t i = 0; i < builder->n_in; i++)
@@ -300,7 +303,7 @@ void tsr__builder_cost(struct candidate_builder *builder, struct candidate *cand
 
 // ---- one candidate -----------------------------------------------------------------------------
 
-// "4" parts, or "3+1" units if they are unequal.
+// Formats the number of shards: "4", or their units "3+1" if they are unequal.
 static struct str parts_text(const struct candidate_builder *builder,
                              const struct placement *placement, int factor)
 {
@@ -318,7 +321,8 @@ static struct str parts_text(const struct candidate_builder *builder,
     return text;
 }
 
-// "m/4 k/2 > m": the sharded factors, and what becomes of the sum.
+// Formats the name of a candidate, such as "m/4 k/2 > m": the sharded factors and how sums are
+// combined.
 static struct str name_of(const struct candidate_builder *builder, const char *suffix)
 {
     const struct placement *placement = &builder->place;
@@ -347,7 +351,7 @@ static uint32_t number_of(struct candidate_builder *builder, const struct tile_l
     return tsr__planner_layout(builder->planner, layout);
 }
 
-// Numbers the layouts; outputs as given.
+// Looks up the indices of the input layouts and of the output layouts `out`.
 bool tsr__builder_number(struct candidate_builder *builder, struct tile_layout *const *out,
                          struct candidate *candidate)
 {
@@ -412,16 +416,16 @@ static void keep(struct candidate_builder *builder, struct candidate *candidate,
     }
 }
 
-// What a sum becomes: the collective that combines it, and its word in the candidate's name, or
-// NULL.
+// How a candidate combines its partial sums: the collective, and its suffix in the candidate's
+// name, or NULL.
 struct combining {
     enum tsr_collective what;
     const char *suffix;
 };
 
-// The bytes by which combining output i is charged: those of a partial sum. A reduce-scatter in
-// unequal parts counts as if all were as large as the largest: 64 KiB in parts of 3 and 1 count as
-// 96 KiB.
+// Returns the bytes charged for combining output i: those of a partial sum. A reduce-scatter with
+// unequal shards is charged as if all were the largest: 64 KiB in shards of 3 and 1 units cost as
+// much as 96 KiB.
 static int64_t combined_bytes(struct candidate_builder *builder, struct tile_layout *const *out,
                               size_t i)
 {
@@ -448,7 +452,7 @@ static void add(struct candidate_builder *builder, struct tile_layout *const *ou
     keep(builder, &candidate, combining->suffix);
 }
 
-// The same, but the sum stays partial.
+// Adds the candidate whose output stays a partial sum.
 static void add_parts(struct candidate_builder *builder)
 {
     struct candidate candidate = {0};
@@ -487,8 +491,8 @@ static bool belongs_to(const struct device_group *group, int64_t device, size_t 
     return false;
 }
 
-// The placement with that factor also sharded among the members of each group, in shares or (0) in
-// equal parts. False: out of memory.
+// Builds the placement in which the factor is also sharded among the members of each group: in
+// unequal shares, or equally if shares is 0. False: out of memory.
 static bool scatter_along(struct candidate_builder *builder, int factor, tile_shares shares,
                           struct placement *out)
 {
@@ -525,8 +529,9 @@ static bool shares_fit(const struct rule_factor *factor, int64_t size, int64_t p
     return true;
 }
 
-// Each group member keeps its part of that factor of the only output. If unequal parts are so large
-// that an all-reduce is as good, no candidate is added: partition would write the same for both.
+// Adds a candidate with a reduce-scatter: each group member keeps its shard of that factor of the
+// only output. If unequal parts are so large that an all-reduce is as good, no candidate is added:
+// partition would write the same for both.
 static void add_scattered_along(struct candidate_builder *builder, int factor, tile_shares shares)
 {
     const struct rule *rule = builder->place.rule;
@@ -552,7 +557,7 @@ static void add_scattered_along(struct candidate_builder *builder, int factor, t
         add(builder, out, &combining);
 }
 
-// True if one group contains all devices in the order in which unequal parts are assigned.
+// True if a single group contains all devices, in the order in which unequal shares are assigned.
 static bool all_add_up(const struct candidate_builder *builder)
 {
     const struct planner_machine *machine = &builder->planner->machine;
@@ -590,7 +595,8 @@ static size_t outputs_of(const struct candidate_builder *builder)
     return n;
 }
 
-// A sharded factor of statistics: the node is replaced by simpler ones, whose sums are combined.
+// Adds the candidate for a sharded factor of statistics: the node is replaced by simpler nodes,
+// whose sums are combined.
 static void add_stat(struct candidate_builder *builder)
 {
     struct candidate candidate = {.reduction = tsr__collective(COMM_ALL_REDUCE)->op};
@@ -600,7 +606,7 @@ static void add_stat(struct candidate_builder *builder)
     struct expanded_price price = tsr__builder_expanded(builder);
     candidate.reductions = price.sums;
     candidate.comm = price.comm;
-    // `keep` may have rejected it; it charges the node as it is.
+    // `keep` may reject the candidate, and it charges the original node.
     size_t before = builder->strategy->at.n;
     keep(builder, &candidate, NULL);
     if (builder->strategy->at.n > before) {
@@ -609,7 +615,8 @@ static void add_stat(struct candidate_builder *builder)
     }
 }
 
-// A sum that only the caller reads is reduced to the device that returns it.
+// Adds the candidate that reduces a sum to the device that returns it, if only the caller reads the
+// sum.
 static void add_rooted(struct candidate_builder *builder)
 {
     struct tile_layout **out =
@@ -656,7 +663,7 @@ static bool lay_out(struct candidate_builder *builder)
                                  &builder->n_groups, &builder->combine);
 }
 
-// True: at least one candidate was added.
+// Returns true if at least one candidate was added.
 bool tsr__builder_take(struct candidate_builder *builder)
 {
     size_t before = builder->strategy->at.n;
@@ -665,7 +672,8 @@ bool tsr__builder_take(struct candidate_builder *builder)
     return builder->strategy->at.n > before;
 }
 
-// The node must make no sum itself and have one output, to which the partial sums pass.
+// Adds a candidate that passes partial sums on. The node must have one output and must not sum
+// itself.
 bool tsr__builder_take_parts(struct candidate_builder *builder, const struct parts *parts)
 {
     size_t before = builder->strategy->at.n;

@@ -11,7 +11,7 @@ struct candidate_builder {
     struct strategy *strategy;
     const struct rule *rule; // one of the strategy's two
     const tsr_node *node;
-    struct arena *arena; // of temporary data
+    struct arena *arena; // temporary data
     struct placement place;
     struct tile_layout **in, **out; // by slot; NULL: absent
     size_t n_in, n_out;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// grids.c - the placements that are tried: devices form a line or a grid, and each axis shards one
+// grids.c - tries placements on a line or a grid of the devices. Each axis of the grid shards one
 // factor of the rule or none.
 //
 //     12 devices, Y = X W with m = 4, k = 64, n = 48. k and n can be sharded in 12: "k/12", "n/12"
@@ -18,7 +18,7 @@ struct grid {
     int64_t size[PLAN_MAX_AXES], stride[PLAN_MAX_AXES];
     const int64_t *devices; // NULL: all
     int64_t n_devices;
-    tile_shares shares; // of a line with unequal parts
+    tile_shares shares; // shares of the devices, if they are unequal
 };
 
 // Places the factors of the axes; a factor with several axes is sharded by all of them.
@@ -59,8 +59,8 @@ static bool place_on(struct candidate_builder *builder, const struct grid *grid,
     return true;
 }
 
-// Parallel and reduced factors with at least one unit for each part; statistics are tried
-// separately.
+// True for parallel and reduced factors with at least one unit per shard. Factors of statistics are
+// tried separately.
 static bool may_cut(const struct rule_factor *factor, int64_t size, int64_t cuts)
 {
     return (factor->kind == FACTOR_PAR || factor->kind == FACTOR_RED) && size > 1 &&
@@ -80,7 +80,7 @@ static bool reads_weight(const struct candidate_builder *builder)
     return false;
 }
 
-// True if the factor numbers the matrices of several weights.
+// True if the factor is the index of stacked weight matrices, such as experts.
 static bool numbers_weights(const struct rule *rule, int factor)
 {
     int n = 0;
@@ -148,7 +148,7 @@ static void try_pairs(struct candidate_builder *builder, int factor, int64_t par
             try_grid(builder, grid, (int[]){factor, h});
 }
 
-// Number of parts of a factor by this axis and the axes before.
+// Returns the number of shards of a factor over this axis and the axes before it.
 static int64_t cuts_of(const struct grid *grid, const int *factor, int axis, int f)
 {
     int64_t cuts = grid->size[axis];
@@ -158,16 +158,16 @@ static int64_t cuts_of(const struct grid *grid, const int *factor, int axis, int
     return cuts;
 }
 
-// On the grid that the devices form: a factor or none for each axis.
+// Tries every assignment of a factor, or none, to each axis of the grid.
 static void try_axes(struct candidate_builder *builder, const struct grid *grid,
                      const int64_t *sizes, int *factor, int axis)
 {
-    // Too many unused axes would repeat what smaller grids give.
+    // With more unused axes, the placement is also on a smaller grid.
     if (axis == grid->n) {
         int idle = 0;
         for (int i = 0; i < grid->n; i++)
             idle += factor[i] < 0;
-        if (idle < 2) // of three axes; with two, the replicated node is a candidate already
+        if (idle < 2) // for three axes; for two, the replicated node is already a candidate
             try_grid(builder, *grid, factor);
         return;
     }
@@ -191,8 +191,9 @@ static bool are_first(const struct planner_machine *machine)
     return true;
 }
 
-// The sides of the grid that the first n devices of the topology form. Of a grid 1250 x 8 the first
-// 32 devices form 4 x 8, the first 4 a line. Returns the number of sides; 0: they form no grid.
+// Finds the sides of the grid that the first n devices of the topology form. In a grid of 1250 x 8,
+// the first 32 devices form 4 x 8, and the first 4 a line. Returns the number of sides; 0: they
+// form no grid.
 static int wired_sides(const struct planner_machine *machine, int64_t *sides)
 {
     const tsr_topology *topology = machine->topology;
@@ -227,8 +228,8 @@ static bool is_of_weight(const struct candidate_builder *builder, int factor)
     return false;
 }
 
-// A logical grid of two sides: tokens along the first, weights and heads along the second. Other
-// pairs of factors would make programs that are too large to solve.
+// Tries a logical grid of two sides: tokens are sharded along the first, weights and heads along
+// the second. Other pairs of factors would make programs that are too large to solve.
 static void try_given(struct candidate_builder *builder, const int64_t *sizes)
 {
     const struct planner_machine *machine = &builder->planner->machine;
@@ -249,8 +250,7 @@ static void try_given(struct candidate_builder *builder, const int64_t *sizes)
             try_grid(builder, grid, (int[]){-1, h});
 }
 
-// The grid by which the devices are wired; axes beyond those that are tried are merged into the
-// last.
+// Tries the grid of the physical links. If it has too many axes, the last ones are merged.
 static void try_wired(struct candidate_builder *builder, const int64_t *sizes)
 {
     const struct planner_machine *machine = &builder->planner->machine;
@@ -274,7 +274,8 @@ static const tsr_topology_device *device_of(const struct planner *planner, int64
     return &planner->machine.topology->device[tsr__planner_device(planner, device)];
 }
 
-// Replicated on the devices of the list, and every factor sharded among them.
+// Tries the devices of the list alone: the node replicated on them, and every factor sharded over
+// them.
 static void try_set(struct candidate_builder *builder, const int64_t *devices, int64_t n,
                     const int64_t *sizes)
 {
@@ -286,7 +287,7 @@ static void try_set(struct candidate_builder *builder, const int64_t *devices, i
             try_grid(builder, grid, &factor);
 }
 
-// Devices with more memory may run a node alone, without its weights on the smaller ones.
+// Tries the devices with more memory alone, so that the smaller devices need not store the weights.
 static void try_larger(struct candidate_builder *builder, const int64_t *sizes, int64_t *devices)
 {
     const struct planner *planner = builder->planner;
@@ -300,8 +301,8 @@ static void try_larger(struct candidate_builder *builder, const int64_t *sizes, 
         try_set(builder, devices, n, sizes);
 }
 
-// Devices above a speed may run a node alone, and so may the first, which returns the outputs. Of
-// speeds 1 4 4 2: {1 2}, {1 2 3} and {0}.
+// Tries the fastest devices alone, and the first device, which returns the outputs. With speeds 1 4
+// 4 2, the sets are {1 2}, {1 2 3} and {0}.
 static void try_faster(struct candidate_builder *builder, const int64_t *sizes, int64_t *devices)
 {
     const struct planner *planner = builder->planner;
@@ -339,8 +340,8 @@ static void try_sets(struct candidate_builder *builder, const int64_t *sizes)
     try_faster(builder, sizes, devices);
 }
 
-// A factor too small for all devices is sharded as often as possible; the other devices are idle or
-// shard another factor.
+// Shards a factor that is too small for all devices over as many as possible. The other devices are
+// idle or shard another factor.
 static void try_fewer(struct candidate_builder *builder, int factor, const int64_t *sizes)
 {
     int64_t n = builder->planner->machine.n;
@@ -351,8 +352,8 @@ static void try_fewer(struct candidate_builder *builder, int factor, const int64
         }
 }
 
-// Every factor in these parts, if it has as many elements as they have units. shares 0: equal
-// parts.
+// Tries every factor with these shares, if it has at least as many elements as the shares have
+// units. shares 0: equal shards.
 static void try_share(struct candidate_builder *builder, const int64_t *sizes, tile_shares shares)
 {
     int64_t n = builder->planner->machine.n, units = tsr__units_of(n, shares);
@@ -368,7 +369,7 @@ static void try_share(struct candidate_builder *builder, const int64_t *sizes, t
     }
 }
 
-// The proportions that one plan of these devices may mix.
+// Tries all unequal shares that a plan of these devices may use.
 static void try_shares(struct candidate_builder *builder, const int64_t *sizes)
 {
     const struct planner_machine *machine = &builder->planner->machine;
@@ -376,7 +377,7 @@ static void try_shares(struct candidate_builder *builder, const int64_t *sizes)
         try_share(builder, sizes, machine->shares[i]);
 }
 
-// Every factor alone over all devices, or over fewer.
+// Tries every factor alone, over all devices or over fewer.
 static void try_line(struct candidate_builder *builder, const int64_t *sizes)
 {
     int64_t n = builder->planner->machine.n;
@@ -396,8 +397,8 @@ static void try_line(struct candidate_builder *builder, const int64_t *sizes)
     }
 }
 
-// The line; then grids, sets of larger and of faster devices, and unequal parts. An expert's plan
-// has neither grids nor sets.
+// Tries the line, then grids, sets of larger and of faster devices, and unequal shares. An expert's
+// plan has neither grids nor sets.
 void tsr__builder_grids(struct candidate_builder *builder)
 {
     const struct planner_machine *machine = &builder->planner->machine;

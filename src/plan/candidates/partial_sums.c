@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// partial_sums.c - where sums may stay partial: only if two of them are added before the sum is
-// needed, which then takes one reduction instead of two. Elsewhere it gains nothing.
+// partial_sums.c - finds sums that should stay partial: those that are added to another partial
+// sum. One reduction then replaces two. Elsewhere a delay gains nothing.
 //
 //     A = MatMul(X, W)   sharded along the sum: partial on each device  may stay partial
 //     B = MatMul(Y, V)   the same                                       may stay partial
@@ -45,7 +45,7 @@ static bool makes_sums(const struct rule *rule)
     return false;
 }
 
-// The input comes from a node that can give partial sums, and this node can take them.
+// True if the producer of the input can give partial sums, and this node can take them.
 static bool passes_input(const struct partial_sums *sums, const tsr_node *node, size_t i)
 {
     int64_t from = producer_of(sums->planner, tsr_node_input(node, i));
@@ -53,7 +53,7 @@ static bool passes_input(const struct partial_sums *sums, const tsr_node *node, 
            tsr__sum_fits(sums->planner->shapes.model, node, i) != SUM_STOPS;
 }
 
-// The node makes a sum, or an input is a partial sum.
+// True if the node makes a sum, or an input can be a partial sum.
 static bool has_parts(const struct partial_sums *sums, const struct plan_node *node)
 {
     if (!node->rule || node->rule->whole)
@@ -66,7 +66,7 @@ static bool has_parts(const struct partial_sums *sums, const struct plan_node *n
     return false;
 }
 
-// Its only output may be partial, and all readers can take it.
+// True if the only output of the node may be partial and all its readers can take it.
 static bool can_give(struct partial_sums *sums, size_t i)
 {
     const struct plan_node *node = &sums->planner->nodes[i];
@@ -81,7 +81,7 @@ static bool can_give(struct partial_sums *sums, size_t i)
     return sums->passes;
 }
 
-// Two different partial sums are added here.
+// True if the node adds two different partial sums.
 static bool merges(const struct partial_sums *sums, const tsr_node *node)
 {
     const tsr_value *first = NULL;

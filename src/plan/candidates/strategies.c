@@ -11,7 +11,7 @@
 // may add candidates.
 #include "plan/candidates/candidates.h"
 
-// ---- whole nodes -------------------------------------------------------------------------------
+// ---- replicated nodes ---------------------------------------------------------------------------
 
 // Replicates all tensors on one side of the node on the first n devices.
 static void lay_whole(struct candidate_builder *builder, enum slot_side side, size_t n,
@@ -24,7 +24,7 @@ static void lay_whole(struct candidate_builder *builder, enum slot_side side, si
                                            builder->planner->machine.all, n);
 }
 
-// Replicated on all devices, or on the first if each run gives another result.
+// Adds the replicated candidate: on all devices, or on the first one only if the node is random.
 static bool take_whole(struct candidate_builder *builder, bool single)
 {
     struct candidate candidate = {.name = STR("whole")};
@@ -59,7 +59,8 @@ static int64_t *no_cuts(struct arena *arena, const struct rule *rule)
     return ones;
 }
 
-// The replicated node first; then, unless it must be replicated, what its rules give on grids.
+// Adds the replicated candidate first. Then adds the candidates of its rules on grids, unless the
+// node must be replicated.
 static bool fill_strategy(struct planner *planner, struct strategy *strategy, bool single)
 {
     struct arena scratch;
@@ -84,7 +85,7 @@ static bool fill_strategy(struct planner *planner, struct strategy *strategy, bo
 
 // ---- shardings that were given -----------------------------------------------------------------
 
-// The kept configuration has a sharding for some tensor of the node.
+// True if the configuration whose annotations are kept has a sharding for a tensor of the node.
 static bool is_annotated(const struct planner *planner, const tsr_node *node)
 {
     if (!planner->config)
@@ -97,8 +98,8 @@ static bool is_annotated(const struct planner *planner, const tsr_node *node)
     return false;
 }
 
-// Adapts the candidate to the given shardings: false if it needs another input layout. Other output
-// layouts are made by the node itself.
+// Adapts the candidate to the given shardings. Returns false if it needs another input layout.
+// Another output layout is produced by resharding after the node.
 static bool conform(struct candidate_builder *builder, struct candidate *candidate)
 {
     for (size_t i = 0; i < builder->n_in; i++)
@@ -113,7 +114,7 @@ static bool conform(struct candidate_builder *builder, struct candidate *candida
             continue;
         candidate->comm += tsr__resharding_time(builder->planner, candidate->out[i], wanted,
                                                 value_at(builder, SIDE_OUTPUT, i));
-        // The move follows the node, like a reduction: both layouts exist meanwhile.
+        // The resharding follows the node like a reduction, and both layouts exist during it.
         if (candidate->before[i] == PLAN_NO_LAYOUT)
             candidate->before[i] = candidate->out[i];
         candidate->out[i] = wanted;
@@ -129,8 +130,8 @@ static bool cuts_statistics(const struct placement *placement)
     return false;
 }
 
-// Candidates for the given shardings: by the rule, by the other rule, and by the rule with sharded
-// statistics.
+// Adds candidates for the given shardings: from the rule, from the alternative rule, and from the
+// rule with sharded statistics.
 static void take_annotated(struct candidate_builder *builder, struct tile_layout *const *in,
                            struct tile_layout *const *out)
 {
@@ -186,8 +187,8 @@ free_arena:
 
 // ---- equal nodes -------------------------------------------------------------------------------
 
-// "|", whether the host reads it, whether it is absent, its rank, and the factors of each
-// dimension.
+// Appends a tensor to the key: "|", whether the host reads it, whether it is absent, its rank, and
+// the factors of each dimension.
 static void key_tensor(struct text *text, const struct rule_tensor *tensor)
 {
     tsr__text_printf(text, "|%d%d%d", tensor->host, tensor->absent, tensor->rank);
@@ -207,8 +208,8 @@ static size_t same_input(const tsr_node *node, size_t i)
     return earlier < 0 ? i : (size_t)earlier;
 }
 
-// Type, whether it is constant, the input with the same value, and its sizes: ";1:0:0:8,6," is a
-// float32 [8, 6].
+// Appends a value to the key: type, whether it is constant, the first input with the same value,
+// and its sizes. ";1:0:0:8,6," is a float32 [8, 6].
 static void key_value(struct text *text, const struct planner *planner, const tsr_node *node,
                       enum slot_side side, size_t i)
 {
@@ -256,7 +257,8 @@ static void key_rule(struct text *text, const struct rule *rule)
         key_tensor(text, &rule->outputs[i]);
 }
 
-// Everything that the candidates depend on: rule (unless replicated), types and sizes.
+// Builds the key from everything that the candidates depend on: rule (unless replicated), types and
+// sizes.
 static void key_of(struct text *text, const struct planner *planner, const tsr_node *node,
                    const struct rule *rule, const char *whole)
 {
@@ -305,7 +307,7 @@ static struct strategy *strategy_new(struct planner *planner, const struct plan_
     return NULL;
 }
 
-// The strategy of that key, found or made. NULL: out of memory.
+// Returns the strategy with that key, and creates it if it is new. NULL: out of memory.
 static struct strategy *strategy_of_key(struct planner *planner, struct str key,
                                         const struct plan_node *pn, const char *whole)
 {
@@ -343,9 +345,10 @@ struct strategy *tsr__planner_strategy(struct planner *planner, const struct pla
     return strategy;
 }
 
-// ---- layouts that neighbours bring -------------------------------------------------------------
+// ---- layouts of neighbours ----------------------------------------------------------------------
 
-// A candidate by that rule in which the tensor has the layout, if a placement follows from it.
+// Adds a candidate of the rule in which the tensor has that layout, if the layout determines a
+// placement.
 static bool try_rule(struct candidate_builder *builder, const struct rule *rule,
                      enum slot_side side, size_t i, uint32_t layout)
 {
@@ -396,9 +399,9 @@ bool tsr__planner_try_layout(struct planner *planner, struct strategy *strategy,
     return ok;
 }
 
-// ---- parts of sums -----------------------------------------------------------------------------
+// ---- partial sums -------------------------------------------------------------------------------
 
-// Which inputs are partial sums besides the given one.
+// Which inputs are partial sums in addition to the given one.
 enum pending_inputs { PENDING_ONE, PENDING_ALL };
 
 // Marks inputs that are partial sums: those of the value, and with PENDING_ALL all that can be and
@@ -420,7 +423,8 @@ static uint32_t *pending_of(struct candidate_builder *builder, const struct cand
     return pending;
 }
 
-// The candidate with those inputs, of which the pending ones are partial sums.
+// Tries the candidate with the input layouts `in`. Inputs with a layout in `pending` are partial
+// sums.
 static void try_parts(struct candidate_builder *builder, const uint32_t *in,
                       const uint32_t *pending, const struct parts *parts)
 {
@@ -440,9 +444,9 @@ static void try_parts(struct candidate_builder *builder, const uint32_t *in,
         (void)tsr__builder_take_parts(builder, parts);
 }
 
-// For every candidate that reads the input reduced and makes no sum: one that reads it as a partial
-// sum; if the node adds its inputs, also one that reads all with the same layout as partial sums.
-// Candidates added meanwhile are not visited.
+// For every candidate that reads the complete input and makes no sum, adds one that reads it as a
+// partial sum. If the node adds its inputs, also adds one in which all inputs of the same layout
+// are partial sums. Candidates added meanwhile are not visited.
 void tsr__planner_try_parts(struct planner *planner, struct strategy *strategy,
                             const tsr_node *node, size_t i, uint32_t layout)
 {

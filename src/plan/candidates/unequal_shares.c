@@ -14,8 +14,8 @@
 #define FOR_WEIGHTS 0.95 // of a memory; the rest is for activations
 #define WORTH_WHILE 0.97 // a new proportion must be faster than the others by this factor
 
-// What devices differ in, in the order in which proportions are listed. ROOMY_SPEED is the speed at
-// this model, with no device getting more than fits.
+// Properties that determine the shares, in the order in which they are tried. ROOMY_SPEED is the
+// speed for this model, limited by what fits in each memory.
 enum ability {
     ABILITY_ROOMY_SPEED,
     ABILITY_SPEED,
@@ -41,7 +41,7 @@ static double ability_of(const struct planner *planner, enum ability ability, in
     }
 }
 
-// What devices have of an ability, and the largest share of each.
+// The value of that property by device, and the largest share of each device.
 struct wishes {
     double *able, *room;
     int64_t n;
@@ -130,7 +130,8 @@ static bool fill_wishes(const struct planner *planner, enum ability ability, str
     return true;
 }
 
-// Equal devices have none, nor do more devices than units.
+// Lists the unequal shares of the machine. There are none for equal devices or if there are more
+// devices than units.
 bool tsr__planner_shares(struct planner *planner)
 {
     struct planner_machine *machine = &planner->machine;

@@ -76,7 +76,7 @@ tsr_topology_device tsr__planner_slowest(const struct planner *planner, const in
     return slowest;
 }
 
-// True if some device needs another time for the same node.
+// True if two devices need different times for the same node.
 static bool are_unlike(const struct planner *planner)
 {
     const tsr_topology_device *first =

@@ -30,12 +30,12 @@
 struct plan_value {
     int rank;
     const int64_t *shape;
-    int bits;  // of an element
-    int wider; // of a constant: extra bytes in memory for each byte
+    int bits;  // bits of an element
+    int wider; // for a constant: additional bytes in memory for each byte in the file
     bool constant;
     bool given;       // by the caller, on all devices
     bool updated;     // a cache that its node updates in place: only new tokens are written
-    bool shares_past; // the same, and a state: it has no memory besides the cache before it
+    bool shares_past; // the same, and a state: it shares the memory of the previous cache
     bool sized;       // all sizes are known; else some are assumed
     bool fixed;       // the model itself gives all sizes: they are the same in every run
 };
@@ -118,7 +118,7 @@ struct strategy {
     const char *whole;  // not NULL: why the node must be replicated
     bool given;         // the node has shardings, which are kept
     VEC(struct candidate) at;
-    struct columns *columns; // of the program (build.c)
+    struct columns *columns; // columns of the program (build.c)
     struct map seen;         // layouts that were tried, by slot
     bool asked, expands;     // it is known whether the node can be replaced by simpler ones; it can
     struct expanded *nodes;  // those simpler nodes (expansions.c)
@@ -194,7 +194,7 @@ struct planner_shapes {
 struct planner_cache {
     struct map layouts;    // numbers of layouts (layouts.c)
     struct map prices;     // times of resharding (resharding_cost.c)
-    struct map strategies; // of equal nodes (strategies.c)
+    struct map strategies; // candidate lists, shared by equal nodes (strategies.c)
     struct map tables;     // by enum table_kind and ends (readers.c)
     struct map held;       // bytes on the fullest device of a class (memory_classes.c)
     uint32_t n_strategies, n_shared;
@@ -220,14 +220,14 @@ struct planner_ends {
 struct planner_trial {
     tsr_model *model;      // NULL: not made yet
     tsr_node **twins;      // its nodes, by index; NULL: the node was tried
-    struct shapes *shapes; // of the copy and its new nodes
+    struct shapes *shapes; // shapes of the copy and its new nodes
 };
 // Devices of one class have the same memory. Without a limit there is no class (memory_classes.c).
 struct planner_memory {
     size_t n_classes;
     int64_t *class_of; // by device
     int64_t *bytes;    // by class
-    uint32_t *limits;  // of the program, by class
+    uint32_t *limits;  // memory limits of the program, by class
     bool may_exceed;   // the memory of the devices is only assumed
     bool exceeds;      // nothing fits: the chosen plan needs more
     bool binds;        // the fastest plan without limits does not fit
@@ -245,10 +245,10 @@ struct planner_pace {
 
 struct planner {
     tsr_session *session;
-    struct budget *budget; // of all plans of one call
+    struct budget *budget; // work limit of all plans of one call
     struct planner_pace pace;
-    struct arena arena; // of everything that lives as long as the planner
-    struct arena *work; // of the program; a range has its own
+    struct arena arena; // data that lives as long as the planner
+    struct arena *work; // data of the program; each range has its own arena
     tsr_model *model;
     tsr_config *config; // whose shardings are kept; NULL: a new one is made
     bool hand_staged;   // nodes have stages in it, which are kept (manual_stages.c)
@@ -259,20 +259,20 @@ struct planner {
     struct planner_ends ends;
     struct planner_scope scope;
 
-    struct plan_node *nodes; // of the main graph, in order
+    struct plan_node *nodes; // nodes of the main graph, in order
     size_t n_nodes;
     int64_t *node_at; // by node id: its index in nodes, or -1
 
     VEC(struct numbered_layout) layouts; // by number
     struct planner_cache cache;
     struct planner_trial trial;
-    struct planner *block; // of the device set whose candidates the nodes have, or NULL
+    struct planner *block; // planner of the device set whose candidates the nodes have, or NULL
 
     struct program program;
-    uint32_t n_times; // of the program; PLAN_TIMES for each node
+    uint32_t n_times; // number of times in the program: PLAN_TIMES for each node
     struct planner_memory memory;
 };
-// Times of a node: its inputs are brought, it runs, its result is combined.
+// Times of a node: its inputs are transferred, it runs, its partial sums are reduced.
 enum { TIME_BRING, TIME_RUN, TIME_COMBINE, PLAN_TIMES };
 
 // Picoseconds or bytes; PLAN_NEVER on overflow.

@@ -26,8 +26,8 @@ static void add_constant(struct planner *planner, const tsr_value *value)
         *at = value;
 }
 
-// What is on the devices before the first node runs. Inputs that stay there between runs are like
-// constants.
+// Lists the values that are on the devices before the first node runs. Inputs that stay on the
+// devices between runs are treated like constants.
 static void list_ends(struct planner *planner, const tsr_graph *graph)
 {
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
@@ -80,9 +80,10 @@ static bool is_needed(const struct planner *planner, size_t i)
     return planner->node_at[tsr__node_id(planner->nodes[i].node)] >= 0;
 }
 
-// ---- layouts that neighbours bring -------------------------------------------------------------
+// ---- layouts of neighbours ----------------------------------------------------------------------
 
-// Sharded in units (heads, not elements), which neighbours do not find by themselves.
+// True if the layout is sharded in units (heads, not elements). Neighbours do not find such layouts
+// by themselves.
 static bool is_in_units(const struct tile_layout *layout)
 {
     bool found = false;
@@ -115,7 +116,8 @@ static void offer(struct planner *planner, size_t to, enum slot_side side, size_
         (void)tsr__planner_try_layout(planner, node->strategy, node->node, side, slot, layout);
 }
 
-// Rules depend on the sizes that the model itself gives: a plan is valid for all sizes.
+// Finds the rules of all nodes. They use only sizes that are fixed in the model, because a plan
+// must be valid for all other sizes.
 bool tsr__planner_rules(struct planner *planner)
 {
     for (size_t i = 0; i < planner->n_nodes; i++) {
@@ -170,8 +172,9 @@ static void offer_along(struct planner *planner, size_t reader,
     }
 }
 
-// Strategies first, each offered to the readers at once; then back, then forward again: a layout
-// that a late node gave to an early one may suit the readers in between.
+// Makes the strategies in order and offers the layouts of each to its readers. Then offers layouts
+// backward, and forward again, because a layout that a late node gave to an early one may suit
+// readers in between.
 bool tsr__planner_candidates(struct planner *planner)
 {
     if (!tsr__planner_rules(planner) || !tsr__partial_sums_mark(planner) ||
@@ -263,8 +266,8 @@ static bool add_edges(struct planner *planner)
     return true;
 }
 
-// Classes and limits first: everything else adds its bytes to them. Constants last: the nodes that
-// read them need their variables.
+// Adds memory classes and limits first, because all values add their bytes to them. Adds constants
+// last, because they need the variables of the nodes that read them.
 bool tsr__planner_program(struct planner *planner, int64_t memory)
 {
     planner->n_times = (uint32_t)(PLAN_TIMES * planner->n_nodes + PLAN_TIMES);

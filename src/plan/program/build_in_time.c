@@ -9,7 +9,8 @@
 //     6 0.4 s. The fastest plan is nearly always among them, since simple shardings come first in
 //     the list.
 //
-// A plan of fewer candidates has the lower bound of all: each node with its cheapest candidate.
+// The lower bound of such a plan is still valid for all candidates: it takes the cheapest candidate
+// of each node.
 #include "plan/program/program.h"
 
 #include <math.h>
@@ -20,7 +21,7 @@ static const struct round {
     double share;
 } rounds[] = {{0, 0.6}, {8, 0.6}, {4, 0.8}};
 
-// Sum over the nodes of their cheapest candidate, without resharding.
+// Returns the sum of the cheapest candidates of all nodes, without resharding.
 static int64_t cheapest(const struct planner *planner)
 {
     int64_t sum = 0;
@@ -36,7 +37,7 @@ static int64_t cheapest(const struct planner *planner)
     return sum;
 }
 
-// The devices divide the work of one device at best.
+// Returns a lower bound: the time on one device divided by the number of devices.
 static int64_t shared_out(const struct planner *planner)
 {
     return (int64_t)((double)tsr__planner_unsharded_time(planner) / tsr__planner_speeds(planner));
@@ -58,13 +59,13 @@ static void narrow(struct planner *planner, size_t ways)
     planner->pace.ways = ways;
 }
 
-// Starts a round, which has its share of the rest of the time.
+// Starts a round and sets its deadline to its share of the remaining time.
 static void set_pace(struct planner *planner, const struct round *round)
 {
     struct planner_pace *pace = &planner->pace;
     double now = tsr__clock(), end = planner->budget->end;
     pace->late = false;
-    pace->heeds = round->ways == 0; // after cancelling, the plan of few candidates is still made
+    pace->heeds = round->ways == 0; // a cancelled search still makes the plan with few candidates
     pace->end = 0;
     if (end > 0)
         pace->end = now + fmax((end - now) * round->share, 1e-4);
@@ -75,10 +76,10 @@ bool tsr__planner_build(struct planner *planner, int64_t memory)
     set_pace(planner, &rounds[0]);
     if (!tsr__planner_candidates(planner))
         return false;
-    bool listed = !planner->pace.late; // else nodes have further, unknown candidates
+    bool listed = !planner->pace.late; // else nodes have candidates that were not listed
     planner->pace.least = listed ? cheapest(planner) : shared_out(planner);
     if (listed && planner->pace.beat > 0 && planner->pace.least >= planner->pace.beat) {
-        planner->pace.late = true; // no plan of these candidates is wanted
+        planner->pace.late = true; // there must be no plan with only these candidates
         return true;
     }
     for (size_t i = listed ? 0 : 1; i < TSR_COUNT(rounds); i++) {

@@ -21,7 +21,7 @@ struct forms {
     size_t n;
 };
 
-// A form that is the wanted one, or contains it on all devices that want it.
+// Returns a form with the wanted layout, or one that contains it on all devices that want it.
 static struct form *find(struct planner *planner, struct forms *forms, uint32_t want,
                          const struct plan_value *value)
 {
@@ -89,7 +89,7 @@ struct account {
     int64_t *all_time; // by device
     int64_t *change;   // by device and time
     size_t n_times;
-    // Second pass: what is on `device` at `time`; names belong to the model.
+    // Second pass: the largest values on `device` at `time`. Their names belong to the model.
     tsr_plan_binding *top;
     size_t n_top, time;
     int64_t device;
@@ -138,7 +138,7 @@ static int64_t bytes_then(struct account *account, const struct plan_value *valu
     return 0;
 }
 
-// before: the layout until it is combined, or PLAN_NO_LAYOUT.
+// `before` is the layout of the partial sums until they are reduced, or PLAN_NO_LAYOUT.
 static bool add_value(struct account *account, const tsr_value *v, uint32_t first, uint32_t before,
                       size_t run)
 {
@@ -192,7 +192,7 @@ static bool add_values(struct account *account)
     return true;
 }
 
-// n_times includes the times after the last node, when outputs are brought to the caller.
+// n_times includes the times after the last node, when outputs are gathered for the caller.
 static bool account_for(struct account *account, struct planner *planner, struct arena *arena)
 {
     *account = (struct account){
@@ -202,7 +202,7 @@ static bool account_for(struct account *account, struct planner *planner, struct
     return !arena->failed && add_values(account) && !arena->failed;
 }
 
-// *time is written only if something exists besides what is there all the time.
+// *time is unchanged if the device stores only values that exist all the time.
 static int64_t most_of(const struct account *account, int64_t device, size_t *time)
 {
     int64_t now = 0, most = 0;
@@ -317,7 +317,8 @@ static void find_fullest(struct account *account)
     }
 }
 
-// Two passes over all values: find device and time, then list what is there.
+// Makes two passes over all values: finds the fullest device and its peak, then lists the values
+// there.
 size_t tsr__planner_binding(struct planner *planner, tsr_plan_binding *out)
 {
     struct arena arena;
@@ -359,8 +360,8 @@ static int64_t most_memory(const struct planner *planner)
     return most;
 }
 
-// Chooses the replicated candidate of every node, and adds up. 0: a node has none, or it does not
-// fit on the largest device.
+// Sums the replicated candidates of all nodes. Returns 0 if a node has none, or if the model does
+// not fit on the largest device.
 static int64_t run_whole(struct planner *planner, int64_t *bytes)
 {
     int64_t time = 0;

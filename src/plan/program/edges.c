@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// edges.c - the edges of the program: for each value the cost of bringing it from its producer's
+// edges.c - the edges of the program: for each value the cost of resharding from its producer's
 // layout to its readers' layouts.
 //
 // One reader: a table over both choices. Several readers: a copy that two of them can share is paid
-// once, so the value gets its own variable, which says its layout and which copy is made.
-// Readers use the nearer of the two.
+// once, so the value gets its own variable: its layout, and which copy is made. Readers use the
+// value or the copy, whichever is cheaper.
 //
 // Example: a producer leaves a value by rows (R) or replicated (W). One reader wants it by columns
 // (C), another by columns or replicated. Both could want C, so C is a copy that they may share.
@@ -63,8 +63,8 @@ static bool listed(const uint32_t *list, size_t n, uint32_t layout)
     return false;
 }
 
-// Layouts that at least two readers could want: `once` holds those of the readers before, up to
-// `begin`.
+// Collects the layouts that at least two readers could want. `once` has the layouts of earlier
+// readers, up to `begin`.
 static size_t shared_wants(struct edge *edge, const struct reader *reader, size_t n, uint32_t *out,
                            size_t cap)
 {
@@ -131,8 +131,9 @@ static size_t copy_states(struct edge *edge, const uint32_t *wants, size_t n_wan
 struct shared_tables {
     struct copy_state *states;
     size_t n;
-    int64_t *cost, *from, **to; // of the states; to the producer; to each reader
-    uint32_t key;               // unique among these tables
+    // costs of the states, from the producer to the states, from the states to each reader
+    int64_t *cost, *from, **to;
+    uint32_t key; // unique among these tables
 };
 
 // From the producer's choices to the states: only those with its layout.
@@ -219,8 +220,8 @@ static uint32_t end_of(const struct edge *edge)
     return (uint32_t)(PLAN_TIMES * edge->readers.last) + TIME_COMBINE;
 }
 
-// When the layouts that a reader made for itself can be freed: after the last reader, if another
-// one may want them.
+// Returns the time when the copy of one reader is freed: after the last reader, if another reader
+// may want the same layout.
 static uint32_t end_of_own(const struct edge *edge, const struct reader *reader,
                            const struct reader *last, const uint32_t *wants, size_t n_wants)
 {
@@ -231,7 +232,8 @@ static uint32_t end_of_own(const struct edge *edge, const struct reader *reader,
     return tsr__edge_time(edge->planner, reader) + TIME_COMBINE;
 }
 
-// If the value is not tracked, all layouts that readers may share count.
+// Charges the memory of the shared copy. If the value is not tracked, charges all layouts that
+// readers may share.
 static bool use_shared(struct edge *edge, uint32_t var, const struct shared_tables *tables,
                        struct reader *reader, size_t n)
 {
@@ -248,8 +250,7 @@ static bool use_shared(struct edge *edge, uint32_t var, const struct shared_tabl
     return true;
 }
 
-// Several readers that want another layout: a variable for layout and copy is between them and the
-// producer.
+// Connects several readers that want another layout, through a variable for layout and copy.
 static bool connect_shared(struct edge *edge, struct reader *reader, size_t n)
 {
     struct program *program = &edge->planner->program;
@@ -287,15 +288,15 @@ static struct copy_state *no_copies(struct edge *edge)
     return state;
 }
 
-// One reader that wants another layout, and memory is tracked: an arrival is between them.
+// Connects one reader that wants another layout, through an arrival, because memory is tracked.
 static bool connect_followed(struct edge *edge, struct reader *reader, uint32_t run)
 {
     struct copy_state *state = no_copies(edge);
     return state && tsr__use_arrival(edge, edge->var, state, edge->from->at.n, 0, reader, run + 1);
 }
 
-// One reader that wants another layout. The value stays in its first layout until its last reader
-// has run, or, if there is no other, until the reader has its copy.
+// Connects one reader that wants another layout. The value stays in its first layout until its last
+// reader has run, or, if there is no other, until the reader has its copy.
 static bool connect_one(struct edge *edge, struct reader *reader)
 {
     uint32_t run = tsr__edge_time(edge->planner, reader) + TIME_RUN;
@@ -364,10 +365,11 @@ bool tsr__planner_edges(struct planner *planner, size_t node, size_t slot)
     return run_edge(&edge);
 }
 
-// ---- what the caller gives ---------------------------------------------------------------------
+// ---- inputs of the model ------------------------------------------------------------------------
 
-// Replicated on every device: a strategy with one candidate and no node, so that inputs have
-// producers like other values. Its key is the sizes, each in two halves, since keys have 32 bits.
+// Returns a strategy with one candidate, replicated on every device, and no node. It makes inputs
+// look like values with a producer. Its key is the sizes, each in two halves, since keys have 32
+// bits.
 static struct strategy *given_whole(struct planner *planner, const struct plan_value *value)
 {
     uint32_t key[2 + TILE_MAX_RANK * 2] = {TABLE_GIVEN, (uint32_t)value->bits};
@@ -393,7 +395,8 @@ static struct strategy *given_whole(struct planner *planner, const struct plan_v
     return strategy;
 }
 
-// The variable has one choice and no cost; the costs to its readers count.
+// Adds an input of the model. Its variable has one choice without cost; only resharding to its
+// readers is charged.
 bool tsr__planner_given(struct planner *planner, const tsr_value *input)
 {
     static const int64_t zero[1] = {0};

@@ -59,10 +59,11 @@ size_t tsr__edge_choices(const struct planner *planner, const struct reader *rea
 uint32_t tsr__edge_end(const struct planner *planner, const struct reader *reader);
 // The variable of the reader's node; an output of the model gets a new one.
 uint32_t tsr__edge_var(struct edge *edge, struct reader *reader);
-// The time at which the value is brought to the reader; outputs are brought after all nodes.
+// The time at which the value is transferred to the reader. Outputs are transferred after all
+// nodes.
 uint32_t tsr__edge_time(const struct planner *planner, const struct reader *reader);
 
-// The cost of bringing the value to the reader from the nearer of its layout and its copy.
+// The cost of resharding for the reader, from the value's layout or its copy, whichever is cheaper.
 int64_t tsr__edge_nearest(struct edge *edge, const struct copy_state *state, uint32_t want);
 
 // Kinds of cached tables: the first number of their key.
@@ -100,7 +101,8 @@ bool tsr__use_producer(struct edge *edge, uint32_t end);
 // A copy of it, by state of a variable of n states (PLAN_NO_LAYOUT: none).
 bool tsr__use_copy(struct edge *edge, uint32_t var, const struct copy_state *states, size_t n,
                    uint32_t begin, uint32_t end);
-// For values that are not tracked: all these layouts; what the reader wants besides them.
+// For values that are not tracked. tsr__use_all charges all these layouts, tsr__use_reader the
+// layout of a reader that is not among them.
 bool tsr__use_all(struct edge *edge, uint32_t var, size_t k, const uint32_t *layouts, size_t n,
                   uint32_t begin, uint32_t end);
 bool tsr__use_reader(struct edge *edge, struct reader *reader, const uint32_t *but, size_t n);

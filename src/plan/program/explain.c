@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// explain.c - why a node is sharded as it is: its candidates, and the cost of the best plan with
-// each of them.
+// explain.c - explains the sharding of a node: lists its candidates, and the cost of the best plan
+// with each of them.
 //
-//     "m/4" of a MatMul takes 1.46 ms by itself and "n/4" 1.38 ms, but the plan counts: the best
-//     one takes 1.736 ms with "m/4" and 1.649 ms with "n/4" (marginals of the variable,
+//     "m/4" of a MatMul takes 1.46 ms by itself and "n/4" 1.38 ms, but the cost of the plan
+//       decides: the best plan takes 1.736 ms with "m/4" and 1.649 ms with "n/4" (marginals of the
+//       variable,
 //     solver/solver.h).
 #include "plan/program/program.h"
 
@@ -60,7 +61,7 @@ const struct plan_node *tsr__planner_find_common(const struct planner *planner,
     return NULL;
 }
 
-// ---- ways --------------------------------------------------------------------------------------
+// ---- candidates ---------------------------------------------------------------------------------
 
 // Adds one tensor of a candidate to the list, unless it is absent.
 static void add_tensor(const struct planner *planner, const tsr_value *value, uint32_t layout,

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// memory_uses.c - what is in the memory of the devices, and when: rows of the program.
+// memory_uses.c - adds the memory limits to the 0-1 program: which bytes a device stores at which
+// time.
 //
-// Devices with the same memory are one class, and the fullest of them counts. A value stays in its
-// producer's layout until its last reader has run or has its own copy. Whether a reader needs a
-// copy depends on both ends, so a variable is between them: the wanted layout, and whether it was
-// made for the reader. Constants are stored once in each layout (stored_weights.c).
+// Devices with the same memory are one class; the limit applies to the fullest of them. A value
+// stays in its producer's layout until its last reader has run or has its own copy. Whether a
+// reader needs a copy depends on the choices of producer and reader. So the program has a variable
+// between them, the arrival: the layout that the reader wants, and whether it is a copy for this
+// reader. Constants are stored once in each layout (stored_weights.c).
 //
-//     Y of 6 MB is tracked; node 2 makes it and node 4 alone reads it. A node has three times
-//     (bring, run, combine): 6 7 8 for node 2 and 12 13 14 for node 4. Y is sharded by rows over
-//     two devices, 3 MB each; node 4 wants it replicated.
-//         7..8       3 MB   Y while it is made (at 8 also its partial sums, if it has some)
+//     Y of 6 MB is tracked; node 2 produces it and only node 4 reads it. A node has three times
+//     (transfer of inputs, run, reduction of outputs): 6 7 8 for node 2 and 12 13 14 for node 4. Y
+//     is sharded by rows over two devices, 3 MB each; node 4 wants it replicated.
+//         7..8       3 MB   Y while it is produced (at 8 also its partial sums, if it has some)
 //         8..13      3 MB   Y until node 4 has its own copy
-//         12..14     6 MB   the copy: brought at 12, read at 13
+//         12..14     6 MB   the copy: transferred at 12, read at 13
 //     The peak is at 12, with 9 MB of Y. Times exclude their end.
 #include "plan/program/edges.h"
 
@@ -19,7 +21,7 @@
 
 // ---- tables ------------------------------------------------------------------------------------
 
-// All bytes are 0. False: out of memory.
+// Creates a table of zeros. False: out of memory.
 bool tsr__usage_new(struct usage *usage, struct planner *planner, struct arena *arena, size_t k)
 {
     *usage =
@@ -27,7 +29,7 @@ bool tsr__usage_new(struct usage *usage, struct planner *planner, struct arena *
     return usage->at != NULL;
 }
 
-// Adds to the bytes of the choice; sums stop at PLAN_NEVER.
+// Adds the bytes of the layout to choice i, in every class. Sums saturate at PLAN_NEVER.
 void tsr__usage_add(struct usage *usage, size_t i, uint32_t layout, const struct plan_value *value)
 {
     for (size_t c = 0; c < usage->planner->memory.n_classes; c++) {
@@ -38,7 +40,8 @@ void tsr__usage_add(struct usage *usage, size_t i, uint32_t layout, const struct
     }
 }
 
-// Classes with no bytes in any choice get no row entry. The table must live as long as the program.
+// Adds the table to the memory limits from time `begin` to `end`. Classes without bytes are
+// skipped. The table must live as long as the program.
 void tsr__usage_take(struct planner *planner, uint32_t var, size_t k, const int64_t *table,
                      uint32_t begin, uint32_t end)
 {
@@ -56,13 +59,14 @@ void tsr__usage_take(struct planner *planner, uint32_t var, size_t k, const int6
 
 // ---- values ------------------------------------------------------------------------------------
 
-// Bytes of a node's output, by its choice: while it runs, while it is combined, and afterwards.
+// Bytes of a node's output, by its choice: while the node runs, while partial sums are reduced, and
+// afterwards.
 struct produced {
     int64_t *run, *combine, *then;
 };
 
-// A sum is partial while it is made (`before`), partial and reduced while it is combined, and
-// reduced afterwards.
+// A sum is stored as partial sums (`before`) while the node runs, as partial sums and result during
+// the reduction, and only as result afterwards.
 static struct produced *produced_of(struct edge *edge)
 {
     uint32_t key[4] = {TABLE_PRODUCED, edge->from->id, (uint32_t)edge->slot,
@@ -91,7 +95,8 @@ static struct produced *produced_of(struct edge *edge)
     return out;
 }
 
-// Node i has three times: 3 i brings its inputs, 3 i + 1 runs, 3 i + 2 combines its output.
+// Node i has three times: its inputs are transferred at 3 i, it runs at 3 i + 1, its output is
+// reduced at 3 i + 2.
 bool tsr__use_producer(struct edge *edge, uint32_t end)
 {
     struct planner *planner = edge->planner;
@@ -101,7 +106,7 @@ bool tsr__use_producer(struct edge *edge, uint32_t end)
     struct produced *produced = produced_of(edge);
     if (!produced)
         return false;
-    if (edge->node == SIZE_MAX) { // a value of another range ends when it was read
+    if (edge->node == SIZE_MAX) { // a value from another range is freed after its last reader
         uint32_t until = edge->value->given ? planner->n_times : end;
         tsr__usage_take(planner, edge->var, k, produced->then, 0, until);
         return true;
@@ -114,7 +119,7 @@ bool tsr__use_producer(struct edge *edge, uint32_t end)
     return true;
 }
 
-// States without a copy use nothing.
+// Adds the bytes of the copies. States without a copy use no memory.
 bool tsr__use_copy(struct edge *edge, uint32_t var, const struct copy_state *states, size_t n,
                    uint32_t begin, uint32_t end)
 {
@@ -129,12 +134,12 @@ bool tsr__use_copy(struct edge *edge, uint32_t var, const struct copy_state *sta
     return true;
 }
 
-// ---- values that are not followed --------------------------------------------------------------
+// ---- values that are not tracked ----------------------------------------------------------------
 
-// Small values are many and matter little: for them an upper bound is counted.
+// Most values are small. For them the program uses an upper bound, which needs fewer variables.
 
 #define FOLLOWED_VALUES 64
-// of the memory that is needed at least; smaller values are never tracked
+// values below 1/256 of the memory that a device needs at least are never tracked
 #define FOLLOWED_SHARE 256
 
 static int descending(const void *a, const void *b)
@@ -182,8 +187,9 @@ static void list_made(struct planner *planner, struct size_list *sizes)
         qsort(sizes->bytes.at, sizes->bytes.n, sizeof *sizes->bytes.at, descending);
 }
 
-// The largest values are tracked, and at least those of the largest size. Less than 1/256 of the
-// memory that a device must hold is never tracked.
+// Sets the size above which values are tracked. About FOLLOWED_VALUES of the largest are tracked,
+// always those of the largest size, and never those below 1/FOLLOWED_SHARE of the memory per
+// device.
 bool tsr__planner_followed(struct planner *planner)
 {
     struct size_list sizes = {0};
@@ -209,7 +215,7 @@ bool tsr__use_followed(const struct edge *edge)
     return whole_bytes(edge->planner, edge->v) > edge->planner->memory.followed;
 }
 
-// Every choice of the variable counts all the layouts: an upper bound, enough for small values.
+// Charges all the layouts to every choice of the variable: an upper bound for small values.
 bool tsr__use_all(struct edge *edge, uint32_t var, size_t k, const uint32_t *layouts, size_t n,
                   uint32_t begin, uint32_t end)
 {
@@ -231,7 +237,7 @@ static bool is_among(const uint32_t *layouts, size_t n, uint32_t layout)
     return false;
 }
 
-// The layouts in `but` are counted elsewhere (tsr__use_all).
+// Charges the layout that the reader wants. Layouts in `but` were already charged by tsr__use_all.
 bool tsr__use_reader(struct edge *edge, struct reader *reader, const uint32_t *but, size_t n)
 {
     struct usage usage;
@@ -251,17 +257,19 @@ bool tsr__use_reader(struct edge *edge, struct reader *reader, const uint32_t *b
 
 // ---- arrivals ----------------------------------------------------------------------------------
 
-// States of an arrival: a layout that the reader may want, either existing or made for the reader.
+// The variable between a value and its reader. A state is a layout that the reader may want, either
+// existing or a copy for this reader (`made`).
 //
 //     A value sharded by rows; the reader wants it by rows or replicated: "rows, existing" and
-//     "replicated, made". In the second state the reader has its own copy, whose bytes count while
-//     it is brought and while the reader runs.
+//     "replicated, made". In the second state the reader has its own copy. It uses memory during
+//     the transfer and while the reader runs.
 struct arrival {
     size_t n;
     uint32_t *want;
     bool *made;
-    int64_t *cost, *from, *to; // zeros; states of the value x n; n x choices of the reader
-    int64_t *bring, *run;      // bytes while it is brought, and while the reader runs
+    // sizes: n (all 0), states of the value x n, n x choices of the reader
+    int64_t *cost, *from, *to;
+    int64_t *bring, *run; // bytes during the transfer, and while the reader runs
 };
 
 static void add_arrival(struct arrival *arrival, uint32_t want, bool made)
@@ -270,7 +278,8 @@ static void add_arrival(struct arrival *arrival, uint32_t want, bool made)
     arrival->made[arrival->n++] = made;
 }
 
-// Adds the two states of a layout, if they are possible.
+// Adds the states "existing" and "made" of a layout, each only if some state of the value allows
+// it.
 static void add_states(struct edge *edge, struct arrival *arrival, const struct copy_state *states,
                        size_t n, uint32_t want)
 {
@@ -288,7 +297,8 @@ static void add_states(struct edge *edge, struct arrival *arrival, const struct 
         add_arrival(arrival, want, true);
 }
 
-// Cost from a state of the value to a state of the arrival: "existing" only if it exists.
+// Cost from a state of the value to a state of the arrival. "existing" costs 0 if the value has
+// that layout and is forbidden otherwise.
 static int64_t arrival_cost(struct edge *edge, const struct copy_state *state,
                             const struct arrival *arrival, size_t s)
 {
@@ -300,7 +310,7 @@ static int64_t arrival_cost(struct edge *edge, const struct copy_state *state,
     return COST_FORBIDDEN;
 }
 
-// The tables of the arrival, once its states are listed.
+// Fills the tables of the arrival. Its states must be listed.
 static void fill_tables(struct edge *edge, const struct copy_state *states, size_t n,
                         const struct reader *reader, struct arrival *arrival)
 {
@@ -320,7 +330,7 @@ static void fill_tables(struct edge *edge, const struct copy_state *states, size
     }
 }
 
-// First the states, which give the size of the tables.
+// Lists the states first, because their number is the size of the tables.
 static bool fill_arrival(struct edge *edge, const struct copy_state *states, size_t n,
                          const struct reader *reader, struct arrival *arrival)
 {
@@ -346,7 +356,7 @@ static bool fill_arrival(struct edge *edge, const struct copy_state *states, siz
     return true;
 }
 
-// Arrivals with the same ends and the same states (`key`) share their tables.
+// Arrivals with equal producer, reader and states (`key`) share their tables.
 static struct arrival *arrival_of(struct edge *edge, const struct copy_state *states, size_t n,
                                   uint32_t key, const struct reader *reader)
 {
@@ -365,9 +375,9 @@ static struct arrival *arrival_of(struct edge *edge, const struct copy_state *st
     return arrival;
 }
 
-// A layout that was made for the reader counts while it is brought. While the reader runs, the
-// producer's layout is gone, so all that the reader has counts. If the value stays for others, it
-// is counted there, and only the new layout counts here.
+// Adds the arrival to the program and charges its memory. During the transfer it charges the copy.
+// While the reader runs, it also charges an existing layout if this is the only reader, because
+// tsr__use_producer then charges nothing at that time.
 bool tsr__use_arrival(struct edge *edge, uint32_t var, const struct copy_state *states, size_t n,
                       uint32_t key, struct reader *reader, uint32_t end)
 {
@@ -380,7 +390,7 @@ bool tsr__use_arrival(struct edge *edge, uint32_t var, const struct copy_state *
                                     (uint32_t)arrival->n, arrival->cost);
     tsr__program_edge(&planner->program, var, at, arrival->from);
     tsr__program_edge(&planner->program, at, tsr__edge_var(edge, reader), arrival->to);
-    if (var != edge->var) { // the value itself stays: only the new layout counts, and longer
+    if (var != edge->var) { // the value has a shared copy: charge only the new layout, until `end`
         tsr__usage_take(planner, at, arrival->n, arrival->bring, time, end);
         return true;
     }

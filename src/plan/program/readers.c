@@ -78,7 +78,8 @@ static bool is_made_here(const struct planner *planner, const tsr_value *value)
     return !planner->scope.outside || (from && planner->node_at[tsr__node_id(from)] >= 0);
 }
 
-// The nodes in order, then the caller, who gets the outputs of the model and what leaves the range.
+// Lists the readers of a value: nodes in order, then the caller, if the value is an output of the
+// model or leaves the range.
 struct readers tsr__planner_readers(struct planner *planner, struct arena *arena,
                                     const tsr_value *value)
 {
@@ -88,7 +89,7 @@ struct readers tsr__planner_readers(struct planner *planner, struct arena *arena
     sort_readers(&collecting);
     if (collecting.list.n)
         readers.last = collecting.list.at[collecting.list.n - 1].node;
-    // A state is brought nowhere, but stays until the end.
+    // A state is not transferred to the caller, but needs memory until the end.
     readers.stays = planner_stays(planner, value) && tsr_value_is_output(value);
     if (readers.stays)
         readers.last = planner->n_nodes;
@@ -166,7 +167,7 @@ void **tsr__planner_cached(struct planner *planner, const uint32_t *key, size_t 
     return slot ? *slot : NULL;
 }
 
-// Strategies are few: their numbers stay below the two for the caller and for subgraphs.
+// Strategy numbers are smaller than the two numbers for the caller and for subgraphs.
 uint32_t tsr__edge_end(const struct planner *planner, const struct reader *reader)
 {
     if (reader->node == SIZE_MAX)

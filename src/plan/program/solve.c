@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// solve.c - solves the program, gives the nodes their choices, and counts what was chosen.
+// solve.c - solves the 0-1 program, sets the choices of the nodes, and sums the figures of the
+// plan.
 //
 // The program is first solved without memory limits, which is far easier: an answer of "12 ms with
 // 9 GiB" on devices of 16 GiB is the result. On devices of 8 GiB it is only a bound, and the
@@ -24,7 +25,7 @@ static bool fits(const struct program *program, const uint32_t *choice)
     return true;
 }
 
-// The relative gap between cost and bound; costs below 1 count as 1.
+// The relative gap between cost and bound; costs below 1 are treated as 1.
 static double gap_of(int64_t cost, int64_t bound)
 {
     double size = fmax(fabs((double)cost), 1);
@@ -49,7 +50,7 @@ static tsr_status take_least(struct planner *planner, const struct program *prog
     return TSR_OK;
 }
 
-// Cancelled before there was a solution: a plan without limits takes a moment.
+// Called if the search was cancelled before it had a solution: quickly finds a plan without limits.
 static tsr_status solve_hastily(struct planner *planner, const struct program *program,
                                 struct program_result *result)
 {
@@ -64,7 +65,8 @@ static tsr_status solve_hastily(struct planner *planner, const struct program *p
 // Shares of the remaining work. Programs of unlike devices have many solutions that are nearly as
 // good, so that proofs use up their share; and device sets must be planned as well.
 struct solve_shares {
-    double alone, unlimited, limited; // no limits; without limits first; with limits
+    // for programs without limits; for the first solve without limits; for the second with limits
+    double alone, unlimited, limited;
 };
 
 static struct solve_shares shares_of(const struct planner *planner)
@@ -109,7 +111,8 @@ static tsr_status solve_limited(struct planner *planner, const struct program *p
 #define PROVED  1e-9 // a gap that only rounding leaves
 #define NEAR_BY 1e-4 // for unlike devices: a smaller gap is not worth ten seconds
 
-// True if no plan with limits is better: then this one is the result, if it keeps them.
+// True if the plan without limits is optimal, or nearly. It is then the result if it fits the
+// limits.
 static bool is_good(const struct planner *planner, const struct program_result *unlimited)
 {
     double gap = planner->machine.unlike ? NEAR_BY : PROVED;
@@ -122,8 +125,8 @@ static bool is_beaten(int64_t beat, const struct program_result *unlimited)
     return beat > 0 && unlimited->feasible && unlimited->bound >= beat;
 }
 
-// If nothing fits in memory that was only assumed, the plan without limits is the result, with a
-// warning.
+// Solves first without memory limits, then with them if the plan exceeds them. If no plan fits and
+// the memory size was only assumed, the result is the plan without limits, with a warning.
 static tsr_status solve_built(struct planner *planner, const struct program *program, int64_t beat,
                               struct program_result *result)
 {

@@ -2,12 +2,13 @@
 // states.c - states (caches), which stay on their devices from one run to the next.
 //
 // A state is an output that is an input of the next run. Its input needs memory like a constant and
-// is brought nowhere; its output stays in its layout. An edge of the program charges the cost of a
-// layout that differs between end and start. `partition` reads the pairs from the metadata.
+// is never transferred. Its output stays in its layout. An edge of the program charges the cost of
+// a layout that differs between end and start. `partition` reads the pairs from the metadata.
 //
 //     past_k=present_k of [1, 12, 512, 64]. present_k may be sharded by heads {1, 4, 1, 1} or
 //     replicated, and so may past_k at the attention that reads it. The edge: 0 for equal layouts,
-//     an AllGather for heads -> replicated, a slice for replicated -> heads. Every token pays it.
+//     an AllGather for heads -> replicated, a slice for replicated -> heads. It is charged for
+//       every token.
 #include "plan/program/edges.h"
 
 // ---- names -------------------------------------------------------------------------------------
@@ -18,7 +19,7 @@ static bool is_filled(struct str pattern, struct str rest, struct str text)
     return tsr__star_matches(pattern, text, &own) && str_eq(own, rest);
 }
 
-// The output that the pattern names with `rest` for its star; NULL: none.
+// Returns the output whose name is the pattern with `rest` in place of its star; NULL: none.
 static const tsr_value *output_of(const tsr_model *model, struct str pattern, struct str rest)
 {
     const tsr_graph *graph = tsr_model_graph(model);
@@ -113,7 +114,7 @@ tsr_status tsr__planner_states(struct planner *planner, const char *const *state
     return TSR_OK;
 }
 
-// By name: an output with the name of the present value of one of the other model's states.
+// True if an output of this model has the name of a state output of the other model.
 bool tsr__planner_hands_over(struct planner *planner, const struct planner *to)
 {
     const tsr_graph *graph = tsr_model_graph(planner->model);
@@ -132,7 +133,7 @@ bool tsr__planner_hands_over(struct planner *planner, const struct planner *to)
 // Two ends of a state: where a node leaves it (SIDE_OUTPUT) or reads it, and where a node reads it.
 struct state_ends {
     const struct reader *from, *to;
-    enum slot_side side; // of `from`
+    enum slot_side side; // side of `from` at its node
 };
 
 // Costs from each choice of one node to each of the other; a node at both ends has one column.
@@ -203,8 +204,8 @@ static const struct reader *first_plain(const struct readers *readers)
     return NULL;
 }
 
-// From the node that makes the present value to the first reader of the past one, and from that to
-// its other readers.
+// Adds edges from the producer of the present value to the first reader of the past value, and from
+// that reader to the other readers.
 static bool connect_state(struct planner *planner, const struct state_pair *pair)
 {
     struct readers readers = tsr__planner_readers(planner, planner->work, pair->past);
@@ -232,7 +233,7 @@ bool tsr__planner_state_edges(struct planner *planner)
     return !planner->work->failed;
 }
 
-// ---- the model's own words ---------------------------------------------------------------------
+// ---- metadata of the model ----------------------------------------------------------------------
 
 static bool has_line(const char *text, struct str line)
 {
@@ -286,7 +287,8 @@ static tsr_status keep_pairs(struct planner *planner)
     return set_lines(planner, META_STATE, &text);
 }
 
-// The pairs; for a model without pairs that hands caches over to another, the outputs that stay.
+// Stores the pairs as metadata. For a model without pairs that hands caches over to another model,
+// stores the outputs that stay on the devices.
 tsr_status tsr__planner_keep_states(struct planner *planner)
 {
     const tsr_graph *graph = tsr_model_graph(planner->model);

@@ -30,14 +30,15 @@ struct device_set {
 struct set_plan {
     struct device_set set;
     struct planner planners[PLAN_MAX_MODELS];
-    struct models models; // of these planners, with the program
+    struct models models; // models of these planners, with their program
     size_t n_open;        // planners that must be ended
-    struct budget budget; // of this set, while it is planned
+    struct budget budget; // work limit while this set is planned
     struct program_result result;
-    int64_t run[PLAN_MAX_MODELS]; // of one run of each model, with gathering of the outputs
-    int64_t cost;                 // of all runs, as the program charges it
-    int64_t time;                 // the same, corrected for devices of different speed
-    int64_t bound;                // no plan of the set costs less
+    // time of one run of each model, including the gathering of outputs
+    int64_t run[PLAN_MAX_MODELS];
+    int64_t cost;  // cost of all runs, as charged by the program
+    int64_t time;  // the same, corrected for devices of different speed
+    int64_t bound; // no plan of the set costs less
 };
 
 // The time of an expert's plan, as the summary lists it.
@@ -58,11 +59,11 @@ struct set_search {
     const tsr_plan_options *options;
     struct batch_dim batch[PLAN_MAX_MODELS];
     int64_t batch_size;         // largest number of equal shares; 1: no batch to share
-    struct program_result *all; // of all devices at once; not feasible: none
-    int64_t all_time;           // of that plan, corrected for devices of different speed
+    struct program_result *all; // plan of all devices at once; not feasible: none
+    int64_t all_time;           // time of that plan, corrected for devices of different speed
     struct device_set sets[SETS_MOST];
     size_t n;
-    struct set_plan *best; // of the sets, if it beats all devices at once; else NULL
+    struct set_plan *best; // best plan of a set, if it beats all devices at once; else NULL
     VEC(struct expert_time) compared;
 };
 
@@ -106,7 +107,8 @@ enum { BATCH_NOWHERE = -1, BATCH_UNCLEAR = -2 };
 int tsr__set_batch_dim(const struct set_model *model, const tsr_value *value);
 // True if the copies divide the node's work. Else each computes all of it from gathered inputs.
 bool tsr__set_divides(const struct set_model *model, const struct plan_node *node);
-// Time that copies need besides what each computes: sums over the batch, outputs, shares of inputs.
+// Time that copies need in addition to their own computation: sums over the batch, gathering of
+// outputs, slicing of inputs.
 int64_t tsr__set_copies_time(const struct set_model *model);
 // A lower bound of that time for all plans of the set.
 int64_t tsr__set_least_time(const struct set_model *model);
@@ -116,7 +118,8 @@ size_t tsr__set_sums(const struct set_model *model);
 // not divide, besides the share of the copy.
 int64_t tsr__set_more_bytes(const struct set_model *model);
 
-// True if the first device has memory for what copies need besides. The plan of the set is chosen.
+// True if the additional data of the copies fits in the memory of the first device. The plan of the
+// set must be chosen.
 bool tsr__set_fits(const struct set_model *model);
 
 // set_plans.c

@@ -4,8 +4,8 @@
 //
 //     Four A100 with links of 300 GB/s (0 to 3), two L4 with 25 GB/s (4 and 5), an H100 (6), and 12
 //     GB/s between them. Links from 300 GB/s on connect {0 1 2 3}, {4}, {5} and {6}; from 25 GB/s
-//     on {0 1 2 3}, {4 5} and {6}; from 12 GB/s on all. The first has four clusters and is taken:
-//     unions of its clusters include those of the second.
+//     on {0 1 2 3}, {4 5} and {6}; from 12 GB/s on all. The first threshold is used, because its
+//       four clusters are few enough. Unions of them include the clusters of the second.
 #include "plan/search/device_sets.h"
 
 #include <math.h>
@@ -23,7 +23,7 @@ static int root_of(const struct clusters *clusters, int device)
     return device;
 }
 
-// Joins the ends of all links of at least that bandwidth.
+// Builds the clusters of all links with at least that bandwidth (union-find).
 static void join(const struct clusters *clusters, double bandwidth)
 {
     const tsr_topology *topology = clusters->planner->machine.topology;
@@ -68,7 +68,8 @@ static int number(const struct clusters *clusters, int *cluster)
     return n;
 }
 
-// From the fastest links on, the first clusters that are few enough.
+// Lowers the bandwidth threshold until there are at most CLUSTERS_MOST clusters. Sets
+// cluster[device] and returns their number.
 int tsr__clusters_find(const struct planner *planner, int *cluster)
 {
     const tsr_topology *topology = planner->machine.topology;

@@ -26,10 +26,10 @@ struct models {
     int64_t runs[PLAN_MAX_MODELS]; // the first model runs once, the second `steps` times
     struct shared_weights shared;  // empty if there is one model
     struct map *links;             // tables of shared weights, by strategy; may serve many programs
-    struct arena *link_arena;      // of those tables
+    struct arena *link_arena;      // memory of those tables
 
-    struct program *program;               // of all models; NULL: there was no time to build it
-    struct program joint;                  // storage of the program, if there are two models
+    struct program *program; // joint program of all models; NULL: there was no time to build it
+    struct program joint;    // storage of the program, if there are two models
     uint32_t first[PLAN_MAX_MODELS];       // first variable of each model
     uint32_t first_limit[PLAN_MAX_MODELS]; // first memory limit of each model
     int shift; // costs of the joint program are divided by 2^shift, so that sums stay in range

@@ -675,8 +675,8 @@ static tsr_status report_lacks(const struct found_plan *found)
     return TSR_OK;
 }
 
-// The candidates of a node in the program that the answer came from: those of one copy, with its
-// share of the batch.
+// Lists the candidates of a node in the program of the chosen plan. If the plan repeats a device
+// set, these are the candidates of one copy, with its share of the batch.
 static tsr_status explain(const struct found_plan *found, const char *node, tsr_plan_summary *out)
 {
     const struct models *models = found->set ? &found->set->models : found->models;

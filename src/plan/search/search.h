@@ -9,7 +9,7 @@
 struct found_plan {
     struct models *models;
     struct program_result result; // in picoseconds, of all runs of all models
-    int64_t run[PLAN_MAX_MODELS]; // of one run of each model
+    int64_t run[PLAN_MAX_MODELS]; // time of one run of each model
     struct set_plan *set;         // NULL: all devices at once
     bool planned;                 // all devices at once were planned
     bool undecided;               // nothing was found in time, and nothing was proved

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// set_costs.c - what copies of a device set need besides what each computes by itself: they slice
+// set_costs.c - costs of copies of a device set in addition to their own computation: they slice
 // their shares out of the inputs, add up sums over the batch, and gather the outputs on the first
 // device. A set without that device is one pipeline stage, which returns the outputs itself.
 #include "plan/search/device_sets.h"
@@ -293,7 +293,7 @@ static int64_t bytes_beyond(const struct set_model *model, const struct plan_nod
     return bytes;
 }
 
-// Bytes that the largest node that cannot share the batch needs besides.
+// Returns the additional bytes of the largest node that cannot be split over the batch.
 static int64_t undivided_bytes(const struct set_model *model)
 {
     int64_t most = 0;

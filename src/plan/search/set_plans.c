@@ -94,7 +94,7 @@ static void add_costs(const struct set_search *search, const struct models *mode
     plan->time = plan->cost - waiting;
 }
 
-// The program does not have what all plans of the set need besides.
+// Computes the lower bound, with the costs that all plans of the set share and the program omits.
 static void add_bound(const struct set_search *search, const struct models *models,
                       struct set_plan *plan)
 {

@@ -90,7 +90,7 @@ bool tsr__stages_follow(struct staging *staging, size_t begin, size_t i, size_t 
 struct step {
     size_t stages, begin, cut,
         used;    // the last stage is from `begin` to `cut`; the first `used` devices are taken
-    size_t size; // of its block: index of search->sizes
+    size_t size; // size of its block, as an index of search->sizes
 };
 
 // Tries the stage from the state's split point to j.

@@ -60,7 +60,8 @@ static bool fill_rest(struct stage_search *search)
     return true;
 }
 
-// Times of pipelines exclude the nodes in no stage; the plan without stages includes them.
+// Subtracts the time of nodes that are in no stage from the time of the plan without stages,
+// because times of pipelines exclude them.
 int64_t tsr__search_known(const struct stage_search *search, int64_t takes)
 {
     const struct staging *staging = search->staging;

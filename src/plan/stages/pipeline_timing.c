@@ -23,7 +23,7 @@ struct event {
 // The layouts that a value has so far, its producer's first.
 struct value_forms {
     VEC(uint32_t) layouts;
-    size_t stage; // of its producer; SIZE_MAX: replicated from the start
+    size_t stage; // stage of its producer; SIZE_MAX: replicated from the start
 };
 struct timing {
     struct staging *staging;
@@ -32,7 +32,7 @@ struct timing {
     struct arena arena;
     struct value_forms *forms; // by value id
     VEC(struct event) events;
-    VEC(struct event) pending; // of the current stage, since its devices synchronized last
+    VEC(struct event) pending; // events of the current stage since its devices last synchronized
     struct stage_clock *out;
 };
 

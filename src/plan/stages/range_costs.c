@@ -216,7 +216,7 @@ struct range_solve {
     bool late;         // the deadline passed
     bool open;         // crossing values are not charged
     struct arena scratch;
-    struct models models; // of the kind, with the program of all
+    struct models models; // models of this kind, with their common program
 };
 
 // Times of one run of each model, and of all runs.

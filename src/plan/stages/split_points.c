@@ -28,7 +28,7 @@ struct splitting {
     struct planner *one;   // all nodes on one device
     int64_t *time;         // by node: on one device
     int64_t all_time;      // sum
-    int64_t all_bytes;     // of constants
+    int64_t all_bytes;     // bytes of all constants
     unsigned char *common; // by node: it may run on all devices
     size_t *last;          // by node: last reader that may not
 };
@@ -167,7 +167,7 @@ struct place_between {
     size_t before; // the second of them
     int64_t width; // bytes that cross
     uint32_t kind; // strategy of the first
-    size_t share;  // of the work done by then
+    size_t share;  // index of the equal share of work in which this place is
     bool kept;
 };
 struct places {

@@ -23,7 +23,7 @@ struct point {
     int64_t limit;
     bool feasible;
     int64_t time, bound; // picoseconds of all runs of all models, and a lower bound
-    int64_t run[2];      // of one run of each model
+    int64_t run[2];      // picoseconds of one run of each model
     int64_t memory;      // bytes on the fullest device
 };
 // Points of a range on a kind of block, as far as they were asked for.
@@ -37,7 +37,7 @@ struct kind {
     struct plan_node *nodes;
     size_t begin, end;                 // the range that the planner holds
     VEC(struct range_points *) fronts; // by structure
-    struct kind *other;                // of the second model: the same devices
+    struct kind *other;                // the same devices for the second model
     struct map links;                  // tables of shared weights (models.h), made once
     int64_t *floor; // by node: lower bound of the nodes before; or NULL (lower_bounds.c)
 };
@@ -66,18 +66,18 @@ struct common_nodes {
     size_t node[2], slot[2];
 };
 struct staging {
-    struct planner *planner;         // of all nodes and devices
+    struct planner *planner;         // planner of all nodes and devices
     struct models *models;           // all models of the plan
-    struct staging *other;           // of the second model, or NULL
+    struct staging *other;           // staging of the second model, or NULL
     VEC(struct common_nodes) shared; // ascending by node of this model
     struct followed_cut *followed;   // in the second model: by split point of the first; else NULL
     size_t n_followed;
     const struct stage_window
         *windows;           // by stage but the last, if there are manual stages; else NULL
     size_t n_hand;          // number of manual stages
-    const int64_t *numbers; // of those stages, ascending
+    const int64_t *numbers; // numbers of those stages, ascending
     const int64_t *hand;    // by node: its manual stage, counted from 0, or -1; NULL: none has one
-    int64_t memory;         // of every device; 0: that of the topology; -1: no limit
+    int64_t memory;         // bytes of every device; 0: those of the topology; -1: no limit
     bool limited;           // some device has a limit
     const unsigned char *staged; // by node id: the node is in a stage; others run on all devices
     int64_t common;              // time of those others
@@ -154,7 +154,7 @@ struct stage {
     size_t n;
     struct kind *kind;
     int64_t memory;
-    int64_t transfer[2]; // of one run of each model
+    int64_t transfer[2]; // transfer time of one run of each model
     struct point point;
 };
 // Predicted times of the stages of a pipeline, in picoseconds of one run of a model: nodes, and
@@ -180,8 +180,8 @@ struct pipeline {
     struct stage at[STAGES_MOST];
     size_t n;
     struct pipeline_answer answer; // not feasible: each stage was solved by itself
-    int64_t sum, most;             // of the stages solved by themselves: sum and maximum
-    struct stage_clock clock[2];   // of each model, once all nodes have their candidates
+    int64_t sum, most;             // sum and maximum of the costs if each stage is solved by itself
+    struct stage_clock clock[2];   // by model; set when all nodes have their candidates
 };
 tsr_status tsr__stages_search(struct staging *staging, const tsr_plan_options *options,
                               enum measure what, struct pipeline *out) TSR_MUST_USE;
@@ -208,7 +208,7 @@ bool tsr__stages_candidate(struct planner *planner, const struct stage *stage,
 struct pipeline_program {
     struct staging *staging;
     const struct pipeline *line;
-    struct arena scratch;        // of the program
+    struct arena scratch;        // memory of the program
     struct device_group *places; // by node: the devices of its stage
     struct plan_node *kept;      // the nodes before
     unsigned char *hidden;       // by node: it is in no stage

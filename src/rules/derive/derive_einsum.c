@@ -14,7 +14,7 @@
 
 // Letters are numbered a to z, then A to Z. The text is read once from left to right.
 struct equation {
-    struct str text;     // what is left of it
+    struct str text;     // the unread rest of the equation
     int times[LETTERS];  // number of occurrences in all operands
     int seen[LETTERS];   // number of occurrences read so far
     bool twice[LETTERS]; // occurs twice in one operand

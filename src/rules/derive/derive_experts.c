@@ -15,7 +15,7 @@
 
 struct layers {
     int64_t inner; // size that the second layer reads
-    int64_t rows;  // of the first layer for each element of it
+    int64_t rows;  // rows of the first layer for each element of the inner size
     bool together; // these rows are adjacent: (i f) instead of (f i)
 };
 
@@ -123,7 +123,7 @@ void tsr__derive_experts(struct derivation *derivation)
 struct packed {
     struct layers layers;
     int64_t unit, bytes; // elements of a unit, and the bytes that they are packed into
-    int64_t scales;      // of a unit; 0: one scale for a row
+    int64_t scales;      // number of scales of a unit; 0: one scale for a row
 };
 
 static int64_t bits_of(const struct derivation *derivation, const char *own)

@@ -85,9 +85,9 @@ static bool add_bias(struct derivation *derivation, size_t i, int64_t hidden, in
 
 // ---- MultiHeadAttention ------------------------------------------------------------------------
 
-// What can be sharded besides the head size.
+// Which factors can be sharded, apart from the head size.
 struct multi {
-    bool rows; // of the query
+    bool rows; // rows of the query
     bool heads;
     bool batch;
     bool own_values; // the values have a separate head size v
@@ -421,8 +421,8 @@ void tsr__derive_group_query(struct derivation *derivation)
 }
 
 // Heads cycle through the layouts of blocks, so a shard of the heads must start with the first
-// layout. 8 heads for 4 heads of keys with 4 layouts: two heads of keys make a cycle, so h is
-// sharded in multiples of 2 (unit 2).
+// layout. Example: 8 query heads, 4 key heads (2 query heads each) and 4 layouts. Two key heads
+// make one cycle, so h is sharded in multiples of 2.
 static int64_t heads_per_cycle(const struct derivation *derivation, int64_t layouts)
 {
     int64_t q = tsr__derive_int(derivation, "num_heads", 0),

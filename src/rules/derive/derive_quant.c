@@ -165,7 +165,8 @@ bool tsr__derive_alike(const tsr_value *value, tsr_dtype type, int *out)
     return memcmp(p, p + 1, n - 1) == 0;
 }
 
-// The complete sum is rounded: sharding k expands the node (expand_quant.c).
+// Rounding follows the complete sum over k, so partial results cannot be added. If k is sharded,
+// the node is expanded (expand_quant.c).
 void tsr__derive_qlinear_matmul(struct derivation *derivation)
 {
     bool a = tsr__derive_in(derivation, 0).rank == 1, b = tsr__derive_in(derivation, 3).rank == 1;
@@ -180,7 +181,8 @@ void tsr__derive_qlinear_matmul(struct derivation *derivation)
     add_point(derivation, 6, POINT_OF_ROW, a);
     add_point(derivation, 7, POINT_OF_ROW, a);
     add_product(&derivation->rule, a, b);
-    static const size_t single[] = {1, 2, 6, 7}; // ONNX Runtime does not support them per row
+    // these must be scalars: ONNX Runtime does not support one per row
+    static const size_t single[] = {1, 2, 6, 7};
     for (size_t i = 0; i < TSR_COUNT(single); i++)
         simple = simple && tsr__derive_single(tsr__derive_in(derivation, single[i]));
     simple = simple && tsr__derive_in(derivation, 4).rank <= 1 &&

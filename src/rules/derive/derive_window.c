@@ -443,7 +443,7 @@ static bool pads_with_constant(const struct derivation *derivation)
 // Axis axes[i] has pads[i] before it and pads[n_axes + i] after it; n: number of pads, -1: not
 // known.
 struct padding {
-    const char *name; // of the attribute, in old opsets
+    const char *name; // name of the attribute in old opsets
     int64_t axes[MAX_RANK], n_axes;
     int64_t pads[2 * MAX_RANK], n;
 };

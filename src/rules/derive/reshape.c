@@ -230,7 +230,8 @@ static void add_unsharded(struct factor_search *search, struct shape_side *side,
         add_factor(side, dim, new_factor(search, size, true));
 }
 
-// The rest of a block, from dimension `from` on, is not sharded; `left`: what is left of that one.
+// Marks dimensions `from` to `to` - 1 as not sharded. `left` is the size of dimension `from` that
+// has no factor yet.
 static void leave_unsharded(struct factor_search *search, struct shape_side *side, int from, int to,
                             const struct expr *left)
 {

@@ -15,7 +15,7 @@ struct expansion {
     const tsr_node *twin; // the same node in the model whose shapes are known
     tsr_node *node;       // the node that is replaced
     tsr_graph *graph;
-    int64_t opset; // of ai.onnx
+    int64_t opset; // version of ai.onnx
     const struct rule *rule;
     const int64_t *cuts; // number of shards of each factor
     struct str name;

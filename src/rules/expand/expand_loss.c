@@ -12,7 +12,7 @@ struct loss {
     tsr_value *value; // logarithms of probabilities, [n c d ..]
     tsr_dtype type, wide;
     int rank;
-    int64_t axes[DERIVE_MAX_RANK]; // of the samples, without the class: 0 .. rank - 2
+    int64_t axes[DERIVE_MAX_RANK]; // axes of the samples, without the class axis
 };
 
 // Returns which class each sample has: [n c d ..] of bool, false for ignored samples.

@@ -9,13 +9,12 @@
 // that gives 0.090 0.245 | 0.665. Two numbers of each row are exchanged, however long the row is.
 #include "rules/expand/expand.h"
 
-// What all of them use: the input, its type and the wider one to compute in, the dimensions of a
-// row.
+// Values that all these expansions use.
 struct norm {
     tsr_value *value; // the input, widened
     tsr_dtype type, wide;
     int rank;
-    int64_t axes[DERIVE_MAX_RANK]; // over which statistics are computed
+    int64_t axes[DERIVE_MAX_RANK]; // axes over which statistics are computed
     int n;
     float epsilon; // default
 };

@@ -13,10 +13,11 @@
 
 struct parts {
     int axis, rank;
-    int64_t n, each;                    // number of shards, and elements of each
-    int64_t size, more;                 // elements, and appended elements
-    int64_t shape[DERIVE_MAX_RANK + 1]; // of the input with the dimension in two
-    int64_t back[DERIVE_MAX_RANK];      // the original shape
+    int64_t n, each;    // number of shards, and elements of each
+    int64_t size, more; // elements, and appended elements
+    // shape of the input with the scanned dimension split in two
+    int64_t shape[DERIVE_MAX_RANK + 1];
+    int64_t back[DERIVE_MAX_RANK]; // the original shape
 };
 
 // Returns the number of shards of the dimension; 0: it is not sharded, or by several factors, which

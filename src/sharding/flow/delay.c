@@ -20,7 +20,7 @@
 // reader does not accept a partial sum.
 struct delay {
     struct flow *flow;
-    bool *asked;      // by value id: the metadata names it
+    bool *asked;      // by value id: the metadata requests a delay
     int64_t *node_at; // by node id: its index in the flow, or -1
     const struct node_flow *from;
     bool fits;
@@ -155,9 +155,9 @@ static bool check_reader(void *data, tsr_node *node, size_t input)
     return delay->fits;
 }
 
-// True for sums with one output that the metadata names. The output must not be requested in
-// another layout and must not be an output of the model. No device may be in two groups, because it
-// would have to distinguish two sums.
+// True if the node's only output is a sum that the metadata lists, and all readers accept partial
+// sums. The output must have no other requested layout and must not be an output of the model. No
+// device may be in two groups, because it would have two different partial sums.
 static bool may_delay(struct delay *delay, const struct node_flow *nf)
 {
     const tsr_value *value = NULL;

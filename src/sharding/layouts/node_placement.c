@@ -726,8 +726,7 @@ static bool sums_are_even(const struct solve *solve, const int64_t *count)
 
 // True if every cell of the sharded factors has a device. With m and k in 2 shards on four devices,
 // each cell has one; without device 3, cell (1,1) has none. To execute a sum, each part must be on
-// the same number of devices. With SOLVE_PARTS, tsr__solve_even ensures this after the explicit
-// inputs.
+// the same number of devices. With SOLVE_PARTS this is checked later, by tsr__solve_even.
 bool tsr__solve_covers(struct solve *solve)
 {
     int64_t cells = 1, n_on = 0;

@@ -30,7 +30,7 @@ enum { EVENT_READY = 0, EVENT_DONE = 1, N_DONE = GPU_EVENTS - 1 };
 struct rank_card {
     uint64_t host;    // equal on ranks that can open each other's handles
     int64_t process;  // equal on ranks of one process
-    uint64_t address; // of its struct device in that process
+    uint64_t address; // address of its struct device in that process
     int32_t on_gpu, nccl;
     int32_t way, deterministic; // requested by the user
     char gpu[GPU_ID_BYTES];
@@ -42,13 +42,13 @@ struct rank_card {
 // What one member sends to another at the start of a call.
 struct call_card {
     int32_t place;    // enum comm_place
-    int32_t reaches;  // all members' GPU memory, and can let all of them reach its own
+    int32_t reaches;  // it can access the GPU memory of all members, and they can access its own
     int32_t has_nccl; // a communicator for this group
     uint64_t in,
         // addresses in its process: what it sends to the reader, and where its result is written
         out;
     uint64_t bytes;      // sent to the reader
-    uint64_t most_bytes; // of the largest part that it sends
+    uint64_t most_bytes; // size of the largest part that it sends
     struct gpu_block in_block, out_block;
     uint64_t in_offset, out_offset;
 };
@@ -56,7 +56,7 @@ struct call_card {
 struct device_group {
     const int64_t *group;
     int n;
-    void *comm; // of NCCL, or NULL
+    void *comm; // NCCL communicator, or NULL
     enum comm_way way;
 };
 

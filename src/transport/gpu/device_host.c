@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_host.c - groups without peer access between all buffers: through the host, over the
-// endpoint below.
+// device_host.c - collectives through host memory, for groups whose GPUs cannot access all buffers.
+// The endpoint below (device->base) communicates between the hosts.
 //
-// Everything goes in chunks through pinned memory. In an all-reduce three chunks are in flight: one
+// Data is copied in chunks through pinned memory. In an all-reduce three chunks are in flight: one
 // is copied from the GPU, one is reduced, one is copied back. Members on the host use their memory
-// directly. All members make the same calls below, because the number of chunks follows from what
-// all of them know.
+// directly. All members make the same calls of the endpoint below, because the number of chunks
+// depends only on sizes that all members know.
 //
 // 5 MiB of float32 are chunks of 2, 2 and 1 MiB in slots 0, 1, 2 of the pinned memory. While the
 // host reduces chunk 0, chunk 1 is copied down; chunk 0 is copied up while chunk 1 is reduced.
@@ -136,15 +136,15 @@ tsr_status tsr__host_all_reduce(const struct device_call *call, const void *in, 
 
 // ---- exchange -----------------------------------------------------------------------------------
 
-// One round of an exchange: bytes [at, at + CHUNK_BYTES) of every message. send and recv are lists
-// of the round.
+// One round of an exchange: bytes [at, at + CHUNK_BYTES) of every message. send and recv have one
+// buffer per member.
 struct round {
     size_t at;
     struct comm_buffer *send, *recv;
     char *pinned;
 };
 
-// 0 beyond the end: a short message takes part in later rounds with 0 bytes.
+// Returns the bytes of a message in this round. A short message has 0 bytes in later rounds.
 static size_t left_of(size_t bytes, size_t at)
 {
     size_t left = bytes > at ? bytes - at : 0;
@@ -222,7 +222,7 @@ static tsr_status run_round(const struct device_call *call, struct comm_exchange
         tsr__device_code(call, bring_round_down(call, exchange, round), "copying to the host");
     if (st != TSR_OK)
         return st;
-    void *folded = NULL; // behind all messages of the round
+    void *folded = NULL; // in the pinned memory, after the slots of all messages
     if (exchange->folded)
         folded = on_device(call) ? round->pinned + 2 * (size_t)call->call->n_group * CHUNK_BYTES
                                  : (char *)exchange->folded + round->at;

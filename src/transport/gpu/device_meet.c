@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_meet.c - what ranks exchange once before they run: their GPUs, which memory peers can
-// access, and NCCL communicators for the groups that use them.
+// device_meet.c - the handshake of ranks before they run: they exchange their GPUs, find which
+// memory peers can access, and create NCCL communicators for the groups that use them.
 #include "transport/gpu/device.h"
 
 #include <fcntl.h>
@@ -52,8 +52,8 @@ static tsr_status exchange_rank_cards(struct device *device, uint64_t plan,
                                       struct comm_trouble *why)
 {
     int n = device->endpoint.size;
-    // Zeros until the cards have arrived: a rank that fails before finds no other rank in it
-    // (tsr__nccl_way_abort).
+    // All zeros until the cards have arrived. If this rank fails earlier, tsr__nccl_way_abort sees
+    // no other rank in the list.
     device->ranks = ARENA_ARRAY(&device->arena, struct rank_card, (size_t)n);
     int64_t *group = ARENA_ARRAY(&device->arena, int64_t, (size_t)n);
     if (device->arena.failed)

@@ -82,7 +82,7 @@ void tsr__meet_frame_code(const struct meet_key *key, enum meet_side side, uint6
 
 struct meet_place {
     int rank, ranks;
-    char host[256]; // of rank 0
+    char host[256]; // host name of rank 0
     int port;
     const char *secret; // NULL or "": none, allowed only if all ranks are on this host
     const char *

@@ -38,8 +38,9 @@ static struct state {
     MPI_Comm comm[LINK_CHANNELS];
     bool open, ours, failed, joined;
     atomic_bool all_came; // all ranks have finished their work
-    pid_t *host_pids;     // of the link.host_ranks ranks; 0: not visible from here. NULL: unknown
-    char error[256];      // why joining failed
+    // process ids of the link.host_ranks ranks; 0: in another pid namespace. NULL: unknown
+    pid_t *host_pids;
+    char error[256]; // why joining failed
 } state;
 
 // ---- with a deadline ----------------------------------------------------------------------------

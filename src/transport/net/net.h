@@ -59,7 +59,7 @@ struct net {
     struct endpoint endpoint; // first
     tsr_session *session;
     struct link *link;
-    struct meet *meet; // of ranks without a launcher that supervises them, or NULL
+    struct meet *meet; // used if no launcher supervises the ranks; else NULL
     double timeout_s;
     bool crowded;
     // messages

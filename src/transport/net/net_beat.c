@@ -247,7 +247,8 @@ void tsr__beat_publish(struct net *net, const struct comm_call *call, enum beat_
     pthread_mutex_unlock(&net->lock);
 }
 
-// From any thread. The first failure of the job is kept, also if a heartbeat brought it.
+// May be called from any thread. Only the first failure is kept, whether local or received in a
+// heartbeat.
 void tsr__beat_fail(struct net *net, tsr_status status, int rank, const char *text)
 {
     pthread_mutex_lock(&net->lock);

@@ -28,7 +28,7 @@ struct sum {
     int me;                             // index of this member in the group
     int64_t head;                       // elements of each slice that came with the frames
     int64_t step;                       // elements of every later piece
-    int64_t pieces;                     // of the longest slice: the head, and those after it
+    int64_t pieces;                     // number of pieces of the longest slice
     struct net_range parts[SUM_WINDOW]; // the messages with the parts of a piece
     const void **ins;
     struct comm_trouble *why;

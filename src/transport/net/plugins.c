@@ -2,15 +2,15 @@
 // plugins.c - finds the plug-in of a network: libtessera_mpi_openmpi.so, libtessera_mpi_mpich.so,
 // libtessera_ucx.so.
 //
-// It is in the folder that the caller names, beside the library that contains this code, or in the
-// folder "tessera" there.
+// Searches the folder that the caller names, the folder of the library that contains this code, and
+// the subfolder "tessera" of the latter.
 #include "transport/net/net.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
 #include <unistd.h>
 
-static const char here = 0; // its address identifies this library
+static const char here = 0; // its address is inside this library
 
 // False: the path is too long. "/usr/lib", "/tessera", "openmpi" ->
 // "/usr/lib/tessera/libtessera_mpi_openmpi.so"
@@ -21,7 +21,8 @@ static bool path_of(const char *folder, const char *below, const char *family, c
     return length >= 0 && (size_t)length < n;
 }
 
-// why keeps the first reason, that of the caller's folder. A library stays loaded.
+// `why` keeps only the first error, so an error in the caller's folder is not overwritten. The
+// library is never unloaded.
 static void *open_at(const char *folder, const char *below, const char *family, char *why, size_t n)
 {
     char path[4200];

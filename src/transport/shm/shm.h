@@ -49,7 +49,7 @@ struct shm_part {
 // while others still read.
 struct shm_entry {
     _Alignas(SHM_LINE) struct comm_header header; // its first 64 bytes are compared
-    uint64_t in, out; // of an all-reduce: offsets; 0: not in shared memory
+    uint64_t in, out; // offsets of the buffers of an all-reduce; 0: not in shared memory
     uint64_t staged;  // chunks staged before
     _Alignas(SHM_LINE) char data[SHM_INLINE];
 };
@@ -129,7 +129,7 @@ struct shm {
     struct shm_job *job;
     struct shm_slot *slot;
     struct shm_peer *peers;
-    struct shm_readers readers[3]; // of both entries, and of the stage
+    struct shm_readers readers[3]; // readers of both entries, and of the staging buffer
     unsigned calls;
     int rings; // consecutive checks that found a deadlock
     int gone;  // consecutive checks that found that the awaited rank has ended

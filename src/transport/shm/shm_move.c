@@ -127,7 +127,7 @@ struct pair {
     bool higher;
     const char *in;
     size_t bytes;
-    uint64_t turns[2]; // of both sides of the pair buffer, when the call began
+    uint64_t turns[2]; // turn counters of both sides of the pair buffer when the call began
 };
 
 // 0 past the end, so that putting one piece ahead needs no test.

@@ -34,7 +34,7 @@ struct word {
     _Alignas(64) atomic_uint_fast64_t arrived; // calls with that peer entered
     atomic_uint_fast64_t stamp[2];
     _Alignas(64) atomic_uint_fast64_t departed;
-    uint64_t turns; // of both at the mailbox; private
+    uint64_t turns; // number of uses of the mailbox by both ranks; private to its owner
 };
 
 // Constant fields, fields that a call writes and others read, and fields for long waits are on

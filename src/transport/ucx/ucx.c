@@ -37,7 +37,7 @@ struct joining {
     struct link_meeting meeting; // first
     struct meet *meet;
     struct host_card mine;
-    uint64_t cores[CARD_CORES]; // of all ranks on this host
+    uint64_t cores[CARD_CORES]; // cores of all ranks on this host
     int near;                   // number of ranks reachable over the loopback, this one included
     char interfaces[CARD_INTERFACES];
 };

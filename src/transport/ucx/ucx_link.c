@@ -91,7 +91,7 @@ static void *pointer_of(uint64_t request)
     return (void *)(uintptr_t)(request & ~(uint64_t)RECEIVES);
 }
 
-// Under the lock. *bytes is set only for a receive that is done.
+// The caller holds the lock. *bytes is set only for a completed receive.
 static ucs_status_t status_of(uint64_t request, size_t *bytes)
 {
     ucp_tag_recv_info_t info = {0};
