@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_count.c - the same model on another number of devices: fewer if more do not help, more if
-// memory does not suffice. Nothing is written into the model.
+// device_count.c - plans the same model for another number of devices, as advice: fewer if more do
+// not help, more if memory is too small. Nothing is written into the model.
 #include "plan/search/search.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_sets.c - lists the device sets that the search plans besides all devices at once.
+// device_sets.c - lists the device sets that the search plans in addition to all devices at once.
 //
 // Equal devices: copies of a set of 1, 2, 4 ... 64 devices that divide the batch among them, and
 // all devices as a logical grid.
@@ -10,10 +10,10 @@
 // Devices that differ: unions of hosts, sets of the faster devices, and all devices with one
 // proportion of the work.
 //
-// To add a kind of candidate, write a function that calls add_set for each set (or fills
-// further fields of struct device_set, as add_fixed_shares does), and a row of `sources`. Nothing
-// else needs to know about it: set_plans.c plans every set, and search.c takes the best. Sets that
-// do not fit in SETS_MOST are dropped, so list the most promising ones first.
+// To add a kind of candidate, write a function that calls add_set for each set (or fills further
+// fields of struct device_set, as add_fixed_shares does), and a row of `sources`. Nothing else
+// needs to know about it: set_plans.c plans every set, and search.c takes the best. Sets that do
+// not fit in SETS_MOST are dropped, so list the most promising ones first.
 #include "plan/search/device_sets.h"
 
 #define SET_MOST    64   // devices of a set; up to this number are also planned at once
@@ -80,7 +80,7 @@ static int64_t copies_on(const struct set_search *search, int64_t n_sets)
 
 // ---- candidates --------------------------------------------------------------------------------
 
-// The devices of all copies divide the work evenly at best.
+// Returns a lower bound: the work divided evenly over the devices of all copies.
 static int64_t least_time(const struct set_search *search, const struct device_set *set)
 {
     double time = 0;
@@ -182,10 +182,11 @@ static bool add_fixed_shares(struct set_search *search, tile_shares shares)
     return true;
 }
 
-// All devices, each proportion of the work alone. The program charges every node the time of its
-// slowest device, which is too much between synchronization points: with one device slow at
-// products and the other at sums, both may finish at the same time. Such plans are found only if a
-// single proportion is allowed, and are then compared by their corrected time.
+// Adds all devices once for each proportion of the work, without mixing proportions. The program
+// charges every node the time of its slowest device, which is too much between synchronization
+// points: with one device slow at products and the other at sums, both may finish at the same time.
+// Such plans are found only if a single proportion is allowed, and are then compared by their
+// corrected time.
 static bool list_fixed_shares(struct set_search *search)
 {
     const struct planner_machine *machine = &search->models->planners[0]->machine;
@@ -326,7 +327,7 @@ static bool list_by_speed(struct set_search *search)
 
 // ---- logical grids -----------------------------------------------------------------------------
 
-// Eight devices with one switch: 2 x 4 and 4 x 2.
+// Adds logical grids. Eight devices with one switch: 2 x 4 and 4 x 2.
 static bool list_grids(struct set_search *search)
 {
     const struct planner_machine *machine = &search->models->planners[0]->machine;
@@ -346,7 +347,8 @@ static bool list_grids(struct set_search *search)
 
 // ---- which candidates apply --------------------------------------------------------------------
 
-// Shardings that are kept are for all devices.
+// True if no sharding of the model is kept. Kept shardings are for all devices, so sets cannot be
+// used.
 bool tsr__sets_free(const struct models *models)
 {
     for (size_t m = 0; m < models->n; m++)
@@ -368,7 +370,7 @@ static bool needs_copies(const struct set_search *search)
     return tsr__sets_only(search->models) || search->models->n == 1;
 }
 
-// Two models on devices that differ are planned on all of them only.
+// True for devices that differ and one model. Two models are planned on all such devices only.
 static bool is_unlike(const struct set_search *search)
 {
     return search->models->n == 1 && !tsr__planner_alike(search->models->planners[0]);

@@ -66,8 +66,8 @@ static struct str binding_text(struct planner *planner, const tsr_plan_summary *
 
 // ---- what would help ---------------------------------------------------------------------------
 
-// The hint if the needed memory is unknown. Without a program only time was missing, and more
-// devices would need more of it.
+// Returns the hint if the needed memory is unknown. If there was no time to build the program, more
+// devices would need even more time.
 static const char *time_help(const struct planner *planner)
 {
     if (planner->pace.late)
@@ -75,7 +75,7 @@ static const char *time_help(const struct planner *planner)
     return "give it more time, more memory or more devices";
 }
 
-// The cheaper first: memory for each device, or more devices.
+// Suggests more memory per device and more devices, the cheaper one first.
 static struct str help_text(struct planner *planner, const tsr_plan_summary *summary,
                             int64_t memory)
 {
@@ -130,7 +130,7 @@ static tsr_status say_infeasible(struct planner *planner, int64_t memory,
     return TSR_INFEASIBLE;
 }
 
-// Nothing was found, and nothing was proved.
+// Reports that the time limit ended the search before it found a plan or a proof.
 static tsr_status say_stopped(struct planner *planner, int64_t memory, const tsr_plan_summary *out)
 {
     struct str hint = help_text(planner, out, memory);
@@ -159,7 +159,7 @@ static struct str need_text(struct planner *planner, int64_t needs)
     return tsr__arena_printf(&planner->arena, "; " STR_FMT " per device is needed", STR_ARG(need));
 }
 
-// For plans in stages and of two models.
+// Reports that there is no plan, for plans in stages and of two models.
 tsr_status tsr__plan_say_none(struct planner *planner, const char *what, bool proved, int64_t needs)
 {
     struct str need = need_text(planner, needs);
@@ -183,7 +183,7 @@ tsr_status tsr__plan_say_none(struct planner *planner, const char *what, bool pr
     return TSR_INFEASIBLE;
 }
 
-// The plan was taken although it exceeds the assumed memory.
+// Warns that the plan exceeds the assumed memory.
 tsr_status tsr__plan_warn_memory(struct planner *planner)
 {
     int64_t *bytes = ARENA_ARRAY(&planner->arena, int64_t, (size_t)planner->machine.n), most = 0;

@@ -43,8 +43,8 @@ static int64_t measure(struct stage_search *search, size_t i, size_t j, struct b
     return int64_min(own + tsr__search_transfers(search, i, j, block), NEVER_FITS);
 }
 
-// The measure of a range on a block, cached. After an error it stays UNKNOWN; callers check the
-// status.
+// Returns the measure of a range on a block, cached. Returns UNKNOWN after an error; callers check
+// search->status.
 int64_t tsr__search_value(struct stage_search *search, size_t i, size_t j, size_t block)
 {
     size_t n_blocks = tsr__search_devices(search) * search->n_sizes;
@@ -54,7 +54,8 @@ int64_t tsr__search_value(struct stage_search *search, size_t i, size_t j, size_
     return *at;
 }
 
-// begin: split point where the last stage begins; used only if it restricts the next stage.
+// `begin` is the split point where the last stage begins. It is ignored unless it restricts the
+// next stage.
 struct cell *tsr__search_cell(struct stage_search *search, size_t stages, size_t begin, size_t cut,
                               size_t devices)
 {

@@ -7,7 +7,7 @@
 //     11.
 #include "plan/stages/stage_search.h"
 
-// The cheapest candidate of a node on a kind of block.
+// Returns the time of the cheapest candidate of a node on a kind of block.
 static int64_t cheapest(const struct plan_node *node)
 {
     int64_t least = PLAN_NEVER;
@@ -70,7 +70,8 @@ int64_t tsr__search_known(const struct stage_search *search, int64_t takes)
     return int64_min(takes, int64_max(staging->rival - staging->common, 0));
 }
 
-// Two models are solved as one program, which has no such bound.
+// True if no pipeline with this range can beat the best so far. Always false for two models, whose
+// joint program has no such bound.
 bool tsr__search_hopeless(struct stage_search *search, size_t i, size_t j, size_t at,
                           int64_t others)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// manual_stages.c - stages that nodes of the model already have: they are kept, and the planner
-// places the other nodes.
+// manual_stages.c - keeps the stages that nodes of the model already have. The planner assigns the
+// other nodes.
 //
 // Stages are ranges in node order, so a stage ends between its last manual node and the first one
 // of a later stage: of nodes a b c d e with stages 0 - - 1 -, stage 0 ends before b, c or d.
@@ -24,7 +24,7 @@ static int by_number(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-// The node's own stage; -1: none.
+// Returns the stage that the model gives the node; -1: none.
 static int64_t stage_of(const struct staging *staging, size_t i)
 {
     int64_t stage;
@@ -67,7 +67,7 @@ static bool list_numbers(struct staging *staging)
     return true;
 }
 
-// The node's stage and later ones end after it, earlier ones before it.
+// Narrows the windows: the node's stage and later ones end after the node, earlier ones before it.
 static void narrow(const struct staging *staging, struct stage_window *windows, size_t i)
 {
     for (size_t k = 0; k < staging->n_hand; k++) {
@@ -107,7 +107,7 @@ tsr_status tsr__manual_stages(struct staging *staging, int64_t asked)
     return TSR_OK;
 }
 
-// The last stage ends with the graph.
+// True if stage k may end there. The last stage always ends with the graph.
 bool tsr__stages_may_end(const struct staging *staging, size_t k, size_t before)
 {
     if (!staging->windows || k + 1 >= staging->n_hand)

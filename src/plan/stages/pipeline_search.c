@@ -10,14 +10,14 @@
 //     takes 6, together 15: they are enumerated. With C on devices 0 and 1: 14 + 7 = 21: they are
 //     skipped.
 //
-// For throughput the slowest stage counts instead of the sum, and each pipeline is simulated
-// (throughput.c). What is left out for lack of time lowers the bound.
+// For throughput the slowest stage replaces the sum, and each pipeline is simulated (throughput.c).
+// Pipelines that are skipped for lack of time lower the reported bound.
 #include "plan/stages/stage_search.h"
 
 #include <stdlib.h>
 
-#define LINE_NODES 4000  // nodes of all pipelines that are solved
-#define MOST_LINES 50000 // that are enumerated
+#define LINE_NODES 4000  // maximum number of nodes in all solved pipelines together
+#define MOST_LINES 50000 // maximum number of enumerated pipelines
 
 struct pipeline_trial {
     struct pipeline best;

@@ -11,8 +11,8 @@
 // the one before.
 #include "plan/stages/stages.h"
 
-// An event that takes time on some devices. meets: it starts when all of them are ready, and ends
-// for all at once.
+// An event that takes time on some devices. If `meets` is set, it starts when all of them are
+// ready, and ends for all at once.
 struct event {
     const int64_t *devices; // numbers of the topology
     size_t n;
@@ -43,7 +43,7 @@ static void add_event(struct timing *timing, struct event event)
         *at = event;
 }
 
-// Appends what the devices of the stage did since they synchronized last.
+// Appends the events of the stage since its devices last synchronized.
 static void flush(struct timing *timing)
 {
     for (size_t i = 0; i < timing->pending.n; i++)
@@ -110,8 +110,9 @@ static bool is_there(const struct planner *planner, uint32_t from, uint32_t want
     return tsr__layout_is_whole(has);
 }
 
-// The layout from which partition makes the wanted one (partition/steps/convert.c): an equal one,
-// one that can be sliced, the first from which operators lead there, or the first.
+// Returns the layout from which the partitioner produces the wanted one
+// (partition/steps/convert.c). It prefers an equal layout, then one that can be sliced, then the
+// first from which collectives lead there, then the first.
 static uint32_t source_of(struct timing *timing, const struct value_forms *forms, uint32_t want,
                           const struct plan_value *value)
 {
@@ -184,7 +185,8 @@ static uint32_t whole_on(struct timing *timing, const struct stage *stage, const
     return tsr__planner_replicated_on(timing->planner, rank, stage->devices, n);
 }
 
-// Inputs in the candidate's layouts; subgraphs read full values on all devices of the stage.
+// Reshards the inputs to the candidate's layouts. Subgraphs read full values on all devices of the
+// stage.
 static bool bring_inputs(struct timing *timing, const struct plan_node *node, size_t k)
 {
     tsr_value **captures;

@@ -4,7 +4,8 @@
 // counting need not know about stages.
 #include "plan/stages/stages.h"
 
-#define SEARCH_SHARE 0.7 // of the seconds; the rest is for the chosen stages
+// share of the time limit for the search; the rest is for the chosen stages
+#define SEARCH_SHARE 0.7
 
 // ---- from the devices of a block to those of the topology --------------------------------------
 
@@ -24,7 +25,7 @@ static bool take_stage(struct planner *planner, const struct stage *stage)
     return true;
 }
 
-// Memory of the stage's devices, in the numbers of the topology.
+// Stores the memory of the stage's devices, indexed by device number of the topology.
 static bool memory_of_stage(struct staging *staging, const struct stage *stage, size_t m,
                             const struct model_memory *out)
 {
@@ -272,7 +273,7 @@ static tsr_status find_stages(struct staging *staging, const tsr_plan_options *o
     return tsr__pipeline_search(staging, options, line, &staging->least);
 }
 
-// No pipeline fits: the rival wins, if there is one.
+// Called if no pipeline fits: the plan without stages (the rival) wins, if there is one.
 static tsr_status none_found(struct staging *staging, const tsr_plan_options *options,
                              struct stage_rival *rival, tsr_plan_summary *out)
 {

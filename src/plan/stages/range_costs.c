@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// range_costs.c - time and memory of a range of nodes on a block of devices, point by point.
+// range_costs.c - computes time and memory of a range of nodes on a block of devices. A point is
+// the result for one memory limit.
 //
 // A kind of block has one planner, whose candidates serve all ranges. A range is first solved
 // without a limit, and again with the limit only if that does not fit. Ranges with equal nodes
@@ -35,7 +36,7 @@ static void key_of_device(struct text *key, const tsr_topology_device *device)
     tsr__text_printf(key, ";");
 }
 
-// Speeds, and the time of a message between each pair of devices.
+// Builds the key of a block: speeds, and the time of a message between each pair of devices.
 static bool key_of(struct staging *staging, const int64_t *devices, size_t n, struct text *key)
 {
     tsr_topology *topology = staging->planner->machine.topology;
@@ -114,7 +115,7 @@ bool tsr__stages_over(const struct staging *staging)
            (staging->end > 0 && tsr__clock() >= staging->end);
 }
 
-// Options of a solve with that much work, within the time limit.
+// Returns options for a solve that is limited to this work and to the remaining time.
 static struct program_options hasty_options(const struct staging *staging, uint64_t work)
 {
     struct program_options options = {.work = work};
@@ -199,7 +200,8 @@ static int64_t peak_of(const struct program *program, const uint32_t *choice)
     return most;
 }
 
-// If some device has a limit, every program has rows, so that memory is known.
+// Returns the limit for the program. If some device has a limit, every program has memory rows, so
+// that its memory is known.
 static int64_t limit_of(const struct staging *staging, int64_t memory)
 {
     if (staging->limited && memory >= PLAN_NO_LIMIT)
@@ -441,7 +443,8 @@ static tsr_status solve_again(struct staging *staging, struct range_solve *solve
     return st;
 }
 
-// Work 0 is the solver's default, far more than HASTY_WORK: once for each chosen stage.
+// Solves the range of a chosen stage with full effort: work 0 is the solver's default, far more
+// than HASTY_WORK.
 tsr_status tsr__range_take(struct staging *staging, struct kind *kind, size_t i, size_t j,
                            int64_t memory, struct point *out)
 {
@@ -467,7 +470,7 @@ void tsr__range_choose(struct staging *staging, struct kind *kind, size_t i, siz
             kind->nodes[n].choice = choice[n];
 }
 
-// Searches a program that has rows but no effective limit.
+// Finds the least memory of the range, with a program that has memory rows but no effective limit.
 tsr_status tsr__range_memory(struct staging *staging, struct kind *kind, size_t i, size_t j,
                              int64_t *out)
 {
@@ -502,7 +505,8 @@ tsr_status tsr__range_memory(struct staging *staging, struct kind *kind, size_t 
     return st;
 }
 
-// Costs of the summary's choices are those of the range; stage_summary.c adds the other stages.
+// Lists the candidates of a node with their costs in this range only; stage_summary.c adds the
+// other stages.
 tsr_status tsr__range_explain(struct staging *staging, struct kind *kind, size_t i, size_t j,
                               int64_t memory, const char *node, tsr_plan_summary *out)
 {

@@ -40,8 +40,7 @@ static void add_readers(struct staging *staging, const tsr_value *value, const t
         add_shared(staging, tsr__reader_or_last(&x, i), tsr__reader_or_last(&y, i));
 }
 
-// The producer of the first model's output of that name, and the first reader of the second's
-// cache.
+// Pairs the producer of the cache in the first model with its first reader in the second.
 static void add_state(struct staging *staging, const struct state_pair *pair)
 {
     struct planner *first = staging->planner;
@@ -62,7 +61,7 @@ static int by_first(const void *a, const void *b)
     return (x->node[0] > y->node[0]) - (x->node[0] < y->node[0]);
 }
 
-// Shared weights, then caches; sorted by the nodes of the first model.
+// Lists the pairs of nodes that share a weight or cache, sorted by the nodes of the first model.
 bool tsr__second_model_init(struct staging *staging)
 {
     const tsr_graph *graph = tsr_model_graph(staging->planner->model);
@@ -82,7 +81,7 @@ bool tsr__second_model_init(struct staging *staging)
 
 // ---- cuts --------------------------------------------------------------------------------------
 
-// Where the second model may be split, if the first is split before that node.
+// Returns where the second model may be split if the first is split before node `cut`.
 static struct stage_window window_of(const struct staging *staging, size_t cut)
 {
     struct stage_window window = {.low = 0, .high = staging->other->planner->n_nodes};
@@ -127,7 +126,7 @@ bool tsr__second_model_cuts(struct staging *staging)
 
 // ---- equal ranges ------------------------------------------------------------------------------
 
-// The structures of both ranges, and the pairs of their nodes that belong together.
+// Builds the key: the structures of both ranges, and the pairs of nodes that share weights.
 static void describe(struct staging *staging, size_t i, size_t j, struct text *key)
 {
     const struct range *first = tsr__stages_range(staging, i, j);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// split_points.c - where a graph may be split into stages: between nodes where few bytes cross.
+// split_points.c - finds where a graph may be split into stages: between nodes where few bytes
+// cross.
 //
 // Nodes that depend only on inputs and small constants, cost next to nothing and are read in many
 // places (masks, angles, sizes) belong to no stage: every device runs them. The work of the others
@@ -13,8 +14,9 @@
 // If layers repeat, the same place of every layer is kept instead, so that ranges are equal.
 #include "plan/stages/stages.h"
 
-#define COMMON_SHARE 256 // of all work and of all weights: larger nodes do not run on all devices
-#define COMMON_REACH 8   // share of the graph: values read within less belong to their readers
+#define COMMON_SHARE 256 // nodes above 1/256 of all work or weights do not run on all devices
+// values that are read only within 1/8 of the graph belong to the stage of their readers
+#define COMMON_REACH 8
 #define LEAST_PLACES 24
 #define LAYER_PLACES (STAGES_MAX_PLACES * 3 / 4) // if layers repeat
 #define LAYER_NODES  256     // of the first layers, which show all kinds of places
@@ -30,7 +32,7 @@ struct splitting {
     int64_t all_time;      // sum
     int64_t all_bytes;     // bytes of all constants
     unsigned char *common; // by node: it may run on all devices
-    size_t *last;          // by node: last reader that may not
+    size_t *last;          // by node: the last reader that is not common
 };
 
 // The index of the producer of a value; -1: none that is planned.
@@ -44,7 +46,7 @@ static int64_t made_at(const struct planner *planner, const tsr_value *value)
 
 // ---- nodes that run everywhere -----------------------------------------------------------------
 
-// Small, and made of inputs, small constants and other such nodes.
+// True if the node is small and depends only on inputs, small constants and other such nodes.
 static bool is_common(const struct splitting *splitting, size_t i)
 {
     tsr_value **captures;
@@ -69,7 +71,7 @@ static bool has_stage(const struct staging *staging, size_t i)
     return staging->hand && staging->hand[i] >= 0;
 }
 
-// Keeps those that are read far away, directly or through others that are kept.
+// Keeps only common nodes that are read far away, directly or through other common nodes.
 static void keep_far(struct splitting *splitting)
 {
     size_t n = splitting->planner->n_nodes, reach = n / COMMON_REACH;
@@ -175,8 +177,8 @@ struct places {
     size_t n, most, shares;
 };
 
-// More devices need finer shares; the work of trying all ranges is bounded. 4 devices: 24 places;
-// 10 devices: 40. With 100000 nodes ranges are expensive: n falls to 12.
+// Returns the number of places to keep: more for more devices, fewer for large graphs, whose ranges
+// are expensive. 4 devices: 24 places; 10 devices: 40; with 100000 nodes: 12.
 static size_t most_places(int64_t devices, size_t nodes)
 {
     size_t n = STAGES_MAX_PLACES;
@@ -189,8 +191,8 @@ static size_t most_places(int64_t devices, size_t nodes)
     return n;
 }
 
-// The places between staged nodes, with the share of the work before them. Every node counts a
-// picosecond more, so that nodes without cost have shares too.
+// Lists the places between staged nodes, with the share of the work before them. Adds a picosecond
+// to every node, so that nodes without cost also advance the share.
 static bool list_places(struct splitting *splitting, const int64_t *width, struct places *out)
 {
     const struct planner *planner = splitting->planner;
@@ -223,7 +225,8 @@ static bool list_places(struct splitting *splitting, const int64_t *width, struc
     return true;
 }
 
-// After a node of the same strategy, with as many bytes: the same place of another layer.
+// True if both places follow a node of the same strategy and have the same width: probably the same
+// place in two layers.
 static bool same_kind(const struct place_between *a, const struct place_between *b)
 {
     return a->kind == b->kind && a->width == b->width;
@@ -237,7 +240,8 @@ static size_t count_kind(const struct places *places, const struct place_between
     return n;
 }
 
-// The narrowest kind of place that occurs about as often as any, beyond those that are kept.
+// Returns the narrowest kind of place that is not kept yet and occurs at least half as often as the
+// most frequent one.
 static const struct place_between *next_kind(const struct places *places, size_t most)
 {
     const struct place_between *best = NULL;
@@ -251,7 +255,7 @@ static const struct place_between *next_kind(const struct places *places, size_t
     return best;
 }
 
-// At least half of the shares have a kept place.
+// True if at least half of the shares have a kept place.
 static bool covers(const struct places *places)
 {
     size_t n = 0, last = SIZE_MAX;
@@ -316,13 +320,14 @@ static bool keep_layers(struct places *places)
     return false;
 }
 
-// The share among `shares` coarser ones: share 5 of 8 is share 2 of 4.
+// Converts the share to one of `shares` coarser shares: share 5 of 8 is share 2 of 4.
 static size_t share_of(const struct places *places, size_t i, size_t shares)
 {
     return places->at[i].share * shares / places->most;
 }
 
-// The narrowest place of each share that has none yet. Places of one share are adjacent.
+// Keeps the narrowest place of each share that has no kept place yet. Places of one share are
+// adjacent.
 static void keep_shares(struct places *places, size_t shares)
 {
     size_t i = 0;
@@ -357,8 +362,8 @@ static void keep_windows(const struct staging *staging, struct places *places)
     }
 }
 
-// The narrowest place in the window of each split point of the first model, after the previous one;
-// a point without a place has none.
+// Keeps the narrowest place in the window of each split point of the first model, after the
+// previous kept one. Some windows have no place.
 static void keep_followed(const struct staging *staging, struct places *places)
 {
     size_t next = 0;
@@ -379,7 +384,8 @@ static void keep_followed(const struct staging *staging, struct places *places)
     }
 }
 
-// All places if they are few; else those of layers, and the narrowest of the shares.
+// Keeps all places if they are few. Otherwise keeps those between layers, and the narrowest of each
+// share.
 static void keep_places(const struct staging *staging, struct places *places)
 {
     if (staging->followed) {
@@ -436,7 +442,7 @@ static void add_up(struct splitting *splitting)
         splitting->all_bytes += tsr__value_bytes(planner, tsr_graph_initializer(graph, i));
 }
 
-// Times, nodes in no stage, crossing bytes, then split points.
+// Computes, in this order: times, nodes in no stage, crossing bytes, split points.
 static bool find_cuts(struct splitting *splitting)
 {
     struct arena *scratch = &splitting->one->arena;

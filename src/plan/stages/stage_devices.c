@@ -3,7 +3,7 @@
 // block.
 //
 //     Four devices in the order 2 0 3 1: blocks of one are 2, 0, 3 and 1; of two 2 0, 0 3 and 3 1.
-//     What a stage on 3 1 reads was passed on by the stages before and is on device 0.
+//     Values that a stage on 3 1 reads were passed on by earlier stages and are on device 0.
 #include "plan/stages/stage_search.h"
 
 #include <stdlib.h>
@@ -159,7 +159,7 @@ static int64_t hand_over(struct stage_search *search, struct staging *model, siz
 typedef int64_t crossing_of(struct stage_search *search, struct staging *model, size_t from,
                             size_t to, const struct block *block);
 
-// The same of all runs of all models.
+// Sums a transfer time over all runs of all models.
 static int64_t of_all_runs(struct stage_search *search, crossing_of *of, size_t from, size_t to,
                            const struct block *block)
 {
@@ -182,8 +182,8 @@ int64_t tsr__search_hands_over(struct stage_search *search, size_t from, size_t 
     return of_all_runs(search, hand_over, from, to, block);
 }
 
-// Lower bound of a transfer, however both sides shard the value: with n producers and m readers,
-// some pair moves at least a part of n m, and the nearest pair is fastest.
+// Lower bound of a transfer for any sharding on both sides. With n producers and m readers, some
+// pair transfers at least 1 / (n m) of the value; the time is that of the fastest pair.
 static int64_t least_transfer(struct stage_search *search, const struct block *block,
                               struct device_span others, int64_t bytes)
 {

@@ -2,16 +2,16 @@
 // stage_search.c - searches for the best pipeline: the best of each order of the devices
 // (dynamic_program.c), over all orders that may differ.
 //
-// Latency is the sum over stages of time and transfer. For throughput the slowest stage counts, and
-// among equals the sum. Devices that would only slow it down stay idle.
+// The cost for latency is the sum of times and transfers of all stages. For throughput it is the
+// slowest stage, then the sum. Devices that would only slow the pipeline down stay idle.
 #include "plan/stages/stage_search.h"
 
 #include <stdlib.h>
 
-#define MAX_ORDERS 120 // of unlike devices
+#define MAX_ORDERS 120 // maximum number of orders of unlike devices
 #define ALL_ORDERS 4   // devices with unlike links up to which every order is tried
 #define MAX_CELLS  ((size_t)1 << 22)
-#define FEW_RANGES 4 // of the first, coarse search
+#define FEW_RANGES 4 // number of ranges in the first, coarse search
 
 // ---- orders of devices -------------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ static bool is_descending(const struct stage_search *search)
     return true;
 }
 
-// Descending order; a few unlike devices in every order.
+// Tries the descending order of devices, and all orders if there are only a few unlike devices.
 static void try_orders(struct stage_search *search, tsr_objective objective, struct pipeline *best)
 {
     size_t n = tsr__search_devices(search), own[ALL_SIZES], label[ALL_SIZES];
@@ -171,7 +171,8 @@ static void bound_stages(struct stage_search *search, int64_t asked)
     search->most = (size_t)most;
 }
 
-// flows: stages send to the next one only; ignored if there would be too many cells.
+// If `flows` is set, stages may send only to the next one. It is ignored if there would be too many
+// cells.
 static bool search_init(struct stage_search *search, struct staging *staging,
                         const tsr_plan_options *options, bool flows)
 {
@@ -195,8 +196,8 @@ static bool search_init(struct stage_search *search, struct staging *staging,
     return !arena->failed;
 }
 
-// A grain that leaves few ranges, but one for each requested stage. Manual stages need every split
-// point.
+// Returns the distance of split points in the coarse search: few ranges, but at least one for each
+// requested stage. Manual stages need every split point.
 static size_t coarsest(const struct stage_search *search)
 {
     size_t ranges = FEW_RANGES;
@@ -207,8 +208,8 @@ static size_t coarsest(const struct stage_search *search)
     return search->staging->n_ranges / ranges;
 }
 
-// Pipelines whose stages have `n` devices each, with the coarsest grain that gives one; kept if
-// better.
+// Tries pipelines whose stages have `n` devices each, with as few split points as possible. Keeps
+// the result if it is better.
 static void try_blocks_of(struct stage_search *search, size_t n, tsr_objective objective,
                           struct pipeline *best)
 {
@@ -236,7 +237,7 @@ static void find_any(struct stage_search *search, tsr_objective objective, struc
         try_blocks_of(search, share, objective, out);
 }
 
-// Worse pipelines are not searched.
+// Limits the search to pipelines that are better than this one.
 static void heed(struct stage_search *search, tsr_objective objective, const struct pipeline *line)
 {
     int64_t takes = INT64_MAX;

@@ -17,7 +17,7 @@
 // stages together (pipeline_program.c, throughput.c). Reported latency, period and stage times come
 // from pipeline_timing.c, where shards are sent instead of full values.
 //
-// Transfers count on both sides: a rank computes nothing while it sends or receives
+// Transfers are charged to both sides: a rank computes nothing while it sends or receives
 // (ARCHITECTURE.md, rules of the code; tests/e2e/overlap.py checks it in traces). Stages overlap,
 // each with another run.
 #include "plan/stages/stages.h"
@@ -163,7 +163,8 @@ static tsr_status one_device(struct staging *staging, tsr_plan_summary *out)
     return st;
 }
 
-// If ranges were left out: the devices divide the work of one device at best.
+// Returns a lower bound for the case that ranges were skipped: the time on one device divided by
+// the number of devices.
 static int64_t shared_out(const struct staging *staging)
 {
     const struct planner *planner = staging->planner;
@@ -254,7 +255,7 @@ static tsr_status explain_common(const struct staging *staging, const struct pla
     return TSR_OK;
 }
 
-// The stages stay as they are; in one of them the node has another candidate.
+// Explains a node: the stages are unchanged, and only the node's candidate differs.
 tsr_status tsr__stages_explain(struct staging *staging, const struct pipeline *line,
                                const char *name, tsr_plan_summary *out)
 {

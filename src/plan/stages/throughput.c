@@ -62,7 +62,7 @@ static tsr_status solve_and_play(struct throughput *throughput, const struct pro
     return play_choices(throughput, best) ? TSR_OK : TSR_NOMEM;
 }
 
-// The least sum divided by the stages bounds the period too.
+// Finds the best period. The least sum divided by the number of stages is also a lower bound of it.
 static tsr_status solve_line(struct throughput *throughput, struct pipeline_answer *best)
 {
     int64_t bound = 0;
@@ -73,7 +73,8 @@ static tsr_status solve_line(struct throughput *throughput, struct pipeline_answ
     return st;
 }
 
-// To be ended in any case. lining.late: there was no time for the program.
+// The caller must call tsr__pipeline_program_end in every case. lining.late: there was no time for
+// the program.
 static tsr_status begin_throughput(struct throughput *throughput, struct staging *staging,
                                    const struct pipeline *line)
 {
@@ -144,7 +145,7 @@ end:
 
 // ---- why ---------------------------------------------------------------------------------------
 
-// The period with that candidate of the node.
+// Finds the period if the node has that candidate.
 static tsr_status pace_with(struct throughput *throughput, const struct plan_node *node, size_t way,
                             struct pipeline_answer *out)
 {
