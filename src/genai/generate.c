@@ -488,7 +488,7 @@ tsr_status tsr_generator_open(tsr_folder *folder, const tsr_generate_options *op
         goto close_generator;
     if (own->temperature == 0 && (own->top_k > 0 || own->top_p > 0))
         own->temperature = 1; // top_k and top_p need sampling
-    // Decided by the library: it knows which caches are fixed buffers.
+    // The library decides, because it knows which caches are fixed buffers.
     generator->run.states_in_place = caches_have_room(folder);
     generator->random = own->seed;
     st = take_devices(generator);

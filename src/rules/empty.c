@@ -38,8 +38,8 @@ static bool left_is_transposed(const tsr_node *node)
     return maker && str_is(tsr__node_op_str(maker), "Transpose");
 }
 
-// True if the two matrices of a product have different batches: one is a vector, or is multiplied
-// with several of the other (QUIRK_matmul_of_empty_stack). A batch times one matrix works, because
+// True if the two matrices of a product have different batches: one is a vector, or one matrix is
+// multiplied with several (QUIRK_matmul_of_empty_stack). A batch times one matrix works, because
 // the kernel treats it as one tall matrix.
 bool tsr__stacks_differ(const tsr_node *node, const struct rule *rule)
 {

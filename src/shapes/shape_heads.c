@@ -70,7 +70,7 @@ void tsr__infer_multi_head(struct shape_job *job)
 {
     tsr_dim all = keys_of(job, 1), past = dim_in(job, 6, 2);
     job->shapes->rules->letters(job);
-    if (tsr__job_has(job, 6)) // with input 8, both share one buffer
+    if (tsr__job_has(job, 6)) // a past value: past and present share one buffer if input 8 exists
         all = cache_length(job, tsr__job_has(job, 8), past, all);
     caches(job, 2, 2, all, 6);
     if (!tsr__job_has(job, 8))

@@ -26,7 +26,7 @@
 struct loading {
     tsr_session *session;
     struct arena arena;
-    const char *set; // with the sizes that the model was planned for
+    const char *set; // the caller's text, with the sizes that the model was planned for appended
     const tsr_model *model;
     const tsr_run_options *run;
     tsr_tensors *inputs;

@@ -122,7 +122,7 @@ tsr_status tsr_node_set_metadata(tsr_node *node, const char *key, const char *va
     return arena_status(&model->arena);
 }
 
-// Shares `whole`, because the copy holds the store.
+// `whole` is not copied: the new node keeps a reference to the store that has its bytes.
 bool tsr__clone_metadata(tsr_node *to, const tsr_node *from)
 {
     tsr_model *model = to->graph->model;

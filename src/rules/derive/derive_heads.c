@@ -326,8 +326,8 @@ static bool take_groups(struct derivation *derivation)
     return true;
 }
 
-// Adds input i, scales of a quantized cache: one, or some for each head. flat: dimension of a list
-// of several.
+// Adds input i, the scales of a quantized cache: a single scale, or one or more per head. `flat` is
+// the dimension if they are a list.
 static void add_cache_scale(struct derivation *derivation, size_t i, const char *flat)
 {
     struct shape shape = tsr__derive_in(derivation, i);

@@ -62,7 +62,7 @@ static tsr_status reduce_inline(struct shm *me, const struct comm_call *call, vo
     return TSR_OK;
 }
 
-// The same answer on all members: each reads the same entries.
+// Returns the same result on all members, because all read the same entries.
 static bool all_in_reach(const struct shm *me, const struct comm_call *call)
 {
     bool all = true;
