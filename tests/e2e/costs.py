@@ -190,6 +190,20 @@ def less_memory_takes_longer(folder):
     assert call(*words, "--pareto", "-o", folder + "/o.onnx")[0] == 2
 
 
+def plans_stay_within_the_memory_limit(folder):
+    """Copies of a group of devices store the full inputs, and the first device all outputs."""
+    nodes = [helper.make_node("MatMul", ["x%d" % k, "w%d" % k], ["x%d" % (k + 1)], name="m%d" % k) for k in range(4)]
+    path = write(folder + "/products.onnx", nodes, [("x0", ["batch", 4096])], [("x4", ["batch", 4096])], [weight("w%d" % k, 4096, 4096) for k in range(4)])
+    for batch in (4096, 16384):
+        for devices in ("h200:4", "h100:8", "hosts:2x2"):
+            most = max(predicted(path, devices, batch)["memory"])
+            for share in (0.9, 0.7, 0.5):
+                limit = int(share * most)
+                rc, out, err = call("plan", path, "--devices", devices, "--dim", "batch=%d" % batch, "--memory", limit, "--json")
+                assert rc in (0, 4), (rc, err)
+                assert rc == 4 or max(json.loads(out)["memory"]) <= limit, (batch, devices, limit, json.loads(out)["memory"])
+
+
 def wrong_words_are_usage_errors(folder):
     model = attention(folder)
     bad = folder + "/bad"
@@ -202,5 +216,5 @@ def wrong_words_are_usage_errors(folder):
 
 harness.run([published_measurements, fused_experts_count_both_halves, tokens_read_the_experts_that_they_use, a_cache_that_is_updated_in_place_counts_once, a_cache_that_grows_counts_twice,
              plan_and_simulation_count_the_same_caches, collectives_have_a_start, stages_share_links, advice_is_the_largest_batch_within_the_limit, prices_decide, machines_that_cannot_are_listed,
-             the_first_token_has_a_limit, less_memory_takes_longer, wrong_words_are_usage_errors])
+             the_first_token_has_a_limit, less_memory_takes_longer, plans_stay_within_the_memory_limit, wrong_words_are_usage_errors])
 harness.finish()

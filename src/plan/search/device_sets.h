@@ -114,13 +114,14 @@ int64_t tsr__set_copies_time(const struct set_model *model);
 int64_t tsr__set_least_time(const struct set_model *model);
 // Number of those sums.
 size_t tsr__set_sums(const struct set_model *model);
-// Bytes on every device for inputs that each device gets in full, and for nodes that the copies do
-// not divide, besides the share of the copy.
+// Bytes on every device for inputs that each device gets in full, besides the share of the copy.
+int64_t tsr__set_input_bytes(const struct set_model *model);
+// The same, and for nodes that the copies do not divide. The plan of the set is chosen.
 int64_t tsr__set_more_bytes(const struct set_model *model);
 
-// True if the additional data of the copies fits in the memory of the first device. The plan of the
-// set must be chosen.
-bool tsr__set_fits(const struct set_model *model);
+// True if all devices have memory for what copies need together. The plan of the set is chosen.
+// reserved: bytes of that by which the limit of the set's program was reduced.
+bool tsr__set_fits(const struct set_model *model, int64_t reserved);
 
 // set_plans.c
 // Plans all models on plan->set with a share of the budget. beat: picoseconds of the best plan so

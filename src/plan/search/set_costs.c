@@ -307,48 +307,67 @@ static int64_t undivided_bytes(const struct set_model *model)
 
 // Each device gets the full inputs and keeps them for the run; the plan of the set has counted only
 // its share.
-int64_t tsr__set_more_bytes(const struct set_model *model)
+int64_t tsr__set_input_bytes(const struct set_model *model)
 {
     const tsr_graph *graph = tsr_model_graph(model->part->model);
-    int64_t bytes = undivided_bytes(model);
+    int64_t bytes = 0;
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
-        int64_t whole = tsr__value_bytes(model->all, value);
+        int64_t full = tsr__value_bytes(model->all, value);
         if (!planner_stays(model->all, value) && tsr__set_batch_dim(model, value) >= 0)
-            bytes = int64_min(bytes + whole - tsr__value_bytes(model->part, value), PLAN_NEVER);
+            bytes = int64_min(bytes + full - tsr__value_bytes(model->part, value), PLAN_NEVER);
     }
     return bytes;
 }
 
-// Bytes of the outputs, which the first device has in full at the end of a run.
-static int64_t output_bytes(const struct set_model *model)
+int64_t tsr__set_more_bytes(const struct set_model *model)
+{
+    return int64_min(undivided_bytes(model) + tsr__set_input_bytes(model), PLAN_NEVER);
+}
+
+// Bytes on the first device, besides weights and caches, while it gathers the outputs: one copy's
+// share of inputs and outputs, and the full outputs.
+static int64_t gathering_bytes(const struct set_model *model)
 {
     const tsr_graph *graph = tsr_model_graph(model->all->model);
     int64_t bytes = 0;
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
+        const tsr_value *value = tsr_graph_input(graph, i);
+        if (!planner_stays(model->all, value) && !tsr_value_initializer(value))
+            bytes = int64_min(bytes + tsr__value_bytes(model->part, value), PLAN_NEVER);
+    }
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
         const tsr_value *value = tsr_graph_output(graph, i);
         if (!planner_stays(model->all, value) && tsr__set_batch_dim(model, value) != BATCH_NOWHERE)
-            bytes = int64_min(bytes + tsr__value_bytes(model->all, value), PLAN_NEVER);
+            bytes = int64_min(bytes + tsr__value_bytes(model->all, value) +
+                                  tsr__value_bytes(model->part, value),
+                              PLAN_NEVER);
     }
     return bytes;
 }
 
-// The program of the set has kept the limit for the share of one copy. The first device must also
-// store all outputs beside its weights and caches.
-bool tsr__set_fits(const struct set_model *model)
+// The program of the set has kept the limit for the share of one copy. Each device also needs what
+// copies need together, and the first device gathers the outputs.
+bool tsr__set_fits(const struct set_model *model, int64_t reserved)
 {
     struct planner *part = model->part;
     struct arena scratch;
+    int64_t more = tsr__set_more_bytes(model) - reserved, n = part->machine.n;
     bool fits = false;
     if (model->set->copies <= 1 || part->memory.n_classes == 0 || part->memory.may_exceed)
         return true;
     tsr__arena_init(&scratch, part->session);
     unsigned char *shared =
         ARENA_ARRAY(&scratch, unsigned char, tsr__model_value_ids(part->model) + 1);
-    int64_t *bytes = ARENA_ARRAY(&scratch, int64_t, (size_t)part->machine.n);
-    if (shared && bytes && tsr__planner_add_own(part, shared, bytes))
-        fits = bytes[0] + tsr__set_more_bytes(model) + output_bytes(model) <=
-               part->memory.bytes[part->memory.class_of[0]];
+    int64_t *own = ARENA_ARRAY(&scratch, int64_t, (size_t)n);
+    int64_t *most = ARENA_ARRAY(&scratch, int64_t, (size_t)n);
+    if (shared && own && most && tsr__planner_add_own(part, shared, own) &&
+        tsr__planner_memory(part, most, NULL)) {
+        most[0] = int64_max(most[0], own[0] + gathering_bytes(model));
+        fits = true;
+        for (int64_t i = 0; i < n; i++)
+            fits = fits && most[i] + more <= part->memory.bytes[part->memory.class_of[i]];
+    }
     tsr__arena_free(&scratch);
     return fits;
 }

@@ -115,7 +115,12 @@ static tsr_status solve_set(struct set_search *search, struct set_plan *plan, in
     tsr__models_with(search->models, planners, models);
     if (models->n == 1)
         planners[0]->pace.beat = beat;
-    if (!tsr__models_build(models, tsr__models_limit(models, search->options)))
+    int64_t limit = tsr__models_limit(models, search->options), reserved = 0;
+    if (limit > 0 && models->n == 1 && plan->set.copies > 1) {
+        struct set_model model = set_model(search, plan, 0);
+        reserved = int64_min(tsr__set_input_bytes(&model), limit - 1);
+    }
+    if (!tsr__models_build(models, limit > 0 ? limit - reserved : limit))
         return TSR_NOMEM;
     st = tsr__planner_solve(planners[0], models->program, beat >> models->shift, &plan->result);
     if (st != TSR_OK)
@@ -124,7 +129,7 @@ static tsr_status solve_set(struct set_search *search, struct set_plan *plan, in
         tsr__models_take(models, plan->result.choice);
         add_costs(search, models, plan);
         struct set_model model = set_model(search, plan, 0);
-        plan->result.feasible = models->n > 1 || tsr__set_fits(&model);
+        plan->result.feasible = models->n > 1 || tsr__set_fits(&model, reserved);
     }
     add_bound(search, models, plan);
     return TSR_OK;
