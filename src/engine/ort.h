@@ -297,12 +297,16 @@ typedef struct OrtApi {
     void (*ReleaseKeyValuePairs)(OrtKeyValuePairs *pairs);
     void *reserved_301[6];
     int (*HardwareDevice_Type)(const OrtHardwareDevice *device); // 0: CPU, 1: GPU, 2: NPU
-    void *reserved_308[9];
+    uint32_t (*HardwareDevice_VendorId)(const OrtHardwareDevice *device);
+    void *reserved_309[8];
     const OrtEpApi *(*GetEpApi)(void);
     OrtStatus *(*GetTensorSizeInBytes)(const OrtValue *value, size_t *out);
     OrtStatus *(*AllocatorGetStats)(const OrtAllocator *allocator, OrtKeyValuePairs **out);
     // for execution providers (ep/)
-    void *reserved_320[6];
+    OrtStatus *(*CreateMemoryInfo_V2)(const char *name, int device_type, uint32_t vendor,
+                                      int32_t id, int memory_type, size_t alignment,
+                                      int allocator_type, OrtMemoryInfo **out);
+    void *reserved_321[5];
     OrtStatus *(*ValueInfo_GetInitializerValue)(const OrtValueInfo *value, const OrtValue **out);
     OrtStatus *(*ValueInfo_GetExternalInitializerInfo)(const OrtValueInfo *value,
                                                        OrtExternalInitializerInfo **out);
@@ -389,6 +393,7 @@ ORT_SLOT(ShapeInferContext_SetOutputTypeShape, 270);
 ORT_SLOT(RunWithBinding, 133);
 ORT_SLOT(GetKeyValue, 297);
 ORT_SLOT(AllocatorGetStats, 319);
+ORT_SLOT(CreateMemoryInfo_V2, 320);
 ORT_SLOT(GetSymbolicDimensions, 63);
 ORT_SLOT(GetStringTensorElement, 128);
 ORT_SLOT(ReleaseOpAttr, 212);

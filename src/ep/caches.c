@@ -75,7 +75,7 @@ tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context,
         struct tensor wanted;
         OrtValue *value = NULL;
         void *data = NULL;
-        if (!cache->steady || !past || !has_shape(past, cache->rank, cache->dims) ||
+        if (!cache->steady || !past || past->device || !has_shape(past, cache->rank, cache->dims) ||
             !is_large_enough(fused, cache, inputs))
             continue;
         wanted = *past;

@@ -39,7 +39,7 @@ static const char *get_version(const OrtEpFactory *factory)
     return tsr_version();
 }
 
-// One device: the CPU, whose memory the application's inputs and outputs are in.
+// The first device is the CPU: inputs and outputs are in host memory. The others are GPUs.
 static OrtStatus *get_devices(OrtEpFactory *ort, const OrtHardwareDevice *const *hardware,
                               size_t n_hardware, OrtEpDevice **out, size_t most, size_t *n)
 {
@@ -50,9 +50,9 @@ static OrtStatus *get_devices(OrtEpFactory *ort, const OrtHardwareDevice *const 
             continue;
         TRY(api->ep->CreateEpDevice(ort, hardware[i], NULL, NULL, &out[0]));
         *n = 1;
-        return NULL;
+        break;
     }
-    return NULL;
+    return tsr__ep_memory_devices((struct ep_factory *)ort, hardware, n_hardware, out, most, n);
 }
 
 static OrtStatus *create_ep(OrtEpFactory *ort, const OrtHardwareDevice *const *devices,
@@ -84,9 +84,22 @@ static OrtStatus *validate_context(OrtEpFactory *factory, const OrtHardwareDevic
 
 static OrtStatus *create_data_transfer(OrtEpFactory *factory, OrtDataTransferImpl **out)
 {
+    struct device_memory *memory = ((struct ep_factory *)factory)->memory;
+    *out = NULL; // without GPUs, inputs and outputs are in host memory
+    return memory ? tsr__ep_memory_transfer(memory, out) : NULL;
+}
+
+static OrtStatus *create_allocator(OrtEpFactory *factory, const OrtMemoryInfo *info,
+                                   const OrtKeyValuePairs *options, OrtAllocator **out)
+{
+    (void)options;
+    return tsr__ep_memory_allocator(((struct ep_factory *)factory)->memory, info, out);
+}
+
+static void release_allocator(OrtEpFactory *factory, OrtAllocator *allocator)
+{
     (void)factory;
-    *out = NULL; // inputs and outputs are in host memory
-    return NULL;
+    tsr__ep_memory_release(allocator);
 }
 
 static bool is_stream_aware(const OrtEpFactory *factory)
@@ -97,8 +110,10 @@ static bool is_stream_aware(const OrtEpFactory *factory)
 
 void tsr__ep_factory_release(struct ep_factory *factory)
 {
-    if (atomic_fetch_sub(&factory->references, 1) == 1)
-        free(factory);
+    if (atomic_fetch_sub(&factory->references, 1) != 1)
+        return;
+    tsr__ep_memory_free(factory->memory);
+    free(factory);
 }
 
 static const OrtEpFactory functions = {
@@ -111,6 +126,8 @@ static const OrtEpFactory functions = {
     .CreateEp = create_ep,
     .ReleaseEp = release_ep,
     .ValidateCompiledModelCompatibilityInfo = validate_context,
+    .CreateAllocator = create_allocator,
+    .ReleaseAllocator = release_allocator,
     .CreateDataTransfer = create_data_transfer,
     .IsStreamAware = is_stream_aware,
 };
@@ -133,6 +150,11 @@ OrtStatus *CreateEpFactories(const char *name, const OrtApiBase *base, const Ort
     factory->api = (struct ep_api){base, api, api->GetEpApi(), api->GetModelEditorApi()};
     factory->logger = logger;
     atomic_init(&factory->references, 1);
+    OrtStatus *failed = tsr__ep_memory_new(&factory->api, &factory->memory);
+    if (failed) {
+        tsr__ep_factory_release(factory);
+        return failed;
+    }
     out[0] = &factory->ort;
     *n = 1;
     return NULL;

@@ -30,6 +30,8 @@ static tsr_status open_ranks(struct fused *fused)
     tsr_run_options options = {.size = sizeof options,
                                .transport = TSR_TRANSPORT_THREADS,
                                .threads = provider->options.threads,
+                               .gpu_driver = getenv("TESSERA_CUDA"),
+                               .gpu_nccl = getenv("TESSERA_NCCL"),
                                .no_pin = true}; // the application's threads need cores too
     if (fused->job || fused->served)
         return TSR_OK;
@@ -59,9 +61,10 @@ static OrtStatus *give_texts(const OrtApi *ort, const struct tensor *tensor, Ort
     return NULL;
 }
 
-static OrtStatus *give_output(const OrtApi *ort, OrtKernelContext *context, size_t i,
+static OrtStatus *give_output(const struct ep_factory *factory, OrtKernelContext *context, size_t i,
                               const struct tensor *tensor)
 {
+    const OrtApi *ort = factory->api.ort;
     OrtValue *value = NULL;
     void *data = NULL;
     TRY(ort->KernelContext_GetOutput(context, i, tensor->dims, (size_t)tensor->rank, &value));
@@ -70,6 +73,9 @@ static OrtStatus *give_output(const OrtApi *ort, OrtKernelContext *context, size
     if (tensor->type == TSR_STRING)
         return give_texts(ort, tensor, value);
     TRY(ort->GetTensorMutableData(value, &data));
+    int gpu = tsr__ep_value_gpu(&factory->api, value);
+    if (gpu >= 0)
+        return tsr__ep_memory_copy(factory->memory, data, gpu, tensor->data, -1, tensor->bytes);
     if (tensor->bytes)
         memcpy(data, tensor->data, tensor->bytes);
     return NULL;
@@ -81,18 +87,19 @@ static OrtStatus *give_outputs(const struct fused *fused, OrtKernelContext *cont
     const OrtApi *ort = fused->provider->factory->api.ort;
     for (size_t i = 0; i < fused->n_outputs; i++) {
         int64_t at = tsr_tensors_find(outputs, fused->outputs[i]);
-        if (tsr_tensors_find(places, fused->outputs[i]) >= 0)
+        if (tsr_tensors_find(places, fused->outputs[i]) >= 0 || (at < 0 && fused->placed[i]))
             continue;
         if (at < 0 || outputs->at[at]->rank < 0)
             return ort->CreateStatus(ORT_FAIL, "Tessera: the ranks did not return an output");
-        TRY(give_output(ort, context, i, outputs->at[at]));
+        TRY(give_output(fused->provider->factory, context, i, outputs->at[at]));
     }
     return NULL;
 }
 
 // Inputs that do not fit leave the ranks as they are. A failed run ends them.
 static tsr_status run_ranks(struct fused *fused, const tsr_tensors *inputs,
-                            const tsr_tensors *places, tsr_tensors *outputs)
+                            OrtKernelContext *context, const tsr_tensors *places,
+                            tsr_tensors *outputs)
 {
     tsr_status st;
     if (fused->served) {
@@ -107,7 +114,7 @@ static tsr_status run_ranks(struct fused *fused, const tsr_tensors *inputs,
         st = tsr_job_start(fused->job, inputs);
         if (st != TSR_OK)
             return st;
-        st = tsr_job_wait(fused->job, outputs);
+        st = tsr__ep_memory_wait(fused, context, outputs);
     }
     if (st != TSR_OK)
         close_ranks(fused);
@@ -132,7 +139,7 @@ static OrtStatus *run(struct fused *fused, OrtKernelContext *context)
     if (st == TSR_OK && fused->job)
         st = tsr__ep_caches_place(fused, context, inputs, places);
     if (st == TSR_OK)
-        st = run_ranks(fused, inputs, places, outputs);
+        st = run_ranks(fused, inputs, context, places, outputs);
     tsr__ep_caches_note(fused, inputs, st == TSR_OK ? outputs : NULL);
     if (st == TSR_OK)
         failed = give_outputs(fused, context, places, outputs);
@@ -254,6 +261,7 @@ tsr_status tsr__ep_fused_new(struct provider *provider, const OrtGraph *graph, c
     *out = fused;
     tsr_status st =
         tsr__ep_report(provider->session, &provider->factory->api, read_ports(fused, node));
+    fused->placed = ARENA_ARRAY(&fused->arena, bool, fused->n_outputs + 1);
     if (st == TSR_OK)
         st = arena_status(&fused->arena);
     if (st == TSR_OK)

@@ -67,8 +67,11 @@ static tsr_status read_input(struct fused *fused, OrtKernelContext *context, siz
         tsr__ep_report(session, api, api->ort->KernelContext_GetInput(context, i, &value));
     if (st != TSR_OK)
         return st;
-    st = tsr__engine_view(session->engine, (OrtValue *)(uintptr_t)value, fused->inputs[i], to,
-                          &failed);
+    if (tsr__ep_value_gpu(api, value) >= 0)
+        st = tsr__ep_memory_input(fused, value, fused->inputs[i], to, &failed);
+    else
+        st = tsr__engine_view(session->engine, (OrtValue *)(uintptr_t)value, fused->inputs[i], to,
+                              &failed);
     return failed ? tsr__ep_report(session, api, failed) : st;
 }
 

@@ -28,6 +28,7 @@ struct ep_factory {
     OrtEpFactory ort; // first
     struct ep_api api;
     const OrtLogger *logger;
+    struct device_memory *memory; // of the GPUs that the factory offers; NULL: none
     // The registration and every provider hold one reference: sessions may outlive the
     // registration.
     atomic_int references;
@@ -121,6 +122,7 @@ struct fused {
     struct manifest manifest; // manifest of the partition
     struct cache_pair *caches;
     size_t n_caches;
+    bool *placed;          // per output: the last run wrote it to GPU memory
     pthread_mutex_t lock;  // one run at a time
     tsr_job *job;          // ranks that are threads; NULL: to be opened
     struct served *served; // ranks that are processes; NULL: to be opened
@@ -128,6 +130,32 @@ struct fused {
 
 // ---- factory.c
 void tsr__ep_factory_release(struct ep_factory *factory);
+
+// ---- device_memory.c
+struct device_memory;
+// Finds the GPUs. *out is NULL if there are none; to be freed.
+OrtStatus *tsr__ep_memory_new(const struct ep_api *api, struct device_memory **out);
+void tsr__ep_memory_free(struct device_memory *memory); // NULL is allowed
+// Adds a device for each GPU to the list of those that the factory supports.
+OrtStatus *tsr__ep_memory_devices(struct ep_factory *factory,
+                                  const OrtHardwareDevice *const *hardware, size_t n_hardware,
+                                  OrtEpDevice **out, size_t most, size_t *n);
+OrtStatus *tsr__ep_memory_allocator(struct device_memory *memory, const OrtMemoryInfo *info,
+                                    OrtAllocator **out);
+void tsr__ep_memory_release(OrtAllocator *allocator);
+OrtStatus *tsr__ep_memory_transfer(struct device_memory *memory, OrtDataTransferImpl **out);
+// The GPU that a tensor is on; -1: host memory.
+int tsr__ep_value_gpu(const struct ep_api *api, const OrtValue *value);
+// Copies between host memory (device -1) and GPUs, and waits.
+OrtStatus *tsr__ep_memory_copy(struct device_memory *memory, void *to, int to_gpu, const void *from,
+                               int from_gpu, size_t bytes);
+// Adds an input in GPU memory to the set: as it is if a rank of this process is on a GPU, else as a
+// copy in host memory.
+tsr_status tsr__ep_memory_input(struct fused *fused, const OrtValue *value, const char *name,
+                                tsr_tensors *to, OrtStatus **failed) TSR_MUST_USE;
+// Waits for the run. Outputs whose place is in GPU memory are written there; the set gets the others.
+tsr_status tsr__ep_memory_wait(struct fused *fused, OrtKernelContext *context,
+                               tsr_tensors *outputs) TSR_MUST_USE;
 
 // ---- provider.c
 OrtStatus *tsr__ep_provider_new(struct ep_factory *factory, const OrtSessionOptions *options,

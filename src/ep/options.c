@@ -65,8 +65,8 @@ static void read_devices(struct reader *reader, const char *text)
     if (!text)
         return;
     if (text[strspn(text, "0123456789")] != 0) {
-        tsr_status st =
-            tsr_topology_find(reader->session, text, NULL, NULL, &options->plan_options.topology);
+        tsr_status st = tsr_topology_find(reader->session, text, getenv("TESSERA_CUDA"),
+                                          getenv("TESSERA_NCCL"), &options->plan_options.topology);
         if (st != TSR_OK)
             (void)refuse(reader, "devices", "give a number of devices, or a topology", text);
         return;

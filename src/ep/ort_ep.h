@@ -15,8 +15,11 @@ typedef struct OrtEpGraphSupportInfo OrtEpGraphSupportInfo;
 typedef struct OrtNodeComputeContext OrtNodeComputeContext;
 typedef struct OrtNodeComputeInfo OrtNodeComputeInfo;
 typedef struct OrtDataTransferImpl OrtDataTransferImpl;
+typedef struct OrtMemoryDevice OrtMemoryDevice;
+typedef struct OrtSyncStream OrtSyncStream;
 
-enum { ORT_HARDWARE_CPU = 0 };
+enum { ORT_HARDWARE_CPU = 0, ORT_HARDWARE_GPU = 1 };
+enum { ORT_MEMORY_DEVICE_CPU = 0, ORT_MEMORY_DEVICE_GPU = 1 };
 // Whether a compiled model (EPContext) can be run.
 enum {
     ORT_COMPILED_NOT_APPLICABLE,
@@ -38,6 +41,31 @@ struct OrtEpApi {
     OrtStatus *(*EpGraphSupportInfo_AddNodesToFuse)(OrtEpGraphSupportInfo *info,
                                                     const OrtNode *const *nodes, size_t n,
                                                     const OrtNodeFusionOptions *options);
+    void *reserved_3[2];
+    OrtStatus *(*EpDevice_AddAllocatorInfo)(OrtEpDevice *device, const OrtMemoryInfo *info);
+    const OrtMemoryDevice *(*MemoryInfo_GetMemoryDevice)(const OrtMemoryInfo *info);
+    const OrtMemoryDevice *(*Value_GetMemoryDevice)(const OrtValue *value); // NULL: no tensor
+    void *reserved_8;
+    int (*MemoryDevice_GetDeviceType)(const OrtMemoryDevice *device);
+    void *reserved_10;
+    uint32_t (*MemoryDevice_GetVendorId)(const OrtMemoryDevice *device);
+    uint32_t (*MemoryDevice_GetDeviceId)(const OrtMemoryDevice *device);
+    void *reserved_13[3];
+    OrtStatus *(*CreateHardwareDevice)(int type, uint32_t vendor, uint32_t id, const char *name,
+                                       const OrtKeyValuePairs *metadata, OrtHardwareDevice **out);
+    void (*ReleaseHardwareDevice)(OrtHardwareDevice *device);
+};
+_Static_assert(offsetof(OrtEpApi, CreateHardwareDevice) == 16 * sizeof(void *),
+               "place of CreateHardwareDevice");
+
+// Copies tensors between devices; all arrays have n elements, `streams` may be NULL.
+struct OrtDataTransferImpl {
+    uint32_t ort_version_supported;
+    void (*Release)(OrtDataTransferImpl *transfer);
+    bool (*CanCopy)(const OrtDataTransferImpl *transfer, const OrtMemoryDevice *from,
+                    const OrtMemoryDevice *to);
+    OrtStatus *(*CopyTensors)(OrtDataTransferImpl *transfer, const OrtValue **from, OrtValue **to,
+                              OrtSyncStream **streams, size_t n);
 };
 
 struct OrtModelEditorApi {
@@ -92,7 +120,9 @@ struct OrtEpFactory {
     OrtStatus *(*ValidateCompiledModelCompatibilityInfo)(OrtEpFactory *factory,
                                                          const OrtHardwareDevice *const *devices,
                                                          size_t n, const char *info, int *out);
-    void *reserved_9[2];
+    OrtStatus *(*CreateAllocator)(OrtEpFactory *factory, const OrtMemoryInfo *info,
+                                  const OrtKeyValuePairs *options, OrtAllocator **out);
+    void (*ReleaseAllocator)(OrtEpFactory *factory, OrtAllocator *allocator);
     // ONNX Runtime calls it without a check for NULL.
     OrtStatus *(*CreateDataTransfer)(OrtEpFactory *factory, OrtDataTransferImpl **out);
     bool (*IsStreamAware)(const OrtEpFactory *factory);

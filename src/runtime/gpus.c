@@ -253,7 +253,7 @@ OrtStatus *tsr__gpu_run(struct rank *rank, struct run_slot *run_slot)
     const OrtApi *api = rank->engine->api;
     OrtStatus *st = bind_all(rank, run_slot);
     if (!st)
-        st = api->RunWithBinding(rank->ort, NULL, rank->binding);
+        st = api->RunWithBinding(rank->ort, rank->run_options, rank->binding);
     if (!st)
         st = take_values(rank, run_slot);
     api->ClearBoundInputs(rank->binding); // only the run slot and the states keep values alive

@@ -18,15 +18,18 @@
 
 // ---- which rank gives an output -----------------------------------------------------------------
 
+bool tsr__hand_is_result(const struct handover *handover, const char *name)
+{
+    for (size_t k = 0; k < handover->n_states; k++)
+        if (strcmp(handover->states[k], name) == 0)
+            return false;
+    return true;
+}
+
 // True if results of this output leave their ranks: it is placed, and not a state.
 static bool is_placed(const struct handover *handover, const struct manifest_port *port)
 {
-    if (!port->kept)
-        return false;
-    for (size_t k = 0; k < handover->n_states; k++)
-        if (strcmp(handover->states[k], port->name) == 0)
-            return false;
-    return true;
+    return port->kept && tsr__hand_is_result(handover, port->name);
 }
 
 // Returns the same on all ranks. Counts states too, although they stay on their ranks; is_placed
@@ -75,7 +78,8 @@ tsr_status tsr__hand_join(const struct handover *handover, tsr_tensors *const *s
     for (size_t i = 0; i < manifest->n_outputs; i++) {
         const struct manifest_port *port = &manifest->outputs[i];
         tsr_status st = TSR_OK;
-        if (handover->places && tsr_tensors_find(handover->places, port->name) >= 0)
+        if ((handover->places && tsr_tensors_find(handover->places, port->name) >= 0) ||
+            (handover->placed && handover->placed[i]))
             continue;
         if (!port->kept)
             st = move_named(sets[0], port->name, outputs);

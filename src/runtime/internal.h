@@ -58,7 +58,8 @@ struct rank {
     int64_t memory_limit;  // limit of the engine's GPU memory in bytes; 0: none
     OrtIoBinding *binding; // where inputs and outputs are, if seat is set
     OrtMemoryInfo *on_gpu;
-    bool *stays; // per output: stays on the GPU until it is taken
+    bool *stays;  // per output: stays on the GPU until it is taken
+    bool *placed; // per output: is in the caller's memory already; NULL: none
     tsr_session *session;
     struct arena arena;
     struct ops *ops;
@@ -193,9 +194,17 @@ bool tsr__shards_view(struct arena *arena, const struct manifest_port *port, int
 bool tsr__shards_any(const struct manifest_port *ports,
                      size_t n); // true if some of them stay sharded
 int64_t tsr__shards_giver(const struct tile_layout *layout, int64_t shard);
-// Puts the rank's shards of sharded inputs into a set.
+// Puts the rank's shards of sharded inputs into a set; gpu: for inputs in GPU memory.
+struct gpu_inputs;
 tsr_status tsr__shards_of_inputs(const struct manifest *manifest, int64_t rank,
-                                 const tsr_tensors *full, tsr_tensors *pieces);
+                                 const tsr_tensors *full, struct gpu_inputs *gpu,
+                                 tsr_tensors *pieces);
+// The piece that is the full tensor. NULL: out of memory.
+struct tile_piece *tsr__shards_full_piece(struct arena *arena, const struct tensor *tensor);
+// Adds the sizes of a shard to the shape of the full tensor; `shape` begins as zeros.
+void tsr__shards_add_sizes(const struct tile_layout *layout, int64_t shard,
+                           const struct tensor *tensor, int64_t *shape);
+bool tsr__shards_fit(const struct tile_piece *piece, const struct tensor *tensor); // equal sizes
 // Joins the shards of an output (sets: by rank).
 tsr_status tsr__shards_join(const struct manifest_port *port, tsr_tensors *const *sets,
                             tsr_tensors *outputs);
@@ -267,6 +276,33 @@ void tsr__gpu_leave(struct rank *rank);      // after its session was closed
 OrtStatus *tsr__gpu_run(struct rank *rank, struct run_slot *run_slot);
 // Returns the error for child processes that need a GPU after this process has started the driver.
 tsr_status tsr__gpu_refuse_fork(tsr_session *session, const tsr_run_options *options);
+
+// ---- gpu_tensors.c
+
+struct gpu_buffer;
+// What is needed to take a rank's shards of inputs in GPU memory.
+struct gpu_inputs {
+    struct rank *rank;           // that gets the shards
+    struct gpu_seat *any;        // of any rank in this process; NULL: none
+    struct gpu_buffer **buffers; // the rank's
+    struct arena *arena;         // of the list of buffers
+    bool copying;                // copies are queued
+};
+// A shard of an input: its piece and that of the full tensor.
+struct gpu_shard {
+    const struct tensor *full;
+    const struct tile_piece *all, *piece;
+    const int64_t *dims;
+};
+// Puts the shard into the set, on the rank's GPU if the tensor is there, else on the host.
+tsr_status tsr__gpu_shard(struct gpu_inputs *gpu, const struct gpu_shard *shard,
+                          tsr_tensors *pieces);
+tsr_status tsr__gpu_shards_wait(const struct gpu_inputs *gpu, tsr_session *session);
+void tsr__gpu_buffers_reuse(struct gpu_buffer *buffers); // no run is pending
+void tsr__gpu_buffers_free(struct gpu_buffer *buffers, struct gpu_seat *seat);
+// Writes outputs on GPUs to the job's places and marks them: ranks skip them.
+tsr_status tsr__gpu_place_outputs(tsr_job *job, size_t run_slot);
+
 // bench.c: the folder from which the weights of a model or a partition are mapped.
 struct str tsr__folder_of(struct arena *arena, const char *path);
 

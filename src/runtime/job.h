@@ -64,6 +64,7 @@ struct rank_thread {
     bool opened, failed;
     uint64_t runs_done, runs_synced; // completed runs; runs after which the ranks synchronized
     tsr_tensors *pieces[RUN_SLOTS];  // shards of full inputs; used by the caller's thread
+    struct gpu_buffer *buffers;      // of those that are on the rank's GPU
 };
 struct tsr_job {
     const struct job_kind *kind; // NULL: not yet chosen
@@ -98,6 +99,9 @@ struct tsr_job {
     bool closing;
 
     struct children *children; // ranks that are child processes
+
+    const struct output_places *places; // of the run that is being collected; NULL: none
+    bool *placed;                       // per output of the manifest: it is in its place
 };
 
 // ---- job.c

@@ -155,7 +155,8 @@ struct handover tsr__job_handover(const tsr_job *job)
                              .n_states = job->n_states,
                              .places = job->n ? job->rank_threads[0].rank.places : NULL,
                              .place = job->endpoint,
-                             .plan = tsr__job_plan(job)};
+                             .plan = tsr__job_plan(job),
+                             .placed = job->placed};
 }
 
 bool tsr__job_handed(const tsr_job *job)

@@ -98,6 +98,16 @@ tsr_status tsr__ranks_verdict(tsr_job *job)
 
 // ---- inputs ------------------------------------------------------------------------------------
 
+// Returns the seat of any rank in this process; NULL: none is on a GPU.
+static struct gpu_seat *any_seat(const tsr_job *job)
+{
+    // Any seat will do: all GPUs share one address space, so its stream can copy from each of them.
+    for (int i = 0; i < job->n; i++)
+        if (job->rank_threads[i].rank.seat)
+            return job->rank_threads[i].rank.seat;
+    return NULL;
+}
+
 // Takes the rank's shards of full inputs. The shards of the previous run in this slot are freed
 // first; the OrtValues that refer to them were released when that run was collected. The slot keeps
 // them because the engine reads inputs without a copy.
@@ -115,7 +125,13 @@ static tsr_status shards_for(tsr_job *job, int i, size_t run_slot, const tsr_ten
     int64_t rank = i;
     if (job->endpoint)
         rank = job->endpoint->rank;
-    return tsr__shards_of_inputs(manifest, rank, inputs, *pieces);
+    struct gpu_inputs gpu = {.rank = &job->rank_threads[i].rank,
+                             .any = any_seat(job),
+                             .buffers = &job->rank_threads[i].buffers,
+                             .arena = &job->arena};
+    if (job->runs_started == job->runs_collected)
+        tsr__gpu_buffers_reuse(job->rank_threads[i].buffers);
+    return tsr__shards_of_inputs(manifest, rank, inputs, &gpu, *pieces);
 }
 
 // True if the rank gets a shard of the input, which shards_for has copied.
@@ -142,16 +158,6 @@ int64_t tsr__job_input_bytes(const tsr_job *job, const tsr_tensors *inputs)
             sum += (int64_t)inputs->at[at]->bytes;
     }
     return sum;
-}
-
-// Returns the seat of any rank in this process; NULL: none is on a GPU.
-static struct gpu_seat *any_seat(const tsr_job *job)
-{
-    // Any seat will do: all GPUs share one address space, so its stream can copy from each of them.
-    for (int i = 0; i < job->n; i++)
-        if (job->rank_threads[i].rank.seat)
-            return job->rank_threads[i].rank.seat;
-    return NULL;
 }
 
 // True if the rank can read the tensor: in host memory (device 0), or on the rank's own GPU (device
@@ -187,7 +193,7 @@ static tsr_status fetch_for(tsr_job *job, int i, size_t run_slot, const tsr_tens
         const struct tensor *x = inputs->at[k];
         struct tensor *copy = NULL;
         tsr_status st = TSR_OK;
-        if (is_in_reach(&rank_thread->rank, x))
+        if (is_in_reach(&rank_thread->rank, x) || is_sharded(job, x->name))
             continue;
         if (!*pieces)
             st = tsr_tensors_new(job->session, pieces);
@@ -361,6 +367,7 @@ tsr_status tsr__ranks_trace(tsr_job *job)
 void tsr__ranks_free(tsr_job *job)
 {
     for (int i = 0; i < job->n; i++) {
+        tsr__gpu_buffers_free(job->rank_threads[i].buffers, job->rank_threads[i].rank.seat);
         tsr__rank_free(&job->rank_threads[i].rank);
         for (size_t k = 0; k < RUN_SLOTS; k++)
             tsr_tensors_free(job->rank_threads[i].pieces[k]);

@@ -544,7 +544,7 @@ tsr_status tsr__rank_copy(struct rank *rank, size_t run_slot, tsr_session *sessi
                           tsr_tensors *outputs)
 {
     for (size_t i = 0; i < rank->n_outputs; i++) {
-        if (!is_result(rank, i) || is_in_place(rank, i))
+        if (!is_result(rank, i) || is_in_place(rank, i) || (rank->placed && rank->placed[i]))
             continue;
         tsr_status st = take_output(rank, &rank->run_slots[run_slot], i, session, outputs);
         if (st != TSR_OK)

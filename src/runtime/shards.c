@@ -27,7 +27,7 @@ static bool has_pieces(const struct tile_layout *layout, const struct tensor *te
 }
 
 // The only tile of an unsharded layout, on device 0: source of every copy. NULL: out of memory.
-static struct tile_piece *full_piece(struct arena *arena, const struct tensor *tensor)
+struct tile_piece *tsr__shards_full_piece(struct arena *arena, const struct tensor *tensor)
 {
     struct tile_layout *layout = tsr__layout_whole(arena, tensor->rank, (int64_t[]){0}, 1);
     if (layout)
@@ -76,7 +76,8 @@ bool tsr__shards_view(struct arena *arena, const struct manifest_port *port, int
 // [8, 6] sharded as {2, 1}: shard 1 is a view of rows 4..7 of the full tensor. Sharded as {1, 2} it
 // is a copy of columns 3..5.
 static tsr_status copy_shard(struct arena *arena, const struct manifest_port *port, int64_t shard,
-                             const struct tensor *tensor, tsr_tensors *pieces)
+                             const struct tensor *tensor, struct gpu_inputs *gpu,
+                             tsr_tensors *pieces)
 {
     int64_t dims[RUN_MAX_RANK];
     struct tensor *to;
@@ -85,10 +86,10 @@ static tsr_status copy_shard(struct arena *arena, const struct manifest_port *po
                       "give a tensor of the shape that the model declares",
                       "not a tensor that can be sharded as the partition requires");
     struct shard_view view;
-    if (tsr__shards_view(arena, port, shard, tensor, &view))
+    if (!tensor->device && tsr__shards_view(arena, port, shard, tensor, &view))
         return tsr__tensors_add_foreign(pieces, str_of(port->name), tensor->type, tensor->rank,
                                         view.dims, &(struct foreign){.data = view.data});
-    struct tile_piece *all = full_piece(arena, tensor);
+    struct tile_piece *all = tsr__shards_full_piece(arena, tensor);
     struct tile_piece *piece = tsr__layout_piece(arena, port->kept, tensor->dims, shard);
     if (arena->failed)
         return TSR_NOMEM;
@@ -100,6 +101,8 @@ static tsr_status copy_shard(struct arena *arena, const struct manifest_port *po
                       "a dimension has fewer elements than shards");
     for (int axis = 0; axis < tensor->rank; axis++)
         dims[axis] = piece->dims[axis].size;
+    if (tensor->device)
+        return tsr__gpu_shard(gpu, &(struct gpu_shard){tensor, all, piece, dims}, pieces);
     tsr_status st =
         tsr__tensors_add(pieces, str_of(port->name), tensor->type, tensor->rank, dims, &to);
     if (st == TSR_OK)
@@ -112,7 +115,7 @@ static tsr_status copy_shard(struct arena *arena, const struct manifest_port *po
 // of it. TSR_OK without a shard: the rank gets the full tensor, or the input is missing, which
 // tsr__rank_bind reports.
 static tsr_status shard_input(struct arena *arena, const struct manifest_port *port, int64_t rank,
-                              const tsr_tensors *full, tsr_tensors *pieces)
+                              const tsr_tensors *full, struct gpu_inputs *gpu, tsr_tensors *pieces)
 {
     const struct tile_layout *layout = port->kept;
     if (!layout || tsr__layout_is_whole(layout))
@@ -123,26 +126,24 @@ static tsr_status shard_input(struct arena *arena, const struct manifest_port *p
     int64_t shard = tsr__layout_shard_of(layout, rank, 0);
     if (shard < 0)
         return TSR_OK;
-    return copy_shard(arena, port, shard, full->at[at], pieces);
+    return copy_shard(arena, port, shard, full->at[at], gpu, pieces);
 }
 
 // pieces may be filled in part after a failure; the caller frees the set.
 tsr_status tsr__shards_of_inputs(const struct manifest *manifest, int64_t rank,
-                                 const tsr_tensors *full, tsr_tensors *pieces)
+                                 const tsr_tensors *full, struct gpu_inputs *gpu,
+                                 tsr_tensors *pieces)
 {
     struct arena arena;
     tsr__arena_init(&arena, pieces->session);
     tsr_status st = TSR_OK;
     for (size_t i = 0; i < manifest->n_inputs; i++) {
-        if (manifest->inputs[i].kept) { // only tensors in host memory can be sharded
-            int64_t at = tsr_tensors_find(full, manifest->inputs[i].name);
-            st = at < 0 ? TSR_OK : tsr__tensor_on_host(pieces->session, full->at[at]);
-        }
-        if (st == TSR_OK)
-            st = shard_input(&arena, &manifest->inputs[i], rank, full, pieces);
+        st = shard_input(&arena, &manifest->inputs[i], rank, full, gpu, pieces);
         if (st != TSR_OK)
             break;
     }
+    if (st == TSR_OK)
+        st = tsr__gpu_shards_wait(gpu, pieces->session);
     tsr__arena_free(&arena);
     return st;
 }
@@ -169,8 +170,8 @@ int64_t tsr__shards_giver(const struct tile_layout *layout, int64_t shard)
 
 // Adds the size of a shard along each axis, but only for shards that are first along all other
 // axes. So each part of an axis is counted once when all shards have been added.
-static void add_sizes(const struct tile_layout *layout, int64_t shard, const struct tensor *tensor,
-                      int64_t *shape)
+void tsr__shards_add_sizes(const struct tile_layout *layout, int64_t shard,
+                           const struct tensor *tensor, int64_t *shape)
 {
     int64_t coords[TILE_MAX_LOOPS];
     tsr__layout_coords(layout, shard, coords);
@@ -191,7 +192,7 @@ static tsr_status differ(tsr_session *session, const char *name)
     return TSR_MALFORMED;
 }
 
-static bool sizes_fit(const struct tile_piece *piece, const struct tensor *tensor)
+bool tsr__shards_fit(const struct tile_piece *piece, const struct tensor *tensor)
 {
     for (int axis = 0; axis < tensor->rank; axis++)
         if (piece->dims[axis].size != tensor->dims[axis])
@@ -212,18 +213,18 @@ static tsr_status join_pieces(struct arena *arena, const struct manifest_port *p
         if (!pieces[k] || !has_pieces(layout, pieces[k]) || layout->rank > RUN_MAX_RANK ||
             pieces[k]->type != pieces[0]->type)
             return differ(outputs->session, port->name);
-        add_sizes(layout, k, pieces[k], shape);
+        tsr__shards_add_sizes(layout, k, pieces[k], shape);
     }
     tsr_status st =
         tsr__tensors_add(outputs, str_of(port->name), pieces[0]->type, layout->rank, shape, &full);
     if (st != TSR_OK)
         return st;
-    struct tile_piece *all = full_piece(arena, full);
+    struct tile_piece *all = tsr__shards_full_piece(arena, full);
     for (int64_t k = 0; k < layout->n_shards; k++) {
         struct tile_piece *piece = tsr__layout_piece(arena, layout, shape, k);
         if (arena->failed)
             return TSR_NOMEM;
-        if (!all || !piece || !sizes_fit(piece, pieces[k]))
+        if (!all || !piece || !tsr__shards_fit(piece, pieces[k]))
             return differ(outputs->session, port->name);
         tsr__piece_copy(piece, pieces[k]->data, all, full->data,
                         (size_t)tsr_dtype_bits(full->type) / 8);

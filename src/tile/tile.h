@@ -197,6 +197,22 @@ int64_t tsr__piece_move(const struct tile_piece *from, const void *src, const st
                         void *dst, size_t elem_bytes, enum tile_packed packed,
                         const struct tile_mover *mover);
 
+// Rows at equal distances: row i goes from from + i * from_pitch to to + i * to_pitch.
+struct tile_rows {
+    void *to;
+    const void *from;
+    size_t to_pitch, from_pitch, width, rows; // bytes; number of rows
+};
+// As tsr__piece_move, for memory where each copy is expensive (GPUs): contiguous ranges are combined
+// to rows. Returns 0, or the first code other than 0 that `move` returns; then it stops. (rows.c)
+struct tile_rows_mover {
+    int (*move)(void *data, const struct tile_rows *rows);
+    void *data;
+};
+int tsr__piece_rows(const struct tile_piece *from, const void *src, const struct tile_piece *to,
+                    void *dst, size_t elem_bytes, enum tile_packed packed,
+                    const struct tile_rows_mover *mover);
+
 // A layout as a list of integers, for attributes of operators: rank, per dimension [n, (size, cuts)
 // * n], n_loops, (dim, factor) * n_loops, n_shards, per shard [n, device * n]. Unequal shares are
 // encoded as negative cuts (tsr__cuts_number). Decoding checks untrusted input.

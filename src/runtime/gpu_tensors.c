@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: Apache-2.0
+// gpu_tensors.c - inputs and outputs of a job that the caller has in GPU memory: takes the shards of
+// such inputs, and writes outputs into the caller's memory, without copies to the host.
+//
+// A cache [1, 8, 512, 64] on GPU 0 is sharded over the heads of two ranks there: each rank copies its
+// 4 heads to a buffer of its own, which is kept for later runs. After the run both ranks copy 4 heads
+// to the caller's memory for the new cache.
+#include "runtime/job.h"
+#include "runtime/runtime.h"
+#include "gpu/gpu.h"
+
+// ---- copies -------------------------------------------------------------------------------------
+
+static int copy_rows(void *data, const struct tile_rows *rows)
+{
+    struct gpu_seat *seat = data;
+    struct gpu_rows copy = {.to = rows->to,
+                            .from = rows->from,
+                            .to_pitch = rows->to_pitch,
+                            .from_pitch = rows->from_pitch,
+                            .width = rows->width,
+                            .rows = rows->rows};
+    return tsr__seat_rows(seat, &copy, tsr__seat_stream(seat));
+}
+
+static int copy_piece(struct gpu_seat *seat, const struct tile_piece *from, const void *src,
+                      const struct tile_piece *to, void *dst, tsr_dtype type)
+{
+    struct tile_rows_mover mover = {copy_rows, seat};
+    return tsr__piece_rows(from, src, to, dst, (size_t)tsr_dtype_bits(type) / 8, TILE_NOT_PACKED,
+                           &mover);
+}
+
+static tsr_status copy_failed(tsr_session *session, const struct rank *rank, const char *name,
+                              int code)
+{
+    char words[160];
+    struct place at = PLACE_NONE;
+    at.value = str_of(name);
+    tsr__diag(session, DIAG_engine_failed, &at, "run `tessera doctor` to check the GPUs",
+              "the tensor could not be copied on GPU %d: %s", rank->card,
+              tsr__gpu_words(rank->gpu, code, words, sizeof words));
+    return TSR_ENGINE;
+}
+
+// ---- shards of inputs ---------------------------------------------------------------------------
+
+// Memory of a rank's shard of an input. It is used again when no run is pending.
+struct gpu_buffer {
+    struct gpu_buffer *next;
+    const char *name; // of the input
+    void *p;
+    size_t bytes;
+    bool used;
+};
+
+void tsr__gpu_buffers_reuse(struct gpu_buffer *buffers)
+{
+    for (; buffers; buffers = buffers->next)
+        buffers->used = false;
+}
+
+void tsr__gpu_buffers_free(struct gpu_buffer *buffers, struct gpu_seat *seat)
+{
+    if (!seat || !buffers || tsr__seat_enter(seat) != 0)
+        return;
+    for (; buffers; buffers = buffers->next)
+        tsr__seat_free(seat, buffers->p);
+}
+
+// Finds or creates an unused buffer of the input; NULL: out of memory.
+static struct gpu_buffer *unused_buffer(const struct gpu_inputs *gpu, const char *name)
+{
+    struct gpu_buffer *found = *gpu->buffers;
+    while (found && (found->used || strcmp(found->name, name) != 0))
+        found = found->next;
+    if (found)
+        return found;
+    found = ARENA_ARRAY(gpu->arena, struct gpu_buffer, 1);
+    if (!found)
+        return NULL;
+    *found = (struct gpu_buffer){.next = *gpu->buffers,
+                                 .name = tsr__arena_str(gpu->arena, str_of(name)).p};
+    *gpu->buffers = found;
+    return found->name ? found : NULL;
+}
+
+// Grows by half, because caches grow with every token and the driver waits for the GPU when it frees
+// memory.
+static int fit_buffer(struct gpu_seat *seat, struct gpu_buffer *buffer, size_t bytes)
+{
+    if (buffer->p && bytes <= buffer->bytes)
+        return 0;
+    size_t size = size_max(bytes, buffer->bytes + buffer->bytes / 2);
+    tsr__seat_free(seat, buffer->p);
+    buffer->p = NULL;
+    buffer->bytes = 0;
+    int code = tsr__seat_alloc(seat, size, &buffer->p);
+    if (code == 0)
+        buffer->bytes = size;
+    return code;
+}
+
+// By convention, the producer has the tensors ready on the default stream.
+static int begin_copies(struct gpu_inputs *gpu)
+{
+    struct gpu_seat *seat = gpu->rank->seat;
+    if (gpu->copying)
+        return 0;
+    gpu->copying = true;
+    int code = tsr__seat_enter(seat);
+    return code == 0 ? tsr__seat_wait(seat, NULL) : code;
+}
+
+// The rank is not on the GPU of the tensor: the host takes the shard.
+static tsr_status shard_on_host(const struct gpu_inputs *gpu, const struct gpu_shard *shard,
+                                tsr_tensors *pieces)
+{
+    const struct tensor *from = shard->full;
+    tsr_tensors *staged = NULL;
+    struct tensor *full = NULL, *to = NULL;
+    if (!gpu->any)
+        return tsr__tensor_on_host(pieces->session, from);
+    tsr_status st = tsr_tensors_new(pieces->session, &staged);
+    if (st == TSR_OK)
+        st =
+            tsr__tensors_add(staged, str_of(from->name), from->type, from->rank, from->dims, &full);
+    if (st == TSR_OK)
+        st = tsr__tensors_add(pieces, str_of(from->name), from->type, from->rank, shard->dims, &to);
+    int code = 0;
+    if (st == TSR_OK)
+        code = tsr__gpu_fetch(gpu->any, full->data, from->device_data, full->bytes);
+    if (code != 0)
+        st = copy_failed(pieces->session, gpu->rank, from->name, code);
+    if (st == TSR_OK)
+        tsr__piece_copy(shard->all, full->data, shard->piece, to->data,
+                        (size_t)tsr_dtype_bits(from->type) / 8);
+    tsr_tensors_free(staged);
+    return st;
+}
+
+tsr_status tsr__gpu_shard(struct gpu_inputs *gpu, const struct gpu_shard *shard,
+                          tsr_tensors *pieces)
+{
+    const struct tensor *from = shard->full;
+    struct gpu_seat *seat = gpu->rank->seat;
+    if (!seat || gpu->rank->card != from->device - 1)
+        return shard_on_host(gpu, shard, pieces);
+    struct gpu_buffer *buffer = unused_buffer(gpu, from->name);
+    if (!buffer)
+        return TSR_NOMEM;
+    size_t bytes = (size_t)(tsr__piece_elements(shard->piece) * tsr_dtype_bits(from->type) / 8);
+    int code = begin_copies(gpu);
+    if (code == 0)
+        code = fit_buffer(seat, buffer, bytes);
+    if (code == 0)
+        code = copy_piece(seat, shard->all, from->device_data, shard->piece, buffer->p, from->type);
+    if (code != 0)
+        return copy_failed(pieces->session, gpu->rank, from->name, code);
+    buffer->used = true;
+    struct foreign memory = {.data = buffer->p, .device = from->device};
+    return tsr__tensors_add_foreign(pieces, str_of(from->name), from->type, from->rank, shard->dims,
+                                    &memory);
+}
+
+tsr_status tsr__gpu_shards_wait(const struct gpu_inputs *gpu, tsr_session *session)
+{
+    struct gpu_seat *seat = gpu->rank->seat;
+    int code = gpu->copying ? tsr__seat_wait(seat, tsr__seat_stream(seat)) : 0;
+    return code == 0 ? TSR_OK : copy_failed(session, gpu->rank, "", code);
+}
+
+// ---- places of outputs --------------------------------------------------------------------------
+
+// An output of a run, or a shard of it, in the memory of its rank's GPU.
+struct output_shard {
+    struct rank *rank;
+    size_t index; // of the output in the rank
+    struct tensor tensor;
+    int64_t dims[RUN_MAX_RANK];
+};
+
+static OrtStatus *describe(const OrtApi *api, OrtValue *value, struct output_shard *out)
+{
+    OrtTensorTypeAndShapeInfo *info = NULL;
+    int type = 0;
+    size_t rank = 0;
+    TRY(api->GetTensorTypeAndShape(value, &info));
+    OrtStatus *failed = api->GetTensorElementType(info, &type);
+    if (!failed)
+        failed = api->GetDimensionsCount(info, &rank);
+    if (!failed && rank <= RUN_MAX_RANK)
+        failed = api->GetDimensions(info, out->dims, rank);
+    api->ReleaseTensorTypeAndShapeInfo(info);
+    if (!failed)
+        failed = api->GetTensorMutableData(value, &out->tensor.device_data);
+    out->tensor.type = tsr__engine_dtype(type);
+    out->tensor.rank = rank <= RUN_MAX_RANK ? (int)rank : -1;
+    return failed;
+}
+
+// With a stand-in for the driver, all memory is memory of its GPUs.
+static bool is_on_gpu(const struct rank *rank, size_t i, OrtValue *value)
+{
+    int kind = 0;
+    if (!rank->seat || !value)
+        return false;
+    OrtStatus *failed = rank->engine->api->GetValueType(value, &kind);
+    rank->engine->api->ReleaseStatus(failed);
+    if (failed || kind != ORT_TENSOR)
+        return false;
+    return tsr__gpu_stands_in(rank->gpu) ||
+           (rank->binding && rank->stays[i] && tsr__gpu_holds(rank->engine, value));
+}
+
+// False: the rank does not have the output as numbers on its GPU.
+static bool find_shard(const tsr_job *job, int64_t giver, size_t run_slot, const char *name,
+                       struct output_shard *out)
+{
+    if (giver < 0 || giver >= job->n)
+        return false;
+    struct rank *rank = &job->rank_threads[giver].rank;
+    for (size_t i = 0; i < rank->n_outputs; i++) {
+        OrtValue *value = rank->run_slots[run_slot].outs[i];
+        if (strcmp(rank->output_names[i], name) != 0)
+            continue;
+        if (!is_on_gpu(rank, i, value))
+            return false;
+        *out = (struct output_shard){.rank = rank, .index = i};
+        OrtStatus *failed = describe(rank->engine->api, value, out);
+        rank->engine->api->ReleaseStatus(failed); // the ordinary way reports it
+        out->tensor.dims = out->dims;
+        return !failed && out->tensor.rank >= 0 && out->tensor.type != TSR_STRING &&
+               tsr_dtype_bits(out->tensor.type) >= 8;
+    }
+    return false;
+}
+
+static tsr_status write_shards(tsr_job *job, const struct manifest_port *port,
+                               const struct tile_layout *layout, struct output_shard *shards,
+                               struct tensor *full, bool *fits)
+{
+    struct arena arena;
+    tsr__arena_init(&arena, job->session);
+    struct tile_piece *all = tsr__shards_full_piece(&arena, full);
+    int code = 0;
+    *fits = all != NULL;
+    for (int64_t k = 0; k < layout->n_shards && code == 0 && *fits; k++) {
+        const struct output_shard *shard = &shards[k];
+        struct tile_piece *piece = tsr__layout_piece(&arena, layout, full->dims, k);
+        *fits = piece && tsr__shards_fit(piece, &shard->tensor);
+        if (*fits)
+            code = tsr__seat_enter(shard->rank->seat);
+        if (*fits && code == 0)
+            code = copy_piece(shard->rank->seat, piece, shard->tensor.device_data, all,
+                              full->device_data, full->type);
+    }
+    tsr_status st = TSR_OK;
+    if (code != 0)
+        st = copy_failed(job->session, shards[0].rank, port->name, code);
+    tsr__arena_free(&arena);
+    return st;
+}
+
+// Finds the shards of an output, one without a layout. False: not all are numbers on one GPU.
+static bool find_shards(const tsr_job *job, size_t run_slot, const struct manifest_port *port,
+                        struct output_shard *shards, int64_t n)
+{
+    for (int64_t k = 0; k < n; k++) {
+        int64_t giver = port->kept ? tsr__shards_giver(port->kept, k) : 0;
+        if (!find_shard(job, giver, run_slot, port->name, &shards[k]) ||
+            shards[k].tensor.type != shards[0].tensor.type ||
+            shards[k].tensor.rank != shards[0].tensor.rank ||
+            shards[k].rank->card != shards[0].rank->card)
+            return false;
+    }
+    return true;
+}
+
+// *done: the output is in the caller's memory, or not requested. Otherwise it goes the ordinary way
+// over the host.
+static tsr_status place_output(tsr_job *job, size_t run_slot, const struct manifest_port *port,
+                               struct arena *arena, bool *done)
+{
+    const struct tile_layout *layout = port->kept;
+    int64_t dims[RUN_MAX_RANK] = {0}, n = layout ? layout->n_shards : 1;
+    struct output_shard *shards = ARENA_ARRAY(arena, struct output_shard, (size_t)n);
+    if (!shards)
+        return TSR_NOMEM;
+    if (!find_shards(job, run_slot, port, shards, n))
+        return TSR_OK;
+    struct tensor full = {
+        .type = shards[0].tensor.type, .rank = shards[0].tensor.rank, .dims = dims};
+    if (n == 1)
+        layout = tsr__layout_whole(arena, full.rank, (int64_t[]){0}, 1);
+    if (!layout)
+        return TSR_NOMEM;
+    if (layout->rank != full.rank)
+        return TSR_OK;
+    for (int64_t k = 0; k < n; k++)
+        tsr__shards_add_sizes(layout, k, &shards[k].tensor, dims);
+    tsr_status st = job->places->place(job->places->data, port->name, &full);
+    if (st != TSR_OK)
+        return st;
+    *done = !full.device_data && !full.data;
+    if (full.device_data && full.device - 1 == shards[0].rank->card)
+        st = write_shards(job, port, layout, shards, &full, done);
+    for (int64_t k = 0; k < n && *done; k++)
+        shards[k].rank->placed[shards[k].index] = true;
+    return st;
+}
+
+// Creates the marks of outputs that need not be taken; clears them.
+static bool clear_marks(tsr_job *job)
+{
+    size_t n = job->bundle.manifest.n_outputs;
+    if (!job->placed)
+        job->placed = ARENA_ARRAY(&job->arena, bool, n + 1);
+    for (size_t i = 0; job->placed && i < n; i++)
+        job->placed[i] = false;
+    for (int i = 0; i < job->n; i++) {
+        struct rank *rank = &job->rank_threads[i].rank;
+        if (!rank->placed)
+            rank->placed = ARENA_ARRAY(&job->arena, bool, rank->n_outputs + 1);
+        for (size_t k = 0; rank->placed && k < rank->n_outputs; k++)
+            rank->placed[k] = false;
+    }
+    return !job->arena.failed;
+}
+
+tsr_status tsr__gpu_place_outputs(tsr_job *job, size_t run_slot)
+{
+    const struct manifest *manifest = &job->bundle.manifest;
+    struct handover handover = tsr__job_handover(job);
+    struct arena arena;
+    if (!clear_marks(job))
+        return TSR_NOMEM;
+    tsr__arena_init(&arena, job->session);
+    tsr_status st = TSR_OK;
+    for (size_t i = 0; i < manifest->n_outputs && st == TSR_OK; i++)
+        if (tsr__hand_is_result(&handover, manifest->outputs[i].name))
+            st = place_output(job, run_slot, &manifest->outputs[i], &arena, &job->placed[i]);
+    for (int i = 0; i < job->n; i++) {
+        struct gpu_seat *seat = job->rank_threads[i].rank.seat;
+        int code = seat ? tsr__seat_wait(seat, tsr__seat_stream(seat)) : 0;
+        if (code != 0 && st == TSR_OK)
+            st = copy_failed(job->session, &job->rank_threads[i].rank, "", code);
+    }
+    tsr__arena_free(&arena);
+    return st;
+}
+
+tsr_status tsr__job_wait_placed(tsr_job *job, const struct output_places *places,
+                                tsr_tensors *outputs)
+{
+    job->places = places;
+    tsr_status st = tsr_job_wait(job, outputs);
+    job->places = NULL;
+    (void)clear_marks(job); // later runs may be collected without places
+    return st;
+}
+
+bool tsr__job_on_gpu(const tsr_job *job)
+{
+    for (int i = 0; i < job->n; i++)
+        if (job->rank_threads[i].rank.seat)
+            return true;
+    return false;
+}
