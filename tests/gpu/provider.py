@@ -1,0 +1,210 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The execution provider on a real GPU: ranks that share GPU 0 against a plain CUDA session, with inputs and outputs in host and in
+GPU memory, and times of a decoder whose caches stay on the GPU. Prints what it left out without a GPU or without onnxruntime-gpu.
+
+usage: provider.py LIBRARY MODELS [small | large] ...    small: 8 layers of 4096; large: 4 layers of 8192; default: both"""
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+
+os.environ["NVIDIA_TF32_OVERRIDE"] = "0"  # float32 products are exact
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../genai"))
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, numpy_helper
+
+import decoder
+
+LIBRARY, MODELS = map(os.path.abspath, sys.argv[1:3])
+NVIDIA = 0x10DE
+MODEL_NAMES = ("bert_tiny", "llama_tiny", "gpt2_tiny", "vit_tiny", "t5_tiny")
+SIZES = {"small": dict(hidden=4096, heads=32, layers=8), "large": dict(hidden=8192, heads=64, layers=4)}
+KV_HEADS, HEAD, PROMPT, STEPS = 8, 128, 512, 40
+DIMS = "batch_size=1,sequence_length=1,total_sequence_length=512,past_sequence_length=511"
+failed = 0
+
+
+def check(name, right, details=""):
+    global failed
+    failed += not right
+    print("%s %s%s" % ("ok" if right else "FAILED", name, "" if right else ": %s" % (details,)), flush=True)
+
+
+def plain_session(path):
+    return onnxruntime.InferenceSession(path, providers=["CUDAExecutionProvider", "CPUExecutionProvider"])
+
+
+def provider_session(path, device, **options):
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = 3
+    settings.add_provider_for_devices([device], {"strict": "1", **options})
+    return onnxruntime.InferenceSession(path, settings)
+
+
+def feeds_of(session):
+    random = np.random.default_rng(3)
+    feeds = {}
+    for port in session.get_inputs():
+        shape = [size if isinstance(size, int) else 4 for size in port.shape]
+        feeds[port.name] = random.integers(0, 2, shape) if "int64" in port.type else random.standard_normal(shape).astype("f4")
+    return feeds
+
+
+def differ(got, wanted):
+    """The largest difference, relative to the largest magnitude."""
+    return max(float(np.abs(g.astype("f8") - w).max() / max(np.abs(w).max(), 1e-6)) for g, w in zip(got, wanted))
+
+
+def on_gpu(array, kind=("gpu", 0, NVIDIA)):
+    return onnxruntime.OrtValue.ortvalue_from_numpy(array, *kind)
+
+
+def run_bound(session, feeds, wanted):
+    binding = session.io_binding()
+    outputs = [on_gpu(np.zeros_like(array)) for array in wanted]
+    for name, array in feeds.items():
+        binding.bind_ortvalue_input(name, on_gpu(array))
+    for port, value in zip(session.get_outputs(), outputs):
+        binding.bind_ortvalue_output(port.name, value)
+    session.run_with_iobinding(binding)
+    return [np.array(value.numpy()) for value in outputs]
+
+
+def small_models(cpu, gpu):
+    for name in MODEL_NAMES:
+        path = "%s/%s/model.onnx" % (MODELS, name)
+        session = plain_session(path)
+        feeds = feeds_of(session)
+        wanted = session.run(None, feeds)
+        for devices in ("cuda:2@0", "cuda:3@0"):
+            for where, device in (("host memory", cpu), ("GPU memory", gpu)):
+                try:
+                    session = provider_session(path, device, devices=devices)
+                    got = [session.run(None, feeds) for _ in range(3)]
+                    worst = max(differ(each, wanted) for each in got)
+                    check("%s on %s, %s" % (name, devices, where), worst < 1e-4, worst)
+                    if device is gpu:
+                        worst = differ(run_bound(session, feeds, wanted), wanted)
+                        check("%s on %s, bound to GPU memory" % (name, devices), worst < 1e-4, worst)
+                except Exception as error:
+                    check("%s on %s, %s" % (name, devices, where), False, error)
+
+
+# ---- the decoder --------------------------------------------------------------------------------
+
+
+class Pool:
+    """Random numbers that repeat: a decoder of several GB in seconds."""
+
+    def __init__(self):
+        # Small ones: the decoder has no norms, and float16 ends at 65504.
+        self.numbers = 0.25 * np.random.default_rng(1).standard_normal(1000003).astype("f4")
+
+    def standard_normal(self, shape):
+        return np.resize(self.numbers, shape)
+
+
+def write_decoder(folder, hidden, heads, layers):
+    decoder.HIDDEN, decoder.HEAD, decoder.LAYERS, decoder.VOCABULARY, decoder.CONTEXT = hidden, HEAD, layers, 32000, 1024
+    builder = decoder.Builder(heads, KV_HEADS, "packed", 16, 0, mlp=3)
+    builder.rng = Pool()
+    model = builder.model()
+    for port in [*model.graph.input, *model.graph.output]:  # CUDA has this attention for float16 only
+        if port.type.tensor_type.elem_type == TensorProto.FLOAT:
+            port.type.tensor_type.elem_type = TensorProto.FLOAT16
+    for tensor in model.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype("f2"), tensor.name))
+    onnx.save(model, folder + "/model.onnx", save_as_external_data=True, location="weights", size_threshold=1024)
+    return folder + "/model.onnx"
+
+
+def prepare(session, kind, layers):
+    """Bindings of the prefill and of each step. Every cache has its own memory on the GPU."""
+    def zeros(shape, dtype):
+        return on_gpu(np.zeros(shape, dtype), kind)
+
+    ports = ["%d.%s" % (k, which) for k in range(layers) for which in ("key", "value")]
+    past = {port: zeros((1, KV_HEADS, 0, HEAD), "f2") for port in ports}
+    bindings = []
+    for step in range(STEPS + 1):
+        new = PROMPT if step == 0 else 1
+        total = PROMPT + step
+        binding = session.io_binding()
+        binding.bind_ortvalue_input("input_ids", on_gpu((np.arange(new)[None] * 7 + step) % 32000, kind))
+        binding.bind_ortvalue_input("attention_mask", on_gpu(np.ones((1, total), "i8"), kind))
+        logits = zeros((1, new, 32000), "f2")
+        binding.bind_ortvalue_output("logits", logits)
+        for port in ports:
+            present = zeros((1, KV_HEADS, total, HEAD), "f2")
+            binding.bind_ortvalue_input("past_key_values." + port, past[port])
+            binding.bind_ortvalue_output("present." + port, present)
+            past[port] = present
+        bindings.append((binding, logits))
+    return bindings
+
+
+def times(session, kind, layers):
+    """Milliseconds of the prefill and of a step, and the logits of the prefill and of the last step."""
+    bindings = prepare(session, kind, layers)
+    took = {"prefill": [], "decode": []}
+    for _ in range(3):
+        for step, (binding, _) in enumerate(bindings):
+            began = time.perf_counter()
+            session.run_with_iobinding(binding)
+            took["decode" if step else "prefill"].append(1000 * (time.perf_counter() - began))
+    took["prefill"].pop(0)  # the first one tunes and allocates
+    return {what: statistics.median(all_) for what, all_ in took.items()}, [np.array(bindings[i][1].numpy()) for i in (0, -1)]
+
+
+def decoder_times(cpu, gpu, name):
+    size = SIZES[name]
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_decoder(folder, **size)
+        print("%s: %.1f GB of weights" % (name, os.path.getsize(folder + "/weights") / 1e9), flush=True)
+        session = plain_session(path)
+        plain, wanted = times(session, ("cuda", 0), size["layers"])
+        del session
+        print("plain CUDA session: prefill %.3f ms, decode %.3f ms" % (plain["prefill"], plain["decode"]), flush=True)
+        weights = os.path.getsize(folder + "/weights")
+        # Two ranks that share a GPU gain nothing by sharding, so that the planner shards little. A limit of memory requests more.
+        for plan, memory in (("default plan", {}), ("sharded plan", {"memory": "%d" % (0.7 * weights)})):
+            summary = folder + "/summary.json"
+            session = provider_session(path, gpu, devices="cuda:2@0", dims=DIMS, summary=summary, **memory)
+            with open(summary) as f:
+                print(plan, json.dumps(json.load(f)), flush=True)
+            ours, got = times(session, ("gpu", 0, NVIDIA), size["layers"])
+            del session
+            worst = differ(got, wanted)
+            check("%s decoder on cuda:2@0, %s" % (name, plan), worst < 2e-2, worst)
+            for what in ("prefill", "decode"):
+                print("%s cuda:2@0 %s %s: %.3f ms, %.2f of plain" % (name, plan, what, ours[what], ours[what] / plain[what]), flush=True)
+
+
+def main():
+    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        print("left out: everything, this onnxruntime has no CUDA provider")
+        return
+    onnxruntime.register_execution_provider_library("tessera", LIBRARY)
+    devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == "TesseraExecutionProvider"]
+    kinds = [device.device.type.name for device in devices]
+    print("devices", kinds)
+    if "GPU" not in kinds:
+        print("left out: everything, there is no GPU")
+        return
+    cpu, gpu = devices[kinds.index("CPU")], devices[kinds.index("GPU")]
+    small_models(cpu, gpu)
+    for name in sys.argv[3:] or SIZES:
+        try:
+            decoder_times(cpu, gpu, name)
+        except Exception as error:
+            check(name + " decoder", False, error)
+    sys.exit(failed > 0)
+
+
+main()
