@@ -87,7 +87,7 @@ tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context,
         if (!failed && value)
             failed = api->ort->GetTensorMutableData(value, &data);
         tsr_status st = tsr__ep_report(fused->provider->session, api, failed);
-        if (st == TSR_OK && data)
+        if (st == TSR_OK && data && tsr__ep_value_gpu(api, value) < 0)
             st = tsr__tensors_add_foreign(places, str_of(wanted.name), past->type, past->rank,
                                           past->dims, &(struct foreign){.data = data});
         if (st != TSR_OK)

@@ -109,6 +109,25 @@ static OrtStatus *check_nodes(struct claim *claim, const OrtNode *const *nodes, 
     return NULL;
 }
 
+// Only numbers can be in the memory of a GPU. ONNX Runtime would create strings there.
+static OrtStatus *check_memory(struct claim *claim, const OrtValueInfo *value, const char *name)
+{
+    const OrtApi *ort = claim->api->ort;
+    const OrtTypeInfo *type = NULL;
+    const OrtTensorTypeAndShapeInfo *tensor = NULL;
+    int element = TSR_STRING; // or a sequence
+    if (!claim->on_gpu)
+        return NULL;
+    TRY(ort->GetValueInfoTypeInfo(value, &type));
+    TRY(ort->CastTypeInfoToTensorInfo(type, &tensor));
+    if (tensor)
+        TRY(ort->GetTensorElementType(tensor, &element));
+    if (element == TSR_STRING)
+        tsr__ep_decline(claim, "%s cannot be in GPU memory: select the CPU device of the provider",
+                        name);
+    return NULL;
+}
+
 // All outputs are tensors: an execution provider cannot return anything else.
 static OrtStatus *check_output(struct claim *claim, const OrtValueInfo *value)
 {
@@ -118,7 +137,7 @@ static OrtStatus *check_output(struct claim *claim, const OrtValueInfo *value)
     TRY(kind_of(claim->api->ort, value, &kind));
     if (kind != ORT_TENSOR)
         tsr__ep_decline(claim, "output %s is not a tensor", name);
-    return NULL;
+    return check_memory(claim, value, name);
 }
 
 static OrtStatus *check_input(struct claim *claim, const OrtValueInfo *value)
@@ -129,7 +148,7 @@ static OrtStatus *check_input(struct claim *claim, const OrtValueInfo *value)
     TRY(kind_of(claim->api->ort, value, &kind));
     if (kind != ORT_TENSOR && kind != ORT_SEQUENCE)
         tsr__ep_decline(claim, "input %s is neither a tensor nor a sequence of tensors", name);
-    return NULL;
+    return check_memory(claim, value, name);
 }
 
 // Declines a graph input that a node reads in its subgraphs and no node reads itself.

@@ -181,7 +181,7 @@ static void *allocate(OrtAllocator *ort, size_t bytes)
     pthread_mutex_lock(&memory->lock);
     struct gpu_seat *seat = enter(memory, allocator->card, &status);
     if (seat && tsr__seat_alloc(seat, bytes, &p) != 0)
-        p = NULL; // ONNX Runtime reports it with the size
+        p = NULL; // the copy or the run reports it
     pthread_mutex_unlock(&memory->lock);
     memory->api.ort->ReleaseStatus(status);
     return p;
@@ -241,11 +241,22 @@ int tsr__ep_value_gpu(const struct ep_api *api, const OrtValue *value)
     return gpu_of(api, api->ep->Value_GetMemoryDevice(value));
 }
 
+// ONNX Runtime does not check that an allocator returns memory.
+static OrtStatus *no_memory(const struct device_memory *memory, int card, size_t bytes)
+{
+    char text[128];
+    snprintf(text, sizeof text, "Tessera: GPU %d has no memory for a tensor of %zu bytes", card,
+             bytes);
+    return memory->api.ort->CreateStatus(ORT_FAIL, text);
+}
+
 OrtStatus *tsr__ep_memory_copy(struct device_memory *memory, void *to, int to_gpu, const void *from,
                                int from_gpu, size_t bytes)
 {
     OrtStatus *status = NULL;
     int card = to_gpu >= 0 ? to_gpu : from_gpu, code = 0;
+    if (bytes && (!to || !from))
+        return no_memory(memory, card, bytes);
     pthread_mutex_lock(&memory->lock);
     struct gpu_seat *seat = enter(memory, card, &status);
     if (seat) {
@@ -381,7 +392,7 @@ static tsr_status place(void *data, const char *name, struct tensor *to)
     const struct ep_api *api = &fused->provider->factory->api;
     OrtValue *value = NULL;
     void *at = NULL;
-    size_t i = 0;
+    size_t i = 0, bytes = 0;
     while (i < fused->n_outputs && strcmp(fused->outputs[i], name) != 0)
         i++;
     if (i == fused->n_outputs)
@@ -390,8 +401,12 @@ static tsr_status place(void *data, const char *name, struct tensor *to)
         api->ort->KernelContext_GetOutput(placing->context, i, to->dims, (size_t)to->rank, &value);
     if (!failed && value)
         failed = api->ort->GetTensorMutableData(value, &at);
+    if (!failed && value)
+        failed = api->ort->GetTensorSizeInBytes(value, &bytes);
+    int gpu = !failed && value ? tsr__ep_value_gpu(api, value) : -1;
+    if (gpu >= 0 && bytes && !at)
+        failed = no_memory(fused->provider->factory->memory, gpu, bytes);
     tsr_status st = tsr__ep_report(fused->provider->session, api, failed);
-    int gpu = st == TSR_OK && value ? tsr__ep_value_gpu(api, value) : -1;
     fused->placed[i] = true; // unless the set has it
     if (gpu < 0) {
         to->data = at;

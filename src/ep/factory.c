@@ -59,9 +59,12 @@ static OrtStatus *create_ep(OrtEpFactory *ort, const OrtHardwareDevice *const *d
                             const OrtKeyValuePairs *const *metadata, size_t n,
                             const OrtSessionOptions *options, const OrtLogger *logger, OrtEp **out)
 {
-    (void)devices, (void)metadata, (void)n;
+    (void)metadata;
+    const OrtApi *api = ((struct ep_factory *)ort)->api.ort;
     struct provider *provider = NULL;
     TRY(tsr__ep_provider_new((struct ep_factory *)ort, options, logger, &provider));
+    // Of several devices, ONNX Runtime uses the memory of the first.
+    provider->on_gpu = n > 0 && api->HardwareDevice_Type(devices[0]) == ORT_HARDWARE_GPU;
     *out = &provider->ort;
     return NULL;
 }

@@ -63,6 +63,7 @@ struct provider {
     const OrtLogger *logger;
     tsr_session *session;
     struct ep_options options;
+    bool on_gpu; // the session has selected a GPU: inputs and outputs are in its memory
     tsr_status options_status; // result of reading the options; the diagnostics are in the session
     char reason[256];          // why the graph cannot be taken; "": it can
     // The first run logs the reason: it was not known yet whether an operator is a function.
@@ -78,6 +79,7 @@ struct claim {
     struct arena *arena;
     const OrtNode **nodes; // of the graph
     size_t n_nodes;
+    bool on_gpu;          // inputs and outputs are in GPU memory
     bool has_context;     // an EPContext node of this provider
     bool has_file;        // the model has one
     bool has_unknown;     // an operator of an unknown domain: a function or a custom operator

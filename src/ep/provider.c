@@ -138,7 +138,8 @@ static OrtStatus *get_capability(OrtEp *ep, const OrtGraph *graph, OrtEpGraphSup
 {
     struct provider *provider = (struct provider *)ep;
     struct arena arena;
-    struct claim claim = {.api = &provider->factory->api, .arena = &arena};
+    struct claim claim = {
+        .api = &provider->factory->api, .arena = &arena, .on_gpu = provider->on_gpu};
     tsr__arena_init(&arena, provider->session);
     OrtStatus *status = claim_graph(provider, &claim, graph, info);
     memcpy(provider->reason, claim.reason, sizeof claim.reason);

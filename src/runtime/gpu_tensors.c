@@ -175,7 +175,6 @@ tsr_status tsr__gpu_shards_wait(const struct gpu_inputs *gpu, tsr_session *sessi
 // An output of a run, or a shard of it, in the memory of its rank's GPU.
 struct output_shard {
     struct rank *rank;
-    size_t index; // of the output in the rank
     struct tensor tensor;
     int64_t dims[RUN_MAX_RANK];
 };
@@ -226,7 +225,7 @@ static bool find_shard(const tsr_job *job, int64_t giver, size_t run_slot, const
             continue;
         if (!is_on_gpu(rank, i, value))
             return false;
-        *out = (struct output_shard){.rank = rank, .index = i};
+        *out = (struct output_shard){.rank = rank};
         OrtStatus *failed = describe(rank->engine->api, value, out);
         rank->engine->api->ReleaseStatus(failed); // the ordinary way reports it
         out->tensor.dims = out->dims;
@@ -277,6 +276,17 @@ static bool find_shards(const tsr_job *job, size_t run_slot, const struct manife
     return true;
 }
 
+// No rank need give the output, also none that has a copy.
+static void mark_placed(tsr_job *job, const char *name)
+{
+    for (int i = 0; i < job->n; i++) {
+        struct rank *rank = &job->rank_threads[i].rank;
+        for (size_t k = 0; k < rank->n_outputs; k++)
+            if (strcmp(rank->output_names[k], name) == 0)
+                rank->placed[k] = true;
+    }
+}
+
 // *done: the output is in the caller's memory, or not requested. Otherwise it goes the ordinary way
 // over the host.
 static tsr_status place_output(tsr_job *job, size_t run_slot, const struct manifest_port *port,
@@ -305,8 +315,8 @@ static tsr_status place_output(tsr_job *job, size_t run_slot, const struct manif
     *done = !full.device_data && !full.data;
     if (full.device_data && full.device - 1 == shards[0].rank->card)
         st = write_shards(job, port, layout, shards, &full, done);
-    for (int64_t k = 0; k < n && *done; k++)
-        shards[k].rank->placed[shards[k].index] = true;
+    if (*done)
+        mark_placed(job, port->name);
     return st;
 }
 

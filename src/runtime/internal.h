@@ -59,6 +59,7 @@ struct rank {
     OrtIoBinding *binding; // where inputs and outputs are, if seat is set
     OrtMemoryInfo *on_gpu;
     bool *stays;  // per output: stays on the GPU until it is taken
+    bool waited;  // while inputs are bound: for the default stream of the GPU
     bool *placed; // per output: is in the caller's memory already; NULL: none
     tsr_session *session;
     struct arena arena;

@@ -148,9 +148,11 @@ static OrtStatus *device_value(struct rank *rank, const struct tensor *tensor, O
         rank->engine->memory; // a stand-in library for the driver uses host memory
     if (rank->on_gpu)
         info = rank->on_gpu;
-    if (tsr__seat_enter(rank->seat) != 0 || tsr__seat_wait(rank->seat, NULL) != 0)
+    if (!rank->waited &&
+        (tsr__seat_enter(rank->seat) != 0 || tsr__seat_wait(rank->seat, NULL) != 0))
         return rank->engine->api->CreateStatus(ORT_FAIL,
                                                "the default stream of the GPU has failed");
+    rank->waited = true;
     return tsr__engine_device_value(rank->engine, info, tensor, out);
 }
 
@@ -211,6 +213,7 @@ tsr_status tsr__rank_bind(struct rank *rank, size_t run_slot, const tsr_tensors 
                           const tsr_tensors *pieces, tsr_session *session, bool ran)
 {
     tsr_status first = TSR_OK;
+    rank->waited = false;
     for (size_t i = 0; i < rank->n_inputs; i++) {
         const tsr_tensors *from = inputs;
         if (pieces && tsr_tensors_find(pieces, rank->input_names[i]) >= 0)

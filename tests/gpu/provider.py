@@ -3,7 +3,8 @@
 """The execution provider on a real GPU: ranks that share GPU 0 against a plain CUDA session, with inputs and outputs in host and in
 GPU memory, and times of a decoder whose caches stay on the GPU. Prints what it left out without a GPU or without onnxruntime-gpu.
 
-usage: provider.py LIBRARY MODELS [small | large] ...    small: 8 layers of 4096; large: 4 layers of 8192; default: both"""
+usage: provider.py LIBRARY MODELS [models | small | large] ...    default: all
+models: results of the models in MODELS; small, large: times of a decoder of 8 layers of 4096, or 4 layers of 8192"""
 import json
 import os
 import statistics
@@ -98,22 +99,21 @@ def small_models(cpu, gpu):
 # ---- the decoder --------------------------------------------------------------------------------
 
 
-class Pool:
-    """Random numbers that repeat: a decoder of several GB in seconds."""
+class Builder(decoder.Builder):
+    """Weights of the same shape are equal: a decoder of several GB in seconds."""
 
-    def __init__(self):
-        # Small ones: the decoder has no norms, and float16 ends at 65504.
-        self.numbers = 0.25 * np.random.default_rng(1).standard_normal(1000003).astype("f4")
+    weights = {}
 
-    def standard_normal(self, shape):
-        return np.resize(self.numbers, shape)
+    def project(self, x, name, rows, columns):
+        if (rows, columns) not in self.weights:
+            numbers = self.rng.standard_normal(1000003).astype("f4") * np.float32(0.25 / rows**0.5)  # small: there are no norms
+            self.weights[rows, columns] = np.resize(numbers.astype("f2"), (rows, columns))
+        return self.node("MatMul", [x, self.constant(name + ".weight", self.weights[rows, columns])], [name])
 
 
 def write_decoder(folder, hidden, heads, layers):
     decoder.HIDDEN, decoder.HEAD, decoder.LAYERS, decoder.VOCABULARY, decoder.CONTEXT = hidden, HEAD, layers, 32000, 1024
-    builder = decoder.Builder(heads, KV_HEADS, "packed", 16, 0, mlp=3)
-    builder.rng = Pool()
-    model = builder.model()
+    model = Builder(heads, KV_HEADS, "packed", 16, 0, mlp=3).model()
     for port in [*model.graph.input, *model.graph.output]:  # CUDA has this attention for float16 only
         if port.type.tensor_type.elem_type == TensorProto.FLOAT:
             port.type.tensor_type.elem_type = TensorProto.FLOAT16
@@ -162,7 +162,7 @@ def times(session, kind, layers):
     return {what: statistics.median(all_) for what, all_ in took.items()}, [np.array(bindings[i][1].numpy()) for i in (0, -1)]
 
 
-def decoder_times(cpu, gpu, name):
+def decoder_times(gpu, name):
     size = SIZES[name]
     with tempfile.TemporaryDirectory() as folder:
         path = write_decoder(folder, **size)
@@ -171,19 +171,15 @@ def decoder_times(cpu, gpu, name):
         plain, wanted = times(session, ("cuda", 0), size["layers"])
         del session
         print("plain CUDA session: prefill %.3f ms, decode %.3f ms" % (plain["prefill"], plain["decode"]), flush=True)
-        weights = os.path.getsize(folder + "/weights")
-        # Two ranks that share a GPU gain nothing by sharding, so that the planner shards little. A limit of memory requests more.
-        for plan, memory in (("default plan", {}), ("sharded plan", {"memory": "%d" % (0.7 * weights)})):
-            summary = folder + "/summary.json"
-            session = provider_session(path, gpu, devices="cuda:2@0", dims=DIMS, summary=summary, **memory)
-            with open(summary) as f:
-                print(plan, json.dumps(json.load(f)), flush=True)
-            ours, got = times(session, ("gpu", 0, NVIDIA), size["layers"])
-            del session
-            worst = differ(got, wanted)
-            check("%s decoder on cuda:2@0, %s" % (name, plan), worst < 2e-2, worst)
-            for what in ("prefill", "decode"):
-                print("%s cuda:2@0 %s %s: %.3f ms, %.2f of plain" % (name, plan, what, ours[what], ours[what] / plain[what]), flush=True)
+        summary = folder + "/summary.json"
+        session = provider_session(path, gpu, devices="cuda:2@0", dims=DIMS, summary=summary)
+        with open(summary) as f:
+            print("summary", json.dumps(json.load(f)), flush=True)
+        ours, got = times(session, ("gpu", 0, NVIDIA), size["layers"])
+        worst = differ(got, wanted)
+        check("%s decoder on cuda:2@0" % name, worst < 2e-2, worst)
+        for what in ("prefill", "decode"):
+            print("%s cuda:2@0 %s: %.3f ms, %.2f of plain" % (name, what, ours[what], ours[what] / plain[what]), flush=True)
 
 
 def main():
@@ -198,12 +194,14 @@ def main():
         print("left out: everything, there is no GPU")
         return
     cpu, gpu = devices[kinds.index("CPU")], devices[kinds.index("GPU")]
-    small_models(cpu, gpu)
-    for name in sys.argv[3:] or SIZES:
+    for name in sys.argv[3:] or ("models", *SIZES):
         try:
-            decoder_times(cpu, gpu, name)
+            if name == "models":
+                small_models(cpu, gpu)
+            else:
+                decoder_times(gpu, name)
         except Exception as error:
-            check(name + " decoder", False, error)
+            check(name, False, error)
     sys.exit(failed > 0)
 
 

@@ -408,11 +408,15 @@ EXPORT int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *str
 
 EXPORT int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, void *stream)
 {
+    if (standin_fails("cuMemcpyHtoDAsync_v2"))
+        return INVALID;
     return put_copy((void *)(uintptr_t)to, from, bytes, stream);
 }
 
 EXPORT int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream)
 {
+    if (standin_fails("cuMemcpyDtoDAsync_v2"))
+        return INVALID;
     return put_copy((void *)(uintptr_t)to, (const void *)(uintptr_t)from, bytes, stream);
 }
 

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inputs and outputs of the provider in GPU memory: devices, allocator, copies, and runs that copy nothing to the host. A library
+replaces the CUDA driver; its GPU memory is host memory, so that the CPU kernels of this machine can compute.
+
+usage: device_memory.py LIBRARY STANDIN BUILD MODELS"""
+import ctypes
+import os
+import subprocess
+import sys
+
+LIBRARY, STANDIN, BUILD, MODELS = map(os.path.abspath, sys.argv[1:5])
+os.environ.update(TESSERA_CUDA=STANDIN, TESSERA_LIBRARY=BUILD + "/libtessera.so")
+sys.path.insert(0, BUILD + "/python")
+import numpy as np
+import onnxruntime
+from onnx import TensorProto, helper
+
+import harness
+
+NAME, NVIDIA = "TesseraExecutionProvider", 0x10DE
+DEVICES = ("cuda:2@0", "cuda:3@0", "cuda:2", "CUDA:0,CPU", "CPU,CUDA:0", "2")
+LIST = """import onnxruntime as o, sys
+o.register_execution_provider_library("tessera", sys.argv[1])
+print([d.device.type.name for d in o.get_ep_devices() if d.ep_name == "TesseraExecutionProvider"])"""
+
+onnxruntime.set_default_logger_severity(3)
+onnxruntime.register_execution_provider_library("tessera", LIBRARY)
+found = [device for device in onnxruntime.get_ep_devices() if device.ep_name == NAME]
+CPU, GPU = found[0], found[1] if len(found) > 1 else None
+
+
+def on_gpu(array, card=0):
+    return onnxruntime.OrtValue.ortvalue_from_numpy(array, "gpu", card, NVIDIA)
+
+
+def open_session(model, device, devices, **options):
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = 3
+    settings.add_provider_for_devices([device], {"devices": devices, "strict": "1", **options})
+    return onnxruntime.InferenceSession(model, settings)
+
+
+def fail(call):
+    """Lets the first such call of the driver fail from now on; "" lets none fail."""
+    ctypes.CDLL(None).setenv(b"STANDIN_FAIL", (call and call + ":1").encode(), 1)
+
+
+def run_bound(session, feeds, wanted):
+    """A run between tensors that are in GPU memory already."""
+    binding = session.io_binding()
+    outputs = [on_gpu(np.zeros_like(array)) for array in wanted]
+    for name, array in feeds.items():
+        binding.bind_ortvalue_input(name, on_gpu(array))
+    for port, value in zip(session.get_outputs(), outputs):
+        binding.bind_ortvalue_output(port.name, value)
+    session.run_with_iobinding(binding)
+    fail("")
+    return [np.array(value.numpy()) for value in outputs]
+
+
+def listed(**variables):
+    p = subprocess.run([sys.executable, "-c", LIST, LIBRARY], env={**os.environ, **variables}, capture_output=True, text=True, timeout=harness.HANG_S)
+    assert p.returncode == 0, p.stderr
+    return p.stdout.strip()
+
+
+def devices_are_the_cpu_and_gpus(_):
+    assert listed() == "['CPU', 'GPU', 'GPU']", listed()
+    assert listed(STANDIN_CARDS="12") == str(["CPU"] + 7 * ["GPU"])
+    assert listed(STANDIN_CARDS="0") == "['CPU']"
+    assert listed(TESSERA_CUDA="/nowhere.so") == "['CPU']"
+
+
+def tensors_are_copied_both_ways(_):
+    x = np.arange(24, dtype="f4").reshape(2, 3, 4)
+    for card in (0, 1):
+        value = on_gpu(x, card)
+        assert value.device_name() in ("gpu", "cuda"), value.device_name()
+        assert (value.numpy() == x).all()
+    assert on_gpu(np.zeros((0, 3), "f4")).numpy().shape == (0, 3)
+
+
+def failures_of_the_driver_are_errors(_):
+    for call in ("cuMemAlloc_v2", "cuMemcpyHtoDAsync_v2"):
+        fail(call)
+        try:
+            on_gpu(np.ones(3, "f4"))
+            assert False, call
+        except Exception as error:
+            assert ("no memory for a tensor of 12 bytes" if "Alloc" in call else "GPU 0: a tensor cannot be copied") in str(error), error
+        finally:
+            fail("")
+
+
+def small_models_on_gpus(_):
+    random = np.random.default_rng(1)
+    for name in harness.sample(["bert_tiny", "llama_tiny", "gpt2_tiny", "vit_tiny", "t5_tiny"], 2):
+        path = "%s/%s/model.onnx" % (MODELS, name)
+        plain = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        feeds = {}
+        for port in plain.get_inputs():
+            shape = [size if isinstance(size, int) else 4 for size in port.shape]
+            feeds[port.name] = random.integers(0, 2, shape) if "int64" in port.type else random.standard_normal(shape).astype("f4")
+        wanted = plain.run(None, feeds)
+        for devices in DEVICES:
+            for device in (CPU, GPU):
+                session = open_session(path, device, devices)
+                for got in [session.run(None, feeds)] + ([run_bound(session, feeds, wanted)] if device is GPU else []):
+                    assert all(np.allclose(g, w, rtol=1e-4, atol=1e-4) for g, w in zip(got, wanted)), (name, devices)
+
+
+def write_sums(folder, sharding):
+    """y = x + x, sharded as given; z = -x on both ranks."""
+    import tessera
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", 6]) for name in "xyz"]
+    nodes = [helper.make_node("Add", ["x", "x"], ["y"], "add"), helper.make_node("Neg", ["x"], ["z"], "neg")]
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:])
+    model = tessera.load(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]))
+    model.add_config("c", ["CUDA:0", "CUDA:0"])
+    model.shard("add", "x", sharding)
+    model.shard("add", "y", sharding)
+    model.save(folder + "/model.onnx")
+    return folder + "/model.onnx"
+
+
+def shards_stay_on_the_gpu(folder):
+    """Shards of rows and of columns; the sizes change between runs. The driver is asked for no copy to or from the host."""
+    for k, sharding in enumerate(("{2,1:0,1}", "{1,2:0,1}")):
+        os.mkdir("%s/%d" % (folder, k))
+        session = open_session(write_sums("%s/%d" % (folder, k), sharding), GPU, "cuda:2@0")
+        for rows in (4, 12, 2, 30):
+            x = np.random.default_rng(rows).standard_normal((rows, 6)).astype("f4")
+            for call in ("cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2"):
+                binding = session.io_binding()
+                y, z = on_gpu(np.zeros_like(x)), on_gpu(np.zeros_like(x))
+                binding.bind_ortvalue_input("x", on_gpu(x))
+                binding.bind_ortvalue_output("y", y)
+                binding.bind_ortvalue_output("z", z)
+                fail(call)
+                try:
+                    session.run_with_iobinding(binding)
+                finally:
+                    fail("")
+                assert (y.numpy() == 2 * x).all() and (z.numpy() == -x).all(), (sharding, rows)
+
+
+def a_failed_copy_on_the_gpu_is_an_error(folder):
+    x = np.ones((4, 6), "f4")
+    session = open_session(write_sums(folder, "{2,1:0,1}"), GPU, "cuda:2@0")
+    fail("cuMemcpyDtoDAsync_v2")
+    try:
+        run_bound(session, {"x": x}, [x, x])
+        assert False, "no error"
+    except Exception as error:
+        assert "could not be copied on GPU 0" in str(error), error
+    finally:
+        fail("")
+    assert (run_bound(session, {"x": x}, [x, x])[0] == 2 * x).all()
+
+
+def processes_get_copies(folder):
+    """Ranks in other processes cannot read this process's GPU memory."""
+    x = np.ones((4, 6), "f4")
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 6]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"], "add")], "g", ports[:1], ports[1:])
+    model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]).SerializeToString()
+    session = open_session(model, GPU, "2", transport="shm")
+    assert (run_bound(session, {"x": x}, [x])[0] == 2 * x).all()
+
+
+def strings_are_declined(_):
+    ports = [helper.make_tensor_value_info(name, TensorProto.STRING, [2]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Concat", ["x"], ["y"], axis=0)], "g", ports[:1], ports[1:])
+    model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]).SerializeToString()
+    try:
+        open_session(model, GPU, "2")
+        assert False, "no error"
+    except Exception as error:
+        assert "cannot be in GPU memory" in str(error), error
+
+
+harness.run([devices_are_the_cpu_and_gpus, tensors_are_copied_both_ways, failures_of_the_driver_are_errors, small_models_on_gpus, shards_stay_on_the_gpu,
+             a_failed_copy_on_the_gpu_is_an_error, processes_get_copies, strings_are_declined])
+harness.finish()
