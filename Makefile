@@ -96,7 +96,7 @@ hand: all
 	@$(BUILD)/tests/api/api_test_hand $(or $(MODELS),200) $(or $(SHARDINGS),60) $(or $(SEED),1)
 	@$(BUILD)/tests/api/api_test_hand_stages $(or $(MODELS),200) $(or $(SHARDINGS),60) $(or $(SEED),1)
 
-# Machines with unequal GPUs: compares plans with an expert's. Prints the table of docs/boxes.md; half a minute.
+# Machines with unequal GPUs: compares plans with an expert's. Prints the table of docs/mixed.md; half a minute.
 boxes: all
 	@tests/run-script tests/e2e/boxes.py $(BUILD)/tessera
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Boxes of unlike cards that people own: what `tessera plan` gives against what an expert draws by hand, both simulated.
 
-usage: boxes.py TESSERA [sample]     sample: three boxes and 4 layers, in seconds; else all, with the table of docs/boxes.md
+usage: boxes.py TESSERA [sample]     sample: three boxes and 4 layers, in seconds; else all, with the table of docs/mixed.md
 
 The model has the sizes of Llama 3 8B (float16, caches of 1,024 tokens that stay on their devices) and no weights. The expert draws
 one card alone, all layers cut over some of the cards by whole units of the heads, and layers one after the other on cards. A plan may
