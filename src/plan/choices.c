@@ -2,14 +2,15 @@
 // choices.c - plans on the best number of devices of a topology with choices. Each choice is
 // planned without writing it; then the best one is planned again and written.
 //
-// A larger number must be faster by more than 1 %: with 10 ms on 1 device, 6 ms on 2 and 5.98 ms on
-// 4, the plan is for 2.
+// A larger number of devices must be faster by more than 1 %. With 10 ms on 1 device, 6 ms on 2 and
+// 5.98 ms on 4, the plan is for 2.
 #include "plan/plan_once.h"
 #include "topology/topology.h"
 
-#define WORTH 0.99 // of the time on fewer devices: more devices must be faster than this
+#define WORTH 0.99 // more devices must reduce the time to less than this fraction
 
-// `best` is a choice of the caller's topology. best_count.cost is 0 until one was found.
+// The choices that were planned. `best` is a choice of the caller's topology. best_count.cost is 0
+// until one was found.
 struct choice_list {
     tsr_session *session;
     struct arena arena;
@@ -31,7 +32,8 @@ static bool keeps_memory(const tsr_plan_summary *summary, const tsr_topology *to
     return true;
 }
 
-// A plan that fits comes first, then one that is faster by more than 1 %.
+// True if `count` is better: it fits in memory and the other does not, or it is faster by more than
+// 1 %.
 static bool is_better(const tsr_plan_count *count, const tsr_plan_count *best)
 {
     if (!best->cost)
@@ -41,7 +43,8 @@ static bool is_better(const tsr_plan_count *count, const tsr_plan_count *best)
     return count->cost > 0 && (double)count->cost < WORTH * (double)best->cost;
 }
 
-// Plans the choice without writing it, and notes the result. Diagnostics of choices are discarded.
+// Plans the choice without writing it, and records the result. Diagnostics of choices are
+// discarded.
 static tsr_status try_choice(struct choice_list *list, tsr_model *model, tsr_topology *choice)
 {
     tsr_plan_options options = *list->options;
@@ -51,7 +54,7 @@ static tsr_status try_choice(struct choice_list *list, tsr_model *model, tsr_top
     options.explain = NULL;
     struct diag_mark before = tsr__diag_mark(list->session);
     tsr_status status = tsr__plan_once(model, &options, false, &summary);
-    // A choice that does not fit is a result, too; any other failure ends the search.
+    // It is a valid result that a choice does not fit; any other failure ends the search.
     bool infeasible = status == TSR_INFEASIBLE;
     if (status != TSR_OK && !infeasible)
         return status;
@@ -72,7 +75,7 @@ static tsr_status try_choice(struct choice_list *list, tsr_model *model, tsr_top
     return TSR_OK;
 }
 
-// Tries all choices; after Ctrl-C no further ones.
+// Tries all choices, and stops if the caller cancels.
 static tsr_status try_all(struct choice_list *list, tsr_model *model)
 {
     const tsr_topology *topology = list->options->topology;
@@ -86,7 +89,7 @@ static tsr_status try_all(struct choice_list *list, tsr_model *model)
     return TSR_OK;
 }
 
-// Copies the list into the results of the last plan.
+// Copies the list into the summary of the final plan.
 static tsr_status tell(const struct choice_list *list, tsr_plan_summary *summary)
 {
     struct arena *arena = &list->session->results[RESULT_PLAN];
@@ -103,7 +106,7 @@ static tsr_status tell(const struct choice_list *list, tsr_plan_summary *summary
     return TSR_OK;
 }
 
-// "1: 12.3 ms, 2: 7.1 ms, 4 ranks: 6.2 ms, 4: no memory"
+// Formats the list: "1: 12.3 ms, 2: 7.1 ms, 4 ranks: 6.2 ms, 4: no memory"
 static struct str list_text(struct arena *arena, const tsr_plan_count *tried, size_t n)
 {
     struct str text = STR("");
@@ -134,8 +137,8 @@ static void say(struct choice_list *list, const tsr_plan_summary *summary)
               STR_FMT "; predicted times: " STR_FMT, STR_ARG(text), STR_ARG(text_list));
 }
 
-// The caller's seconds are divided evenly. The best choice is planned again, so that its shardings,
-// diagnostics and summary are those of an ordinary plan.
+// Plans all choices, then the best one again, so that its shardings, diagnostics and summary are
+// those of an ordinary plan. The caller's seconds are divided evenly among these plans.
 tsr_status tsr__plan_choices(tsr_model *model, const tsr_plan_options *given,
                              tsr_plan_summary *summary)
 {
@@ -143,14 +146,14 @@ tsr_status tsr__plan_choices(tsr_model *model, const tsr_plan_options *given,
     tsr_plan_options options = *given;
     if (!given->topology || !given->topology->choices.n)
         return tsr__plan_once(model, given, true, summary);
-    size_t plans = given->topology->choices.n + 1; // the best is planned twice
+    size_t plans = given->topology->choices.n + 1; // the best choice is planned twice
     options.seconds = given->seconds / (double)plans;
     list.options = &options;
     tsr__arena_init(&list.arena, list.session);
     tsr_status status = try_all(&list, model);
     if (status != TSR_OK)
         goto free_arena;
-    if (!list.best) // nothing fits: report what the last choice needs
+    if (!list.best) // no choice fits: report what the last one needs
         list.best = given->topology->choices.at[given->topology->choices.n - 1];
     options.topology = list.best;
     status = tsr__plan_once(model, &options, true, summary);

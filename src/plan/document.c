@@ -2,8 +2,8 @@
 // document.c - saves a plan as a JSON document (docs/formats.md), reads the edits that replay it,
 // and compares two documents.
 //
-// Documents may come from anywhere, so every field is checked, and the first mistake is reported.
-// The edits themselves are not interpreted here.
+// Documents are untrusted input, so every field is checked, and the first mistake is reported. The
+// edits themselves are not parsed here.
 #include "plan/plan_once.h"
 #include "plan/write/write.h"
 
@@ -18,7 +18,7 @@
 
 // ---- writing -----------------------------------------------------------------------------------
 
-// Name and digest of the file, so that a replay can report that the model is another one. A model
+// Writes name and digest of the model file, so that a replay can report a different model. A model
 // made in memory has no digest.
 static tsr_status add_model(tsr_json *json, tsr_model *model)
 {
@@ -27,7 +27,7 @@ static tsr_status add_model(tsr_json *json, tsr_model *model)
     char hex[65];
     struct sha256 sha;
     tsr_status st = TSR_OK;
-    if (path[0]) { // else it was made in memory
+    if (path[0]) { // otherwise the model was made in memory
         tsr__sha256_init(&sha);
         st = tsr__sha256_file(tsr_model_session(model), path, &sha);
         tsr__sha256_hex(&sha, hex);
@@ -40,7 +40,7 @@ static tsr_status add_model(tsr_json *json, tsr_model *model)
     return st;
 }
 
-// The request that the plan answers.
+// Writes the options that the plan was made for.
 static void add_made_for(tsr_json *json, const tsr_plan_options *options,
                          const tsr_plan_summary *summary)
 {
@@ -60,7 +60,7 @@ static void add_made_for(tsr_json *json, const tsr_plan_options *options,
     tsr_json_end(json);
 }
 
-// Times are picoseconds; memory is bytes by device.
+// Writes the result. Times are picoseconds; memory is bytes by device.
 static void add_result(tsr_json *json, const tsr_plan_summary *summary)
 {
     static const tsr_json_field fields[] = {
@@ -99,7 +99,7 @@ void tsr_json_plan_stages(tsr_json *json, const tsr_plan_summary *summary)
         tsr_json_fields(json, fields, summary);
 }
 
-// The document is written when it is complete: a failure leaves no file.
+// Saves the document. The file appears only when it is complete: a failure leaves no file.
 tsr_status tsr_plan_save(tsr_model *model, const tsr_plan_options *options,
                          const tsr_plan_summary *summary, const char *path)
 {
@@ -113,7 +113,7 @@ tsr_status tsr_plan_save(tsr_model *model, const tsr_plan_options *options,
     tsr_status st = tsr__plan_options_owned(tsr_model_session(model), options);
     if (st != TSR_OK)
         return st;
-    // A summary without a plan is the caller's mistake.
+    // The caller passed a summary without a plan.
     if (!summary->config)
         return TSR_USAGE;
     const tsr_config *config = tsr_model_find_config(model, summary->config);
@@ -145,7 +145,7 @@ free_json:
 
 // ---- reading -----------------------------------------------------------------------------------
 
-// A document while it is read. `failed` is set at the first mistake, which alone is reported.
+// A document while it is read. `failed` is set at the first mistake; only this one is reported.
 struct document {
     tsr_session *session;
     struct arena *arena; // memory of the returned texts
@@ -155,7 +155,7 @@ struct document {
     bool failed;
 };
 
-// Reports the first mistake only: others may follow from it.
+// Reports the first mistake only, because others may follow from it.
 static tsr_status wrong(struct document *document, const char *field, const char *what)
 {
     struct place at = PLACE_NONE;
@@ -167,7 +167,7 @@ static tsr_status wrong(struct document *document, const char *field, const char
     return TSR_MALFORMED;
 }
 
-// NULL: missing or of the wrong type, which is reported.
+// Returns a member of an object. NULL: it is missing or has the wrong type, which is reported.
 static const json_t *member(struct document *document, const json_t *object, const char *key,
                             json_type type)
 {
@@ -183,8 +183,8 @@ static const json_t *member(struct document *document, const json_t *object, con
     return value;
 }
 
-// A copy in the arena; "" if the value is no string. Edits are joined by line breaks later, so a
-// text must contain neither a line break nor a 0.
+// Copies a string into the arena; "" if the value is not a string. Edits are joined by line breaks
+// later, so a text must contain neither a line break nor a null character.
 static const char *text_of(struct document *document, const json_t *value)
 {
     struct str text = STR("");
@@ -196,7 +196,7 @@ static const char *text_of(struct document *document, const json_t *value)
     return copy ? copy : "";
 }
 
-// Checks all members, but reports one mistake.
+// Checks all members of a node, but reports only one mistake.
 static tsr_status check_node(struct document *document, size_t i)
 {
     const json_t *n = json_array_get(document->nodes, i);
@@ -213,7 +213,7 @@ static tsr_status check_node(struct document *document, size_t i)
     return TSR_OK;
 }
 
-// Format and version first, then the nodes up to the first mistake.
+// Checks format and version first, then the nodes up to the first mistake.
 static tsr_status check_document(struct document *document)
 {
     const json_t *kind = member(document, document->root, "kind", JSON_STRING);
@@ -234,7 +234,7 @@ static tsr_status check_document(struct document *document)
     return TSR_OK;
 }
 
-// To be closed in any case.
+// Opens a document. The caller must close it in any case.
 static tsr_status open_document(struct document *document, tsr_session *session,
                                 struct arena *arena, const char *path)
 {
@@ -272,8 +272,8 @@ static void add_edits(struct document *document, struct text *text)
     }
 }
 
-// The lines that replay the plan: the declaration of the configuration, then the edits of each
-// node.
+// Returns the lines that replay the plan: the declaration of the configuration, then the edits of
+// each node.
 tsr_status tsr_plan_edits(tsr_session *session, const char *path, const char **out)
 {
     if (!out)
@@ -312,7 +312,7 @@ static int64_t int_of(struct document *document, const char *key)
     return (int64_t)json_integer_value(member(document, document->root, key, JSON_INTEGER));
 }
 
-// At most PLAN_MAX_LISTED_OP entries, each with a count of at least 0.
+// Reads at most PLAN_MAX_LISTED_OP entries, each with a count of at least 0.
 static void read_collectives(struct document *document, tsr_plan_side *out)
 {
     const json_t *all = member(document, document->root, "collectives", JSON_OBJECT);
@@ -335,7 +335,7 @@ static void read_collectives(struct document *document, tsr_plan_side *out)
     }
 }
 
-// The figures of one document. Memory is that of the fullest device.
+// Reads the figures of one document. Memory is that of the fullest device.
 static void read_side(struct document *document, tsr_plan_side *out)
 {
     const json_t *model = member(document, document->root, "model", JSON_OBJECT);
@@ -350,7 +350,8 @@ static void read_side(struct document *document, tsr_plan_side *out)
     read_collectives(document, out);
 }
 
-// The edits of a node, joined by "; " and without its number: --shard "#3":"h"={..} -> "h"={..}.
+// Returns the edits of a node, joined by "; " and without its number: --shard "#3":"h"={..} ->
+// "h"={..}.
 static const char *choice_of(struct document *document, size_t i)
 {
     const json_t *edits = json_object_get(json_array_get(document->nodes, i), "edits");
@@ -386,7 +387,8 @@ static struct node_text node_text(struct document *document, size_t i)
     return (struct node_text){name_of(document, i), choice_of(document, i)};
 }
 
-// Nodes at the same index that differ in name or shardings, and nodes that only one document has.
+// Lists nodes at the same index that differ in name or shardings, and nodes that only one document
+// has.
 static bool list_differences(struct document *a, struct document *b, tsr_plan_comparison *out)
 {
     size_t n_a = json_array_size(a->nodes), n_b = json_array_size(b->nodes);
@@ -406,7 +408,7 @@ static bool list_differences(struct document *a, struct document *b, tsr_plan_co
     return !a->arena->failed;
 }
 
-// Reads both documents and compares them. Both must be closed in any case.
+// Reads both documents and compares them. The caller must close both in any case.
 static tsr_status compare(struct document documents[2], tsr_session *session,
                           const char *const paths[2], tsr_plan_comparison *out)
 {
@@ -430,7 +432,7 @@ static tsr_status compare(struct document documents[2], tsr_session *session,
     return TSR_OK;
 }
 
-// *out is written on success only, up to its size.
+// Compares two documents. *out is written only on success, up to the size that the caller passed.
 tsr_status tsr_plan_compare(tsr_session *session, const char *a, const char *b,
                             tsr_plan_comparison *out)
 {

@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // plan.c - tsr_plan: checks the options and plans on the best choice of devices (choices.c).
 //
-// The whole path in numbers, for a matrix product on two devices. X is [8, 6], W is [6, 4], and the
-// only node Y = X W has the factors m = 8, k = 6 and n = 4. Its candidates (candidates/) are the
-// choices of one variable of the program:
+// The complete path in numbers, for a matrix product on two devices. X is [8, 6], W is [6, 4], and
+// the only node Y = X W has the factors m = 8, k = 6 and n = 4. Its candidates (candidates/) are
+// the choices of one variable of the program:
 //
 //     "whole"  both devices compute all of Y            192 multiplications  nothing is sent
 //     "m/2"    device 1 has rows 4..7 of X, all of W     96                  nothing is sent
 //     "k/2"    device 1 has half of each sum             96                  AllReduce of 32 sums
 //     "n/2"    device 1 has columns 2..3 of W            96                  nothing is sent
 //
-// Y is an output, so its reader is the caller, who needs the full tensor on device 0. An edge adds
-// the cost of bringing it there to each choice (program/edges.c). "k/2" and "n/2" store half of W
-// on each device: where memory is short, a row of the program forbids the other two
-// (program/stored_weights.c). The cheapest choice that keeps all rows is the plan
-// (solver/solver.h).
+// Y is an output, so its reader is the caller, who needs the full tensor on device 0. For each
+// choice, an edge adds the cost of gathering Y there (program/edges.c). "k/2" and "n/2" store half
+// of W on each device. If memory is short, a limit of the program forbids the other two
+// (program/stored_weights.c). The cheapest choice within all limits is the plan (solver/solver.h).
 #include "plan/plan_once.h"
 #include "rules/rules.h"
 #include "topology/topology.h"
@@ -30,7 +29,7 @@ tsr_status tsr__plan_options_owned(tsr_session *session, const tsr_plan_options 
     return tsr__same_session(session, tsr_model_session(given.with), "other model");
 }
 
-// Negative memory or time.
+// Rejects negative memory or time.
 static tsr_status check_limits(tsr_session *session, const tsr_plan_options *options)
 {
     if (options->memory >= 0 && options->seconds >= 0)
@@ -40,7 +39,8 @@ static tsr_status check_limits(tsr_session *session, const tsr_plan_options *opt
     return TSR_INVALID;
 }
 
-// The dimension may belong to either model: both are often planned with the same sizes.
+// Checks the names of dimensions. They may belong to either model, because both are often planned
+// with the same sizes.
 static tsr_status check_dims(tsr_model *model, const tsr_plan_options *options)
 {
     tsr_model *models[] = {model, options->with};
@@ -51,7 +51,8 @@ static tsr_status check_dims(tsr_model *model, const tsr_plan_options *options)
     return st;
 }
 
-// The solver computes in 64 bits and returns TSR_INVALID on overflow.
+// Reports that costs are too large. The solver computes in 64 bits and returns TSR_INVALID on
+// overflow.
 static void say_too_large(tsr_session *session)
 {
     tsr__diag(session, DIAG_argument_invalid, NULL, "give smaller sizes with --dim",

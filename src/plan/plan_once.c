@@ -4,16 +4,17 @@
 #include "plan/plan_once.h"
 #include "plan/stages/stages.h"
 
-// The planners of one call, with what the caller asks for.
+// The planners and options of one call.
 struct request {
     struct planner planners[PLAN_MAX_MODELS];
     struct models models;
-    tsr_plan_options options; // with the sizes that the kept configuration was planned for
+    // the caller's options, with the sizes that the kept configuration was planned for
+    tsr_plan_options options;
 };
 
 // ---- devices -----------------------------------------------------------------------------------
 
-// A number of devices means that many on one host.
+// Creates a topology of that number of devices on one host.
 static tsr_status make_topology(struct planner *planner, int64_t devices)
 {
     struct str text = tsr__arena_printf(&planner->arena, "%lld", (long long)devices);
@@ -22,10 +23,10 @@ static tsr_status make_topology(struct planner *planner, int64_t devices)
     return tsr_topology_parse(planner->session, text.p, &planner->machine.topology);
 }
 
-// The caller's topology, or one that close_request frees.
+// Sets the caller's topology, or a new one that close_request frees.
 static tsr_status read_topology(struct planner *planner, const tsr_plan_options *options)
 {
-    int most = PLAN_MAX_AT_ONCE; // on one host, where all pairs are linked
+    int most = PLAN_MAX_AT_ONCE; // limit for one host, where all pairs are linked
     planner->machine.n = options->devices;
     planner->machine.topology = options->topology;
     if (options->topology) {
@@ -55,7 +56,7 @@ static tsr_status refuse_config(struct planner *planner, const tsr_config *confi
     return TSR_INVALID;
 }
 
-// What nodes may already have in a configuration.
+// Properties that nodes may already have in a configuration.
 enum had { HAD_STAGE, HAD_SPEC };
 
 static bool has(const tsr_node_config *config, enum had what)
@@ -96,7 +97,8 @@ static tsr_config *choose_config(const struct planner *planner, const char *name
     return chosen;
 }
 
-// Shardings that the model has for as many devices are kept and completed.
+// Finds the configuration to complete. Shardings that the model has for the same number of devices
+// are kept.
 static tsr_status find_config(struct planner *planner, const char *name, bool stages)
 {
     planner->config = choose_config(planner, name);
@@ -106,8 +108,8 @@ static tsr_status find_config(struct planner *planner, const char *name, bool st
         return refuse_config(planner, planner->config,
                              "the configuration is for another number of devices");
     planner->hand_staged = some_node_has(planner, planner->config, HAD_STAGE);
-    // Stages plan all nodes anew. A configuration that the caller named, or that has stages, must
-    // not be ignored.
+    // With stages, all nodes are planned anew. A configuration that the caller named, or that has
+    // stages, must not be ignored.
     if ((stages || planner->hand_staged) && some_node_has(planner, planner->config, HAD_SPEC)) {
         if (name || planner->hand_staged)
             return refuse_config(planner, planner->config,
@@ -155,7 +157,7 @@ static tsr_status read_model(struct request *request, size_t m)
     return tsr__planner_states(planner, options->state, options->n_state);
 }
 
-// To be closed in any case.
+// Opens the request. The caller must close it in any case.
 static tsr_status open_request(struct request *request, tsr_model *model,
                                const tsr_plan_options *options, struct budget *budget)
 {
@@ -184,7 +186,7 @@ static tsr_status open_request(struct request *request, tsr_model *model,
     return tsr__models_init(&request->models, options) ? TSR_OK : TSR_NOMEM;
 }
 
-// The last planner first: it may refer to memory of the first one.
+// Frees the last planner first, because it may refer to memory of the first one.
 static void close_request(struct request *request)
 {
     if (!request->options.topology)
@@ -219,7 +221,7 @@ static tsr_status plan_unstaged(struct request *request, bool write, tsr_plan_su
     return tsr__search_take(&found, &request->options, write, out);
 }
 
-// No plan is faster than the lower of the bounds with and without stages.
+// Sets the bound to the lower of the bounds with and without stages.
 static void set_bound(tsr_plan_summary *out, int64_t bound)
 {
     out->bound = int64_min(out->bound, bound);
@@ -227,9 +229,9 @@ static void set_bound(tsr_plan_summary *out, int64_t bound)
     out->gap = (double)(out->cost - out->bound) / (double)int64_max(out->cost, 1);
 }
 
-// Any number of stages, or none: first a plan without stages, which stages must beat. That plan has
-// candidates that stages lack, such as delayed partial sums, and on unlike devices it is found
-// sooner.
+// Plans with any number of stages, or none. Starts with a plan without stages, which stages must
+// beat. That plan has candidates that stages lack, such as delayed partial sums, and on unlike
+// devices it is found sooner.
 static tsr_status plan_auto(struct request *request, struct request *plain, bool write,
                             tsr_plan_summary *out)
 {
@@ -241,7 +243,8 @@ static tsr_status plan_auto(struct request *request, struct request *plain, bool
     if (st != TSR_OK)
         return st;
     st = tsr__search_find(&plain->models, &plain->options, &found);
-    // Diagnostics are repeated if this plan is taken. That it does not fit is not reported.
+    // Discards diagnostics, which are repeated if this plan is taken. It is not reported if the
+    // plan does not fit.
     tsr__diag_back(budget->session, &before, false);
     if (st != TSR_OK && st != TSR_INFEASIBLE && st != TSR_UNSUPPORTED)
         return st;
@@ -255,15 +258,15 @@ static tsr_status plan_auto(struct request *request, struct request *plain, bool
     if (rival.wins) {
         plain->planners[0].budget = budget;
         st = tsr__search_take(&found, &plain->options, write, out);
-        request->planners[0].config = plain->planners[0].config; // for keep_sizes
+        request->planners[0].config = plain->planners[0].config; // keep_sizes needs it
     }
     if (st == TSR_OK && rival.cost < PLAN_NEVER)
         set_bound(out, bound);
     return st;
 }
 
-// Exported programs and explained nodes are those of stages, so there is no plan without stages
-// then.
+// Plans with stages. If the caller exports the program or explains a node, there is no plan without
+// stages, because both refer to stages.
 static tsr_status plan_staged(struct request *request, bool write, tsr_plan_summary *out)
 {
     const tsr_plan_options *options = &request->options;
@@ -276,7 +279,7 @@ static tsr_status plan_staged(struct request *request, bool write, tsr_plan_summ
     return st;
 }
 
-// Time of one run of the first model, as the program charges it.
+// Returns the time of one run of the first model, as the program charges it.
 static int64_t own_time(const tsr_plan_summary *summary)
 {
     if (summary->n_parts)
@@ -291,7 +294,7 @@ tsr_status tsr__plan_once(tsr_model *model, const tsr_plan_options *options, boo
     struct budget budget;
     tsr_session *session = tsr_model_session(model);
     tsr__budget_start(&budget, session, options->seconds);
-    // Results of the previous plan end here.
+    // Results of the previous plan become invalid here.
     tsr__arena_free(&session->results[RESULT_PLAN]);
     tsr_status st = open_request(&request, model, options, &budget);
     if (st == TSR_OK && (options->stages || request.planners[0].hand_staged))

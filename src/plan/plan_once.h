@@ -12,7 +12,7 @@ tsr_status tsr__plan_once(tsr_model *model, const tsr_plan_options *options, boo
 // choices.c: plans on the best of the topology's choices, if it has some, and writes the plan.
 tsr_status tsr__plan_choices(tsr_model *model, const tsr_plan_options *options,
                              tsr_plan_summary *summary) TSR_MUST_USE;
-// The topology of the plan: the caller's, or the choice that was taken of it.
+// Returns the topology of the plan: the caller's, or the choice of it that was used.
 const tsr_topology *tsr__plan_chosen(const tsr_topology *topology, const tsr_plan_summary *summary);
 
 #endif

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// plan_result.c - the handle of a plan's result, and what callers read from it.
+// plan_result.c - creates the handle of a plan's result, and returns its data to callers.
 #include "plan/plan.h"
 
-// Names in the summary may belong to the model, which can be freed before the result: they are
-// copied.
+// Copies the names in the summary. They may belong to the model, which can be freed before the
+// result.
 static tsr_status own_names(struct arena *memory, tsr_plan_summary *summary)
 {
     tsr_plan_binding *binding = ARENA_ARRAY(memory, tsr_plan_binding, summary->n_binding);

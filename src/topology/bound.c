@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// bound.c - lower bound for any algorithm of a collective: bytes that must cross a bisection of the
-// devices, divided by the bandwidth of its links.
+// bound.c - computes a lower bound for any algorithm of a collective: bytes that must cross a
+// bisection of the devices, divided by the bandwidth of its links.
 //
-// Bisections examined: every device against all others, and the first devices against the last
-// ones.
+// It examines two kinds of bisections: every device against all others, and the first devices
+// against the last ones.
 //
 // Example: an all-gather of 8 bytes over 4 devices, one of them against the other three: 8 * 1/4 =
 // 2 bytes must leave it; over links of 1 GB/s in total that takes at least 2 ns.
 #include "topology/internal.h"
 
-// Share of one group's bytes that must cross a bisection with s of its n devices on one side.
-// Example: 1 of 4 devices: 1 * 3 / 16 for an all-to-all, everything for a broadcast or all-reduce.
+// Returns the share of one group's bytes that must cross a bisection with s of its n devices on one
+// side. Example: 1 of 4 devices: 1 * 3 / 16 for an all-to-all, everything for a broadcast or
+// all-reduce.
 static double must_cross(enum tsr_collective what, double s, double n)
 {
     switch (what) {
     case TSR_ALL_GATHER:
     case TSR_REDUCE_SCATTER:
-        return s / n; // outwards; the other direction has its own bisection
+        return s / n; // outwards; another bisection covers the other direction
     case TSR_ALL_TO_ALL:
         return s * (n - s) / (n * n);
     default:
@@ -24,12 +25,12 @@ static double must_cross(enum tsr_collective what, double s, double n)
     }
 }
 
-// Bytes per second out of a set of devices: of its links, and of the senders' ports.
+// Bytes per second that can leave a set of devices, limited by its links and by the senders' ports.
 struct width {
     double links, ports;
 };
 
-// A link without a port at its sender counts as a port of the same bandwidth.
+// Adds a link. If its sender has no port, the link is treated as a port of the same bandwidth.
 static void add_link(struct width *width, const struct topology_link *link)
 {
     width->links += link->bandwidth;
@@ -41,7 +42,7 @@ static double narrower(const struct width *width)
     return width->ports < width->links ? width->ports : width->links;
 }
 
-// Bandwidth out of the marked devices.
+// Returns the bandwidth out of the marked devices.
 static double cut_width(const tsr_topology *topology, const bool *side)
 {
     struct width width = {0, 0};
@@ -55,7 +56,8 @@ static double cut_width(const tsr_topology *topology, const bool *side)
     return narrower(&width);
 }
 
-// True if data must leave the side that holds, or does not hold, the first member of a group.
+// True if data must leave one side of a bisection. `first_inside`: the first member of the group is
+// on this side.
 static bool must_leave(enum tsr_collective what, bool first_inside)
 {
     if (what == TSR_BROADCAST || what == TSR_SEND)
@@ -63,7 +65,7 @@ static bool must_leave(enum tsr_collective what, bool first_inside)
     return what != TSR_REDUCE || !first_inside;
 }
 
-// Seconds for the bytes that must leave the marked devices.
+// Returns the seconds for the bytes that must leave the marked devices.
 static double cut_time(tsr_topology *topology, enum tsr_collective what,
                        const struct topology_groups *groups, const bool *side)
 {
@@ -81,8 +83,8 @@ static double cut_time(tsr_topology *topology, enum tsr_collective what,
     return 0;
 }
 
-// The first devices against the last ones. For large topologies only some of these bisections,
-// evenly spread.
+// Limits the work for bisections of the first devices against the last ones. For large topologies
+// only some of them are examined, evenly spread.
 #define CUT_WORK ((size_t)1 << 22)
 
 static double worst_halves(tsr_topology *topology, enum tsr_collective what,
@@ -105,11 +107,12 @@ static double worst_halves(tsr_topology *topology, enum tsr_collective what,
 // One device against all others: bandwidth and bytes in each direction.
 struct alone {
     struct width out, in;
-    double bytes_out, bytes_in; // required
+    double bytes_out, bytes_in; // bytes that must leave and enter the device
     int members;                // number of members of the current group on this device
 };
 
-// A device can hold several members of a group.
+// Adds the bytes that each device must send and receive. A device can hold several members of a
+// group.
 static void add_needs(enum tsr_collective what, const struct topology_groups *groups,
                       struct alone *alone)
 {
@@ -121,7 +124,7 @@ static void add_needs(enum tsr_collective what, const struct topology_groups *gr
             struct alone *a = &alone[device[i]];
             bool first = device[i] == device[0];
             int inside = a->members;
-            a->members = 0; // counted once
+            a->members = 0; // handle each device once
             if (!inside || inside == groups->size)
                 continue;
             if (must_leave(what, first))
@@ -132,7 +135,7 @@ static void add_needs(enum tsr_collective what, const struct topology_groups *gr
     }
 }
 
-// Every device against the rest, in one pass over links, ports and groups.
+// Examines every device against the rest, in one pass over links, ports and groups.
 static double worst_alone(const tsr_topology *topology, enum tsr_collective what,
                           const struct topology_groups *groups, struct alone *alone)
 {
@@ -142,7 +145,7 @@ static double worst_alone(const tsr_topology *topology, enum tsr_collective what
         add_link(&alone[link->from].out, link);
         add_link(&alone[link->to].in, link);
     }
-    // Into a device: the ports of all others, i.e. the sum of all minus its own.
+    // Data enters a device through the ports of all others: the sum of all ports minus its own.
     for (size_t i = 0; i < topology->ports.n; i++) {
         alone[topology->ports.at[i].device].out.ports += topology->ports.at[i].bandwidth;
         alone[topology->ports.at[i].device].in.ports -= topology->ports.at[i].bandwidth;

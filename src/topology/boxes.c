@@ -2,12 +2,12 @@
 // boxes.c - predefined machines by name: h100:8, hosts:2xh100:8, 4090:2.
 //
 // Memory, arithmetic (dense), memory bandwidth and links are published numbers; `source` names
-// where. Engines reach a part of them: `reach` has that part, and docs/published.md its sources and
-// a comparison with measurements of whole models.
+// where. Engines reach only a part of them, which `reach` holds. docs/published.md has its sources
+// and a comparison with measurements of full models.
 #include "topology/internal.h"
 
-// Seconds of a small kernel. An H200 takes 1.6 us for an addition of one element in a CUDA graph,
-// and products of matrices take 2 to 3 us besides their work.
+// Seconds of a small kernel. An H200 takes 1.6 us for an addition of one element in a CUDA graph.
+// Matrix products take 2 to 3 us in addition to their work.
 #define KERNEL 2.7e-6
 
 // Costs of communication. Inside a machine an all-reduce of 16 KiB over 8 GPUs takes 10 us: engines
@@ -17,9 +17,9 @@ static const struct link_costs {
     double start, latency, message; // seconds
 } inside = {5e-6, 3e-6, 0.3e-6}, between = {20e-6, 8e-6, 1e-6};
 
-// Reached parts of published numbers: arithmetic of products, bandwidth of memory, of memory when
-// caches are read by one head each (caches) or by groups of heads, and of links; and the `unhidden`
-// of tsr_topology_device.
+// The parts of published numbers that engines reach. They are: arithmetic of products, bandwidth of
+// memory, bandwidth for caches that one head each reads (caches) or groups of heads read, and
+// bandwidth of links. `unhidden` is that of tsr_topology_device.
 struct reach {
     double products, memory, caches, groups, links, unhidden;
 };
@@ -34,7 +34,7 @@ static const struct reach turing = {0.60, 0.80, 0.70, 0.35, 0.80, 0.8},
 
 struct box {
     const char *name;
-    int most; // GPUs of one machine
+    int most; // largest number of GPUs in one machine
     double memory, bandwidth, flops;
     double rates[TSR_RATE_COUNT];
     double link, port; // bytes per second one way: between two GPUs, and of one GPU to all others
@@ -200,7 +200,7 @@ const char *tsr_topology_box(size_t i, const char **source)
 
 struct order {
     const struct box *box;
-    int64_t hosts, devices; // machines, and GPUs in each
+    int64_t hosts, devices; // number of machines, and of GPUs in each
 };
 
 static size_t find(struct str text, char what)
@@ -218,7 +218,7 @@ static struct str after(struct str text, size_t i)
                       : (struct str){text.p + text.n, 0};
 }
 
-// False: not a predefined machine.
+// Parses the name and sizes of a machine. False: not a predefined machine.
 static bool read_order(struct str kind, struct str sizes, struct order *out)
 {
     *out = (struct order){.hosts = 1};
@@ -243,7 +243,7 @@ bool tsr__topology_is_box(struct str kind, struct str sizes)
 
 // ---- making ------------------------------------------------------------------------------------
 
-// Products of all types reach the same part of their rate.
+// Sets the speeds of a GPU. Products of all types reach the same part of their published rate.
 static void set_gpu(tsr_topology *topology, const struct box *box, int device, int in_box)
 {
     tsr_topology_device *gpu = &topology->device[device];
@@ -277,8 +277,8 @@ static bool link_gpu(tsr_topology *topology, const struct order *order, int from
     return true;
 }
 
-// GPUs of a machine are linked through its switch; GPUs of the same index in other machines through
-// the network. All messages of a GPU share one port for each.
+// Links the GPUs of a machine through its switch, and GPUs of the same index in different machines
+// through the network. All messages of a GPU share one port for the switch and one for the network.
 static bool link_gpus(tsr_topology *topology, const struct order *order)
 {
     int in_box = (int)order->devices, n = topology->window ? topology->window : topology->n;
@@ -305,8 +305,8 @@ static tsr_status refuse(tsr_session *session, const struct order *order)
     return TSR_MALFORMED;
 }
 
-// All hosts are equal: if there are too many links, only those of the first hosts (the window) are
-// listed.
+// Creates the topology. All hosts are equal, so if there are too many links, only those of the
+// first hosts (the window) are listed.
 tsr_status tsr__topology_box(tsr_session *session, struct str kind, struct str sizes,
                              tsr_topology **out)
 {

@@ -17,7 +17,7 @@
 
 // ---- the cache
 
-#define ALL_PAIRS (-1) // beside the collectives: every member to every other, one byte each
+#define ALL_PAIRS (-1) // a key besides the collectives: every member sends one byte to every other
 
 // Returns the cache slot of a collective over groups; NULL: out of memory.
 static void **kept_at(tsr_topology *topology, int what, const struct topology_groups *groups)
@@ -32,7 +32,7 @@ static void **kept_at(tsr_topology *topology, int what, const struct topology_gr
     return tsr__map_at(&topology->times_of_groups, str_bytes(key, (n + 2) * sizeof *key));
 }
 
-// The entry has no name until it is computed.
+// Returns the cached entry for all pairs. Its name is NULL until it is computed.
 static struct timed_algorithm *all_pairs_of(tsr_topology *topology,
                                             const struct topology_groups *groups)
 {
@@ -46,16 +46,16 @@ static struct timed_algorithm *all_pairs_of(tsr_topology *topology,
 
 // ---- running a schedule
 
-// A listener that sums up times. `load` is 0 between steps; `touched` lists the entries that are
-// not, so that the cost of a step depends on its messages and not on all links.
+// A listener that sums up times. `load` is 0 between steps. `touched` lists the entries that are
+// not 0, so that the cost of a step depends on its messages and not on all links.
 struct meter {
     tsr_topology *topology;
-    bool near;    // groups are in the order of near_order
-    double *load; // bytes of this step, by link and port
+    bool near;    // groups are in nearest neighbour order (near_order)
+    double *load; // by link and port: bytes of this step
     int *touched;
     size_t n_touched;
-    double *posted; // message costs of this step, by device: of sending, then of receiving
-    int *posting;   // the entries of `posted` that are not 0
+    double *posted; // by device: message costs of this step, of sending and of receiving
+    int *posting;   // indices of the entries of `posted` that are not 0
     size_t n_posting;
     int *group;               // by device: its group
     double longest;           // largest latency of a message in this step
@@ -85,7 +85,7 @@ static void add_link_loads(struct meter *meter, const struct topology_link *link
     meter->start = fmax(meter->start, link->start);
 }
 
-// end: 2 x device for a sender, 2 x device + 1 for a receiver.
+// Adds the cost of a message. `end` is 2 x device for a sender, 2 x device + 1 for a receiver.
 static void add_post(struct meter *meter, int end, double seconds)
 {
     if (seconds <= 0)
@@ -95,7 +95,7 @@ static void add_post(struct meter *meter, int end, double seconds)
     meter->posted[end] += seconds;
 }
 
-// Resets the message costs and returns those of the busiest end.
+// Resets the message costs and returns the largest one.
 static double take_posts(struct meter *meter)
 {
     double most = 0;
@@ -107,7 +107,7 @@ static double take_posts(struct meter *meter)
     return most;
 }
 
-// One message of the step.
+// Adds one message to the step.
 static void add_message(void *data, int from, int to, double bytes)
 {
     struct meter *meter = data;
@@ -126,13 +126,13 @@ static void add_message(void *data, int from, int to, double bytes)
     meter->longest = fmax(meter->longest, latency);
 }
 
-// Loads, latency and message costs of one byte from every member of a group to every other. One
-// routing tree per member; a link carries one message for each member behind it.
+// Adds loads, latency and message costs of one byte from every member of a group to every other.
+// Uses one routing tree per member: a link carries one message for each member behind it.
 static bool load_all_pairs(struct meter *meter, const struct topology_groups *groups)
 {
     struct topology_spread spread;
     for (int i = 0; i < meter->topology->n; i++)
-        meter->group[i] = -1 - i; // alone
+        meter->group[i] = -1 - i; // the device is in no group: a unique number
     for (int i = 0; i < groups->count * groups->size; i++)
         meter->group[groups->device[i]] = i / groups->size;
     for (int i = 0; i < groups->count * groups->size; i++) {
@@ -167,7 +167,8 @@ static double unload(struct meter *meter)
     return fullest;
 }
 
-// All collectives with an all-to-all step share one cached analysis of their groups.
+// Adds an all-to-all step. All collectives with such a step share one cached analysis of their
+// groups.
 static void exchange(void *data, const struct topology_groups *groups, double bytes)
 {
     struct meter *meter = data;
@@ -185,8 +186,8 @@ static void exchange(void *data, const struct topology_groups *groups, double by
     meter->fullest = one->per_byte * bytes;
 }
 
-// A step takes its longest latency, its message costs and the time of its most loaded link, times
-// its repetitions.
+// Ends a step. It takes its longest latency, its message costs and the time of its most loaded
+// link, times its repetitions.
 static void end_step(void *data, int times)
 {
     struct meter *meter = data;
@@ -199,7 +200,8 @@ static void end_step(void *data, int times)
     meter->longest = meter->fullest = 0;
 }
 
-// Seconds per byte for the reduction itself: every piece is read once, and the result is written.
+// Returns the seconds per byte of the reduction itself: every piece is read once, and the result is
+// written.
 static double fold_per_byte(const tsr_topology *topology, enum tsr_collective what,
                             const struct topology_groups *groups)
 {
@@ -218,7 +220,8 @@ static double fold_per_byte(const tsr_topology *topology, enum tsr_collective wh
 
 // ---- ring orders: as given, and from neighbour to nearest neighbour
 
-// The metric of routes.c: latency plus the time of a medium message; infinite: no route.
+// Returns the distance of two devices in the metric of routes.c: latency plus the time of a medium
+// message; infinite: no route.
 static double distance(tsr_topology *topology, int a, int b, int *path)
 {
     double sum = 0;
@@ -228,8 +231,8 @@ static double distance(tsr_topology *topology, int a, int b, int *path)
     return n < 0 ? INFINITY : sum;
 }
 
-// Nearest neighbour order, depth first: a ring if there is one, else the tour of a tree, which uses
-// each link once in each direction.
+// Computes the nearest neighbour order, depth first. The result is a ring if there is one, else the
+// tour of a tree, which uses each link once in each direction.
 static void near_order(tsr_topology *topology, const int *in, int n, int *out, int *path)
 {
     memcpy(out, in, (size_t)n * sizeof *out);
@@ -252,8 +255,8 @@ static void near_order(tsr_topology *topology, const int *in, int n, int *out, i
 
 #define MAX_TIMED 32
 
-// The algorithms that are the fastest for some number of bytes: none has both higher latency and
-// more time per byte than another one.
+// The algorithms that are the fastest for some number of bytes. No algorithm of the list has both
+// higher latency and more time per byte than another.
 struct timed_algorithms {
     int n;
     struct timed_algorithm at[MAX_TIMED];
@@ -271,7 +274,7 @@ static void keep_algorithm(struct timed_algorithms *p, const struct algorithm *a
         p->at[p->n++] = timed;
 }
 
-// Runs every algorithm of the collective with one byte, members in the given order.
+// Runs every algorithm of the collective with one byte and the members in the given order.
 static void time_order(struct meter *meter, enum tsr_collective what,
                        const struct topology_groups *groups, struct timed_algorithms *p)
 {
@@ -329,7 +332,7 @@ static bool time_algorithms(tsr_topology *topology, enum tsr_collective what,
     return ok;
 }
 
-// Computed on first use; NULL: out of memory.
+// Returns the fastest algorithms, computed on first use; NULL: out of memory.
 static struct timed_algorithms *timed_algorithms(tsr_topology *topology, enum tsr_collective what,
                                                  const struct topology_groups *groups)
 {
@@ -358,8 +361,8 @@ bool tsr__topology_add_times(tsr_topology *topology, const struct topology_times
     return true;
 }
 
-// Number of hosts that the first group spans; 1 if hosts are unknown. Members of one host follow
-// each other or not: {0 8 1 9} of hosts of 8 spans two.
+// Returns the number of hosts that the first group spans; 1 if hosts are unknown. Members of one
+// host need not be consecutive: {0 8 1 9} on hosts of 8 devices spans two.
 static int hosts_spanned(const tsr_topology *topology, const struct topology_groups *groups)
 {
     int hosts = 0;
@@ -372,8 +375,8 @@ static int hosts_spanned(const tsr_topology *topology, const struct topology_gro
     return hosts > 0 ? hosts : 1;
 }
 
-// Times of groups that span the same number of hosts, else those of any group of that size. NULL:
-// not measured.
+// Returns measured times of groups that span the same number of hosts, else those of any group of
+// that size. NULL: not measured.
 static const struct topology_times *times_of(const tsr_topology *topology, enum tsr_collective what,
                                              const struct topology_groups *groups)
 {
@@ -396,9 +399,9 @@ bool tsr__topology_measured(const tsr_topology *topology, enum tsr_collective wh
     return times_of(topology, what, groups) != NULL;
 }
 
-// Interpolates linearly; extrapolates the last segment; below the first point its time holds.
-// Example: measured 10 us at 1 KiB and 26 us at 17 KiB: 9 KiB take 18 us, as 9 us plus 1 us per
-// KiB.
+// Interpolates linearly, and extrapolates the last segment. Sizes below the first point take its
+// time. Example: measured 10 us at 1 KiB and 26 us at 17 KiB: 9 KiB take 18 us, as 9 us plus 1 us
+// per KiB.
 static double measured_time(const struct topology_times *times, double bytes,
                             struct timed_algorithm *fastest)
 {
@@ -413,8 +416,8 @@ static double measured_time(const struct topology_times *times, double bytes,
     return times->seconds[k - 1] + (past > 0 ? slope * past : 0);
 }
 
-// Finds two devices of the first two hosts with the same relation: same or different hosts, same
-// indices.
+// Finds an equivalent pair of devices in the first two hosts: on the same or different hosts as the
+// given pair, with the same indices.
 static void stand_in(const tsr_topology *topology, const int *device, int *pair)
 {
     int host = topology->host;
@@ -423,7 +426,8 @@ static void stand_in(const tsr_topology *topology, const int *device, int *pair)
     pair[1] = device[1] % host + (together ? 0 : host);
 }
 
-// With a window, links are known for groups among the first devices and for any pair of devices.
+// True if the links of the groups are known. With a window, they are known for groups of the first
+// devices and for any pair of devices.
 static bool has_links(const tsr_topology *topology, const struct topology_groups *groups)
 {
     for (int i = 0; topology->window && i < groups->count * groups->size; i++)
@@ -432,8 +436,8 @@ static bool has_links(const tsr_topology *topology, const struct topology_groups
     return true;
 }
 
-// Measured times take precedence. A pair of devices outside the window is replaced by an equivalent
-// pair inside; larger groups outside it have no predicted time.
+// Returns the predicted time; measured times take precedence. A pair of devices outside the window
+// is replaced by an equivalent pair inside. Larger groups outside of it have no predicted time.
 int64_t tsr__topology_fastest(tsr_topology *topology, enum tsr_collective what,
                               const struct topology_groups *groups, int64_t bytes,
                               struct timed_algorithm *fastest)
@@ -473,7 +477,7 @@ int64_t tsr__topology_cost(tsr_topology *topology, enum tsr_collective what,
 
 // ---- public call
 
-// Device numbers come from the caller and are checked here.
+// Checks the device numbers, which come from the caller.
 tsr_status tsr_topology_cost(tsr_topology *topology, tsr_collective what, const int *group, int n,
                              int64_t bytes, tsr_topology_price *out)
 {
@@ -493,7 +497,8 @@ tsr_status tsr_topology_cost(tsr_topology *topology, tsr_collective what, const 
     out->picoseconds = tsr__topology_fastest(topology, what, &groups, bytes, &fastest);
     out->bound = tsr__topology_bound(topology, what, &groups, bytes);
     if (tsr__topology_measured(topology, what, &groups) && out->bound > out->picoseconds)
-        out->bound = out->picoseconds; // the bound is for links measured one pair at a time
+        // the bound assumes links that were measured one pair at a time
+        out->bound = out->picoseconds;
     out->algorithm = fastest.algorithm;
     return arena_status(&topology->arena);
 }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// internal.h - shared by the files of topology: construction, routes, schedules.
+// internal.h - declarations shared by the files of this folder: construction, routes, schedules.
 #ifndef TSR_TOPOLOGY_INTERNAL_H
 #define TSR_TOPOLOGY_INTERNAL_H
 
 #include "topology/topology.h"
 
-// Makes a topology of n devices with default numbers and no links; NULL: out of memory.
+// Creates a topology of n devices with default numbers and no links; NULL: out of memory.
 tsr_topology *tsr__topology_new(tsr_session *session, int n);
 // Machines of equal hosts with more than TOPOLOGY_LISTED links list only those of the first hosts.
 #define TOPOLOGY_LISTED ((size_t)1 << 18)
-#define TOPOLOGY_WINDOW 64 // hosts
+#define TOPOLOGY_WINDOW 64 // number of hosts whose links are listed
 // Adds a link; latency and bandwidth 0: the defaults.
 bool tsr__topology_link(tsr_topology *topology, int from, int to, double latency, double bandwidth);
 // Adds a port; links refer to it by its number.
@@ -34,23 +34,25 @@ static inline double tsr__topology_speed(const tsr_topology *topology, int share
     return shared < link ? topology->links.at[shared].bandwidth
                          : topology->ports.at[(shared - link) / 2].bandwidth;
 }
-// Sorts the links and warns about inconsistencies. Must be called once all links are there.
+// Sorts the links and warns about inconsistencies. Must be called after all links were added.
 tsr_status tsr__topology_finish(tsr_topology *topology, bool listed) TSR_MUST_USE;
 
-// "ring:4", "hosts:2x8"; TSR_MALFORMED with one diagnostic for anything else.
+// Creates a topology from "ring:4" or "hosts:2x8"; TSR_MALFORMED with one diagnostic for other
+// text.
 tsr_status tsr__topology_make(tsr_session *session, struct str kind, struct str sizes,
                               tsr_topology **out) TSR_MUST_USE;
 
-// rates.c: rates of devices, and ports, in JSON.
+// rates.c: reads and writes the rates of devices, and ports, in JSON.
 void tsr__rates_add_json(const tsr_topology_device *device, tsr_json *json);
 void tsr__ports_add_json(const tsr_topology *topology, tsr_json *json);
 struct json_t;
-// False: malformed; *what says why.
+// False: malformed; *what is the reason.
 bool tsr__rates_read(const struct json_t *device, tsr_topology_device *out, const char **what);
-// The links must be sorted.
+// Reads the ports. The links must be sorted.
 bool tsr__ports_read(tsr_topology *topology, const struct json_t *list, const char **what);
 
-// profiles.c: profiles in JSON. False: malformed, *what says why; *what NULL: out of memory.
+// profiles.c: reads and writes profiles in JSON. False: malformed, and *what is the reason; *what
+// NULL: out of memory.
 void tsr__profiles_add_json(const tsr_topology *topology, tsr_json *json);
 void tsr__json_numbers(tsr_json *json, const char *key, const double *numbers, int n);
 bool tsr__profiles_read(tsr_topology *topology, const struct json_t *root, const char **what);
@@ -59,7 +61,7 @@ bool tsr__topology_copy_profiles(tsr_topology *to, const tsr_topology *from) TSR
 // shares.c: adds choices with more ranks on faster devices.
 tsr_status tsr__topology_add_shares(tsr_topology *topology) TSR_MUST_USE;
 
-// boxes.c: "h100:8", "hosts:2xh100:8".
+// boxes.c: predefined machines such as "h100:8", "hosts:2xh100:8".
 bool tsr__topology_is_box(struct str kind, struct str sizes);
 tsr_status tsr__topology_box(tsr_session *session, struct str kind, struct str sizes,
                              tsr_topology **out) TSR_MUST_USE;
@@ -70,23 +72,25 @@ tsr_status tsr__topology_box(tsr_session *session, struct str kind, struct str s
 void tsr__topology_reset_routes(tsr_topology *topology);
 // Warns if not every device reaches every other; false: out of memory.
 bool tsr__topology_warn_unreachable(tsr_topology *topology) TSR_MUST_USE;
-// Links of the route, last first; returns their number, -1: no route, -2: out of memory.
+// Lists the links of the route, last first, and returns their number. -1: no route, -2: out of
+// memory.
 int tsr__topology_path(tsr_topology *topology, int from, int to, int *links, int room);
-// Returns the groups, each ordered from neighbour to nearest neighbour; path has TOPOLOGY_MAX_HOPS.
-// NULL: out of memory. (collective_time.c)
+// collective_time.c: returns the groups, each in nearest neighbour order. `path` is a buffer of
+// TOPOLOGY_MAX_HOPS. NULL: out of memory.
 const int *tsr__near_groups(tsr_topology *topology, const struct topology_groups *groups,
                             int *path);
 #define TOPOLOGY_MAX_HOPS TOPOLOGY_MAX_DEVICES
 
-// One message from a device to each of many, without following every route link by link.
+// The loads of one message from a device to each of many others. They are computed without
+// following every route.
 struct topology_spread {
-    const int *last; // by device: the last link of the route to it, -1: none
-    int *through;    // by device: messages through that link
-    double *latency; // by device: latency of the route to it
-    double *message; // by device: seconds per message of the route to it
+    const int *last; // by device: the last link of the route to the device; -1: none
+    int *through;    // by device: number of messages through that last link
+    double *latency; // by device: latency of the route to the device
+    double *message; // by device: seconds per message of the route to the device
 };
-// The messages go to all devices d other than `from` with group[d] == group[from]. Valid until the
-// next call. False: a device cannot be reached, or out of memory.
+// Sends a message to all devices d other than `from` with group[d] == group[from]. The result is
+// valid until the next call. False: a device cannot be reached, or out of memory.
 bool tsr__topology_spread(tsr_topology *topology, int from, const int *group,
                           struct topology_spread *out) TSR_MUST_USE;
 
@@ -95,10 +99,10 @@ bool tsr__topology_spread(tsr_topology *topology, int from, const int *group,
 struct listener {
     void *data;
     void (*message)(void *data, int from, int to, double bytes);
-    // The step is repeated `times` times.
+    // Ends a step, which is repeated `times` times.
     void (*step_ends)(void *data, int times);
-    // An all-to-all step: every member sends that number of bytes to every other member. NULL:
-    // single messages instead.
+    // An all-to-all step: every member sends that number of bytes to every other member. NULL: the
+    // schedule sends single messages instead.
     void (*exchange)(void *data, const struct topology_groups *groups, double bytes);
 };
 // One algorithm for one collective. `schedule` returns false if it does not apply to these groups.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// load.c - bytes that each link carries during a collective with the fastest algorithm.
+// load.c - computes the bytes that each link carries during a collective with the fastest
+// algorithm.
 //
 // Runs the schedule as collective_time.c does, but sums up bytes by link and not by step. Example:
 // two halves of a host that send 1 MiB to each other over a switch load four links with 1 MiB each.
@@ -22,11 +23,11 @@ static void hear(void *data, int from, int to, double bytes)
 static void step_ends(void *data, int times)
 {
     (void)data;
-    (void)times; // 1 for listeners without `exchange`
+    (void)times; // always 1 for listeners without `exchange`
 }
 
-// Runs the algorithm of that name; for a measured collective, which has none, the first that
-// applies.
+// Runs the algorithm of that name. A measured collective has no algorithm, so the first that
+// applies is used.
 static bool run_schedule(struct carried *carried, enum tsr_collective what, const char *name,
                          const struct topology_groups *groups, double bytes)
 {
@@ -44,7 +45,7 @@ static bool run_schedule(struct carried *carried, enum tsr_collective what, cons
     return false;
 }
 
-// Adds nothing if the collective has no predicted time or only one member.
+// Adds the loads. Adds nothing if the collective has no predicted time or only one member.
 void tsr__topology_load(tsr_topology *topology, enum tsr_collective what,
                         const struct topology_groups *groups, int64_t bytes, double *by_link)
 {

@@ -8,7 +8,7 @@
 
 #define SIDES 8
 
-// "3x3x3" -> sides; -1: not sizes, or too many devices.
+// Parses sizes such as "3x3x3"; -1: not sizes, or too many devices.
 static int parse_sides(struct str text, int *out, int *product)
 {
     int n = 0;
@@ -58,19 +58,22 @@ static void link_star(tsr_topology *topology, int centre)
             both(topology, centre, i);
 }
 
-// Links neighbours along every side; also around the ends on a torus.
+// Links neighbours along every side. On a torus, also links the last device of a side with the
+// first.
 static void link_grid(tsr_topology *topology, const int *side, int n, bool around)
 {
     for (int i = 0; i < topology->n; i++)
         for (int d = n - 1, stride = 1; d >= 0; stride *= side[d--]) {
-            // Each pair once. Around a side of 2 it would be the same link.
+            // Each pair is linked once. On a side of 2, the link around the ends would be the same
+            // link again.
             int at = i / stride % side[d], next = (at + 1) % side[d];
             if (next != at && (next > at || (around && side[d] > 2)))
                 both(topology, i, i + (next - at) * stride);
         }
 }
 
-// Number of devices if each has side[level] children: 1 + 2 + 2 x 3 = 9 for tree:2x3; -1: too many.
+// Returns the number of devices if each has side[level] children: 1 + 2 + 2 x 3 = 9 for tree:2x3;
+// -1: too many.
 static int tree_size(const int *side, int n)
 {
     int64_t all = 1, row = 1;
@@ -83,7 +86,8 @@ static int tree_size(const int *side, int n)
     return (int)all;
 }
 
-// `first`: first device of the level above; `row`: its number of devices.
+// Links each device with its children. `first` is the first device of the level above; `row` is the
+// number of devices of that level.
 static void link_tree(tsr_topology *topology, const int *side, int n)
 {
     for (int d = 0, first = 0, row = 1; d < n; d++) {
@@ -104,13 +108,14 @@ static const struct network {
     {40e-6, 0.625e9}, // between racks: half of that per device
 };
 
-// Ports of the devices at one level, of device i the port first + i; -1: none.
+// Ports of the devices at one level. Device i has the port first + i; first -1: no ports.
 struct level_ports {
     int first[TSR_COUNT(networks)];
 };
 
-// All messages of a device to other hosts share one port, and those to other racks another: a
-// device sends no faster to 127 hosts than to one. With two hosts the link itself is the limit.
+// Adds the ports. All messages of a device to other hosts share one port, and those to other racks
+// another. So a device sends no faster to 127 hosts than to one. With two hosts the link itself is
+// the limit.
 static struct level_ports add_ports(tsr_topology *topology, int devices, const int *side, int n)
 {
     struct level_ports ports;
@@ -153,7 +158,7 @@ static void link_hosts(tsr_topology *topology, const int *side, int n)
     }
 }
 
-// Number of links of a generator, before they are made.
+// Returns the number of links of a generator, before they are created.
 static size_t count_links(struct str kind, const int *side, int n, int devices)
 {
     size_t each = str_is(kind, "full") || str_is(kind, "cpu") ? (size_t)devices - 1 : 0;
@@ -175,9 +180,9 @@ static tsr_status refuse_links(tsr_session *session, struct str kind, struct str
 static const char *const kinds[] = {"cpu",  "full",  "ring", "star",
                                     "tree", "torus", "grid", "hosts"};
 
-#define MAX_EXCERPT 100 // bytes of the text in a message
+#define MAX_EXCERPT 100 // bytes of the user's text that an error message quotes
 
-// Quotes the user's text. kind.p NULL: only sizes were given.
+// Reports an unknown topology and quotes the user's text. kind.p NULL: only sizes were given.
 static tsr_status refuse_unknown(tsr_session *session, struct str kind, struct str sizes)
 {
     static const char hint[] =
@@ -187,7 +192,7 @@ static tsr_status refuse_unknown(tsr_session *session, struct str kind, struct s
     struct str known[TSR_COUNT(kinds)];
     for (size_t i = 0; i < TSR_COUNT(kinds); i++)
         known[i] = str_of(kinds[i]);
-    // The text may be a whole file: quote an excerpt.
+    // The text may be a full file, so only an excerpt is quoted.
     kind.n = size_min(kind.n, MAX_EXCERPT);
     sizes.n = size_min(sizes.n, MAX_EXCERPT);
     struct str near = tsr__nearest(kind, known, TSR_COUNT(kinds));
@@ -237,8 +242,8 @@ static bool known_kind(struct str kind)
     return false;
 }
 
-// Checks the number of links before allocating: full:4096 alone would have 16 million. kind.p NULL:
-// a number alone, i.e. full.
+// Creates the topology. Checks the number of links before allocating: full:4096 alone would have 16
+// million. kind.p NULL: a number alone, which means full.
 tsr_status tsr__topology_make(tsr_session *session, struct str kind, struct str sizes,
                               tsr_topology **out)
 {
@@ -248,7 +253,7 @@ tsr_status tsr__topology_make(tsr_session *session, struct str kind, struct str 
         kind = STR("full");
     if (tsr__topology_is_box(kind, sizes))
         return tsr__topology_box(session, kind, sizes, out);
-    // "4@1": 4 devices, device 1 is the centre.
+    // "4@1" means 4 devices with device 1 as the centre.
     for (size_t i = 0; str_is(kind, "star") && i < sizes.n; i++)
         if (sizes.p[i] == '@') {
             int64_t at;
@@ -268,8 +273,8 @@ tsr_status tsr__topology_make(tsr_session *session, struct str kind, struct str 
     if (all < 1 || centre >= all)
         return refuse_unknown(session, given_kind, sizes);
     size_t links = count_links(kind, side, n, all);
-    // hosts:1250x8 lists the links of its first 64 hosts only; the window says that all others are
-    // equal to them.
+    // hosts:1250x8 lists only the links of its first 64 hosts. The window records that all other
+    // hosts are equal.
     int given = side[0];
     if (hosts && n == 2 && links > TOPOLOGY_LISTED && given > TOPOLOGY_WINDOW) {
         side[0] = TOPOLOGY_WINDOW;

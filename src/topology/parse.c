@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// parse.c - topologies from text: a number, a generator, an adjacency list, JSON.
+// parse.c - reads topologies from text: a number, a generator, an adjacency list, JSON.
 //
-// An adjacency list, {4, [[1,2],[0],...]}: entry l lists the devices that device l reaches. Numbers
-// above 9 may be letters, as in the published 3-D torus. Text that begins with a brace is a list if
-// a digit follows, else JSON; other text names a generator (make.c), and a number alone is full:N.
-// Every reader returns a complete topology or frees it.
+// An adjacency list is {4, [[1,2],[0],...]}: entry i lists the devices that device i has a link to.
+// Numbers above 9 may be letters, as in the published 3-D torus. Text that begins with a brace is a
+// list if a digit follows, else JSON. Other text names a generator (make.c), and a number alone is
+// full:N. Every function either returns a complete topology or frees it.
 #include "topology/internal.h"
 
 #include <ctype.h>
@@ -47,7 +47,7 @@ static void blanks(struct cursor *cursor)
     while (cursor->p < cursor->end && isspace((unsigned char)*cursor->p))
         cursor->p++;
 }
-// Skips blanks and then that character; false: it is not there.
+// Skips blanks and then that character. False: the next character is another one.
 static bool skip_char(struct cursor *cursor, char what)
 {
     blanks(cursor);
@@ -56,7 +56,7 @@ static bool skip_char(struct cursor *cursor, char what)
     cursor->p++;
     return true;
 }
-// Decimal digits, or one capital letter: A is 10.
+// Reads decimal digits, or one capital letter: A is 10.
 static bool read_number(struct cursor *cursor, int *out)
 {
     blanks(cursor);
@@ -74,7 +74,7 @@ static bool read_number(struct cursor *cursor, int *out)
     return cursor->p > start && value <= TOPOLOGY_MAX_DEVICES;
 }
 
-// One entry of an adjacency list: default links from the device to each listed one.
+// Reads one entry of an adjacency list: default links from the device to each listed one.
 static tsr_status read_neighbours(tsr_topology *topology, struct cursor *cursor, int device)
 {
     if (!skip_char(cursor, '['))
@@ -96,7 +96,7 @@ static tsr_status read_neighbours(tsr_topology *topology, struct cursor *cursor,
     return TSR_OK;
 }
 
-// Example: {4, [[1],[2],[3],[0]]} is a one-way ring of 4 devices.
+// Reads an adjacency list. Example: {4, [[1],[2],[3],[0]]} is a one-way ring of 4 devices.
 static tsr_status read_list(tsr_session *session, struct str text, tsr_topology **out)
 {
     struct cursor cursor = {text.p, text.p + text.n};
@@ -132,7 +132,7 @@ static double read_positive(const json_t *object, const char *key)
     return v > 0 && v < 1e30 ? v : 0;
 }
 
-// A value that is present must be a number: "16GiB" is an error.
+// Checks that the values which are present are numbers: "16GiB" is an error.
 static tsr_status check_numbers(tsr_topology *topology, const json_t *object, const char *what,
                                 int i, const char *const *keys)
 {
@@ -147,7 +147,7 @@ static tsr_status check_numbers(tsr_topology *topology, const json_t *object, co
     return TSR_OK;
 }
 
-// Numbers above 2^62 count as missing.
+// Returns the number of bytes. Numbers above 2^62 are treated as missing.
 static int64_t bytes_of(const json_t *value)
 {
     if (json_is_integer(value))
@@ -163,7 +163,7 @@ static bool is_among(const char *key, const char *const *known)
     return *known != NULL;
 }
 
-// A misspelt key would silently leave the default.
+// Warns about unknown keys. Otherwise a misspelt key would silently keep the default.
 static void warn_keys(tsr_session *session, const json_t *object, const char *what,
                       const char *const *known)
 {
@@ -174,7 +174,7 @@ static void warn_keys(tsr_session *session, const json_t *object, const char *wh
         "%s has no key \"%s\": ignored", what, key);
 }
 
-// Keys at the top level. Documents of later versions are refused.
+// Checks the keys at the top level. Rejects documents of later versions.
 static tsr_status check_root(tsr_session *session, const json_t *root)
 {
     static const char *const known[] = {
@@ -195,7 +195,8 @@ static tsr_status check_root(tsr_session *session, const json_t *root)
     return TSR_OK;
 }
 
-// Missing numbers are 0 here; tsr_topology_set_device keeps the default for them.
+// Reads the devices. Missing numbers are 0 here, and tsr_topology_set_device keeps the default for
+// them.
 static tsr_status json_devices(tsr_topology *topology, const json_t *list)
 {
     static const char *const numbers[] = {"memory",   "flops",    "bandwidth",
@@ -239,7 +240,7 @@ static bool json_link(tsr_topology *topology, int from, int to, const json_t *ob
     return true;
 }
 
-// "both": true makes two links, one in each direction.
+// Reads the links. "both": true creates two links, one in each direction.
 static tsr_status json_links(tsr_topology *topology, const json_t *list)
 {
     static const char *const numbers[] = {"latency", "bandwidth", "start", "message", NULL};
@@ -269,7 +270,7 @@ static tsr_status json_links(tsr_topology *topology, const json_t *list)
     return TSR_OK;
 }
 
-// Bytes must ascend: times between two points are interpolated.
+// Reads measured times. Bytes must ascend, because times between two points are interpolated.
 static bool json_times(const json_t *object, struct topology_times *out)
 {
     const json_t *bytes = json_object_get(object, "bytes"),
@@ -313,7 +314,8 @@ static tsr_status json_collectives(tsr_topology *topology, const json_t *list)
     return TSR_OK;
 }
 
-// Devices of one host, numbered consecutively; the last host may have fewer.
+// Reads the number of devices per host. They are numbered consecutively; the last host may have
+// fewer.
 static tsr_status json_host(tsr_topology *topology, const json_t *given)
 {
     if (!given)
@@ -344,8 +346,9 @@ static void json_grid(tsr_topology *topology, const json_t *list)
         topology->n_grid = 0;
 }
 
-// Too many hosts to list all links: those of the first `window` devices, full hosts of a grid
-// [hosts, devices], are repeated for all.
+// Reads the window of a topology with too many hosts to list all links. Only the links of the first
+// `window` devices are listed, and apply to all hosts. The grid must be [hosts, devices] and the
+// window must consist of full hosts.
 static tsr_status json_window(tsr_topology *topology, const json_t *given)
 {
     int64_t window = json_integer_value(given);
@@ -365,7 +368,8 @@ static tsr_status json_window(tsr_topology *topology, const json_t *given)
     return TSR_OK;
 }
 
-// Ports refer to sorted links: tsr__topology_finish comes first.
+// Reads a topology from JSON. Ports refer to sorted links, so tsr__topology_finish is called before
+// them.
 static tsr_status read_json(tsr_session *session, struct str text, tsr_topology **out)
 {
     json_error_t error;
@@ -384,7 +388,7 @@ static tsr_status read_json(tsr_session *session, struct str text, tsr_topology 
                         "the JSON text has no list of 1 to %d devices", TOPOLOGY_MAX_DEVICES);
     else if (status == TSR_OK && !(topology = tsr__topology_new(session, (int)n)))
         status = TSR_NOMEM;
-    // Each part is read only if those before were valid; the grid cannot fail.
+    // Each part is read only if the parts before were valid. Reading the grid cannot fail.
     if (topology)
         status = json_devices(topology, devices);
     if (topology && status == TSR_OK)
@@ -423,7 +427,7 @@ static tsr_status read_json(tsr_session *session, struct str text, tsr_topology 
 
 // ---- kinds of text
 
-// Everything but the prefix "auto:".
+// Parses all kinds of text except those with the prefix "auto:".
 static tsr_status parse(tsr_session *session, struct str t, tsr_topology **out)
 {
     struct cursor cursor = {t.p, t.p + t.n};
@@ -460,7 +464,7 @@ tsr_status tsr_topology_parse(tsr_session *session, const char *text, tsr_topolo
     return tsr__topology_chosen(topology, out);
 }
 
-// Files up to 64 MiB, with the same text as on the command line.
+// Reads a file of up to 64 MiB with the same text as on the command line.
 tsr_status tsr__topology_read(tsr_session *session, const char *path, tsr_topology **out)
 {
     struct arena arena;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // profiles.c - profiles: measured time of nodes divided by their predicted time, by operator, type
-// and size; and the time that ranks lose per synchronization. In the JSON of a topology:
+// and size. Also the time that ranks lose per synchronization. In the JSON of a topology:
 //
 //     "seen": [{"op": "MatMul", "type": "float32", "work": [2.1e9, 1.0e9],
 //               "bytes": [1.2e7, 7.3e6], "times": [1.31, 1.55]}]
@@ -10,8 +10,8 @@
 //
 // A MatMul of 2.1e9 operations that moves 12 MB takes 1.31 times the predicted time. Other sizes
 // are interpolated: the mean of the logarithms of `times`, weighted by the inverse fourth power of
-// the distance between the logarithms of sizes. "sizes" has the same for all nodes of a kind of
-// work, whose rate (rates.c) was measured at one or two sizes only.
+// the distance between the logarithms of sizes. "sizes" has the same data for all nodes of a kind
+// of work, because rates.c has its rate at one or two sizes only.
 #include "topology/internal.h"
 
 #include <jansson.h>
@@ -20,8 +20,8 @@
 #define MOST_KINDS  512
 #define LEAST_TIMES 1e-4
 #define MOST_TIMES  1e4
-#define MOST_WAIT   10.0 // seconds
-// Squared distance below which two sizes count as equal: 3 % of a size.
+#define MOST_WAIT   10.0 // largest accepted wait in seconds
+// Squared distance below which two sizes are treated as equal: 3 % of a size.
 #define SAME 1e-3
 
 // ---- points ------------------------------------------------------------------------------------
@@ -61,8 +61,8 @@ const struct topology_profile *tsr__topology_kind_profile(const tsr_topology *to
     return find_entry(topology, (struct profile_key){true, word, type});
 }
 
-// Example: points 1.2 at distance 0.1 and 2.0 at 1 have the weights 1 / 0.011^2 and 1 / 1.001^2:
-// nearly 1.2.
+// Returns the ratio for a size, interpolated between the points. Example: points 1.2 at distance
+// 0.1 and 2.0 at 1 have the weights 1 / 0.011^2 and 1 / 1.001^2: nearly 1.2.
 double tsr__profile_ratio(const struct topology_profile *profile, double work, double bytes)
 {
     double sum = 0, weights = 0;
@@ -87,7 +87,7 @@ static void merge(struct topology_profile *profile, int at, int from)
     profile->times[from] = profile->times[last];
 }
 
-// Makes room for one more point: merges the two nearest ones.
+// Merges the two nearest points to make space for one more.
 static void merge_nearest(struct topology_profile *profile)
 {
     int first = 0, second = 1;
@@ -105,7 +105,8 @@ static void merge_nearest(struct topology_profile *profile)
     merge(profile, first, second);
 }
 
-// Returns the profile of that key, adding it if new. NULL: out of memory, or too many.
+// Returns the profile of that key, and adds it if it is new. NULL: out of memory, or too many
+// profiles.
 static struct topology_profile *entry_for(tsr_topology *topology, struct profile_key key)
 {
     struct topology_profile *known = find_entry(topology, key);
@@ -129,7 +130,8 @@ static double bounded(double value, double least, double most)
     return value < most ? value : most;
 }
 
-// A size that exists already gets the mean. Profiles beyond the limit are dropped.
+// Adds a point, or merges it with an existing point of the same size. Profiles beyond the limit are
+// dropped.
 static bool add_point(tsr_topology *topology, struct profile_key key,
                       const struct profile_point *point)
 {
@@ -226,7 +228,7 @@ void tsr__profiles_add_json(const tsr_topology *topology, tsr_json *json)
     add_entries(topology, false, json);
 }
 
-// Reads n numbers within the bounds.
+// Reads n numbers between `least` and `most`.
 static bool read_numbers(const json_t *list, double least, double most, int n, double *out)
 {
     if (json_array_size(list) != (size_t)n)
@@ -242,7 +244,7 @@ static bool read_numbers(const json_t *list, double least, double most, int n, d
 
 #define ENTRY "an entry of \"seen\" or \"sizes\" "
 
-// Sets `what` before each check, so that it explains a false result.
+// Reads one profile. Sets `what` before each check, so that it explains a false result.
 static bool read_entry(tsr_topology *topology, const json_t *entry, bool kind, const char **what)
 {
     struct profile_key key = {kind, NULL, json_string_value(json_object_get(entry, "type"))};
@@ -293,7 +295,8 @@ static bool read_list(tsr_topology *topology, const json_t *list, bool kinds, co
     return true;
 }
 
-// *what NULL: out of memory. On failure the caller frees the topology.
+// Reads all profiles. False with *what NULL: out of memory. On failure the caller frees the
+// topology.
 bool tsr__profiles_read(tsr_topology *topology, const json_t *root, const char **what)
 {
     const json_t *wait = json_object_get(root, "wait");

@@ -53,13 +53,13 @@ void tsr__rates_add_json(const tsr_topology_device *device, tsr_json *json)
     add_speeds(json, "near", move_names, device->cached, TSR_MOVE_COUNT);
 }
 
-// A member of a device: its keys and the rates that they set.
+// A member of a device in JSON: its keys, and the rates that they set.
 struct speeds {
     const char *member;
     const char *const *words;
     double *into;
     int n;
-    double *float32; // set by the key "float32"; NULL: not a key
+    double *float32; // rate for the key "float32"; NULL: not a key
     const char *no_object, *no_word, *no_speed;
 };
 
@@ -74,7 +74,7 @@ static double *place_of(const struct speeds *speeds, const char *word)
     return NULL;
 }
 
-// Sets `what` before each check, so that it explains a false result.
+// Reads the rates. Sets `what` before each check, so that it explains a false result.
 static bool read_speeds(const json_t *device, const struct speeds *speeds, const char **what)
 {
     const char *word;
@@ -153,7 +153,7 @@ void tsr__ports_add_json(const tsr_topology *topology, tsr_json *json)
     tsr_json_end(json);
 }
 
-// A port without "to" has all links.
+// True if the port has a link to the device. A port without "to" has all links.
 static bool listed(const json_t *to, int device)
 {
     for (size_t i = 0; i < json_array_size(to); i++)
@@ -175,8 +175,8 @@ static void use_port(tsr_topology *topology, int port, const json_t *to)
     }
 }
 
-// *what NULL: out of memory. On failure the caller frees the topology. A link keeps the first port
-// that claims it.
+// Reads the ports. False with *what NULL: out of memory. On failure the caller frees the topology.
+// If two ports list the same link, it keeps the first.
 bool tsr__ports_read(tsr_topology *topology, const json_t *list, const char **what)
 {
     *what = "exceeds the limit of ports";

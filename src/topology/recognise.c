@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// recognise.c - detects a grid, torus or hosts in a list of devices and links, so that a topology
-// given as a list plans as well as one given by name.
+// recognise.c - detects a grid, torus or hosts in a list of devices and links. A topology given as
+// a list then gets plans as good as one given by name.
 //
 // Devices are numbered row by row. Tries every factorization of their number into sides, few sides
 // first: 8 devices are 2x4, 4x2, 2x2x2. A link is along one side if its ends differ in that
 // coordinate alone.
 #include "topology/internal.h"
 
-#define SIDES 4   // most sides
-#define CLEAR 1.5 // links inside a host must be faster by this factor, if all pairs are linked
+#define SIDES 4   // largest number of sides
+#define CLEAR 1.5 // if all pairs are linked, links inside a host must be faster by this factor
 // Limit on comparisons of link speeds: 1024 fully linked devices have a million links and 129
-// factorizations. Those with few sides are tried first.
+// factorizations. Factorizations with few sides are tried first.
 #define LOOKS ((size_t)1 << 25)
 
 enum shape { SHAPE_GRID, SHAPE_TORUS, SHAPE_HOSTS, SHAPE_PAIRS, SHAPE_COUNT };
@@ -21,12 +21,13 @@ struct guess {
     size_t looks; // comparisons that are left
 };
 
-// Returns the coordinate in which two devices differ, and by how much; -1: several. outermost: the
-// first of several.
+// Returns the coordinate in which two devices differ, and by how much; -1: they differ in several.
+// With `outermost`, returns the first of several.
 static int differing_side(const struct guess *guess, int a, int b, bool outermost, int *by)
 {
     int found = -1;
-    // The last side varies fastest: in 2 x 4, devices 1 and 5 are (0, 1) and (1, 1): side 0 by 1.
+    // The last side varies fastest. In 2 x 4, devices 1 and 5 are (0, 1) and (1, 1): they differ by
+    // 1 along side 0.
     for (int d = guess->n - 1; d >= 0; d--) {
         int x = a % guess->side[d], y = b % guess->side[d];
         a /= guess->side[d];
@@ -44,9 +45,9 @@ static int differing_side(const struct guess *guess, int a, int b, bool outermos
     return found;
 }
 
-// Number of links of a shape, in both directions. Example 2 x 4: a grid has 4 columns of 1 pair and
-// 2 rows of 3, 20 links; a torus closes the rows, 24; hosts have all 6 pairs of a row, 32; all
-// pairs are 56.
+// Returns the number of links of a shape, in both directions. Example 2 x 4: a grid has 4 columns
+// of 1 pair and 2 rows of 3, 20 links; a torus closes the rows, 24; hosts have all 6 pairs of a
+// row, 32; all pairs are 56.
 static size_t count_shape_links(const struct guess *guess, enum shape shape)
 {
     size_t n = (size_t)guess->topology->n, all = 0;
@@ -64,7 +65,8 @@ static size_t count_shape_links(const struct guess *guess, enum shape shape)
     return all;
 }
 
-// True if every link belongs to the shape. Their number is equal, so none is missing.
+// True if every link belongs to the shape. The caller has compared the number of links, so none is
+// missing.
 static bool links_fit(const struct guess *guess, enum shape shape)
 {
     if (guess->topology->links.n != count_shape_links(guess, shape))
@@ -82,8 +84,8 @@ static bool links_fit(const struct guess *guess, enum shape shape)
     return true;
 }
 
-// If all pairs are linked, speeds show the hosts: at every level, links inside are clearly faster
-// than those between.
+// True if the link speeds show hosts although all pairs are linked: at every level, links inside
+// are clearly faster than those between.
 static bool speeds_fit(struct guess *guess)
 {
     double least[SIDES], most[SIDES];
@@ -109,7 +111,7 @@ static bool speeds_fit(struct guess *guess)
     return true;
 }
 
-// Tries shapes with fewer links first.
+// True if the links form a shape. Tries shapes with fewer links first.
 static bool matches_shape(struct guess *guess)
 {
     for (int shape = 0; shape < SHAPE_COUNT; shape++) {
@@ -138,7 +140,8 @@ static bool try_sides(struct guess *guess, int at, int left)
     return false;
 }
 
-// Changes nothing if no shape fits or there are fewer than 4 devices.
+// Sets the grid of the topology. Changes nothing if no shape matches or there are fewer than 4
+// devices.
 void tsr__topology_recognise(tsr_topology *topology)
 {
     if (topology->n_grid || topology->n < 4)

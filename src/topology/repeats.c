@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// repeats.c - whether a topology consists of equal blocks of devices.
+// repeats.c - checks whether a topology consists of equal blocks of devices. The simulation then
+// simulates one block instead of all.
 //
 // Example: hosts:4x8 repeats 8 devices 4 times, and 16 devices twice: every link 8+a -> 8+b has an
-// equal link a -> b. Links between blocks are ignored. The simulation then simulates one block
-// instead of all.
+// equal link a -> b. Links between blocks are ignored.
 #include "topology/internal.h"
 
 #include <stdlib.h>
@@ -17,7 +17,7 @@ bool tsr__devices_alike(const tsr_topology_device *a, const tsr_topology_device 
            memcmp(a->cached, b->cached, sizeof a->cached) == 0;
 }
 
-// The sort order of links, for bisection.
+// Compares two links by their ends, for a binary search.
 static int by_ends(const void *a, const void *b)
 {
     const struct topology_link *x = a, *y = b;
@@ -26,12 +26,12 @@ static int by_ends(const void *a, const void *b)
     return (x->to > y->to) - (x->to < y->to);
 }
 
-// Each link inside a block has its counterpart in the first block, and all blocks have the same
-// number.
+// True if each link inside a block has its counterpart in the first block, and all blocks have the
+// same number of links.
 bool tsr__topology_repeats(const tsr_topology *topology, int devices, int copies)
 {
     size_t first = 0, others = 0;
-    int listed = copies; // blocks whose links are listed
+    int listed = copies; // number of blocks whose links are listed
     if (devices < 1 || copies < 1 || copies > topology->n / devices)
         return false;
     if (topology->window && (devices > topology->window || topology->window % devices))

@@ -18,9 +18,9 @@
 struct topology_work {
     double *far;  // distance from the source
     int *queue;   // a heap of devices by (far, number), or a plain queue
-    int *place;   // index in the heap; -1: not in it yet
-    int *hops;    // links from the source, or number of children
-    int *through; // for tsr__topology_spread
+    int *place;   // by device: index in the heap; -1: not in it yet
+    int *hops;    // number of links from the source, or number of children
+    int *through; // buffer of tsr__topology_spread
     double *latency, *message;
 };
 
@@ -44,7 +44,8 @@ static struct topology_work *work_of(tsr_topology *topology)
     return topology->work;
 }
 
-// Old trees stay in the arena. `even` selects the algorithm for new ones.
+// Drops all routing trees; their memory stays in the arena. `even` selects the algorithm for new
+// trees.
 void tsr__topology_reset_routes(tsr_topology *topology)
 {
     memset(topology->route, 0, (size_t)topology->n * sizeof *topology->route);
@@ -64,7 +65,8 @@ struct ends {
     size_t *first, *order;
 };
 
-// Counting sort of the links by target: links 0->1, 2->1, 1->2 give first = 0 0 2 3, order = 0 1 2.
+// Sorts the links by target (counting sort): links 0->1, 2->1, 1->2 give first = 0 0 2 3, order = 0
+// 1 2.
 static void sort_by_end(const tsr_topology *topology, struct ends *ends)
 {
     size_t n = (size_t)topology->n;
@@ -99,7 +101,8 @@ static void mark_reached(const tsr_topology *topology, const struct ends *into, 
     }
 }
 
-// One search in each direction from device 0. One warning is enough.
+// Searches once in each direction from device 0. Warns only about the first device that cannot be
+// reached.
 bool tsr__topology_warn_unreachable(tsr_topology *topology)
 {
     struct arena scratch;
@@ -119,7 +122,7 @@ bool tsr__topology_warn_unreachable(tsr_topology *topology)
         if (there[d] && back[d])
             continue;
         int from = 0, to = d;
-        if (there[d]) { // reached, but no route back
+        if (there[d]) { // device 0 reaches it, but there is no route back
             from = d;
             to = 0;
         }
@@ -134,7 +137,8 @@ bool tsr__topology_warn_unreachable(tsr_topology *topology)
 
 // ---- the routing tree of one device
 
-// Breadth-first search, for equal links. Of several predecessors the lowest number is taken.
+// Finds routes by breadth-first search, for equal links. Of several predecessors the one with the
+// lowest number is taken.
 static void spread_evenly(const tsr_topology *topology, int from, struct topology_work *work,
                           int *last)
 {
@@ -161,7 +165,7 @@ static void spread_evenly(const tsr_topology *topology, int from, struct topolog
     }
 }
 
-// Nearer, or equally near with a lower number.
+// True if device a is nearer than b, or equally near with a lower number.
 static bool before(const struct topology_work *work, int a, int b)
 {
     return work->far[a] < work->far[b] || (work->far[a] == work->far[b] && a < b);
@@ -201,7 +205,7 @@ static int take_nearest(struct topology_work *work, int n)
     return nearest;
 }
 
-// Dijkstra's algorithm.
+// Finds routes with Dijkstra's algorithm.
 static void spread_by_cost(const tsr_topology *topology, int from, struct topology_work *work,
                            int *last)
 {
@@ -246,7 +250,7 @@ static bool find_routes(tsr_topology *topology, int from)
     return true;
 }
 
-// Follows the tree from the end of the path.
+// Lists the links of a route by following the tree from the target to the source.
 int tsr__topology_path(tsr_topology *topology, int from, int to, int *links, int room)
 {
     if (!find_routes(topology, from))
@@ -264,7 +268,7 @@ int tsr__topology_path(tsr_topology *topology, int from, int to, int *links, int
 
 // ---- one message to each of many
 
-// Lists the devices of the tree from the leaves to the root, which is left out.
+// Lists the devices of the tree from the leaves to the root. The root is not included.
 static int leaves_first(const tsr_topology *topology, const int *last, struct topology_work *work)
 {
     int n = 0;
@@ -283,8 +287,8 @@ static int leaves_first(const tsr_topology *topology, const int *last, struct to
     return n;
 }
 
-// Sums up messages towards the root and latencies away from it: each link is visited twice,
-// whatever the number of messages.
+// Sums up messages towards the root and latencies away from it. Each link is visited twice,
+// regardless of the number of messages.
 bool tsr__topology_spread(tsr_topology *topology, int from, const int *group,
                           struct topology_spread *out)
 {
@@ -300,12 +304,12 @@ bool tsr__topology_spread(tsr_topology *topology, int from, const int *group,
     int n = leaves_first(topology, last, work);
     work->through[from] = 0;
     work->latency[from] = work->message[from] = 0;
-    // Leaves first: everything behind a device has been added.
+    // Leaves come first, so all messages behind a device have been added.
     for (int i = 0; i < n; i++) {
         int d = work->queue[i];
         work->through[topology->links.at[last[d]].from] += work->through[d];
     }
-    // Root first: the predecessor's latency is known.
+    // The root comes first, so the predecessor's latency is known.
     for (int i = n; i-- > 0;) {
         const struct topology_link *link = &topology->links.at[last[work->queue[i]]];
         work->latency[link->to] = work->latency[link->from] + link->latency;

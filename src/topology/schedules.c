@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // schedules.c - the algorithms of collectives, each as a schedule of steps of messages.
 //
-// A schedule says which member sends how many bytes to which other one in which step. Its listener
-// computes times or loads. Only gathers are written out: scatters mirror them in time and
-// direction, and an all-reduce is a reduce-scatter followed by an all-gather, or a separate
-// algorithm for small tensors.
+// A schedule lists the messages of each step: sender, receiver and bytes. Its listener computes
+// times or loads. Only gathers are implemented. Scatters mirror them in time and direction. An
+// all-reduce is a reduce-scatter followed by an all-gather, or a separate algorithm for small
+// tensors.
 //
 // Worked example: 4 devices all-gather 8 bytes, 2 from each.
 //   ring:     3 steps, in each of them every device sends 2 bytes to the next one;
@@ -17,13 +17,13 @@
 
 #include <math.h>
 
-// The members of group k, in order.
+// Returns the members of group k, in order.
 static const int *members_of(const struct topology_groups *groups, int k)
 {
     return groups->device + (size_t)k * (size_t)groups->size;
 }
 
-static int levels(int n) // log2 of a power of two, else -1
+static int levels(int n) // returns log2 of a power of two, else -1
 {
     int k = 0;
     while ((1 << k) < n)
@@ -31,13 +31,14 @@ static int levels(int n) // log2 of a power of two, else -1
     return (1 << k) == n ? k : -1;
 }
 
-// Repetitions of a step: all at once for listeners that compute times, else 1.
+// Returns the number of equal steps that are reported together: all for listeners that compute
+// times, else 1.
 static int repetitions(const struct listener *to, int steps)
 {
     return to->exchange ? steps : 1;
 }
 
-// mirrored: the message goes in the other direction.
+// Sends a message; mirrored: in the opposite direction.
 static void send_message(const struct listener *to, bool mirrored, int from, int dest, double bytes)
 {
     if (mirrored)
@@ -48,11 +49,11 @@ static void send_message(const struct listener *to, bool mirrored, int from, int
 
 // ---- all-gather (mirrored: reduce-scatter)
 
-// A ring scatters in the direction in which it gathers, so that a one-way ring can do both.
+// Gathers around a ring. Scatters go in the same direction, so that a one-way ring can do both.
 static bool ring(const struct topology_groups *groups, double bytes, bool both_ways,
                  const struct listener *to)
 {
-    // Both ways: each half of a piece goes in one direction.
+    // With both_ways, each half of a piece goes in one direction.
     double piece = bytes / groups->size / (both_ways ? 2 : 1);
     int times = repetitions(to, groups->size - 1);
     for (int step = 0; step < groups->size - 1; step += times) {
@@ -68,7 +69,8 @@ static bool ring(const struct topology_groups *groups, double bytes, bool both_w
     return true;
 }
 
-// After step s every member has the pieces of 2 << s members. Only for powers of two.
+// Gathers by recursive doubling: after step s every member has the pieces of 2 << s members.
+// Returns false unless the size is a power of two.
 static bool doubling(const struct topology_groups *groups, double bytes, bool mirrored,
                      const struct listener *to)
 {
@@ -84,10 +86,10 @@ static bool doubling(const struct topology_groups *groups, double bytes, bool mi
     return n >= 0;
 }
 
-#define MANY 256 // from this size on, all pairs are analysed together
+#define MANY 256 // for larger groups, all pairs are analysed together
 
-// One step: every member sends its piece to every other one. Large groups use `exchange`: 4096
-// members would be 16 million messages.
+// Gathers in one step: every member sends its piece to every other one. Large groups use
+// `exchange`: 4096 members would send 16 million messages.
 static bool direct(const struct topology_groups *groups, double bytes, bool mirrored,
                    const struct listener *to)
 {
@@ -108,14 +110,15 @@ static bool direct(const struct topology_groups *groups, double bytes, bool mirr
 // ---- over a grid: rings along one side after the other, or on a torus along all sides at once
 // with a share of the bytes each
 
-// Only sides longer than 1: a row of a 4 x 8 torus has one side, 8, and is not a grid (see
-// grid_of).
+// A grid of devices without sides of length 1. A row of a 4 x 8 torus has only one such side, so it
+// is not a grid (see grid_of).
 struct grid {
     int n, side[8];
     int *at; // device of each cell, row-major
 };
 
-// The groups as cells of the topology's grid; false: they are not a box of it, or it has one side.
+// Finds the groups as cells of the topology's grid. False: they do not form a box of the grid, or
+// the box has one side.
 static bool grid_of(tsr_topology *topology, const struct topology_groups *groups, struct grid *out)
 {
     // The smallest box of the grid that contains all members.
@@ -139,15 +142,15 @@ static bool grid_of(tsr_topology *topology, const struct topology_groups *groups
         if (high[d] > low[d])
             out->side[out->n++] = high[d] - low[d] + 1;
     }
-    out->at = (int *)groups->device; // row-major if ascending
+    out->at = (int *)groups->device; // row-major, because the devices are ascending
     for (int i = 1; i < groups->size; i++)
         if (groups->device[i] <= groups->device[i - 1])
             return false;
     return cells == groups->size && out->n >= 2;
 }
 
-// One step of all rings along one side, half of the piece in each direction. On 2x3 the second side
-// has stride 1: cell 2 (row 0, column 2) sends to cell 0.
+// Runs one step of all rings along one side, with half of the piece in each direction. On 2x3 the
+// second side has stride 1: cell 2 (row 0, column 2) sends to cell 0.
 static void line_step(const struct grid *grid, int size, int side, double piece, bool mirrored,
                       const struct listener *to)
 {
@@ -161,7 +164,8 @@ static void line_step(const struct grid *grid, int size, int side, double piece,
     }
 }
 
-// Number of equal steps from this one on: on 4x8, steps 0 to 2 use both sides, 3 to 6 the second.
+// Returns the number of equal steps from this one on: on 4x8, steps 0 to 2 use both sides, 3 to 6
+// only the second.
 static int steps_alike(const struct grid *grid, int step, int last)
 {
     int until = last;
@@ -171,16 +175,17 @@ static int steps_alike(const struct grid *grid, int step, int last)
     return until - step;
 }
 
-// turns: shares of the bytes that start with different sides; 1: one side after the other. first:
-// the side that is gathered first (the slow one, while little has been gathered). Example, 2 x 3
-// with 6 bytes, one side after the other: along the side of 2 one step with pieces of 1 byte, half
-// of each in either direction; then along the side of 3 two steps with pieces of 2 bytes. All sides
-// at once: two shares of 3 bytes, of which the second starts with the side of 3.
+// Gathers by rings along the sides. `turns` is the number of shares of the bytes; each share starts
+// with a different side. With 1, all bytes go along one side after the other. `first` is the side
+// that comes first: the slow one, while little has been gathered. Example, 2 x 3 with 6 bytes, one
+// side after the other: along the side of 2 one step with pieces of 1 byte, half of each in either
+// direction; then along the side of 3 two steps with pieces of 2 bytes. All sides at once: two
+// shares of 3 bytes, of which the second starts with the side of 3.
 static void grid_rings(const struct grid *grid, int size, double bytes, int first, int turns,
                        bool mirrored, const struct listener *to)
 {
     for (int phase = 0; phase < grid->n; phase++) {
-        // Mirrored, the phases are in reverse order.
+        // If mirrored, the phases run in reverse order.
         int at = mirrored ? grid->n - 1 - phase : phase, longest = 0;
         for (int r = 0; r < turns; r++) {
             int n = grid->side[(first + at + r) % grid->n];
@@ -191,8 +196,8 @@ static void grid_rings(const struct grid *grid, int size, double bytes, int firs
         for (int step = 0, times; step < longest - 1; step += times) {
             times = repetitions(to, steps_alike(grid, step, longest - 1));
             for (int r = 0; r < turns; r++) {
-                // Pieces grow by what was gathered along earlier sides: on 4 x 8, the second side
-                // moves pieces 4 times as large.
+                // Pieces include what earlier sides have gathered: on 4 x 8, the second side moves
+                // pieces 4 times as large.
                 double piece = bytes / size / turns;
                 for (int before = 0; before < at; before++)
                     piece *= grid->side[(first + before + r) % grid->n];
@@ -207,7 +212,7 @@ static void grid_rings(const struct grid *grid, int size, double bytes, int firs
 
 // ---- rows of the table
 
-// Three rows from one function: gather, scatter (mirrored), all-reduce (both).
+// Defines three rows of the table from one function: gather, scatter (mirrored), all-reduce (both).
 #define PAIR(name)                                                                                 \
     static bool name##_gather(tsr_topology *t, const struct topology_groups *g, double bytes,      \
                               const struct listener *to)                                           \
@@ -251,7 +256,7 @@ static bool all_pairs(tsr_topology *topology, const struct topology_groups *grou
     (void)topology;
     return direct(groups, bytes, mirrored, to);
 }
-// One side after the other, with all of the bytes.
+// Sends all bytes along one side after the other.
 static bool by_sides(tsr_topology *topology, const struct topology_groups *groups, double bytes,
                      bool mirrored, const struct listener *to)
 {
@@ -261,7 +266,8 @@ static bool by_sides(tsr_topology *topology, const struct topology_groups *group
     grid_rings(&grid, groups->size, bytes, 0, 1, mirrored, to);
     return true;
 }
-// One share per side, each starting with another side: on a torus all links are busy all the time.
+// Sends one share of the bytes per side, each starting with another side. On a torus all links are
+// busy all the time.
 static bool all_sides(tsr_topology *topology, const struct topology_groups *groups, double bytes,
                       bool mirrored, const struct listener *to)
 {
@@ -278,7 +284,7 @@ PAIR(all_pairs)
 PAIR(by_sides)
 PAIR(all_sides)
 
-// Every member sends its full tensor to its partner, in log2 n steps: for small tensors.
+// All-reduce for small tensors: in log2 n steps, every member sends its full tensor to its partner.
 static bool whole_doubling(tsr_topology *topology, const struct topology_groups *groups,
                            double bytes, const struct listener *to)
 {
@@ -294,7 +300,7 @@ static bool whole_doubling(tsr_topology *topology, const struct topology_groups 
     return n >= 0;
 }
 
-// Every member sends its full tensor to every other one.
+// All-reduce in one step: every member sends its full tensor to every other one.
 static bool one_shot(tsr_topology *topology, const struct topology_groups *groups, double bytes,
                      const struct listener *to)
 {
@@ -302,9 +308,9 @@ static bool one_shot(tsr_topology *topology, const struct topology_groups *group
     return direct(groups, bytes * groups->size, false, to);
 }
 
-// Binary tree from the first member, log2 n steps. shares: sends only what the receiver's subtree
-// needs. Example: 5 members, 10 bytes: 0 to 4, then 0 to 2, then 0 to 1 and 2 to 3. With shares, 4
-// gets 2 bytes, 2 gets 4, 1 and 3 get 2.
+// Sends along a binary tree from the first member, in log2 n steps. With `shares`, sends only the
+// part that the receiver's subtree needs. Example: 5 members, 10 bytes: 0 to 4, then 0 to 2, then 0
+// to 1 and 2 to 3. With shares, 4 gets 2 bytes, 2 gets 4, 1 and 3 get 2.
 static void tree(const struct topology_groups *groups, double bytes, bool shares, bool mirrored,
                  const struct listener *to)
 {
@@ -344,7 +350,7 @@ static bool tree_all_reduce(tsr_topology *topology, const struct topology_groups
 {
     return tree_reduce(topology, groups, bytes, to) && tree_broadcast(topology, groups, bytes, to);
 }
-// Scatters pieces by a tree, then a ring all-gather: for large tensors.
+// Broadcasts large tensors: scatters pieces by a tree, then runs a ring all-gather.
 static bool pieces_broadcast(tsr_topology *topology, const struct topology_groups *groups,
                              double bytes, const struct listener *to)
 {
@@ -352,7 +358,7 @@ static bool pieces_broadcast(tsr_topology *topology, const struct topology_group
     tree(groups, bytes, true, false, to);
     return ring(groups, bytes, false, to);
 }
-// Reduces large tensors: a ring reduce-scatter, then a tree that gathers the pieces.
+// Reduces large tensors: runs a ring reduce-scatter, then gathers the pieces by a tree.
 static bool pieces_reduce(tsr_topology *topology, const struct topology_groups *groups,
                           double bytes, const struct listener *to)
 {
@@ -383,8 +389,8 @@ static bool direct_reduce(tsr_topology *topology, const struct topology_groups *
     return true;
 }
 
-// Each device has bytes / n and sends an n-th of that to each other one, step by step. Never faster
-// than `direct`, so it is left out for large groups.
+// All-to-all in n - 1 steps: each device has bytes / n and sends an n-th of that to every other
+// one. Never faster than `direct`, so it is skipped for large groups.
 static bool pairwise(tsr_topology *topology, const struct topology_groups *groups, double bytes,
                      const struct listener *to)
 {
@@ -407,8 +413,8 @@ static bool all_pairs_exchange(tsr_topology *topology, const struct topology_gro
     (void)topology;
     return direct(groups, bytes / groups->size, false, to);
 }
-// Block b goes to the device b further on, in the steps of its bits: block 5 in the first and the
-// third.
+// All-to-all by Bruck's algorithm. Block b goes to the device with a number that is b larger, in
+// the steps of its bits: block 5 in the first and the third.
 static bool bruck(tsr_topology *topology, const struct topology_groups *groups, double bytes,
                   const struct listener *to)
 {
@@ -427,7 +433,7 @@ static bool bruck(tsr_topology *topology, const struct topology_groups *groups, 
     return true;
 }
 
-// Groups are pairs: from the first member to the second.
+// Sends one message from the first member of each pair to the second.
 static bool one_message(tsr_topology *topology, const struct topology_groups *groups, double bytes,
                         const struct listener *to)
 {

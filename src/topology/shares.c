@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// shares.c - unlike devices as equal ranks: a device that is 3 times as fast gets 3 ranks and so 3
-// shards.
+// shares.c - replaces unlike devices by equal ranks: a device that is 3 times as fast gets 3 ranks
+// and so 3 shards.
 //
-// Shards have equal sizes (ONNX divides a dimension evenly), so a fast device gets more of them by
-// having more ranks. The ranks of a device divide its speed and memory, communicate through its
-// memory, and each gets a part of the bandwidth to other devices.
+// Shards have equal sizes (ONNX divides a dimension evenly), so a fast device needs several ranks
+// to get more of them. The ranks of a device divide its speed and memory, and communicate through
+// its memory. Each gets a part of the bandwidth to other devices.
 //
 //     Example: speeds 3 and 1: ranks 0 1 2 on the first device, rank 3 on the second. A matrix
 //     product sharded 4 ways takes 1/4 of the time of the slow device alone; halves would take
@@ -13,15 +13,16 @@
 
 #include <math.h>
 
-#define RANKS_MOST 16  // ranks in total
-#define FINEST     3   // most ranks of the slowest device: speeds 5 and 3 get 5 and 3 ranks
-#define CLOSE      0.1 // allowed deviation from integer numbers of ranks
+#define RANKS_MOST 16 // largest number of ranks in total
+// largest number of ranks of the slowest device: speeds 5 and 3 get 5 and 3 ranks
+#define FINEST 3
+#define CLOSE  0.1 // allowed deviation from integer numbers of ranks
 
 struct rank_shares {
     const tsr_topology *from;
-    int ranks[RANKS_MOST]; // by device; 0: not used
-    int first[RANKS_MOST]; // its first rank
-    int n;                 // ranks in total
+    int ranks[RANKS_MOST]; // by device: number of ranks; 0: not used
+    int first[RANKS_MOST]; // by device: its first rank
+    int n;                 // number of ranks in total
 };
 
 // Assigns ranks by speed to devices at least as fast as `slowest`, which gets `finest`. False:
@@ -45,7 +46,7 @@ static bool share_out(struct rank_shares *shares, double slowest, int finest)
     return unlike && shares->n <= RANKS_MOST;
 }
 
-// The part of a device that one of its ranks gets.
+// Returns the speed and memory that one rank of a device gets.
 static tsr_topology_device part_of(const tsr_topology_device *device, int ranks)
 {
     tsr_topology_device part = *device;
@@ -69,7 +70,7 @@ static double least_latency(const tsr_topology *topology)
     return least;
 }
 
-// Through memory: every byte is read and written.
+// Links the ranks of one device through its memory: every byte is read and written.
 static void link_ranks(tsr_topology *to, const struct rank_shares *shares, int device)
 {
     const tsr_topology_device *whole = &shares->from->device[device];
@@ -102,7 +103,8 @@ static void link_devices(tsr_topology *to, const struct rank_shares *shares,
             }
 }
 
-// Ranks in the order of their devices, with links inside each device and between linked devices.
+// Creates a topology of ranks in the order of their devices, with links inside each device and
+// between linked devices.
 static tsr_status make_ranks(const struct rank_shares *shares, tsr_topology **out)
 {
     const tsr_topology *from = shares->from;
@@ -139,7 +141,7 @@ free_topology:
     return status;
 }
 
-// Tries 1, 2 and 3 ranks on the slowest device that takes part, until the speeds match.
+// Tries 1, 2 and 3 ranks on the slowest device that is used, until the speeds match.
 static tsr_status add_shares(tsr_topology *topology, double slowest)
 {
     struct rank_shares shares = {.from = topology};
@@ -156,8 +158,8 @@ static tsr_status add_shares(tsr_topology *topology, double slowest)
     return TSR_OK;
 }
 
-// One choice for each speed as the slowest that takes part. Only for small topologies with all
-// links.
+// Adds one choice for each speed as the slowest that is used. Only for small topologies that list
+// all links.
 tsr_status tsr__topology_add_shares(tsr_topology *topology)
 {
     if (topology->n > RANKS_MOST || topology->window)

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// subsets.c - smaller topologies from a larger one; a plan takes the best (`--devices auto`).
+// subsets.c - makes smaller topologies from a larger one; `--devices auto` plans on the best of
+// them.
 //
-// Fastest devices first; equal ones by number, so that those of a host stay together. Example: of
-// the speeds 1 4 4 2, one device is {1}, two are {1, 2}, three are {1, 2, 3}.
+// The fastest devices come first, and equal ones in the order of their numbers, so that those of a
+// host stay together. Example: of the speeds 1 4 4 2, one device is {1}, two are {1, 2}, three are
+// {1, 2, 3}.
 #include "topology/internal.h"
 
 #include <stdlib.h>
 
-#define EACH_UP_TO 8 // every number of devices up to this; above, powers of two and all
+// every number of devices up to this is tried; above it, powers of two and all devices
+#define EACH_UP_TO 8
 
 // ---- some of the devices -----------------------------------------------------------------------
 
@@ -51,7 +54,7 @@ static void copy_links(tsr_topology *to, const tsr_topology *from, const int *pl
     }
 }
 
-// Copies measured collectives that need no more devices.
+// Copies the measured times of collectives that fit the smaller number of devices.
 static void copy_times(tsr_topology *to, const tsr_topology *from)
 {
     for (size_t i = 0; i < from->times.n; i++) {
@@ -63,7 +66,7 @@ static void copy_times(tsr_topology *to, const tsr_topology *from)
     }
 }
 
-// With a window, subsets consist of full hosts.
+// Copies the window. With a window, subsets consist of full hosts.
 static void copy_window(tsr_topology *to, const tsr_topology *from)
 {
     to->host = from->host;
@@ -75,8 +78,8 @@ static void copy_window(tsr_topology *to, const tsr_topology *from)
     to->grid[0] = to->n / from->host;
 }
 
-// Makes a topology of the listed devices (ascending). Grids are detected again: a part of a torus
-// is not one.
+// Creates a topology of the listed devices (ascending). Detects grids again, because a part of a
+// torus is not a torus.
 static tsr_status copy_subset(const tsr_topology *from, const int *devices, int n,
                               tsr_topology **out)
 {
@@ -145,7 +148,7 @@ static tsr_status add_fastest(tsr_topology *topology, const struct ranked *order
     return tsr__topology_add_choice(topology, choice);
 }
 
-// 1 2 3 ... up to 8 devices; of 12: 1 2 4 8 12.
+// Returns the next number of devices to try: 1 2 3 ... up to 8 devices; of 12: 1 2 4 8 12.
 static int next_count(const tsr_topology *topology, int n)
 {
     if (topology->n <= EACH_UP_TO)
@@ -153,7 +156,7 @@ static int next_count(const tsr_topology *topology, int n)
     return n < topology->n && 2 * n > topology->n ? topology->n : 2 * n;
 }
 
-// Does nothing if there are choices already. With a window only full hosts can be taken.
+// Adds the choices, unless there are some already. With a window, only full hosts are taken.
 tsr_status tsr__topology_choose(tsr_topology *topology)
 {
     if (topology->choices.n)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// topology.c - builds a topology; the default numbers.
+// topology.c - builds a topology, and defines the default numbers.
 //
 // Order of calls: tsr__topology_new, then devices, links and ports, then tsr__topology_finish,
 // which sorts and checks the links. Routes and times are computed on demand and dropped when links
@@ -8,8 +8,8 @@
 
 #include <stdlib.h>
 
-// Defaults: one core of a current x86 host with a share of its memory, and two processes of one
-// host that use shared memory. The manual has the same table.
+// Default numbers. A device is one core of a current x86 host with a share of its memory. A link
+// connects two processes of one host through shared memory. The manual has the same table.
 static const struct {
     double flops, bandwidth, latency, link_bandwidth;
     int64_t memory;
@@ -21,7 +21,7 @@ static const struct {
     .memory = (int64_t)16 << 30,
 };
 
-// Devices start as default CPUs.
+// Creates the topology; all devices are default CPUs.
 tsr_topology *tsr__topology_new(tsr_session *session, int n)
 {
     tsr_topology *topology = tsr__alloc(session, sizeof *topology);
@@ -58,7 +58,8 @@ void tsr_topology_free(tsr_topology *topology)
     tsr__free(topology->session, topology, sizeof *topology);
 }
 
-// Links may be added in any order and repeatedly; tsr__topology_finish removes duplicates.
+// Adds a link. Links may be added in any order and repeatedly; tsr__topology_finish removes
+// duplicates.
 bool tsr__topology_link(tsr_topology *topology, int from, int to, double latency, double bandwidth)
 {
     struct topology_link *link = vec_push(&topology->arena, &topology->links);
@@ -122,7 +123,7 @@ const tsr_topology_device *tsr_topology_device_at(const tsr_topology *topology, 
     return NULL;
 }
 
-// Copies the speeds that are set; true: there were some.
+// Copies the speeds that are set. True: at least one was set.
 static bool take_speeds(double *to, const double *from, int n)
 {
     bool any = false;
@@ -134,7 +135,7 @@ static bool take_speeds(double *to, const double *from, int n)
     return any;
 }
 
-// A changed topology is no longer its generator's ("ring:4"): drops that text.
+// Sets a device. The topology then differs from its generator ("ring:4"), so this text is dropped.
 void tsr_topology_set_device(tsr_topology *topology, int device,
                              const tsr_topology_device *topology_device)
 {
@@ -167,7 +168,7 @@ void tsr_topology_set_device(tsr_topology *topology, int device,
         topology->text = STR("");
     if (rates || moves || near || topology_device->flops > 0 || topology_device->bandwidth > 0 ||
         topology_device->overhead > 0)
-        topology->profiles.n = 0; // measured with other speeds
+        topology->profiles.n = 0; // they were measured with other speeds
 }
 
 static bool crosses_hosts(const tsr_topology *topology, const struct topology_link *link)
@@ -175,7 +176,7 @@ static bool crosses_hosts(const tsr_topology *topology, const struct topology_li
     return topology->host > 0 && link->from / topology->host != link->to / topology->host;
 }
 
-// Sets links and the ports that they use.
+// Sets latency and bandwidth of links, and the bandwidth of the ports that they use.
 static void set_links(tsr_topology *topology, bool network, double latency, double bandwidth)
 {
     for (size_t i = 0; i < topology->links.n; i++) {
@@ -193,7 +194,7 @@ static void set_links(tsr_topology *topology, bool network, double latency, doub
     }
     if (latency > 0 || bandwidth > 0) {
         topology->text = STR("");
-        topology->times.n = 0; // measured with other links
+        topology->times.n = 0; // they were measured with other links
         topology->wait = 0;
     }
     tsr__topology_reset_routes(topology);
@@ -262,7 +263,8 @@ static void warn_odd(tsr_topology *topology)
         if (link.from == link.to)
             tsr__diag(topology->session, DIAG_topology_self, NULL, "remove the link",
                       "device %d lists itself as a neighbour", link.from);
-        // A ring may be one-way on purpose. Names at most 16 links.
+        // A ring may be one-way on purpose, so there is no warning if all links are. Names at most
+        // 16 links.
         else if (one_way && one_way < topology->links.n &&
                  !has_link(topology, link.to, link.from) && shown++ < 16)
             tsr__diag(topology->session, DIAG_topology_one_way, NULL,

@@ -5,15 +5,16 @@
 // The time of a collective over a group is the minimum over algorithms. Each algorithm is a
 // schedule of steps whose messages are routed over the links, so that congestion is computed and
 // not assumed. For one schedule the time is linear in the bytes: start-up + latency and messages of
-// all steps + bytes x seconds per byte. So a group is analysed once and then evaluated for any size. Knows no tensors.
+// all steps + bytes x seconds per byte. So a group is analysed once and then evaluated for any
+// size. This module does not depend on tensors.
 #ifndef TSR_TOPOLOGY_H
 #define TSR_TOPOLOGY_H
 
 #include "base/base.h"
 
 #define TOPOLOGY_MAX_DEVICES 16384
-#define TOPOLOGY_MAX_LINKS   ((size_t)1 << 22) // all pairs of 2048 devices
-#define TOPOLOGY_NEVER       (INT64_MAX / 4)   // picoseconds if a device cannot be reached
+#define TOPOLOGY_MAX_LINKS   ((size_t)1 << 22) // links of all pairs of 2048 devices
+#define TOPOLOGY_NEVER       (INT64_MAX / 4)   // time in picoseconds if a device cannot be reached
 
 struct topology_link {
     int from, to;
@@ -21,16 +22,17 @@ struct topology_link {
     double bandwidth;      // bytes per second, one way
     double start;          // seconds that a collective takes once if it uses the link
     double message;        // seconds of work at both ends for each message
-    int out_port, in_port; // ports of its ends, shared with other links; -1: none
+    int out_port, in_port; // ports at its ends, shared with other links; -1: none
 };
-// Limits the sum of some or all links of a device, in each direction (a switch, a network card).
+// A switch or a network card. It limits the total bandwidth of some or all links of a device, in
+// each direction.
 struct topology_port {
     int device;
     double bandwidth;
 };
 
-// Measured times of a collective over groups of one size, all groups at once. hosts: number of hosts
-// that a group spans; 0: any.
+// Measured times of a collective that all groups of one size run at the same time. `hosts` is the
+// number of hosts that a group spans; 0: any.
 #define TOPOLOGY_TIMES 16
 struct topology_times {
     enum tsr_collective what;
@@ -43,8 +45,8 @@ struct topology_times {
 // divided by predicted time, by size (profiles.c).
 #define TOPOLOGY_PROFILE_POINTS 32
 struct topology_profile {
-    bool kind;             // `op` is the name of a kind of work: "softmax"
-    const char *op, *type; // type: of its first input
+    bool kind;             // `op` is the name of a kind of work, such as "softmax"
+    const char *op, *type; // operator or kind, and the type of its first input
     int n;
     double work[TOPOLOGY_PROFILE_POINTS];  // operations
     double bytes[TOPOLOGY_PROFILE_POINTS]; // read and written
@@ -61,42 +63,44 @@ struct tsr_topology {
     struct tsr_topology_device *device;
     VEC(struct topology_link) links;
     VEC(struct topology_port) ports;
-    int window;   // only the first `window` devices list links, all hosts being equal; 0: all do
-    int host;     // consecutive devices of one host; 0: unknown
-    bool assumed; // speeds are defaults or a predefined machine's, not measured
-    bool memory_assumed; // the memory is the default
-    int n_grid;          // sides of the grid that the devices form, row-major; 0: unknown
+    // only links of the first `window` devices are listed, because all hosts are equal; 0: all are
+    int window;
+    int host;            // number of consecutive devices in one host; 0: unknown
+    bool assumed;        // speeds are defaults or those of a predefined machine, not measured
+    bool memory_assumed; // the memory size is a default
+    int n_grid;          // number of sides of the grid that the devices form, row-major; 0: unknown
     int grid[8];
     VEC(struct topology_times) times;      // measured collectives
     VEC(struct topology_profile) profiles; // profiles of operators and kinds of work
     double wait;     // seconds that ranks lose per synchronization, in addition to the collective
-    struct str text; // its generator ("ring:4"); empty: none, or changed since
-    size_t *first;   // by device: its first link (links are sorted), one more at the end
+    struct str text; // text of its generator ("ring:4"); empty: it has none, or was changed
+    size_t *first;   // by device: its first link (links are sorted), with one more entry at the end
     int **route;     // by source: last link of the route to each device, or -1; made on demand
-    int shared_by;   // most ranks on one device; 0: each rank is a device (shares.c)
+    int shared_by;   // largest number of ranks on one device; 0: each rank is a device (shares.c)
     int64_t unsharded_penalty; // picoseconds that the planner adds to every unsharded node; 0: none
     bool even;                 // all links have the same latency and bandwidth
     struct topology_work *work; // buffers for finding routes; made on demand
     struct map times_of_groups; // cache of collective_time.c
     VEC(struct tsr_topology *)
-    choices; // smaller topologies; a plan takes the best (subsets.c)
+    choices; // smaller topologies, of which the planner uses the best (subsets.c)
 };
 
-// TSR_OK if the caller's topology is NULL or belongs to the session; else adds a diagnostic.
+// Returns TSR_OK if the caller's topology is NULL or belongs to the session; otherwise adds a
+// diagnostic.
 tsr_status tsr__topology_owned(tsr_session *session, const tsr_topology *topology) TSR_MUST_USE;
 
 // Groups of equal size that run the same collective at the same time (e.g. the rows of a mesh).
 struct topology_groups {
     int count, size;
-    const int *device; // count x size
+    const int *device; // the devices of all groups: count x size
 };
 
-// One algorithm for a collective; its time is linear in the bytes.
+// The time of one algorithm for a collective, which is linear in the bytes.
 struct timed_algorithm {
     const char *algorithm;
     double latency;  // seconds
     double per_byte; // seconds per byte of the full tensor
-    bool near;       // each group is ordered from neighbour to nearest neighbour, not as given
+    bool near;       // groups are in nearest neighbour order, not as given
     double start;    // part of the latency that a collective takes once
 };
 
@@ -105,7 +109,7 @@ struct timed_algorithm {
 // cannot be reached, or out of memory.
 int64_t tsr__topology_cost(tsr_topology *topology, enum tsr_collective what,
                            const struct topology_groups *groups, int64_t bytes);
-// The same; also returns the fastest algorithm.
+// Returns the same time, and the fastest algorithm.
 int64_t tsr__topology_fastest(tsr_topology *topology, enum tsr_collective what,
                               const struct topology_groups *groups, int64_t bytes,
                               struct timed_algorithm *fastest);
@@ -115,34 +119,36 @@ void tsr__topology_load(tsr_topology *topology, enum tsr_collective what,
 // True if the collective was measured over such groups; the times include copies in memory.
 bool tsr__topology_measured(const tsr_topology *topology, enum tsr_collective what,
                             const struct topology_groups *groups);
-// True if both devices have the same speed and memory. (repeats.c)
+// repeats.c: true if both devices have the same speed and memory.
 bool tsr__devices_alike(const tsr_topology_device *a, const tsr_topology_device *b);
-// True if the topology consists of `copies` equal blocks of `devices` consecutive devices.
-// (repeats.c)
+// repeats.c: true if the topology consists of `copies` equal blocks of `devices` consecutive
+// devices.
 bool tsr__topology_repeats(const tsr_topology *topology, int devices, int copies);
-// Detects the grid, torus or hosts that the links form, if none is known. (recognise.c)
+// recognise.c: detects the grid, torus or hosts that the links form, if none is known.
 void tsr__topology_recognise(tsr_topology *topology);
-// Reads a topology from a file of at most 64 MiB: JSON or any text that tsr_topology_parse accepts.
-// (parse.c)
+// parse.c: reads a topology from a file of at most 64 MiB: JSON or any text that tsr_topology_parse
+// accepts.
 tsr_status tsr__topology_read(tsr_session *session, const char *path,
                               tsr_topology **out) TSR_MUST_USE;
-// Adds choices: smaller topologies with its fastest devices, of which a plan takes the best. For
-// the speeds 3 and 1, one choice has 3 ranks on the first device and 1 on the second. (subsets.c)
+// subsets.c: adds choices, which are smaller topologies with the fastest devices. The planner uses
+// the best of them. For the speeds 3 and 1, one choice has 3 ranks on the first device and 1 on the
+// second.
 tsr_status tsr__topology_choose(tsr_topology *topology) TSR_MUST_USE;
-// Calls tsr__topology_choose and returns the topology in *out; frees it on failure. (subsets.c)
+// subsets.c: calls tsr__topology_choose and returns the topology in *out; frees it on failure.
 tsr_status tsr__topology_chosen(tsr_topology *topology, tsr_topology **out) TSR_MUST_USE;
 // Adds a smaller topology to the choices and takes ownership; frees it if memory runs out.
 tsr_status tsr__topology_add_choice(tsr_topology *topology, tsr_topology *choice) TSR_MUST_USE;
-// Adds measured times, made monotonic. Must be called before any time is predicted.
+// Adds measured times and makes them monotonic. Must be called before any time is predicted.
 bool tsr__topology_add_times(tsr_topology *topology, const struct topology_times *times);
-// Returns the profile of an operator with that type; NULL: none. (profiles.c)
+// profiles.c: returns the profile of an operator with that type; NULL: none.
 const struct topology_profile *tsr__topology_profile(const tsr_topology *topology, const char *op,
                                                      const char *type);
 double tsr__profile_ratio(const struct topology_profile *profile, double work, double bytes);
-// Adds a point, clamped to the allowed range. False: out of memory.
+// Adds a point to a profile, clamped to the allowed range. False: out of memory.
 bool tsr__topology_add_profile(tsr_topology *topology, const char *op, const char *type,
                                const struct profile_point *point) TSR_MUST_USE;
-// The same for a kind of work, by its name (rates.c): sizes at which it is slower or faster.
+// Return and extend the profile of a kind of work, by its name (rates.c). It shows the sizes at
+// which the work is slower or faster.
 const struct topology_profile *tsr__topology_kind_profile(const tsr_topology *topology,
                                                           const char *word, const char *type);
 bool tsr__topology_add_kind_profile(tsr_topology *topology, const char *word, const char *type,

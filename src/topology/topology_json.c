@@ -27,7 +27,8 @@ static const tsr_json_field link_fields[] = {
     {JSON_END},
 };
 
-// Writes defaults too: a reader with other defaults gets the same topology.
+// Writes the devices, including default numbers: a reader with other defaults gets the same
+// topology.
 static void add_devices(const tsr_topology *topology, tsr_json *json)
 {
     tsr_json_begin(json, "devices", '[');
@@ -40,7 +41,7 @@ static void add_devices(const tsr_topology *topology, tsr_json *json)
     tsr_json_end(json);
 }
 
-// Measured seconds of a collective by bytes, for that number of devices.
+// Writes the measured seconds of collectives, by bytes and number of devices.
 static void add_times(const tsr_topology *topology, tsr_json *json)
 {
     tsr_json_begin(json, "collectives", '[');
@@ -58,7 +59,7 @@ static void add_times(const tsr_topology *topology, tsr_json *json)
     tsr_json_end(json);
 }
 
-// Ports, times, grid and window only if there are any.
+// Writes the topology. Ports, times, grid and window are written only if there are any.
 void tsr_topology_add_json(const tsr_topology *topology, tsr_json *json)
 {
     if (!tsr__json_owned(json, topology->session, "topology"))

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// candidates.c - one candidate of a node: a placement of its rule's factors on the devices becomes
-// layouts and a cost.
+// candidates.c - makes one candidate of a node: turns a placement of its rule's factors on the
+// devices into layouts and a cost.
 //
 // Partial sums are combined on all devices, or each device keeps its share (reduce-scatter), or
 // they stay partial for readers that can add them. Sharding inference must reproduce every
-// candidate from its layouts, so that the written model means the same. Nothing here depends on the
-// operator.
+// candidate from its layouts; otherwise the written model would have another meaning. Nothing here
+// depends on the operator.
 //
 // Example: Y = X W on devices 0 and 1, X [8, 6] and W [6, 4]; factors m 8, k 6, n 4. The placement
 // shards k in 2, so X has {1, 2}, W has {2, 1}, and each device has a partial sum Y [8, 4]. There
@@ -17,8 +17,8 @@
 //     "k/2 > parts"         nothing: Y stays partial, if its readers can add it (partial_sums.c)
 #include "plan/candidates/candidates.h"
 
-// Callers set `place`, then call tsr__builder_take. `arena` holds temporary data; data of finished
-// candidates is in the planner's arena.
+// Returns a builder. Callers set `place`, then call tsr__builder_take. `arena` holds temporary
+// data; data of finished candidates is in the planner's arena.
 struct candidate_builder tsr__builder_init(struct planner *planner, struct strategy *strategy,
                                            const tsr_node *node, struct arena *arena)
 {
@@ -75,7 +75,8 @@ static bool readings_agree(const struct candidate_builder *builder)
     return true;
 }
 
-// True if sharding inference derives the same layouts from these specs; out: those to be written.
+// True if sharding inference derives the same layouts from these specs. `out` holds the output
+// layouts that will be written.
 static bool comes_back(struct candidate_builder *builder, struct tile_layout *const *out)
 {
     struct tile_layout **in = ARENA_ARRAY(builder->arena, struct tile_layout *, builder->n_in + 1);
@@ -101,7 +102,7 @@ static bool comes_back(struct candidate_builder *builder, struct tile_layout *co
 #define LARGEST_PART (-1)
 
 // Sizes of the factors: the full sizes, and those of the device at one place of the placement. With
-// LARGEST_PART, those of the largest shard: 10 rows sharded in 4 are 3.
+// LARGEST_PART, `local` holds those of the largest shard: 10 rows in 4 shards give 3.
 struct part_sizes {
     int64_t full[RULE_MAX_FACTORS], local[RULE_MAX_FACTORS];
 };
@@ -112,7 +113,7 @@ static void part_sizes(const struct candidate_builder *builder, int64_t place,
     const struct placement *placement = &builder->place;
     tsr__planner_sizes(builder->planner->shapes.full, builder->node, placement->rule, out->full);
     for (int factor = 0; factor < placement->rule->n_factors; factor++) {
-        out->full[factor] = out->full[factor] < 0 ? 1 : out->full[factor]; // unknown
+        out->full[factor] = out->full[factor] < 0 ? 1 : out->full[factor]; // unknown size
         out->local[factor] = div_up(out->full[factor], placement->cuts[factor]);
         if (place == LARGEST_PART)
             continue;
@@ -146,7 +147,7 @@ static int64_t beyond(const struct rule_window *window, int64_t n, tile_shares s
     return most;
 }
 
-// Bytes of the largest shard.
+// Returns the bytes of the largest shard.
 static int64_t bytes_in(struct candidate_builder *builder, struct tile_layout *layout,
                         const struct plan_value *value)
 {
@@ -154,7 +155,7 @@ static int64_t bytes_in(struct candidate_builder *builder, struct tile_layout *l
     return tsr__planner_bytes(builder->planner, number, value);
 }
 
-// Time of exchanging halos with neighbours and concatenating them.
+// Returns the time of exchanging halos with neighbours and concatenating them.
 static int64_t halo_time(struct candidate_builder *builder)
 {
     struct planner *planner = builder->planner;
@@ -169,7 +170,7 @@ static int64_t halo_time(struct candidate_builder *builder)
             continue;
         const struct plan_value *value = value_at(builder, SIDE_INPUT, (size_t)window->input);
         int64_t held = bytes_in(builder, builder->in[window->input], value);
-        // One part of `held` bytes has from / n elements of the windowed dimension. `more` elements
+        // A shard of `held` bytes has from / n elements of the windowed dimension. `more` elements
         // are exchanged.
         double bytes = (double)held * (double)more * (double)n / (double)window->from;
         struct device_group two = {planner->machine.all, 2};
@@ -203,7 +204,8 @@ static int64_t bytes_at(struct candidate_builder *builder, uint32_t layout,
                              builder->place.devices[place]);
 }
 
-// Bytes that the device at that place reads and writes. A value at several inputs counts once.
+// Returns the bytes that the device at that place reads and writes. A value at several inputs is
+// included once.
 static double bytes_moved(struct candidate_builder *builder, const struct candidate *candidate,
                           int64_t place)
 {
@@ -225,7 +227,7 @@ static double bytes_moved(struct candidate_builder *builder, const struct candid
     return bytes + outputs;
 }
 
-// Time of the device at that place; LARGEST_PART: of the largest part.
+// Returns the time of the device at that place; LARGEST_PART: of the largest part.
 static int64_t part_time(struct candidate_builder *builder, const struct candidate *candidate,
                          int64_t place, int64_t device)
 {
@@ -277,7 +279,8 @@ static bool reads_constants_alone(const struct candidate_builder *builder)
     return true;
 }
 
-// Fills compute and weights of the candidate: the slowest device has the largest part.
+// Fills in compute and weights of the candidate. The slowest device is assumed to have the largest
+// part.
 void tsr__builder_cost(struct candidate_builder *builder, struct candidate *candidate)
 {
     for (size_t i = 0; i < builder->n_in; i++) {
@@ -374,8 +377,8 @@ bool tsr__builder_number(struct candidate_builder *builder, struct tile_layout *
     return !builder->planner->arena.failed;
 }
 
-// Two placements may give the same layouts: "m/4" on a line of 4 devices, and on a grid of 2 x 2
-// whose axes both shard m. The first one is kept.
+// True if no candidate has the same layouts. Two placements may give the same: "m/4" on a line of 4
+// devices, and on a grid of 2 x 2 whose axes both shard m. The first one is kept.
 static bool is_new(const struct candidate_builder *builder, const struct candidate *candidate)
 {
     for (size_t i = 0; i < builder->strategy->at.n; i++) {
@@ -394,8 +397,8 @@ static void mark_spread(struct planner *planner, const uint32_t *layouts, size_t
             planner->layouts.at[layouts[i]].spread = true;
 }
 
-// Computes the cost of the candidate and adds it to its strategy, unless it is a duplicate or there
-// are enough.
+// Computes the cost of the candidate and adds it to its strategy, unless it is a duplicate or the
+// strategy is full.
 static void keep(struct candidate_builder *builder, struct candidate *candidate, const char *suffix)
 {
     if (builder->strategy->at.n >= PLAN_MAX_CANDIDATES || !is_new(builder, candidate))
@@ -467,8 +470,8 @@ static void add_parts(struct candidate_builder *builder)
         keep(builder, &candidate, "parts");
 }
 
-// 12 elements in units of 4 (heads) can be sharded in 3, not in 2: the border at 6 would be inside
-// a unit.
+// True if no shard ends inside a unit. 12 elements in units of 4 (heads) can be sharded in 3, not
+// in 2: the border at 6 would be inside a unit.
 bool tsr__unit_fits(const struct rule_factor *factor, int64_t size, int64_t cuts)
 {
     if (factor->least > 0 && factor->least < cuts)
@@ -530,7 +533,7 @@ static bool shares_fit(const struct rule_factor *factor, int64_t size, int64_t p
 }
 
 // Adds a candidate with a reduce-scatter: each group member keeps its shard of that factor of the
-// only output. If unequal parts are so large that an all-reduce is as good, no candidate is added:
+// only output. If the unequal parts are so large that an all-reduce is as good, adds none:
 // partition would write the same for both.
 static void add_scattered_along(struct candidate_builder *builder, int factor, tile_shares shares)
 {
@@ -566,8 +569,8 @@ static bool all_add_up(const struct candidate_builder *builder)
                   (size_t)machine->n * sizeof *machine->all) == 0;
 }
 
-// Reduce-scatter along every factor that is not sharded yet, in equal parts or in those for unlike
-// devices.
+// Adds candidates with a reduce-scatter along every factor that is not sharded yet, in equal parts
+// or in those for unlike devices.
 static void add_scattered(struct candidate_builder *builder)
 {
     const struct rule *rule = builder->place.rule;

@@ -5,22 +5,22 @@
 
 #include "plan/candidates/strategies.h"
 
-// One candidate while it is made.
+// A candidate while it is being made.
 struct candidate_builder {
     struct planner *planner;
     struct strategy *strategy;
-    const struct rule *rule; // one of the strategy's two
+    const struct rule *rule; // the strategy's rule or its alternative rule
     const tsr_node *node;
     struct arena *arena; // temporary data
     struct placement place;
-    struct tile_layout **in, **out; // by slot; NULL: absent
+    struct tile_layout **in, **out; // layouts by slot; NULL: absent
     size_t n_in, n_out;
     struct device_group *groups;
     size_t n_groups;
     enum combine combine;
-    bool stat;   // a factor of statistics is sharded: the node is replaced by simpler ones
-    bool spread; // fewer shards than devices: its layouts are offered to neighbours
-    // by input: number of the layout if it is a partial sum; NULL: none is
+    bool stat;   // a factor of statistics is sharded, so the node is replaced by simpler ones
+    bool spread; // there are fewer shards than devices, so the layouts are offered to neighbours
+    // by input: number of the layout if the input is a partial sum; NULL: no input is
     const uint32_t *pending;
 };
 
@@ -33,28 +33,26 @@ static inline const struct plan_value *value_at(const struct candidate_builder *
 // candidates.c
 struct candidate_builder tsr__builder_init(struct planner *planner, struct strategy *strategy,
                                            const tsr_node *node, struct arena *arena);
-// Adds the candidates of the placement, if it is valid: with an all-reduce, a reduce-scatter, or
-// none.
+// Adds the candidates of the placement, if it is valid: with an all-reduce, with a reduce-scatter,
+// or without a reduction.
 bool tsr__builder_take(struct candidate_builder *builder);
-// The same for a node that reads partial sums (builder->pending).
+// Adds the candidate of a node that reads partial sums (builder->pending).
 bool tsr__builder_take_parts(struct candidate_builder *builder, const struct parts *parts);
 bool tsr__builder_number(struct candidate_builder *builder, struct tile_layout *const *out,
                          struct candidate *candidate);
 void tsr__builder_cost(struct candidate_builder *builder, struct candidate *candidate);
 bool tsr__unit_fits(const struct rule_factor *factor, int64_t size, int64_t cuts);
 
-// expansions.c
-// True if the node can be replaced by simpler ones when its factors are sharded so.
+// expansions.c: true if the node can be replaced by simpler ones with this placement.
 bool tsr__builder_expands(struct candidate_builder *builder);
-// Time of the simpler nodes on the slowest device, and the sums over devices among them.
+// Time of the simpler nodes on the slowest device, and of the reductions among them.
 struct expanded_price {
     int64_t compute, comm; // picoseconds
     int sums;
 };
 struct expanded_price tsr__builder_expanded(struct candidate_builder *builder);
 
-// grids.c
-// Adds every candidate that a rule gives on lines and grids of devices.
+// grids.c: adds every candidate that a rule allows on lines and grids of devices.
 void tsr__builder_grids(struct candidate_builder *builder);
 
 #endif

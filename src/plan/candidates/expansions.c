@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // expansions.c - finds out whether a node with a sharded factor of statistics can be replaced by
-// simpler nodes, by trying it in a copy of the model. Once for equal nodes.
+// simpler nodes. Tries it in a copy of the model, once for all equal nodes.
 //
 //     Softmax over 1000 classes sharded in 4 needs the maximum and the sum over all classes.
 //     tsr__rule_expand makes ReduceMax, Sub, Exp, ReduceSum and Div, which can be sharded, or
@@ -8,7 +8,7 @@
 //     all devices add.
 #include "plan/candidates/candidates.h"
 
-// The copy is made when it is first needed; its nodes are in the order of the model's.
+// Copies the model on first use. The nodes of the copy have the same order.
 static bool make_copy(struct planner *planner)
 {
     if (planner->trial.model)
@@ -29,7 +29,7 @@ static bool make_copy(struct planner *planner)
     return planner->trial.shapes != NULL;
 }
 
-// The copied node is changed afterwards, so it cannot be tried again.
+// Expands the copied node. This changes it, so it cannot be tried again.
 static bool try_it(struct candidate_builder *builder)
 {
     struct planner *planner = builder->planner;
@@ -56,7 +56,7 @@ bool tsr__builder_expands(struct candidate_builder *builder)
 
 // ---- prices ------------------------------------------------------------------------------------
 
-// Number of parts of each dimension of a value of the copy.
+// Number of shards of each dimension of a value of the copied model.
 struct value_cuts {
     const tsr_value *value;
     int64_t cuts[RULE_MAX_RANK];
@@ -64,7 +64,7 @@ struct value_cuts {
 struct pricing {
     struct candidate_builder *builder;
     const struct shapes *shapes;
-    VEC(struct value_cuts) values; // other values are unsharded
+    VEC(struct value_cuts) values; // sharded values; all others are unsharded
     struct expanded_price price;
 };
 
@@ -76,7 +76,7 @@ static const struct value_cuts *cuts_of(const struct pricing *pricing, const tsr
     return NULL;
 }
 
-// A value is sharded like the factors of its dimensions; `cuts` is indexed by factor.
+// Records the sharding of a value from the factors of its dimensions. `cuts` is indexed by factor.
 static void note_cuts(struct pricing *pricing, const tsr_value *value,
                       const struct rule_tensor *tensor, const int64_t *cuts)
 {
@@ -93,8 +93,8 @@ static void note_cuts(struct pricing *pricing, const tsr_value *value,
     }
 }
 
-// Inputs of the old node, and tensors that the expansion made, are sharded like the old node's
-// factors.
+// Records the sharding of the values that the new nodes read. Inputs of the old node, and tensors
+// that the expansion made, are sharded like the old node's factors.
 static void note_reads(struct pricing *pricing, const struct expanded *list)
 {
     const struct placement *place = &pricing->builder->place;
@@ -106,7 +106,7 @@ static void note_reads(struct pricing *pricing, const struct expanded *list)
         note_cuts(pricing, list->places[i].value, &list->places[i].tensor, place->cuts);
 }
 
-// Bytes of the largest shard of a value.
+// Returns the bytes of the largest shard of a value.
 static double part_bytes(const struct pricing *pricing, const tsr_value *value)
 {
     struct shape shape = tsr__shapes_of(pricing->shapes, value);
@@ -120,7 +120,7 @@ static double part_bytes(const struct pricing *pricing, const tsr_value *value)
     return elements * (bits ? bits : 8) / 8;
 }
 
-// Number of parts of the node's factors, from the dimensions of its inputs.
+// Finds the number of shards of the node's factors, from the dimensions of its inputs.
 static void factor_cuts(const struct pricing *pricing, const tsr_node *node,
                         const struct rule *rule, int64_t *cuts)
 {
@@ -151,7 +151,7 @@ static double bytes_of_node(const struct pricing *pricing, const tsr_node *node,
     return bytes;
 }
 
-// All devices add up the node's output.
+// Adds the time of reducing the node's output over all devices.
 static void add_sum(struct pricing *pricing, const tsr_node *node)
 {
     struct planner *planner = pricing->builder->planner;
@@ -165,10 +165,10 @@ static void add_sum(struct pricing *pricing, const tsr_node *node)
     }
 }
 
-#define FOLDED_DEPTH 8 // nodes in a row that are followed to find out whether they are constant
+#define FOLDED_DEPTH 8 // length of the chain of nodes that is examined for constant inputs
 
-// The engine runs nodes that read only constants once, when it loads the model: the Cast and the
-// Transpose of a weight.
+// True if the node depends on a value that is not constant. When it loads the model, the engine
+// runs nodes that depend only on constants, such as the Cast and the Transpose of a weight.
 static bool reads_something(const tsr_node *node, int depth)
 {
     for (size_t i = 0; i < tsr_node_input_count(node); i++) {

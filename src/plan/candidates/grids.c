@@ -12,16 +12,16 @@
 
 #define FASTER_SETS 3 // number of sets of faster devices
 
-// The coordinate of a device on axis i is device / stride % size.
+// A grid of devices. The coordinate of a device on axis i is device / stride % size.
 struct grid {
     int n;
     int64_t size[PLAN_MAX_AXES], stride[PLAN_MAX_AXES];
-    const int64_t *devices; // NULL: all
+    const int64_t *devices; // devices of the grid; NULL: all
     int64_t n_devices;
     tile_shares shares; // shares of the devices, if they are unequal
 };
 
-// Places the factors of the axes; a factor with several axes is sharded by all of them.
+// Assigns factors to the axes. A factor with several axes is sharded by all of them.
 static bool place_on(struct candidate_builder *builder, const struct grid *grid, const int *factor)
 {
     const struct rule *rule = builder->rule;
@@ -100,8 +100,8 @@ int tsr__rule_experts(const struct rule *rule)
     return -1;
 }
 
-// True if the expert's plan, if there is one, allows sharding the factor. Sizes that the model
-// itself gives are those of weights and heads; other sizes are numbers of tokens.
+// True if the expert's plan, if there is one, allows sharding the factor. A size that the model
+// itself gives is one of weights or heads; any other size is a number of tokens.
 static bool is_allowed(const struct candidate_builder *builder, int f)
 {
     enum expert expert = builder->planner->machine.expert;
@@ -134,7 +134,8 @@ static void try_grid(struct candidate_builder *builder, struct grid grid, const 
     tsr__arena_free(&scratch);
 }
 
-// 12 devices, 4 parts: the factor is sharded in 4 along one axis, another one in 3 along the other.
+// Tries pairs of factors. With 12 devices and 4 parts, the factor is sharded in 4 along one axis,
+// and another factor in 3 along the other.
 static void try_pairs(struct candidate_builder *builder, int factor, int64_t parts,
                       const int64_t *sizes)
 {
@@ -162,12 +163,12 @@ static int64_t cuts_of(const struct grid *grid, const int *factor, int axis, int
 static void try_axes(struct candidate_builder *builder, const struct grid *grid,
                      const int64_t *sizes, int *factor, int axis)
 {
-    // With more unused axes, the placement is also on a smaller grid.
+    // A placement with more unused axes is also found on a smaller grid.
     if (axis == grid->n) {
         int idle = 0;
         for (int i = 0; i < grid->n; i++)
             idle += factor[i] < 0;
-        if (idle < 2) // for three axes; for two, the replicated node is already a candidate
+        if (idle < 2) // on three axes; on two, the replicated node is already a candidate
             try_grid(builder, *grid, factor);
         return;
     }
@@ -192,8 +193,8 @@ static bool are_first(const struct planner_machine *machine)
 }
 
 // Finds the sides of the grid that the first n devices of the topology form. In a grid of 1250 x 8,
-// the first 32 devices form 4 x 8, and the first 4 a line. Returns the number of sides; 0: they
-// form no grid.
+// the first 32 devices form 4 x 8, and the first 4 form a line. Returns the number of sides; 0:
+// they form no grid.
 static int wired_sides(const struct planner_machine *machine, int64_t *sides)
 {
     const tsr_topology *topology = machine->topology;
@@ -212,7 +213,7 @@ static int wired_sides(const struct planner_machine *machine, int64_t *sides)
     return left == 1 ? n : 0;
 }
 
-// True if the factor is in a constant that the node reads.
+// True if the factor belongs to a dimension of a constant that the node reads.
 static bool is_of_weight(const struct candidate_builder *builder, int factor)
 {
     for (size_t i = 0; i < builder->n_in; i++) {

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // partial_sums.c - finds sums that should stay partial: those that are added to another partial
-// sum. One reduction then replaces two. Elsewhere a delay gains nothing.
+// sum. One reduction then replaces two. In other places, delaying a reduction has no advantage.
 //
 //     A = MatMul(X, W)   sharded along the sum: partial on each device  may stay partial
 //     B = MatMul(Y, V)   the same                                       may stay partial
 //     C = Add(A, B)      adds partial sums: one AllReduce instead of two
 //     D = MatMul(Z, U)   read by Relu, which needs the full sum         is reduced at once
 //
-// A forward pass finds the nodes that can give partial sums: they make sums or pass them on, and
-// every reader can add them. A backward pass, from the nodes that add two of them, finds those that
-// should.
+// A forward pass finds the nodes that can produce partial sums: they make sums or pass them on, and
+// every reader can add them. A backward pass starts at the nodes that add two partial sums. It
+// finds the nodes that should produce them.
 #include "plan/candidates/strategies.h"
 
 struct partial_sums {
     struct planner *planner;
     bool *can;    // by node: its output may be partial, and its readers could add it
     bool *wanted; // by node: a reader adds it to another partial sum
-    bool passes;  // all readers so far
+    bool passes;  // all readers visited so far can add partial sums
 };
 
 static int64_t producer_of(const struct planner *planner, const tsr_value *value)
@@ -27,7 +27,8 @@ static int64_t producer_of(const struct planner *planner, const tsr_value *value
     return planner->node_at[tsr__node_id(node)];
 }
 
-// Called for each reader of a value; false ends the iteration. Subgraphs need full sums.
+// Called for each reader of a value. Returns false, which ends the iteration, if the reader needs
+// the full sum. Subgraphs always do.
 static bool takes(void *data, tsr_node *node, size_t input)
 {
     struct partial_sums *sums = data;
@@ -75,7 +76,7 @@ static bool can_give(struct partial_sums *sums, size_t i)
     const tsr_value *value = tsr_node_output(node->node, 0);
     if (!value || tsr_value_is_output(value))
         return false;
-    // Stays false if there is no reader.
+    // `passes` stays false if there is no reader.
     sums->passes = false;
     tsr_value_uses(value, takes, sums);
     return sums->passes;
@@ -97,7 +98,7 @@ static bool merges(const struct partial_sums *sums, const tsr_node *node)
     return false;
 }
 
-// Backward: a node should give partial sums if a reader adds two of them, or passes them on.
+// Backward pass: a node should produce partial sums if a reader adds two of them or passes them on.
 bool tsr__partial_sums_mark(struct planner *planner)
 {
     struct partial_sums sums = {.planner = planner};
@@ -105,7 +106,7 @@ bool tsr__partial_sums_mark(struct planner *planner)
     sums.wanted = ARENA_ARRAY(&planner->arena, bool, planner->n_nodes + 1);
     if (!sums.can || !sums.wanted || planner->machine.n < 2 || planner->scope.sums_done)
         return !planner->arena.failed;
-    // Forward: a node passes partial sums on only if an input can be one.
+    // Forward pass: a node passes partial sums on only if an input can be one.
     for (size_t i = 0; i < planner->n_nodes; i++)
         sums.can[i] = planner->nodes[i].rule && can_give(&sums, i);
     for (size_t i = planner->n_nodes; i-- > 0;) {

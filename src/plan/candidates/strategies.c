@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// strategies.c - the list of candidates of a node: replicated, on grids, with its neighbours'
+// strategies.c - makes the list of candidates of a node: replicated, on grids, with its neighbours'
 // layouts, or as annotated. Equal nodes share one list.
 //
 //     24 layers, each with a MatMul of [128, 512] by [512, 2048] in float32: one key, one strategy,
@@ -7,7 +7,7 @@
 //     25th MatMul with a sharding in the model has its own strategy, with the candidates that match
 //     it.
 //
-// build.c asks for the strategy of each node in order, then offers layouts of its neighbours, which
+// build.c requests the strategy of each node in order, then offers layouts of its neighbours, which
 // may add candidates.
 #include "plan/candidates/candidates.h"
 
@@ -48,7 +48,7 @@ static bool take_whole(struct candidate_builder *builder, bool single)
     return at != NULL;
 }
 
-// A placement that shards nothing. NULL: out of memory.
+// Returns a placement that shards nothing. NULL: out of memory.
 static int64_t *no_cuts(struct arena *arena, const struct rule *rule)
 {
     int64_t *ones = ARENA_ARRAY(arena, int64_t, (size_t)rule->n_factors + 1);
@@ -65,7 +65,7 @@ static bool fill_strategy(struct planner *planner, struct strategy *strategy, bo
 {
     struct arena scratch;
     tsr__arena_init(&scratch, planner->session);
-    // This scratch arena serves the replicated candidate only; grids have one for each try.
+    // Only the replicated candidate uses this scratch arena; grids use a new one for each try.
     struct candidate_builder builder =
         tsr__builder_init(planner, strategy, strategy->node, &scratch);
     builder.place = (struct placement){.rule = strategy->rule};
@@ -98,8 +98,8 @@ static bool is_annotated(const struct planner *planner, const tsr_node *node)
     return false;
 }
 
-// Adapts the candidate to the given shardings. Returns false if it needs another input layout.
-// Another output layout is produced by resharding after the node.
+// Adapts the candidate to the given shardings. Returns false if they require another input layout.
+// If they require another output layout, adds resharding after the node.
 static bool conform(struct candidate_builder *builder, struct candidate *candidate)
 {
     for (size_t i = 0; i < builder->n_in; i++)
@@ -114,7 +114,7 @@ static bool conform(struct candidate_builder *builder, struct candidate *candida
             continue;
         candidate->comm += tsr__resharding_time(builder->planner, candidate->out[i], wanted,
                                                 value_at(builder, SIDE_OUTPUT, i));
-        // The resharding follows the node like a reduction, and both layouts exist during it.
+        // The resharding runs after the node like a reduction. Both layouts exist meanwhile.
         if (candidate->before[i] == PLAN_NO_LAYOUT)
             candidate->before[i] = candidate->out[i];
         candidate->out[i] = wanted;
@@ -153,8 +153,8 @@ static void take_annotated(struct candidate_builder *builder, struct tile_layout
     }
 }
 
-// Keeps candidates that match the node's shardings. If the operator cannot be sharded that way, it
-// is replicated.
+// Keeps only candidates that match the node's shardings. If the operator cannot be sharded that
+// way, it is replicated.
 static bool constrain(struct planner *planner, struct strategy *strategy)
 {
     struct arena arena;
@@ -178,7 +178,7 @@ static bool constrain(struct planner *planner, struct strategy *strategy)
     if (kept)
         strategy->at.n = kept;
     else if (strategy->at.n)
-        strategy->at.n = 1; // replicated
+        strategy->at.n = 1; // keep only the replicated candidate
     ok = !arena.failed;
 free_arena:
     tsr__arena_free(&arena);
@@ -201,7 +201,7 @@ static void key_tensor(struct text *text, const struct rule_tensor *tensor)
     }
 }
 
-// The first input that is the same value as input i: equal inputs must stay equal.
+// Returns the first input with the same value as input i. Equal nodes must have equal repetitions.
 static size_t same_input(const tsr_node *node, size_t i)
 {
     int64_t earlier = tsr__earlier_reading(node, i);
@@ -241,7 +241,8 @@ static void key_window(struct text *text, const struct rule_window *window)
                      (long long)window->per);
 }
 
-// Names of factors are left out: operators with the same factors, windows and rewrites are equal.
+// Appends the rule to the key, without the names of factors. Operators with the same factors,
+// windows and rewrites are equal.
 static void key_rule(struct text *text, const struct rule *rule)
 {
     for (int i = 0; i < rule->n_factors; i++)
@@ -278,7 +279,7 @@ static bool gives_output(const tsr_node *node)
     return first && tsr_value_is_output(first);
 }
 
-// whole: why the node must be replicated, or NULL.
+// Creates a strategy. `whole` is the reason why the node must be replicated, or NULL.
 static struct strategy *strategy_new(struct planner *planner, const struct plan_node *pn,
                                      const char *whole)
 {
@@ -317,7 +318,8 @@ static struct strategy *strategy_of_key(struct planner *planner, struct str key,
     return at ? *at : NULL;
 }
 
-// A node with given shardings is unique: its index is part of the key.
+// Returns the strategy of a node. A node with given shardings is unique: its index is part of the
+// key.
 struct strategy *tsr__planner_strategy(struct planner *planner, const struct plan_node *pn)
 {
     struct text key;
@@ -330,7 +332,8 @@ struct strategy *tsr__planner_strategy(struct planner *planner, const struct pla
     key_of(&key, planner, node, rule, whole);
     tsr__text_printf(&key, "%d%d%d%a", pn->delays, pn->takes, gives_output(node),
                      tsr__node_count(node, planner->shapes.full));
-    // Identity and Relu have one rule, but Identity moves nothing.
+    // The key includes the kind of work: Identity and Relu have one rule, but Identity moves
+    // nothing.
     struct work_kind kind = tsr__work_kind(node, planner->shapes.full, planner->machine.topology);
     tsr__text_printf(&key, " %d %d %d", kind.type, kind.rate, kind.move);
     if (kind.sizes) // two transposes may move memory differently
@@ -367,10 +370,12 @@ static bool try_rule(struct candidate_builder *builder, const struct rule *rule,
            tsr__builder_take(builder);
 }
 
-// What was tried with a slot and a layout: the first number of the key.
+// The first number of the key: whether a layout was tried for an input, for an output, or as
+// partial sums.
 enum tried { TRIED_INPUT, TRIED_OUTPUT, TRIED_PARTS };
 
-// False: it was tried before.
+// True if a layout should be tried: the key is new, and the node is neither replicated nor
+// annotated.
 static bool is_first_try(struct strategy *strategy, const uint32_t key[3])
 {
     if (strategy->whole || strategy->given)
@@ -382,7 +387,7 @@ static bool is_first_try(struct strategy *strategy, const uint32_t key[3])
     return true;
 }
 
-// Tries both rules of the strategy; one new candidate is enough.
+// Tries both rules of the strategy. True if at least one of them added a candidate.
 bool tsr__planner_try_layout(struct planner *planner, struct strategy *strategy,
                              const tsr_node *node, enum slot_side side, size_t i, uint32_t layout)
 {
@@ -401,11 +406,11 @@ bool tsr__planner_try_layout(struct planner *planner, struct strategy *strategy,
 
 // ---- partial sums -------------------------------------------------------------------------------
 
-// Which inputs are partial sums in addition to the given one.
+// The inputs that become partial sums: only the given one, or all.
 enum pending_inputs { PENDING_ONE, PENDING_ALL };
 
-// Marks inputs that are partial sums: those of the value, and with PENDING_ALL all that can be and
-// have the same layout.
+// Marks inputs that are partial sums: those with the given value. With PENDING_ALL, also marks all
+// others that can be partial sums and have the same layout.
 static uint32_t *pending_of(struct candidate_builder *builder, const struct candidate *candidate,
                             size_t i, uint32_t layout, enum pending_inputs inputs)
 {

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// strategies.h - the lists of candidates that other folders use.
+// strategies.h - the functions of this folder that other folders call.
 #ifndef TSR_PLAN_STRATEGIES_H
 #define TSR_PLAN_STRATEGIES_H
 
 #include "plan/costs/planner.h"
 
-// strategies.c
-// The candidates of a node, made once for equal nodes. NULL: out of memory.
+// strategies.c: returns the candidates of a node, made once for equal nodes. NULL: out of memory.
 struct strategy *tsr__planner_strategy(struct planner *planner, const struct plan_node *node);
 // Adds a candidate in which that tensor has the layout. False: impossible, or tried before.
 bool tsr__planner_try_layout(struct planner *planner, struct strategy *strategy,
@@ -20,10 +19,11 @@ void tsr__planner_try_parts(struct planner *planner, struct strategy *strategy,
 // sums.
 bool tsr__partial_sums_mark(struct planner *planner);
 
-// grids.c: the factor that numbers the experts of a mixture; -1: none.
+// grids.c: returns the factor that numbers the experts of a mixture; -1: none.
 int tsr__rule_experts(const struct rule *rule);
 
-// unequal_shares.c: fills machine.shares and machine.speed; after the rules. False: out of memory.
+// unequal_shares.c: fills machine.shares and machine.speed. The rules must be found before. False:
+// out of memory.
 bool tsr__planner_shares(struct planner *planner);
 
 #endif

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// unequal_shares.c - proportions in which a dimension is sharded over unlike devices. Few units, so
-// that heads, channels and rows divide; the same for all nodes, so that layouts agree.
+// unequal_shares.c - finds proportions in which a dimension is sharded over unlike devices. They
+// have few units, so that heads, channels and rows are divisible. All nodes use the same
+// proportions, so that layouts agree.
 //
 //     Speeds 3 and 1: of 4 units 3 and 1. Both finish at the same time. Speeds 312 and 91: of 4
 //     units 3 and 1 (1.1 times the ideal), of 9 units 7 and 2 (1.005 times). Memories of 13 and 7
@@ -10,12 +11,12 @@
 
 #include <math.h>
 
-#define FEW_UNITS   16   // for up to four devices; 4 per device beyond
-#define FOR_WEIGHTS 0.95 // of a memory; the rest is for activations
-#define WORTH_WHILE 0.97 // a new proportion must be faster than the others by this factor
+#define FEW_UNITS   16   // most units for up to four devices; for more devices 4 per device
+#define FOR_WEIGHTS 0.95 // share of the memory for weights; the rest is for activations
+#define WORTH_WHILE 0.97 // a new proportion must reduce the time to this fraction
 
 // Properties that determine the shares, in the order in which they are tried. ROOMY_SPEED is the
-// speed for this model, limited by what fits in each memory.
+// speed for this model, limited by the memory of each device.
 enum ability {
     ABILITY_ROOMY_SPEED,
     ABILITY_SPEED,
@@ -41,14 +42,14 @@ static double ability_of(const struct planner *planner, enum ability ability, in
     }
 }
 
-// The value of that property by device, and the largest share of each device.
+// The chosen property of each device, and the largest share that each device may get.
 struct wishes {
     double *able, *room;
     int64_t n;
 };
 
-// Gives unit after unit to the device that would finish first with it, among those with memory
-// left: no other division finishes earlier. Returns the time of the last device relative to the
+// Assigns units one by one to the device that would finish first with it, among those with memory
+// left. No other division finishes earlier. Returns the time of the last device relative to the
 // ideal; INFINITY: it does not fit.
 static double share_out(const struct wishes *wishes, int64_t total, int64_t *units)
 {
@@ -80,7 +81,7 @@ static double share_out(const struct wishes *wishes, int64_t total, int64_t *uni
     return longest;
 }
 
-// Adds a proportion, if it is new and there is space.
+// Adds a proportion, if it is new and the list has space.
 static void add_shares(struct planner_machine *machine, tile_shares shares)
 {
     for (int i = 0; i < machine->n_shares; i++)
@@ -90,8 +91,8 @@ static void add_shares(struct planner_machine *machine, tile_shares shares)
         machine->shares[machine->n_shares++] = shares;
 }
 
-// Adds the smallest sufficient power of 2, since most dimensions divide by it, and the best number
-// of units, if they are worth it.
+// Adds the smallest sufficient power of 2, because most dimensions are divisible by it. Also adds
+// the best number of units. Each must reduce the time enough (WORTH_WHILE).
 static void share_by(struct planner *planner, const struct wishes *wishes, int64_t *units)
 {
     int64_t n = wishes->n, most = FEW_UNITS;
@@ -115,7 +116,7 @@ static void share_by(struct planner *planner, const struct wishes *wishes, int64
     add_shares(&planner->machine, best_shares);
 }
 
-// False: the figure of a device is unknown.
+// Reads the property of all devices. False: it is unknown for a device.
 static bool fill_wishes(const struct planner *planner, enum ability ability, struct wishes *out)
 {
     for (int64_t device = 0; device < out->n; device++) {

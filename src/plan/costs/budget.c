@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// budget.c - limits the effort of a plan: seconds if the caller gave some, else work, which is the
-// same on every machine. All solves of one plan share one budget. Cancelling the session ends it.
+// budget.c - limits the effort of a plan. The limit is in seconds if the caller set one. Otherwise
+// it is an amount of work, which is the same on every machine. All solves of one plan share one
+// budget. Cancelling the session ends the budget.
 #include "plan/costs/planner.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <time.h>
 
-#define TOTAL_WORK UINT64_C(1000000000) // cells of all solves: about ten seconds
-#define SOLVE_WORK UINT64_C(500000000)  // of one solve
-#define LEAST_WORK UINT64_C(20000000)   // that a solve gets even if nothing is left
-#define RESERVE    0.05                 // of the seconds, for writing the plan
+#define TOTAL_WORK UINT64_C(1000000000) // cells that all solves may visit: about ten seconds
+#define SOLVE_WORK UINT64_C(500000000)  // cells that one solve may visit
+#define LEAST_WORK UINT64_C(20000000)   // cells that a solve gets even if the budget is used up
+#define RESERVE    0.05 // fraction of the seconds that is reserved for writing the plan
 
 double tsr__clock(void)
 {
@@ -45,7 +46,7 @@ void tsr__budget_spend(struct budget *budget, uint64_t work)
 
 // ---- progress ----------------------------------------------------------------------------------
 
-// "best 12.3 ms, bound 12.1 ms, gap 1.6 %; second 4 of 20"
+// Reports the progress of a solve: "best 12.3 ms, bound 12.1 ms, gap 1.6 %; second 4 of 20"
 static void tell(void *context, const struct program_progress *told)
 {
     const struct budget *budget = context;
@@ -76,7 +77,8 @@ void tsr__budget_clear_progress(const struct budget *budget)
 
 // ---- shares ------------------------------------------------------------------------------------
 
-// The caller charges the work that the part spends (tsr__budget_spend).
+// Returns a new budget with a fraction of the rest. The caller must charge the work that the new
+// budget spends to the original one (tsr__budget_spend).
 struct budget tsr__budget_part(const struct budget *budget, double fraction)
 {
     struct budget part = *budget;
@@ -87,7 +89,7 @@ struct budget tsr__budget_part(const struct budget *budget, double fraction)
     return part;
 }
 
-// Options of the next solve: `fraction` of the rest, but at least LEAST_WORK.
+// Returns the options of the next solve: it gets `fraction` of the rest, but at least LEAST_WORK.
 struct program_options tsr__budget_share(struct budget *budget, double fraction)
 {
     struct program_options options = {.progress = tell, .context = budget};

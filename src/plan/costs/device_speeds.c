@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_speeds.c - how fast each device runs the model, and how much of it fits. Data sheet
-// figures do not tell: an A100 has more float16 throughput than an L4 and less float32, and
-// decoding is bound by neither.
+// device_speeds.c - estimates how fast each device runs the model, and how much of it fits. Data
+// sheets are not enough: an A100 has more float16 throughput than an L4 but less float32. Decoding
+// depends on neither.
 //
 //     Weights of 15 GB in bfloat16, one token: 9.6 ms at 1555 GB/s and 50 ms at 300 GB/s, so the
 //     speeds are 104 and 20 runs per second.
@@ -23,8 +23,8 @@ static bool is_updated(const struct planner *planner, const tsr_value *value)
     return value && planner->values[tsr__value_id(value)].updated;
 }
 
-// Bytes that the unsharded node reads and writes. A table that is looked up counts as much as its
-// output.
+// Returns the bytes that the unsharded node reads and writes. A lookup reads only as many bytes of
+// its table as it outputs.
 static double bytes_touched(const struct planner *planner, const struct plan_node *node,
                             const int64_t *sizes)
 {
@@ -45,8 +45,8 @@ static double bytes_touched(const struct planner *planner, const struct plan_nod
     return inputs + outputs;
 }
 
-// Adds the time of the unsharded node on every device, without the engine's overhead, which
-// sharding does not reduce.
+// Adds the time of the unsharded node on every device. Leaves out the engine's overhead, because
+// sharding does not reduce it.
 static void add_times(struct planner *planner, const struct plan_node *node, double *times)
 {
     const struct shapes *shapes = planner->shapes.full;
@@ -66,7 +66,7 @@ static void add_times(struct planner *planner, const struct plan_node *node, dou
     }
 }
 
-// Constants and states.
+// Returns the bytes of all constants and states.
 static double kept_bytes(const struct planner *planner)
 {
     double bytes = 0;

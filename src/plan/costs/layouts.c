@@ -18,7 +18,8 @@ static uint32_t add_number(struct planner *planner, const struct tile_layout *la
     return (uint32_t)(planner->layouts.n - 1);
 }
 
-// Layouts are found by a key that contains everything; few keys need more than KEY_INTS numbers.
+// Returns the number of the layout. The key of the map contains all fields of the layout; few keys
+// need more than KEY_INTS numbers.
 uint32_t tsr__planner_layout(struct planner *planner, const struct tile_layout *layout)
 {
     int64_t inline_key[KEY_INTS], *key = inline_key;
@@ -41,7 +42,7 @@ uint32_t tsr__planner_layout(struct planner *planner, const struct tile_layout *
     return number;
 }
 
-// The layout as a negative number, then each group: its size and its devices.
+// Builds the key: the layout as a negative number, then the size and the devices of each group.
 static struct str key_of_parts(struct planner *planner, uint32_t layout,
                                const struct device_group *groups, size_t n)
 {
@@ -77,8 +78,8 @@ static struct device_group *copy_groups(struct planner *planner, const struct de
     return copy;
 }
 
-// Partial sums share the tiles of their layout. Groups are copied: callers have them in a scratch
-// arena.
+// Returns the number of the layout with partial sums, which has the same tiles. Copies the groups,
+// because callers store them in a scratch arena.
 uint32_t tsr__planner_parts(struct planner *planner, uint32_t layout,
                             const struct device_group *groups, size_t n)
 {
@@ -115,8 +116,8 @@ uint32_t tsr__planner_replicated(struct planner *planner, int rank)
                                       (size_t)planner->machine.n);
 }
 
-// Size of the largest part of a factor: 10 elements in 4 parts give 3; in parts of 3 units and 1,
-// 7.
+// Returns the size of the largest part of a factor. 10 elements in 4 equal parts give 3; in two
+// parts of 3 units and 1 unit they give 7.
 static int64_t largest_part(const struct tile_factor *factor, int64_t size)
 {
     int64_t most = 0;
@@ -127,7 +128,7 @@ static int64_t largest_part(const struct tile_factor *factor, int64_t size)
     return most;
 }
 
-// Size of the largest part of a dimension.
+// Returns the size of the largest part of a dimension.
 static int64_t part_size(const struct tile_dim *dim, int64_t size)
 {
     int64_t sizes[TILE_MAX_FACTORS], part = 1;
@@ -138,12 +139,13 @@ static int64_t part_size(const struct tile_dim *dim, int64_t size)
     return int64_min(part, size);
 }
 
-// A layout whose rank differs from the value's (invented for an unknown rank) counts as replicated.
+// If the ranks of layout and value differ, the value is treated as replicated. This happens for
+// values of unknown rank.
 int64_t tsr__planner_elements(const struct planner *planner, uint32_t layout,
                               const struct plan_value *value)
 {
     if (layout == PLAN_NO_LAYOUT)
-        return 0; // out of memory, which the arena remembers
+        return 0; // out of memory: the arena records it
     const struct tile_layout *tile_layout = planner->layouts.at[layout].tiles;
     int64_t n = 1;
     for (int d = 0; d < value->rank; d++) {
@@ -156,7 +158,8 @@ int64_t tsr__planner_elements(const struct planner *planner, uint32_t layout,
     return n;
 }
 
-// Elements of less than a byte are packed: 5 elements of 4 bits take 3 bytes.
+// Returns the bytes of the elements. Elements of less than a byte are packed: 5 elements of 4 bits
+// take 3 bytes.
 static int64_t bytes_of(int64_t elements, int bits)
 {
     if (elements > PLAN_NEVER / 64)
@@ -170,7 +173,8 @@ int64_t tsr__planner_bytes(const struct planner *planner, uint32_t layout,
     return bytes_of(tsr__planner_elements(planner, layout, value), value->bits);
 }
 
-// Exact for this device, which may own several shards or none; tsr__planner_bytes uses the largest.
+// Returns the exact bytes of this device, which may store several shards or none.
+// tsr__planner_bytes uses the largest shard instead.
 int64_t tsr__planner_held(struct planner *planner, struct arena *arena, uint32_t layout,
                           const struct plan_value *value, int64_t device)
 {

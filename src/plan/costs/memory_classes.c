@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// memory_classes.c - groups devices of the same memory into classes, with one limit of the program
-// each. A value counts with the bytes of the fullest device of the class.
+// memory_classes.c - groups devices of the same memory size into classes. The program has one
+// memory limit for each class. A value is charged with its bytes on the fullest device of the
+// class.
 //
 //     Four devices with 8, 16, 16 and 8 GiB: class_of = {0, 1, 1, 0}, bytes = {8 GiB, 16 GiB}.
 #include "plan/costs/planner.h"
 
-// The class of that memory, added if it is new.
+// Returns the class for that memory size, and adds it if it is new.
 static size_t class_with(struct planner *planner, int64_t memory)
 {
     size_t c = 0;
@@ -16,17 +17,18 @@ static size_t class_with(struct planner *planner, int64_t memory)
     return c;
 }
 
-// Memory for tensors: that of the device without the engine's own.
+// Returns the memory for tensors: that of the device minus that of the engine.
 static int64_t free_memory(const struct planner *planner, int64_t device)
 {
     int64_t bytes = planner->machine.topology->device[tsr__planner_device(planner, device)].memory;
-    // Devices of a few megabytes occur in tests only.
+    // Very small devices, which occur in tests only, keep all their memory.
     if (bytes > 64 * PLAN_ENGINE_BYTES)
         return bytes - PLAN_ENGINE_BYTES;
     return bytes;
 }
 
-// memory: of every device, given by the caller; 0: each has its own. PLAN_NO_LIMIT: none.
+// Returns the memory of a device. `memory` is the caller's limit for every device, or
+// PLAN_NO_LIMIT; 0: use the device's own memory.
 static int64_t memory_of(const struct planner *planner, int64_t memory, int64_t device)
 {
     if (memory <= 0)
@@ -56,7 +58,7 @@ bool tsr__planner_classes(struct planner *planner, int64_t memory)
     return true;
 }
 
-// One limit for each class, named after its first device.
+// Adds one limit for each class, named after its first device.
 bool tsr__planner_limits(struct planner *planner)
 {
     struct planner_memory *memory = &planner->memory;
@@ -91,7 +93,8 @@ int64_t tsr__planner_kept(struct planner *planner, struct arena *arena, uint32_t
     return as_kept(tsr__planner_held(planner, arena, layout, value, device), value);
 }
 
-// Checks every device of the class: shards of unlike devices differ.
+// Returns the bytes on the fullest device of the class. Checks every device, because shards of
+// unlike devices differ.
 static int64_t most_held(struct planner *planner, size_t c, uint32_t layout,
                          const struct plan_value *value)
 {
@@ -107,8 +110,8 @@ static int64_t most_held(struct planner *planner, size_t c, uint32_t layout,
     return most;
 }
 
-// With one class the largest shard counts, without a look at devices. With several, results are
-// cached.
+// Returns the bytes that a class needs. With one class this is the largest shard. With several
+// classes, devices are checked one by one and results are cached.
 int64_t tsr__planner_class_bytes(struct planner *planner, size_t c, uint32_t layout,
                                  const struct plan_value *value)
 {

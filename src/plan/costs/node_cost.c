@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// node_cost.c - costs that need no plan: of a node in a graph, and of a collective with its copies.
+// node_cost.c - costs that do not depend on a plan: the time of a node in a graph, and the time of
+// a collective including its copies.
 //
 //     A node of 2e9 operations and 1 GB, on a device of 1e12 operations and 100 GB per second with
 //     an overhead of 5 us: 2 ms of arithmetic and 10 ms of memory traffic overlap except for a
@@ -8,8 +9,8 @@
 
 #include <math.h>
 
-// Share of the shorter of arithmetic and memory traffic that the longer does not hide, if the
-// device has none of its own.
+// Arithmetic and memory traffic overlap. This is the part of the shorter one that is not hidden,
+// unless the device specifies its own value.
 #define UNHIDDEN 0.25
 
 // Sizes at which `near` and `moves` (and bandwidth) were measured.
@@ -26,7 +27,7 @@ static tsr_dtype type_of(const tsr_node *node, const struct shapes *shapes)
     return TSR_FLOAT;
 }
 
-// float32 and all types without a row use flops (-1).
+// Returns the index of the rate for a type. float32 and all types without a rate use flops (-1).
 static int type_rate(tsr_dtype type)
 {
     static const struct {
@@ -52,7 +53,7 @@ const char *tsr__size_word(struct node_kind kind)
     return tsr__kind_word(kind.rate, kind.move);
 }
 
-// Decided by the type of the first input.
+// Returns the kind of work of a node. The type is that of the first input.
 struct work_kind tsr__work_kind(const tsr_node *node, const struct shapes *shapes,
                                 const tsr_topology *topology)
 {
@@ -68,8 +69,8 @@ struct work_kind tsr__work_kind(const tsr_node *node, const struct shapes *shape
     return work;
 }
 
-// Slices were measured by type. A plan knows the bits of an element, and uses the first type of
-// that size.
+// Returns the kind of work of a slice. Slices were measured by type, but a plan knows only the bits
+// of an element. So the first type of that size is used.
 struct work_kind tsr__slice_kind(const tsr_topology *topology, const struct plan_value *value)
 {
     struct work_kind kind = {.type = -1, .rate = -1, .move = RULE_SLICE_MOVE};
@@ -86,9 +87,10 @@ struct work_kind tsr__slice_kind(const tsr_topology *topology, const struct plan
     return kind;
 }
 
-// Speed of an unmeasured kind of work, as a share of flops. A tree walk waits for memory at every
-// node; ONNX Runtime computes kernels of support vectors one number at a time. Measured with ONNX
-// Runtime 1.31 on one core of 50 GFLOP/s: 7 ns per tree node, 0.18 ns per kernel operation.
+// Returns the speed of an unmeasured kind of work, as a fraction of flops. A tree traversal waits
+// for memory at every node. ONNX Runtime computes support vector kernels one number at a time.
+// Measured with ONNX Runtime 1.31 on one core of 50 GFLOP/s: 7 ns per tree node, 0.18 ns per kernel
+// operation.
 static double unmeasured_share(int rate)
 {
     switch (rate) {
@@ -101,9 +103,9 @@ static double unmeasured_share(int rate)
     }
 }
 
-// Without a speed for the type or kind, flops counts. A kind's speed is that of float32; another
-// type scales it as it scales plain products: convolutions 2e12, float32 1e12, float16 8e12 give
-// 16e12.
+// Returns operations per second; flops if the type or kind has no speed. The speed of a kind is for
+// float32. Other types scale it as they scale matrix products: convolutions 2e12, float32 1e12,
+// float16 8e12 give 16e12.
 static double rate_of(struct work_kind kind, const tsr_topology_device *device)
 {
     double flops = device->flops, of_type = flops;
@@ -114,7 +116,8 @@ static double rate_of(struct work_kind kind, const tsr_topology_device *device)
     return device->rates[kind.rate] * (of_type / flops);
 }
 
-// Newer kinds of memory traffic use the speed of the older kind with which they were measured.
+// Returns the older kind of memory traffic whose speed is used if the topology has none for `move`.
+// Both kinds used to be measured together.
 static int older_way(int move)
 {
     if (move == TSR_MOVE_ERROR)
@@ -142,8 +145,8 @@ double tsr__near_speed(const tsr_topology_device *device, int move)
     return tsr__far_speed(device, move);
 }
 
-// Bytes per second, interpolated between the two measured sizes in logarithms: 16 MiB, half way
-// between 2 and 128 MiB, with 40 GB/s near and 10 GB/s far, gives 20 GB/s.
+// Returns bytes per second. Interpolates logarithmically between the two measured sizes: 16 MiB is
+// half way between 2 and 128 MiB, so 40 GB/s near and 10 GB/s far give 20 GB/s.
 static double move_rate(int move, double bytes, const tsr_topology_device *device)
 {
     double far = tsr__far_speed(device, move), near = tsr__near_speed(device, move);
@@ -154,8 +157,8 @@ static double move_rate(int move, double bytes, const tsr_topology_device *devic
     return near * pow(far / near, log(bytes / NEAR_BYTES) / log(FAR_BYTES / NEAR_BYTES));
 }
 
-// Corrects a time by measurements at other sizes and of such nodes in a model: 1.5 times as long
-// makes 3 ms of 2.
+// Corrects a predicted time with measurements of similar nodes. If they took 1.5 times as long as
+// predicted, 2 ms become 3 ms.
 static int64_t as_seen(double seconds, struct work_kind kind, double work, double bytes)
 {
     double times = 1;
@@ -166,8 +169,9 @@ static int64_t as_seen(double seconds, struct work_kind kind, double work, doubl
     return whole_number(seconds * times * 1e12);
 }
 
-// work: operations. A node that only changes a shape costs its overhead. On a device that queues
-// nodes, overhead is hidden by the nodes before and counts only if it is longer.
+// Returns the time of `work` operations. A node that only changes a shape costs its overhead. If
+// the device queues nodes, the nodes before hide the overhead: it is charged only if it is longer
+// than the work.
 int64_t tsr__price_work(double work, struct work_kind kind, double bytes,
                         const tsr_topology_device *device)
 {
@@ -178,7 +182,7 @@ int64_t tsr__price_work(double work, struct work_kind kind, double bytes,
     double most = fmax(seconds, moving), least = seconds + moving - most;
     double busy = most + least * (device->unhidden > 0 ? device->unhidden : UNHIDDEN);
     if (kind.rate >= 0 && device->rates[kind.rate] > 0)
-        busy = most; // the kind was measured with its memory traffic
+        busy = most; // measurements of this kind include its memory traffic
     if (device->queued)
         return as_seen(fmax(busy, device->overhead), kind, work, bytes);
     return as_seen(busy + device->overhead, kind, work, bytes);
@@ -191,7 +195,8 @@ int64_t tsr__price_kind(struct node_kind kind, tsr_dtype type, double work, doub
     return tsr__price_work(work, of, bytes, device);
 }
 
-// *sized is only cleared, so that one flag serves many values.
+// Returns the bytes of a value. Sets *sized to false if a size is unknown, and never to true: one
+// flag serves many values.
 int64_t tsr__price_bytes(const struct shapes *shapes, const tsr_value *value, bool *sized)
 {
     struct shape shape = tsr__shapes_of(shapes, value);
@@ -209,7 +214,8 @@ int64_t tsr__price_bytes(const struct shapes *shapes, const tsr_value *value, bo
     return (n * bits + 7) / 8;
 }
 
-// Everything that the node reads and writes, once; small inputs such as axes do not count.
+// Returns the bytes of all inputs and outputs of the node, each once. Small inputs such as axes are
+// ignored.
 static double bytes_touched(const tsr_node *node, const struct shapes *shapes,
                             const struct rule *rule, const int64_t *sizes, bool *sized)
 {
@@ -230,7 +236,8 @@ static double bytes_touched(const tsr_node *node, const struct shapes *shapes,
     return bytes + outputs;
 }
 
-// Used by the simulation on graphs of single devices, where all sizes are local.
+// Returns the cost of a node. The simulation calls this for graphs of single devices, where all
+// sizes are local.
 struct node_price tsr__price_node(struct arena *arena, const tsr_node *node,
                                   const struct shapes *shapes, const tsr_topology *seen,
                                   const tsr_topology_device *device)
@@ -242,7 +249,7 @@ struct node_price tsr__price_node(struct arena *arena, const tsr_node *node,
         return price;
     tsr__planner_sizes(shapes, node, rule, sizes);
     for (int factor = 0; factor < rule->n_factors; factor++)
-        sizes[factor] = sizes[factor] < 0 ? 1 : sizes[factor]; // unknown
+        sizes[factor] = sizes[factor] < 0 ? 1 : sizes[factor]; // unknown size
     price.bytes = bytes_touched(node, shapes, rule, sizes, &price.sized);
     price.work = tsr__node_work(rule, tsr__node_count(node, shapes), sizes, sizes);
     price.ps = tsr__price_work(price.work, tsr__work_kind(node, shapes, seen), price.bytes, device);
@@ -251,8 +258,8 @@ struct node_price tsr__price_node(struct arena *arena, const tsr_node *node,
 
 // ---- collectives -------------------------------------------------------------------------------
 
-// Bytes that pass through the memory of a device: received data is written and read. Reduced data
-// is read as it arrives, which the topology counts.
+// Returns the bytes that pass through the memory of a device: received data is written and read.
+// Reduced data is read when it arrives; the topology charges that.
 static double copied(enum tsr_collective what, double bytes, double n)
 {
     const double shares[] = {[COPIES_ALL] = 1,
@@ -262,7 +269,8 @@ static double copied(enum tsr_collective what, double bytes, double n)
     return 2 * shares[tsr__collective((int)what)->copies] * bytes;
 }
 
-// Links, memory of the slowest device, and measured synchronization overhead.
+// Returns the time of the links, of the memory of the slowest device, and the measured
+// synchronization overhead.
 int64_t tsr__price_collective(tsr_topology *topology, tsr_collective what,
                               const struct topology_groups *groups, int64_t bytes)
 {
@@ -273,7 +281,7 @@ int64_t tsr__price_collective(tsr_topology *topology, tsr_collective what,
         return PLAN_NEVER;
     ps += whole_number(topology->wait * 1e12);
     if (tsr__topology_measured(topology, what, groups))
-        return ps; // measured with its copies
+        return ps; // the measured time includes the copies
     double slowest = 0;
     for (int i = 0; i < groups->count * groups->size; i++) {
         slowest = fmax(slowest, 1 / topology->device[groups->device[i]].bandwidth);
@@ -293,8 +301,8 @@ int64_t tsr__price_exchange(tsr_topology *topology, const struct topology_groups
     return tsr__price_collective(topology, TSR_ALL_TO_ALL, groups, whole_number(whole));
 }
 
-// All other shares pass the link between the first device and the last copy, which is the slowest
-// on machines that are numbered host by host.
+// Returns the time of sending all other shares over one link, from the last copy to the first
+// device. This link is the slowest if devices are numbered host by host.
 int64_t tsr__price_gather(tsr_topology *topology, int64_t devices, int64_t copies, int64_t bytes)
 {
     if (copies < 2)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// planner.c - starts and ends a planner: its arena, its devices, and the configuration that it
+// planner.c - creates and frees a planner: its arena, its devices, and the configuration that it
 // writes.
 #include "plan/costs/planner.h"
 
@@ -9,7 +9,7 @@
 
 void tsr__planner_end(struct planner *planner)
 {
-    // The chosen nodes refer to rules and names of the set's planner.
+    // The chosen nodes refer to rules and names of the device set's planner, so it lives until now.
     if (planner->block)
         tsr__planner_end(planner->block);
     tsr_model_free(planner->trial.model);
@@ -38,8 +38,8 @@ static void keep_less(double *at, double other, bool first)
         *at = other;
 }
 
-// The speed for a type, or else flops. A kind of work without a speed stays 0, since
-// measured kinds are charged differently.
+// Returns the speed for a type, or flops if there is none. A kind of work without a speed stays 0,
+// because measured kinds are charged differently.
 static double rate_of(const tsr_topology_device *device, int rate)
 {
     if (rate >= TSR_RATE_CONVOLUTION)
@@ -47,7 +47,8 @@ static double rate_of(const tsr_topology_device *device, int rate)
     return device->rates[rate] > 0 ? device->rates[rate] : device->flops;
 }
 
-// A node that runs on all devices ends with the slowest: the worst of both in each figure.
+// Sets each figure of `at` to the worse of both devices. A node that runs on all devices ends with
+// the slowest.
 static void slow_down(tsr_topology_device *at, const tsr_topology_device *device, bool first)
 {
     keep_less(&at->flops, device->flops, first);
@@ -92,7 +93,8 @@ static bool are_unlike(const struct planner *planner)
     return false;
 }
 
-// machine.n and, for a device set, machine.numbers are set; fills `all`, `slowest` and `unlike`.
+// Fills `all`, `slowest` and `unlike`. The caller has set machine.n and, for a device set,
+// machine.numbers.
 bool tsr__planner_devices(struct planner *planner)
 {
     struct planner_machine *machine = &planner->machine;
@@ -113,8 +115,8 @@ bool tsr__device_widens(const tsr_topology_device *device)
 
 // ---- the configuration -------------------------------------------------------------------------
 
-// Names by which ranks choose their providers. NULL: all are "CPU", the default, or one cannot be
-// written because it contains a comma or a line break.
+// Returns the names by which ranks choose their providers. NULL: all are "CPU", which is the
+// default, or a name contains a comma or a line break.
 static const char **device_names(struct planner *planner)
 {
     const char **names = ARENA_ARRAY(&planner->arena, const char *, (size_t)planner->machine.n);
@@ -134,7 +136,7 @@ static const char **device_names(struct planner *planner)
     return NULL;
 }
 
-// "plan4", or the first unused one of "plan4_2", "plan4_3" ...
+// Returns "plan4", or the first unused name of "plan4_2", "plan4_3" ...
 static struct str free_name(struct planner *planner)
 {
     long long n = (long long)planner->machine.n;
@@ -145,7 +147,7 @@ static struct str free_name(struct planner *planner)
     return name;
 }
 
-// name NULL: choose an unused one.
+// Creates the configuration. name NULL: chooses an unused name.
 static tsr_status make_config(struct planner *planner, const char *name)
 {
     const char **names = device_names(planner);
@@ -167,7 +169,7 @@ tsr_status tsr__planner_config(struct planner *planner, const char *name)
     return tsr__model_allow_configs(planner->model);
 }
 
-// Speed relative to the slowest device, in the figure in which this one is best.
+// Returns the speed relative to the slowest device: the largest ratio among all figures.
 static double times_as_fast(const struct planner *planner, int64_t device)
 {
     const tsr_topology_device *fast =

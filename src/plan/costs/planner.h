@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// planner.h - the planner of one model on a set of devices, and costs of nodes and resharding.
+// planner.h - the planner of one model on a set of devices, and the costs of nodes and resharding.
 //
-// Layouts are numbered: equal ones have one number (layouts.c). Equal nodes share one list
-// of candidates (candidates/strategies.h); equal values share tables of costs
-// (program/edges.h). So a model of many equal layers costs little more than one layer. All of it
-// becomes one 0-1 program (program/program.h), whose solution is written into the model as
-// shardings (write/write.h). Times are picoseconds, sizes are bytes.
+// Layouts are numbered: equal layouts have the same number (layouts.c). Equal nodes share one list
+// of candidates (candidates/strategies.h). Equal values share cost tables (program/edges.h). So a
+// model of many equal layers costs little more than one layer. The planner turns all costs into one
+// 0-1 program (program/program.h). It writes the solution into the model as shardings
+// (write/write.h). Times are picoseconds, sizes are bytes.
 #ifndef TSR_PLAN_PLANNER_H
 #define TSR_PLAN_PLANNER_H
 
@@ -15,10 +15,11 @@
 #include "sharding/sharding.h"
 #include "topology/topology.h"
 
-#define PLAN_MAX_AXES       3   // of the device grids that are tried
-#define PLAN_MAX_CANDIDATES 128 // of one node
-#define PLAN_MAX_SHARES     4   // proportions of unequal parts
-#define PLAN_MIXED_SHARES   2   // of them in one plan: with more, its program takes minutes
+#define PLAN_MAX_AXES       3   // largest number of axes of a device grid
+#define PLAN_MAX_CANDIDATES 128 // largest number of candidates of one node
+#define PLAN_MAX_SHARES     4   // largest number of proportions for unequal parts
+// number of proportions in one plan: with more, its program takes minutes
+#define PLAN_MIXED_SHARES   2
 #define PLAN_NO_LAYOUT      UINT32_MAX
 #define PLAN_NO_LIMIT       (INT64_MAX / 16)
 #define PLAN_SMALL_CONSTANT 65536              // bytes: smaller shared constants are not tracked
@@ -26,37 +27,39 @@
 
 // ---- values and nodes --------------------------------------------------------------------------
 
-// A value with all sizes in numbers.
+// A value whose sizes are all numbers.
 struct plan_value {
     int rank;
     const int64_t *shape;
     int bits;  // bits of an element
     int wider; // for a constant: additional bytes in memory for each byte in the file
     bool constant;
-    bool given;       // by the caller, on all devices
-    bool updated;     // a cache that its node updates in place: only new tokens are written
-    bool shares_past; // the same, and a state: it shares the memory of the previous cache
-    bool sized;       // all sizes are known; else some are assumed
-    bool fixed;       // the model itself gives all sizes: they are the same in every run
+    bool given;   // the caller passes the value to all devices
+    bool updated; // a cache that its node updates in place: only new tokens are written
+    // an updated cache that is also a state: it shares the memory of the previous cache
+    bool shares_past;
+    bool sized; // all sizes are known; false: some are assumed
+    bool fixed; // the model itself gives all sizes: they are the same in every run
 };
 
 // One sharding of a node.
 struct candidate {
-    uint32_t *in;        // by input: its layout; PLAN_NO_LAYOUT: absent
-    uint32_t *out;       // by output: its layout, reductions done
-    uint32_t *before;    // by output: the layout before that; PLAN_NO_LAYOUT: nothing is done
+    uint32_t *in;  // by input: its layout; PLAN_NO_LAYOUT: absent
+    uint32_t *out; // by output: its layout after reductions
+    // by output: its layout before reductions; PLAN_NO_LAYOUT: there is no reduction
+    uint32_t *before;
     int64_t compute;     // time of the slowest device
-    const int64_t *each; // time of each of n_each devices, if they differ; else NULL
+    const int64_t *each; // time of each of n_each devices if they differ; NULL: all need `compute`
     size_t n_each;
     int64_t comm;          // time of the reduction
     int64_t weights;       // bytes of constants on a device
-    const char *reduction; // the operator, or NULL
+    const char *reduction; // operator of the reduction, or NULL
     int reductions;        // number of reductions; 0: one for each output
     struct str name;       // the sharded factors: "m/4"
-    bool cut;              // something is sharded
-    bool halo;             // neighbours exchange the borders of their shards first
+    bool cut;              // true if a tensor is sharded
+    bool halo; // true if neighbours exchange the borders of their shards before the node runs
 };
-// A tensor of a node: side and slot.
+// The side of a node on which a tensor is. Side and slot identify a tensor.
 enum slot_side { SIDE_INPUT, SIDE_OUTPUT };
 
 static inline const uint32_t *candidate_layouts(const struct candidate *candidate,
@@ -68,7 +71,7 @@ static inline tsr_value *node_value(const tsr_node *node, enum slot_side side, s
 {
     return side == SIDE_OUTPUT ? tsr_node_output(node, i) : tsr_node_input(node, i);
 }
-// The rule's tensor in that slot; NULL: it has fewer.
+// Returns the rule's tensor in that slot; NULL: the rule has fewer tensors.
 static inline const struct rule_tensor *rule_slot(const struct rule *rule, enum slot_side side,
                                                   size_t i)
 {
@@ -87,7 +90,7 @@ static inline bool read_before(const tsr_node *node, size_t i)
 {
     return tsr__earlier_reading(node, i) >= 0;
 }
-// What a node reads: its inputs, then what its subgraphs capture.
+// Counts the values that a node reads: its inputs, then the values that its subgraphs capture.
 static inline size_t tsr__reads_count(const tsr_node *node, tsr_value ***captures)
 {
     return tsr_node_input_count(node) + tsr__node_captures(node, captures);
@@ -98,8 +101,9 @@ static inline const tsr_value *tsr__reads_at(const tsr_node *node, tsr_value **c
     return i < n_in ? tsr_node_input(node, i) : captures[i - n_in];
 }
 
-// The kind of work of a node: type and rate index the rates of a device (-1: flops), move its
-// moves. sizes: measurements of the kind; seen: of nodes like this one; NULL: none.
+// The kind of work of a node. `type` and `rate` are indices of the device's rates (-1: flops);
+// `move` is an index of its memory speeds. `sizes` are measurements of this kind of work; `seen`
+// are measurements of similar nodes; NULL: none.
 struct topology_profile;
 struct work_kind {
     int type, rate, move;
@@ -109,30 +113,31 @@ struct work_kind {
 // The candidates of equal nodes.
 struct strategy {
     uint32_t id;
-    const tsr_node *node;            // the first of them
-    const struct rule *rule, *other; // other: a second rule of the same node, or NULL
-    double count;                    // operations of the unsharded node; 0: given by its rule
+    const tsr_node *node;            // the first of the equal nodes
+    const struct rule *rule, *other; // other: an alternative rule of the same node, or NULL
+    double count;                    // operations of the unsharded node; 0: use those of the rule
     struct work_kind kind;
-    bool delays, takes; // its sum may stay partial; it may read partial sums
+    bool delays, takes; // delays: its sum may stay partial; takes: it may read partial sums
     bool gives;         // its result is an output of the model
     const char *whole;  // not NULL: why the node must be replicated
-    bool given;         // the node has shardings, which are kept
+    bool given;         // the model has shardings for the node, which are kept
     VEC(struct candidate) at;
     struct columns *columns; // columns of the program (build.c)
     struct map seen;         // layouts that were tried, by slot
-    bool asked, expands;     // it is known whether the node can be replaced by simpler ones; it can
-    struct expanded *nodes;  // those simpler nodes (expansions.c)
+    // expands: the node can be replaced by simpler nodes; asked: `expands` is known
+    bool asked, expands;
+    struct expanded *nodes; // the simpler nodes that replace it (expansions.c)
 };
 struct plan_node {
     tsr_node *node;
     const struct rule *rule;
     bool delays, takes; // as in its strategy
     struct strategy *strategy;
-    uint32_t var; // in the program; UINT32_MAX: no output needs the node
+    uint32_t var; // its variable in the program; UINT32_MAX: no output needs the node
     uint32_t choice;
 };
 
-// A layout in which members of the groups hold partial sums.
+// A layout in which the devices of each group hold partial sums.
 struct parts {
     uint32_t layout;
     const struct device_group *groups;
@@ -143,8 +148,8 @@ struct state_pair {
 };
 struct numbered_layout {
     const struct tile_layout *tiles;
-    const struct parts *parts; // NULL, or the partial sums
-    bool spread;               // fewer shards than devices (key heads): each is on several devices
+    const struct parts *parts; // the partial sums, or NULL if the values are complete
+    bool spread; // fewer shards than devices (key heads): each shard is on several devices
 };
 
 // ---- the planner -------------------------------------------------------------------------------
@@ -152,16 +157,16 @@ struct numbered_layout {
 // The effort that a plan may take (budget.c).
 struct budget {
     tsr_session *session;
-    double begin, end; // by tsr__clock; end 0: work is the limit, not seconds
+    double begin, end; // times of tsr__clock; end 0: work is the limit, not seconds
     uint64_t work;     // cells that solves may still visit
 };
 
-// Plans that people make by hand. Each allows a few candidates of every node (grids.c), so that its
-// program is small and is solved in milliseconds.
+// Plans that people make by hand. Each allows only a few candidates for every node (grids.c), so
+// its program is small and is solved in milliseconds.
 enum expert {
-    EXPERT_NONE,     // all candidates
+    EXPERT_NONE,     // not an expert's plan: all candidates are allowed
     EXPERT_TENSOR,   // tensor parallel: weights and heads are sharded, tokens are not
-    EXPERT_SEQUENCE, // the same, but tokens are sharded at nodes without weights
+    EXPERT_SEQUENCE, // as EXPERT_TENSOR, but tokens are sharded at nodes without weights
     EXPERT_EXPERTS,  // as EXPERT_TENSOR, with the experts of a mixture on different devices
 };
 
@@ -172,75 +177,79 @@ struct planner_machine {
     int64_t n;
     int64_t *all;                // 0, 1 ... n - 1
     const int64_t *numbers;      // NULL: device d is device d of the topology
-    tsr_topology_device slowest; // the worst figure of any device
+    tsr_topology_device slowest; // an imaginary device with the worst figure of all devices
     bool unlike;                 // devices need different times for the same node
     double *speed; // by device: model runs per picosecond if fully sharded; NULL: equal
-    double kept;   // bytes of constants and states, if speed is known
+    double kept;   // bytes of constants and states; set together with `speed`
     tile_shares shares[PLAN_MAX_SHARES]; // proportions of unequal parts
     int n_shares;
-    bool fixed_shares;       // everything is sharded over all devices as only_shares
+    bool fixed_shares; // every tensor is sharded over all devices in the proportions `only_shares`
     tile_shares only_shares; // 0: equal parts
-    int64_t grid[2];         // sides of a logical grid that is tried as well; 0: none
-    enum expert expert;      // only the candidates of such a plan
+    int64_t grid[2];         // sides of a logical grid that is tried in addition; 0: none
+    enum expert expert;      // allow only the candidates of this expert's plan
 };
 // Shapes of the values.
 struct planner_shapes {
-    const struct shapes *model; // as the model has them
-    const struct shapes *told;  // with the caller's sizes of symbols
-    const struct shapes *full;  // with sizes for all symbols
-    const tsr_dim_size *sizes;  // those sizes
+    const struct shapes *model; // shapes of the model, with its symbols
+    const struct shapes *told;  // shapes with the caller's sizes for symbols
+    const struct shapes *full;  // shapes with sizes for all symbols
+    const tsr_dim_size *sizes;  // the sizes of all symbols
     size_t n_sizes;
 };
 struct planner_cache {
     struct map layouts;    // numbers of layouts (layouts.c)
-    struct map prices;     // times of resharding (resharding_cost.c)
+    struct map prices;     // cached times of resharding (resharding_cost.c)
     struct map strategies; // candidate lists, shared by equal nodes (strategies.c)
-    struct map tables;     // by enum table_kind and ends (readers.c)
-    struct map held;       // bytes on the fullest device of a class (memory_classes.c)
+    // cached tables of the program, by enum table_kind and the ends of a value (readers.c)
+    struct map tables;
+    struct map held; // cached bytes on the fullest device of a class (memory_classes.c)
     uint32_t n_strategies, n_shared;
 };
-// Set if the plan is one part of another: a range of nodes (stages/), or a device set (search/).
-// All zero: all nodes on all devices.
+// Limits a plan that is a part of another plan: a range of nodes (stages/) or a device set
+// (search/). All zero: all nodes on all devices.
 struct planner_scope {
-    bool sums_done;                    // no sum stays partial beyond the scope
-    bool staged;                       // shardings are written even for replicated nodes
-    bool one_stage;                    // device 0 has no node: the set returns the outputs itself
-    const unsigned char *outside;      // by node id: what it reads of the range must leave it
-    bool open;                         // crossing values are not charged (range_costs.c)
+    bool sums_done; // partial sums are reduced before they leave the scope
+    bool staged;    // shardings are written even for replicated nodes
+    bool one_stage; // device 0 runs no node: the device set returns the outputs itself
+    // by node id: 1 if the node belongs to a range, this one or another; NULL: there are no ranges
+    const unsigned char *outside;
+    bool open; // values that cross the border of the range are not charged (range_costs.c)
     const struct device_group *places; // by node: the devices of its stage; NULL: all
 };
-// Values at the ends of the graph.
+// The inputs, constants, outputs and states of the graph.
 struct planner_ends {
-    VEC(const tsr_value *) given; // on every device from the start
+    VEC(const tsr_value *) given; // values that are on every device from the start
     VEC(const tsr_value *) constants;
-    unsigned char *stays; // by value id: stays on its devices between runs; or NULL
+    // by value id: true if the value stays on its devices between runs; or NULL
+    unsigned char *stays;
     VEC(struct state_pair) states;
 };
-// A copy of the model in which nodes are expanded to see whether they can be (expansions.c).
+// A copy of the model. The planner expands nodes in it to find out whether this is possible
+// (expansions.c).
 struct planner_trial {
-    tsr_model *model;      // NULL: not made yet
-    tsr_node **twins;      // its nodes, by index; NULL: the node was tried
+    tsr_model *model;      // the copy; NULL: not made yet
+    tsr_node **twins;      // nodes of the copy, by index; NULL: the node was tried already
     struct shapes *shapes; // shapes of the copy and its new nodes
 };
 // Devices of one class have the same memory. Without a limit there is no class (memory_classes.c).
 struct planner_memory {
     size_t n_classes;
-    int64_t *class_of; // by device
-    int64_t *bytes;    // by class
-    uint32_t *limits;  // memory limits of the program, by class
-    bool may_exceed;   // the memory of the devices is only assumed
-    bool exceeds;      // nothing fits: the chosen plan needs more
+    int64_t *class_of; // by device: its class
+    int64_t *bytes;    // by class: memory of a device
+    uint32_t *limits;  // by class: the memory limit of the program
+    bool may_exceed;   // the memory size is only assumed, so a plan may exceed it
+    bool exceeds;      // no plan fits: the chosen plan needs more memory
     bool binds;        // the fastest plan without limits does not fit
-    int64_t followed;  // bytes: larger values are tracked exactly
+    int64_t followed;  // values with more bytes than this are tracked exactly
 };
-// The deadline of building a program (build_in_time.c).
+// The deadline for building a program (build_in_time.c).
 struct planner_pace {
-    double end;    // by tsr__clock; 0: none
-    bool heeds;    // cancelling the session ends it too
-    bool late;     // the deadline passed: the program is incomplete
-    size_t ways;   // most candidates of a node, if there was no time for all; 0: all
-    int64_t least; // lower bound over all candidates
-    int64_t beat;  // no program is built if `least` is not below this; 0: always
+    double end;    // time of tsr__clock; 0: none
+    bool heeds;    // cancelling the session also ends the building
+    bool late;     // the deadline has passed: the program is incomplete
+    size_t ways;   // limit of candidates per node if there was no time for all; 0: no limit
+    int64_t least; // lower bound of the cost over all candidates
+    int64_t beat;  // no program is built unless `least` is below this cost; 0: always build it
 };
 
 struct planner {
@@ -250,8 +259,8 @@ struct planner {
     struct arena arena; // data that lives as long as the planner
     struct arena *work; // data of the program; each range has its own arena
     tsr_model *model;
-    tsr_config *config; // whose shardings are kept; NULL: a new one is made
-    bool hand_staged;   // nodes have stages in it, which are kept (manual_stages.c)
+    tsr_config *config; // the configuration whose shardings are kept; NULL: a new one is made
+    bool hand_staged;   // the configuration has stages, which are kept (manual_stages.c)
 
     struct planner_machine machine;
     struct planner_shapes shapes;
@@ -266,26 +275,28 @@ struct planner {
     VEC(struct numbered_layout) layouts; // by number
     struct planner_cache cache;
     struct planner_trial trial;
-    struct planner *block; // planner of the device set whose candidates the nodes have, or NULL
+    // planner of the device set that the nodes' candidates come from, or NULL
+    struct planner *block;
 
     struct program program;
-    uint32_t n_times; // number of times in the program: PLAN_TIMES for each node
+    uint32_t n_times; // number of points in time in the program: PLAN_TIMES for each node
     struct planner_memory memory;
 };
-// Times of a node: its inputs are transferred, it runs, its partial sums are reduced.
+// The three points in time of a node: its inputs are transferred, it runs, its partial sums are
+// reduced.
 enum { TIME_BRING, TIME_RUN, TIME_COMBINE, PLAN_TIMES };
 
-// Picoseconds or bytes; PLAN_NEVER on overflow.
+// Rounds picoseconds or bytes to an integer; PLAN_NEVER on overflow.
 static inline int64_t whole_number(double amount)
 {
     return amount < (double)PLAN_NEVER ? (int64_t)amount : PLAN_NEVER;
 }
-// PLAN_NEVER is forbidden in the program.
+// Returns the cost in the program, where PLAN_NEVER becomes "forbidden".
 static inline int64_t program_cost_of(int64_t ps)
 {
     return ps < PLAN_NEVER ? ps : COST_FORBIDDEN;
 }
-// The line at *text without its line break; *text is then at the next line.
+// Returns the line at *text without its line break, and moves *text to the next line.
 static inline struct str next_line(const char **text)
 {
     struct str line = {*text, strcspn(*text, "\n")};
@@ -294,17 +305,18 @@ static inline struct str next_line(const char **text)
         (*text)++;
     return line;
 }
-// The number of a device in the topology.
+// Returns the number of a device in the topology.
 static inline int64_t tsr__planner_device(const struct planner *planner, int64_t device)
 {
     return planner->machine.numbers ? planner->machine.numbers[device] : device;
 }
-// Number of proportions that one plan may mix.
+// Returns the number of proportions that one plan may mix.
 static inline int tsr__mixed_shares(const struct planner_machine *machine)
 {
     return machine->n_shares < PLAN_MIXED_SHARES ? machine->n_shares : PLAN_MIXED_SHARES;
 }
-// Speed of a device at the model; its flops if that is unknown (equal devices, or no rules).
+// Returns the speed of a device for this model. Returns its flops if the speed is unknown (equal
+// devices, or no rules).
 static inline double tsr__planner_speed(const struct planner *planner, int64_t device)
 {
     if (planner->machine.speed)
@@ -320,17 +332,18 @@ static inline bool planner_stays(const struct planner *planner, const tsr_value 
 // planner.c
 void tsr__planner_start(struct planner *planner, tsr_model *model);
 void tsr__planner_end(struct planner *planner);
-// Fills in the machine; machine.n and, for a set, machine.numbers are given. False: out of memory.
+// Fills in the machine. The caller has set machine.n and, for a device set, machine.numbers. False:
+// out of memory.
 bool tsr__planner_devices(struct planner *planner);
-// The worst figure of those devices: a node that they share ends with the slowest.
+// Returns the worst figures of those devices: a node that they share ends with the slowest.
 tsr_topology_device tsr__planner_slowest(const struct planner *planner, const int64_t *devices,
                                          size_t n);
-// All devices as a multiple of the slowest one: 2 equal ones and 1 that is 3 times as fast give
-// 5.
+// Returns the sum of all speeds as a multiple of the slowest: 2 equal devices and 1 that is 3 times
+// as fast give 5.
 double tsr__planner_speeds(const struct planner *planner);
 // True if all devices have the same speed and memory.
 bool tsr__planner_alike(const struct planner *planner);
-// Makes the configuration that the plan is written into, unless it exists.
+// Creates the configuration that the plan is written into, unless it exists.
 tsr_status tsr__planner_config(struct planner *planner, const char *name) TSR_MUST_USE;
 
 // device_speeds.c: fills machine.speed and machine.kept. False: out of memory.
@@ -338,85 +351,86 @@ bool tsr__planner_speed_up(struct planner *planner);
 
 // budget.c
 double tsr__clock(void); // seconds
-// seconds 0: work is the limit.
+// Starts a budget. seconds 0: work is the limit.
 void tsr__budget_start(struct budget *budget, tsr_session *session, double seconds);
 bool tsr__budget_over(const struct budget *budget); // also if the session was cancelled
-// Options of a solve that may use that fraction of the rest. The caller then spends its work.
+// Returns the options of a solve that may use that fraction of the rest. The caller then charges
+// the work of the solve.
 struct program_options tsr__budget_share(struct budget *budget, double fraction);
-// A separate budget of that fraction of the rest.
+// Returns a separate budget with that fraction of the rest.
 struct budget tsr__budget_part(const struct budget *budget, double fraction);
 void tsr__budget_spend(struct budget *budget, uint64_t work);
 void tsr__budget_clear_progress(const struct budget *budget);
-// True if the deadline for costs has passed: the program will not be used.
+// True if the deadline for computing costs has passed: the program will not be used.
 bool tsr__planner_late(struct planner *planner);
 
 // layouts.c
 uint32_t tsr__planner_layout(struct planner *planner, const struct tile_layout *layout);
 uint32_t tsr__planner_replicated(struct planner *planner, int rank); // on all devices
-// Replicated on those devices; PLAN_NO_LAYOUT: out of memory.
+// Returns the layout that is replicated on those devices; PLAN_NO_LAYOUT: out of memory.
 uint32_t tsr__planner_replicated_on(struct planner *planner, int rank, const int64_t *devices,
                                     size_t n);
-// The layout with partial sums in the groups.
+// Returns the same layout with partial sums in the groups.
 uint32_t tsr__planner_parts(struct planner *planner, uint32_t layout,
                             const struct device_group *groups, size_t n);
-// Elements and bytes of the largest shard.
+// Return the elements and bytes of the largest shard.
 int64_t tsr__planner_elements(const struct planner *planner, uint32_t layout,
                               const struct plan_value *value);
 int64_t tsr__planner_bytes(const struct planner *planner, uint32_t layout,
                            const struct plan_value *value);
-// Bytes on one device.
+// Returns the bytes on one device.
 int64_t tsr__planner_held(struct planner *planner, struct arena *arena, uint32_t layout,
                           const struct plan_value *value, int64_t device);
 
-// node_cost.c
-// The longer of arithmetic and memory traffic, a quarter of the shorter, and the engine's overhead.
+// node_cost.c: returns the longer of arithmetic and memory traffic, plus a quarter of the shorter,
+// plus the engine's overhead.
 int64_t tsr__price_work(double work, struct work_kind kind, double bytes,
                         const tsr_topology_device *device);
-// Bytes per second of a kind of memory traffic, for tensors outside and inside of the cache.
+// Return bytes per second of a kind of memory traffic, for tensors outside and inside of the cache.
 double tsr__far_speed(const tsr_topology_device *device, int move);
 double tsr__near_speed(const tsr_topology_device *device, int move);
-// topology: its measurements of nodes are used; NULL: none.
+// Returns the kind of work of a node, with the topology's measurements; topology NULL: without.
 struct work_kind tsr__work_kind(const tsr_node *node, const struct shapes *shapes,
                                 const tsr_topology *topology);
-// The work of slicing a value.
+// Returns the kind of work of slicing a value.
 struct work_kind tsr__slice_kind(const tsr_topology *topology, const struct plan_value *value);
 
 // resharding_cost.c
 int64_t tsr__planner_move_time(const struct planner *planner, double bytes); // through memory
-// Time of bringing a value from one layout to another.
+// Returns the time of resharding a value from one layout to another.
 int64_t tsr__resharding_time(struct planner *planner, uint32_t from, uint32_t to,
                              const struct plan_value *value);
 int64_t tsr__planner_steps_time(struct planner *planner, const struct reshard *reshard,
                                 uint32_t from, const struct plan_value *value);
-// True if all steps have operators; else they become one Reshard.
+// True if each step of the resharding has an operator. Otherwise all steps become one Reshard.
 bool tsr__planner_has_operators(struct planner *planner, uint32_t from, uint32_t to,
                                 const struct plan_value *value);
-// Marks the devices that send or receive something. False: no path, or out of memory.
+// Marks the devices that send or receive data. False: no path, or out of memory.
 bool tsr__resharding_devices(struct planner *planner, uint32_t from, uint32_t to,
                              const struct plan_value *value, bool *takes);
-// Time of a collective in the groups; bytes: on each device.
+// Returns the time of a collective in the groups. `bytes` is the size on each device.
 int64_t tsr__planner_combine(struct planner *planner, enum tsr_collective what,
                              const struct device_group *groups, size_t n, int64_t bytes);
-// Calls count for each collective of the move.
+// Calls `count` for each collective of the resharding.
 void tsr__planner_steps(struct planner *planner, uint32_t from, uint32_t to,
                         const struct plan_value *value, void (*count)(void *data, const char *op),
                         void *data);
 
-// value_sizes.c
-// Sizes of a rule's factors; -1: unknown.
+// value_sizes.c: finds the sizes of a rule's factors; -1: unknown.
 void tsr__planner_sizes(const struct shapes *shapes, const tsr_node *node, const struct rule *rule,
                         int64_t *sizes);
 bool tsr__planner_values(struct planner *planner, const tsr_dim_size *sizes, size_t n);
-// Bytes of the unsharded value, rounded down; PLAN_NEVER on overflow.
+// Returns the bytes of the unsharded value, rounded down; PLAN_NEVER on overflow.
 int64_t tsr__value_bytes(const struct planner *planner, const tsr_value *value);
 
 // memory_classes.c
-bool tsr__planner_classes(struct planner *planner, int64_t memory); // 0: that of the devices
+bool tsr__planner_classes(struct planner *planner, int64_t memory); // memory 0: that of the devices
 bool tsr__planner_limits(struct planner *planner);
-// Bytes of the value in the memory of a device, a constant as the engine keeps it.
+// Returns the bytes that the value takes in the memory of a device. Constants have the size in
+// which the engine stores them.
 int64_t tsr__planner_kept(struct planner *planner, struct arena *arena, uint32_t layout,
                           const struct plan_value *value, int64_t device);
-// The same on the fullest device of a class.
+// Returns the same for the fullest device of a class.
 int64_t tsr__planner_class_bytes(struct planner *planner, size_t c, uint32_t layout,
                                  const struct plan_value *value);
 

@@ -10,7 +10,8 @@ static bool is_on(const struct planner *planner, const struct tile_layout *layou
     return true;
 }
 
-// The steps are those of tsr_reshard_plan. Every layout must be on devices of the topology.
+// Adds up the times of the steps of tsr_reshard_plan. Every layout must be on devices of the
+// topology.
 static tsr_status time_of(struct planner *planner, const struct reshard_request *request,
                           int64_t *out)
 {
@@ -39,7 +40,7 @@ static tsr_status time_of(struct planner *planner, const struct reshard_request 
     return TSR_OK;
 }
 
-// A planner without a model: only its devices, layouts and costs are used.
+// Uses a planner without a model: only its devices, layouts and costs are needed.
 tsr_status tsr_reshard_time(tsr_session *session, const char *from, const char *to,
                             const char *pending, tsr_dtype type, int rank, const int64_t *shape,
                             tsr_topology *topology, int64_t *out)

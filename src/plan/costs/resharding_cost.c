@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// resharding_cost.c - the time of bringing a value from one layout to another: the steps of the
-// resharding planner, each with its cost on the topology, and the copying of slices. Times are
-// cached by layouts and shape.
+// resharding_cost.c - predicts the time of resharding a value: the steps of the resharding planner,
+// each with its cost on the topology, and the copying of slices. Times are cached by layouts and
+// shape.
 //
 //     float32 [8, 6] on two devices. {2, 1} (4 rows, 96 bytes each) to {1, 2} (3 columns each): one
 //     AllToAll, charged by the bytes of all devices before: 192. {2, 1} to replicated: one
@@ -17,7 +17,8 @@ int64_t tsr__planner_move_time(const struct planner *planner, double bytes)
     return whole_number(ps);
 }
 
-// All groups run at the same time. Groups of another size than the first are ignored.
+// Returns the time of a collective that all groups run at the same time. Groups with another size
+// than the first are ignored.
 int64_t tsr__planner_combine(struct planner *planner, enum tsr_collective what,
                              const struct device_group *groups, size_t n, int64_t bytes)
 {
@@ -37,7 +38,7 @@ int64_t tsr__planner_combine(struct planner *planner, enum tsr_collective what,
     return tsr__price_collective(planner->machine.topology, what, &all, bytes);
 }
 
-// Lists the devices that hold something before or after the move, and returns their number.
+// Lists the devices that store data before or after the resharding, and returns their number.
 static size_t takers_of(const struct planner *planner, const struct tile_layout *before,
                         const struct tile_layout *after, int64_t *out)
 {
@@ -48,7 +49,7 @@ static size_t takers_of(const struct planner *planner, const struct tile_layout 
     return n;
 }
 
-// All-to-all among those devices, until the fullest has its bytes.
+// Returns the time of an all-to-all among those devices, until the fullest has received its bytes.
 static int64_t exchange_time(struct planner *planner, const struct tile_layout *before,
                              const struct tile_layout *after, int64_t bytes)
 {
@@ -68,7 +69,8 @@ free_scratch:
     return ps;
 }
 
-// With unequal parts, each device slices its own; the last one counts.
+// Returns the time of slicing unequal parts: each device slices its own, and the last one to finish
+// determines the time.
 static int64_t shared_slice_time(struct planner *planner, const struct plan_value *value,
                                  uint32_t layout)
 {
@@ -89,7 +91,7 @@ static int64_t shared_slice_time(struct planner *planner, const struct plan_valu
     return longest;
 }
 
-// A Slice is a node that reads and writes every element.
+// Returns the time of a Slice, which is a node that reads and writes every element.
 static int64_t slice_time(struct planner *planner, const struct plan_value *value, uint32_t layout)
 {
     const struct tile_layout *tiles = planner->layouts.at[layout].tiles;
@@ -104,9 +106,10 @@ static int64_t slice_time(struct planner *planner, const struct plan_value *valu
                            2 * (double)tsr__planner_bytes(planner, layout, value), &slowest);
 }
 
-// The bytes by which a collective is charged, from those of one device before and after. With 4
-// devices of 6 bytes, an all-to-all moves parts of 24 and an all-gather ends with 24 on each. A
-// reduce-scatter in unequal parts counts as if all parts were as large as the largest.
+// Returns the bytes by which a collective is charged, from the bytes of one device before and
+// after. With 4 devices of 6 bytes, an all-to-all moves 24 bytes in total and an all-gather ends
+// with 24 on each. A reduce-scatter in unequal parts is charged as if all parts were as large as
+// the largest.
 static int64_t priced_bytes(const struct reshard_step *step, int64_t before, int64_t after)
 {
     enum comm_cost_basis by = tsr__collective(step->op)->cost_basis;
@@ -122,7 +125,7 @@ static int64_t priced_bytes(const struct reshard_step *step, int64_t before, int
     return before;
 }
 
-// Each move is one message; all are sent at the same time.
+// Returns the time of the messages of a step, which are all sent at the same time.
 static int64_t messages_time(struct planner *planner, const struct reshard_step *step,
                              int64_t bytes)
 {
@@ -143,7 +146,8 @@ free_scratch:
     return ps;
 }
 
-// from: the layout before the step; before and after: bytes on a device.
+// Returns the time of one step. `from` is the layout before the step; `before` and `after` are
+// bytes on a device.
 static int64_t step_time(struct planner *planner, const struct reshard_step *step,
                          const struct tile_layout *from, int64_t before, int64_t after)
 {
@@ -168,8 +172,8 @@ static bool only_slices(const struct tile_layout *from, const struct tile_layout
     return true;
 }
 
-// False: there is no path, or it is too large to be planned. The planner rejects such a candidate,
-// and its diagnostics are discarded unless memory has run out.
+// Plans the steps. False: there is no path, or it is too large to be planned. The planner then
+// rejects the candidate and discards its diagnostics, unless memory has run out.
 static bool plan_move(struct planner *planner, struct arena *arena, uint32_t from, uint32_t to,
                       const struct plan_value *value, struct reshard **out)
 {
@@ -255,7 +259,7 @@ static int64_t resharded_bytes(const struct reshard *reshard, const struct tile_
     return all ? -1 : bytes;
 }
 
-// An exchange takes at least as long as its largest message.
+// Returns the time of the largest message: an exchange takes at least as long.
 static int64_t largest_message(struct planner *planner, const struct reshard_step *step,
                                const struct plan_value *value)
 {
@@ -269,7 +273,8 @@ static int64_t largest_message(struct planner *planner, const struct reshard_ste
     return tsr__planner_combine(planner, TSR_SEND, &(struct device_group){ends, 2}, 1, pair.bytes);
 }
 
-// `before` and `at` are bytes and layout at the beginning of each step.
+// Adds up the times of the steps. `before` and `at` are bytes and layout at the beginning of each
+// step.
 int64_t tsr__planner_steps_time(struct planner *planner, const struct reshard *reshard,
                                 uint32_t from, const struct plan_value *value)
 {
@@ -297,14 +302,14 @@ int64_t tsr__planner_steps_time(struct planner *planner, const struct reshard *r
     return int64_min(ps, PLAN_NEVER);
 }
 
-// True if the layouts differ but are equal for the current sizes. Other sizes would move data, so
-// an exchange is charged.
+// True if the layouts differ in general but are equal for the current sizes. With other sizes data
+// would be moved, so an exchange is charged.
 static bool is_chance(const struct reshard *reshard, const struct plan_value *value)
 {
     return reshard->n_steps == 0 && !value->fixed;
 }
 
-// One time, without the cache. PLAN_NEVER: no path, or out of memory.
+// Computes one time, without the cache. PLAN_NEVER: no path, or out of memory.
 static int64_t price(struct planner *planner, uint32_t from, uint32_t to,
                      const struct plan_value *value)
 {
@@ -326,7 +331,7 @@ free_arena:
     return ps;
 }
 
-// True if the move consists of operators and not of a Reshard.
+// True if the resharding consists of operators and not of one Reshard.
 static bool has_steps(const struct planner *planner, uint32_t from, const struct reshard *reshard,
                       const struct plan_value *value)
 {
@@ -334,8 +339,8 @@ static bool has_steps(const struct planner *planner, uint32_t from, const struct
            resharded_bytes(reshard, planner->layouts.at[from].tiles) < 0;
 }
 
-// Partition uses the first form from which operators lead to the wanted one
-// (partition/steps/convert.c), whatever it costs.
+// True if operators suffice. Partition uses the first existing layout from which operators lead to
+// the wanted one (partition/steps/convert.c), whatever the cost.
 bool tsr__planner_has_operators(struct planner *planner, uint32_t from, uint32_t to,
                                 const struct plan_value *value)
 {
@@ -359,9 +364,9 @@ static void mark_groups(const struct reshard_step *step, bool *takes)
     }
 }
 
-// A Reshard involves all devices that have or want something; steps with operators, only the
-// members of groups. Of copies on devices 0 and 1 of which device 2 wants one, device 0 sends and 1
-// is idle.
+// Marks the devices that take part. A Reshard involves all devices that store or want data; steps
+// with operators involve only members of groups. If devices 0 and 1 have copies and device 2 wants
+// one, device 0 sends and 1 is idle.
 bool tsr__resharding_devices(struct planner *planner, uint32_t from, uint32_t to,
                              const struct plan_value *value, bool *takes)
 {
@@ -381,7 +386,8 @@ bool tsr__resharding_devices(struct planner *planner, uint32_t from, uint32_t to
     return found;
 }
 
-// The key in the buffer: both numbers, bits and `fixed` in one number, the rank, then the sizes.
+// Writes the key into the buffer: both layout numbers, bits and `fixed` in one number, the rank,
+// then the sizes.
 static struct str key_of(char *buffer, uint32_t from, uint32_t to, const struct plan_value *value)
 {
     size_t n = 0;
@@ -392,8 +398,8 @@ static struct str key_of(char *buffer, uint32_t from, uint32_t to, const struct 
     return (struct str){buffer, n + (size_t)value->rank * sizeof(int64_t)};
 }
 
-// 0 for a layout that is there already; PLAN_NEVER for partial sums, which nodes combine, and where
-// it is impossible.
+// Returns 0 if the layouts are equal. Returns PLAN_NEVER if resharding is impossible, and for
+// partial sums, because nodes reduce them.
 int64_t tsr__resharding_time(struct planner *planner, uint32_t from, uint32_t to,
                              const struct plan_value *value)
 {
@@ -401,9 +407,9 @@ int64_t tsr__resharding_time(struct planner *planner, uint32_t from, uint32_t to
     if (from == to)
         return 0;
     if (from == PLAN_NO_LAYOUT || to == PLAN_NO_LAYOUT)
-        return PLAN_NEVER; // out of memory, which the arena remembers
+        return PLAN_NEVER; // out of memory: the arena records it
     if (planner->layouts.at[from].parts || planner->layouts.at[to].parts)
-        return PLAN_NEVER; // nodes combine partial sums
+        return PLAN_NEVER; // partial sums are reduced by nodes, not by resharding
     if (planner->layouts.at[from].tiles->rank != value->rank ||
         planner->layouts.at[to].tiles->rank != value->rank)
         return only_slices(planner->layouts.at[from].tiles, planner->layouts.at[to].tiles)
@@ -424,7 +430,7 @@ int64_t tsr__resharding_time(struct planner *planner, uint32_t from, uint32_t to
     return *at;
 }
 
-// The operator of a step in a rank file; NULL: none.
+// Returns the operator of a step in a rank file; NULL: none.
 static const char *operator_of(int op)
 {
     if (op == RESHARD_NOTHING || op == RESHARD_SLICE)
@@ -434,7 +440,8 @@ static const char *operator_of(int op)
     return tsr__collective(op < COMM_KIND_COUNT ? op : COMM_RESHARD)->op;
 }
 
-// Follows the decisions of `price`: what costs nothing is not counted.
+// Counts the operators of a resharding. Makes the same decisions as `price`: steps without cost are
+// not counted.
 void tsr__planner_steps(struct planner *planner, uint32_t from, uint32_t to,
                         const struct plan_value *value, void (*count)(void *data, const char *op),
                         void *data)

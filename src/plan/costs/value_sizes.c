@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// value_sizes.c - sizes in numbers for every value. Costs need them, shardings do not.
+// value_sizes.c - determines numeric sizes for every value. Costs need them, shardings do not.
 //
-// Symbols without a size count as PLAN_USUAL_SIZE; sizes that are known only at run time count as
-// 1.
+// Symbols without a size are assumed to be PLAN_USUAL_SIZE. Sizes that are known only at run time
+// are assumed to be 1.
 //
 //     X [batch, seq, 64] with --dim batch=4: shapes.model has [batch, seq, 64], shapes.given
 //     [4, seq, 64], shapes.full [4, 128, 64].
 #include "plan/costs/planner.h"
 
-// Called for each use of a constant: the most that a reader widens it.
+// Called for each use of a constant. Keeps the maximum of the extra bytes that a reader needs.
 static bool widen(void *data, tsr_node *node, size_t input)
 {
     int *most = data, more = tsr__node_widens(node, input);
@@ -17,8 +17,8 @@ static bool widen(void *data, tsr_node *node, size_t input)
     return true;
 }
 
-// Extra bytes per byte, on devices that all widen 16-bit constants. If some do not, constants count
-// as they are.
+// Returns the extra bytes per byte of a constant if all devices widen 16-bit constants. If some do
+// not, constants are charged with their size in the file.
 static int wider_by(const struct planner *planner, const tsr_value *constant)
 {
     const tsr_topology *topology = planner->machine.topology;
@@ -30,13 +30,14 @@ static int wider_by(const struct planner *planner, const tsr_value *constant)
     return more;
 }
 
-// Rank, sizes and type of a value. sized: all sizes are known; fixed: the model itself gives them.
+// Fills in rank, sizes and type of a value. sized: all sizes are known; fixed: the model itself
+// gives them.
 static bool fill(struct planner *planner, const tsr_value *value)
 {
     struct plan_value *out = &planner->values[tsr__value_id(value)];
     struct shape s = tsr__shapes_of(planner->shapes.full, value);
     const tsr_tensor *tensor = tsr_value_initializer(value);
-    // An unknown rank, or one beyond TILE_MAX_RANK, counts as one element.
+    // A value of unknown rank, or of a rank above TILE_MAX_RANK, is treated as one element.
     int rank = s.rank < 0 || s.rank > TILE_MAX_RANK ? 0 : s.rank;
     int64_t *shape = ARENA_ARRAY(&planner->arena, int64_t, (size_t)rank + 1);
     if (!shape)
@@ -68,7 +69,7 @@ static bool has_size(const tsr_dim_size *sizes, size_t n, const char *symbol)
     return false;
 }
 
-// Symbols of the inputs without a size get the usual one.
+// Gives the usual size to symbols of the inputs that have none.
 static size_t complete(struct planner *planner, const tsr_dim_size *sizes, size_t n,
                        tsr_dim_size **out)
 {
@@ -94,8 +95,8 @@ static size_t complete(struct planner *planner, const tsr_dim_size *sizes, size_
     return all.n;
 }
 
-// The size of one factor of a dimension whose other factors are known. A dimension of 768 with the
-// factors heads (12) and d (unknown) gives d = 64; two unknown factors stay unknown.
+// Computes the size of one factor of a dimension whose other factors are known. A dimension of 768
+// with the factors heads (12) and d (unknown) gives d = 64; two unknown factors stay unknown.
 static void size_of_dim(const struct rule_dim *dim, int64_t whole, int64_t *sizes)
 {
     int open = -1, n_open = 0;
@@ -113,7 +114,7 @@ static void size_of_dim(const struct rule_dim *dim, int64_t whole, int64_t *size
         sizes[open] = whole / known;
 }
 
-// Sizes of the factors in one tensor, as far as its shape tells them.
+// Finds the sizes of factors from the shape of one tensor.
 static void sizes_of_tensor(const struct rule_tensor *tensor, const struct shape *shape,
                             int64_t *sizes)
 {
@@ -124,7 +125,7 @@ static void sizes_of_tensor(const struct rule_tensor *tensor, const struct shape
             size_of_dim(&tensor->dims[d], shape->dims[d].value, sizes);
 }
 
-// Host inputs and absent tensors tell nothing about factors.
+// Finds the sizes of factors from all tensors of one side. Skips host inputs and absent tensors.
 static void sizes_of_side(const struct shapes *shapes, const tsr_node *node,
                           const struct rule *rule, enum slot_side side, int64_t *sizes)
 {
@@ -139,7 +140,7 @@ static void sizes_of_side(const struct shapes *shapes, const tsr_node *node,
     }
 }
 
-// Twice, because an output may give what an input lacked.
+// Makes two passes, because an output may determine a size that an input needs.
 void tsr__planner_sizes(const struct shapes *shapes, const tsr_node *node, const struct rule *rule,
                         int64_t *sizes)
 {
@@ -151,7 +152,8 @@ void tsr__planner_sizes(const struct shapes *shapes, const tsr_node *node, const
     }
 }
 
-// The shapes with those sizes; unchanged without sizes. NULL: out of memory.
+// Returns the shapes with those sizes, or the shapes themselves if there are no sizes. NULL: out of
+// memory.
 static const struct shapes *bound_shapes(struct planner *planner, const struct shapes *shapes,
                                          const tsr_dim_size *sizes, size_t n)
 {
@@ -170,7 +172,7 @@ static bool fill_output(struct planner *planner, const tsr_node *node, size_t i)
     return true;
 }
 
-// Values of the main graph: those of subgraphs have no costs of their own.
+// Fills in the values of the main graph. Values of subgraphs have no separate costs.
 static bool fill_all(struct planner *planner)
 {
     const tsr_graph *graph = tsr_model_graph(planner->model);
@@ -187,8 +189,8 @@ static bool fill_all(struct planner *planner)
     return true;
 }
 
-// Fills shapes and values. Sizes of symbols are the caller's; the usual ones are used for costs
-// only (`full`).
+// Fills shapes and values. The caller gives sizes of symbols. Assumed sizes are used for costs only
+// (`full`).
 bool tsr__planner_values(struct planner *planner, const tsr_dim_size *sizes, size_t n)
 {
     struct planner_shapes *shapes = &planner->shapes;

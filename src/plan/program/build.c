@@ -2,12 +2,12 @@
 // build.c - builds the 0-1 program of a model: a variable for each needed node and each shared
 // copy, costs between them, and the memory of the devices over time.
 //
-// Before that, layouts are offered along the edges. A node offers layouts that its neighbours would
-// not find by themselves (full heads, partial sums) to its readers, then back to the producers of
-// its inputs, then forward once more.
+// Before that, nodes offer layouts to their neighbours. A node offers layouts that its neighbours
+// would not find by themselves (full heads, partial sums). It offers them to its readers, then back
+// to the producers of its inputs, then forward once more.
 //
 // Call tsr__planner_list, tsr__planner_candidates and tsr__planner_program in this order. A range
-// of a stage (stages/range_costs.c) makes many programs from the same candidates.
+// of a stage (stages/range_costs.c) builds many programs from the same candidates.
 #include "plan/program/edges.h"
 
 // ---- nodes -------------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ static void list_ends(struct planner *planner, const tsr_graph *graph)
     }
 }
 
-// Numbers the nodes; those that no output needs are left out.
+// Numbers the nodes. Skips nodes that no output needs.
 bool tsr__planner_list(struct planner *planner)
 {
     if (planner->nodes)
@@ -131,13 +131,14 @@ bool tsr__planner_rules(struct planner *planner)
     return true;
 }
 
-// Input k of a node, and output `slot` of its producer.
+// A connection between two nodes: input k of a node, and output `slot` of its producer.
 struct wire {
     size_t reader, input;
     size_t maker, output;
 };
 
-// Offers layouts of the producer to the reader. The list may grow and move meanwhile.
+// Offers layouts of the producer to the reader. The list of candidates may be reallocated
+// meanwhile.
 static void offer_to_reader(struct planner *planner, const struct wire *wire)
 {
     const struct strategy *strategy = planner->nodes[wire->maker].strategy;
@@ -172,8 +173,8 @@ static void offer_along(struct planner *planner, size_t reader,
     }
 }
 
-// Makes the strategies in order and offers the layouts of each to its readers. Then offers layouts
-// backward, and forward again, because a layout that a late node gave to an early one may suit
+// Creates the strategies in order and offers the layouts of each to its readers. Then offers
+// layouts backward, and forward again: a layout that an early node got from a late one may suit
 // readers in between.
 bool tsr__planner_candidates(struct planner *planner)
 {
@@ -200,14 +201,14 @@ bool tsr__planner_candidates(struct planner *planner)
 
 // ---- the program -------------------------------------------------------------------------------
 
-// Costs and names of a strategy, shared by its nodes.
+// Costs and names of the candidates of a strategy, shared by its nodes.
 struct columns {
     int64_t *cost;
     struct str *names;
 };
 
-// Made once for each strategy: equal nodes share tables, which the solver recognizes by
-// address.
+// Creates the columns once for each strategy. Equal nodes share tables, which the solver recognizes
+// by address.
 static struct columns *columns_of(struct planner *planner, struct strategy *strategy)
 {
     if (strategy->columns)
@@ -229,7 +230,7 @@ static struct columns *columns_of(struct planner *planner, struct strategy *stra
     return columns;
 }
 
-// A variable for each needed node. A node without a name is called after its first output.
+// Adds a variable for each needed node. A node without a name gets the name of its first output.
 static bool add_nodes(struct planner *planner)
 {
     for (size_t i = 0; i < planner->n_nodes; i++) {
@@ -249,7 +250,7 @@ static bool add_nodes(struct planner *planner)
     return true;
 }
 
-// Inputs first, then the outputs of each node.
+// Adds the edges of the inputs first, then those of the outputs of each node.
 static bool add_edges(struct planner *planner)
 {
     for (size_t i = 0; i < planner->ends.given.n; i++)

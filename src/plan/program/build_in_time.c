@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // build_in_time.c - builds a program within the time limit.
 //
-// Resharding costs between pairs of layouts take most of the time. Each of them checks the clock
-// first (tsr__planner_late). When time is up, the program is abandoned and built again from the
-// first few candidates of each node, most of whose costs are known by then:
+// Resharding costs between pairs of layouts take most of the time. The clock is checked before each
+// of them (tsr__planner_late). When time is up, the program is discarded. It is built again from
+// the first few candidates of each node, most of whose costs are known by then:
 //
 //     3,000 nodes on 64 devices with 24 candidates on average: 6.6 s; with 8 candidates 0.8 s, with
 //     6 0.4 s. The fastest plan is nearly always among them, since simple shardings come first in
 //     the list.
 //
-// The lower bound of such a plan is still valid for all candidates: it takes the cheapest candidate
-// of each node.
+// The lower bound of such a plan is still valid for all candidates, because it uses the cheapest
+// candidate of each node.
 #include "plan/program/program.h"
 
 #include <math.h>
 
-// Number of candidates of a node, and the share of the time that is left for their costs.
+// One attempt: the number of candidates per node, and the share of the remaining time for their
+// costs.
 static const struct round {
-    size_t ways; // 0: all
+    size_t ways; // candidates per node; 0: all
     double share;
 } rounds[] = {{0, 0.6}, {8, 0.6}, {4, 0.8}};
 
@@ -43,8 +44,8 @@ static int64_t shared_out(const struct planner *planner)
     return (int64_t)((double)tsr__planner_unsharded_time(planner) / tsr__planner_speeds(planner));
 }
 
-// Keeps the first candidates of each node. Tables of all candidates are dropped; resharding costs
-// stay.
+// Keeps the first candidates of each node. Drops the tables of all candidates, but keeps resharding
+// costs.
 static void narrow(struct planner *planner, size_t ways)
 {
     for (size_t i = 0; i < planner->n_nodes; i++) {
@@ -65,7 +66,8 @@ static void set_pace(struct planner *planner, const struct round *round)
     struct planner_pace *pace = &planner->pace;
     double now = tsr__clock(), end = planner->budget->end;
     pace->late = false;
-    pace->heeds = round->ways == 0; // a cancelled search still makes the plan with few candidates
+    // after a cancellation, a plan with few candidates is still made
+    pace->heeds = round->ways == 0;
     pace->end = 0;
     if (end > 0)
         pace->end = now + fmax((end - now) * round->share, 1e-4);
@@ -76,10 +78,10 @@ bool tsr__planner_build(struct planner *planner, int64_t memory)
     set_pace(planner, &rounds[0]);
     if (!tsr__planner_candidates(planner))
         return false;
-    bool listed = !planner->pace.late; // else nodes have candidates that were not listed
+    bool listed = !planner->pace.late; // false: some nodes have candidates that were not listed
     planner->pace.least = listed ? cheapest(planner) : shared_out(planner);
     if (listed && planner->pace.beat > 0 && planner->pace.least >= planner->pace.beat) {
-        planner->pace.late = true; // there must be no plan with only these candidates
+        planner->pace.late = true; // a plan with only these candidates must not be used
         return true;
     }
     for (size_t i = listed ? 0 : 1; i < TSR_COUNT(rounds); i++) {
@@ -91,7 +93,7 @@ bool tsr__planner_build(struct planner *planner, int64_t memory)
         if (!planner->pace.late)
             break;
     }
-    // Costs that are needed after this, for the summary, have no time limit.
+    // The summary needs more costs later; they have no time limit.
     planner->pace.end = 0;
     planner->pace.heeds = false;
     return true;
@@ -107,7 +109,7 @@ void tsr__build_settle(const struct planner *planner, struct program_result *res
 {
     if (!planner->pace.ways)
         return;
-    result->infeasible = false; // there may be a plan with the candidates that were left out
+    result->infeasible = false; // a plan may exist with the skipped candidates
     result->bound = int64_min(result->bound, planner->pace.least);
     result->optimal = result->feasible && result->cost <= result->bound;
     if (result->feasible)

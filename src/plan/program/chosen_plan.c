@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// chosen_plan.c - figures of a chosen plan: bytes on each device over time, and its communication.
+// chosen_plan.c - computes figures of a chosen plan: bytes on each device over time, and its
+// communication.
 //
 // A value stays in the layout of its producer until its last reader has run or has its own copy. A
 // further layout exists from its first reader to its last. Constants are stored once in every
-// layout that is needed. The result is never more than the rows of the program (memory_uses.c).
+// layout that is needed. The result never exceeds the bytes that the program charges
+// (memory_uses.c).
 //
 //     X is sharded by rows (from time 4) and read by nodes 2 and 3 at times 6 7 8 and 9 10 11. Both
 //     need it replicated: forms {rows, 4..7} and {replicated, 6..11}. The rows end when the first
@@ -11,7 +13,7 @@
 //     beginning of a form and subtracted at its end; the running sum gives the peak.
 #include "plan/program/edges.h"
 
-// A layout of a value, from time `begin` until before `end`.
+// A layout in which a value is stored, from time `begin` until before `end`.
 struct form {
     uint32_t layout;
     size_t begin, end;
@@ -21,7 +23,8 @@ struct forms {
     size_t n;
 };
 
-// Returns a form with the wanted layout, or one that contains it on all devices that want it.
+// Returns the form with the wanted layout, or one that includes the wanted data on all devices that
+// need it.
 static struct form *find(struct planner *planner, struct forms *forms, uint32_t want,
                          const struct plan_value *value)
 {
@@ -46,7 +49,8 @@ static void extend(struct form *form, size_t end)
         form->end = end;
 }
 
-// Layouts that readers want, in order; the first is the producer's (PLAN_NO_LAYOUT: none yet).
+// Lists the layouts that readers want, in order. The first is the producer's (PLAN_NO_LAYOUT: none
+// yet).
 static bool forms_of(struct planner *planner, const tsr_value *v, uint32_t first, size_t begin,
                      struct forms *out)
 {
@@ -81,15 +85,16 @@ static bool forms_of(struct planner *planner, const tsr_value *v, uint32_t first
 
 // ---- memory ------------------------------------------------------------------------------------
 
-// First pass: fills all_time and change. Inputs and constants exist all the time; `change` has
-// everything else by device.
+// The memory of all devices over time. The first pass fills `all_time` and `change`. `all_time`
+// holds inputs and constants, which are always stored; `change` holds everything else.
 struct account {
     struct planner *planner;
     struct arena *arena;
-    int64_t *all_time; // by device
-    int64_t *change;   // by device and time
+    int64_t *all_time; // by device: bytes that are always stored
+    int64_t *change;   // by device and time: bytes that are added or freed
     size_t n_times;
-    // Second pass: the largest values on `device` at `time`. Their names belong to the model.
+    // The second pass lists the largest values on `device` at `time`. Their names belong to the
+    // model.
     tsr_plan_binding *top;
     size_t n_top, time;
     int64_t device;
@@ -111,7 +116,7 @@ static void add_form(struct account *account, const struct plan_value *value,
     }
 }
 
-// Keeps the largest, in order; of equal ones the first.
+// Inserts the value into the list of the largest, in order. Of equal values the first is kept.
 static void rank_value(struct account *account, const tsr_value *value, int64_t bytes)
 {
     size_t i = account->n_top;
@@ -127,7 +132,7 @@ static void rank_value(struct account *account, const tsr_value *value, int64_t 
     account->top[i] = (tsr_plan_binding){.value = tsr_value_name(value), .bytes = bytes};
 }
 
-// Bytes of the form on the account's device at the account's time.
+// Returns the bytes of the form on the account's device at the account's time.
 static int64_t bytes_then(struct account *account, const struct plan_value *value,
                           const struct form *form, bool all_time)
 {
@@ -138,7 +143,8 @@ static int64_t bytes_then(struct account *account, const struct plan_value *valu
     return 0;
 }
 
-// `before` is the layout of the partial sums until they are reduced, or PLAN_NO_LAYOUT.
+// Adds all layouts of a value. `before` is the layout of the partial sums until they are reduced,
+// or PLAN_NO_LAYOUT.
 static bool add_value(struct account *account, const tsr_value *v, uint32_t first, uint32_t before,
                       size_t run)
 {
@@ -147,7 +153,7 @@ static bool add_value(struct account *account, const tsr_value *v, uint32_t firs
     bool combined = before != PLAN_NO_LAYOUT;
     if (!forms_of(account->planner, v, first, run + combined, &forms))
         return false;
-    // Partial sums exist while the node runs and while they are combined: two times.
+    // Partial sums exist at two points in time: while the node runs and while they are reduced.
     if (combined)
         forms.at[forms.n++] = (struct form){before, run, run + 2};
     int64_t bytes = 0;
@@ -163,7 +169,8 @@ static bool add_value(struct account *account, const tsr_value *v, uint32_t firs
     return true;
 }
 
-// Inputs are replicated, constants are where they are needed, results are where nodes leave them.
+// Adds all values. Inputs are replicated, constants are stored where they are needed, and results
+// are stored where nodes leave them.
 static bool add_values(struct account *account)
 {
     struct planner *planner = account->planner;
@@ -192,7 +199,8 @@ static bool add_values(struct account *account)
     return true;
 }
 
-// n_times includes the times after the last node, when outputs are gathered for the caller.
+// Fills in the account. n_times includes the times after the last node, when outputs are gathered
+// for the caller.
 static bool account_for(struct account *account, struct planner *planner, struct arena *arena)
 {
     *account = (struct account){
@@ -202,7 +210,8 @@ static bool account_for(struct account *account, struct planner *planner, struct
     return !arena->failed && add_values(account) && !arena->failed;
 }
 
-// *time is unchanged if the device stores only values that exist all the time.
+// Returns the peak of the device and its time. *time is unchanged if the device stores only values
+// that are always stored.
 static int64_t most_of(const struct account *account, int64_t device, size_t *time)
 {
     int64_t now = 0, most = 0;
@@ -216,7 +225,7 @@ static int64_t most_of(const struct account *account, int64_t device, size_t *ti
     return account->all_time[device] + most;
 }
 
-// Bytes of a constant on each device, in all its layouts.
+// Adds the bytes of a constant on each device, in all its layouts.
 static bool add_held(struct planner *planner, const tsr_value *constant, int64_t *bytes)
 {
     const struct plan_value *value = &planner->values[tsr__value_id(constant)];
@@ -243,7 +252,7 @@ bool tsr__planner_add_own(struct planner *planner, const unsigned char *shared, 
     return true;
 }
 
-// `time` is not needed here.
+// Computes the peaks of all devices; their times are not needed here.
 bool tsr__planner_memory(struct planner *planner, int64_t *bytes, int64_t *peak)
 {
     struct arena arena;
@@ -273,7 +282,7 @@ static bool has_slots(const struct planner *planner, const uint32_t *layouts, si
     return false;
 }
 
-// Some node has an input or output on the device.
+// True if some node has an input or output on the device.
 static bool is_used(const struct planner *planner, int64_t device)
 {
     for (size_t i = 0; i < planner->n_nodes; i++) {
@@ -302,7 +311,7 @@ int64_t tsr__planner_used(const struct planner *planner, int64_t *bytes, int64_t
     return int64_max(n, 1);
 }
 
-// The fullest device, and the time of its peak.
+// Finds the fullest device, and the time of its peak.
 static void find_fullest(struct account *account)
 {
     int64_t most = -1;
@@ -338,7 +347,7 @@ free_arena:
 
 // ---- one device --------------------------------------------------------------------------------
 
-// The first replicated candidate, and its index; NULL: none.
+// Returns the first replicated candidate and its index; NULL: none.
 static const struct candidate *whole_of(const struct strategy *strategy, uint32_t *choice)
 {
     for (size_t i = 0; i < strategy->at.n; i++)
@@ -349,7 +358,7 @@ static const struct candidate *whole_of(const struct strategy *strategy, uint32_
     return NULL;
 }
 
-// The largest memory of the planned devices.
+// Returns the largest memory of the planned devices.
 static int64_t most_memory(const struct planner *planner)
 {
     int64_t most = 0;
@@ -378,7 +387,8 @@ static int64_t run_whole(struct planner *planner, int64_t *bytes)
     return 0;
 }
 
-// Nodes without a replicated candidate (their shardings are given) count nothing.
+// Returns the time of the unsharded model. Nodes without a replicated candidate, because their
+// shardings are given, are not included.
 int64_t tsr__planner_unsharded_time(const struct planner *planner)
 {
     int64_t time = 0;
@@ -393,7 +403,7 @@ int64_t tsr__planner_unsharded_time(const struct planner *planner)
     return time;
 }
 
-// Changes the choices of all nodes temporarily.
+// Computes the time on one device. Changes the choices of all nodes temporarily.
 int64_t tsr__planner_one_device(struct planner *planner)
 {
     uint32_t *kept = ARENA_ARRAY(&planner->arena, uint32_t, planner->n_nodes + 1);
@@ -415,7 +425,7 @@ struct counts {
     size_t n;
 };
 
-// Counts the operator; more than PLAN_MAX_OPS kinds, which no plan has, are ignored.
+// Counts the operator. Ignores more than PLAN_MAX_OPS kinds, which no plan has.
 static void count(void *data, const char *op)
 {
     struct counts *counts = data;
@@ -429,7 +439,7 @@ static void count(void *data, const char *op)
     counts->at[i].count++;
 }
 
-// Each layout is made from the nearest existing one.
+// Counts the resharding of one value. Each layout is made from the nearest existing one.
 static void count_value(struct planner *planner, const tsr_value *v, uint32_t first,
                         struct counts *counts)
 {
@@ -448,7 +458,7 @@ static void count_value(struct planner *planner, const tsr_value *v, uint32_t fi
     }
 }
 
-// Halo exchanges and reductions of the nodes, and resharding between them.
+// Counts the halo exchanges and reductions of nodes, and the resharding between nodes.
 size_t tsr__planner_collectives(struct planner *planner, struct collective_count *out)
 {
     struct counts counts = {.at = out};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// edges.c - the edges of the program: for each value the cost of resharding from its producer's
-// layout to its readers' layouts.
+// edges.c - adds the edges of the program: for each value the cost of resharding from its
+// producer's layout to its readers' layouts.
 //
-// One reader: a table over both choices. Several readers: a copy that two of them can share is paid
-// once, so the value gets its own variable: its layout, and which copy is made. Readers use the
-// value or the copy, whichever is cheaper.
+// A value with one reader has a table over both choices. With several readers, a copy that two of
+// them can share is charged once. So the value gets its own variable: its layout, and which copy is
+// made. Readers use the value or the copy, whichever is cheaper.
 //
 // Example: a producer leaves a value by rows (R) or replicated (W). One reader wants it by columns
 // (C), another by columns or replicated. Both could want C, so C is a copy that they may share.
@@ -28,7 +28,8 @@ static bool all_zero(const int64_t *table, size_t n)
     return true;
 }
 
-// Costs from each choice of the producer to each choice of the reader. NULL: out of memory.
+// Returns the table of costs from each choice of the producer to each choice of the reader. NULL:
+// out of memory.
 static const int64_t *direct_table(struct edge *edge, const struct reader *reader)
 {
     uint32_t key[5] = {TABLE_DIRECT, edge->from->id, (uint32_t)edge->slot,
@@ -63,7 +64,7 @@ static bool listed(const uint32_t *list, size_t n, uint32_t layout)
     return false;
 }
 
-// Collects the layouts that at least two readers could want. `once` has the layouts of earlier
+// Collects the layouts that at least two readers could want. `once` holds the layouts of earlier
 // readers, up to `begin`.
 static size_t shared_wants(struct edge *edge, const struct reader *reader, size_t n, uint32_t *out,
                            size_t cap)
@@ -85,7 +86,7 @@ static size_t shared_wants(struct edge *edge, const struct reader *reader, size_
     return n_out;
 }
 
-// A list of states while it is made.
+// A list of states while it is filled.
 struct state_list {
     struct arena *arena;
     VEC(struct copy_state) list;
@@ -107,7 +108,7 @@ static bool has_from(const struct state_list *states, uint32_t from)
     return false;
 }
 
-// The states of a shared value: each layout of the producer, with each possible copy or none.
+// Lists the states of a shared value: each layout of the producer, with each possible copy or none.
 static size_t copy_states(struct edge *edge, const uint32_t *wants, size_t n_wants,
                           struct copy_state **out)
 {
@@ -127,7 +128,7 @@ static size_t copy_states(struct edge *edge, const uint32_t *wants, size_t n_wan
     return states.list.n;
 }
 
-// The tables of a shared value, made once for equal values.
+// The tables of a shared value. Equal values use the same tables.
 struct shared_tables {
     struct copy_state *states;
     size_t n;
@@ -136,7 +137,8 @@ struct shared_tables {
     uint32_t key; // unique among these tables
 };
 
-// From the producer's choices to the states: only those with its layout.
+// Fills the table from the producer's choices to the states. A choice allows only states with its
+// layout.
 static void fill_from(const struct edge *edge, struct shared_tables *tables)
 {
     for (size_t s = 0; s < tables->n; s++) {
@@ -149,8 +151,8 @@ static void fill_from(const struct edge *edge, struct shared_tables *tables)
     }
 }
 
-// From the states to a reader's choices: the cost from the nearer of value and copy. NULL: out of
-// memory.
+// Returns the table from the states to a reader's choices: the lower cost of starting from the
+// value or from the copy. NULL: out of memory.
 static int64_t *table_to(struct edge *edge, const struct shared_tables *tables,
                          const struct reader *reader)
 {
@@ -186,7 +188,8 @@ static bool fill_shared(struct edge *edge, const struct reader *reader, size_t n
     return !arena->failed;
 }
 
-// Values are equal if their producers and readers are, slot by slot.
+// Returns the tables of a shared value. Values are equal if their producers and readers are equal,
+// slot by slot.
 static struct shared_tables *shared_tables(struct edge *edge, const struct reader *reader, size_t n)
 {
     uint32_t *key = ARENA_ARRAY(edge->arena, uint32_t, 2 * n + 3);
@@ -214,7 +217,7 @@ static struct shared_tables *shared_tables(struct edge *edge, const struct reade
 
 // ---- one value ---------------------------------------------------------------------------------
 
-// The first time after the last reader.
+// Returns the first time after the last reader.
 static uint32_t end_of(const struct edge *edge)
 {
     return (uint32_t)(PLAN_TIMES * edge->readers.last) + TIME_COMBINE;
@@ -260,7 +263,8 @@ static bool connect_shared(struct edge *edge, struct reader *reader, size_t n)
     size_t n_wants = followed ? shared_wants(edge, reader, n, wants, TSR_COUNT(wants)) : 0;
     if (!tables)
         return false;
-    // Producer - var - each reader: the cost of the copy is var's own, paid once.
+    // Edges connect the producer with var, and var with each reader. The copy is a cost of var, so
+    // it is charged once.
     uint32_t var = tsr__program_node(program, str_of(tsr_value_name(edge->v)), (uint32_t)tables->n,
                                      tables->cost);
     tsr__program_edge(program, edge->var, var, tables->from);
@@ -277,7 +281,7 @@ static bool connect_shared(struct edge *edge, struct reader *reader, size_t n)
            (use_shared(edge, var, tables, reader, n) && tsr__use_producer(edge, end_of(edge)));
 }
 
-// States without a copy: one for each layout of the producer.
+// Lists states without a copy, one for each layout of the producer.
 static struct copy_state *no_copies(struct edge *edge)
 {
     struct copy_state *state = ARENA_ARRAY(edge->arena, struct copy_state, edge->from->at.n + 1);
@@ -288,7 +292,8 @@ static struct copy_state *no_copies(struct edge *edge)
     return state;
 }
 
-// Connects one reader that wants another layout, through an arrival, because memory is tracked.
+// Connects one reader that wants another layout, if memory is tracked. Adds an arrival variable
+// (memory_uses.c).
 static bool connect_followed(struct edge *edge, struct reader *reader, uint32_t run)
 {
     struct copy_state *state = no_copies(edge);
@@ -315,7 +320,8 @@ static bool connect_one(struct edge *edge, struct reader *reader)
     return tsr__use_producer(edge, read_again ? end_of(edge) : run);
 }
 
-// Readers that take the value as it is, whatever is chosen, need no edge.
+// Connects the value with its readers. A reader that takes every layout of the value as it is needs
+// no edge.
 static bool connect(struct edge *edge)
 {
     struct reader *moving = ARENA_ARRAY(edge->arena, struct reader, edge->readers.n + 1);
@@ -337,10 +343,11 @@ static bool connect(struct edge *edge)
     return tsr__use_producer(edge, end_of(edge));
 }
 
-// Costs and memory of one value. False: out of memory.
+// Adds costs and memory of one value. False: out of memory.
 static bool run_edge(struct edge *edge)
 {
-    edge->arena = edge->planner->work; // one arena per value would cost more than it frees
+    // a separate arena for each value would cost more memory than it frees
+    edge->arena = edge->planner->work;
     edge->value = &edge->planner->values[tsr__value_id(edge->v)];
     edge->readers = tsr__planner_readers(edge->planner, edge->arena, edge->v);
     if (edge->arena->failed)
@@ -367,9 +374,9 @@ bool tsr__planner_edges(struct planner *planner, size_t node, size_t slot)
 
 // ---- inputs of the model ------------------------------------------------------------------------
 
-// Returns a strategy with one candidate, replicated on every device, and no node. It makes inputs
-// look like values with a producer. Its key is the sizes, each in two halves, since keys have 32
-// bits.
+// Returns a strategy without a node and with one candidate, replicated on every device. It lets
+// inputs look like values with a producer. Its key contains each size in two halves, because keys
+// have 32 bits.
 static struct strategy *given_whole(struct planner *planner, const struct plan_value *value)
 {
     uint32_t key[2 + TILE_MAX_RANK * 2] = {TABLE_GIVEN, (uint32_t)value->bits};

@@ -3,9 +3,8 @@
 // with each of them.
 //
 //     "m/4" of a MatMul takes 1.46 ms by itself and "n/4" 1.38 ms, but the cost of the plan
-//       decides: the best plan takes 1.736 ms with "m/4" and 1.649 ms with "n/4" (marginals of the
-//       variable,
-//     solver/solver.h).
+//     decides: the best plan takes 1.736 ms with "m/4" and 1.649 ms with "n/4" (marginals of the
+//     variable, solver/solver.h).
 #include "plan/program/program.h"
 
 #include <errno.h>
@@ -13,7 +12,7 @@
 
 // ---- names -------------------------------------------------------------------------------------
 
-// "#60" -> 60; -1: not an index.
+// Reads an index: "#60" gives 60; -1: not an index.
 static int64_t index_of(const char *name)
 {
     char *end;
@@ -40,7 +39,7 @@ static bool is_named(const tsr_node *node, const char *name)
     return false;
 }
 
-// The first in graph order; names need not be unique.
+// Returns the first such node in graph order; names need not be unique.
 const struct plan_node *tsr__planner_find(const struct planner *planner, const char *name)
 {
     for (size_t i = 0; i < planner->n_nodes; i++)
@@ -109,12 +108,12 @@ tsr_status tsr__planner_explain(struct planner *planner, const struct program *p
                   "no node with that name contributes to an output of the model");
         return TSR_INVALID;
     }
-    size_t k = node->strategy->at.n; // candidates
+    size_t k = node->strategy->at.n; // number of candidates
     struct program_marginal *marginal = ARENA_ARRAY(arena, struct program_marginal, k + 1);
     tsr_plan_choice *list = ARENA_ARRAY(arena, tsr_plan_choice, k + 1);
     if (!marginal || !list)
         return TSR_NOMEM;
-    // Up to one solve for each candidate: each gets its share of the budget.
+    // There may be one solve for each candidate, so each gets a share of the budget.
     struct program_options options = tsr__budget_share(planner->budget, 1.0 / (double)(k + 1));
     tsr_status st = tsr__program_marginals(program, &options, &planner->arena, node->var, marginal);
     if (st != TSR_OK)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// fork.c - makes a planner for some of the devices. It shares what is known of the model with the
-// original, and has its own devices, layouts and candidates. Stages use it: 4 devices in two
+// fork.c - creates a planner for some of the devices. It shares shapes, values and states with the
+// original planner. It has its own devices, layouts and candidates. Stages use it: 4 devices in two
 // stages have one planner for {0, 1} and one for {2, 3}.
 #include "plan/program/program.h"
 
-// Nodes in no stage are not planned.
+// Marks nodes outside of all stages as not planned.
 static void leave_out(struct planner *planner, const unsigned char *staged)
 {
     for (size_t i = 0; i < planner->n_nodes; i++) {
@@ -14,7 +14,7 @@ static void leave_out(struct planner *planner, const unsigned char *staged)
     }
 }
 
-// Shapes, values and states belong to the original.
+// Creates the planner. Shapes, values and states belong to the original.
 bool tsr__planner_fork(const struct planner *root, const unsigned char *staged,
                        const int64_t *devices, size_t n, struct planner *out)
 {
@@ -37,7 +37,7 @@ bool tsr__planner_fork(const struct planner *root, const unsigned char *staged,
     int64_t *list = ARENA_ARRAY(&out->arena, int64_t, n);
     if (!list)
         return false;
-    // A copy: the caller's list may change.
+    // The caller's list may change, so it is copied.
     memcpy(list, devices, n * sizeof *list);
     out->machine.numbers = list;
     if (!tsr__planner_devices(out) || !tsr__planner_list(out))

@@ -59,14 +59,14 @@ void tsr__usage_take(struct planner *planner, uint32_t var, size_t k, const int6
 
 // ---- values ------------------------------------------------------------------------------------
 
-// Bytes of a node's output, by its choice: while the node runs, while partial sums are reduced, and
-// afterwards.
+// Bytes of a node's output, by choice of the node: while the node runs, while partial sums are
+// reduced, and afterwards.
 struct produced {
     int64_t *run, *combine, *then;
 };
 
-// A sum is stored as partial sums (`before`) while the node runs, as partial sums and result during
-// the reduction, and only as result afterwards.
+// Returns the bytes of an output. A sum is stored as partial sums (`before`) while the node runs,
+// as partial sums and result during the reduction, and only as result afterwards.
 static struct produced *produced_of(struct edge *edge)
 {
     uint32_t key[4] = {TABLE_PRODUCED, edge->from->id, (uint32_t)edge->slot,
@@ -95,8 +95,8 @@ static struct produced *produced_of(struct edge *edge)
     return out;
 }
 
-// Node i has three times: its inputs are transferred at 3 i, it runs at 3 i + 1, its output is
-// reduced at 3 i + 2.
+// Charges the output of node i, which has three points in time. Its inputs are transferred at 3 i,
+// it runs at 3 i + 1, its output is reduced at 3 i + 2.
 bool tsr__use_producer(struct edge *edge, uint32_t end)
 {
     struct planner *planner = edge->planner;
@@ -106,7 +106,7 @@ bool tsr__use_producer(struct edge *edge, uint32_t end)
     struct produced *produced = produced_of(edge);
     if (!produced)
         return false;
-    if (edge->node == SIZE_MAX) { // a value from another range is freed after its last reader
+    if (edge->node == SIZE_MAX) { // a value of another range is freed after its last reader
         uint32_t until = edge->value->given ? planner->n_times : end;
         tsr__usage_take(planner, edge->var, k, produced->then, 0, until);
         return true;
@@ -154,7 +154,7 @@ static int64_t whole_bytes(struct planner *planner, const tsr_value *v)
     return tsr__planner_bytes(planner, tsr__planner_replicated(planner, value->rank), value);
 }
 
-// Bytes of all constants, at most PLAN_NEVER.
+// Returns the bytes of all constants, at most PLAN_NEVER.
 static int64_t stored_bytes(struct planner *planner)
 {
     const tsr_graph *graph = tsr_model_graph(planner->model);
@@ -169,7 +169,7 @@ struct size_list {
     VEC(int64_t) bytes;
 };
 
-// Bytes of all outputs of nodes, largest first.
+// Lists the bytes of all outputs of nodes, largest first.
 static void list_made(struct planner *planner, struct size_list *sizes)
 {
     for (size_t i = 0; i < planner->n_nodes; i++) {
@@ -187,9 +187,9 @@ static void list_made(struct planner *planner, struct size_list *sizes)
         qsort(sizes->bytes.at, sizes->bytes.n, sizeof *sizes->bytes.at, descending);
 }
 
-// Sets the size above which values are tracked. About FOLLOWED_VALUES of the largest are tracked,
-// always those of the largest size, and never those below 1/FOLLOWED_SHARE of the memory per
-// device.
+// Sets the size above which values are tracked. About FOLLOWED_VALUES of the largest values are
+// tracked, always including those of the largest size. Values below 1/FOLLOWED_SHARE of the memory
+// per device are never tracked.
 bool tsr__planner_followed(struct planner *planner)
 {
     struct size_list sizes = {0};
@@ -257,8 +257,8 @@ bool tsr__use_reader(struct edge *edge, struct reader *reader, const uint32_t *b
 
 // ---- arrivals ----------------------------------------------------------------------------------
 
-// The variable between a value and its reader. A state is a layout that the reader may want, either
-// existing or a copy for this reader (`made`).
+// The variable between a value and its reader. A state is a layout that the reader may want. It
+// either exists already or is a copy for this reader (`made`).
 //
 //     A value sharded by rows; the reader wants it by rows or replicated: "rows, existing" and
 //     "replicated, made". In the second state the reader has its own copy. It uses memory during
@@ -267,7 +267,7 @@ struct arrival {
     size_t n;
     uint32_t *want;
     bool *made;
-    // sizes: n (all 0), states of the value x n, n x choices of the reader
+    // costs of n states (all 0); from each state of the value; to each choice of the reader
     int64_t *cost, *from, *to;
     int64_t *bring, *run; // bytes during the transfer, and while the reader runs
 };
@@ -297,8 +297,8 @@ static void add_states(struct edge *edge, struct arrival *arrival, const struct 
         add_arrival(arrival, want, true);
 }
 
-// Cost from a state of the value to a state of the arrival. "existing" costs 0 if the value has
-// that layout and is forbidden otherwise.
+// Returns the cost from a state of the value to a state of the arrival. "existing" costs 0 if the
+// value has that layout and is forbidden otherwise.
 static int64_t arrival_cost(struct edge *edge, const struct copy_state *state,
                             const struct arrival *arrival, size_t s)
 {
@@ -310,7 +310,7 @@ static int64_t arrival_cost(struct edge *edge, const struct copy_state *state,
     return COST_FORBIDDEN;
 }
 
-// Fills the tables of the arrival. Its states must be listed.
+// Fills the tables of the arrival. Its states must be listed already.
 static void fill_tables(struct edge *edge, const struct copy_state *states, size_t n,
                         const struct reader *reader, struct arrival *arrival)
 {
@@ -356,7 +356,8 @@ static bool fill_arrival(struct edge *edge, const struct copy_state *states, siz
     return true;
 }
 
-// Arrivals with equal producer, reader and states (`key`) share their tables.
+// Returns the tables of an arrival. Arrivals with equal producer, reader and states (`key`) share
+// them.
 static struct arrival *arrival_of(struct edge *edge, const struct copy_state *states, size_t n,
                                   uint32_t key, const struct reader *reader)
 {

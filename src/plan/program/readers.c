@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// readers.c - the ends of a value: its readers, their layouts and their variables; and the cache of
-// tables that values with equal ends share.
+// readers.c - finds the producer and the readers of a value, with their layouts and variables.
+// Values with equal producers and readers share tables, which are cached here.
 #include "plan/program/edges.h"
 
 #include <stdlib.h>
@@ -13,10 +13,11 @@ struct collecting {
     struct planner *planner;
     struct arena *arena;
     VEC(struct reader) list;
-    bool leaves; // a node of another range reads it too
+    bool leaves; // a node of another range also reads the value
 };
 
-// A node inside a subgraph counts as the node of the main graph that owns the subgraph.
+// Adds a reader. A node inside a subgraph is replaced by the node of the main graph that contains
+// the subgraph.
 static void add_reader(struct collecting *collecting, const tsr_node *node, size_t slot,
                        bool captures)
 {
@@ -56,8 +57,8 @@ static int by_node(const void *a, const void *b)
     return (x->order > y->order) - (x->order < y->order);
 }
 
-// In the order of the nodes. A node that reads the value twice is one reader, since it has one
-// sharding of it.
+// Sorts the readers by node. A node that reads the value twice becomes one reader, because it has
+// one sharding of the value.
 static void sort_readers(struct collecting *collecting)
 {
     struct reader *at = collecting->list.at;
@@ -71,7 +72,8 @@ static void sort_readers(struct collecting *collecting)
     collecting->list.n = n;
 }
 
-// A value of another range is passed on by that range.
+// True if a node of this range produces the value. Values of another range are passed on by that
+// range.
 static bool is_made_here(const struct planner *planner, const tsr_value *value)
 {
     const tsr_node *from = tsr_value_producer(value);
@@ -89,7 +91,7 @@ struct readers tsr__planner_readers(struct planner *planner, struct arena *arena
     sort_readers(&collecting);
     if (collecting.list.n)
         readers.last = collecting.list.at[collecting.list.n - 1].node;
-    // A state is not transferred to the caller, but needs memory until the end.
+    // A state is not transferred to the caller, but needs memory until the end of the run.
     readers.stays = planner_stays(planner, value) && tsr_value_is_output(value);
     if (readers.stays)
         readers.last = planner->n_nodes;
@@ -112,7 +114,7 @@ uint32_t tsr__edge_time(const struct planner *planner, const struct reader *read
     return (uint32_t)(PLAN_TIMES * node);
 }
 
-// The devices of the node's stage, or all. The first of them has the outputs.
+// Returns the devices of the node's stage, or all devices. The first of them stores the outputs.
 static struct device_group place_of(const struct planner *planner, int64_t node)
 {
     if (planner->scope.places && node >= 0)
@@ -120,8 +122,8 @@ static struct device_group place_of(const struct planner *planner, int64_t node)
     return (struct device_group){planner->machine.all, (size_t)planner->machine.n};
 }
 
-// The caller wants the full value on the first device of its producer; a subgraph wants it
-// replicated.
+// Returns the wanted layout. The caller wants the full value on the first device of its producer; a
+// subgraph wants it replicated.
 uint32_t tsr__planner_wanted(struct planner *planner, const struct reader *reader,
                              const tsr_value *value, uint32_t candidate)
 {
@@ -138,7 +140,7 @@ uint32_t tsr__planner_wanted(struct planner *planner, const struct reader *reade
     return planner->nodes[reader->node].strategy->at.at[candidate].in[reader->slot];
 }
 
-// Fills node and slot of an output.
+// Finds the producer of a value, and fills node and slot of its output.
 bool tsr__planner_made_by(const struct planner *planner, const tsr_value *value, struct reader *out)
 {
     const tsr_node *node = tsr_value_producer(value);
@@ -167,13 +169,14 @@ void **tsr__planner_cached(struct planner *planner, const uint32_t *key, size_t 
     return slot ? *slot : NULL;
 }
 
-// Strategy numbers are smaller than the two numbers for the caller and for subgraphs.
+// Returns the number of the reader's strategy, or a larger number for the caller or a subgraph.
 uint32_t tsr__edge_end(const struct planner *planner, const struct reader *reader)
 {
     if (reader->node == SIZE_MAX)
         return UINT32_MAX;
     if (reader->captures && planner->scope.places)
-        return BODY_OF_STAGE + planner->nodes[reader->node].strategy->id; // identifies its devices
+        // the strategy determines the devices of the stage
+        return BODY_OF_STAGE + planner->nodes[reader->node].strategy->id;
     if (reader->captures)
         return UINT32_MAX - 1;
     return planner->nodes[reader->node].strategy->id;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// solve.c - solves the 0-1 program, sets the choices of the nodes, and sums the figures of the
+// solve.c - solves the 0-1 program, sets the choices of the nodes, and sums up the figures of the
 // plan.
 //
-// The program is first solved without memory limits, which is far easier: an answer of "12 ms with
-// 9 GiB" on devices of 16 GiB is the result. On devices of 8 GiB it is only a bound, and the
-// program is solved again with its limits.
+// The program is first solved without memory limits, which is far easier. If the solution takes 12
+// ms with 9 GiB, it is the result on devices of 16 GiB. On devices of 8 GiB it is only a lower
+// bound, and the program is solved again with its limits.
 #include "plan/program/program.h"
 
 #include <math.h>
 
-// choice: by variable of the planner's program.
+// Sets the choices of the nodes. `choice` is indexed by variable of the planner's program.
 void tsr__planner_take(struct planner *planner, const uint32_t *choice)
 {
     for (size_t i = 0; i < planner->n_nodes; i++)
@@ -25,14 +25,15 @@ static bool fits(const struct program *program, const uint32_t *choice)
     return true;
 }
 
-// The relative gap between cost and bound; costs below 1 are treated as 1.
+// Returns the relative gap between cost and bound; costs below 1 are treated as 1.
 static double gap_of(int64_t cost, int64_t bound)
 {
     double size = fmax(fabs((double)cost), 1);
     return ((double)cost - (double)bound) / size;
 }
 
-// Without a solution or a proof of infeasibility: tries the plan of the least memory.
+// Tries the plan of the least memory. Called if there is neither a solution nor a proof of
+// infeasibility.
 static tsr_status take_least(struct planner *planner, const struct program *program,
                              struct program_result *result)
 {
@@ -50,22 +51,23 @@ static tsr_status take_least(struct planner *planner, const struct program *prog
     return TSR_OK;
 }
 
-// Called if the search was cancelled before it had a solution: quickly finds a plan without limits.
+// Finds a plan without limits quickly. Called if the search was cancelled before it had a solution.
 static tsr_status solve_hastily(struct planner *planner, const struct program *program,
                                 struct program_result *result)
 {
     struct program_options options = {.work = UINT64_C(200000000)};
-    // The solver checks the session; without this it would stop at once.
+    // The solver stops at once if the session is cancelled, so this is reset first.
     tsr_session_cancel(planner->session, false);
     tsr_status st = tsr__program_solve(program, &options, &planner->arena, result);
     tsr_session_cancel(planner->session, true);
     return st;
 }
 
-// Shares of the remaining work. Programs of unlike devices have many solutions that are nearly as
-// good, so that proofs use up their share; and device sets must be planned as well.
+// Shares of the remaining work for each solve. Programs of unlike devices have many solutions of
+// nearly equal cost, so proofs use up their share. Device sets must be planned as well.
 struct solve_shares {
-    // for programs without limits; for the first solve without limits; for the second with limits
+    // alone: for programs without limits; unlimited: for the first solve of the others, without
+    // limits; limited: for their second solve
     double alone, unlimited, limited;
 };
 
@@ -94,7 +96,8 @@ static tsr_status solve_unlimited(struct planner *planner, const struct program 
     return TSR_OK;
 }
 
-// If there is no solution, tries the plan of the least memory with the rest of the work.
+// Solves the program with its limits. If there is no solution, tries the plan of the least memory
+// with the rest of the work.
 static tsr_status solve_limited(struct planner *planner, const struct program *program,
                                 struct program_result *result)
 {
@@ -108,18 +111,18 @@ static tsr_status solve_limited(struct planner *planner, const struct program *p
     return TSR_OK;
 }
 
-#define PROVED  1e-9 // a gap that only rounding leaves
+#define PROVED  1e-9 // a smaller gap is a rounding error
 #define NEAR_BY 1e-4 // for unlike devices: a smaller gap is not worth ten seconds
 
-// True if the plan without limits is optimal, or nearly. It is then the result if it fits the
-// limits.
+// True if the plan without limits is optimal or nearly optimal. It is then the result if it fits in
+// memory.
 static bool is_good(const struct planner *planner, const struct program_result *unlimited)
 {
     double gap = planner->machine.unlike ? NEAR_BY : PROVED;
     return unlimited->optimal || (unlimited->feasible && unlimited->gap < gap);
 }
 
-// True if even without limits no plan is faster than the caller's.
+// True if no plan is faster than the caller's, even without limits.
 static bool is_beaten(int64_t beat, const struct program_result *unlimited)
 {
     return beat > 0 && unlimited->feasible && unlimited->bound >= beat;
@@ -165,7 +168,8 @@ tsr_status tsr__planner_solve(struct planner *planner, const struct program *pro
 
 // ---- figures -----------------------------------------------------------------------------------
 
-// The file appears when it is complete: tsr__out_abort does nothing after a commit.
+// Writes the program as an LP file. The file appears only when it is complete: tsr__out_abort does
+// nothing after a commit.
 tsr_status tsr__planner_export(tsr_session *session, const struct program *program,
                                const char *path)
 {

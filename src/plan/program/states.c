@@ -2,13 +2,14 @@
 // states.c - states (caches), which stay on their devices from one run to the next.
 //
 // A state is an output that is an input of the next run. Its input needs memory like a constant and
-// is never transferred. Its output stays in its layout. An edge of the program charges the cost of
-// a layout that differs between end and start. `partition` reads the pairs from the metadata.
+// is never transferred. Its output stays in its layout. If the layout at the end of a run differs
+// from that at the start, an edge of the program charges the resharding. `partition` reads the
+// pairs from the metadata.
 //
 //     past_k=present_k of [1, 12, 512, 64]. present_k may be sharded by heads {1, 4, 1, 1} or
 //     replicated, and so may past_k at the attention that reads it. The edge: 0 for equal layouts,
 //     an AllGather for heads -> replicated, a slice for replicated -> heads. It is charged for
-//       every token.
+//     every token.
 #include "plan/program/edges.h"
 
 // ---- names -------------------------------------------------------------------------------------
@@ -51,7 +52,8 @@ static bool stay(struct planner *planner, const tsr_value *value)
     return planner->ends.stays != NULL;
 }
 
-// From here on the input counts as a constant for memory and costs; its readers may still shard it.
+// Adds a pair. From here on, memory and costs treat the input as a constant; its readers may still
+// shard it.
 static tsr_status add_pair(struct planner *planner, const tsr_value *past, const tsr_value *present)
 {
     struct plan_value *value = &planner->values[tsr__value_id(past)];
@@ -62,12 +64,12 @@ static tsr_status add_pair(struct planner *planner, const tsr_value *past, const
     planner->values[tsr__value_id(present)].shares_past =
         planner->values[tsr__value_id(present)].updated;
     value->given = false;
-    value->constant = true; // for its memory
+    value->constant = true; // its memory is charged like that of a constant
     return TSR_OK;
 }
 
-// "past_*=present_*": pairs every input that matches the left side with the output that has the
-// same text for the star.
+// Reads "past_*=present_*": pairs every input that matches the left side with the output that has
+// the same text for the star.
 static tsr_status add_state(struct planner *planner, struct str text)
 {
     const tsr_graph *graph = tsr_model_graph(planner->model);
@@ -94,7 +96,7 @@ static tsr_status add_state(struct planner *planner, struct str text)
     return refuse(planner, past, "no input of the model has that name");
 }
 
-// The caller's pairs replace the metadata.
+// Reads the pairs of the caller, or those of the metadata if the caller gave none.
 tsr_status tsr__planner_states(struct planner *planner, const char *const *state, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -130,13 +132,15 @@ bool tsr__planner_hands_over(struct planner *planner, const struct planner *to)
 
 // ---- edges -------------------------------------------------------------------------------------
 
-// Two ends of a state: where a node leaves it (SIDE_OUTPUT) or reads it, and where a node reads it.
+// Two ends of a state: the node that produces it (SIDE_OUTPUT) or first reads it, and another node
+// that reads it.
 struct state_ends {
     const struct reader *from, *to;
     enum slot_side side; // side of `from` at its node
 };
 
-// Costs from each choice of one node to each of the other; a node at both ends has one column.
+// Fills in the costs from each choice of one node to each choice of the other. If one node is at
+// both ends, there is one cost for each choice.
 static void fill_state(struct planner *planner, const struct state_ends *ends,
                        const struct plan_value *value, int64_t *table)
 {
@@ -153,7 +157,7 @@ static void fill_state(struct planner *planner, const struct state_ends *ends,
         }
 }
 
-// The table of the two ends, cached. NULL: out of memory.
+// Returns the table of the two ends, which is cached. NULL: out of memory.
 static int64_t *state_table(struct planner *planner, const struct state_ends *ends,
                             const struct plan_value *value)
 {
@@ -176,7 +180,8 @@ static int64_t *state_table(struct planner *planner, const struct state_ends *en
     return table;
 }
 
-// Charges a layout that differs between the two ends; a node at both ends is charged itself.
+// Charges the resharding if the layouts at the two ends differ. If one node is at both ends, the
+// cost is added to this node.
 static bool add_edge(struct planner *planner, const tsr_value *value, const struct state_ends *ends)
 {
     static const int64_t zero[1] = {0};
@@ -190,7 +195,7 @@ static bool add_edge(struct planner *planner, const tsr_value *value, const stru
     return true;
 }
 
-// A node that reads the state at an input, not in a subgraph.
+// True if a node reads the state at an input, not in a subgraph.
 static bool is_plain(const struct reader *reader)
 {
     return reader->node != SIZE_MAX && !reader->captures;
@@ -243,7 +248,7 @@ static bool has_line(const char *text, struct str line)
     return false;
 }
 
-// Adds the line unless the metadata has it.
+// Adds the line unless the metadata contains it.
 static void add_line(struct text *text, const char *before, struct str line)
 {
     if (!has_line(before, line))
@@ -262,7 +267,7 @@ static tsr_status set_lines(struct planner *planner, const char *key, struct tex
     return st;
 }
 
-// Starts a text with what the metadata has already.
+// Starts a text with the lines that the metadata already has.
 static const char *begin_lines(struct planner *planner, const char *key, struct text *text)
 {
     const char *before = tsr_model_metadata(planner->model, key);
@@ -271,7 +276,8 @@ static const char *begin_lines(struct planner *planner, const char *key, struct 
     return before;
 }
 
-// Existing lines of the model stay, perhaps with stars; else one line for each pair.
+// Stores the pairs. Keeps existing lines of the model, which may have stars; otherwise writes one
+// line for each pair.
 static tsr_status keep_pairs(struct planner *planner)
 {
     struct text text;
@@ -287,8 +293,8 @@ static tsr_status keep_pairs(struct planner *planner)
     return set_lines(planner, META_STATE, &text);
 }
 
-// Stores the pairs as metadata. For a model without pairs that hands caches over to another model,
-// stores the outputs that stay on the devices.
+// Stores the pairs as metadata. A model may have no pairs but produce caches for another model.
+// Then its outputs that stay on the devices are stored.
 tsr_status tsr__planner_keep_states(struct planner *planner)
 {
     const tsr_graph *graph = tsr_model_graph(planner->model);

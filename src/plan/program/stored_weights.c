@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// stored_weights.c - the memory of constants: each is stored once in every layout that is needed.
+// stored_weights.c - charges the memory of constants: each is stored once in every layout that is
+// needed.
 //
 //     A weight of 8 MB on two devices, read by three nodes. A and B may want it by rows or
 //     replicated, C replicated or by columns. Rows and replicated may be wanted by several: a
@@ -8,7 +9,8 @@
 //     rows and B and C replicate, 12 MB are on each device; if all replicate, 8 MB.
 #include "plan/program/edges.h"
 
-// The slots at which the node first reads a constant that no other node reads.
+// Lists the inputs with constants that only this node reads, each constant once. Returns their
+// number.
 static size_t list_own(const tsr_node *node, const bool *own, uint32_t *slots)
 {
     size_t n = 0;
@@ -20,11 +22,10 @@ static size_t list_own(const tsr_node *node, const bool *own, uint32_t *slots)
     return n;
 }
 
-// One table for all that only this node reads.
+// Charges all constants that only this node reads, in one table.
 static bool use_own(struct planner *planner, const struct plan_node *node, const bool *own)
 {
-    // The slots are part of the key: of two equal nodes, one may share a constant with a
-    // third.
+    // The key includes the slots: of two equal nodes, one may share a constant with a third node.
     enum { HEAD = 3 };
     size_t n_in = tsr_node_input_count(node->node);
     uint32_t *key = ARENA_ARRAY(planner->work, uint32_t, n_in + HEAD);
@@ -60,13 +61,13 @@ static bool use_own(struct planner *planner, const struct plan_node *node, const
 #define MANY_LAYOUTS 256
 struct wanted {
     uint32_t layout[MANY_LAYOUTS];
-    size_t readers[MANY_LAYOUTS]; // number of readers that may want it
+    size_t readers[MANY_LAYOUTS]; // number of readers that may want each layout
     size_t n;
     bool too_many;
 };
 
-// The index of the layout in the list, at its end if it is new. Beyond MANY_LAYOUTS it is 0, and
-// too_many is set.
+// Returns the index of the layout in the list, and appends it if it is new. If the list is full,
+// returns 0 and sets too_many.
 static size_t place_in(struct wanted *wanted, uint32_t layout)
 {
     size_t i = 0;
@@ -83,7 +84,7 @@ static size_t place_in(struct wanted *wanted, uint32_t layout)
     return i;
 }
 
-// Counts for each layout the readers that have a choice for it.
+// Counts, for each layout, the readers with a choice that wants it.
 static void list_wanted(struct edge *edge, struct wanted *wanted)
 {
     for (size_t r = 0; r < edge->readers.n; r++) {
@@ -97,7 +98,8 @@ static void list_wanted(struct edge *edge, struct wanted *wanted)
     }
 }
 
-// Small constants, and those that all readers want in one layout, are stored in any case.
+// Charges a constant that is always stored: a small one, or one that all readers want in the same
+// layout.
 static bool use_fixed(struct edge *edge, const struct wanted *wanted, uint32_t fixed)
 {
     struct usage usage;
@@ -109,8 +111,7 @@ static bool use_fixed(struct edge *edge, const struct wanted *wanted, uint32_t f
     return true;
 }
 
-// Forbids the reader's choices that want the layout while the variable says that it is not stored
-// (0).
+// Forbids choices of the reader that want the layout while the variable is 0 (not stored).
 static bool need_stored(struct edge *edge, struct reader *reader, uint32_t var, uint32_t layout)
 {
     size_t k = tsr__edge_choices(edge->planner, reader);
@@ -128,7 +129,7 @@ static bool need_stored(struct edge *edge, struct reader *reader, uint32_t var, 
     return true;
 }
 
-// A variable that says whether the constant is stored in that layout.
+// Adds a variable for whether the constant is stored in that layout, and charges its bytes.
 static bool store(struct edge *edge, uint32_t layout)
 {
     static const int64_t zero[2] = {0, 0};
@@ -145,7 +146,7 @@ static bool store(struct edge *edge, uint32_t layout)
     return true;
 }
 
-// Layouts that one reader alone may want are charged to that reader.
+// Charges layouts that only this reader may want to the reader.
 static bool use_lone(struct edge *edge, struct wanted *wanted, struct reader *reader)
 {
     struct usage usage;
@@ -162,8 +163,8 @@ static bool use_lone(struct edge *edge, struct wanted *wanted, struct reader *re
     return true;
 }
 
-// A constant with several readers: a variable for each layout that several may want; other layouts
-// are charged to their readers.
+// Charges a constant with several readers. Adds a variable for each layout that several readers may
+// want; other layouts are charged to their readers.
 static bool use_shared(struct edge *edge, uint32_t fixed)
 {
     struct wanted wanted;
@@ -185,13 +186,14 @@ static bool use_shared(struct edge *edge, uint32_t fixed)
     return true;
 }
 
-// True if one node alone reads the constant, at one of its inputs.
+// True if only one node reads the constant, at one of its inputs.
 static bool has_one_reader(const struct readers *readers)
 {
     return readers->n == 1 && readers->at[0].node != SIZE_MAX && !readers->at[0].captures;
 }
 
-// own: marks the constants that one node alone reads, which are charged to that node.
+// Charges a constant, or marks it in `own` if only one node reads it. Marked constants are charged
+// to their node later.
 static bool use_constant(struct planner *planner, const tsr_value *value, uint32_t fixed, bool *own)
 {
     struct arena arena;
@@ -209,8 +211,8 @@ static bool use_constant(struct planner *planner, const tsr_value *value, uint32
     return ok;
 }
 
-// `fixed` is a variable with one choice, which uses everything that is stored in any case.
-// Constants with several readers come first, then those of single nodes.
+// Charges all constants: first those with several readers, then those of single nodes. `fixed` is a
+// variable with one choice, to which everything that is always stored is charged.
 bool tsr__use_constants(struct planner *planner)
 {
     static const int64_t zero[1] = {0};

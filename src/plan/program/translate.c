@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// translate.c - translates candidates of a planner of some devices to layouts of the planner of
-// all.
+// translate.c - translates candidates from the planner of some devices to the planner of all
+// devices.
 //
 //     A stage on devices 4 and 5 shards X as {2, 1} on its devices 0 1. In the planner of all
 //     devices the same candidate has {2, 1} on 4 5.

@@ -14,7 +14,7 @@ struct segment {
     int64_t *busy; // time per device
     size_t device_count;
     int64_t charged;    // time that the program charged for this segment
-    int64_t correction; // charged but not needed, summed over the segments before
+    int64_t correction; // time that was charged but not needed, summed over earlier segments
 };
 
 // Ends the segment at a synchronization point: adds its correction and resets it.

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_count.c - plans the same model for another number of devices, as advice: fewer if more do
-// not help, more if memory is too small. Nothing is written into the model.
+// device_count.c - plans the same model for another number of devices, as advice. Tries fewer
+// devices if more do not help, and more if memory is too small. Writes nothing into the model.
 #include "plan/search/search.h"
 
 #include <math.h>
 
-#define ADVICE_MOST  32   // largest number of devices that is tried if nothing fits
-#define ADVICE_SHARE 0.05 // share of the remaining budget for each number
+#define ADVICE_MOST  32   // largest number of devices that is tried if no plan fits
+#define ADVICE_SHARE 0.05 // share of the remaining budget for each number of devices
 
-// True if some node has shardings, which are for this number of devices only.
+// True if some node has shardings. They are valid for this number of devices only.
 static bool any_given(const struct planner *planner)
 {
     for (size_t i = 0; i < planner->n_nodes; i++)
@@ -17,7 +17,7 @@ static bool any_given(const struct planner *planner)
     return false;
 }
 
-// The first n devices of the topology, or n of the default topology.
+// Gives `other` the first n devices of the topology, or n devices of the default topology.
 static tsr_status take_devices(struct planner *other, const struct planner *planner, int64_t n)
 {
     int64_t *first = ARENA_ARRAY(&other->arena, int64_t, (size_t)n + 1);
@@ -42,7 +42,7 @@ static tsr_status take_devices(struct planner *other, const struct planner *plan
     return TSR_OK;
 }
 
-// *cost stays 0 if nothing fits.
+// Solves the program of `other`. *cost stays 0 if no plan fits.
 static tsr_status solve_for(struct planner *other, const tsr_plan_options *options, int64_t *cost)
 {
     struct program_result result = {0};
@@ -55,7 +55,7 @@ static tsr_status solve_for(struct planner *other, const tsr_plan_options *optio
     return st;
 }
 
-// Cost of the best plan for n devices; 0: nothing fits.
+// Returns the cost of the best plan for n devices in *cost; 0: no plan fits.
 static tsr_status cost_for(const struct planner *planner, const tsr_plan_options *options,
                            struct budget *budget, int64_t n, int64_t *cost)
 {
@@ -72,7 +72,7 @@ static tsr_status cost_for(const struct planner *planner, const tsr_plan_options
     return st;
 }
 
-// Fewer devices are tried only if efficiency is below one half.
+// Tries fewer devices only if the efficiency is below one half.
 tsr_status tsr__plan_better(struct planner *planner, const tsr_plan_options *options,
                             tsr_plan_summary *out)
 {
@@ -101,9 +101,9 @@ tsr_status tsr__plan_better(struct planner *planner, const tsr_plan_options *opt
     return TSR_OK;
 }
 
-// Needed memory falls no faster than the number of devices grows. Numbers with many divisors give
-// the most candidates, so the next power of two is tried as well. 3 devices of 10 GB that would
-// need 14 GB each: 5 are tried, then 8.
+// Tries more devices. The memory per device falls at most in proportion to their number, which
+// gives the first number. Numbers with many divisors have the most candidates, so the next power of
+// two is tried as well. 3 devices of 10 GB that would need 14 GB each: 5 are tried, then 8.
 tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *options,
                              tsr_plan_summary *out)
 {

@@ -16,10 +16,11 @@
 // not fit in SETS_MOST are dropped, so list the most promising ones first.
 #include "plan/search/device_sets.h"
 
-#define SET_MOST    64   // devices of a set; up to this number are also planned at once
-#define EVERY_SET   4    // unlike devices up to which all subsets are tried
-#define EVERY_UNION 6    // hosts up to which all unions are tried
-#define GRID_MOST   16   // devices of a logical grid
+// largest device set; up to this number, all devices are also planned at once
+#define SET_MOST    64
+#define EVERY_SET   4    // number of unlike devices up to which all subsets are tried
+#define EVERY_UNION 6    // number of hosts up to which all unions are tried
+#define GRID_MOST   16   // largest number of devices of a logical grid
 #define GOOD_GAP    0.01 // a plan of all devices with a larger gap may be improved by a grid
 
 // ---- the batch ---------------------------------------------------------------------------------
@@ -31,7 +32,7 @@ struct dim_sizes tsr__sets_sizes(const struct set_search *search, size_t m)
     return (struct dim_sizes){search->options->sizes, search->options->n_sizes};
 }
 
-// The size that the caller gave for a symbol; 0: none.
+// Returns the size that the caller gave for a symbol; 0: none.
 static int64_t size_of(const struct dim_sizes *sizes, const char *symbol)
 {
     for (size_t i = 0; i < sizes->n; i++)
@@ -40,7 +41,7 @@ static int64_t size_of(const struct dim_sizes *sizes, const char *symbol)
     return 0;
 }
 
-// The largest symbolic first dimension of an input.
+// Returns the largest symbolic first dimension of an input.
 static struct batch_dim batch_of(const struct set_search *search, size_t m)
 {
     const tsr_graph *graph = tsr_model_graph(search->models->planners[m]->model);
@@ -55,7 +56,8 @@ static struct batch_dim batch_of(const struct set_search *search, size_t m)
     return batch;
 }
 
-// All models have the same copies, so their batches are divided by a common divisor.
+// Finds the batch size. All models have the same copies, so the copies must divide the batch of
+// each model.
 static void find_batch(struct set_search *search)
 {
     search->batch_size = 0;
@@ -69,7 +71,8 @@ static void find_batch(struct set_search *search)
     }
 }
 
-// The largest number of copies that divides the batch evenly: batch 12 on 8 sets gives 6 copies.
+// Returns the largest number of copies that divides the batch evenly: batch 12 on 8 sets gives 6
+// copies.
 static int64_t copies_on(const struct set_search *search, int64_t n_sets)
 {
     int64_t copies = int64_min(n_sets, search->batch_size);
@@ -108,12 +111,12 @@ static bool is_too_small(const struct set_search *search, const int64_t *devices
             return false;
     }
     for (size_t i = 0; i < planner->ends.constants.n; i++)
-        if (tsr_value_initializer(planner->ends.constants.at[i])) // no cache
+        if (tsr_value_initializer(planner->ends.constants.at[i])) // a weight, not a cache
             weights += (double)tsr__value_bytes(planner, planner->ends.constants.at[i]);
     return weights > memory && !planner->memory.may_exceed;
 }
 
-// Adds a candidate; beyond SETS_MOST it is dropped. False: out of memory.
+// Adds a candidate, or drops it if there are SETS_MOST already. False: out of memory.
 static bool add_set(struct set_search *search, const int64_t *devices, int64_t n, int64_t copies)
 {
     if (search->n == SETS_MOST || n < 1 || is_too_small(search, devices, n))
@@ -137,8 +140,8 @@ struct device_set tsr__sets_all(const struct set_search *search)
     return all;
 }
 
-// True if n devices divide a host, are some hosts, or divide all devices: 1, 2, 4, 8, 16, 32, 64 of
-// hosts:1250x8, and 1, 2, 3, 6 of 12 devices.
+// True if n devices divide a host, are several full hosts, or divide all devices: 1, 2, 4, 8, 16,
+// 32, 64 of hosts:1250x8, and 1, 2, 3, 6 of 12 devices.
 static bool is_group(const struct planner_machine *machine, int64_t n)
 {
     int64_t host = machine->topology->host, hosts = host > 0 ? n / host : n;
@@ -149,8 +152,8 @@ static bool is_group(const struct planner_machine *machine, int64_t n)
     return (host <= 0 || n % host == 0) && (hosts & (hosts - 1)) == 0;
 }
 
-// Copies of the first devices; the batch limits their number. The first host is tried alone, too:
-// it may be as fast as several hosts.
+// Adds copies of the first devices; the batch limits their number. Also adds the first host alone,
+// because it may be as fast as several hosts.
 static bool list_copies(struct set_search *search)
 {
     const struct planner_machine *machine = &search->models->planners[0]->machine;
@@ -207,7 +210,7 @@ static bool is_listed(const struct set_search *search, const int64_t *devices, i
     return false;
 }
 
-// Copies inside of a host of equal devices, which divide the batch: four A100 as two pairs.
+// Adds copies inside of a host of equal devices, which divide the batch: four A100 as two pairs.
 static bool add_copies_in(struct set_search *search, const int64_t *devices, int64_t n)
 {
     const tsr_topology *topology = search->models->planners[0]->machine.topology;
@@ -223,7 +226,7 @@ static bool add_copies_in(struct set_search *search, const int64_t *devices, int
     return true;
 }
 
-// Adds some of the devices, unless an equivalent set is listed, and copies inside of them.
+// Adds some of the devices, unless an equivalent set is listed. Also adds copies inside of them.
 static bool add_part(struct set_search *search, const int64_t *devices, int64_t n)
 {
     if (n == search->models->planners[0]->machine.n || is_listed(search, devices, n))
@@ -231,8 +234,8 @@ static bool add_part(struct set_search *search, const int64_t *devices, int64_t 
     return add_set(search, devices, n, 1) && add_copies_in(search, devices, n);
 }
 
-// Every proper subset of a few devices, without equivalent ones: a slower device may have better
-// links.
+// Adds every proper subset of a few devices, except equivalent ones: a slower device may have
+// better links.
 static bool list_subsets(struct set_search *search)
 {
     int64_t n_devices = search->models->planners[0]->machine.n, list[EVERY_SET];
@@ -247,7 +250,8 @@ static bool list_subsets(struct set_search *search)
     return true;
 }
 
-// True for unions that are tried if there are many clusters: one cluster, two, or all but one.
+// True for unions that are tried if there are many clusters: one cluster, two clusters, or all but
+// one.
 static bool is_simple_union(unsigned set, int n_clusters)
 {
     int n = 0;
@@ -256,8 +260,8 @@ static bool is_simple_union(unsigned set, int n_clusters)
     return n <= 2 || n == n_clusters - 1;
 }
 
-// Unions of hosts. The host with the fastest devices may be better alone: every union but all
-// devices is tried.
+// Adds every union of hosts except all devices. The host with the fastest devices may be better
+// alone.
 static bool list_unions(struct set_search *search)
 {
     struct planner *planner = search->models->planners[0];
@@ -302,8 +306,8 @@ static bool is_first_of_speed(const struct planner *planner, int64_t device)
     return true;
 }
 
-// Devices above each speed, with and without device 0, which holds the outputs; and device 0 alone.
-// Of speeds 1 4 4 2: {1 2}, {0 1 2}, {1 2 3} and {0}.
+// Adds the devices above each speed, with and without device 0, which returns the outputs. Also
+// adds device 0 alone. Speeds 1 4 4 2 give {1 2}, {0 1 2}, {1 2 3} and {0}.
 static bool list_by_speed(struct set_search *search)
 {
     struct planner *planner = search->models->planners[0];
@@ -370,13 +374,14 @@ static bool needs_copies(const struct set_search *search)
     return tsr__sets_only(search->models) || search->models->n == 1;
 }
 
-// True for devices that differ and one model. Two models are planned on all such devices only.
+// True for one model on devices that differ. Two models are planned only on all such devices at
+// once.
 static bool is_unlike(const struct set_search *search)
 {
     return search->models->n == 1 && !tsr__planner_alike(search->models->planners[0]);
 }
 
-// With equal links between all pairs it only matters which speeds a set has.
+// True if all pairs of devices have equal links. Then two sets with the same speeds are equivalent.
 static bool has_same_links(const struct set_search *search)
 {
     const tsr_topology *topology = search->models->planners[0]->machine.topology;
@@ -400,7 +405,7 @@ static bool needs_speeds(const struct set_search *search)
     return is_unlike(search) && !needs_subsets(search);
 }
 
-// The kinds of candidates.
+// The kinds of candidates, and when each of them is used.
 static const struct set_source {
     bool (*applies)(const struct set_search *search);
     bool (*list)(struct set_search *search); // false: out of memory
@@ -409,7 +414,7 @@ static const struct set_source {
     {is_unlike, list_fixed_shares}, {needs_speeds, list_by_speed},
 };
 
-// Speeds are needed for lower bounds and for the sets of faster devices.
+// Lists the candidates. Computes speeds first, for lower bounds and for the sets of faster devices.
 bool tsr__sets_list(struct set_search *search)
 {
     if (!tsr__sets_free(search->models) || search->models->planners[0]->machine.n < 2)
@@ -427,7 +432,8 @@ bool tsr__sets_list(struct set_search *search)
     return true;
 }
 
-// Grids help where memory is short: weights are sharded along one side, tokens along the other.
+// Adds logical grids. They help if memory is short: weights are sharded along one side, tokens
+// along the other.
 bool tsr__sets_add_grids(struct set_search *search)
 {
     const struct planner *planner = search->models->planners[0];

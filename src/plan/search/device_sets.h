@@ -9,48 +9,49 @@
 
 #include "plan/search/models.h"
 
-#define SETS_MOST     96 // candidates of one search
-#define CLUSTERS_MOST 10 // hosts of which unions are tried
-#define EXACT_MOST    64 // devices up to which each is priced and written by itself
+#define SETS_MOST     96 // largest number of candidates of one search
+#define CLUSTERS_MOST 10 // largest number of hosts whose unions are tried
+// number of devices up to which each device is charged and written individually
+#define EXACT_MOST 64
 
-// The devices of the first copy, in numbers of the topology. Copy c has the devices c * n further
-// on.
+// A device set with copies. Lists the devices of the first copy by their numbers in the topology.
+// Copy c has the devices with numbers that are c * n larger.
 struct device_set {
     const int64_t *devices;
     int64_t n, copies;
     bool fixed_shares;  // every tensor is sharded over all devices in the proportions `shares`
     tile_shares shares; // 0: equal parts
-    int64_t grid[2];    // sides of a logical grid that is tried as well; 0: none
-    enum expert expert; // only the candidates of such a plan
-    int64_t estimate;   // picoseconds of an expert's plan; PLAN_NEVER: not known
-    int64_t least;      // lower bound: the devices divide the work evenly and never wait
+    int64_t grid[2];    // sides of a logical grid that is tried in addition; 0: none
+    enum expert expert; // allow only the candidates of this expert's plan
+    int64_t estimate;   // predicted picoseconds of an expert's plan; PLAN_NEVER: unknown
+    int64_t least; // lower bound of the time: the devices divide the work evenly and never wait
 };
 
 // The best plan of all models on one set.
 struct set_plan {
     struct device_set set;
     struct planner planners[PLAN_MAX_MODELS];
-    struct models models; // models of these planners, with their program
-    size_t n_open;        // planners that must be ended
+    struct models models; // the models with the planners of this set, and their program
+    size_t n_open;        // number of planners that must be freed
     struct budget budget; // work limit while this set is planned
     struct program_result result;
     // time of one run of each model, including the gathering of outputs
     int64_t run[PLAN_MAX_MODELS];
     int64_t cost;  // cost of all runs, as charged by the program
-    int64_t time;  // the same, corrected for devices of different speed
-    int64_t bound; // no plan of the set costs less
+    int64_t time;  // `cost`, corrected for devices of different speed
+    int64_t bound; // lower bound: no plan of the set costs less
 };
 
-// The time of an expert's plan, as the summary lists it.
+// The time of an expert's plan, for the list in the summary.
 struct expert_time {
     const char *name;
     int64_t time; // picoseconds of all runs
 };
 
-// The dimension whose size is divided among copies: the first one of an input, if it has a symbolic
-// size that the caller gave.
+// The dimension whose size is divided among copies. It is the first dimension of an input and has a
+// symbolic size that the caller gave.
 struct batch_dim {
-    const char *symbol; // NULL: none
+    const char *symbol; // NULL: there is no such dimension
     int64_t size;
 };
 
@@ -58,8 +59,8 @@ struct set_search {
     struct models *models; // planners of all devices
     const tsr_plan_options *options;
     struct batch_dim batch[PLAN_MAX_MODELS];
-    int64_t batch_size;         // largest number of equal shares; 1: no batch to share
-    struct program_result *all; // plan of all devices at once; not feasible: none
+    int64_t batch_size;         // largest number of equal shares; 1: the batch cannot be divided
+    struct program_result *all; // plan of all devices at once; not feasible: there is none
     int64_t all_time;           // time of that plan, corrected for devices of different speed
     struct device_set sets[SETS_MOST];
     size_t n;
@@ -74,8 +75,8 @@ struct dim_sizes {
 };
 struct dim_sizes tsr__sets_sizes(const struct set_search *search, size_t m);
 
-// device_sets.c
-// True if the machine is so large that only copies of a set are planned, never all devices at once.
+// device_sets.c: true if the machine is so large that only copies of a set are planned, never all
+// devices at once.
 bool tsr__sets_only(const struct models *models);
 // False if shardings are kept: then only all devices at once are planned.
 bool tsr__sets_free(const struct models *models);
@@ -83,55 +84,60 @@ bool tsr__sets_free(const struct models *models);
 bool tsr__sets_list(struct set_search *search);
 // Adds logical grids of all devices, after these were planned at once. False: out of memory.
 bool tsr__sets_add_grids(struct set_search *search);
-// The set of all devices.
+// Returns the set of all devices.
 struct device_set tsr__sets_all(const struct set_search *search);
 
-// link_clusters.c: numbers the clusters of devices whose links are faster than those between
-// clusters. cluster: by device. Returns their number; 1: all links are alike, or out of memory.
+// link_clusters.c: numbers the clusters of devices, which have faster links inside than between
+// them. Sets cluster[device] and returns the number of clusters; 1: all links are alike, or out of
+// memory.
 int tsr__clusters_find(const struct planner *planner, int *cluster);
 
 // equivalent_sets.c: true if a plan for the devices `a` is as good on the devices `b`.
 bool tsr__sets_equivalent(const tsr_topology *topology, const int64_t *a, const int64_t *b,
                           int64_t n);
 
-// One model on a set: the planner of all devices, and that of the set.
+// One model on a device set, with two planners: of all devices and of the set.
 struct set_model {
     const struct device_set *set;
     struct planner *all;
     struct planner *part;
 };
 
-// set_costs.c
-// The dimension that holds the batch: BATCH_NOWHERE, or BATCH_UNCLEAR if sizes do not tell.
+// set_costs.c: returns the dimension that holds the batch, BATCH_NOWHERE, or BATCH_UNCLEAR if the
+// sizes are ambiguous.
 enum { BATCH_NOWHERE = -1, BATCH_UNCLEAR = -2 };
 int tsr__set_batch_dim(const struct set_model *model, const tsr_value *value);
-// True if the copies divide the node's work. Else each computes all of it from gathered inputs.
+// True if the copies divide the node's work. Otherwise each copy gathers the inputs and computes
+// the full node.
 bool tsr__set_divides(const struct set_model *model, const struct plan_node *node);
-// Time that copies need in addition to their own computation: sums over the batch, gathering of
-// outputs, slicing of inputs.
+// Returns the time that copies need in addition to their own computation: sums over the batch,
+// gathering of outputs, slicing of inputs.
 int64_t tsr__set_copies_time(const struct set_model *model);
-// A lower bound of that time for all plans of the set.
+// Returns a lower bound of this additional time for all plans of the set.
 int64_t tsr__set_least_time(const struct set_model *model);
-// Number of those sums.
+// Returns the number of sums over the batch.
 size_t tsr__set_sums(const struct set_model *model);
-// Bytes on every device for inputs that each device gets in full, besides the share of the copy.
+// Returns the bytes on every device for inputs that each device receives in full, beyond the share
+// of its copy.
 int64_t tsr__set_input_bytes(const struct set_model *model);
-// The same, and for nodes that the copies do not divide. The plan of the set is chosen.
+// Returns the bytes of tsr__set_input_bytes plus those for nodes that the copies do not divide. The
+// plan of the set must be chosen.
 int64_t tsr__set_more_bytes(const struct set_model *model);
 
-// True if all devices have memory for what copies need together. The plan of the set is chosen.
-// reserved: bytes of that by which the limit of the set's program was reduced.
+// True if all devices have enough memory for the copies. The plan of the set must be chosen.
+// `reserved` is the part of these bytes that was already subtracted from the limit of the set's
+// program.
 bool tsr__set_fits(const struct set_model *model, int64_t reserved);
 
-// set_plans.c
-// Plans all models on plan->set with a share of the budget. beat: picoseconds of the best plan so
-// far, 0 if none.
+// set_plans.c: plans all models on plan->set with a share of the budget. `beat` is the time of the
+// best plan so far in picoseconds; 0: there is none.
 tsr_status tsr__set_plan(struct set_search *search, struct set_plan *plan, double share,
                          int64_t beat) TSR_MUST_USE;
 void tsr__set_plan_end(struct set_plan *plan);
-// Gives the nodes of all devices' planners the shardings of the plan. False: out of memory.
+// Copies the shardings of the plan to the planners of all devices. False: out of memory.
 bool tsr__set_expand(const struct set_search *search, struct set_plan *plan);
-// Communication of one copy, with the sums over copies. Returns the number of entries of `out`.
+// Counts the communication of one copy, including the sums over copies. Returns the number of
+// entries of `out`.
 size_t tsr__set_collectives(const struct set_model *model, struct collective_count *out);
 
 #endif

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// equivalent_sets.c - finds device sets that are equivalent to a plan, so that only one is planned.
+// equivalent_sets.c - finds device sets with the same speeds and links, so that only one of them is
+// planned.
 //
 //     Two A100 (0 and 1) and two L4 (2 and 3), all pairs with equal links: {0 2}, {0 3}, {1 2} and
 //     {1 3} are equivalent; {0 1} is not.
 #include "plan/search/device_sets.h"
 
-// NULL: there is no direct link.
+// Returns the link between two devices; NULL: there is no direct link.
 static const struct topology_link *link_of(const tsr_topology *topology, int64_t from, int64_t to)
 {
     for (size_t i = 0; i < topology->links.n; i++)

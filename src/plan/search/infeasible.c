@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // infeasible.c - reports why there is no plan: how much memory is needed, and which values need it.
 //
-// plan-infeasible if it is proved that nothing fits, plan-time if the solver did not finish. Both
-// include the memory of the smallest plan (tsr__program_least), if there was time to find it.
+// The error is plan-infeasible if the solver proved that no plan fits, and plan-time if it did not
+// finish. Both errors name the memory of the smallest plan (tsr__program_least), if there was time
+// to find it.
 #include "plan/search/search.h"
 
-// Share of the remaining budget for finding the needed memory, and the accepted error.
+// Share of the remaining budget for finding the needed memory, and the accepted error of the
+// result.
 #define ADVICE_SHARE 0.3
 #define ADVICE_NEAR  0.01
 
-// "16 GiB", "1.5 MiB", "100 bytes".
+// Formats a size: "16 GiB", "1.5 MiB", "100 bytes".
 static struct str bytes_text(struct arena *arena, int64_t bytes)
 {
     static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
@@ -31,7 +33,7 @@ static struct program_options advice_effort(struct budget *budget)
 
 // ---- what fills the devices --------------------------------------------------------------------
 
-// The largest values on the fullest device, in the plan of the least memory.
+// Lists the largest values on the fullest device, in the plan that needs the least memory.
 static tsr_status bind(struct planner *planner, const uint32_t *choice, tsr_plan_summary *out)
 {
     struct arena *arena = &planner->session->results[RESULT_PLAN];
@@ -48,7 +50,7 @@ static tsr_status bind(struct planner *planner, const uint32_t *choice, tsr_plan
     return TSR_OK;
 }
 
-// "; largest values: "w" (1.5 GiB), "cache" (512 MiB)"; "" if unknown.
+// Formats the list: "; largest values: "w" (1.5 GiB), "cache" (512 MiB)"; "" if unknown.
 static struct str binding_text(struct planner *planner, const tsr_plan_summary *summary)
 {
     struct str text = STR("");
@@ -66,8 +68,8 @@ static struct str binding_text(struct planner *planner, const tsr_plan_summary *
 
 // ---- what would help ---------------------------------------------------------------------------
 
-// Returns the hint if the needed memory is unknown. If there was no time to build the program, more
-// devices would need even more time.
+// Returns the hint for the case that the needed memory is unknown. If there was no time to build
+// the program, more devices would need even more time.
 static const char *time_help(const struct planner *planner)
 {
     if (planner->pace.late)
@@ -81,7 +83,7 @@ static struct str help_text(struct planner *planner, const tsr_plan_summary *sum
 {
     const char *sizes = "";
     long long devices = (long long)summary->fits_devices;
-    // Additional bytes: a little on each device, or some more devices.
+    // The missing bytes of all devices together: either memory for each device, or more devices.
     double more = (double)(summary->needs_bytes - memory) * (double)planner->machine.n;
     struct str need = bytes_text(&planner->arena, summary->needs_bytes);
     if (planner->shapes.full != planner->shapes.told)
@@ -110,7 +112,7 @@ static const char *which_device(const struct planner *planner)
     return "per device";
 }
 
-// memory: of the smallest device.
+// Reports that no plan fits. `memory` is that of the smallest device.
 static tsr_status say_infeasible(struct planner *planner, int64_t memory,
                                  const tsr_plan_summary *out)
 {
@@ -150,7 +152,7 @@ static tsr_status say_stopped(struct planner *planner, int64_t memory, const tsr
     return TSR_INFEASIBLE;
 }
 
-// "; 12 GiB per device is needed", or that it is unknown.
+// Formats "; 12 GiB per device is needed", or that the needed memory is unknown.
 static struct str need_text(struct planner *planner, int64_t needs)
 {
     if (needs <= 0)
@@ -159,7 +161,7 @@ static struct str need_text(struct planner *planner, int64_t needs)
     return tsr__arena_printf(&planner->arena, "; " STR_FMT " per device is needed", STR_ARG(need));
 }
 
-// Reports that there is no plan, for plans in stages and of two models.
+// Reports that there is no plan. Used for plans in stages and for two models.
 tsr_status tsr__plan_say_none(struct planner *planner, const char *what, bool proved, int64_t needs)
 {
     struct str need = need_text(planner, needs);
@@ -203,7 +205,7 @@ tsr_status tsr__plan_warn_memory(struct planner *planner)
     return TSR_OK;
 }
 
-// Memory of the smallest device.
+// Returns the memory of the smallest device.
 static int64_t least_memory(const struct planner *planner)
 {
     int64_t least = PLAN_NO_LIMIT;
@@ -212,7 +214,7 @@ static int64_t least_memory(const struct planner *planner)
     return least;
 }
 
-// The plan of the least memory gives what each device needs.
+// Finds the plan that needs the least memory, and the bytes that each device needs.
 static tsr_status find_least(struct models *models, tsr_plan_summary *out)
 {
     struct planner *planner = models->planners[0];

@@ -45,7 +45,7 @@ static int count(const struct clusters *clusters)
     return n;
 }
 
-// The largest bandwidth of a link below `below`; 0: none.
+// Returns the largest bandwidth of a link that is less than `below`; 0: none.
 static double next_bandwidth(const tsr_topology *topology, double below)
 {
     double best = 0;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// models.c - one 0-1 program for a list of models: prefill and decode with the same weights.
+// models.c - builds one 0-1 program for a list of models: prefill and decode with the same weights.
 //
-// Each model has its own program. The programs are added up, with the costs of the second model
-// times the number of its runs. An edge for every shared weight forbids choices that would store it
-// differently. Devices hold both models, so what only one model has also counts while the other
-// runs.
+// Each model has its own program. The programs are added, and the costs of the second model are
+// multiplied by the number of its runs. An edge for every shared weight forbids choices that would
+// store it in two layouts. Devices hold both models. So weights that only one model has also take
+// memory while the other runs.
 //
 // Example: a weight W, one run of prefill and 100 runs of decode. Times in ms:
 //
@@ -28,7 +28,7 @@ static bool same_form(const tsr_tensor *a, const tsr_tensor *b)
            memcmp(tsr_tensor_dims(a), tsr_tensor_dims(b), (size_t)rank * sizeof(int64_t)) == 0;
 }
 
-// External data is not compared.
+// True if both tensors have the same content. External data is not compared.
 static bool same_bytes(const tsr_tensor *a, const tsr_tensor *b)
 {
     const void *x, *y;
@@ -52,7 +52,7 @@ static void add_shared(struct shared_weights *shared, const tsr_value *a, const 
     shared->n++;
 }
 
-// An unmatched weight of the second model with the same content.
+// Returns an unmatched weight of the second model with the same content.
 static const tsr_value *find_equal(const struct models *models, const tsr_value *value)
 {
     const struct planner *second = models->planners[1];
@@ -67,7 +67,7 @@ static const tsr_value *find_equal(const struct models *models, const tsr_value 
     return NULL;
 }
 
-// The weights of the second model by name.
+// Maps names to the weights of the second model.
 static void list_names(const struct models *models, struct map *names)
 {
     const tsr_graph *graph = tsr_model_graph(models->planners[1]->model);
@@ -98,7 +98,7 @@ static void match_weights(struct models *models, const struct map *names)
     }
 }
 
-// Names first: content is compared only for weights whose names differ.
+// Matches weights by name first. Contents are compared only for weights whose names differ.
 bool tsr__models_init(struct models *models, const tsr_plan_options *options)
 {
     struct arena *arena = &models->planners[0]->arena;
@@ -184,7 +184,8 @@ static bool add_program(struct models *models, size_t m)
 
 // ---- links -------------------------------------------------------------------------------------
 
-// NULL: the reader is the caller or a subgraph, which has no choice.
+// Returns the strategy of the reader's node. NULL: the reader is the caller or a subgraph, which
+// has no candidates.
 static const struct strategy *strategy_of(const struct planner *planner,
                                           const struct reader *reader)
 {
@@ -208,7 +209,8 @@ static const struct tile_layout *layout_of(const struct link_end *end, size_t ch
     return end->planner->layouts.at[layout].tiles;
 }
 
-// Forbids pairs of choices that store the value differently. NULL: out of memory.
+// Returns a table that forbids pairs of choices with different layouts of the value. NULL: out of
+// memory.
 static int64_t *link_table(struct arena *arena, const struct link_end *a, const struct link_end *b)
 {
     size_t n_a = a->strategy->at.n, n_b = b->strategy->at.n;
@@ -223,7 +225,7 @@ static int64_t *link_table(struct arena *arena, const struct link_end *a, const 
     return table;
 }
 
-// The table of two ends, cached by strategy and slot. NULL: out of memory.
+// Returns the table of two ends, cached by strategy and slot. NULL: out of memory.
 static const int64_t *cached_table(struct models *models, const struct link_end *a,
                                    const struct link_end *b)
 {
@@ -235,7 +237,7 @@ static const int64_t *cached_table(struct models *models, const struct link_end 
     return at ? *at : NULL;
 }
 
-// Two nodes must choose the same layout for these inputs.
+// Adds an edge so that two nodes choose the same layout for these inputs.
 static bool link_readers(struct models *models, const struct reader *x, const struct reader *y)
 {
     struct link_end a = {models->planners[0], strategy_of(models->planners[0], x), SIDE_INPUT,
@@ -252,7 +254,7 @@ static bool link_readers(struct models *models, const struct reader *x, const st
     return !models->joint.arena->failed;
 }
 
-// Links readers in their order; see tsr__reader_or_last.
+// Links the readers of both models pair by pair; see tsr__reader_or_last.
 static bool link_weight(struct models *models, const tsr_value *value, const tsr_value *twin)
 {
     struct arena *arena = models->joint.arena;
@@ -281,15 +283,15 @@ static bool link_weights(struct models *models)
     return true;
 }
 
-// The first model leaves a cache in the layout in which the second reads it.
+// Adds an edge so that the first model leaves a cache in the layout in which the second reads it.
 static bool link_cache(struct models *models, const tsr_value *present, const tsr_value *past)
 {
     struct planner *first = models->planners[0], *second = models->planners[1];
     struct reader from;
     struct readers readers = tsr__planner_readers(second, models->joint.arena, past);
     const struct reader *to = readers.n ? &readers.at[0] : NULL;
-    // No link is needed if no node of the first model makes the cache, or none of the second reads
-    // it.
+    // No link is needed if no node of the first model produces the cache, or none of the second
+    // reads it.
     const struct strategy *strategy = to ? strategy_of(second, to) : NULL;
     if (!strategy || !tsr__planner_made_by(first, present, &from))
         return !models->joint.arena->failed;
@@ -328,7 +330,8 @@ static bool link_caches(struct models *models)
 
 // ---- memory of weights that only one model has -------------------------------------------------
 
-// Bytes of constants that the other model does not have, by choice of the node; NULL: none.
+// Returns, by choice of the node, the bytes of constants that the other model does not have; NULL:
+// none.
 static int64_t *own_bytes(struct models *models, size_t m, const struct plan_node *node,
                           size_t class)
 {
@@ -343,7 +346,7 @@ static int64_t *own_bytes(struct models *models, size_t m, const struct plan_nod
         if (!bytes)
             bytes = ARENA_ARRAY(models->joint.arena, int64_t, n_choices + 1);
         if (!bytes)
-            return NULL; // the arena has failed: add_own says so
+            return NULL; // out of memory, which add_own_bytes reports
         for (size_t c = 0; c < n_choices; c++)
             bytes[c] += tsr__planner_class_bytes(planner, class, node->strategy->at.at[c].in[i],
                                                  &planner->values[tsr__value_id(value)]);
@@ -351,7 +354,7 @@ static int64_t *own_bytes(struct models *models, size_t m, const struct plan_nod
     return bytes;
 }
 
-// Charges these bytes while the other model runs.
+// Charges the weights of model m that the other model lacks, while the other model runs.
 static bool add_own_bytes(struct models *models, size_t m)
 {
     const struct planner *planner = models->planners[m], *other = models->planners[1 - m];
@@ -387,8 +390,8 @@ bool tsr__models_program(struct models *models)
            link_caches(models) && add_own_bytes(models, 0) && add_own_bytes(models, 1);
 }
 
-// From here on the first planner's pace is that of all models: candidates that one of them lacks
-// are missing in the joint program, and its lower bound is the sum of theirs.
+// Stores the limits of all models in the first planner's pace. If one model lacks candidates, the
+// joint program lacks them too. Its lower bound is the sum of the models' bounds.
 static void join_paces(struct models *models)
 {
     struct planner_pace *pace = &models->planners[0]->pace;
@@ -473,7 +476,7 @@ bool tsr__model_memory_init(struct model_memory *memory, struct arena *arena, si
 }
 
 // Marks the values of model m that the other model has too: weights, and caches that the first
-// model makes for the second. NULL: out of memory.
+// model produces for the second. NULL: out of memory.
 static unsigned char *mark_shared(const struct models *models, size_t m, struct arena *arena)
 {
     uint32_t n_values = tsr__model_value_ids(models->planners[m]->model);
@@ -503,8 +506,8 @@ bool tsr__models_memory(const struct models *models, size_t m, const struct mode
     return ok;
 }
 
-// Prefill takes 3 GiB and decode 2, of which 2 are a table that prefill lacks: the peak is
-// prefill's 3 + 2.
+// Computes the joint peak memory. Prefill needs 3 GiB and decode 2 GiB. These 2 GiB are a table
+// that prefill lacks, so the peak is 3 + 2 GiB while prefill runs.
 void tsr__models_join_memory(const struct models *models, const struct model_memory *each, size_t n,
                              const struct model_memory *out)
 {

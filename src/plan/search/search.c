@@ -1,29 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// search.c - finds the best plan without pipeline stages, for a list of models, and sums it up.
+// search.c - finds the best plan without pipeline stages for a list of models, and fills in its
+// summary.
 //
-// First come experts' plans: tensor parallel on every device set (device_sets.c), sequence parallel
-// and spread experts on all devices. They take milliseconds, so there is an answer soon, and they
-// tell which sets are promising. Then up to 64 devices are planned at once, and after that the sets
-// with all their candidates. More devices, if equal, are planned as copies of a set only; all at
-// once only if no set fits.
+// Experts' plans come first: tensor parallel on every device set (device_sets.c), sequence parallel
+// and expert parallel on all devices. They take milliseconds, so there is soon a result, and they
+// show which sets are promising. Then up to 64 devices are planned at once, and after that the sets
+// with all their candidates. More than 64 equal devices are planned only as copies of a set, and
+// all at once only if no set fits.
 //
 //     16 devices, batch 8: all at once 20 ms with a gap of 3 %. Sets: 8 copies of 2 devices take 17
 //     ms, 4 copies of 4 devices 16 ms, 2 copies of 8 devices 18 ms. The plan is 4 copies.
 #include "plan/search/search.h"
 
 #define ONE_DEVICE    "one device" // name of an expert's plan
-#define EXPERTS_SHARE 0.3          // of the budget, for all experts' plans
-#define ALL_SHARE     0.5          // of the rest, for all devices at once if there are sets as well
-#define EXPERTS_MOST  64           // devices of one expert's plan
-#define SET_SHARE     0.5          // of the rest, for the next set: the most promising gets most
-#define SUMMED_MOST   64           // devices of which each is summed up by itself
-#define FULL_SETS     16   // sets that are planned with all candidates, the most promising first
-#define ROUNDING      1e-6 // relative difference of cost and bound that is none
-#define TIE           1e-4 // relative difference of times that count as equal
+#define EXPERTS_SHARE 0.3          // share of the budget for all experts' plans
+#define ALL_SHARE     0.5 // share of the rest for all devices at once, if there are sets as well
+#define EXPERTS_MOST  64  // largest number of devices of an expert's plan
+#define SET_SHARE     0.5 // share of the rest for the next set: the most promising gets most
+// number of devices up to which the summary covers each device individually
+#define SUMMED_MOST 64
+// number of sets that are planned with all candidates, the most promising first
+#define FULL_SETS 16
+#define ROUNDING  1e-6 // relative difference of cost and bound that is treated as 0
+#define TIE       1e-4 // relative difference of times that are treated as equal
 
 // ---- all devices at once -----------------------------------------------------------------------
 
-// Costs of the joint program become picoseconds of all runs.
+// Converts costs of the joint program to picoseconds of all runs.
 static void unscale(struct found_plan *found)
 {
     struct program_result *result = &found->result;
@@ -53,7 +56,7 @@ static tsr_status solve_at_once(struct found_plan *found, const tsr_plan_options
     return TSR_OK;
 }
 
-// The same with a share of the budget.
+// Solves the program with a share of the budget.
 static tsr_status solve_with_share(struct found_plan *found, const tsr_plan_options *options,
                                    double share)
 {
@@ -72,9 +75,9 @@ static tsr_status solve_with_share(struct found_plan *found, const tsr_plan_opti
 
 // ---- device sets -------------------------------------------------------------------------------
 
-// What decides between two plans.
+// The properties by which two plans are compared.
 struct standing {
-    bool any, exceeds; // there is a plan; it needs more than the assumed memory
+    bool any, exceeds; // any: there is a plan; exceeds: it needs more than the assumed memory
     int64_t time, devices;
 };
 
@@ -96,8 +99,8 @@ static struct standing standing_of_best(const struct set_search *search)
     return search->best ? standing_of(search->best) : standing_of_all(search);
 }
 
-// A plan that fits in memory comes before one that does not, then the faster one. Of equally fast
-// ones that with fewer hosts: what the others do is in vain.
+// True if plan `a` is better. A plan that fits in memory comes first, then the faster one. Of
+// equally fast plans, the one with fewer hosts is better.
 static bool is_better(const struct set_search *search, const struct standing *a,
                       const struct standing *b)
 {
@@ -114,14 +117,14 @@ static bool is_better(const struct set_search *search, const struct standing *a,
     return a->time < b->time;
 }
 
-// True for an expert's plan. One with all candidates that is as good replaces it, since --explain
-// and the exported program show the candidates.
+// True for an expert's plan. An equally good plan with all candidates replaces it, because
+// --explain and the exported program show the candidates.
 static bool is_expert(const struct set_plan *plan)
 {
     return plan && plan->set.expert != EXPERT_NONE;
 }
 
-// The cost of the best plan that fits in memory; 0: none does.
+// Returns the cost of the best plan that fits in memory; 0: none does.
 static int64_t cost_to_beat(const struct set_search *search)
 {
     int64_t cost = 0;
@@ -133,7 +136,7 @@ static int64_t cost_to_beat(const struct set_search *search)
     return cost;
 }
 
-// Time is up, or the caller cancels and there is a plan already.
+// True if time is up, or if the caller cancelled and there is a plan already.
 static bool is_over(const struct set_search *search)
 {
     const struct planner *planner = search->models->planners[0];
@@ -141,8 +144,8 @@ static bool is_over(const struct set_search *search)
     return tsr__budget_over(planner->budget) && (any || !tsr__cancelled(planner->session));
 }
 
-// Plans the set, and keeps the plan if it is the best so far. *result: of that
-// plan; its choice may be gone.
+// Plans the set, and keeps the plan if it is the best so far. *result describes the new plan; its
+// choices may have been freed.
 static tsr_status plan_set(struct set_search *search, const struct device_set *set, double share,
                            int64_t beat, struct set_plan *result)
 {
@@ -176,7 +179,7 @@ static struct str devices_text(struct arena *arena, const struct device_set *set
                              (long long)set->devices[0]);
 }
 
-// "tensor parallel on 8 devices, 4 copies"
+// Formats the name of a plan: "tensor parallel on 8 devices, 4 copies"
 static const char *expert_name(struct set_search *search, const struct device_set *set)
 {
     static const char *const words[] = {[EXPERT_TENSOR] = "tensor parallel",
@@ -197,7 +200,7 @@ static const char *expert_name(struct set_search *search, const struct device_se
     return tsr__arena_printf(arena, "%s on " STR_FMT, words[set->expert], STR_ARG(devices)).p;
 }
 
-// Plans the set as that expert would, and notes the time.
+// Makes the expert's plan of the set, and records its time.
 static tsr_status plan_expert(struct set_search *search, struct device_set *set, enum expert expert,
                               double share)
 {
@@ -224,7 +227,7 @@ static bool has_mixture(const struct planner *planner)
     return false;
 }
 
-// Experts' plans go on after the time is up until there is one that fits.
+// True if no more experts' plans are needed. After the time is up, they continue until one fits.
 static bool has_enough(const struct set_search *search)
 {
     const struct planner *planner = search->models->planners[0];
@@ -233,7 +236,7 @@ static bool has_enough(const struct set_search *search)
     return tsr__budget_over(planner->budget) && (fits || tsr__cancelled(planner->session));
 }
 
-// The set of all devices: each kind of expert that applies.
+// Makes each kind of expert's plan that applies on the set of all devices.
 static tsr_status plan_experts_on_all(struct set_search *search, double share)
 {
     const struct planner *planner = search->models->planners[0];
@@ -249,8 +252,8 @@ static tsr_status plan_experts_on_all(struct set_search *search, double share)
     return TSR_OK;
 }
 
-// Small sets come first: they are planned soonest. Sets that cannot be faster than an earlier
-// expert's plan are left out.
+// Makes experts' plans of all sets. Small sets come first, because they take the least time. Sets
+// that cannot be faster than an earlier expert's plan are skipped.
 static tsr_status plan_experts(struct set_search *search)
 {
     const struct planner *planner = search->models->planners[0];
@@ -272,7 +275,7 @@ static tsr_status plan_experts(struct set_search *search)
 
 // ---- sets with all candidates ------------------------------------------------------------------
 
-// The most promising first. Few sets: insertion sort.
+// Sorts the sets, the most promising first. There are few sets, so insertion sort is enough.
 static void sort_sets(struct set_search *search, size_t first)
 {
     for (size_t i = first + 1; i < search->n; i++) {
@@ -284,7 +287,8 @@ static void sort_sets(struct set_search *search, size_t first)
     }
 }
 
-// Plans the sets from `first` on. *bound: below it no plan of these sets is, planned or not.
+// Plans the sets from `first` on. *bound is a lower bound for all plans of these sets, even of
+// those that were not planned.
 static tsr_status plan_sets(struct set_search *search, size_t first, int64_t *bound)
 {
     size_t full = 0;
@@ -308,7 +312,7 @@ static tsr_status plan_sets(struct set_search *search, size_t first, int64_t *bo
     return TSR_OK;
 }
 
-// Corrects bound and gap: no plan that could have been the answer is below `bound`.
+// Corrects bound and gap. `bound` is a lower bound for the plans that the result does not cover.
 static void settle(struct program_result *result, int64_t bound)
 {
     result->bound = int64_min(result->cost, bound);
@@ -329,8 +333,8 @@ static tsr_status take_set(struct found_plan *found, const struct set_search *se
     found->set = best;
     for (size_t m = 0; m < search->models->n; m++) {
         struct planner *planner = search->models->planners[m];
-        // Nodes have devices of their own, like those of a stage: shardings are written even if
-        // they are replicated.
+        // Nodes run on specific devices, as in a stage. So shardings are written even if the nodes
+        // are replicated.
         planner->scope.staged = true;
         planner->scope.one_stage = best->set.devices[0] != 0;
         planner->memory.exceeds = best->planners[m].memory.exceeds;
@@ -360,7 +364,7 @@ static tsr_status refuse_small(const struct planner *planner)
     return TSR_INFEASIBLE;
 }
 
-// All devices at once. Where sets are planned as well, the time is shared.
+// Plans all devices at once. If sets are planned as well, it uses only a share of the time.
 static tsr_status find_at_once(struct found_plan *found, struct set_search *search)
 {
     tsr_status st = solve_with_share(found, search->options, search->n ? ALL_SHARE : 1);
@@ -430,7 +434,8 @@ static tsr_status find(struct found_plan *found, const tsr_plan_options *options
     return solve_at_once(found, options);
 }
 
-// What copies need together is not in the program of one copy: it becomes a node with one choice.
+// Adds a node with one choice to the program of one copy. Its cost is the additional time of the
+// copies.
 static bool add_copies_time(struct found_plan *found, struct program *program)
 {
     int64_t *more = ARENA_NEW(program->arena, int64_t);
@@ -442,7 +447,7 @@ static bool add_copies_time(struct found_plan *found, struct program *program)
     return tsr__program_node(program, STR("copies"), 1, more) != UINT32_MAX;
 }
 
-// Writes the program that the answer came from; without an answer that of all devices at once.
+// Writes the program of the chosen plan. Without a plan, writes the program of all devices at once.
 static tsr_status export(struct found_plan *found, const tsr_plan_options *options)
 {
     tsr_session *session = found->models->planners[0]->session;
@@ -487,7 +492,7 @@ static void choose_set(const struct found_plan *found, struct chosen_set *out)
     const struct planner_machine *machine = &models->planners[0]->machine;
     struct planner *planners[PLAN_MAX_MODELS] = {models->planners[0], models->planners[1]};
     out->set = (struct device_set){.devices = machine->all, .n = machine->n, .copies = 1};
-    // On few devices copies are summed up as they are written, with the gathering of the outputs.
+    // On few devices, copies are summed up as they are written, including the gathering of outputs.
     if (found->set && (found->set->set.copies == 1 || machine->n > SUMMED_MOST)) {
         out->set = found->set->set;
         for (size_t m = 0; m < models->n; m++)
@@ -508,7 +513,7 @@ static void spread(const struct device_set *set, const struct model_memory *from
         }
 }
 
-// Memory of each model and of all together, on all devices.
+// Computes the memory of each model and of all together, on all devices.
 static bool add_memory(const struct found_plan *found, struct chosen_set *chosen,
                        tsr_plan_part *parts, struct model_memory *all)
 {
@@ -619,7 +624,7 @@ static tsr_status summarize(const struct found_plan *found, tsr_plan_summary *ou
     return TSR_OK;
 }
 
-// Picoseconds of one run on the fastest device alone; 0: the model does not fit.
+// Finds the picoseconds of one run on the fastest device alone; 0: the model does not fit.
 static tsr_status best_device(struct models *models, const tsr_plan_options *options, int64_t *time)
 {
     struct planner *planner = models->planners[0];
@@ -642,7 +647,8 @@ static tsr_status best_device(struct models *models, const tsr_plan_options *opt
     return st;
 }
 
-// Time on one device, and whether fewer devices would be as fast: only while there is time left.
+// Finds the time on one device, and whether fewer devices would be as fast. Does so only while
+// there is time left.
 static tsr_status compare_devices(struct found_plan *found, const tsr_plan_options *options,
                                   tsr_plan_summary *out)
 {
@@ -663,7 +669,7 @@ static tsr_status compare_devices(struct found_plan *found, const tsr_plan_optio
     return tsr__plan_better(planner, options, out);
 }
 
-// Reports what the plan lacks: candidates that there was no time for, or memory that was only
+// Warns about candidates that were skipped for lack of time, and about memory that was only
 // assumed.
 static tsr_status report_lacks(const struct found_plan *found)
 {

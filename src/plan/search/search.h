@@ -5,38 +5,36 @@
 
 #include "plan/search/device_sets.h"
 
-// A plan without stages. The planners' nodes have their choices.
+// A plan without stages. Its choices are set in the planners' nodes.
 struct found_plan {
     struct models *models;
-    struct program_result result; // in picoseconds, of all runs of all models
+    struct program_result result; // costs in picoseconds, of all runs of all models
     int64_t run[PLAN_MAX_MODELS]; // time of one run of each model
-    struct set_plan *set;         // NULL: all devices at once
+    struct set_plan *set;         // the set of the plan; NULL: all devices at once
     bool planned;                 // all devices at once were planned
-    bool undecided;               // nothing was found in time, and nothing was proved
+    bool undecided;               // no plan was found in time, and none was proved to be impossible
     const struct expert_time *compared;
     size_t n_compared;
-    double ms; // that the search took
+    double ms; // milliseconds that the search took
 };
 
-// Finds the best plan of the models. Writes nothing into them. TSR_OK also if nothing fits: then
-// out->result.feasible is false.
+// Finds the best plan of the models, and writes nothing into them. Returns TSR_OK even if no plan
+// fits: then out->result.feasible is false.
 tsr_status tsr__search_find(struct models *models, const tsr_plan_options *options,
                             struct found_plan *out) TSR_MUST_USE;
-// Sums the plan up, and writes it into the models if `write` is set.
+// Fills in the summary, and writes the plan into the models if `write` is set.
 tsr_status tsr__search_take(struct found_plan *found, const tsr_plan_options *options, bool write,
                             tsr_plan_summary *out) TSR_MUST_USE;
 
-// device_count.c
-// Sets better_devices: a smaller number of devices that is at least as fast.
+// device_count.c: sets better_devices, a smaller number of devices that is at least as fast.
 tsr_status tsr__plan_better(struct planner *planner, const tsr_plan_options *options,
                             tsr_plan_summary *out) TSR_MUST_USE;
-// Sets fits_devices: a larger number of devices on which the model fits.
+// Sets fits_devices, a larger number of devices on which the model fits.
 tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *options,
                              tsr_plan_summary *out) TSR_MUST_USE;
 
-// infeasible.c
-// Reports why there is no plan, and how much memory is needed. proved: none exists; else none was
-// found in time.
+// infeasible.c: reports why there is no plan, and how much memory is needed. proved: no plan
+// exists; otherwise none was found in time.
 tsr_status tsr__plan_refuse(struct models *models, const tsr_plan_options *options, bool proved,
                             tsr_plan_summary *out) TSR_MUST_USE;
 // Reports "no WHAT fits ..." with the memory that each device needs (0: not known).

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// set_costs.c - costs of copies of a device set in addition to their own computation: they slice
-// their shares out of the inputs, add up sums over the batch, and gather the outputs on the first
-// device. A set without that device is one pipeline stage, which returns the outputs itself.
+// set_costs.c - computes the costs of copies of a device set in addition to their own computation.
+// Copies slice their shares out of the inputs, add up sums over the batch, and gather the outputs
+// on the first device. A set without the first device is one pipeline stage, which returns the
+// outputs itself.
 #include "plan/search/device_sets.h"
 
-// Compares sizes: with 4 copies, [64, 512] in the model and [16, 512] in the set have the batch in
-// dimension 0. Two dimensions that differ, or one that differs by another factor, are unclear.
+// Finds the batch dimension by comparing sizes. With 4 copies, [64, 512] in the model and [16, 512]
+// in the set have the batch in dimension 0. If two dimensions differ, or one by another factor, the
+// result is BATCH_UNCLEAR.
 int tsr__set_batch_dim(const struct set_model *model, const tsr_value *value)
 {
     const struct plan_value *all = &model->all->values[tsr__value_id(value)];
@@ -21,8 +23,8 @@ int tsr__set_batch_dim(const struct set_model *model, const tsr_value *value)
     return found;
 }
 
-// The factor by which the batch of that tensor is sharded; BATCH_NOWHERE: it has no batch.
-// BATCH_UNCLEAR: the rule does not allow it.
+// Returns the factor of the batch dimension of that tensor. BATCH_NOWHERE: it has no batch.
+// BATCH_UNCLEAR: the rule does not allow sharding it.
 static int batch_factor(const struct set_model *model, const struct plan_node *node,
                         enum slot_side side, size_t i)
 {
@@ -41,7 +43,7 @@ static int batch_factor(const struct set_model *model, const struct plan_node *n
 }
 
 // Example: Y = Expand(X, shape) repeats X along the batch. No factor is the batch, so every copy
-// makes all of Y.
+// computes all of Y.
 bool tsr__set_divides(const struct set_model *model, const struct plan_node *node)
 {
     int found = BATCH_NOWHERE;
@@ -62,8 +64,8 @@ bool tsr__set_divides(const struct set_model *model, const struct plan_node *nod
     return true;
 }
 
-// Time of gathering a value on the first device of the set if the first device of every copy has
-// its share.
+// Returns the time of gathering a value on the first device of the set. Before, the first device of
+// every copy stores its share.
 static int64_t gather_value_time(const struct set_model *model, const tsr_value *value, int dim)
 {
     struct planner *all = model->all;
@@ -85,7 +87,7 @@ static int64_t gather_value_time(const struct set_model *model, const tsr_value 
     return ps;
 }
 
-// Time of gathering all outputs on the first device. Caches stay in their copy.
+// Returns the time of gathering all outputs on the first device. Caches stay in their copy.
 static int64_t gather_time(const struct set_model *model)
 {
     struct planner *planner = model->all;
@@ -95,7 +97,7 @@ static int64_t gather_time(const struct set_model *model)
         const tsr_value *value = tsr_graph_output(graph, i);
         int dim = tsr__set_batch_dim(model, value);
         if (planner_stays(planner, value) || dim == BATCH_NOWHERE)
-            continue; // every copy computes it
+            continue; // every copy computes the full value
         ps = int64_min(ps + gather_value_time(model, value, dim), PLAN_NEVER);
     }
     return ps;
@@ -124,8 +126,8 @@ static bool some_node_reads_full(const struct planner *planner, const tsr_value 
     return false;
 }
 
-// Time of slicing the shares of copies out of the inputs. Nodes that read a shard of the input
-// slice it anyway, so only inputs that are read in full count.
+// Returns the time of slicing the shares of copies out of the inputs. Nodes that read a shard slice
+// it in any case, so only inputs that are read in full are charged.
 static int64_t slice_time(const struct set_model *model)
 {
     const struct planner *planner = model->part;
@@ -165,8 +167,8 @@ static bool reduces_batch(const struct set_model *model, const struct plan_node 
     return false;
 }
 
-// Time of a collective among the copies of each device, all at once. A large topology lists only a
-// window of its devices, which then stand for all.
+// Returns the time of a collective among the copies of each device, all at the same time. A large
+// topology lists only the first devices; their times are used for all.
 static int64_t copies_time(const struct set_model *model, enum tsr_collective what, int64_t bytes)
 {
     tsr_topology *topology = model->all->machine.topology;
@@ -189,7 +191,7 @@ free_scratch:
     return ps;
 }
 
-// Number and time of all such sums.
+// Number and time of all sums over the batch.
 struct sums {
     size_t n;
     int64_t ps;
@@ -235,7 +237,7 @@ static bool is_divided(const struct set_model *model, const tsr_value *value)
            tsr__set_divides(model, &model->part->nodes[at]);
 }
 
-// Time of gathering the inputs of such a node in every copy.
+// Returns the time of gathering the inputs of a node that every copy computes in full.
 static int64_t regather_time(const struct set_model *model, const struct plan_node *node)
 {
     int64_t ps = 0;
@@ -260,7 +262,8 @@ static bool reads_batch(const struct set_model *model, const struct plan_node *n
     return false;
 }
 
-// All such nodes: every copy gathers the inputs. computes: and computes the full node, not a share.
+// Returns the time of all nodes that the copies do not divide: every copy gathers the inputs. With
+// `computes`, includes the time of computing the full node.
 static int64_t undivided_time(const struct set_model *model, bool computes)
 {
     int64_t ps = 0, more;
@@ -277,7 +280,7 @@ static int64_t undivided_time(const struct set_model *model, bool computes)
     return ps;
 }
 
-// Bytes of the tensors of a node beyond the share of one copy.
+// Returns the bytes of a node's tensors beyond the share of one copy.
 static int64_t bytes_beyond(const struct set_model *model, const struct plan_node *node)
 {
     int64_t bytes = 0;
@@ -305,8 +308,8 @@ static int64_t undivided_bytes(const struct set_model *model)
     return most;
 }
 
-// Each device gets the full inputs and keeps them for the run; the plan of the set has counted only
-// its share.
+// Returns the bytes of the full inputs beyond one copy's share. Each device keeps them during the
+// run, but the plan of the set charges only the share.
 int64_t tsr__set_input_bytes(const struct set_model *model)
 {
     const tsr_graph *graph = tsr_model_graph(model->part->model);
@@ -325,8 +328,8 @@ int64_t tsr__set_more_bytes(const struct set_model *model)
     return int64_min(undivided_bytes(model) + tsr__set_input_bytes(model), PLAN_NEVER);
 }
 
-// Bytes on the first device, besides weights and caches, while it gathers the outputs: one copy's
-// share of inputs and outputs, and the full outputs.
+// Returns the bytes on the first device while it gathers the outputs, without weights and caches:
+// one copy's share of inputs and outputs, and the full outputs.
 static int64_t gathering_bytes(const struct set_model *model)
 {
     const tsr_graph *graph = tsr_model_graph(model->all->model);
@@ -346,8 +349,8 @@ static int64_t gathering_bytes(const struct set_model *model)
     return bytes;
 }
 
-// The program of the set has kept the limit for the share of one copy. Each device also needs what
-// copies need together, and the first device gathers the outputs.
+// The program of the set respects the limit for the share of one copy. Each device needs additional
+// memory for the copies, and the first device gathers the outputs.
 bool tsr__set_fits(const struct set_model *model, int64_t reserved)
 {
     struct planner *part = model->part;
@@ -377,7 +380,7 @@ int64_t tsr__set_copies_time(const struct set_model *model)
     return gather_time(model) + slice_time(model) + sums_of(model).ps + undivided_time(model, true);
 }
 
-// One device has one candidate of each node, so all plans need the same.
+// On a set of one device each node has one candidate, so all plans need the same additional time.
 int64_t tsr__set_least_time(const struct set_model *model)
 {
     if (model->set->n == 1)

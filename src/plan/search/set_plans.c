@@ -9,7 +9,7 @@
 //     5. W is [512, 512] in the set too. Its sharding {1, 2} on 0 1 is repeated on 2 3, 4 5 ...
 #include "plan/search/device_sets.h"
 
-#define EXPERT_WORK UINT64_C(50000000) // cells that an expert's plan may take
+#define EXPERT_WORK UINT64_C(50000000) // cells that an expert's plan may visit
 
 // ---- planning ----------------------------------------------------------------------------------
 
@@ -24,7 +24,7 @@ void tsr__set_plan_end(struct set_plan *plan)
         tsr__planner_end(&plan->planners[--plan->n_open]);
 }
 
-// The caller's sizes, with one copy's share of the batch.
+// Returns the caller's sizes, with one copy's share of the batch.
 static const tsr_dim_size *divide_batch(const struct set_search *search, size_t m, int64_t copies)
 {
     struct dim_sizes all = tsr__sets_sizes(search, m);
@@ -78,7 +78,7 @@ static tsr_status open_planners(const struct set_search *search, struct set_plan
     return TSR_OK;
 }
 
-// Costs of the chosen plan, with what copies need together.
+// Computes the costs of the chosen plan, including the additional time of copies.
 static void add_costs(const struct set_search *search, const struct models *models,
                       struct set_plan *plan)
 {
@@ -94,7 +94,8 @@ static void add_costs(const struct set_search *search, const struct models *mode
     plan->time = plan->cost - waiting;
 }
 
-// Computes the lower bound, with the costs that all plans of the set share and the program omits.
+// Computes the lower bound. Includes the costs that are the same for all plans of the set and that
+// the program omits.
 static void add_bound(const struct set_search *search, const struct models *models,
                       struct set_plan *plan)
 {
@@ -143,7 +144,7 @@ tsr_status tsr__set_plan(struct set_search *search, struct set_plan *plan, doubl
     if (plan->set.expert) {
         plan->budget.work = EXPERT_WORK < plan->budget.work ? EXPERT_WORK : plan->budget.work;
         if (!search->best && !search->all->feasible)
-            plan->budget.end = 0; // there must be an answer, however little time there is
+            plan->budget.end = 0; // ignore the time limit: there must be a result
     }
     uint64_t work = plan->budget.work;
     tsr_status st = solve_set(search, plan, beat);
@@ -155,14 +156,14 @@ tsr_status tsr__set_plan(struct set_search *search, struct set_plan *plan, doubl
 
 // ---- in terms of all devices -------------------------------------------------------------------
 
-// One model of a set while its layouts are translated.
+// One model of a set while its layouts are translated to all devices.
 struct expansion {
     struct set_model model;
     struct map layouts; // numbers in the planner of all devices, by number in the set and batch dim
-    bool unsharded;     // every copy computes all of the node
+    bool unsharded;     // every copy computes the full node
 };
 
-// Groups of devices, repeated in every copy. NULL: out of memory.
+// Returns the groups of devices, repeated in every copy. NULL: out of memory.
 static struct device_group *expand_groups(const struct device_set *set, struct arena *arena,
                                           const struct parts *parts)
 {
@@ -181,8 +182,8 @@ static struct device_group *expand_groups(const struct device_set *set, struct a
     return groups;
 }
 
-// The number of a repeated layout in the planner of all devices; PLAN_NO_LAYOUT: out of memory. Few
-// layouts differ, and each lists every device, so they are cached.
+// Returns the number of a repeated layout in the planner of all devices; PLAN_NO_LAYOUT: out of
+// memory. Results are cached, because there are few different layouts and each lists every device.
 static uint32_t expand_layout(struct expansion *expansion, uint32_t layout, int dim)
 {
     const struct device_set *set = expansion->model.set;
@@ -224,15 +225,15 @@ static uint32_t expand_value(void *context, const tsr_value *value, uint32_t lay
     return expand_layout(expansion, layout, dim);
 }
 
-// The chosen candidate of a node becomes its only one in the planner of all devices.
+// Makes the chosen candidate of a node its only one in the planner of all devices.
 static bool expand_node(struct expansion *expansion, size_t i)
 {
     const struct plan_node *node = &expansion->model.part->nodes[i];
     struct planner *planner = expansion->model.all;
     if (!node->strategy)
         return true;
-    // On many devices nodes are written as divided even if each copy will compute all of them: the
-    // simulation then sees that all copies are equal, and simulates one.
+    // On many devices, nodes are written as divided even if each copy will compute all of them. The
+    // simulation then recognizes that all copies are equal, and simulates only one.
     bool many = planner->machine.n > EXACT_MOST;
     expansion->unsharded =
         node->strategy->whole != NULL || (!many && !tsr__set_divides(&expansion->model, node));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// document_nodes.c - the nodes of a plan's document: the edits that shard each node, the shardings
-// of its inputs and outputs, and the collectives that finish its results.
+// document_nodes.c - writes the nodes of a plan's document: the edits that shard each node, the
+// shardings of its inputs and outputs, and the collectives that complete its results.
 //
-// Edits are what a replay applies. Inputs, outputs and reductions are for readers: they are what
-// the flow of shardings derives from these edits, also for nodes without any.
+// A replay applies the edits. Inputs, outputs and reductions are for human readers. Sharding
+// inference derives them from the edits, even for nodes without any.
 //
 //     down = MatMul(r, w2), k sharded over 2 devices:
 //         "inputs": r {1,2:0,1}, w2 {2,1:0,1};  "outputs": y {1:0,1};  "reductions": AllReduce sum
@@ -13,13 +13,13 @@
 #include <stdlib.h>
 
 struct node_writer {
-    struct arena *arena; // of the whole document
+    struct arena *arena; // data that lives as long as the document
     tsr_json *json;
-    const struct flow *flow; // expanded; NULL: shardings could not be followed
-    size_t at;               // first node of the expanded flow that was not written
+    const struct flow *flow; // shardings after expansion of nodes; NULL: inference failed
+    size_t at;               // first node of the expanded flow that is not written yet
 };
 
-// "--shard "#12":..." and "--stage #12=..." -> 12.
+// Reads the node index: "--shard "#12":..." and "--stage #12=..." give 12.
 static int64_t node_of(const char *line)
 {
     const char *hash = line + strcspn(line, "#\n");
@@ -28,7 +28,7 @@ static int64_t node_of(const char *line)
     return strtoll(hash + 1, NULL, 10);
 }
 
-// The flow of the original model, without expansions.
+// Returns the shardings of the original model, without expanded nodes.
 static const struct flow *given_flow(const struct flow *flow)
 {
     if (flow->before)
@@ -69,7 +69,7 @@ static void add_tensors(struct node_writer *writer, const struct node_flow *nf)
     tsr_json_end(writer->json);
 }
 
-// The collective that combines partial results into the layout that the node was asked for.
+// Returns the collective that combines partial results into the wanted layout.
 static const char *collective_of(const struct tile_layout *made, const struct tile_layout *wanted)
 {
     enum comm_kind kind = COMM_ALL_REDUCE;
@@ -88,7 +88,7 @@ static bool is_reduced(const struct node_flow *nf)
     return false;
 }
 
-// `value`: the output of the given node that the reduction is for.
+// Adds one reduction. `value` is the output of the original node to which it belongs.
 static void add_reduction(struct node_writer *writer, const struct node_flow *nf, size_t i,
                           const char *value)
 {
@@ -108,7 +108,8 @@ static void add_reduction(struct node_writer *writer, const struct node_flow *nf
     tsr_json_end(writer->json);
 }
 
-// Reductions of one node of the expanded flow, which is `given` or a part of its expansion.
+// Adds the reductions of one node of the expanded flow. The node is `given` or a part of its
+// expansion.
 static void add_reductions_of(struct node_writer *writer, const struct node_flow *nf,
                               const tsr_node *given)
 {
@@ -123,7 +124,7 @@ static void add_reductions_of(struct node_writer *writer, const struct node_flow
     }
 }
 
-// Nodes of the expanded flow are in the order of the original nodes.
+// Adds the reductions of a node. The expanded flow has the order of the original nodes.
 static void add_reductions(struct node_writer *writer, size_t index, const tsr_node *given)
 {
     const struct flow *flow = writer->flow;
@@ -137,7 +138,8 @@ static void add_reductions(struct node_writer *writer, size_t index, const tsr_n
     tsr_json_end(writer->json);
 }
 
-// Adds the edits of a node; lines without an index go with the current node, so that none is lost.
+// Adds the edits of a node. Lines without an index are added to the current node, so that none is
+// lost.
 static void add_edits(struct node_writer *writer, int64_t index, const char **edits)
 {
     tsr_json_begin(writer->json, "edits", '[');

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// metadata.c - stores what a model was planned for as metadata of configuration NAME:
-// ai.tessera.topology.NAME, a topology as text (the short form of a generator, else JSON), and
-// ai.tessera.dims.NAME, a line for each size of a symbolic dimension. Commands that simulate,
+// metadata.c - stores what a model was planned for as metadata of configuration NAME.
+// ai.tessera.topology.NAME is a topology as text (the short form of a generator, else JSON).
+// ai.tessera.dims.NAME has a line for each size of a symbolic dimension. Commands that simulate,
 // report or complete a plan use them by default.
 #include "plan/write/write.h"
 
@@ -17,7 +17,7 @@ static struct str key_of(struct arena *arena, const char *config)
     return tsr__arena_printf(arena, KEY "%s", config);
 }
 
-// NULL removes the entry.
+// Sets an entry of the metadata; text NULL: removes it.
 static tsr_status set_or_remove(tsr_model *model, const char *key, const char *text)
 {
     if (!text && !tsr_model_metadata(model, key))
@@ -25,7 +25,7 @@ static tsr_status set_or_remove(tsr_model *model, const char *key, const char *t
     return tsr_model_set_metadata(model, key, text);
 }
 
-// The sides of the grid, "2x4", for modules that do not read topologies.
+// Stores the sides of the grid, "2x4", for modules that do not read topologies.
 static tsr_status keep_mesh(struct arena *arena, tsr_model *model, const char *config,
                             const tsr_topology *topology)
 {
@@ -40,7 +40,7 @@ static tsr_status keep_mesh(struct arena *arena, tsr_model *model, const char *c
     return set_or_remove(model, key.p, sides.n ? sides.p : NULL);
 }
 
-// The short form if a generator made the topology, else JSON.
+// Stores the topology: the short form if a generator made it, else JSON.
 static tsr_status keep_text(struct arena *arena, tsr_model *model, const char *config,
                             const tsr_topology *topology)
 {
@@ -69,7 +69,8 @@ static tsr_status keep_text(struct arena *arena, tsr_model *model, const char *c
     return st;
 }
 
-// TSR_OK if topology and configuration have the same number of devices; else a diagnostic.
+// Returns TSR_OK if topology and configuration have the same number of devices; otherwise adds a
+// diagnostic.
 static tsr_status fits_config(const tsr_model *model, const tsr_config *config,
                               const tsr_topology *topology)
 {
@@ -86,7 +87,7 @@ static tsr_status fits_config(const tsr_model *model, const tsr_config *config,
     return TSR_INVALID;
 }
 
-// topology NULL removes it.
+// Stores the topology of a configuration; topology NULL: removes it.
 tsr_status tsr_model_set_topology(tsr_model *model, const tsr_config *config,
                                   const tsr_topology *topology)
 {
@@ -108,7 +109,8 @@ tsr_status tsr_model_set_topology(tsr_model *model, const tsr_config *config,
     return st;
 }
 
-// The planner made or checked the configuration, so its number of devices is right.
+// Stores the topology of the plan. The planner made or checked the configuration, so the number of
+// devices is right.
 tsr_status tsr__planner_keep_topology(struct planner *planner)
 {
     tsr_status st = keep_text(&planner->arena, planner->model, tsr_config_name(planner->config),
@@ -119,7 +121,8 @@ tsr_status tsr__planner_keep_topology(struct planner *planner)
                      planner->machine.topology);
 }
 
-// The topology of the only configuration that has one; NULL: none has. TSR_INVALID: several have.
+// Finds the topology of the only configuration that has one. *out NULL: none has one. TSR_INVALID:
+// several have one.
 static tsr_status find_only(struct arena *arena, tsr_model *model, const char **out)
 {
     size_t n = 0;
@@ -140,7 +143,8 @@ static tsr_status find_only(struct arena *arena, tsr_model *model, const char **
     return TSR_INVALID;
 }
 
-// The text of the configuration's topology, or of the only one (config NULL); NULL: none.
+// Finds the text of the configuration's topology. config NULL: that of the only configuration with
+// one. *out NULL: none.
 static tsr_status find_text(struct arena *arena, tsr_model *model, const char *config,
                             const char **out)
 {
@@ -154,7 +158,7 @@ static tsr_status find_text(struct arena *arena, tsr_model *model, const char *c
     return TSR_OK;
 }
 
-// TSR_OK with *out NULL if the model has none.
+// Reads the topology. Returns TSR_OK with *out NULL if the model has none.
 tsr_status tsr_model_topology(tsr_model *model, const char *config, tsr_topology **out)
 {
     if (!out)
@@ -182,7 +186,7 @@ tsr_status tsr_model_topology(tsr_model *model, const char *config, tsr_topology
 
 // ---- sizes -------------------------------------------------------------------------------------
 
-// Some input of the model has a dimension of that name.
+// True if some input of the model has a dimension of that name.
 static bool has_symbol(const tsr_model *model, const char *name)
 {
     const tsr_graph *graph = tsr_model_graph(model);
@@ -197,8 +201,8 @@ static bool has_symbol(const tsr_model *model, const char *name)
     return false;
 }
 
-// "batch=4
-// seq=128". Without sizes the entry is removed: those of an older plan would be wrong.
+// Stores the sizes, one per line: "batch=4", "seq=128". Without sizes, removes the entry, because
+// sizes of an older plan would be wrong.
 tsr_status tsr__planner_keep_sizes(struct planner *planner, const tsr_dim_size *sizes, size_t n)
 {
     struct str key =
@@ -216,7 +220,8 @@ tsr_status tsr__planner_keep_sizes(struct planner *planner, const tsr_dim_size *
     return st;
 }
 
-// "batch=4": the text before the last sign, and a number from 0 on; else nothing.
+// Reads "batch=4": a name before the last equals sign, and a number of at least 0 after it. Returns
+// an empty result for other text.
 static tsr_dim_size read_line(struct arena *arena, struct str line)
 {
     const char *sign = memrchr(line.p, '=', line.n);
@@ -251,7 +256,7 @@ static bool has_name(const tsr_dim_size *sizes, size_t n, const char *name)
     return false;
 }
 
-// The caller's sizes come first; lines add only other names.
+// Appends the sizes of the metadata to the caller's. Names that the caller gave are skipped.
 bool tsr__plan_sizes(struct arena *arena, const tsr_model *model, const char *config,
                      const tsr_dim_size **sizes, size_t *n)
 {
@@ -268,7 +273,7 @@ bool tsr__plan_sizes(struct arena *arena, const tsr_model *model, const char *co
         return false;
     if (given)
         memcpy(all, *sizes, given * sizeof *all);
-    // Lines that cannot be read are skipped: metadata may come from anywhere.
+    // Lines that cannot be parsed are skipped, because metadata is untrusted input.
     while (*text && n_all < given + MAX_DIMS) {
         tsr_dim_size size = read_line(arena, next_line(&text));
         if (size.name && !has_name(all, n_all, size.name))

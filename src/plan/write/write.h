@@ -5,11 +5,11 @@
 
 #include "plan/program/program.h"
 
-// write_shardings.c: the shardings, topology and states, under a configuration of this name (NULL:
-// an unused name).
+// write_shardings.c: writes shardings, topology and states under a configuration of this name
+// (NULL: an unused name).
 tsr_status tsr__planner_write(struct planner *planner, const char *config) TSR_MUST_USE;
 
-// metadata.c: the topology of the plan, and the sizes of the model's inputs, as metadata.
+// metadata.c: stores the topology of the plan, and the sizes of the model's inputs, as metadata.
 tsr_status tsr__planner_keep_topology(struct planner *planner) TSR_MUST_USE;
 tsr_status tsr__planner_keep_sizes(struct planner *planner, const tsr_dim_size *sizes,
                                    size_t n) TSR_MUST_USE;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // write_shardings.c - writes the chosen plan as shardings: at every input and output of every node
-// that could have been sharded. Nodes that must be replicated have none, unless an input is not on
-// all devices. Sharding inference finds the same placements again: candidates.c has checked each
-// candidate.
+// that could be sharded. Nodes that must be replicated get none, unless an input is not on all
+// devices. Sharding inference reproduces the same placements: candidates.c has checked this for
+// each candidate.
 #include "plan/write/write.h"
 
 static bool is_everywhere(const struct planner *planner, const struct tile_layout *layout)
@@ -13,7 +13,7 @@ static bool is_everywhere(const struct planner *planner, const struct tile_layou
     return true;
 }
 
-// True if the value is made on some of the devices only.
+// True if only some of the devices produce the value.
 static bool is_elsewhere(const struct planner *planner, const tsr_value *value)
 {
     const tsr_node *from = tsr_value_producer(value);
@@ -29,8 +29,8 @@ static bool is_elsewhere(const struct planner *planner, const tsr_value *value)
     return false;
 }
 
-// given_at[value] is the index, plus 1, of the node that came with a sharding for the value: one
-// list for all nodes, so that each node is read once.
+// The state of writing. given_at[value] is the index, plus 1, of the last node that already had a
+// sharding for the value. All nodes share this array, so each node is read only once.
 struct writing {
     struct planner *planner;
     tsr_config *config;
@@ -52,8 +52,8 @@ static void mark_given(const struct writing *writing, size_t node)
     }
 }
 
-// Skips absent tensors, host inputs, given shardings, tensors of unknown rank in stages, and
-// replicated nodes whose inputs are on all devices.
+// Writes the sharding of one tensor. Skips absent tensors, host inputs, given shardings, tensors of
+// unknown rank in stages, and replicated nodes whose inputs are on all devices.
 static tsr_status write_slot(const struct writing *writing, size_t at, enum slot_side side,
                              size_t i)
 {
@@ -66,16 +66,16 @@ static tsr_status write_slot(const struct writing *writing, size_t at, enum slot
         writing->given_at[tsr__value_id(value)] == at + 1)
         return TSR_OK;
     if (planner->scope.staged && tsr__shapes_of(planner->shapes.model, value).rank < 0)
-        return TSR_OK; // no tensor, or unknown rank: its stage is enough
+        return TSR_OK; // no tensor, or unknown rank: the stage of the node determines its devices
     if (!planner->scope.staged && node->strategy->whole &&
         (side == SIDE_OUTPUT || !is_elsewhere(planner, value)))
         return TSR_OK;
     return tsr__spec_write(node->node, writing->config, value, planner->layouts.at[layout].tiles);
 }
 
-// Inputs, then outputs. Without stages the first device returns the outputs; a single stage on
-// other devices returns them itself, so that large caches need not cross to a CPU that does nothing
-// else.
+// Writes the inputs, then the outputs. Without stages, the first device returns the outputs. A
+// single stage on other devices returns them itself. Otherwise large caches would be sent to a CPU
+// that runs no node.
 static tsr_status write_node(const struct writing *writing, size_t at)
 {
     tsr_node *node = writing->planner->nodes[at].node;
@@ -121,7 +121,7 @@ static bool gives_parts(const struct planner *planner, const struct plan_node *n
     return layout != PLAN_NO_LAYOUT && planner->layouts.at[layout].parts;
 }
 
-// A line "configuration:value" of the metadata for each sum that stays partial.
+// Writes a line "configuration:value" into the metadata for each sum that stays partial.
 static tsr_status write_delays(struct planner *planner, const tsr_config *config)
 {
     struct text text;
@@ -163,7 +163,7 @@ static tsr_status write_nodes(struct planner *planner, tsr_config *config)
     return write_delays(planner, config);
 }
 
-// The configuration first: everything else belongs to it.
+// Writes the configuration first, because everything else belongs to it.
 tsr_status tsr__planner_write(struct planner *planner, const char *config)
 {
     tsr_status st = tsr__planner_config(planner, config);
