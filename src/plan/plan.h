@@ -51,8 +51,8 @@ int64_t tsr__price_collective(tsr_topology *topology, tsr_collective what,
 // Returns the time of an all-to-all in each group, until the fullest device has received `bytes`.
 int64_t tsr__price_exchange(tsr_topology *topology, const struct topology_groups *groups,
                             int64_t bytes);
-// Returns the time of gathering a value of that size on the first device, if each copy of a device
-// set has a share of it.
+// Returns the time of gathering a value of that size on the first device. Each copy of a device set
+// has a share of it.
 int64_t tsr__price_gather(tsr_topology *topology, int64_t devices, int64_t copies, int64_t bytes);
 // Returns the bytes of a value; unknown sizes are assumed to be 1.
 int64_t tsr__price_bytes(const struct shapes *shapes, const tsr_value *value, bool *sized);

@@ -169,7 +169,7 @@ static double worst_alone(const tsr_topology *topology, enum tsr_collective what
     return worst;
 }
 
-// Returns 0, a valid bound, if memory runs out.
+// Returns the lower bound in picoseconds; 0, which is a valid bound, if memory runs out.
 int64_t tsr__topology_bound(tsr_topology *topology, enum tsr_collective what,
                             const struct topology_groups *groups, int64_t bytes)
 {

@@ -7,15 +7,15 @@
 
 // Creates a topology of n devices with default numbers and no links; NULL: out of memory.
 tsr_topology *tsr__topology_new(tsr_session *session, int n);
-// Machines of equal hosts with more than TOPOLOGY_LISTED links list only those of the first hosts.
+// A machine of equal hosts with more links than this lists only the links of its first hosts.
 #define TOPOLOGY_LISTED ((size_t)1 << 18)
 #define TOPOLOGY_WINDOW 64 // number of hosts whose links are listed
 // Adds a link; latency and bandwidth 0: the defaults.
 bool tsr__topology_link(tsr_topology *topology, int from, int to, double latency, double bandwidth);
 // Adds a port; links refer to it by its number.
 bool tsr__topology_port(tsr_topology *topology, int device, double bandwidth);
-// Resources that messages share: links, then both directions of each port. Each has a number and a
-// bandwidth.
+// Returns the number of resources that messages share: links, then both directions of each port.
+// Each has a number and a bandwidth.
 static inline size_t tsr__topology_shared(const tsr_topology *topology)
 {
     return topology->links.n + 2 * topology->ports.n;
@@ -61,7 +61,7 @@ bool tsr__topology_copy_profiles(tsr_topology *to, const tsr_topology *from) TSR
 // shares.c: adds choices with more ranks on faster devices.
 tsr_status tsr__topology_add_shares(tsr_topology *topology) TSR_MUST_USE;
 
-// boxes.c: predefined machines such as "h100:8", "hosts:2xh100:8".
+// boxes.c: creates predefined machines such as "h100:8" and "hosts:2xh100:8".
 bool tsr__topology_is_box(struct str kind, struct str sizes);
 tsr_status tsr__topology_box(tsr_session *session, struct str kind, struct str sizes,
                              tsr_topology **out) TSR_MUST_USE;

@@ -320,7 +320,7 @@ static void tree(const struct topology_groups *groups, double bytes, bool shares
     for (int s = 0; (1 << s) < top; s++) {
         int half = mirrored ? 1 << s : top >> (s + 1);
         for (int k = 0; k < groups->count; k++)
-            // `below`: size of the receiver's subtree.
+            // `below` is the size of the receiver's subtree.
             for (int i = 0; i + half < groups->size; i += 2 * half) {
                 int below = groups->size - (i + half) < half ? groups->size - (i + half) : half;
                 send_message(to, mirrored, members_of(groups, k)[i],

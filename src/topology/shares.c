@@ -25,8 +25,9 @@ struct rank_shares {
     int n;                 // number of ranks in total
 };
 
-// Assigns ranks by speed to devices at least as fast as `slowest`, which gets `finest`. False:
-// speeds do not match integers, or all devices have the same number of ranks.
+// Assigns ranks by speed. Devices of the speed `slowest` get `finest` ranks, faster ones more, and
+// slower ones none. False: speeds do not match integers, there are too many ranks, or all devices
+// have the same number.
 static bool share_out(struct rank_shares *shares, double slowest, int finest)
 {
     bool unlike = false;

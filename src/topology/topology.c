@@ -298,8 +298,8 @@ tsr_status tsr__topology_finish(tsr_topology *topology, bool listed)
     topology->first = ARENA_ARRAY(&topology->arena, size_t, (size_t)topology->n + 1);
     if (!topology->first)
         return TSR_NOMEM;
-    // first[d]: number of links of devices before d. Links 0->1, 0->2, 2->0 of 3 devices: {0, 2, 2,
-    // 3}.
+    // first[d] is the number of links of the devices before d. Links 0->1, 0->2, 2->0 of 3 devices
+    // give {0, 2, 2, 3}.
     for (size_t i = 0; i < topology->links.n; i++)
         topology->first[topology->links.at[i].from + 1]++;
     for (int k = 0; k < topology->n; k++)

@@ -238,8 +238,8 @@ static int64_t part_time(struct candidate_builder *builder, const struct candida
                            &planner->machine.topology->device[number]);
 }
 
-// For devices of different speed or unequal shards: stores the time of each device and charges the
-// slowest.
+// Stores the time of each device and charges the slowest, for devices of different speed or unequal
+// shards.
 static void each_part(struct candidate_builder *builder, struct candidate *candidate)
 {
     struct planner *planner = builder->planner;

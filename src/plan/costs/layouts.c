@@ -139,8 +139,8 @@ static int64_t part_size(const struct tile_dim *dim, int64_t size)
     return int64_min(part, size);
 }
 
-// If the ranks of layout and value differ, the value is treated as replicated. This happens for
-// values of unknown rank.
+// Returns the elements of the largest shard. If the ranks of layout and value differ (the value's
+// rank is unknown), the value is treated as replicated.
 int64_t tsr__planner_elements(const struct planner *planner, uint32_t layout,
                               const struct plan_value *value)
 {

@@ -38,7 +38,8 @@ static int64_t memory_of(const struct planner *planner, int64_t memory, int64_t 
     return int64_min(memory, PLAN_NO_LIMIT);
 }
 
-// Without any limit there are no classes, and the program has no rows.
+// Groups the devices into classes. Without a memory limit there are no classes, and the program has
+// no limits.
 bool tsr__planner_classes(struct planner *planner, int64_t memory)
 {
     bool limited = false;

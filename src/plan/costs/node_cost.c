@@ -13,7 +13,7 @@
 // unless the device specifies its own value.
 #define UNHIDDEN 0.25
 
-// Sizes at which `near` and `moves` (and bandwidth) were measured.
+// Sizes in bytes at which the near and the far speed of memory were measured.
 #define NEAR_BYTES (2.0 * (1 << 20))
 #define FAR_BYTES  (128.0 * (1 << 20))
 
@@ -292,8 +292,8 @@ int64_t tsr__price_collective(tsr_topology *topology, tsr_collective what,
     return PLAN_NEVER;
 }
 
-// In an all-to-all of n devices with B bytes in total, each device receives B / n * (n - 1) / n
-// bytes. To receive `bytes`, B is bytes * n * n / (n - 1).
+// Returns the time until each device has received `bytes`. In an all-to-all of n devices with B
+// bytes in total, each device receives B / n * (n - 1) / n bytes. So B is bytes * n * n / (n - 1).
 int64_t tsr__price_exchange(tsr_topology *topology, const struct topology_groups *groups,
                             int64_t bytes)
 {

@@ -244,8 +244,8 @@ static bool has_operator(const struct reshard_step *step, const struct tile_layo
     return step->axis >= 0;
 }
 
-// If one step has no operator, all steps become one Reshard. Returns the bytes that its busiest
-// device sends or receives; -1: all steps have operators.
+// Returns the bytes that the busiest device of a Reshard sends or receives; -1: all steps have
+// operators. If one step has no operator, all steps become one Reshard.
 static int64_t resharded_bytes(const struct reshard *reshard, const struct tile_layout *from)
 {
     int64_t bytes = 0;

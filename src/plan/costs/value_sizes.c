@@ -189,8 +189,8 @@ static bool fill_all(struct planner *planner)
     return true;
 }
 
-// Fills shapes and values. The caller gives sizes of symbols. Assumed sizes are used for costs only
-// (`full`).
+// Fills in shapes and values. `sizes` are the caller's sizes of symbols. Other symbols get assumed
+// sizes, which are used for costs only (`full`).
 bool tsr__planner_values(struct planner *planner, const tsr_dim_size *sizes, size_t n)
 {
     struct planner_shapes *shapes = &planner->shapes;

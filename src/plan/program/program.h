@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// program.h - builds and solves the 0-1 program of a planner, and counts what was chosen.
+// program.h - builds and solves the 0-1 program of a planner, and computes figures of the chosen
+// plan.
 #ifndef TSR_PLAN_PROGRAM_H
 #define TSR_PLAN_PROGRAM_H
 
@@ -10,7 +11,8 @@
 bool tsr__planner_list(struct planner *planner);
 bool tsr__planner_rules(struct planner *planner); // finds the rules of each needed node
 bool tsr__planner_candidates(struct planner *planner);
-// memory: bytes of each device; 0: those of the topology; PLAN_NO_LIMIT: no limit.
+// Builds the program. `memory` is the limit of each device; 0: the memory of the topology;
+// PLAN_NO_LIMIT: no limit.
 bool tsr__planner_program(struct planner *planner, int64_t memory);
 
 // build_in_time.c: builds candidates and program of the listed nodes, with as many candidates as

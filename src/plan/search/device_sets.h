@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // device_sets.h - subsets of the devices, and copies of them, as candidates of the search.
 //
-// device_sets.c lists the candidates, set_plans.c plans one, set_costs.c adds what the copies of a
-// set cost together, search.c takes the best. A new kind of candidate is one row of the table in
-// device_sets.c. link_clusters.c finds the hosts of devices that differ.
+// device_sets.c lists the candidates, and set_plans.c plans one of them. set_costs.c adds the costs
+// of running several copies, and search.c takes the best. A new kind of candidate is one row of the
+// table in device_sets.c. link_clusters.c finds the hosts of devices that differ.
 #ifndef TSR_PLAN_DEVICE_SETS_H
 #define TSR_PLAN_DEVICE_SETS_H
 

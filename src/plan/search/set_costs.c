@@ -42,8 +42,8 @@ static int batch_factor(const struct set_model *model, const struct plan_node *n
     return kind == FACTOR_PAR || kind == FACTOR_RED ? factor : BATCH_UNCLEAR;
 }
 
-// Example: Y = Expand(X, shape) repeats X along the batch. No factor is the batch, so every copy
-// computes all of Y.
+// True if the copies divide the node. Example: Y = Expand(X, shape) repeats X along the batch. No
+// factor is the batch, so every copy computes all of Y.
 bool tsr__set_divides(const struct set_model *model, const struct plan_node *node)
 {
     int found = BATCH_NOWHERE;
@@ -64,8 +64,8 @@ bool tsr__set_divides(const struct set_model *model, const struct plan_node *nod
     return true;
 }
 
-// Returns the time of gathering a value on the first device of the set. Before, the first device of
-// every copy stores its share.
+// Returns the time of gathering a value on the first device of the set, from the shares on the
+// first device of every copy.
 static int64_t gather_value_time(const struct set_model *model, const tsr_value *value, int dim)
 {
     struct planner *all = model->all;
@@ -349,8 +349,9 @@ static int64_t gathering_bytes(const struct set_model *model)
     return bytes;
 }
 
-// The program of the set respects the limit for the share of one copy. Each device needs additional
-// memory for the copies, and the first device gathers the outputs.
+// True if every device has enough memory. The program of the set respects the limit only for the
+// share of one copy. Each device needs more memory for the copies, and the first device gathers the
+// outputs.
 bool tsr__set_fits(const struct set_model *model, int64_t reserved)
 {
     struct planner *part = model->part;
@@ -380,7 +381,8 @@ int64_t tsr__set_copies_time(const struct set_model *model)
     return gather_time(model) + slice_time(model) + sums_of(model).ps + undivided_time(model, true);
 }
 
-// On a set of one device each node has one candidate, so all plans need the same additional time.
+// Returns a lower bound. On a set of one device each node has one candidate, so the bound is exact:
+// all plans need the same additional time.
 int64_t tsr__set_least_time(const struct set_model *model)
 {
     if (model->set->n == 1)

@@ -100,7 +100,7 @@ static tsr_status write_node(const struct writing *writing, size_t at)
 
 // ---- sums that stay in parts --------------------------------------------------------------------
 
-// Copies the lines of other configurations.
+// Copies the lines that belong to other configurations.
 static void keep_lines(struct text *t, const char *text, struct str config)
 {
     while (text && *text) {
