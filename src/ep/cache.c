@@ -23,7 +23,7 @@
 
 #include "tessera_graph.h"
 
-#define CACHE_ENTRIES 16 // that a folder has at most
+#define CACHE_ENTRIES 16 // most entries that a folder keeps
 #define KEY_CHARS     64
 #define USE_SUFFIX    ".use"
 
@@ -38,7 +38,7 @@ static tsr_status cannot(const struct provider *provider, const char *path)
 
 // ---- the key -----------------------------------------------------------------------------------
 
-// With the terminator, so that "ab" "c" and "a" "bc" differ.
+// Hashes the text with its terminator, so that "ab" "c" and "a" "bc" differ.
 static void add_text(struct sha256 *sha, const char *text)
 {
     if (!text)
@@ -69,8 +69,8 @@ static tsr_status add_file(struct sha256 *sha, tsr_session *session, const char 
     return st;
 }
 
-// A data file is in the folder of the model, or in that of the application's file if the model was
-// written from the graph.
+// Hashes the model's data files. A data file is in the model's folder. If the model was written
+// from the graph, it is in the folder of the application's file.
 static tsr_status add_data(struct sha256 *sha, tsr_model *model, const char *original,
                            struct arena *arena)
 {
@@ -108,7 +108,7 @@ static tsr_status make_key(const struct provider *provider, const OrtGraph *grap
         st = add_data(&sha, model, original, arena);
     if (st == TSR_OK && options->plan)
         st = add_file(&sha, provider->session, options->plan);
-    // A topology in a file; other texts are part of the options.
+    // Hash the file if the topology is one. Other topologies are part of the hashed options.
     if (st == TSR_OK && options->plan_options.topology && access(options->devices, R_OK) == 0)
         st = add_file(&sha, provider->session, options->devices);
     tsr__sha256_hex(&sha, key);
@@ -154,7 +154,7 @@ static int by_use(const void *a, const void *b)
     return int64_order(x->used.tv_nsec, y->used.tv_nsec);
 }
 
-// Called with the lock of the folder.
+// Removes the oldest entries above the limit. The caller holds the lock of the folder.
 static void limit_entries(struct arena *arena, const char *folder)
 {
     VEC(struct entry) entries = {0};
@@ -259,6 +259,6 @@ tsr_status tsr__ep_cache_parts(struct provider *provider, const OrtGraph *graph,
     st = flock(fd, LOCK_EX) == 0 ? TSR_OK : cannot(provider, lock);
     if (st == TSR_OK)
         st = find_or_make(provider, model, arena, key, out);
-    close(fd); // and the lock with it
+    close(fd); // this also releases the lock
     return st;
 }

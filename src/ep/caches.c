@@ -2,9 +2,9 @@
 // caches.c - key/value caches that the ranks update in the application's buffer.
 //
 // A program that generates text may give one buffer of the maximal length as past and as present
-// (onnxruntime-genai does). Its shape never changes, so that the shape of the output is known before
-// the run, and the ranks read and write their heads in the buffer itself. A cache that grows has
-// another shape in every run; its shards are copied.
+// (onnxruntime-genai does). Its shape never changes, so that the shape of the output is known
+// before the run, and the ranks read and write their heads in the buffer itself. A cache that grows
+// has another shape in every run; its shards are copied.
 //
 //     run 1   past [1,8,512,64] -> present [1,8,512,64]   copied; the shape stayed
 //     run 2   past [1,8,512,64]                           written in place
@@ -12,7 +12,8 @@
 #include "ep/internal.h"
 #include "runtime/runtime.h"
 
-// "past_key_values.3.key" and "present.3.key": the same text behind the first dot.
+// True if both names have the same text after the first dot, as "past_key_values.3.key" and
+// "present.3.key" have.
 static bool is_pair(const char *past, const char *present)
 {
     const char *a = strchr(past, '.'), *b = strchr(present, '.');
@@ -47,8 +48,8 @@ static bool has_shape(const struct tensor *tensor, int rank, const int64_t *dims
            (rank == 0 || memcmp(tensor->dims, dims, (size_t)rank * sizeof *dims) == 0);
 }
 
-// False if the declared shape of the output needs more than the cache has: with total_length 33 of
-// the other inputs, a cache of length 32 grows.
+// Returns false if the declared shape of the output needs more elements than the cache has.
+// Example: the other inputs give total_length 33, so a cache of length 32 must grow.
 static bool is_large_enough(const struct fused *fused, const struct cache_pair *cache,
                             const tsr_tensors *inputs)
 {
@@ -107,7 +108,7 @@ void tsr__ep_caches_note(struct fused *fused, const tsr_tensors *inputs, const t
         const struct tensor *past = find(inputs, fused->inputs[cache->input]);
         const struct tensor *present = find(outputs, fused->outputs[cache->output]);
         if (!present)
-            continue; // was written in place
+            continue; // the ranks wrote this cache in place
         cache->steady = past && past->rank > 0 && past->rank <= RUN_MAX_RANK &&
                         has_shape(present, past->rank, past->dims);
         if (!cache->steady)

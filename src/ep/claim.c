@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-// Domains of operators that every ONNX Runtime has.
+// Operators of these domains exist in every build of ONNX Runtime.
 static const char *const known_domains[] = {
     "", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "com.microsoft"};
 
@@ -25,7 +25,7 @@ static bool is_known_domain(const char *domain)
     return false;
 }
 
-// Type of a value as ONNX Runtime numbers it: ORT_TENSOR, ORT_SEQUENCE, ...
+// Returns in *out the type of a value as ONNX Runtime numbers it: ORT_TENSOR, ORT_SEQUENCE, ...
 static OrtStatus *kind_of(const OrtApi *ort, const OrtValueInfo *value, int *out)
 {
     const OrtTypeInfo *type = NULL;
@@ -33,7 +33,8 @@ static OrtStatus *kind_of(const OrtApi *ort, const OrtValueInfo *value, int *out
     return ort->GetOnnxTypeFromTypeInfo(type, out);
 }
 
-// Attributes of some types (TypeProto of Optional) exist only in the file.
+// Declines nodes whose attributes are readable only in the model file, such as a TypeProto of
+// Optional.
 static OrtStatus *check_attributes(struct claim *claim, const OrtNode *node, const char *op)
 {
     const OrtApi *ort = claim->api->ort;
@@ -109,7 +110,8 @@ static OrtStatus *check_nodes(struct claim *claim, const OrtNode *const *nodes, 
     return NULL;
 }
 
-// Only numbers can be in the memory of a GPU. ONNX Runtime would create strings there.
+// Declines values of a GPU session that are not numbers. ONNX Runtime would create strings in GPU
+// memory.
 static OrtStatus *check_memory(struct claim *claim, const OrtValueInfo *value, const char *name)
 {
     const OrtApi *ort = claim->api->ort;
@@ -128,7 +130,7 @@ static OrtStatus *check_memory(struct claim *claim, const OrtValueInfo *value, c
     return NULL;
 }
 
-// All outputs are tensors: an execution provider cannot return anything else.
+// Declines outputs that are not tensors: an execution provider can return only tensors.
 static OrtStatus *check_output(struct claim *claim, const OrtValueInfo *value)
 {
     const char *name = "";

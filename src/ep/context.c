@@ -17,8 +17,8 @@
 
 // ---- reading -----------------------------------------------------------------------------------
 
-// The text of an attribute, in the arena; "": the node has none. ReadOpAttr first reports the size,
-// with an error.
+// Reads a text attribute into the arena; "" if the node has no such attribute. The first call of
+// ReadOpAttr fails and reports the size.
 static OrtStatus *read_text(const OrtApi *ort, const OrtNode *node, const char *name,
                             struct arena *arena, const char **out)
 {
@@ -83,7 +83,8 @@ const char *tsr__ep_folder_of(struct arena *arena, const char *path)
     return tsr__arena_str(arena, (struct str){path, (size_t)(slash - path) + (slash == path)}).p;
 }
 
-// The file of the model, or where the application says that it is. NULL: not known.
+// Returns the path of the model file, or the path that the application gives in an option. NULL:
+// unknown.
 static const char *model_path(const struct provider *provider, const OrtGraph *graph)
 {
     const OrtApi *ort = provider->factory->api.ort;
@@ -126,7 +127,7 @@ tsr_status tsr__ep_context_read(struct provider *provider, const OrtGraph *graph
 
 // ---- writing -----------------------------------------------------------------------------------
 
-// The path of the model that ONNX Runtime will write; without an option it is MODEL_ctx.onnx.
+// Returns the path of the model that ONNX Runtime will write. The default is MODEL_ctx.onnx.
 static const char *context_path(const struct provider *provider, const OrtGraph *graph,
                                 struct arena *arena)
 {

@@ -23,7 +23,7 @@ struct device_memory {
     int n;
     OrtMemoryInfo *infos[MAX_GPUS];
     OrtHardwareDevice *hardware[MAX_GPUS]; // created here; NULL: ONNX Runtime has listed the GPU
-    pthread_mutex_t lock;                  // of the rest
+    pthread_mutex_t lock;                  // protects the fields below
     struct gpu *gpu;                       // NULL: not started
     struct gpu_seat *seats[MAX_GPUS];      // NULL: not open
 };
@@ -39,7 +39,7 @@ static OrtStatus *failed(const struct device_memory *memory, int card, const cha
 
 // ---- finding GPUs ------------------------------------------------------------------------------
 
-// Without a driver no process is started to look for GPUs.
+// True if the GPU driver is installed. Without it no child process is started to list GPUs.
 static bool has_driver(const struct gpu_libraries *libraries)
 {
     void *library =
@@ -96,7 +96,8 @@ void tsr__ep_memory_free(struct device_memory *memory)
     free(memory);
 }
 
-// In containers ONNX Runtime does not see GPUs that the driver has.
+// Finds the OrtHardwareDevice of a GPU, or creates one. In containers ONNX Runtime misses GPUs that
+// the driver lists.
 static OrtStatus *find_hardware(struct device_memory *memory, int card,
                                 const OrtHardwareDevice *const *hardware, size_t n,
                                 const OrtHardwareDevice **out)
@@ -139,7 +140,8 @@ OrtStatus *tsr__ep_memory_devices(struct ep_factory *factory,
 
 // ---- memory ------------------------------------------------------------------------------------
 
-// Under the lock: the seat of the GPU, which the calling thread uses then. NULL: *status.
+// Opens the GPU and makes it current for the calling thread. The caller holds the lock. On failure
+// it returns NULL and sets *status.
 static struct gpu_seat *enter(struct device_memory *memory, int card, OrtStatus **status)
 {
     char why[160] = "";
@@ -166,7 +168,7 @@ static struct gpu_seat *enter(struct device_memory *memory, int card, OrtStatus 
 }
 
 struct gpu_allocator {
-    OrtAllocator ort; // first
+    OrtAllocator ort; // must be the first field
     struct device_memory *memory;
     const OrtMemoryInfo *info;
     int card;
@@ -181,7 +183,7 @@ static void *allocate(OrtAllocator *ort, size_t bytes)
     pthread_mutex_lock(&memory->lock);
     struct gpu_seat *seat = enter(memory, allocator->card, &status);
     if (seat && tsr__seat_alloc(seat, bytes, &p) != 0)
-        p = NULL; // the copy or the run reports it
+        p = NULL; // the copy or the run reports the failure
     pthread_mutex_unlock(&memory->lock);
     memory->api.ort->ReleaseStatus(status);
     return p;
@@ -241,7 +243,7 @@ int tsr__ep_value_gpu(const struct ep_api *api, const OrtValue *value)
     return gpu_of(api, api->ep->Value_GetMemoryDevice(value));
 }
 
-// ONNX Runtime does not check that an allocator returns memory.
+// Returns an out-of-memory error. ONNX Runtime passes a failed allocation on without a check.
 static OrtStatus *no_memory(const struct device_memory *memory, int card, size_t bytes)
 {
     char text[128];
@@ -261,7 +263,7 @@ OrtStatus *tsr__ep_memory_copy(struct device_memory *memory, void *to, int to_gp
     struct gpu_seat *seat = enter(memory, card, &status);
     if (seat) {
         void *stream = tsr__seat_stream(seat);
-        code = tsr__seat_wait(seat, NULL); // earlier work on the default stream
+        code = tsr__seat_wait(seat, NULL); // wait for earlier work on the default stream
         if (code == 0 && from_gpu < 0)
             code = tsr__seat_up(seat, to, from, bytes, stream);
         else if (code == 0 && to_gpu < 0)
@@ -278,7 +280,7 @@ OrtStatus *tsr__ep_memory_copy(struct device_memory *memory, void *to, int to_gp
 }
 
 struct gpu_transfer {
-    OrtDataTransferImpl ort; // first
+    OrtDataTransferImpl ort; // must be the first field
     struct device_memory *memory;
 };
 
@@ -308,7 +310,7 @@ static OrtStatus *copy_tensors(OrtDataTransferImpl *ort, const OrtValue **from, 
 {
     struct device_memory *memory = ((struct gpu_transfer *)ort)->memory;
     const struct ep_api *api = &memory->api;
-    (void)streams; // the factory has none
+    (void)streams; // the factory offers no streams
     for (size_t i = 0; i < n; i++) {
         size_t bytes = 0;
         void *source = NULL, *place = NULL;
@@ -407,7 +409,7 @@ static tsr_status place(void *data, const char *name, struct tensor *to)
     if (gpu >= 0 && bytes && !at)
         failed = no_memory(fused->provider->factory->memory, gpu, bytes);
     tsr_status st = tsr__ep_report(fused->provider->session, api, failed);
-    fused->placed[i] = true; // unless the set has it
+    fused->placed[i] = true; // the output is then not in the set
     if (gpu < 0) {
         to->data = at;
         return st;

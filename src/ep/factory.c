@@ -39,7 +39,8 @@ static const char *get_version(const OrtEpFactory *factory)
     return tsr_version();
 }
 
-// The first device is the CPU: inputs and outputs are in host memory. The others are GPUs.
+// Lists the devices that the provider supports. The first is the CPU, with inputs and outputs in
+// host memory; the others are GPUs.
 static OrtStatus *get_devices(OrtEpFactory *ort, const OrtHardwareDevice *const *hardware,
                               size_t n_hardware, OrtEpDevice **out, size_t most, size_t *n)
 {
@@ -63,7 +64,7 @@ static OrtStatus *create_ep(OrtEpFactory *ort, const OrtHardwareDevice *const *d
     const OrtApi *api = ((struct ep_factory *)ort)->api.ort;
     struct provider *provider = NULL;
     TRY(tsr__ep_provider_new((struct ep_factory *)ort, options, logger, &provider));
-    // Of several devices, ONNX Runtime uses the memory of the first.
+    // If a session selects several devices, ONNX Runtime uses the memory of the first.
     provider->on_gpu = n > 0 && api->HardwareDevice_Type(devices[0]) == ORT_HARDWARE_GPU;
     *out = &provider->ort;
     return NULL;
@@ -140,10 +141,10 @@ OrtStatus *CreateEpFactories(const char *name, const OrtApiBase *base, const Ort
 {
     (void)name;
     int minor = tsr__ort_minor(base->GetVersionString());
-    // ONNX Runtime prints an error if a version is asked for that it does not have.
+    // Ask for no newer version than the library has: ONNX Runtime prints an error otherwise.
     const OrtApi *api = base->GetApi(minor < ORT_API_EP ? (uint32_t)minor : ORT_API_EP);
     if (!api)
-        return NULL; // cannot report an error
+        return NULL; // there is no API to create an error status with
     if (minor < ORT_API_EP || most < 1)
         return api->CreateStatus(ORT_FAIL, EP_NAME " needs ONNX Runtime 1.24 or later");
     struct ep_factory *factory = calloc(1, sizeof *factory);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// fused.c - the node that runs in place of the application's graph: it gives its inputs to the
-// ranks and returns what they compute.
+// fused.c - the node that runs in place of the application's graph. It passes its inputs to the
+// ranks and returns their results.
 //
-// The ranks are threads of this process with sessions of the application's ONNX Runtime, or
-// processes of the program tessera-ranks. They are opened when the session is created, and again
-// after a run that failed: a failure ends the ranks.
+// The ranks are threads of this process, with sessions of the application's ONNX Runtime, or
+// processes of the program tessera-ranks. They start with the session. A failed run ends them, and
+// the next run starts them again.
 #include "ep/internal.h"
 #include "runtime/runtime.h"
 #include "transport/transport.h"
@@ -35,7 +35,8 @@ static tsr_status open_ranks(struct fused *fused)
                                .no_pin = true}; // the application's threads need cores too
     if (fused->job || fused->served)
         return TSR_OK;
-    tsr_status st = tsr__engine_adopt(session, base); // also for processes: it reads the inputs
+    // rank processes need it too: this process reads the inputs
+    tsr_status st = tsr__engine_adopt(session, base);
     if (st != TSR_OK)
         return st;
     bool processes = fused->parts.processes;
@@ -69,7 +70,7 @@ static OrtStatus *give_output(const struct ep_factory *factory, OrtKernelContext
     void *data = NULL;
     TRY(ort->KernelContext_GetOutput(context, i, tensor->dims, (size_t)tensor->rank, &value));
     if (!value)
-        return NULL; // not requested
+        return NULL; // the caller did not request this output
     if (tensor->type == TSR_STRING)
         return give_texts(ort, tensor, value);
     TRY(ort->GetTensorMutableData(value, &data));
@@ -96,7 +97,8 @@ static OrtStatus *give_outputs(const struct fused *fused, OrtKernelContext *cont
     return NULL;
 }
 
-// Inputs that do not fit leave the ranks as they are. A failed run ends them.
+// Runs the ranks once. Inputs of a wrong shape or type leave the ranks running; a failed run ends
+// them.
 static tsr_status run_ranks(struct fused *fused, const tsr_tensors *inputs,
                             OrtKernelContext *context, const tsr_tensors *places,
                             tsr_tensors *outputs)
@@ -105,8 +107,9 @@ static tsr_status run_ranks(struct fused *fused, const tsr_tensors *inputs,
     if (fused->served) {
         st = tsr__served_run(fused->served, inputs, outputs);
     } else {
-        // Options of a run may have adapters, which replace inputs with defaults. ONNX Runtime has
-        // put their values into the inputs; the sessions of the ranks do not know these names.
+        // The options of a run may have adapters, which replace default values of inputs. ONNX
+        // Runtime has put these values into the inputs already, and the ranks' sessions do not know
+        // their names.
         const OrtRunOptions *options =
             fused->has_defaults ? NULL : tsr__ep_run_options(fused->provider);
         tsr__job_set_run_options(fused->job, options);
@@ -209,7 +212,7 @@ static OrtStatus *read_ports(struct fused *fused, const OrtNode *node)
     return read_names(fused, values + fused->n_inputs, fused->n_outputs, &fused->outputs);
 }
 
-// The parts of an EPContext node, or new ones.
+// Finds the partition of an EPContext node, or creates a partition for other graphs.
 static tsr_status find_parts(struct fused *fused, const OrtGraph *graph)
 {
     struct provider *provider = fused->provider;

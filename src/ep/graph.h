@@ -8,15 +8,15 @@
 
 #include "ep/internal.h"
 
-#define GRAPH_MAX_RANK 64 // dimensions of a tensor; larger ranks are refused
-#define GRAPH_DEPTH    20 // of nested subgraphs; wire.h limits the nesting of messages
+#define GRAPH_MAX_RANK 64 // most dimensions of a tensor; larger ranks are refused
+#define GRAPH_DEPTH    20 // most levels of nested subgraphs; wire.h limits the nesting of messages
 
 struct graph_reader {
     const OrtApi *api;
     struct arena *arena;
 };
 struct graph_values {
-    const OrtValueInfo **at; // NULL: an optional input or output of a node that is absent
+    const OrtValueInfo **at; // an element is NULL if an optional input or output is absent
     size_t n;
 };
 struct graph_nodes {
@@ -28,7 +28,7 @@ OrtStatus *tsr__ep_graph_inputs(const struct graph_reader *reader, const OrtGrap
                                 struct graph_values *out);
 OrtStatus *tsr__ep_graph_outputs(const struct graph_reader *reader, const OrtGraph *graph,
                                  struct graph_values *out);
-// Sorted by name, because ONNX Runtime keeps them in a hash table.
+// Lists the initializers, sorted by name because ONNX Runtime keeps them in a hash table.
 OrtStatus *tsr__ep_graph_initializers(const struct graph_reader *reader, const OrtGraph *graph,
                                       struct graph_values *out);
 OrtStatus *tsr__ep_graph_nodes(const struct graph_reader *reader, const OrtGraph *graph,
@@ -43,10 +43,10 @@ struct graph_shape {
     tsr_dtype dtype;
     bool has_rank;
     size_t rank;
-    int64_t dims[GRAPH_MAX_RANK];        // -1: open
-    const char *symbols[GRAPH_MAX_RANK]; // "": none
+    int64_t dims[GRAPH_MAX_RANK];        // -1: unknown
+    const char *symbols[GRAPH_MAX_RANK]; // "": the dimension has no symbol
 };
-// Fails for types other than tensors.
+// Reads element type and shape. Types other than tensors are an error.
 OrtStatus *tsr__ep_type_shape(const struct graph_reader *reader, const OrtTypeInfo *type,
                               struct graph_shape *out);
 
@@ -60,7 +60,7 @@ struct graph_tensor {
 OrtStatus *tsr__ep_tensor_read(const struct graph_reader *reader, const OrtValue *value,
                                struct graph_tensor *out);
 
-// External data of an initializer. length 0: not given.
+// Reference of an initializer to external data. length 0: the file does not give it.
 struct graph_external {
     bool exists;
     struct str location; // in the arena
@@ -70,7 +70,7 @@ OrtStatus *tsr__ep_value_external(const struct graph_reader *reader, const OrtVa
                                   struct graph_external *out);
 
 OrtStatus *tsr__ep_no_memory(const struct graph_reader *reader);
-// An error with a formatted text.
+// Returns an error with a formatted text.
 OrtStatus *tsr__ep_refuse(const struct graph_reader *reader, const char *format, ...)
     TSR_PRINTF(2, 3);
 

@@ -19,10 +19,11 @@ struct comparison {
     struct graph_reader reader;
     const tsr_model *model;
     const tsr_graph *main;
-    struct map initializers; // names in the OrtGraph
+    struct map initializers; // names of the initializers in the OrtGraph
 };
 
-// A size in the graph may be known where the file has a symbol: the application set it.
+// True if the shapes agree. The graph may have a number where the file has a symbol, because the
+// application set that size.
 static bool has_shape(const tsr_value *value, const struct graph_shape *shape)
 {
     int rank = tsr_value_rank(value);
@@ -63,7 +64,8 @@ static OrtStatus *compare_port(const struct comparison *with, const OrtValueInfo
     return NULL;
 }
 
-// Models before version 4 list their constants as inputs, which are compared as initializers.
+// Compares all inputs or outputs. Models before IR version 4 list constants as inputs; those are
+// compared as initializers.
 static OrtStatus *compare_ports(const struct comparison *with, const struct graph_values *ports,
                                 bool is_input, bool *equal)
 {
@@ -106,7 +108,8 @@ static bool equal_tensors(const struct comparison *with, const tsr_tensor *tenso
            str_eq(str_bytes(bytes, n), seen->bytes);
 }
 
-// The sizes of external ranges follow from type and shape.
+// Compares one initializer with the file. Lengths of external data need no comparison: they follow
+// from type and shape.
 static OrtStatus *compare_initializer(const struct comparison *with, const OrtValueInfo *value,
                                       const char *name, bool *equal)
 {
@@ -182,7 +185,8 @@ static OrtStatus *compare(struct comparison *with, const OrtGraph *graph, bool *
     return NULL;
 }
 
-// Diagnostics of the comparison are dropped: a file that cannot be read is different.
+// Compares the graph with the model. A file that cannot be read is reported as different, without
+// diagnostics.
 tsr_status tsr__ep_graph_matches(tsr_session *session, const struct ep_api *api,
                                  const OrtGraph *graph, const tsr_model *model, bool *matches)
 {

@@ -27,15 +27,15 @@
 #define IR_VERSION   4    // first version in which constants need not be inputs
 
 struct model_writer {
-    struct graph_reader reader; // first
+    struct graph_reader reader; // must be the first field
     tsr_session *session;
     struct rope rope;
     const OrtGraph *graph;        // the main graph
     const char *folder;           // folder of model.onnx
     struct folder application;    // folder of the application's model; fd 0: none
-    const char *application_path; // its path; NULL: none
+    const char *application_path; // path of the application's model; NULL: none
     struct outfile data;          // opened for the first large constant
-    bool has_data, refers;        // refers: some constant is in the application's folder
+    bool has_data, refers;        // refers: some constant refers to a file of the application
     struct map domains;           // operator domains of the nodes
 };
 
@@ -61,7 +61,7 @@ static void write_tensor_type(struct rope *rope, const struct graph_shape *shape
 
 static OrtStatus *write_type(struct model_writer *writer, const OrtTypeInfo *type);
 
-// Writes the type in a sequence or optional, and releases it.
+// Writes the element type of a sequence or optional, then releases it.
 static OrtStatus *write_element_type(struct model_writer *writer, uint32_t outer, uint32_t inner,
                                      OrtTypeInfo *element)
 {
@@ -74,7 +74,8 @@ static OrtStatus *write_element_type(struct model_writer *writer, uint32_t outer
     return status;
 }
 
-// ONNX Runtime bounds the nesting of types when it reads a model.
+// Writes a type. The recursion is bounded, because ONNX Runtime limits the nesting of types when it
+// reads a model.
 static OrtStatus *write_type(struct model_writer *writer, const OrtTypeInfo *type)
 {
     const OrtApi *api = writer->reader.api;
@@ -173,7 +174,8 @@ static void write_tensor_head(struct rope *rope, const struct graph_shape *shape
         tsr__rope_bytes(rope, F_TENSOR_NAME, str_of(name));
 }
 
-// name NULL: the tensor of an attribute, whose data ends before the rope is written.
+// Writes a constant. name NULL: the tensor of an attribute. Its bytes are copied, because they are
+// released before the rope is written.
 static OrtStatus *write_tensor(struct model_writer *writer, uint32_t field, const char *name,
                                const OrtValue *value)
 {
@@ -196,7 +198,7 @@ static OrtStatus *write_tensor(struct model_writer *writer, uint32_t field, cons
     return status;
 }
 
-// True if the model that is written can refer to the file of the application.
+// True if the written model can refer to the application's data file.
 static bool is_reachable(struct model_writer *writer, const struct graph_external *external)
 {
     struct diag_mark mark = tsr__diag_mark(writer->session);
@@ -256,7 +258,7 @@ static OrtStatus *write_graph(struct model_writer *writer, const OrtGraph *graph
 struct attribute {
     const char *name;
     const OrtOpAttr *attr;
-    const OrtGraph *graph; // NULL: attr
+    const OrtGraph *graph; // a subgraph; NULL: this is the attribute `attr`
 };
 
 static int by_name(const void *a, const void *b)
@@ -264,7 +266,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct attribute *)a)->name, ((const struct attribute *)b)->name);
 }
 
-// The first call fails and returns the size.
+// Reads the bytes of an attribute. The first call of ReadOpAttr fails and reports the size.
 static OrtStatus *read_attribute(struct model_writer *writer, const OrtOpAttr *attr, int type,
                                  struct str *out)
 {
@@ -280,7 +282,7 @@ static OrtStatus *read_attribute(struct model_writer *writer, const OrtOpAttr *a
     return bytes ? api->ReadOpAttr(attr, type, data, bytes, &bytes) : NULL;
 }
 
-// Each string ends with a NUL.
+// Writes strings that are stored one after the other, each with a terminating NUL.
 static void write_strings(struct rope *rope, struct str data)
 {
     for (size_t at = 0; at < data.n;) {
@@ -290,7 +292,7 @@ static void write_strings(struct rope *rope, struct str data)
     }
 }
 
-// Lists are aligned for their elements.
+// Writes the value of an attribute. The bytes of a list are aligned for its elements.
 static void write_attribute_data(struct rope *rope, int type, struct str data)
 {
     const int64_t *integers = (const void *)data.p;
@@ -318,7 +320,7 @@ static void write_attribute_data(struct rope *rope, int type, struct str data)
     }
 }
 
-// By ONNX Runtime's numbers, which differ from those of ONNX.
+// Indexed by ONNX Runtime's attribute types, whose numbers differ from those of ONNX.
 static const tsr_attr_kind kinds[] = {
     [ORT_ATTR_INT] = TSR_ATTR_INT,         [ORT_ATTR_INTS] = TSR_ATTR_INTS,
     [ORT_ATTR_FLOAT] = TSR_ATTR_FLOAT,     [ORT_ATTR_FLOATS] = TSR_ATTR_FLOATS,
@@ -326,7 +328,7 @@ static const tsr_attr_kind kinds[] = {
     [ORT_ATTR_GRAPH] = TSR_ATTR_UNDEFINED, [ORT_ATTR_TENSOR] = TSR_ATTR_TENSOR,
 };
 
-// The type is known. A tensor is released after its data was copied.
+// Writes an attribute of known type. A tensor is released after its bytes were copied.
 static OrtStatus *write_attribute_value(struct model_writer *writer, const OrtOpAttr *attr,
                                         int type)
 {
@@ -408,7 +410,7 @@ static OrtStatus *write_attributes(struct model_writer *writer, const OrtNode *n
 
 // ---- nodes and graphs --------------------------------------------------------------------------
 
-// An absent value is an empty name.
+// Writes names of values; an absent value has an empty name.
 static OrtStatus *write_names(struct model_writer *writer, uint32_t field,
                               const struct graph_values *values)
 {
@@ -421,7 +423,7 @@ static OrtStatus *write_names(struct model_writer *writer, uint32_t field,
     return NULL;
 }
 
-// Notes the domain for the operator sets. The value of the map is not used.
+// Writes operator and domain, and records the domain for the list of operator sets.
 static OrtStatus *write_operator(struct model_writer *writer, const OrtNode *node)
 {
     const OrtApi *api = writer->reader.api;
@@ -453,7 +455,8 @@ static OrtStatus *write_node(struct model_writer *writer, const OrtNode *node, i
     return NULL;
 }
 
-// Inner values: only tensors. Other types are derived from the nodes again.
+// Writes type and shape of an inner value if it is a tensor. Other types are inferred from the
+// nodes.
 static OrtStatus *write_inner_value(struct model_writer *writer, const OrtValueInfo *value)
 {
     const OrtApi *api = writer->reader.api;
@@ -478,8 +481,8 @@ static OrtStatus *write_inner_values(struct model_writer *writer, const OrtNode 
     return NULL;
 }
 
-// Models before version 4 list all constants as inputs; they are not. In later versions an
-// initializer that is an input is a default, which ONNX Runtime passes if the caller gives no value.
+// Writes the inputs of the graph. Constants that a model before IR version 4 lists as inputs are
+// left out. In later versions such an initializer is a default value of the input.
 static OrtStatus *write_inputs(struct model_writer *writer, const OrtGraph *graph)
 {
     struct graph_values inputs;
@@ -524,7 +527,7 @@ static OrtStatus *write_graph(struct model_writer *writer, const OrtGraph *graph
 
 // ---- the model ---------------------------------------------------------------------------------
 
-// ONNX Runtime lists all domains that it knows; only those of the nodes are written.
+// Writes the operator sets of the nodes' domains. ONNX Runtime lists all domains that it knows.
 static OrtStatus *write_opsets(struct model_writer *writer)
 {
     const OrtApi *api = writer->reader.api;
@@ -557,8 +560,9 @@ static OrtStatus *write_model(struct model_writer *writer)
     return write_opsets(writer);
 }
 
-// A model from memory has no path. With session.model_external_initializers_file_folder_path it has
-// the path of a file in that folder that does not exist.
+// Opens the folder of the application's model. A model from memory has no path, except with
+// session.model_external_initializers_file_folder_path: then its path is a file in that folder,
+// which does not exist.
 static OrtStatus *find_application_folder(struct model_writer *writer)
 {
     struct diag_mark mark = tsr__diag_mark(writer->session);
@@ -573,7 +577,7 @@ static OrtStatus *find_application_folder(struct model_writer *writer)
     return NULL;
 }
 
-// Writes both files. Diagnostics of failed files are added by base.
+// Writes both files. File errors are reported by the functions of base.
 static tsr_status save(struct model_writer *writer, const char *path)
 {
     struct outfile out;

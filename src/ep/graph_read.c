@@ -24,7 +24,8 @@ OrtStatus *tsr__ep_refuse(const struct graph_reader *reader, const char *format,
 
 // ---- lists -------------------------------------------------------------------------------------
 
-// Every list of the C API is a pair of functions: its length, and its elements.
+// Defines a function that reads a list. The C API has two functions per list: one for the length,
+// one for the elements.
 #define LIST(name, owner, list, element, count, elements)                                          \
     OrtStatus *name(const struct graph_reader *reader, const owner *of, struct list *out)          \
     {                                                                                              \

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// inputs.c - the inputs of a run: those of the fused node, and what the ranks need besides.
+// inputs.c - the inputs of a run: those of the fused node, and zeros for unused inputs.
 //
-// The fused node has no inputs that nothing reads, but the ranks do: they are given zeros.
+// ONNX Runtime removes inputs that no node reads from the fused node. The rank files still declare
+// them, so the ranks get zeros.
 #include "ep/internal.h"
 
-#define LAST_TYPE 63 // that ONNX may number
+#define LAST_TYPE 63 // largest type number that ONNX may use
 
 // ---- inputs that nothing reads -----------------------------------------------------------------
 

@@ -11,10 +11,10 @@
 #include <strings.h>
 
 #define PREFIX      "ep.tesseraexecutionprovider."
-#define MAX_OPTION  (1u << 16) // bytes of a value
+#define MAX_OPTION  (1u << 16) // largest size of a value in bytes
 #define MAX_THREADS 4096
 
-// The entries of one session, and the options that are read from them.
+// Configuration of one session, and the options that are read from it.
 struct reader {
     const struct ep_api *api;
     const OrtSessionOptions *from;
@@ -34,7 +34,7 @@ static tsr_status refuse(struct reader *reader, const char *option, const char *
     return TSR_USAGE;
 }
 
-// The value of a configuration entry, in the arena; NULL: not set, or empty.
+// Returns the value of a configuration entry, in the arena. NULL: not set, or empty.
 static const char *entry(struct reader *reader, const char *key)
 {
     const OrtApi *ort = reader->api->ort;
@@ -57,7 +57,7 @@ static const char *entry(struct reader *reader, const char *key)
     return st == TSR_OK ? text : NULL;
 }
 
-// "4" is a number of devices, every other text a topology.
+// Reads `devices`: "4" is a number of devices, any other text is a topology.
 static void read_devices(struct reader *reader, const char *text)
 {
     struct ep_options *options = reader->to;
@@ -76,7 +76,7 @@ static void read_devices(struct reader *reader, const char *text)
         (void)refuse(reader, "devices", "give a number from 1 up", text);
 }
 
-// "16GiB", "512MB", "1000".
+// Reads a size such as "16GiB", "512MB" or "1000".
 static void read_memory(struct reader *reader, const char *text)
 {
     static const struct {
@@ -97,7 +97,8 @@ static void read_memory(struct reader *reader, const char *text)
     (void)refuse(reader, "memory", "give bytes per device, such as 16GiB", text);
 }
 
-// One "batch=8" of a list. The last sign separates: names may contain one.
+// Reads one item of a list, such as "batch=8". The last '=' separates, because a name may contain
+// '='.
 static bool read_dim(struct reader *reader, struct str item)
 {
     size_t at = item.n;

@@ -20,7 +20,7 @@ typedef struct OrtSyncStream OrtSyncStream;
 
 enum { ORT_HARDWARE_CPU = 0, ORT_HARDWARE_GPU = 1 };
 enum { ORT_MEMORY_DEVICE_CPU = 0, ORT_MEMORY_DEVICE_GPU = 1 };
-// Whether a compiled model (EPContext) can be run.
+// Whether ONNX Runtime can use a compiled model (EPContext) with this provider.
 enum {
     ORT_COMPILED_NOT_APPLICABLE,
     ORT_COMPILED_OPTIMAL,
@@ -44,7 +44,8 @@ struct OrtEpApi {
     void *reserved_3[2];
     OrtStatus *(*EpDevice_AddAllocatorInfo)(OrtEpDevice *device, const OrtMemoryInfo *info);
     const OrtMemoryDevice *(*MemoryInfo_GetMemoryDevice)(const OrtMemoryInfo *info);
-    const OrtMemoryDevice *(*Value_GetMemoryDevice)(const OrtValue *value); // NULL: no tensor
+    // returns NULL if the value is not a tensor
+    const OrtMemoryDevice *(*Value_GetMemoryDevice)(const OrtValue *value);
     void *reserved_8;
     int (*MemoryDevice_GetDeviceType)(const OrtMemoryDevice *device);
     void *reserved_10;
@@ -123,7 +124,7 @@ struct OrtEpFactory {
     OrtStatus *(*CreateAllocator)(OrtEpFactory *factory, const OrtMemoryInfo *info,
                                   const OrtKeyValuePairs *options, OrtAllocator **out);
     void (*ReleaseAllocator)(OrtEpFactory *factory, OrtAllocator *allocator);
-    // ONNX Runtime calls it without a check for NULL.
+    // Must not be NULL: ONNX Runtime calls it without a check.
     OrtStatus *(*CreateDataTransfer)(OrtEpFactory *factory, OrtDataTransferImpl **out);
     bool (*IsStreamAware)(const OrtEpFactory *factory);
     void *reserved_13[5];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // parts.c - plans and partitions the model of a session, as `tessera run MODEL --devices N` does.
 //
-// The model is read from its file if the file has what ONNX Runtime has loaded. Otherwise (a model
-// in memory, replaced weights) it is written from the graph of ONNX Runtime first.
+// The model is read from its file if the file agrees with the graph that ONNX Runtime loaded.
+// Otherwise (a model in memory, replaced weights) the graph is first written to a file.
 #include "ep/internal.h"
 #include "ir/ir.h"
 
@@ -20,8 +20,8 @@ static tsr_status temporary_folder(struct provider *provider, struct temporary *
 
 // ---- the model ---------------------------------------------------------------------------------
 
-// The file that the application has given, if there is one that agrees with the graph; else *out is
-// NULL.
+// Loads the application's model file. *out is NULL if there is no file, or if it does not agree
+// with the graph.
 static tsr_status load_file(struct provider *provider, const OrtGraph *graph, tsr_model **out)
 {
     const struct ep_api *api = &provider->factory->api;
@@ -36,7 +36,8 @@ static tsr_status load_file(struct provider *provider, const OrtGraph *graph, ts
     if (st == TSR_OK)
         st = tsr__ep_graph_matches(session, api, graph, *out, &matches);
     if (st == TSR_OK && matches) {
-        tsr__graph_drop_defaults(tsr_model_graph(*out)); // the node has them as inputs
+        // the fused node passes these values as inputs
+        tsr__graph_drop_defaults(tsr_model_graph(*out));
         return TSR_OK;
     }
     tsr_model_free(*out);
@@ -44,7 +45,7 @@ static tsr_status load_file(struct provider *provider, const OrtGraph *graph, ts
     return st;
 }
 
-// The graph as a model whose data files are in a folder of its own. The folder stays until the
+// Writes the graph as a model into a temporary folder and loads it. The folder stays until the
 // partition is written.
 static tsr_status load_graph(struct provider *provider, const OrtGraph *graph,
                              struct temporary **folder, tsr_model **out)
@@ -58,7 +59,8 @@ static tsr_status load_graph(struct provider *provider, const OrtGraph *graph,
 
 // ---- the sharding ------------------------------------------------------------------------------
 
-// The configuration that the model has for this number of devices; NULL: none.
+// Returns the configuration with which the model is annotated for this number of devices; NULL:
+// none.
 static const char *own_config(const tsr_model *model, int64_t devices)
 {
     for (size_t i = 0; i < tsr_model_config_count(model); i++) {
@@ -69,7 +71,7 @@ static const char *own_config(const tsr_model *model, int64_t devices)
     return NULL;
 }
 
-// An annotated model is run as it is annotated; others are planned.
+// Chooses the configuration. An annotated model keeps its sharding; other models are planned.
 static tsr_status choose_config(const struct provider *provider, tsr_model *model,
                                 const char **config)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// plan_option.c - the option `plan`: the sharding of the model comes from a plan document
-// (tessera plan --plan FILE), or from an annotated model.
+// plan_option.c - the option `plan`, which takes the sharding of the model from a plan document
+// (tessera plan --plan FILE) or from an annotated model.
 //
-// A document has lines of edits, which name nodes of the main graph by their index:
+// Each line of a document is an edit, which names nodes of the main graph by their index:
 //     --config plan2:2
 //     --shard "#12":"logits"={1,2:0,1}
 //     --stage #12=1
@@ -11,7 +11,7 @@
 #include "tessera_cli.h"
 #include "tessera_graph.h"
 
-#define FIRST_BYTES ((size_t)1 << 30) // of a document
+#define FIRST_BYTES ((size_t)1 << 30) // largest document in bytes
 
 static tsr_status refuse(const struct provider *provider, const char *hint, const char *text)
 {
@@ -51,7 +51,8 @@ static bool open_target(struct target *target)
     return true;
 }
 
-// Reads "#12" at the beginning of the text, perhaps in quotes, and moves behind it. NULL: no node.
+// Reads "#12" at the beginning of the text, with or without quotes, and advances the text. NULL:
+// there is no such node.
 static tsr_node *read_node(const struct target *target, struct str *text)
 {
     bool quoted = text->n && text->p[0] == '"';
@@ -81,7 +82,8 @@ static tsr_value *value_of(const tsr_node *node, struct str name)
     return NULL;
 }
 
-// `"#12":"logits"={1,2:0,1}`: the sharding is behind the quote that the value's name ends with.
+// Applies a line such as `"#12":"logits"={1,2:0,1}`. The sharding follows the closing quote of the
+// value's name.
 static bool apply_shard(const struct target *target, struct str text)
 {
     tsr_node *node = read_node(target, &text);
@@ -107,7 +109,7 @@ static bool apply_stage(const struct target *target, struct str text)
            tsr_node_set_stage(node, target->config, stage) == TSR_OK;
 }
 
-// "plan2:2": a name and a number of devices.
+// Applies a line such as "plan2:2": a name and a number of devices.
 static bool apply_config(struct target *target, struct str text)
 {
     size_t at = text.n;
@@ -162,7 +164,7 @@ static tsr_status apply_document(struct provider *provider, tsr_model *model, st
     return st;
 }
 
-// The annotated model replaces the model, if it is the same.
+// Replaces the model by the annotated one, if that has the same graph.
 static tsr_status take_annotated(struct provider *provider, const OrtGraph *graph,
                                  tsr_model **model, const char **name)
 {

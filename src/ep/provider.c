@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// provider.c - the execution provider in one session of the application: what ONNX Runtime asks it
-// from the creation of the session to its end.
+// provider.c - the callbacks of the execution provider in one session of the application, from the
+// creation of the session to its end.
 //
-// Errors of GetCapability are only logged by ONNX Runtime, and the model then runs elsewhere. So
-// everything that must fail the session is reported by Compile.
+// ONNX Runtime only logs errors of GetCapability and then runs the model elsewhere. So Compile
+// reports every error that must fail the session.
 #include "ep/internal.h"
 
 #include <stdio.h>
@@ -52,8 +52,8 @@ static void log_reason(const struct provider *provider, const char *reason)
     tsr__ep_log(provider, ORT_LOG_WARNING, message);
 }
 
-// Warnings of the session go to the log; they are removed. The provider, not the user, asks for
-// inputs and outputs that stay sharded, so that those that cannot are no warning.
+// Logs the session's warnings and removes them. The provider requests sharded inputs and outputs
+// itself. So an input or output that cannot stay sharded is not a warning for the user.
 static void log_warnings(struct provider *provider)
 {
     tsr_session *session = provider->session;
@@ -79,13 +79,13 @@ static OrtStatus *read_nodes(struct claim *claim, const OrtGraph *graph)
 
 static OrtStatus *fuse_all(const struct claim *claim, OrtEpGraphSupportInfo *info)
 {
-    // Kept initializers would be inputs of the node, and in memory beside those of the ranks.
+    // Otherwise the initializers would be inputs of the node, and in memory twice.
     OrtNodeFusionOptions options = {ORT_API_EP, .drop_constant_initializers = true};
     return claim->api->ep->EpGraphSupportInfo_AddNodesToFuse(info, claim->nodes, claim->n_nodes,
                                                              &options);
 }
 
-// Nodes of EPContext models that this provider wrote.
+// Claims EPContext nodes that this provider wrote.
 static OrtStatus *claim_contexts(struct claim *claim, OrtEpGraphSupportInfo *info)
 {
     OrtNodeFusionOptions options = {ORT_API_EP, .drop_constant_initializers = true};
@@ -100,8 +100,8 @@ static OrtStatus *claim_contexts(struct claim *claim, OrtEpGraphSupportInfo *inf
     return NULL;
 }
 
-// Claims nodes so that Compile is called and fails. Calls of functions are not claimed: ONNX Runtime
-// would not inline them.
+// Claims nodes so that Compile is called and fails. Calls of functions are not claimed: ONNX
+// Runtime would not inline them.
 static OrtStatus *fuse_to_fail(struct claim *claim, OrtEpGraphSupportInfo *info)
 {
     if (claim->has_unknown) {
@@ -122,7 +122,7 @@ static OrtStatus *claim_graph(struct provider *provider, struct claim *claim, co
     TRY(claim_contexts(claim, info));
     if (claim->has_context || !provider->options.devices)
         return NULL;
-    if (provider->options_status != TSR_OK) // which Compile reports
+    if (provider->options_status != TSR_OK) // Compile reports the error
         return parent ? NULL : fuse_all(claim, info);
     if (parent) // a subgraph: taken with the main graph, or not at all
         return NULL;
@@ -222,8 +222,8 @@ static OrtStatus *on_run_end(OrtEp *ep, const OrtRunOptions *options, bool synch
     return NULL;
 }
 
-// With ORT_PARALLEL another thread than that of the run computes. Then the run is known only if it
-// is the only one.
+// With ORT_PARALLEL, Compute may run in another thread than the caller's Run. Then the run is known
+// only if there is no other run.
 const OrtRunOptions *tsr__ep_run_options(struct provider *provider)
 {
     const OrtRunOptions *found = NULL;
@@ -283,8 +283,8 @@ OrtStatus *tsr__ep_provider_new(struct ep_factory *factory, const OrtSessionOpti
         .ort = functions, .factory = factory, .logger = logger, .session = session};
     atomic_fetch_add(&factory->references, 1);
     pthread_mutex_init(&provider->lock, NULL);
-    // Some bindings ignore an error of CreateEp and go on without the provider, so that Compile
-    // reports it.
+    // Some bindings ignore an error of CreateEp and continue without the provider. So the error is
+    // kept for Compile.
     provider->options_status =
         tsr__ep_options_read(session, &factory->api, options, &provider->options);
     *out = provider;

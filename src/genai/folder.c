@@ -18,7 +18,7 @@
 
 // ---- the configuration -------------------------------------------------------------------------
 
-// False if the path is too long.
+// Returns true if the folder has that file. A path that is too long gives false.
 static bool is_file(const char *folder, const char *name)
 {
     char path[PATH_MAX];
@@ -35,7 +35,8 @@ bool tsr_is_genai_folder(const char *path)
     return is_file(path, OPTIMUM_CONFIG) && is_file(path, "model.onnx");
 }
 
-// onnxruntime-genai: {"model": {"decoder": {...}}}; Optimum has all keys at the top level.
+// Returns the object with the decoder's keys. onnxruntime-genai has {"model": {"decoder": {...}}};
+// Optimum has all keys at the top level.
 static const json_t *decoder_of(const tsr_folder *folder)
 {
     const json_t *model = json_object_get(folder->config, "model");
@@ -45,7 +46,7 @@ static const json_t *decoder_of(const tsr_folder *folder)
     return decoder ? decoder : folder->config;
 }
 
-// Searches from the innermost object outwards. Numbers that are not positive count as absent.
+// Searches from the innermost object outwards. Numbers below 1 are treated as absent.
 int64_t tsr__genai_number(const tsr_folder *folder, const char *key)
 {
     const json_t *model = json_object_get(folder->config, "model");
@@ -68,8 +69,8 @@ static tsr_status refuse(tsr_folder *folder, const char *file, const char *what)
     return TSR_MALFORMED;
 }
 
-// Refuses sizes that no model can have: they are multiplied with each other later. A huge context
-// length is treated as unlimited.
+// Refuses sizes that are too large for any model, because later products of them could overflow. A
+// huge context length is treated as unlimited.
 static tsr_status check_sizes(tsr_folder *folder, const char *path)
 {
     const struct {
@@ -92,8 +93,8 @@ static tsr_status check_sizes(tsr_folder *folder, const char *path)
     return TSR_OK;
 }
 
-// Missing sizes follow from others: key heads from query heads, the head size from hidden_size /
-// heads. 0: unknown.
+// Reads the configuration. Missing sizes are derived: key heads default to query heads, the head
+// size to hidden_size / heads. 0: unknown.
 static tsr_status read_config(tsr_folder *folder)
 {
     const char *name = folder->is_genai ? GENAI_CONFIG : OPTIMUM_CONFIG;
@@ -124,7 +125,7 @@ static tsr_status read_config(tsr_folder *folder)
     return check_sizes(folder, path);
 }
 
-// The model's file must be in the folder itself: a plain name.
+// Finds the model's file, which must be in the folder itself: its name has no slash.
 static tsr_status find_model(tsr_folder *folder)
 {
     const json_t *name = folder->is_genai ? json_object_get(decoder_of(folder), "filename") : NULL;
@@ -180,7 +181,7 @@ static bool take_window(void *data, tsr_node *node, size_t input)
     return false;
 }
 
-// In the order of the model's inputs. KV caches have rank 4.
+// Lists the KV caches, which have rank 4, in the order of the model's inputs.
 static tsr_status find_caches(tsr_folder *folder)
 {
     const tsr_graph *graph = tsr_model_graph(folder->model);
@@ -199,7 +200,7 @@ static tsr_status find_caches(tsr_folder *folder)
     return arena_status(&folder->arena);
 }
 
-// The graph takes precedence over the configuration.
+// Returns the number of heads. The graph takes precedence over the configuration.
 int64_t tsr__genai_cache_heads(const tsr_folder *folder)
 {
     if (!folder->caches.n)
@@ -211,7 +212,7 @@ int64_t tsr__genai_cache_heads(const tsr_folder *folder)
 
 // ---- sizes -------------------------------------------------------------------------------------
 
-// Sizes by name of dimension; the first size of a name is kept.
+// Sizes of named dimensions. The first size of a name is kept.
 struct sizes {
     tsr_folder *folder;
     VEC(tsr_dim_size) list;
@@ -233,9 +234,10 @@ static void name_size(struct sizes *sizes, const tsr_value *value, int axis, int
         *entry = (tsr_dim_size){name, size};
 }
 
-// Example: 1 token after 128: batch 1, sequence 1, mask length 129, past length 128, present length
-// 129. A cache with a window has the window's length before and after. Dimensions that are
-// expressions ("past + sequence") get no size. The list is in the folder's arena.
+// Collects the sizes of named dimensions, in the folder's arena. Example: 1 token after 128 gives
+// batch 1, sequence 1, mask length 129, past length 128, present length 129. A cache with a window
+// has the window's length before and after. Dimensions that are expressions ("past + sequence") get
+// no size.
 tsr_status tsr__genai_sizes(tsr_folder *folder, int64_t tokens, int64_t past,
                             const tsr_dim_size **out, size_t *n)
 {
@@ -263,7 +265,7 @@ tsr_status tsr__genai_sizes(tsr_folder *folder, int64_t tokens, int64_t past,
 
 // ---- the folder --------------------------------------------------------------------------------
 
-// Generators that use the folder must be freed first.
+// Frees the folder. Generators that use it must be freed first.
 void tsr_folder_free(tsr_folder *folder)
 {
     if (!folder)
@@ -275,7 +277,8 @@ void tsr_folder_free(tsr_folder *folder)
     tsr__free(session, folder, sizeof *folder);
 }
 
-// A folder with genai_config.json is onnxruntime-genai's, any other one Optimum's: the keys differ.
+// Opens a folder. One with genai_config.json is read as onnxruntime-genai's, any other as
+// Optimum's, because the keys differ.
 tsr_status tsr_folder_open(tsr_session *session, const char *path, tsr_folder **out)
 {
     if (!session)
@@ -310,7 +313,8 @@ const char *tsr_folder_model(const tsr_folder *folder)
     return folder->model_path;
 }
 
-// Default if the configuration has no vocabulary size: the size of the logits, else 256.
+// Returns the vocabulary size of the configuration. The default is the size of the logits, else
+// 256.
 int64_t tsr_folder_vocabulary(const tsr_folder *folder)
 {
     const tsr_value *logits = tsr_graph_value(tsr_model_graph(folder->model), "logits");

@@ -15,23 +15,24 @@
 
 #define DEFAULT_TOKENS 64
 
-// An open model and its state between tokens. inputs and outputs belong to the last step; room is
-// the capacity of logits.
+// An open model and its state between tokens. `inputs` and `outputs` belong to the last step;
+// `room` is the capacity of `logits`.
 struct tsr_generator {
     tsr_folder *folder;
     tsr_session *session;
-    tsr_generate_options options; // without `run`
+    tsr_generate_options options; // copied without `run`
     tsr_run_options run;
     struct temporary *work; // folder of the rank files; NULL: the model is not sharded
-    int64_t devices;        // ranks; 1: not sharded
+    int64_t devices;        // number of ranks; 1: not sharded
     tsr_job *job;
     tsr_tensors *inputs, *outputs;
-    int64_t past;       // tokens in the caches
+    int64_t past;       // number of tokens in the caches
     int64_t cache_room; // capacity in tokens of fixed caches; 0: caches grow
     uint64_t random;
     float *logits; // logits of the last token, `vocabulary` entries
     int64_t vocabulary, room;
-    int64_t predicted, one_device; // predicted times in picoseconds; 0: no plan
+    // predicted times in picoseconds, sharded and on one device; 0: no plan
+    int64_t predicted, one_device;
 };
 
 static double now(void)
@@ -43,7 +44,7 @@ static double now(void)
 
 // ---- the job -----------------------------------------------------------------------------------
 
-// "past_key_values.0.key=present.0.key" for every cache, as in `tessera plan --state`.
+// Returns "past_key_values.0.key=present.0.key" for every cache, as in `tessera plan --state`.
 static const char **state_texts(tsr_generator *generator)
 {
     tsr_folder *folder = generator->folder;
@@ -59,7 +60,7 @@ static const char **state_texts(tsr_generator *generator)
     return texts;
 }
 
-// There is no manifest that names the states: name them here.
+// Opens the unsharded model. It has no manifest that lists the states, so they are named here.
 static tsr_status open_unsharded(tsr_generator *generator)
 {
     tsr_folder *folder = generator->folder;
@@ -74,7 +75,8 @@ static tsr_status open_unsharded(tsr_generator *generator)
     return st;
 }
 
-// Drops warnings: the shardings are the planner's, and the user cannot change them here.
+// Partitions the planned model. Its warnings are dropped: the planner chose the shardings, and the
+// user cannot change them here.
 static tsr_status partition_planned(tsr_model *model, const char *parts,
                                     const tsr_partition_options *options)
 {
@@ -163,7 +165,8 @@ static tsr_status put_numbers(tsr_generator *generator, const char *name, const 
     return TSR_OK;
 }
 
-// All caches or none: the job has one option for all states.
+// True if all caches can have spare capacity. The job has one option for all states, so some is not
+// enough.
 static bool caches_have_room(const tsr_folder *folder)
 {
     const tsr_graph *graph = tsr_model_graph(folder->model);
@@ -186,7 +189,7 @@ static int64_t most_tokens(const tsr_generator *generator, size_t n)
     return most;
 }
 
-// Empty caches for the first run; later runs use those of the run before.
+// Adds empty caches for the first run. Later runs use the caches that the previous run returned.
 static tsr_status put_empty_caches(tsr_generator *generator)
 {
     tsr_folder *folder = generator->folder;
@@ -206,7 +209,8 @@ static tsr_status put_empty_caches(tsr_generator *generator)
     return TSR_OK;
 }
 
-// Example: 2 ids after a past of 5: mask of 7 ones, positions 5 and 6. One list is used for both.
+// Sets ids, mask and positions. Example: 2 ids after a past of 5: mask of 7 ones, positions 5 and
+// 6. One list is used for both.
 static tsr_status put_inputs(tsr_generator *generator, const int64_t *ids, int64_t n)
 {
     int64_t total = generator->past + n;
@@ -226,7 +230,7 @@ static tsr_status put_inputs(tsr_generator *generator, const int64_t *ids, int64
     return st;
 }
 
-// Example: 0x3C00 -> 1, 0x0001 -> 2^-24.
+// Converts a float16 to float. Example: 0x3C00 -> 1, 0x0001 -> 2^-24.
 static float from_half(uint16_t bits)
 {
     int exponent = bits >> 10 & 31, fraction = bits & 1023;
@@ -246,7 +250,7 @@ static float from_bfloat(uint16_t bits)
     return out;
 }
 
-// Only float32, float16 and bfloat16 logits are supported.
+// Reports logits of an unsupported type: only float32, float16 and bfloat16 are supported.
 static tsr_status no_logits(tsr_generator *generator)
 {
     struct place at = PLACE_NONE;
@@ -298,7 +302,8 @@ static tsr_status read_logits(tsr_generator *generator)
     return TSR_OK;
 }
 
-// Frees the tensors of the step before. `past` advances even on failure: no step follows then.
+// Runs one step, after freeing the tensors of the previous step. `past` advances even on failure,
+// because no step follows a failed one.
 static tsr_status run_step(tsr_generator *generator, const int64_t *ids, int64_t n)
 {
     tsr_tensors_free(generator->inputs);
@@ -323,7 +328,8 @@ static tsr_status run_step(tsr_generator *generator, const int64_t *ids, int64_t
 
 // ---- the next token ----------------------------------------------------------------------------
 
-// The first of equal ones, so that all devices and runs agree.
+// Returns the token with the largest logit. The first of equal tokens wins, so that all devices and
+// runs agree.
 static int64_t most_likely(const tsr_generator *generator)
 {
     int64_t best = 0;
@@ -347,7 +353,7 @@ struct candidate {
     int64_t token;
 };
 
-// Descending; ties by number, since qsort is not stable.
+// Orders by descending logit. Ties are ordered by token, because qsort is not stable.
 static int by_logit(const void *a, const void *b)
 {
     const struct candidate *x = a, *y = b;
@@ -356,8 +362,8 @@ static int by_logit(const void *a, const void *b)
     return x->token < y->token ? -1 : 1;
 }
 
-// Samples among the top_k most likely tokens that together have probability top_p, at that
-// temperature.
+// Samples the next token. Candidates are the top_k most likely tokens, reduced to those that
+// together have probability top_p. The temperature scales the logits.
 static tsr_status sample(tsr_generator *generator, int64_t *out)
 {
     size_t bytes = (size_t)generator->vocabulary * sizeof(struct candidate);
@@ -371,11 +377,11 @@ static tsr_status sample(tsr_generator *generator, int64_t *out)
     if (generator->options.top_k > 0)
         n = int64_min(n, generator->options.top_k);
     double total = 0, kept = 0, limit = generator->options.top_p > 0 ? generator->options.top_p : 1;
-    // Relative to the largest, so that exp does not overflow.
+    // Subtract the largest logit, so that exp does not overflow.
     for (int64_t i = 0; i < n; i++)
         total += exp((all[i].logit - all[0].logit) / generator->options.temperature);
     int64_t chosen = 0;
-    // The fewest of the most likely tokens that together have top_p; at least one.
+    // Keep the fewest most likely tokens that together have top_p; at least one.
     while (chosen < n && kept < limit * total) {
         kept += exp((all[chosen].logit - all[0].logit) / generator->options.temperature);
         chosen++;
@@ -392,7 +398,7 @@ static tsr_status sample(tsr_generator *generator, int64_t *out)
     return TSR_OK;
 }
 
-// eos_token_id is a number or a list; without it no token ends the text.
+// True if the token ends the text. eos_token_id is a number or a list; without it no token does.
 static bool ends_text(const tsr_folder *folder, int64_t token)
 {
     const json_t *model = json_object_get(folder->config, "model");
@@ -407,7 +413,7 @@ static bool ends_text(const tsr_folder *folder, int64_t token)
 
 // ---- all of it ---------------------------------------------------------------------------------
 
-// Steps until the end token, max_tokens, or the callback asks to stop.
+// Runs steps until the end token, max_tokens, or until the callback stops the generation.
 static tsr_status generate(tsr_generator *generator, const int64_t *ids, size_t n,
                            tsr_token_fn take, void *data, tsr_generate_result *result)
 {
@@ -423,7 +429,7 @@ static tsr_status generate(tsr_generator *generator, const int64_t *ids, size_t 
         if (st != TSR_OK)
             return st;
         result->tokens++;
-        // Time to the first token, reported separately.
+        // The time to the first token is reported separately.
         if (result->tokens == 1)
             result->first_s = now() - began;
         result->seconds = now() - began;
@@ -449,8 +455,8 @@ void tsr_generator_close(tsr_generator *generator)
     tsr__free(session, generator, sizeof *generator);
 }
 
-// Takes the number of devices from a topology. With one device the model runs unsharded on it; its
-// name is copied, because the caller may free the topology.
+// Sets the number of devices from the topology. With one device the model runs unsharded on that
+// device. Its name is copied, because the caller may free the topology.
 static tsr_status take_devices(tsr_generator *generator)
 {
     tsr_generate_options *own = &generator->options;
@@ -488,7 +494,7 @@ tsr_status tsr_generator_open(tsr_folder *folder, const tsr_generate_options *op
         goto close_generator;
     if (own->temperature == 0 && (own->top_k > 0 || own->top_p > 0))
         own->temperature = 1; // top_k and top_p need sampling
-    // The library decides, because it knows which caches are fixed buffers.
+    // The caller does not set this option: only the library knows which caches are fixed buffers.
     generator->run.states_in_place = caches_have_room(folder);
     generator->random = own->seed;
     st = take_devices(generator);
@@ -517,7 +523,8 @@ static tsr_status refuse_empty(const tsr_folder *folder)
     return TSR_INVALID;
 }
 
-// An embedding accepts negative ids and counts them from its end, so -1 must be refused here.
+// Refuses ids outside the vocabulary. An embedding accepts negative ids and counts them from its
+// end, so it would not report -1.
 static tsr_status check_tokens(tsr_folder *folder, const int64_t *ids, size_t n)
 {
     int64_t most = folder->vocabulary; // 0: unknown
@@ -544,7 +551,7 @@ static tsr_status check_tokens(tsr_folder *folder, const int64_t *ids, size_t n)
     return TSR_OK;
 }
 
-// A new prompt starts with new caches.
+// Generates from a prompt. Every prompt starts with new caches.
 tsr_status tsr_generator_run(tsr_generator *generator, const int64_t *ids, size_t n,
                              tsr_token_fn take, void *data, tsr_generate_result *result)
 {

@@ -75,7 +75,7 @@ static tsr_status count_up(tsr_tensors *tensors, const char *name, int64_t first
     return TSR_OK;
 }
 
-// Random numbers for everything first; then ids, mask and positions are replaced. Ids depend on the
+// Makes random numbers for all inputs, then replaces ids, mask and positions. The ids depend on the
 // seed.
 tsr_status tsr_folder_inputs(tsr_folder *folder, uint64_t seed, int64_t tokens, int64_t past,
                              tsr_tensors *to)

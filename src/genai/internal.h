@@ -10,8 +10,8 @@
 #define GENAI_CONFIG   "genai_config.json"
 #define OPTIMUM_CONFIG "config.json"
 
-// An input that is an output of the step before: [batch, heads, past, head size]. window > 0: a
-// buffer for that many tokens, which does not grow.
+// A cache: an input that is an output of the previous step, [batch, heads, past, head size]. window
+// > 0: a buffer of that number of tokens, which does not grow.
 struct cache {
     const char *past, *present;
     int64_t window;
@@ -21,8 +21,8 @@ struct tsr_folder {
     tsr_session *session;
     struct arena arena;
     const char *path, *model_path;
-    json_t *config;   // GENAI_CONFIG or OPTIMUM_CONFIG
-    bool is_genai;    // from GENAI_CONFIG
+    json_t *config;   // content of GENAI_CONFIG or OPTIMUM_CONFIG
+    bool is_genai;    // the configuration is from GENAI_CONFIG
     tsr_model *model; // for names, types and shapes
     VEC(struct cache) caches;
     int64_t heads, kv_heads, head_size, context, vocabulary; // 0: not in the configuration
@@ -33,7 +33,8 @@ int64_t tsr__genai_number(const tsr_folder *folder, const char *key);
 // Returns the size of the caches' heads axis; 0: no caches, or unknown.
 int64_t tsr__genai_cache_heads(const tsr_folder *folder);
 
-// Sizes of the named dimensions of the model's inputs, for `tokens` new tokens after `past`.
+// Lists the sizes of the named dimensions of the model's inputs, for `tokens` new tokens after
+// `past` tokens.
 tsr_status tsr__genai_sizes(tsr_folder *folder, int64_t tokens, int64_t past,
                             const tsr_dim_size **out, size_t *n);
 

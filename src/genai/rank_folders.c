@@ -33,7 +33,8 @@
 
 // ---- shardings ---------------------------------------------------------------------------------
 
-// One reader is enough to declare a value's sharding; the plan covers the others.
+// Stops at the first reader. One reader is enough to declare a value's sharding; the plan covers
+// the others.
 static bool first_use(void *data, tsr_node *node, size_t input)
 {
     (void)input;
@@ -58,7 +59,7 @@ static tsr_status shard_caches(tsr_folder *folder, tsr_model *model, tsr_config 
         tsr_node *reader = NULL;
         tsr_value_uses(past, first_use, &reader);
         if (!reader || !tsr_value_producer(present))
-            continue; // unused
+            continue; // no node reads the cache
         tsr_status st = shard_heads(reader, past, config, ranks);
         if (st == TSR_OK)
             st = shard_heads(tsr_value_producer(present), present, config, ranks);
@@ -76,8 +77,8 @@ static tsr_status refuse(tsr_folder *folder, const char *hint, const char *what)
     return TSR_UNSUPPORTED;
 }
 
-// The keys that write_config changes must exist, in the form that onnxruntime-genai's builder
-// writes.
+// Checks that the keys exist which write_config changes, in the form that onnxruntime-genai's
+// builder writes.
 static tsr_status check_config(tsr_folder *folder)
 {
     const char *hint = "make the folder with onnxruntime-genai's builder";
@@ -91,8 +92,8 @@ static tsr_status check_config(tsr_folder *folder)
     return TSR_OK;
 }
 
-// Number of times that each key head is repeated, so that every rank has one; 0: that many query
-// heads do not exist, and the caches are replicated.
+// Returns how often each key head is repeated, so that every rank has one. 0: there are fewer query
+// heads than ranks, so the caches are replicated.
 static int64_t repeats(const tsr_folder *folder, int64_t ranks)
 {
     int64_t keys = tsr__genai_cache_heads(folder), queries = int64_max(folder->heads, keys);
@@ -104,7 +105,7 @@ static int64_t repeats(const tsr_folder *folder, int64_t ranks)
     return 0;
 }
 
-// The layout needs caches.
+// Refuses models without caches: this layout shards the caches.
 static tsr_status check_heads(tsr_folder *folder)
 {
     if (!folder->is_genai)
@@ -145,7 +146,8 @@ static tsr_status list_ports(tsr_folder *folder, const tsr_model *model, bool sh
     return TSR_OK;
 }
 
-// One token in the middle of the context; after 128 tokens if the context length is unknown.
+// Sets the sizes of a decode step: one token in the middle of the context, or after 128 tokens if
+// the context length is unknown.
 static tsr_status decode_sizes(tsr_folder *folder, tsr_plan_options *plan)
 {
     int64_t past = folder->context > 2 ? folder->context / 2 : 128;
@@ -159,8 +161,8 @@ struct machine {
     int64_t alone; // predicted picoseconds of a step on one device; 0: unknown
 };
 
-// Predicted picoseconds of a step on one device; 0: unknown. Plans without fixed shardings, and
-// drops the diagnostics of that plan.
+// Returns the predicted time of a step on one device, in picoseconds; 0: unknown. It plans without
+// fixed shardings and drops the diagnostics of that plan.
 static int64_t time_on_one(tsr_folder *folder, const struct machine *machine)
 {
     tsr_plan_options options = {
@@ -198,8 +200,8 @@ static tsr_status add_config(tsr_folder *folder, tsr_model *model, int64_t ranks
     return times ? shard_caches(folder, model, config, ranks) : TSR_OK;
 }
 
-// Predicted time of a step with the caches sharded over that choice of devices; INT64_MAX: does not
-// fit in memory.
+// Predicts the time of a step with the caches sharded over these devices. INT64_MAX: the plan does
+// not fit in memory.
 static tsr_status try_choice(tsr_folder *folder, tsr_topology *choice, int64_t *cost)
 {
     tsr_plan_options options = {.size = sizeof options, .topology = choice, .config = CONFIG_NAME};
@@ -314,7 +316,7 @@ static const char *rank_path(struct rank_folders *folders, int64_t rank, const c
     return NULL;
 }
 
-// Reads errno first: adding a diagnostic may change it.
+// Reports a read error. It reads errno first, because adding a diagnostic may change errno.
 static tsr_status cannot_read(struct rank_folders *folders, const char *path)
 {
     struct place at = PLACE_NONE;
@@ -327,8 +329,8 @@ static tsr_status cannot_read(struct rank_folders *folders, const char *path)
     return TSR_IO;
 }
 
-// Copies a file. *there: whether it exists; a missing file is not an error, and folders are
-// skipped.
+// Copies a file. *there reports whether the file exists. Missing files are no error, and folders
+// are skipped.
 static tsr_status copy_file(struct rank_folders *folders, const char *from, const char *to,
                             bool *there)
 {
@@ -417,9 +419,9 @@ static tsr_status copy_rest(struct rank_folders *folders, int64_t rank)
     return st;
 }
 
-// Copies the plug-in and its transports, which are next to this library: onnxruntime-genai loads
-// none from outside the model's folder. The transports are optional. The address of `here`
-// identifies this library.
+// Copies the plug-in and its transports into the rank's folder: onnxruntime-genai loads no plug-in
+// from elsewhere. They are next to this library, which the address of `here` identifies. The
+// transports are optional.
 static tsr_status copy_plugins(struct rank_folders *folders, int64_t rank, const char *given)
 {
     static const char *const names[] = {PLUGIN, "libtessera_mpi_openmpi.so",
@@ -457,7 +459,8 @@ static tsr_status write_config(struct rank_folders *folders, int64_t rank, int64
     tsr_folder *folder = folders->folder;
     int64_t times = repeats(folder, ranks);
     int64_t keys = tsr__genai_cache_heads(folder) * int64_max(times, 1), own = keys;
-    // Shard r of n over H heads is floor(r H / n) .. floor((r + 1) H / n), as everywhere.
+    // Shard r of n over H heads has the range floor(r H / n) .. floor((r + 1) H / n), as in all
+    // shardings.
     if (times)
         own = (rank + 1) * keys / ranks - rank * keys / ranks;
     const char *path = rank_path(folders, rank, GENAI_CONFIG);
@@ -551,7 +554,7 @@ static tsr_status fill(struct rank_folders *folders, struct machine *machine, co
     return TSR_OK;
 }
 
-// On failure nothing of OUT is left.
+// Partitions the folder's model. On failure OUT is removed.
 tsr_status tsr_folder_partition_into(tsr_folder *folder, const char *out,
                                      const tsr_folder_options *options,
                                      tsr_partition_summary *summary)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// blocked.c - copies between the usual layout of images and blocked channels. Convolutions of ONNX
-// Runtime on CPUs work on channels in blocks, and so do the pools, sums and activations after them.
-// A value is copied where another operator reads it, or where a convolution reads one of another
-// operator.
+// blocked.c - finds copies between the plain layout of images and the blocked-channel layout. On
+// CPUs, ONNX Runtime's convolutions and the pools, sums and activations after them use blocks of
+// channels. A value is copied where an operator without blocks reads a blocked value, and where a
+// convolution reads a plain value.
 //
 //     x -> Conv -> Relu -> Conv -> Relu -> HaloExchange: x is copied before the first Conv, and the
 //       result of the last Relu after it
@@ -10,8 +10,8 @@
 
 #include <stdlib.h>
 
-#define LEAST_CHANNELS 16 // with fewer, a convolution reads the usual layout
-#define DEEPEST        64 // nodes that are visited between a value and a convolution before it
+#define LEAST_CHANNELS 16 // with fewer channels, a convolution reads the plain layout
+#define DEEPEST        64 // most nodes that are visited between a value and a convolution before it
 
 // Sorted by name. `begins`: operators that convert their input to blocks; the others keep its
 // layout.
@@ -48,7 +48,8 @@ static const struct blocked_row *row_of(const tsr_node *node)
     return bsearch(tsr_node_op(node), rows, TSR_COUNT(rows), sizeof *rows, by_op);
 }
 
-// Images of float32 with two spatial axes; weights must be constants.
+// True if the node works on blocked channels: float32 images with two spatial axes, and constant
+// weights.
 static bool is_blocked_op(const tsr_node *node, const struct shapes *shapes)
 {
     const struct blocked_row *row = row_of(node);
@@ -62,8 +63,8 @@ static bool is_blocked_op(const tsr_node *node, const struct shapes *shapes)
     return tsr_value_initializer(tsr_node_input(node, 1)) != NULL;
 }
 
-// True if the value is stored in blocks: an operator that converts to blocks made it, or one after
-// it.
+// True if the value is stored in blocks: its producer converts to blocks, or keeps the blocked
+// layout of its input.
 static bool is_blocked(const tsr_value *value, const struct shapes *shapes, int deep)
 {
     const tsr_node *maker = tsr_value_producer(value);
@@ -83,7 +84,7 @@ bool tsr__node_takes_blocks(const tsr_node *node, const struct shapes *shapes)
 
 struct readers {
     const struct shapes *shapes;
-    bool others; // one of them needs the usual layout
+    bool others; // some reader needs the plain layout
 };
 
 static bool look_at_reader(void *data, tsr_node *node, size_t input)

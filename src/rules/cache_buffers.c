@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// cache_buffers.c - caches with spare capacity. A node that knows the used length of a cache
-// appends to it and returns the same memory. A cache of [1,4,512,32] with 6 tokens stays in place
-// for 506 steps; one without spare capacity would be copied into a longer one in each step.
+// cache_buffers.c - finds caches with spare capacity. A node that gets the used length of a cache
+// appends to it and returns the same memory. Example: a cache of [1,4,512,32] with 6 tokens stays
+// in place for 506 steps. A cache without spare capacity would be copied to a longer one in each
+// step.
 #include "rules/internal.h"
 
 struct readers {
@@ -18,8 +19,8 @@ static bool count_reader(void *data, tsr_node *node, size_t input)
     return readers->count < 2;
 }
 
-// The cache must have no other reader: whether that reader gets the appended data would depend on
-// the order in which ONNX Runtime runs the nodes.
+// True if `present` can reuse the memory of `past`. The cache must have no other reader: the order
+// of the nodes would decide whether that reader gets the appended data.
 bool tsr_cache_has_room(const tsr_value *past, const tsr_value *present)
 {
     struct readers readers = {0};
@@ -56,8 +57,8 @@ static bool same_sizes(const struct shape *a, const struct shape *b)
     return true;
 }
 
-// A cache that is an input and an output of the graph with the same size is one buffer: the node
-// writes only the new tokens.
+// True if the node writes only the new tokens. That holds if the cache is an input and an output of
+// the graph with the same size: both are one buffer then.
 bool tsr__node_updates_cache(const tsr_node *node, size_t output, const struct shapes *shapes)
 {
     const struct op_row *row = tsr__row_of_node(node);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// calls.c - calls of model-local functions: which of them are replaced by their bodies, and whether
-// the body means the same there. A body may import another version of ai.onnx than the model: it
-// fits if none of its operators changed between these versions (changes.def).
+// calls.c - calls of model-local functions: finds those that can be replaced by their bodies. A
+// body may import another version of ai.onnx than the model. Replacement is valid if none of its
+// operators changed between these versions (changes.def).
 #include "rules/internal.h"
 
 struct change {
@@ -31,9 +31,9 @@ static const char *versions_of(struct str op)
     return NULL;
 }
 
-// Every change between the two versions counts, with one exception: a version with + means the same
-// for a node that was written before it. AveragePool, "1 7+ 10+ 19+": from 7 to 19 fits, from 19 to
-// 7 does not.
+// True if an operator means the same in both versions. Any change between them makes this false,
+// with one exception: a version with + does not affect nodes that were written before it. Example:
+// AveragePool, "1 7+ 10+ 19+": from 7 to 19 fits, from 19 to 7 does not.
 bool tsr__version_fits(struct str op, struct str domain, int64_t from, int64_t to)
 {
     const char *p = domain.n ? NULL : versions_of(op);
@@ -75,7 +75,7 @@ static const char *version_error(const tsr_graph *body, const tsr_graph *place)
     return NULL;
 }
 
-// Checked once per function, not per call: a body of a thousand nodes may be called a thousand
+// Returns the same, computed once per function: a body of a thousand nodes may be called a thousand
 // times.
 static const char *cached_version_error(tsr_function *function, const tsr_node *call)
 {
@@ -89,7 +89,8 @@ static const char *cached_version_error(tsr_function *function, const tsr_node *
     return memo->misfit;
 }
 
-// A row for the operator has precedence over the function.
+// True if the node is a call that is replaced. An operator of the rule table takes precedence over
+// a function of the same name.
 bool tsr__is_call(const tsr_node *node, const char **whole)
 {
     tsr_function *function = tsr__node_function(node);

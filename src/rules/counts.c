@@ -2,10 +2,10 @@
 // counts.c - arithmetic operations of nodes whose rule does not give them: windows, attention,
 // packed weights, recurrences, models of ai.onnx.ml (column `count` of the table).
 //
-// The factors of a rule say how the work shrinks when it is sharded, but not always how much there
-// is: the window of a convolution is no factor, nor are the keys in a cache. The functions here
-// count one unsharded node from its shapes. A shard does its share of that, in proportion to its
-// factors.
+// The factors of a rule show how the work shrinks when it is sharded, but not always how much work
+// there is. The window of a convolution is not a factor, nor are the keys in a cache. The functions
+// here count one unsharded node from its shapes. A shard has its share of that count, in proportion
+// to its factors.
 //
 //     Conv of [4,256,56,56] with [256,256,3,3]: 2 x |Y| x 256 x 3 x 3; sharded in 4 along the
 //       channels, each shard does a quarter
@@ -57,7 +57,7 @@ static double attribute(const struct sized_node *sized, const char *name, int64_
     return (double)tsr_attr_int(tsr_node_find_attr(sized->node, name), otherwise);
 }
 
-// ---- counts: operations of the whole node, multiplication and addition being two ---------------
+// ---- counts: operations of the unsharded node; a multiplication and an addition are two ---------
 
 // Every element of the result is a sum over the window and the channels of its group: all of W but
 // its first dimension.
@@ -88,13 +88,14 @@ double tsr__count_pool(const struct sized_node *sized)
     return elements(shape_at(sized, true, 0)) * window;
 }
 
-// A [.., K] with K x N weights, however they are packed.
+// Counts the product of A [.., K] with K x N weights, in any packing.
 double tsr__count_packed_matmul(const struct sized_node *sized)
 {
     return 2 * elements(tsr__sized_input(sized, 0)) * attribute(sized, "N", 0);
 }
 
-// X [steps, batch, inputs]; W and R have a row for every gate of every direction.
+// Counts a recurrent layer: X [steps, batch, inputs]; W and R have a row for every gate of every
+// direction.
 double tsr__count_recurrence(const struct sized_node *sized)
 {
     struct shape x = tsr__sized_input(sized, 0);
@@ -102,8 +103,8 @@ double tsr__count_recurrence(const struct sized_node *sized)
            (elements(tsr__sized_input(sized, 1)) + elements(tsr__sized_input(sized, 2)));
 }
 
-// Queries with all keys, then their weights with all values. queries: elements of the queries;
-// keys: how many each meets.
+// Counts the product of queries and keys, then that of the scores and values. queries: number of
+// elements of the queries; keys: number of keys that each query uses.
 static double attend(double queries, double keys, double key_size, double value_size)
 {
     if (key_size <= 0)
@@ -111,14 +112,14 @@ static double attend(double queries, double keys, double key_size, double value_
     return 2 * queries * keys * (1 + value_size / key_size);
 }
 
-// Keys after what came before was put in front of them.
+// Returns the number of keys including those of the past.
 static double with_past(double keys, struct shape past, int dimension)
 {
     return keys + (past.rank > 0 ? dim(past, dimension) : 0);
 }
 
-// ai.onnx: Q [batch, heads, s, d] or [batch, s, heads d]; K and V likewise, the past of each in 4
-// dimensions.
+// Counts Attention of ai.onnx: Q is [batch, heads, s, d] or [batch, s, heads d], and so are K and
+// V. Their pasts have 4 dimensions.
 double tsr__count_attention(const struct sized_node *sized)
 {
     struct shape q = tsr__sized_input(sized, 0), k = tsr__sized_input(sized, 1),
@@ -131,8 +132,8 @@ double tsr__count_attention(const struct sized_node *sized)
     return attend(elements(q), keys, size, value);
 }
 
-// com.microsoft MultiHeadAttention: query [batch, s, heads d]; key [batch, t, heads d] or [batch,
-// heads, t, d]; past 6.
+// Counts com.microsoft MultiHeadAttention: query [batch, s, heads d]; key [batch, t, heads d] or
+// [batch, heads, t, d]; the past is input 6.
 double tsr__count_heads(const struct sized_node *sized)
 {
     struct shape q = tsr__sized_input(sized, 0), k = tsr__sized_input(sized, 1),
@@ -149,8 +150,8 @@ double tsr__count_heads(const struct sized_node *sized)
     return attend(queries, with_past(keys, tsr__sized_input(sized, 6), 2), 1, ratio);
 }
 
-// com.microsoft Attention: input [batch, s, inputs] times weights [inputs, q + k + v] first; past
-// [2, batch, heads, t, d].
+// Counts com.microsoft Attention. The projection is input [batch, s, inputs] times weights [inputs,
+// q + k + v]; the past is [2, batch, heads, t, d].
 double tsr__count_projected_attention(const struct sized_node *sized)
 {
     struct shape x = tsr__sized_input(sized, 0), w = tsr__sized_input(sized, 1);
@@ -160,8 +161,8 @@ double tsr__count_projected_attention(const struct sized_node *sized)
     return 2 * rows * elements(w) + attend(rows * query, keys, query, value);
 }
 
-// com.microsoft GroupQueryAttention: queries alone or with keys and values behind them; the present
-// holds all keys.
+// Counts com.microsoft GroupQueryAttention. Input 0 has the queries, or queries, keys and values;
+// the present holds all keys.
 double tsr__count_group_query(const struct sized_node *sized)
 {
     struct shape q = tsr__sized_input(sized, 0), k = tsr__sized_input(sized, 1),
@@ -177,7 +178,7 @@ double tsr__count_group_query(const struct sized_node *sized)
     return attend(queries, keys, 1, 1);
 }
 
-// com.microsoft MoE: each token goes through k of the experts, [experts, a, b] each.
+// Counts com.microsoft MoE: each token uses k of the experts, whose weights are [experts, a, b].
 double tsr__count_experts(const struct sized_node *sized)
 {
     struct shape x = tsr__sized_input(sized, 0), first = tsr__sized_input(sized, 2),
@@ -188,7 +189,7 @@ double tsr__count_experts(const struct sized_node *sized)
     return 2 * tokens * attribute(sized, "k", 1) * each;
 }
 
-// com.microsoft QMoE: the same with weights of 2, 4 or 8 bits, packed into bytes.
+// Counts com.microsoft QMoE: like MoE, with weights of 2, 4 or 8 bits, packed into bytes.
 double tsr__count_packed_experts(const struct sized_node *sized)
 {
     struct shape x = tsr__sized_input(sized, 0);
@@ -203,7 +204,7 @@ double tsr__count_packed_experts(const struct sized_node *sized)
 
 // ---- ai.onnx.ml: the model is in the attributes -------------------------------------------------
 
-// Number of entries of a list attribute; 0: none.
+// Returns the number of entries of a list attribute; 0: absent.
 static double length_of(const struct sized_node *sized, const char *name)
 {
     const tsr_attr *attr = tsr_node_find_attr(sized->node, name);
@@ -211,8 +212,9 @@ static double length_of(const struct sized_node *sized, const char *name)
     return n > 0 ? (double)n : 0;
 }
 
-// Every row of x goes down every tree, then adds the weights of a leaf, 4 of which take as long as
-// one step down. The average leaf is taken to be as deep as in balanced trees: log2 of the leaves.
+// Counts trees: every row of x descends every tree, then adds the weights of a leaf. Four weights
+// take as long as one step down. The depth of a leaf is estimated as in balanced trees: log2 of the
+// number of leaves.
 static double count_walks(const struct sized_node *sized, double trees, double leaves,
                           double weights)
 {
@@ -222,7 +224,8 @@ static double count_walks(const struct sized_node *sized, double trees, double l
            (log2(leaves / trees) + weights / leaves / 4);
 }
 
-// Nodes of one tree follow each other. A tree of n nodes has (n + 1) / 2 leaves.
+// Counts the nodes of each tree, which are stored one after the other. A tree of n nodes has (n +
+// 1) / 2 leaves.
 double tsr__count_tree_nodes(const struct sized_node *sized)
 {
     const int64_t *ids;
@@ -240,17 +243,18 @@ double tsr__count_tree_ensemble(const struct sized_node *sized)
     return count_walks(sized, length_of(sized, "tree_roots"), leaves, leaves);
 }
 
-// [rows, features] with a matrix of coefficients, which is flat.
+// Counts [rows, features] times the matrix of coefficients, which is stored as a flat list.
 double tsr__count_linear(const struct sized_node *sized)
 {
     return 2 * dim(tsr__sized_input(sized, 0), 0) * length_of(sized, "coefficients");
 }
 
-#define EXPONENTIAL 12 // operations that take as long
+#define EXPONENTIAL 12 // an exponential takes as long as this number of operations
 #define POWER       20
-#define VECTOR      16 // operations of a matrix product in the time of one elsewhere
+#define VECTOR      16 // operations of a matrix product in the time of one other operation
 
-// Every row meets every support vector. Without support vectors the model is linear.
+// Counts a support vector machine: every row is compared with every support vector. Without support
+// vectors the model is linear.
 double tsr__count_support_vectors(const struct sized_node *sized)
 {
     double features = dim(tsr__sized_input(sized, 0), -1),

@@ -16,8 +16,8 @@ static bool all_known(struct shape shape)
     return shape.rank >= 0;
 }
 
-// A declared symbol stays unless a number was found. Values that are no tensors, constants, and
-// values of unknown type are not changed.
+// Declares type and shape of a value. A declared symbol stays unless inference found a number.
+// Constants, values of unknown type and values that are not tensors are not changed.
 static tsr_status declare(struct shapes *shapes, tsr_value *value)
 {
     struct value_info found = tsr__info_of(shapes, value);
@@ -42,7 +42,7 @@ static tsr_status declare(struct shapes *shapes, tsr_value *value)
     return tsr_value_set_type(value, found.shape.dtype, rank, kept ? kept : dims);
 }
 
-// Counts a value that a node makes.
+// Adds a value that a node makes to the summary.
 static void count(const struct shapes *shapes, const tsr_value *value, tsr_shapes_summary *sum)
 {
     struct value_info info = tsr__info_of(shapes, value);
@@ -95,8 +95,8 @@ static tsr_status declare_graph(struct shapes *shapes, const tsr_graph *graph,
     return TSR_OK;
 }
 
-// Types are stored in the model; everything else is scratch memory. *summary is written only on
-// success, up to its `size`.
+// Infers and declares all shapes. Types are stored in the model; everything else is scratch memory.
+// *summary is written only on success, up to its `size`.
 tsr_status tsr__shapes_declare(tsr_model *model, const tsr_dim_size *sizes, size_t n,
                                tsr_shapes_summary *summary)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // dim_names.c - checks the sizes that a caller gives for symbolic dimensions. Every name must be a
-// dimension of the model, and every size at least 1. Otherwise a misspelled name would be ignored
-// silently.
+// dimension of the model, and every size at least 1. Without the check, a misspelled name would be
+// ignored silently.
 //
 //     inputs x [batch, seq], sizes batchh=2:  error dim-unknown, "did you mean 'batch'?"
 #include "rules/internal.h"

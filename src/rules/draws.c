@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// draws.c - finds nodes that give another result each time they run: those that draw random numbers
-// without a seed, directly or in a body or function. Only one device may run such a node and sends
-// the result to the others. With a seed, all devices draw the same numbers. Also finds nodes that
-// overwrite their inputs.
+// draws.c - finds nodes that give another result each time they run. These nodes draw random
+// numbers without a seed, directly or in a body or function. Only one device may run such a node
+// and sends the result to the others. With a seed, all devices draw the same numbers. Also finds
+// nodes that overwrite their inputs.
 #include "rules/internal.h"
 
-// Number of nodes of bodies and functions that are visited. Functions that call others twice each
-// can be nested twenty deep. Beyond this number a node counts as drawing, which is never wrong but
-// costs time.
+// Most nodes of bodies and functions that are visited. The limit matters for nested functions:
+// twenty levels that each call the next twice are a million calls. Beyond it a node is assumed to
+// draw, which is never wrong but costs time.
 #define MAX_NODES 4096
 
-// A negative integer seed means "no seed". A reference to an attribute of the calling node may be
-// absent there.
+// True if the node has a seed. A negative integer means "no seed". A reference to an attribute of
+// the calling node may be absent there.
 static bool has_seed(const tsr_node *node)
 {
     const tsr_attr *seed = tsr_node_find_attr(node, "seed");
@@ -29,8 +29,8 @@ static bool graph_draws(const tsr_graph *graph, int *left)
     return false;
 }
 
-// Checks the node, then its bodies, then the function that it calls. *left also ends functions that
-// call each other, which are not valid.
+// True if the node, its bodies or the function that it calls draw random numbers. *left also ends
+// functions that call each other, which are invalid.
 static bool draws_within(const tsr_node *node, int *left)
 {
     const struct op_row *row = tsr__row_of_node(node);
@@ -47,7 +47,7 @@ static bool draws_within(const tsr_node *node, int *left)
     return function && graph_draws(tsr_function_graph(function), left);
 }
 
-// A computed flag may be anything: only an absent or constant one counts.
+// True if the flag is absent or a constant that is false. A computed flag may be true in a run.
 bool tsr__node_input_is_off(const tsr_node *node, size_t at)
 {
     const tsr_value *flag = tsr_node_input_count(node) > at ? tsr_node_input(node, at) : NULL;

@@ -21,16 +21,16 @@ static bool letter_is(struct str letter, struct str factor)
     return true;
 }
 
-// Returns the number of factors of the batch dimension `back` before the matrix; 0: none, or size
-// 1.
+// Returns the number of factors of batch dimension `back`, counted backwards from the matrix. 0:
+// there is no such dimension, or it has size 1.
 static int batch_factors(const struct rule_tensor *tensor, int back)
 {
     int axis = tensor->rank - 2 - back;
     return axis < 0 ? 0 : tensor->dims[axis].n;
 }
 
-// From optimization level 2 on, ONNX Runtime fuses a Transpose into the product, which then has a
-// batch again.
+// True if a Transpose makes the left operand. From optimization level 2 on, ONNX Runtime fuses it
+// into the product, which then has a batch again.
 static bool left_is_transposed(const tsr_node *node)
 {
     const tsr_value *left = tsr_node_input(node, 0);
@@ -65,7 +65,7 @@ bool tsr__scales_of_blocks(const tsr_node *node, const struct rule *rule)
     return rule->n_inputs > 1 && rule->inputs[1].rank > 1;
 }
 
-// ONNX Runtime supports tensors without elements in all other modes.
+// True for mode "wrap". ONNX Runtime supports tensors without elements in all other modes.
 bool tsr__pads_by_wrapping(const tsr_node *node, const struct rule *rule)
 {
     (void)rule;
@@ -74,7 +74,8 @@ bool tsr__pads_by_wrapping(const tsr_node *node, const struct rule *rule)
     return mode && str_is((struct str){mode, n}, "wrap");
 }
 
-// "B~ m~ k": k always, B and m if the row's condition holds.
+// True if the kernel needs an element of the factor. "B~ m~ k" needs k always, and B and m if the
+// row's condition holds.
 bool tsr__rule_wants_some(const tsr_node *node, const struct rule *rule, int factor)
 {
     const struct op_row *row = tsr__row_of_node(node);
@@ -90,9 +91,9 @@ bool tsr__rule_wants_some(const tsr_node *node, const struct rule *rule, int fac
     return false;
 }
 
-// GroupQueryAttention compares the last key of a batch entry (input 5) with the number of its
-// queries, and rejects 0 for 4 of them. The total number of keys (input 6) minus one is valid for
-// any entry.
+// Returns the input whose value minus one replaces an empty input. GroupQueryAttention compares the
+// last key of a batch entry (input 5) with the number of its queries, and rejects 0 for 4 queries.
+// The total number of keys (input 6) minus one is valid for any entry.
 int tsr__rule_stand_in(const tsr_node *node, int input)
 {
     const struct op_row *row = tsr__row_of_node(node);

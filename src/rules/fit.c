@@ -33,7 +33,7 @@ static const tsr_value *fit_value(const struct fit *fit, enum side side, int i)
     return value_at(fit->node, side, (size_t)i);
 }
 
-// The last pattern of a side may repeat: "[A~]… -> [A*]".
+// Returns the pattern of tensor i. The last pattern of a side may repeat: "[A~]… -> [A*]".
 static const struct pattern_tensor *tensor_at(const struct pattern_tensor *list, int n, int i)
 {
     if (i < n)
@@ -70,14 +70,15 @@ static int length_of(const struct fit *fit, const struct pattern_dim *dim)
     return 1;
 }
 
-// True if input i is given, is no small control input, and has an unknown rank.
+// True if input i is given, is not a small control input, and has an unknown rank.
 static bool is_unread(const struct fit *fit, int i)
 {
     return fit_value(fit, SIDE_IN, i) && !tsr__fit_pattern(fit, SIDE_IN, i)->host &&
            tsr__fit_shape(fit, SIDE_IN, i).rank == FIT_UNKNOWN;
 }
 
-// Leading broadcast dimensions may be missing in a tensor without packs: [m~ n~] as [n~].
+// Returns the number of missing dimensions. In a tensor without packs, leading broadcast dimensions
+// may be missing: [m~ n~] as [n~].
 static int missing_dims(const struct fit *fit, const struct pattern_tensor *tensor, int rank)
 {
     int missing = tensor->n_dims - rank;
@@ -89,8 +90,8 @@ static int missing_dims(const struct fit *fit, const struct pattern_tensor *tens
 
 // ---- lengths of packs --------------------------------------------------------------------------
 
-// Finds the pack of the tensor whose length is unknown, or NULL; *fixed: dimensions of the others.
-// False: two are unknown, so their lengths are ambiguous.
+// Finds the pack of the tensor whose length is unknown, or NULL; *fixed: number of dimensions of
+// the others. False: two packs are unknown, so their lengths are ambiguous.
 static bool open_pack(struct fit *fit, const struct pattern_tensor *tensor,
                       const struct pattern_dim **open, int *fixed)
 {
@@ -188,8 +189,8 @@ static bool fit_side(struct fit *fit, enum side side)
     return true;
 }
 
-// Inputs may come in any order, because lengths only grow. Outputs count only for packs that no
-// input has.
+// Finds the lengths of all packs. Inputs may come in any order, because lengths only grow. Outputs
+// matter only for packs that no input has.
 static bool fit_ranks(struct fit *fit)
 {
     for (int i = 0; i < fit->pattern->n_letters; i++) {
@@ -204,8 +205,8 @@ static bool fit_ranks(struct fit *fit)
     return true;
 }
 
-// A pack that does not broadcast must have the full length: [A*],[A~] with a longer second input
-// does not fit.
+// Checks that a pack that does not broadcast has the full length: [A*],[A~] with a longer second
+// input does not fit.
 static bool check_strict(struct fit *fit)
 {
     for (int i = 0; i < count_of(fit, SIDE_IN); i++) {
@@ -236,8 +237,8 @@ int tsr__fit_rank(const struct fit *fit, enum side side, int i)
 
 // ---- factors -----------------------------------------------------------------------------------
 
-// Returns the name of element k of a letter: A1 of a pack, m of a single letter. Names are not
-// needed if only shapes are.
+// Returns the name of element k of a letter: A1 of a pack, m of a single letter. If only shapes are
+// needed, factors have no names.
 static struct str factor_name(struct fit *fit, const struct letter *letter, int k)
 {
     if (fit->shapes_only)
@@ -247,7 +248,8 @@ static struct str factor_name(struct fit *fit, const struct letter *letter, int 
     return tsr__arena_str(fit->arena, letter->name);
 }
 
-// A letter is one factor; a pack of length 2 is two, A0 and A1, and base[A] is the first of them.
+// Creates the factors. A letter is one factor; a pack of length 2 is two, A0 and A1. base[A] is the
+// first of them.
 static bool make_factors(struct fit *fit)
 {
     for (int i = 0; i < fit->pattern->n_letters; i++) {
@@ -287,8 +289,9 @@ static bool each_of_pack(struct fit_dim *dim, int skip, fit_visit visit)
     return true;
 }
 
-// [m~ n~] of rank 1: the leading dimension is missing, so only n is visited, at axis 0. [B~ m k] of
-// rank 3, with B of length 2: B0 is skipped, B1 is at axis 0, m at 1, k at 2.
+// Visits the dimensions of a tensor. [m~ n~] of rank 1: the leading dimension is missing, so only n
+// is visited, at axis 0. [B~ m k] of rank 3, with B of length 2: B0 is skipped, B1 is at axis 0, m
+// at 1, k at 2.
 bool tsr__fit_each(struct fit *fit, enum side side, int i, int rank, fit_visit visit, void *data)
 {
     const struct pattern_tensor *tensor = tsr__fit_pattern(fit, side, i);
@@ -342,7 +345,7 @@ static bool join_size(struct fit *fit, int factor, tsr_dim dim)
     return true;
 }
 
-// A dimension that is neither broadcast nor a window has the size of its factor.
+// Visitor: a dimension that is neither broadcast nor a window gives the size of its factor.
 static bool strict_size(const struct fit_dim *dim)
 {
     struct fit *fit = dim->fit;
@@ -381,7 +384,7 @@ static void open_unread(struct fit *fit)
     }
 }
 
-// Broadcast dimensions are read after the others: a number above 1 is the size of the factor. A
+// Visitor for broadcast dimensions, after all others: a number above 1 is the size of the factor. A
 // symbol is the size if no other tensor disagrees; otherwise it may be 1 at run time.
 //
 // Gemm, [m k],[k n],[m~ n~] -> [m n], of [? 6], [6 8], [1 8]: m stays unknown, because the first
@@ -398,8 +401,8 @@ static bool loose_number(const struct fit_dim *dim)
     return join_size(fit, dim->factors[0], here);
 }
 
-// The same for symbols, after the numbers. A symbol for a factor of known size is doubtful, because
-// it may be 1 at run time.
+// Visitor for broadcast symbols, after the numbers. A symbol for a factor of known size makes that
+// factor doubtful, because the symbol may be 1 at run time.
 static bool loose_symbol(const struct fit_dim *dim)
 {
     struct fit *fit = dim->fit;
@@ -430,7 +433,7 @@ static bool loose_symbol(const struct fit_dim *dim)
     return true;
 }
 
-// A broadcast factor is 1 if all tensors that have it are known and none has more than 1.
+// Visitor: a broadcast factor is 1 if all tensors that have it are known and none has more than 1.
 static bool loose_one(const struct fit_dim *dim)
 {
     struct fit *fit = dim->fit;
@@ -444,9 +447,10 @@ static bool loose_one(const struct fit_dim *dim)
     return true;
 }
 
-// The size of a product gives that of one unknown factor: (h d) = 64 with h = 8 gives d = 8. Known
-// factors must give the size of the dimension: 24 is not (n a) with n = 6 and a = 2. A symbolic
-// factor keeps its symbol: a scale [1] for channels `c` may be one for all of them.
+// Visitor for products. The size of a product gives that of one unknown factor: (h d) = 64 with h =
+// 8 gives d = 8. Known factors must give the size of the dimension: 24 is not (n a) with n = 6 and
+// a = 2. A symbolic factor keeps its symbol: a scale [1] for channels `c` may be one for all of
+// them.
 static bool product_size(const struct fit_dim *dim)
 {
     struct fit *fit = dim->fit;
@@ -491,8 +495,9 @@ static bool sizes_of_side(struct fit *fit, enum side side, fit_visit visit)
     return true;
 }
 
-// Certain sizes come before broadcast ones. Products are last, because they need the other factors.
-// Outputs are checked unless their shapes are being inferred.
+// Finds the sizes of factors from tensors. Certain sizes come before broadcast ones. Products are
+// last, because they need the other factors. Outputs are checked unless their shapes are being
+// inferred.
 static bool sizes_of_tensors(struct fit *fit)
 {
     static const fit_visit inputs_first[] = {strict_size, loose_number, loose_symbol, loose_one};
@@ -506,8 +511,8 @@ static bool sizes_of_tensors(struct fit *fit)
     return fit->shapes_only || sizes_of_side(fit, SIDE_OUT, product_size);
 }
 
-// Sizes that the derivation knows come first, then those of the tensors. Factors that are doubtful,
-// or whose size is needed and unknown, are not sharded.
+// Finds the sizes of all factors: first those that the derivation knows, then those of the tensors.
+// Factors that are doubtful, or whose size is needed and unknown, are not sharded.
 static bool find_sizes(struct fit *fit)
 {
     for (int i = 0; i < fit->derivation->n_sizes; i++)
@@ -529,7 +534,8 @@ static bool find_sizes(struct fit *fit)
     return true;
 }
 
-// No factors: 1. One factor: its size, with its symbol unchanged. Several: their product.
+// Returns the size of a dimension. No factors: 1. One factor: its size, with its symbol unchanged.
+// Several: their product.
 tsr_dim tsr__fit_size(const struct fit *fit, const int *factors, int n)
 {
     struct exprs *exprs = fit->shapes->exprs;

@@ -15,12 +15,12 @@ struct fit {
     const struct shapes *shapes;
     const struct pattern *pattern;
     const struct derivation *derivation;
-    int length[PATTERN_MAX_LETTERS]; // number of dimensions of each pack
+    int length[PATTERN_MAX_LETTERS]; // length of each pack, by letter
     int base[PATTERN_MAX_LETTERS];   // first factor of each letter
     struct rule_factor factors[RULE_MAX_FACTORS];
-    bool doubtful[RULE_MAX_FACTORS];  // whether it broadcasts depends on sizes at run time
-    bool open[RULE_MAX_FACTORS];      // an input that is not broadcast has it with unknown size
-    bool fixed[RULE_MAX_FACTORS];     // an input that is not broadcast gives its size
+    bool doubtful[RULE_MAX_FACTORS]; // sizes at run time decide whether the factor broadcasts
+    bool open[RULE_MAX_FACTORS];  // an input that is not broadcast has the factor with unknown size
+    bool fixed[RULE_MAX_FACTORS]; // an input that is not broadcast gives the factor's size
     bool strict[PATTERN_MAX_LETTERS]; // packs: an input that is not broadcast gives the length
     int n_factors;
     const char *whole;                  // why the pattern does not fit
@@ -34,7 +34,7 @@ struct fit {
 // is the reason), or out of memory. The caller sets all fields above `length` and below
 // `n_factors`.
 bool tsr__fit(struct fit *fit);
-// Records the reason unless there is one, and returns false.
+// Records the reason unless there is already one, and returns false.
 bool tsr__fit_refuse(struct fit *fit, const char *why);
 
 // Return the pattern of tensor i (NULL: the rule has none for it), its shape, and its rank by the

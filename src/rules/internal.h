@@ -14,19 +14,19 @@
 struct letter {
     struct str name;
     bool pack;    // a capital: any number of dimensions
-    bool in, out; // on which sides it occurs
+    bool in, out; // sides on which the letter occurs
     enum factor_kind kind;
     enum combine combine;
     bool has_clause;
     int64_t unit; // block size of a "blk" clause
 };
-// One dimension: letters (more than one: a product, outermost first), or none: size 1.
+// One dimension of a tensor. It has letters (several: a product, outermost first), or none: size 1.
 struct pattern_dim {
     int *letters;
     int n;
-    bool broadcast; // size 1 here means that it is not sharded; a pack may also be shorter
+    bool broadcast; // size 1 here means that it is not sharded; a pack may also be shorter here
     bool any;       // "_": any size, no factor, not sharded
-    bool window;    // another size here
+    bool window;    // the size here differs from that of the factor (struct rule_window)
 };
 struct pattern_tensor {
     bool host, optional, variadic;
@@ -38,9 +38,9 @@ struct pattern {
     int n_letters;
     struct pattern_tensor *inputs, *outputs;
     int n_inputs, n_outputs;
-    struct rule_rewrite *rewrites; // factor holds the letter
+    struct rule_rewrite *rewrites; // `factor` of each holds a letter
     int n_rewrites;
-    struct rule_window *windows; // factor holds the letter
+    struct rule_window *windows; // `factor` of each holds a letter
     int n_windows;
     struct rule_list *lists;
     int n_lists;
@@ -54,19 +54,19 @@ struct pattern {
 #define NO_INPUT  (-1)
 struct rule_builder {
     struct arena *arena;
-    struct pattern pattern;        // its letters are those below
-    struct pattern_tensor *tensor; // the last one, which calls for dimensions extend
+    struct pattern pattern;        // its `letters` point to the array below
+    struct pattern_tensor *tensor; // the tensor added last, which calls for dimensions extend
     enum side side;                // whether that tensor is an input or output
     const char *wrong;             // the first error
     bool begun;                    // something was added
     struct letter letters[PATTERN_MAX_LETTERS];
 };
 void tsr__rule_start(struct rule_builder *rule, struct arena *arena);
-bool tsr__rule_fail(struct rule_builder *rule, const char *wrong); // always false
+bool tsr__rule_fail(struct rule_builder *rule, const char *wrong); // always returns false
 // Returns the rule, which lives as long as the builder and its arena, or NULL after an error.
 const struct pattern *tsr__rule_built(struct rule_builder *rule);
 
-// Parts of the rule in the notation of rule_text.c: a full rule; tensors, "[n c S*],[c]?";
+// Add parts of the rule in the notation of rule_text.c: a full rule; tensors, "[n c S*],[c]?";
 // dimensions of the last tensor, "n (g i)"; clauses, "rep d q; once 2".
 void tsr__rule_text(struct rule_builder *rule, const char *text);
 void tsr__rule_inputs(struct rule_builder *rule, const char *tensors);
@@ -74,7 +74,7 @@ void tsr__rule_outputs(struct rule_builder *rule, const char *tensors);
 void tsr__rule_dims(struct rule_builder *rule, const char *dims);
 void tsr__rule_clauses(struct rule_builder *rule, const char *clauses);
 
-// An empty tensor, to which the following calls add dimensions.
+// Add an empty tensor, to which the following calls add dimensions.
 void tsr__rule_input(struct rule_builder *rule);
 void tsr__rule_output(struct rule_builder *rule);
 struct pattern_tensor *tsr__rule_tensor(struct rule_builder *rule, enum side side);
@@ -87,18 +87,19 @@ int tsr__rule_find(const struct rule_builder *rule, struct str name);
 int tsr__rule_letter(struct rule_builder *rule, struct str name);           // created if new
 int tsr__rule_numbered(struct rule_builder *rule, char letter, int number); // created if new
 
-// Dimensions of the last tensor.
+// Add dimensions to the last tensor.
 enum dim_mark { DIM_PLAIN, DIM_BROADCAST, DIM_WINDOW };
-void tsr__rule_dim(struct rule_builder *rule, char letter, int number); // d2
+void tsr__rule_dim(struct rule_builder *rule, char letter, int number); // adds d2
 void tsr__rule_marked_dim(struct rule_builder *rule, char letter, int number, enum dim_mark mark);
-void tsr__rule_range(struct rule_builder *rule, char letter, int from, int to); // d0 d1 .. d(to-1)
-void tsr__rule_any(struct rule_builder *rule, int n);                           // n times "_"
-void tsr__rule_ones(struct rule_builder *rule, int n);                          // n times "1"
-void tsr__rule_product(struct rule_builder *rule, const int *letters, int n);   // (h d)
+// adds d0 d1 .. d(to-1)
+void tsr__rule_range(struct rule_builder *rule, char letter, int from, int to);
+void tsr__rule_any(struct rule_builder *rule, int n);                         // adds "_" n times
+void tsr__rule_ones(struct rule_builder *rule, int n);                        // adds "1" n times
+void tsr__rule_product(struct rule_builder *rule, const int *letters, int n); // adds (h d)
 struct pattern_dim *tsr__rule_empty_dim(struct rule_builder *rule);
 void tsr__rule_dim_letter(struct rule_builder *rule, struct pattern_dim *dim, int letter);
 
-// How factors behave; each factor has at most one clause. `letters` are separated by blanks.
+// Set how factors behave; each factor has at most one clause. `letters` are separated by blanks.
 void tsr__rule_kind(struct rule_builder *rule, enum factor_kind kind, const char *letters);
 void tsr__rule_kind_if(struct rule_builder *rule, bool holds, enum factor_kind kind,
                        const char *letters);
@@ -106,10 +107,11 @@ void tsr__rule_kind_range(struct rule_builder *rule, enum factor_kind kind, char
                           int to);
 void tsr__rule_kind_of(struct rule_builder *rule, enum factor_kind kind, int letter);
 void tsr__rule_reduce(struct rule_builder *rule, int letter, enum combine combine);
-struct letter *tsr__rule_clause(struct rule_builder *rule, int letter); // NULL: it has one
+// NULL: the letter already has a clause
+struct letter *tsr__rule_clause(struct rule_builder *rule, int letter);
 
-// What changes in the local node; `factor` holds the index of a letter. Patches are for the last
-// list. A list without an input is attribute `name`, which must outlive the builder.
+// Add what changes in the local node; `factor` holds the index of a letter. Patches apply to the
+// list added last. A list without an input is attribute `name`, which must outlive the builder.
 void tsr__rule_rewrite(struct rule_builder *rule, struct rule_rewrite rewrite);
 void tsr__rule_window(struct rule_builder *rule, struct rule_window window);
 void tsr__rule_trim(struct rule_builder *rule, struct rule_trim trim);
@@ -123,7 +125,7 @@ void tsr__rule_patch_count(struct rule_builder *rule, int at, int letter);
 // Parses the text of a rule. NULL: *wrong is the error, or NULL if out of memory.
 struct pattern *tsr__pattern_parse(struct arena *arena, struct str text, const char **wrong);
 
-// The same with a cache beside the shapes; NULL: invalid, or out of memory.
+// Returns the parsed text from the cache beside the shapes; NULL: invalid, or out of memory.
 const struct pattern *tsr__pattern_of(const struct shapes *shapes, const char *text);
 
 // ---- rows (table.c) ----------------------------------------------------------------------------
@@ -133,15 +135,15 @@ struct known_size {
     tsr_dim size;
 };
 
-// What a derive function works with and returns. It builds a rule, or selects another text, or does
-// neither: then the row's text is the rule.
+// Input and result of a derive function. It builds a rule, or selects another text. If it does
+// neither, the row's text is the rule.
 struct derivation {
     struct arena *arena; // freed when the rule is made
     const tsr_node *node;
     const struct shapes *shapes;
     bool shapes_only;         // only the letters are needed: windows may be left out
     struct rule_builder rule; // used if something was added to it
-    const char *text;         // a constant
+    const char *text;         // the selected text of a rule, a constant
     const char *whole;        // why nothing is sharded; a constant text
     int n_sizes;
     struct known_size sizes[RULE_MAX_FACTORS]; // sizes set by tsr__derive_size
@@ -157,7 +159,7 @@ void tsr__derive_numbered_size(struct derivation *derivation, char letter, int n
                                tsr_dim size);
 // Ends the derivation: nothing is sharded, and the rule gives no shapes.
 void tsr__derive_none(struct derivation *derivation, const char *why);
-// Shape of input i; rank -1: not known or absent.
+// Returns the shape of input i; rank -1: unknown or absent.
 struct shape tsr__derive_in(const struct derivation *derivation, size_t i);
 
 // Why some factors of a rule are not sharded: names of factors ("f c"; "_" for dimensions without
@@ -204,7 +206,7 @@ struct expansion;
 typedef void (*expand_fn)(struct expansion *expansion);
 struct op_row {
     const char *op;
-    int64_t since;      // first opset for this row
+    int64_t since;      // first opset to which this row applies
     const char *domain; // NULL: ai.onnx
     const char *rule;   // the usual form if there is a derive function
     derive_fn derive;   // NULL: the text is the rule of every node
@@ -217,18 +219,19 @@ struct op_row {
     // give sizes that differ from a run (shapes.c).
     enum doubt misinferred;
     const char *whole; // why it is not sharded, or NULL; the rule then gives only shapes
-    bool single;       // draws random numbers: without a seed, one device runs it (draws.c)
-    int single_switch; // only if this input is given and not false; 0: always
+    bool single;       // draws random numbers: one device runs it, unless it has a seed (draws.c)
+    int single_switch; // `single` applies only if this input is given and not false; 0: always
     unsigned writes;   // bits of inputs that ONNX Runtime overwrites if there are several outputs
     bool rereads;      // the kernel may store the output over input 0 and read input 0 afterwards
     const char *some;  // factors that must not be empty in the kernel (empty.c); "*": all
-    // Applies to those with "~" after them.
+    // Condition for the factors in `some` that have "~" after them.
     bool (*some_if)(const tsr_node *node, const struct rule *rule);
     bool bodies;         // control flow: its bodies are sharded, not the node itself (control.c)
     expand_fn expand;    // replaces a node of which a `stat` factor is sharded (expand.h)
-    enum sum_mode sum;   // how it treats partial sums
+    enum sum_mode sum;   // how the operator treats partial sums
     unsigned sum_inputs; // bits of inputs to which `sum` applies
-    // Attribute of the kernel's accuracy; above 1, it rounds input 0 (workarounds.c). NULL: none.
+    // Attribute that sets the kernel's accuracy. Above 1, the kernel rounds input 0
+    // (workarounds.c). NULL: none.
     const char *rounding;
     unsigned kept; // bits of inputs whose constants ONNX Runtime does not replace (kept_inputs.c)
     // Inputs that may have unused space at their end, and the outputs that share their memory;
@@ -243,9 +246,9 @@ struct op_row {
     // Attribute with the number of experts that each token uses; input 1 has [tokens, experts].
     const char *used_experts;
     enum input_reuse reuse;
-    size_fn workspace; // bytes; NULL: none
+    size_fn workspace; // bytes that the CPU kernel allocates; NULL: none
     struct {
-        unsigned inputs; // bits
+        unsigned inputs; // bits of inputs
         int more;        // extra bytes for each byte of the constant
     } widens;
 };
@@ -287,12 +290,13 @@ struct op_table {
     size_t n;
 };
 extern const struct op_table tsr__onnx_table, tsr__microsoft_table, tsr__ml_table;
-// All rows, one table after the other; NULL after the last.
+// Returns row i of all tables, one table after the other; NULL after the last.
 const struct op_row *tsr__row_at(size_t i);
 // Returns the row of a node: the newest that is not above its opset; NULL: none.
 const struct op_row *tsr__row_of(const struct shapes *shapes, const tsr_node *node);
 const struct op_row *tsr__row_in_table(struct str op, struct str domain, int64_t opset);
-// The same; rows that the user added to the session have precedence (user_rules.c).
+// Returns the row of an operator; rows that the user added to the session have precedence
+// (user_rules.c).
 const struct op_row *tsr__row_find(const tsr_session *session, struct str op, struct str domain,
                                    int64_t opset);
 const struct op_row *tsr__row_of_node(const tsr_node *node);

@@ -17,7 +17,7 @@ bool tsr__rule_keeps_input(const tsr_node *node, size_t input)
     return row && input < sizeof(row->kept) * 8 && (row->kept >> input & 1);
 }
 
-#define MAX_MOVES 64 // nodes that are visited
+#define MAX_MOVES 64 // most nodes that are visited
 
 static bool moves_elements(struct str op)
 {
@@ -29,7 +29,8 @@ static bool moves_elements(struct str op)
     return false;
 }
 
-// Follows nodes backwards that move elements without changing them, at most MAX_MOVES.
+// True if a DequantizeLinear makes the value. Follows at most MAX_MOVES nodes backwards that move
+// elements without changing them.
 bool tsr__value_is_dequantized(const tsr_value *value)
 {
     for (int left = MAX_MOVES; left > 0; left--) {
@@ -46,8 +47,8 @@ bool tsr__value_is_dequantized(const tsr_value *value)
     return false;
 }
 
-// The same forwards. left: nodes that may still be visited; at 0 the result is true, which costs a
-// copy.
+// State of the same search forwards. left: nodes that may still be visited; at 0 the result is
+// true, which costs a copy.
 struct search {
     int left;
     bool found;

@@ -7,7 +7,7 @@
 // stored over one of them.
 #include "rules/internal.h"
 
-// Operators of ONNX Runtime that have no row, because they have no rule.
+// Returns the reuse of ONNX Runtime's operators that have no row, because they have no rule.
 static enum input_reuse reuse_without_row(const tsr_node *node)
 {
     const char *op = tsr_node_op(node);
@@ -35,16 +35,17 @@ enum kernel_place tsr__node_place(const tsr_node *node, const struct shapes *sha
 
 // ---- workspaces ---------------------------------------------------------------------------------
 
-// Every element of the input for each element of the window and each channel of a group: X [n, c,
-// h, w], W [c, m, kh, kw].
+// Returns the bytes of the columns: every element of the input has one for each element of the
+// window and each channel of a group. X [n, c, h, w], W [c, m, kh, kw].
 double tsr__workspace_conv_transpose(const struct sized_node *sized)
 {
     return 4 * tsr__shape_product(tsr__sized_input(sized, 0), 2) *
            tsr__shape_product(tsr__sized_input(sized, 1), 1);
 }
 
-// One image of 32-bit sums, and the windows of all elements of the result in bytes, unless the
-// window is a single element. Signed weights need only a pointer for each element of the window.
+// Returns the bytes of one image of 32-bit sums and of the windows of all elements of the result. A
+// window of a single element needs no copy. With signed weights, the kernel allocates only a
+// pointer for each element of each window.
 static double sums_and_columns(const struct sized_node *sized, size_t weights)
 {
     struct shape w = tsr__sized_input(sized, weights);
@@ -64,8 +65,8 @@ double tsr__workspace_conv_integer(const struct sized_node *sized)
     return sums_and_columns(sized, 1);
 }
 
-// The gates of all steps, for each direction: X [steps, batch, inputs], R [directions, gates x
-// hidden, hidden].
+// Returns the bytes of the gates of all steps, for each direction: X [steps, batch, inputs], R
+// [directions, gates x hidden, hidden].
 double tsr__workspace_recurrence(const struct sized_node *sized)
 {
     struct shape x = tsr__sized_input(sized, 0), r = tsr__sized_input(sized, 2);
@@ -86,8 +87,8 @@ int64_t tsr__node_scratch(const tsr_node *node, const struct shapes *shapes)
 
 // ---- constants of 16 bits on CPUs ---------------------------------------------------------------
 
-// Without a float16 kernel the constants are converted to float32, and the originals are freed.
-// MatMulNBits keeps its scales in both types.
+// Returns the extra bytes for each byte of a constant. Without a float16 kernel, constants are
+// converted to float32 and the originals are freed. MatMulNBits keeps its scales in both types.
 int tsr__node_widens(const tsr_node *node, size_t input)
 {
     const tsr_value *value = tsr_node_input(node, input);
@@ -97,7 +98,8 @@ int tsr__node_widens(const tsr_node *node, size_t input)
     return row && (row->widens.inputs >> input & 1) ? row->widens.more : 0;
 }
 
-// 8-bit constants are not converted: products read them directly.
+// False for DequantizeLinear: 8-bit constants are not converted, because products read them
+// directly.
 bool tsr__node_folds(const tsr_node *node)
 {
     return strcmp(tsr_node_op(node), "DequantizeLinear") != 0;

@@ -11,7 +11,7 @@
 #include "rules/internal.h"
 
 #define NONE     (-1)
-#define LONG_ROW 256 // elements
+#define LONG_ROW 256 // least elements of a row that is copied as a block
 
 static const struct node_kind kinds[] = {
     [WORK_ELEMENTWISE] = {.rate = NONE, .move = TSR_MOVE_STREAM},
@@ -33,8 +33,8 @@ static const struct node_kind kinds[] = {
     [WORK_VIEW] = {.rate = NONE, .move = NODE_MOVES_NOTHING},
 };
 
-// Each group of the convolution has one channel: weights [channels, 1, ...] and more than one
-// group.
+// True if each group of the convolution has one channel: weights [channels, 1, ...] and more than
+// one group.
 static bool is_depthwise(const tsr_node *node, const struct shapes *shapes)
 {
     const tsr_value *weights = tsr_node_input_count(node) > 1 ? tsr_node_input(node, 1) : NULL;
@@ -44,7 +44,8 @@ static bool is_depthwise(const tsr_node *node, const struct shapes *shapes)
     return shape.rank > 1 && shape.dims[1].value == 1;
 }
 
-// A support vector machine without a kernel function: ONNX Runtime multiplies matrices.
+// True for a support vector machine without a kernel function, which ONNX Runtime computes as a
+// matrix product.
 static bool has_linear_kernel(const tsr_node *node)
 {
     size_t n = 0;
@@ -63,7 +64,7 @@ static bool moves_last_axis(const tsr_node *node, const struct shapes *shapes)
 {
     const int64_t *perm = NULL;
     size_t rank = tsr_attr_ints(tsr_node_find_attr(node, "perm"), &perm);
-    if (rank == 0) // without it all axes are reversed
+    if (rank == 0) // without `perm` all axes are reversed
         return tsr__shapes_of(shapes, tsr_node_input(node, 0)).rank > 1;
     return perm[rank - 1] != (int64_t)rank - 1;
 }
@@ -75,7 +76,7 @@ static bool has_long_rows(const tsr_node *node, const struct shapes *shapes)
     return shape.rank > 0 && shape.dims[shape.rank - 1].value >= LONG_ROW;
 }
 
-// True if its two inputs have the shape of its result.
+// True if the node's two inputs have the shape of its result.
 static bool joins_two(const tsr_node *node, const struct shapes *shapes)
 {
     if (tsr_node_input_count(node) != 2 || !tsr_node_input(node, 0) || !tsr_node_input(node, 1))
@@ -164,7 +165,7 @@ static int64_t heads_of(const tsr_node *node, const char *name)
     return tsr_attr_int(tsr_node_find_attr(node, name), 0);
 }
 
-// Several heads of queries share the keys and values of one head.
+// True if several query heads share the keys and values of one head.
 static bool shares_caches(const tsr_node *node)
 {
     int64_t keys = heads_of(node, "kv_num_heads");

@@ -16,9 +16,9 @@
 
 #define CACHE_SCALES 12 // inputs 12 and 13: scales of a quantized cache of keys and of values
 #define MAX_HEADS    65536
-#define MAX_CHAIN    16 // nodes between a projection and the attention
+#define MAX_CHAIN    16 // most nodes between a projection and the attention
 
-// Block i of the new axis is block index[i] of the old one.
+// A repetition along an axis: block i of the new axis is block index[i] of the old one.
 struct blocks {
     int64_t *index;
     int64_t before, after; // number of blocks of the axis
@@ -30,10 +30,10 @@ struct repeat {
     tsr_graph *graph;
     const struct shapes *shapes;
     int64_t times;
-    size_t made; // new values so far, for their names
+    size_t made; // number of new values so far, used in their names
 };
 
-// A new name; NULL: out of memory.
+// Returns a new name; NULL: out of memory.
 static const char *new_name(struct repeat *repeat)
 {
     return tsr__arena_printf(repeat->arena, "ai.tessera.heads.%zu", repeat->made++).p;
@@ -52,7 +52,8 @@ static bool constant_fits(const tsr_tensor *tensor, int axis, const struct block
     return bytes > 0 && outer > 0 && bytes % (outer * blocks->before) == 0;
 }
 
-// A constant with blocks of the axis repeated. NULL: out of memory, or the data cannot be read.
+// Returns a constant with repeated blocks of the axis. NULL: out of memory, or the data cannot be
+// read.
 static tsr_value *repeat_constant(struct repeat *repeat, const tsr_tensor *tensor, int axis,
                                   const struct blocks *blocks)
 {
@@ -87,7 +88,8 @@ static tsr_value *repeat_constant(struct repeat *repeat, const tsr_tensor *tenso
 
 // ---- nodes between projection and attention ----------------------------------------------------
 
-// The axis of the tensor that begins with the factor; -1: none. *only: nothing else is in it.
+// Returns the axis of the tensor that begins with the factor; -1: none. *only: the axis has no
+// other factor.
 static int axis_of(const struct rule_tensor *tensor, int factor, bool *only)
 {
     for (int d = 0; !tensor->absent && !tensor->host && d < tensor->rank; d++)
@@ -99,8 +101,8 @@ static int axis_of(const struct rule_tensor *tensor, int factor, bool *only)
     return -1;
 }
 
-// The factor that is the axis of the node's only output; -1: none, or the node depends on its size
-// in another way than through an attribute.
+// Returns the factor that is the axis of the node's only output. -1: there is none, or its size
+// affects the node in another way than through an attribute.
 static int factor_of(const struct rule *rule, int axis)
 {
     if (rule->whole || rule->open || rule->n_outputs < 1 || axis >= rule->outputs[0].rank)
@@ -186,8 +188,8 @@ static tsr_status scale_axis(tsr_value *value, int axis, int64_t before, int64_t
     return tsr_value_set_type(value, tsr_value_dtype(value), rank, dims);
 }
 
-// Repeats blocks of the axis in the constants that the value is made of; value_fits holds.
-// Returns the value, or the new constant. NULL: out of memory.
+// Repeats blocks of the axis in the constants from which the value is computed. value_fits must be
+// true. Returns the value, or the new constant. NULL: out of memory.
 static tsr_value *repeat_value(struct repeat *repeat, tsr_value *value, int axis,
                                const struct blocks *blocks)
 {
@@ -240,7 +242,8 @@ static tsr_value *add_before(struct repeat *repeat, tsr_node *before, const char
     return tsr_node_output(node, 0);
 }
 
-// [batch, tokens, (heads d)]: Reshape to [0, 0, heads, -1], Gather of heads, Reshape to [0, 0, -1].
+// Gathers heads of [batch, tokens, (heads d)]: Reshape to [0, 0, heads, -1], Gather, Reshape to [0,
+// 0, -1].
 static tsr_value *gather_heads(struct repeat *repeat, tsr_node *attention, tsr_value *value,
                                const struct blocks *blocks)
 {
@@ -275,7 +278,7 @@ static void append_repeated(struct blocks *blocks, int64_t first, int64_t heads,
     blocks->before += heads;
 }
 
-// Keys and values are inputs 1 and 2, or follow the queries in input 0.
+// Repeats keys and values, which are inputs 1 and 2 or follow the queries in input 0.
 static tsr_status repeat_keys(struct repeat *repeat, tsr_node *node, int64_t queries, int64_t keys)
 {
     struct blocks blocks = {0};
@@ -303,7 +306,7 @@ static tsr_status unsupported(struct repeat *repeat, const tsr_node *node, const
     return TSR_UNSUPPORTED;
 }
 
-// Scales of a cache with one entry per head, or per element of a head.
+// Repeats the scales of a cache, which has one entry per head or per element of a head.
 static tsr_status repeat_scales(struct repeat *repeat, tsr_node *node, int64_t keys)
 {
     struct blocks blocks = {0};
@@ -328,7 +331,8 @@ static tsr_status repeat_scales(struct repeat *repeat, tsr_node *node, int64_t k
     return TSR_OK;
 }
 
-// Caches [batch, heads, tokens, d] of the node that are inputs and outputs of the model.
+// Multiplies the heads of the node's caches [batch, heads, tokens, d], if they are inputs and
+// outputs of the model.
 static tsr_status scale_caches(struct repeat *repeat, tsr_node *node, const struct op_row *row)
 {
     for (size_t i = 0; i < TSR_COUNT(row->caches); i++) {
@@ -361,7 +365,8 @@ static tsr_status repeat_heads(struct repeat *repeat, tsr_node *node, const stru
     return st == TSR_OK ? tsr_node_set_int(node, "kv_num_heads", all) : st;
 }
 
-// New nodes are placed before the attention, so that the walk does not meet them.
+// Repeats the heads of all attention nodes. New nodes are inserted before the attention, so the
+// loop does not visit them.
 static tsr_status repeat_all(struct repeat *repeat)
 {
     for (tsr_node *node = tsr_graph_first(repeat->graph); node; node = tsr_node_next(node)) {

@@ -7,7 +7,7 @@
 
 struct missing {
     struct arena arena;
-    struct map seen; // domain and operator
+    struct map seen; // domain and operator that were already listed
     struct str names;
     size_t n;
     const tsr_node *first;

@@ -18,8 +18,8 @@ const struct op_row *tsr__row_at(size_t i)
     return NULL;
 }
 
-// Binary search by name, then a scan of the operator's rows: a MatMul of opset 13 has the row since 1
-// if there is none from 2 to 13.
+// Finds the row by binary search for the name, then scans the operator's rows. A MatMul of opset 13
+// has the row since 1 if there is none from 2 to 13.
 static const struct op_row *find_row(const struct op_table *table, struct str op, struct str domain,
                                      int64_t opset)
 {
@@ -50,10 +50,11 @@ const struct op_row *tsr__row_in_table(struct str op, struct str domain, int64_t
     return row;
 }
 
-// A model stores each operator and domain once, so their addresses identify them.
+// Returns the row of a node, cached by the addresses of operator and domain: a model stores each of
+// them once.
 const struct op_row *tsr__row_of(const struct shapes *shapes, const tsr_node *node)
 {
-    // Cached for operators without a row.
+    // Cache entry for operators without a row.
     static const struct op_row none;
     struct str op = tsr__node_op_str(node), domain = tsr__node_domain_str(node);
     struct {

@@ -98,8 +98,8 @@ static bool make_rewrites(struct fit *fit, struct rule *rule)
     return true;
 }
 
-// The rule outlives the pattern, so everything is copied into its arena. Patches refer to factors
-// instead of letters from here on.
+// Copies the lists that are patched into the rule's arena, because the rule outlives the pattern.
+// Patches of the copy refer to factors instead of letters.
 static const struct rule_list *copy_lists(struct fit *fit)
 {
     struct rule_list *list =
@@ -168,7 +168,7 @@ static bool make_factors(struct fit *fit, const struct op_row *row, struct rule 
     return true;
 }
 
-// False: the pattern does not fit the node, or out of memory.
+// Builds the rule. False: the pattern does not fit the node, or out of memory.
 static bool build_rule(struct fit *fit, const struct op_row *row, struct rule *rule)
 {
     if (!tsr__fit(fit))
@@ -195,7 +195,7 @@ static const struct rule *unsharded_rule(struct arena *arena, const char *why)
     return rule;
 }
 
-// For unknown operators: shardings that the user gives for all tensors are trusted.
+// Makes the rule of an unknown operator: shardings that the user gives for all tensors are trusted.
 static const struct rule *open_rule(struct arena *arena)
 {
     struct rule *rule = ARENA_NEW(arena, struct rule);
@@ -207,7 +207,8 @@ static const struct rule *open_rule(struct arena *arena)
     return rule;
 }
 
-// The same for a node that may draw random numbers. With a seed, all devices draw the same.
+// Makes the rule of a node that may draw random numbers, which is not sharded. With a seed, all
+// devices draw the same.
 static const struct rule *single_rule(struct arena *arena, const tsr_node *node, const char *why)
 {
     struct rule *rule = ARENA_NEW(arena, struct rule);
@@ -252,7 +253,7 @@ static bool outputs_are_empty(const struct shapes *shapes, const tsr_node *node)
 
 // ---- the rule of a node ------------------------------------------------------------------------
 
-// NULL: out of memory.
+// Makes the rule of a node from a pattern. NULL: out of memory.
 static const struct rule *instantiate(struct arena *arena, struct arena *scratch,
                                       struct derivation *derivation, const struct op_row *row)
 {
@@ -298,7 +299,7 @@ static const struct rule *derived(struct arena *arena, const tsr_node *node,
     return rule;
 }
 
-// NULL: there is no second rule, or it does not fit.
+// Returns the strided rule. NULL: there is none, or it does not fit.
 const struct rule *tsr__rule_strided(struct arena *arena, const tsr_node *node,
                                      const struct shapes *shapes)
 {
@@ -311,9 +312,9 @@ const struct rule *tsr__rule_strided(struct arena *arena, const tsr_node *node,
     return rule;
 }
 
-// Checked in this order: control flow (bodies are sharded, not the node), other nodes with bodies,
-// calls of functions without a row, unknown operators, rows that are not sharded, and the row's
-// rule.
+// Makes the rule of a node. It checks in this order: control flow (bodies are sharded, not the
+// node), other nodes with bodies, calls of functions without a row, unknown operators, rows that
+// are not sharded, and the row's rule.
 const struct rule *tsr__rule_of(struct arena *arena, const tsr_node *node,
                                 const struct shapes *shapes)
 {
@@ -355,7 +356,8 @@ static const char *type_immovable(tsr_dtype type)
     return NULL;
 }
 
-// The type of constants does not matter: they are sharded when they are stored, not sent.
+// Returns why values of the node cannot be moved. The type of constants does not matter: they are
+// sharded when they are stored, not sent.
 const char *tsr__rule_immovable(const struct shapes *shapes, const tsr_node *node)
 {
     for (enum side side = SIDE_IN; side <= SIDE_OUT; side++)

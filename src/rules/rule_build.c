@@ -33,8 +33,8 @@ bool tsr__rule_fail(struct rule_builder *rule, const char *wrong)
     return false;
 }
 
-// Returns the list with space for one more element, or NULL. The capacity is the next power of two,
-// so the list is copied only when n is one.
+// Returns the list with space for one more element, or NULL. The capacity is a power of two, so the
+// list is copied only when n is a power of two.
 static void *grown(struct rule_builder *rule, void *list, int n, size_t size)
 {
     rule->begun = true;
@@ -77,7 +77,7 @@ int tsr__rule_letter(struct rule_builder *rule, struct str name)
     return rule->pattern.n_letters++;
 }
 
-// The name of a numbered letter: "d12".
+// Name of a numbered letter, such as "d12".
 struct letter_name {
     char text[16];
     struct str name;
@@ -320,7 +320,7 @@ void tsr__rule_trim(struct rule_builder *rule, struct rule_trim trim)
     more[pattern->n_trims++] = trim;
 }
 
-// The values are copied: callers keep them in local arrays.
+// Adds a list. The values are copied, because callers keep them in local arrays.
 void tsr__rule_list(struct rule_builder *rule, int input, const char *name, const int64_t *values,
                     int64_t n)
 {
@@ -380,7 +380,8 @@ void tsr__rule_patch_count(struct rule_builder *rule, int at, int letter)
 
 // ---- the finished rule -------------------------------------------------------------------------
 
-// Each letter has one role: it passes through, is reduced, is not sharded, or is created.
+// Checks that each letter has one role: it passes through, is reduced, is not sharded, or is
+// created.
 static bool check_roles(struct rule_builder *rule)
 {
     for (int i = 0; i < rule->pattern.n_letters; i++) {

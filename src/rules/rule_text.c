@@ -264,7 +264,7 @@ static bool parse_attr(struct parser *parser)
     return true;
 }
 
-// Reads "sizes 0 1 4": of input 0, dimensions 1 to 3.
+// Reads "sizes 0 1 4": dimensions 1 to 3 of input 0.
 static bool parse_sizes(struct parser *parser, enum rewrite_kind kind)
 {
     struct rule_rewrite rewrite = {.kind = kind, .factor = -1};
@@ -280,8 +280,9 @@ static bool parse_sizes(struct parser *parser, enum rewrite_kind kind)
     return true;
 }
 
-// Reads "look 1 v 2": elements of input 1 address v, and the result has 2 dimensions after theirs.
-// "look 1 v0 2 0": only element 0 of each index tuple does; `first` is 0 where all do.
+// Reads "look 1 v 2": elements of input 1 address v, and the result has 2 dimensions after those of
+// the indices. In "look 1 v0 2 0" only element 0 of each index tuple addresses v0. `first` is 0 if
+// all elements address the factor.
 static bool parse_lookup(struct parser *parser, enum rewrite_kind kind)
 {
     static const char wrong[] = "look needs an input, a factor and a number of dimensions";
@@ -301,7 +302,8 @@ static bool parse_lookup(struct parser *parser, enum rewrite_kind kind)
     return true;
 }
 
-// Reads "range 0 r": inputs 0 and 1 are the first of ascending numbers and the one after the last.
+// Reads "range 0 r": inputs 0 and 1 are the first of ascending numbers and the end, which is
+// excluded.
 static bool parse_range(struct parser *parser)
 {
     int64_t index;
@@ -340,7 +342,7 @@ static bool parse_attribute_of(struct parser *parser, enum rewrite_kind kind)
     return true;
 }
 
-// The first word decides. P and flops are skipped up to the next ";".
+// Reads a clause, which its first word selects. P and flops are skipped up to the next ";".
 static bool parse_clause(struct parser *parser)
 {
     static const char *const kinds[] = {"red", "rep", "blk", "gen", "stat", "sel", "drop"};
@@ -426,8 +428,8 @@ void tsr__rule_text(struct rule_builder *rule, const char *text)
     parse_rule(&parser);
 }
 
-// A pattern of the table lives as long as the model, so its letters are copied at their true
-// number.
+// Parses the text of a rule. A pattern of the table lives as long as the model, so its letters are
+// copied to an array of exact size.
 struct pattern *tsr__pattern_parse(struct arena *arena, struct str text, const char **wrong)
 {
     struct rule_builder rule;

@@ -16,17 +16,18 @@
 
 // Computes shapes for all values of the model's main graph. NULL: out of memory.
 struct shapes *tsr__shapes_new(struct arena *arena, tsr_model *model);
-// The same with numbers for some symbols. report: contradictions become diagnostics, and unnamed
-// sizes of inputs stay unnamed; otherwise they are called INPUT.AXIS.
+// Does the same with numbers for some symbols. If `report` is set, contradictions become
+// diagnostics, and unnamed sizes of inputs stay unnamed. Otherwise these sizes are called
+// INPUT.AXIS.
 struct shapes *tsr__shapes_bound(struct arena *arena, tsr_model *model, const tsr_dim_size *sizes,
                                  size_t n, bool report);
 // Reports all operators of the model that have no rule in one warning (rule-missing).
 void tsr__warn_missing_rules(tsr_model *model);
 // Returns TSR_USAGE with a diagnostic if a size is less than 1, or if no model has a dimension of
-// that name. For sizes that callers give; sizes of input tensors may be 0.
+// that name. It is for sizes that callers give; sizes of input tensors may be 0.
 tsr_status tsr__check_dims(tsr_model *const *models, size_t n_models, const tsr_dim_size *sizes,
                            size_t n) TSR_MUST_USE;
-// tsr_shapes without that check.
+// Does the same as tsr_shapes, without checking the sizes.
 tsr_status tsr__shapes_declare(tsr_model *model, const tsr_dim_size *sizes, size_t n,
                                tsr_shapes_summary *summary) TSR_MUST_USE;
 
@@ -52,16 +53,17 @@ struct rule_factor {
     int64_t unit;    // shards have a multiple of this number of elements; 1: any number
     int64_t least;   // size of the shortest dimension with this factor; 0: all have `size`
 };
-// One dimension of one tensor: its factors, outermost first. n 0: size 1 here (broadcast), or not
-// sharded.
+// One dimension of one tensor: its factors, outermost first. n 0: the dimension has size 1
+// (broadcast), or is not sharded.
 struct rule_dim {
     const int *factors;
     int n;
-    bool window; // has another size than the factor, and is sharded by windows (struct rule_window)
+    // the size differs from the factor's; the dimension is sharded by windows (struct rule_window)
+    bool window;
 };
 struct rule_tensor {
     bool host;   // a small value that controls the node (a shape, an axis): not sharded
-    bool absent; // optional and not given
+    bool absent; // the tensor is optional and not given
     int rank;
     const struct rule_dim *dims;
 };
@@ -76,19 +78,20 @@ enum rewrite_kind {
     REWRITE_ADD_ONCE,
     // Attribute `name` holds the size of `factor`: it gets the local size.
     REWRITE_ATTR,
-    // Output `output` holds sizes `first` .. `last` - 1 of input `index`: those of the full tensor.
+    // Output `output` holds sizes `first` .. `last` - 1 of input `index`. The local node returns
+    // those of the full tensor.
     REWRITE_SIZES,
-    // The same for the product of these sizes.
+    // Like REWRITE_SIZES, for the product of these sizes.
     REWRITE_SIZE,
     // Elements of input `index` address `factor`, which is sharded and reduced. Indices into other
     // shards give 0. The result has `last` dimensions after those of the indices. `first` > 0: only
     // element `first` - 1 of each index tuple addresses the factor.
     REWRITE_LOOKUP,
-    // The same for `factor` as dimension `last` of input 0, which is changed: indices into other
-    // shards change nothing.
+    // Like REWRITE_LOOKUP, for `factor` as dimension `last` of input 0, which is changed: indices
+    // into other shards change nothing.
     REWRITE_SCATTER,
-    // Inputs `index` and `index` + 1 are the first of ascending numbers and the one after the last:
-    // they get those of the local shard of `factor`.
+    // Inputs `index` and `index` + 1 are the first of ascending numbers and the excluded end. They
+    // get the range of the local shard of `factor`.
     REWRITE_RANGE,
     // Attribute `name` is a text. If the local shard of `factor` is one element, it becomes the
     // word with that number in `words`.
@@ -101,9 +104,9 @@ struct rule_rewrite {
     enum rewrite_kind kind;
     int index, output, factor;
     const char *name;
-    const char *words; // REWRITE_WORD: one for each element of the factor, separated by blanks
-    int64_t unit;      // REWRITE_ATTR: elements of the attribute for one of the factor
-    int first, last;   // REWRITE_SIZES, REWRITE_SIZE, REWRITE_LOOKUP, REWRITE_SCATTER
+    const char *words; // REWRITE_WORD: one word for each element of the factor, separated by blanks
+    int64_t unit;      // REWRITE_ATTR: elements of the attribute for one element of the factor
+    int first, last;   // used by REWRITE_SIZES, REWRITE_SIZE, REWRITE_LOOKUP, REWRITE_SCATTER
     bool open;         // REWRITE_SHAPE: 0 cannot be written, but one entry may be -1
 };
 
@@ -121,21 +124,22 @@ struct rule_window {
 // What replaces an entry of a list in the local node.
 enum patch_kind {
     PATCH_BEFORE,      // number of elements that the window lacks at its start
-    PATCH_AFTER,       // ... and at its end
+    PATCH_AFTER,       // number of elements that the window lacks at its end
     PATCH_SIZE,        // size of the local shard
     PATCH_VALUE,       // `value`
     PATCH_LOCAL_COUNT, // size of the local shard of `factor`
     PATCH_SPAN,        // number of elements of the window that exist, times `value`
 };
 struct rule_patch {
-    int at, window; // applies if the factor of the window is sharded
-    int factor;     // PATCH_LOCAL_COUNT, else -1
+    // entry of the list, and window: the patch applies if the factor of this window is sharded
+    int at, window;
+    int factor; // for PATCH_LOCAL_COUNT, else -1
     enum patch_kind what;
     int64_t value;
 };
 // A list of numbers, attribute or input, that the local node gets if a patch applies.
 struct rule_list {
-    int input;        // -1: attribute `name`
+    int input;        // input that holds the list; -1: attribute `name`
     const char *name; // n 0: the attribute is removed
     const int64_t *values;
     int n;
@@ -148,8 +152,8 @@ struct rule_trim {
     int output, dim, window;
     int64_t unit;
 };
-// A shard of a window's result, units first .. stop - 1 of n: the input range that it needs, and
-// the number of elements that do not exist. per > 0: before and after are trimmed at both ends.
+// The part of a window that units first .. stop - 1 of n need: the input range, and the number of
+// elements that do not exist. If per > 0, `before` and `after` are elements to trim at both ends.
 struct window_part {
     int64_t a, b, start, stop, before, after;
 };
@@ -170,8 +174,9 @@ struct rule {
     const struct rule_trim *trims;
     int n_trims;
     const char *whole; // why nothing is sharded ("no rule for this operator yet"), or NULL
-    bool open;         // the operator has no row: shardings of all its tensors are the rule
-    bool single;       // gives another result each time it runs: only one device may run it
+    // the operator has no row: shardings that the user gives for all its tensors are accepted
+    bool open;
+    bool single; // the node gives another result each time it runs: only one device may run it
 };
 
 // Returns the rule of a node; NULL: out of memory. An operator without a row, a node with
@@ -209,9 +214,9 @@ bool tsr__is_cache_output(const tsr_node *node, size_t output);
 // True if ONNX Runtime may store the result in the memory of input 0 and read input 0 afterwards.
 // Another node must read input 0 after this one.
 bool tsr__node_rereads(const tsr_node *node);
-// Before opset 18, ONNX Runtime merges Splits of one value that give no sizes, even if their
-// numbers of outputs differ. Returns the number of smaller output counts among the Splits of the
-// value; nodes with another rank must read copies.
+// Returns the number of smaller output counts among the Splits of the value. Before opset 18, ONNX
+// Runtime merges Splits of one value that give no sizes, even if their numbers of outputs differ.
+// So nodes with another rank must read copies.
 size_t tsr__node_split_rank(const tsr_node *node);
 
 // True if ONNX Runtime does not replace the constant at this input by another tensor of the same
@@ -221,20 +226,21 @@ bool tsr__rule_keeps_input(const tsr_node *node, size_t input);
 // True if the value is the result of a DequantizeLinear, directly or through nodes that ONNX
 // Runtime may swap with it (kept_inputs.c).
 bool tsr__value_is_dequantized(const tsr_value *value);
-// True if a QuantizeLinear reads the value, directly or through such nodes.
+// True if a QuantizeLinear reads the value, directly or through nodes that ONNX Runtime may swap
+// with it.
 bool tsr__value_is_quantized(const tsr_value *value);
 
 // True if the kernel of ONNX Runtime needs at least one element of the factor. Without one it
 // returns an error or a wrong result, or crashes (empty.c).
 bool tsr__rule_wants_some(const tsr_node *node, const struct rule *rule, int factor);
-// Some kernels reject zeros in place of an empty input. Returns the input, a single number, whose
-// value minus one they accept instead; -1: zeros are accepted.
+// Returns the input, a single number, whose value minus one a kernel accepts in place of an empty
+// input. -1: the kernel accepts zeros, as most kernels do.
 int tsr__rule_stand_in(const tsr_node *node, int input);
 
-// Kernels of ONNX Runtime misread negative axes of a reduction whose input has no elements: of [0
-// 3] along -1 they make [0 3]. Returns the number of axes, counted from the front in `axes`
-// (capacity RULE_MAX_RANK); 0: the node is no such reduction, or no axis is negative. *name: the
-// attribute that holds them, or NULL: input 1.
+// Lists the axes of a reduction, counted from the front, in `axes` (capacity RULE_MAX_RANK).
+// Kernels of ONNX Runtime misread negative axes if the input has no elements: of [0 3] along -1
+// they make [0 3]. Returns the number of axes; 0: the node is not a reduction, or no axis is
+// negative. *name: the attribute that holds them; NULL: input 1.
 int tsr__rule_front_axes(const tsr_node *node, const struct shapes *shapes, const char **name,
                          int64_t *axes);
 
@@ -250,12 +256,12 @@ bool tsr__is_call(const tsr_node *node, const char **whole);
 // version `to`.
 bool tsr__version_fits(struct str op, struct str domain, int64_t from, int64_t to);
 
-// Returns the number of arithmetic operations if the factors have these sizes (work.c).
-// Multiplication and addition count as two. An estimate: the rule does not know what an operator
-// computes for each element.
+// Returns the number of arithmetic operations if the factors have these sizes (work.c). A
+// multiplication and an addition are two operations. This is an estimate: the rule does not know
+// what an operator computes for each element.
 double tsr__rule_work(const struct rule *rule, const int64_t *sizes);
-// Returns the number of operations of an unsharded node if its rule does not give it (counts.c:
-// windows, attention, packed weights); 0: the rule does.
+// Returns the number of operations of an unsharded node (counts.c: windows, attention, packed
+// weights). 0: its rule gives the number.
 double tsr__node_count(const tsr_node *node, const struct shapes *shapes);
 // Returns the number of operations of a shard with factor sizes `local`, of a node with factor
 // sizes `whole`. count: the result of tsr__node_count.
@@ -266,7 +272,7 @@ double tsr__node_work(const struct rule *rule, double count, const int64_t *whol
 struct node_kind {
     int rate; // -1: the rate of its element type
     int move;
-    const char *word; // name in the sizes of a topology; NULL: that of its rate or move
+    const char *word; // name in the sizes of a topology; NULL: the name of its rate or move
 };
 struct node_kind tsr__node_kind(const tsr_node *node, const struct shapes *shapes);
 // The operator that slices a value where it is resharded, and its kind of memory access.
@@ -283,7 +289,7 @@ enum kernel_place {
 enum kernel_place tsr__node_place(const tsr_node *node, const struct shapes *shapes,
                                   enum kernels kernels);
 // Returns the bytes that the CPU kernel of the node allocates besides inputs and outputs. Unknown
-// sizes count as 0.
+// sizes are treated as 0.
 int64_t tsr__node_scratch(const tsr_node *node, const struct shapes *shapes);
 // Returns the extra bytes on CPUs for each byte of a constant at that input, because the kernel
 // converts it to a wider type.
@@ -300,11 +306,11 @@ bool tsr__node_takes_blocks(const tsr_node *node, const struct shapes *shapes);
 // True if the output is a cache that the node can update in place: an input and an output of the
 // graph with equal sizes (cache_buffers.c).
 bool tsr__node_updates_cache(const tsr_node *node, size_t output, const struct shapes *shapes);
-// True if the node reads no more elements of the input than it writes: indices address it.
+// True if indices address the input, so that the node reads no more elements of it than it writes.
 bool tsr__rule_looks_up(const struct rule *rule, int input);
 
-// Returns the share of an input that the node reads: a Slice reads only what it returns, and tokens
-// may use only some experts. sizes: of the factors on this device.
+// Returns the share of an input that the node reads. A Slice reads only what it returns, and tokens
+// may use only some experts. sizes: sizes of the factors on this device.
 double tsr__node_reads(const tsr_node *node, const struct rule *rule, int input,
                        const int64_t *sizes);
 
@@ -314,15 +320,16 @@ double tsr__node_reads(const tsr_node *node, const struct rule *rule, int input,
 enum sum_mode {
     SUM_STOPS,  // the input must be the complete sum
     SUM_PASSES, // the results are partial sums, if no other input is one
-    SUM_ADDS,   // the same for any number of such inputs; one device adds each complete input
+    SUM_ADDS, // like SUM_PASSES for any number of such inputs; one device adds each complete input
 };
 enum sum_mode tsr__rule_sum(const tsr_node *node, size_t input);
 
 // ---- expansion (expand.c) ----------------------------------------------------------------------
 
-// A node of which a `stat` factor is sharded is replaced by simpler nodes: a softmax over a sharded
-// axis by a maximum, a difference, a sum, and so on. `reads` and `gives` list which values of the
-// old node they read and return, so that the caller can transfer its shardings.
+// An input or output of the old node, and the new node that reads or returns it. A node whose
+// `stat` factor is sharded is replaced by simpler nodes: a softmax over a sharded axis by a
+// maximum, a difference, a sum, and so on. With `reads` and `gives` the caller can transfer the
+// shardings.
 struct expanded_slot {
     tsr_node *node;
     tsr_value *value;

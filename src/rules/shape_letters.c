@@ -60,7 +60,7 @@ static bool stretch_dim(struct exprs *exprs, tsr_dim *at, tsr_dim dim)
         *at = dim;
     else if (at->value >= 0 && dim.value >= 0)
         return at->value == dim.value;
-    else // which of them is 1 is unknown before the run
+    else // it is unknown before the run which of them is 1
         *at = tsr__expr_dim(
             exprs, tsr__expr_broadcast(exprs, tsr__expr_of(exprs, *at), tsr__expr_of(exprs, dim)));
     return true;
@@ -79,8 +79,8 @@ static bool stretch_axis(struct shape_job *job, int rank, int axis, tsr_dim *out
     return true;
 }
 
-// The most frequent rule, without matching letters. ONNX Runtime also broadcasts the slope of PRelu
-// like this, whatever the rule is.
+// Infers shapes of the most frequent rule without matching letters. ONNX Runtime also broadcasts
+// the slope of PRelu like this, whatever the rule is.
 void tsr__infer_stretched(struct shape_job *job)
 {
     struct shape first = tsr__job_in(job, 0);

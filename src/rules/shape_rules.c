@@ -2,7 +2,7 @@
 // shape_rules.c - gives shape inference (module shapes) the rows of the operator table.
 #include "rules/internal.h"
 
-#define MAX_PATTERNS 4096 // rules in the cache; shapes of later ones are unknown
+#define MAX_PATTERNS 4096 // most rules in the cache; shapes of later rules are unknown
 
 static bool find_row(const struct shapes *shapes, const tsr_node *node, struct shape_row *out)
 {
@@ -33,7 +33,7 @@ struct shapes *tsr__shapes_new(struct arena *arena, tsr_model *model)
     return tsr__shapes_bound(arena, model, NULL, 0, false);
 }
 
-// A model of 5,000 nodes has about fifty texts.
+// Returns the parsed text of a rule from the cache. A model of 5,000 nodes has about fifty texts.
 const struct pattern *tsr__pattern_of(const struct shapes *shapes, const char *text)
 {
     const char *wrong;
@@ -41,7 +41,7 @@ const struct pattern *tsr__pattern_of(const struct shapes *shapes, const char *t
     struct pattern *pattern = tsr__map_get(shapes->patterns, key);
     if (pattern || shapes->patterns->n >= MAX_PATTERNS)
         return pattern;
-    key = tsr__arena_str(shapes->arena, key); // letters point into it
+    key = tsr__arena_str(shapes->arena, key); // letters point into the copied text
     if (!key.p)
         return NULL;
     pattern = tsr__pattern_parse(shapes->arena, key, &wrong);

@@ -4,7 +4,7 @@
 #ifndef TSR_RULES_TABLE_H
 #define TSR_RULES_TABLE_H
 
-// Bits of inputs, for the columns kept, widens, writes and sum_inputs.
+// Sets of inputs as bits, for the columns kept, widens, writes and sum_inputs.
 #define ALL_INPUTS   (~0u)
 #define LATER_INPUTS (~1u) // all but the first
 
@@ -20,7 +20,7 @@
 // Before opset 7 an attribute aligns the second operand: the rule gives only the shape.
 #define OLD_BINARY "[A*],· -> [A*]"
 
-// Nodes, and notes.
+// Reasons why nodes are not sharded, and notes.
 #define BODIES   "bodies of this operator are not sharded"
 #define BRANCHES "nodes of both branches are sharded; all devices take the same branch"
 #define TURNS                                                                                      \
@@ -43,7 +43,7 @@
     "an optimization of ONNX Runtime made this node; only models without it can be sharded here"
 #define RANDOM "all devices need the same random numbers"
 
-// Dimensions.
+// Reasons why dimensions are not sharded.
 #define DOT "elements of a head are multiplied and summed before the softmax"
 #define CACHED                                                                                     \
     "old keys and values are concatenated with new ones, so shards would not be contiguous"
@@ -88,7 +88,7 @@
         }                                                                                          \
     }
 
-// Of GRU, LSTM and RNN.
+// Reasons for GRU, LSTM and RNN.
 #define RECURRENT_STAYS                                                                            \
     STAYS({"t", "each step needs the one before"}, {"i", SUMMED_GATE},                             \
           {"w", "rows of all gates are concatenated, and a shard needs some of each"},             \

@@ -133,7 +133,8 @@ static const struct op_row rows[] = {
     {"MatMulIntegerToFloat", .since = 1, .domain = MICROSOFT, .kept = ALL_INPUTS,
      .rule = "[B~ m k],[B~ k n],[],[n~],[]?,[n~]?,[n~]? -> [B* m n]; red k:sum; once 6",
      .type = TYPE_AS_THIRD, .some = "B~ k", .some_if = tsr__stacks_differ},
-    // k is (u z): blocks of z elements share a scale and are not split. N and K count local ones.
+    // k is (u z): blocks of z elements share a scale and are not split. Attributes N and K have
+    // local sizes.
     {"MatMulNBits", .since = 1, .domain = MICROSOFT, .kept = LATER_INPUTS,
      .rule = "[B* (u z)],[n u _],[n u],[n u]?,[_]?,[n]? -> [B* n]; red u:sum; rep z; attr N=n; "
              "attr K=u; once 5",

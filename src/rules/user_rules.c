@@ -10,7 +10,7 @@
 #include "rules/internal.h"
 
 #define MAX_ROWS 1024
-#define MAX_TEXT ((size_t)1 << 20) // bytes
+#define MAX_TEXT ((size_t)1 << 20) // largest text in bytes
 
 struct user_row {
     struct op_row row;
@@ -72,7 +72,7 @@ static const char *check_rule(tsr_session *session, struct str text)
     return wrong;
 }
 
-// As in the table, the newest row that is not above the opset applies.
+// Returns the newest row of the user that is not above the opset, as in the table.
 static const struct op_row *find_user(const tsr_session *session, struct str op, struct str domain,
                                       int64_t opset)
 {
@@ -86,9 +86,9 @@ static const struct op_row *find_user(const tsr_session *session, struct str op,
     return found;
 }
 
-// Users cannot add rows for an operator of the table (read_row), so the order does not matter.
-// Opset 0: the model does not import the domain. ONNX Runtime runs such a model with the newest
-// version of every domain except ai.onnx.
+// Returns the row of an operator. Users cannot add rows for an operator of the table (read_row), so
+// the order of the search does not matter. Opset 0: the model does not import the domain. ONNX
+// Runtime runs such a model with the newest version of every domain except ai.onnx.
 const struct op_row *tsr__row_find(const tsr_session *session, struct str op, struct str domain,
                                    int64_t opset)
 {
@@ -117,7 +117,7 @@ static const char *read_row(tsr_session *session, struct arena *arena, struct st
         return "expected the first opset, 1 or more, before the rule";
     if (str_is(domain, "ai.onnx"))
         domain = STR("");
-    // Rows of the table are tested; users cannot replace them, whatever their opset.
+    // Rows of the table are tested, so users cannot replace them for any opset.
     if (tsr__row_in_table(op, domain, INT64_MAX))
         return "there is a rule for this operator already";
     row->op = tsr__arena_str(arena, op).p;
@@ -134,7 +134,7 @@ static const char *read_row(tsr_session *session, struct arena *arena, struct st
     return wrong;
 }
 
-// Reports the line; reading stops at the first error.
+// Reports an error with its line. Reading stops at the first error.
 static tsr_status wrong_line(tsr_session *session, const char *file, size_t line, const char *what)
 {
     struct place at = PLACE_NONE;
@@ -184,7 +184,7 @@ tsr_status tsr_rules_add(tsr_session *session, const char *rows)
     return add_rows(session, "", str_of(rows));
 }
 
-// Rows hold copies of the text.
+// Reads rules from a file. The rows hold copies of its text.
 tsr_status tsr_rules_read(tsr_session *session, const char *path)
 {
     if (!session)

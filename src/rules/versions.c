@@ -14,11 +14,11 @@
 
 struct versions {
     const char *op;
-    // Ascending, 0 after the last; negative: only element types were added. These also count as
-    // changes: a version that added the function body with which an engine without a kernel (Relu
-    // of int64) runs the operator; one that added or fixed the body of an operator in that body
-    // (HardSwish uses HardSigmoid); and one after which the body gives other numbers than a kernel
-    // (Softplus of float16). tests/e2e/lowered.py tests all of them.
+    // Ascending versions, 0 after the last. Negative: only element types were added. Three other
+    // cases are also listed: a version that added the function body with which an engine without a
+    // kernel (Relu of int64) runs the operator; one that added or fixed the body of an operator in
+    // that body (HardSwish uses HardSigmoid); and one after which the body gives other numbers than
+    // a kernel (Softplus of float16). tests/e2e/lowered.py tests all of them.
     int changed[MOST];
 };
 static const struct versions table[] = {
@@ -57,7 +57,8 @@ static bool uses_more(const tsr_node *node)
     return false;
 }
 
-// Negative entries only added element types, which a node of plain types does not use.
+// Returns the last version that changed the operator. Negative entries only added element types,
+// which a node of plain types does not use.
 int64_t tsr__rule_changed(const tsr_node *node, int64_t opset, bool plain)
 {
     struct str op = tsr__node_op_str(node);

@@ -117,8 +117,8 @@ static struct str next_name(const char **names)
     return name;
 }
 
-// A pack matches its members: S matches S0 and S1. So does "s" in a row whose derive function makes
-// s0 and s1.
+// True if the name means the factor. A pack matches its members: S matches S0 and S1. So does "s"
+// in a row whose derive function makes s0 and s1.
 static bool names_factor(struct str name, struct str factor)
 {
     if (str_eq(name, factor))
@@ -131,7 +131,7 @@ static bool names_factor(struct str name, struct str factor)
     return true;
 }
 
-// The first reason that names the factor. Errors of partition quote this text.
+// Returns the first reason that names the factor. Errors of partition quote this text.
 const char *tsr__row_stays(const struct op_row *row, struct str factor)
 {
     for (const struct stay *stay = row->stays; stay && stay->factors; stay++) {
@@ -245,7 +245,7 @@ static struct str words_of(struct arena *arena, const struct op_row *row)
     return text;
 }
 
-// Generated texts belong to the session; the next call frees them.
+// Returns row i in words. Generated texts belong to the session; the next call frees them.
 bool tsr_rule_at(tsr_session *session, size_t i, tsr_rule *out)
 {
     const struct op_row *row = tsr__row_at(i);

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// work.c - the number of arithmetic operations of a node, computed from its rule.
+// work.c - the number of arithmetic operations of a node, computed from its rule. The computation
+// depends only on the rule, not on the operator.
 //
-// Inputs are contracted from left to right, as in an einsum: each step costs the product of all
-// factors in it; factors that neither a result nor a later input has are removed afterwards. A
+// Inputs are contracted from left to right, as in an einsum. Each step costs the product of all
+// factors in it. Factors that neither a result nor a later input has are removed afterwards. A
 // dimension that is never sharded and occurs in one input alone is only indexed (the vocabulary of
-// a lookup, the image under a window) and costs nothing. Knows no operators.
+// a lookup, the image under a window) and costs nothing.
 //
 // MatMul of [4 5] and [5 6]: the first input alone is 4 * 5; with the second, 4 * 5 * 6 = 120, and
-// k is removed: a product and a sum each, 240 operations. Add of [4 5] does 20.
+// k is removed. A product and a sum for each are 240 operations. Add of [4 5] does 20.
 #include "rules/internal.h"
 
 #include <math.h>
@@ -33,7 +34,7 @@ static struct factors of_all(const struct rule_tensor *tensor, int n)
     return factors;
 }
 
-// By factor, the last input that has it; -1: none.
+// The last input that has each factor; -1: none.
 struct last_inputs {
     int at[RULE_MAX_FACTORS];
 };
@@ -63,7 +64,7 @@ static double product(const struct rule *rule, const struct factors *factors, co
     return n;
 }
 
-// A table that is looked up, not read: elements of another input name the rows.
+// True if the factor numbers the rows of a table that elements of another input address.
 static bool is_table(const struct rule *rule, int factor)
 {
     for (int i = 0; i < rule->n_rewrites; i++)
@@ -83,7 +84,7 @@ static bool has_factor(const struct rule_tensor *tensor, int factor)
     return false;
 }
 
-// Another input or an output has the factor too.
+// True if another input or an output also has the factor.
 static bool stands_elsewhere(const struct rule *rule, int input, int factor)
 {
     for (int i = 0; i < rule->n_outputs; i++)
@@ -95,7 +96,7 @@ static bool stands_elsewhere(const struct rule *rule, int input, int factor)
     return false;
 }
 
-// Returns the number of factors of the dimension that has the factor; 0: none has it.
+// Returns the number of factors of the dimension that contains this factor; 0: no dimension does.
 static int factors_beside(const struct rule_tensor *tensor, int factor)
 {
     for (int d = 0; d < tensor->rank; d++)
@@ -105,8 +106,9 @@ static int factors_beside(const struct rule_tensor *tensor, int factor)
     return 0;
 }
 
-// Gather of [100 8] by [3]: v occurs in the table alone, and is indexed, not read. A factor that
-// shares its dimension with others is not an index: the halves f of fused weights [e (f i) m].
+// True if indices address the input. Gather of [100 8] by [3]: v occurs in the table alone, and is
+// indexed, not read. A factor that shares its dimension with others is not an index: the halves f
+// of fused weights [e (f i) m].
 bool tsr__rule_looks_up(const struct rule *rule, int input)
 {
     for (int factor = 0; factor < rule->n_factors; factor++) {
@@ -120,7 +122,7 @@ bool tsr__rule_looks_up(const struct rule *rule, int input)
     return false;
 }
 
-// The node asks for the sizes of its input alone.
+// True if the node reads only the sizes of its input, not the elements.
 static bool reads_sizes(const struct rule *rule, int input)
 {
     for (int i = 0; i < rule->n_rewrites; i++) {
@@ -132,8 +134,8 @@ static bool reads_sizes(const struct rule *rule, int input)
     return false;
 }
 
-// Expected share of the experts that at least one token uses, if tokens choose evenly. Of 8 experts,
-// 2 for each token: one token uses 1/4, 8 tokens use 1 - (3/4)^8 = 90 %.
+// Returns the expected share of the experts that at least one token uses, if tokens choose evenly.
+// Of 8 experts, 2 for each token: one token uses 1/4, 8 tokens use 1 - (3/4)^8 = 90 %.
 static double share_of_experts(const tsr_node *node, const struct rule *rule, int input,
                                const int64_t *sizes)
 {
@@ -154,7 +156,7 @@ static double share_of_experts(const tsr_node *node, const struct rule *rule, in
     return 1 - pow(1 - used / experts, tokens);
 }
 
-// A slice of 3 of 12 elements reads a quarter.
+// Returns the share of an input that the node reads: a slice of 3 of 12 elements reads a quarter.
 double tsr__node_reads(const tsr_node *node, const struct rule *rule, int input,
                        const int64_t *sizes)
 {
@@ -174,7 +176,8 @@ double tsr__node_reads(const tsr_node *node, const struct rule *rule, int input,
     return share;
 }
 
-// The dearest step counts: what meets when input i comes to those before it.
+// Returns the operations of the most expensive step. Step i combines input i with the result of the
+// inputs before it.
 double tsr__rule_work(const struct rule *rule, const int64_t *sizes)
 {
     struct factors out = of_all(rule->outputs, rule->n_outputs), held = {{false}};
@@ -185,7 +188,8 @@ double tsr__rule_work(const struct rule *rule, const int64_t *sizes)
         if (rule->inputs[i].host || rule->inputs[i].absent || reads_sizes(rule, i))
             continue;
         collect(&rule->inputs[i], &held);
-        for (int factor = 0; factor < rule->n_factors; factor++) { // only looked into
+        // factors that are only indexed cost nothing
+        for (int factor = 0; factor < rule->n_factors; factor++) {
             bool whole = i == 0 && rule->factors[factor].kind == FACTOR_REP && last.at[factor] < 1;
             if (held.has[factor] && !out.has[factor] && (whole || is_table(rule, factor)))
                 held.has[factor] = false;

@@ -2,11 +2,10 @@
 // workarounds.c - finds nodes that ONNX Runtime runs incorrectly in some graphs, so that partitions
 // and reference runs can avoid it. docs/numbers.md describes each case.
 //
-//     y = MoE(x, ...), x read by nothing else:   ONNX Runtime stores y in the memory of x, which
-//                                                the
-//                                                kernel reads afterwards
-//     a, b = Split(x); c, d, e = Split(x):       before opset 18 it computes the second as the
-//                                                first
+//     y = MoE(x, ...), x has no other reader:    ONNX Runtime stores y in the memory of x, which
+//                                                the kernel reads afterwards
+//     a, b = Split(x); c, d, e = Split(x):       before opset 18, ONNX Runtime merges the second
+//                                                into the first
 #include "rules/internal.h"
 
 #define MAX_READERS                                                                                \
@@ -34,7 +33,7 @@ static bool is_plain_split(const tsr_node *node)
            !tsr_node_find_attr(node, "num_outputs");
 }
 
-// Finds the next larger output count of a plain Split of the value; 0: none.
+// Search for the next larger output count of a plain Split of the value; 0: none.
 struct next_count {
     size_t above, found;
 };

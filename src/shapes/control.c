@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // control.c - the roles of a control-flow node's values: control inputs, states carried from
-// iteration to iteration, slices, stacked results. One form for If, Loop and Scan, so that other
+// iteration to iteration, slices, stacked results. If, Loop and Scan have one form, so that other
 // modules need not know these operators.
 //
 //              control              states        slices        results
@@ -20,7 +20,8 @@ static tsr_graph *graph_of(const tsr_node *node, const char *name)
     return NULL;
 }
 
-// Branches have no inputs: they read values of the outer graph. Both must have as many outputs.
+// Reads an If. Branches have no inputs: they read values of the outer graph. Both must have the
+// same number of outputs.
 static bool control_if(const tsr_node *node, struct control *control)
 {
     static const char *const names[] = {"then_branch", "else_branch"};
@@ -38,8 +39,8 @@ static bool control_if(const tsr_node *node, struct control *control)
            tsr_node_input_count(node) == 1 && tsr_node_input(node, 0);
 }
 
-// The inputs are count, condition and states. The body has inputs iteration number, condition and
-// states, and outputs condition, states and results.
+// Reads a Loop. Its inputs are count, condition and states. The body has inputs iteration number,
+// condition and states, and outputs condition, states and results.
 static bool control_loop(const tsr_node *node, struct control *control)
 {
     size_t n_in = tsr_node_input_count(node);
@@ -56,8 +57,8 @@ static bool control_loop(const tsr_node *node, struct control *control)
     return tsr_graph_input_count(graph) == n_in && control->n_results >= 0;
 }
 
-// The last num_scan_inputs inputs are sliced, those before them are states. The body has neither an
-// iteration number nor a condition.
+// Reads a Scan. The last num_scan_inputs inputs are sliced, those before them are states. The body
+// has neither an iteration number nor a condition.
 static bool control_scan(const tsr_node *node, struct control *control)
 {
     size_t n_in = tsr_node_input_count(node);
@@ -78,8 +79,8 @@ static bool control_scan(const tsr_node *node, struct control *control)
     return tsr_graph_input_count(graph) == n_in && control->n_results >= 0;
 }
 
-// A node whose number of values does not match its body is not treated as control flow; ONNX
-// Runtime will report the error.
+// Reads the roles. A node whose number of values does not match its body is not treated as control
+// flow; ONNX Runtime will report the error.
 bool tsr__control_of(const tsr_node *node, struct control *out)
 {
     static const struct {

@@ -22,7 +22,7 @@ struct sum {
     int n;
     struct term t[EXPR_MAX_TERMS];
 };
-// known false: nothing is known about the size.
+// The result if nothing is known about a size.
 static const struct expr unknown = {0};
 
 void tsr__exprs_init(struct exprs *exprs, struct arena *arena)
@@ -35,7 +35,7 @@ void tsr__exprs_init(struct exprs *exprs, struct arena *arena)
     tsr__map_init(&exprs->bound, arena, 0);
 }
 
-// Bound symbols never become atoms, so they are stored separately.
+// Binds a symbol to a number. Bound symbols never become atoms, so they are stored separately.
 bool tsr__exprs_bind(struct exprs *exprs, struct str symbol, int64_t size)
 {
     struct bound *at = ARENA_NEW(exprs->arena, struct bound);
@@ -50,14 +50,15 @@ bool tsr__exprs_bind(struct exprs *exprs, struct str symbol, int64_t size)
     return true;
 }
 
-// For the note that a size was given for an unused symbol.
+// True if the symbol was bound and occurred. Callers report sizes given for unused symbols.
 bool tsr__exprs_used(const struct exprs *exprs, struct str symbol)
 {
     const struct bound *bound = tsr__map_get(&exprs->bound, symbol);
     return bound && bound->used;
 }
 
-// a -> the atom a; NULL for 2*a, a + 1 and a*b. Valid until the next atom is created.
+// Returns the atom of an expression that is one: a, but not 2*a, a + 1 or a*b (NULL). The pointer
+// is valid until the next atom is created.
 struct atom *tsr__expr_sole_atom(const struct exprs *exprs, struct expr expr)
 {
     if (!expr.poly || expr.poly->n != 1)
@@ -75,7 +76,7 @@ static int terms_of(struct expr expr)
     return expr.poly->n;
 }
 
-// Both operands of an operation count.
+// True if all symbols of the atom are input sizes; both operands of an operation are checked.
 static bool atom_rooted(const struct exprs *exprs, const struct atom *atom)
 {
     if (atom->kind == ATOM_NAME)
@@ -83,7 +84,7 @@ static bool atom_rooted(const struct exprs *exprs, const struct atom *atom)
     return tsr__expr_rooted(exprs, atom->a) && tsr__expr_rooted(exprs, atom->b);
 }
 
-// True if all its symbols are sizes of the model's inputs; a number has no symbols.
+// True if all symbols of the expression are sizes of the model's inputs; a number has no symbols.
 bool tsr__expr_rooted(const struct exprs *exprs, struct expr expr)
 {
     for (int i = 0; i < terms_of(expr); i++)
@@ -93,7 +94,7 @@ bool tsr__expr_rooted(const struct exprs *exprs, struct expr expr)
     return expr.known;
 }
 
-// It is a root: it is a size of an input without a name.
+// Returns a hidden symbol. It is marked as a root, because it is a size of an input without a name.
 struct expr tsr__expr_hide(struct exprs *exprs, struct str name)
 {
     struct expr expr = tsr__expr_symbol(exprs, name);
@@ -104,7 +105,7 @@ struct expr tsr__expr_hide(struct exprs *exprs, struct str name)
     return expr;
 }
 
-// True for the symbol and for any operation that contains it.
+// True if the expression is a hidden symbol, or an operation that contains one.
 bool tsr__expr_hidden(const struct exprs *exprs, struct expr expr)
 {
     for (int i = 0; i < terms_of(expr); i++)
@@ -120,7 +121,7 @@ bool tsr__expr_hidden(const struct exprs *exprs, struct expr expr)
 
 // ---- sums --------------------------------------------------------------------------------------
 
-// Order of the atoms of two terms; a constant term comes last.
+// Compares the atoms of two terms; a constant term comes last.
 static int term_cmp(const struct term *a, const struct term *b)
 {
     for (int i = 0; i < a->n && i < b->n; i++) {
@@ -132,8 +133,8 @@ static int term_cmp(const struct term *a, const struct term *b)
     return (b->n > a->n) - (b->n < a->n);
 }
 
-// Terms are sorted, each product of atoms occurs once, and no coefficient is 0: 2*n + 3*m and -2*n
-// give 3*m. False: too many terms, or overflow.
+// Adds a term. Terms are sorted, each product of atoms occurs once, and no coefficient is 0: 2*n +
+// 3*m and -2*n give 3*m. False: too many terms, or overflow.
 static bool sum_add(struct sum *sum, const struct term *term)
 {
     int at = 0;
@@ -158,7 +159,7 @@ static bool sum_add(struct sum *sum, const struct term *term)
     return true;
 }
 
-// A number is one term without atoms; 0 has no terms.
+// Converts an expression to a sum. A number is one term without atoms; 0 has no terms.
 static void sum_of(struct expr expr, struct sum *sum)
 {
     sum->n = 0;
@@ -223,7 +224,7 @@ static struct expr new_atom(struct exprs *exprs, void **slot, struct atom what)
     return atom(exprs, (uint32_t)((uintptr_t)*slot - 1));
 }
 
-// A bound symbol is its number; others are atoms, one for each name.
+// Returns the symbol as an expression: its number if it is bound, else the atom of its name.
 struct expr tsr__expr_symbol(struct exprs *exprs, struct str name)
 {
     struct bound *bound = tsr__map_get(&exprs->bound, name);
@@ -241,7 +242,7 @@ struct expr tsr__expr_symbol(struct exprs *exprs, struct str name)
                     (struct atom){.kind = ATOM_NAME, .name = name});
 }
 
-// Symbols have depth 0; a//2 has 1, (a//2 + b)//3 has 2.
+// Returns the nesting depth: symbols have 0, a//2 has 1, (a//2 + b)//3 has 2.
 static int depth_of(const struct exprs *exprs, struct expr expr)
 {
     int depth = 0;
@@ -271,7 +272,7 @@ static struct expr operation(struct exprs *exprs, enum atom_kind kind, struct ex
 
 // ---- arithmetic --------------------------------------------------------------------------------
 
-// True if the signs show that it is never negative: for a + b, not for a - b.
+// True if the signs show that the expression is never negative: for a + b, not for a - b.
 bool tsr__expr_natural(struct expr expr)
 {
     if (!expr.known || !expr.poly)
@@ -282,7 +283,7 @@ bool tsr__expr_natural(struct expr expr)
     return true;
 }
 
-// a + times * b, term by term.
+// Returns a + times * b, term by term.
 static struct expr add_times(struct exprs *exprs, struct expr a, struct expr b, int64_t times)
 {
     struct sum sum, more;
@@ -306,7 +307,8 @@ struct expr tsr__expr_sub(struct exprs *exprs, struct expr a, struct expr b)
     return add_times(exprs, a, b, -1);
 }
 
-// Both lists of atoms are sorted, and so is their merge: 2*a*c times 3*b is 6*a*b*c.
+// Multiplies two terms: 2*a*c times 3*b is 6*a*b*c. Both lists of atoms are sorted, and so is their
+// merge.
 static bool term_mul(const struct term *a, const struct term *b, struct term *out)
 {
     *out = (struct term){.n = a->n + b->n};
@@ -325,7 +327,7 @@ static bool term_mul(const struct term *a, const struct term *b, struct term *ou
     return true;
 }
 
-// Every term with every term: (a + 1) * (a - 1) adds up a*a, -a, a and -1.
+// Multiplies every term with every term: (a + 1) * (a - 1) adds up a*a, -a, a and -1.
 struct expr tsr__expr_mul(struct exprs *exprs, struct expr a, struct expr b)
 {
     struct sum sum = {0}, p, q;
@@ -347,7 +349,7 @@ struct expr tsr__expr_mul(struct exprs *exprs, struct expr a, struct expr b)
     return keep(exprs, &sum);
 }
 
-// term / by, if that leaves no rest.
+// Sets *out to term / by. False: there is a remainder.
 static bool term_div(const struct term *term, const struct term *by, struct term *out)
 {
     *out = (struct term){0};
@@ -365,8 +367,8 @@ static bool term_div(const struct term *term, const struct term *by, struct term
     return j == by->n;
 }
 
-// Takes multiples of b out of a until none is left; *expr is their number, *rest what remains. Only
-// the first term of b is searched for; the others are subtracted with it.
+// Takes multiples of b out of a until none is left. *expr is their number, *rest the remainder. It
+// searches only for the first term of b; the others are subtracted with it.
 static void divide(struct exprs *exprs, struct expr a, struct expr b, struct expr *expr,
                    struct expr *rest)
 {
@@ -389,7 +391,8 @@ static void divide(struct exprs *exprs, struct expr a, struct expr b, struct exp
     }
 }
 
-// 6*n*m by 2*n is 3*m; n + 1 by 2 is not known. -1 is excluded: INT64_MIN / -1 overflows.
+// Returns the exact quotient: 6*n*m by 2*n is 3*m; n + 1 by 2 is unknown. -1 is excluded: INT64_MIN
+// / -1 overflows.
 struct expr tsr__expr_exact(struct exprs *exprs, struct expr a, struct expr b)
 {
     struct expr q, rest;
@@ -408,7 +411,7 @@ struct expr tsr__expr_exact(struct exprs *exprs, struct expr a, struct expr b)
     return q;
 }
 
-// a = expr * b + rest for a number b: each term is divided separately.
+// Finds a = expr * b + rest for a number b. Each term is divided separately.
 static void divide_number(struct exprs *exprs, struct expr a, int64_t b, struct expr *expr,
                           struct expr *rest)
 {
@@ -416,7 +419,7 @@ static void divide_number(struct exprs *exprs, struct expr a, int64_t b, struct 
     sum_of(a, &all);
     for (int i = 0; i < all.n; i++) {
         struct term term = all.t[i], r = all.t[i];
-        // Rounded down, so that the rest is never negative: -3 by 2 is -2, rest 1.
+        // Round down, so that the rest is never negative: -3 by 2 is -2, rest 1.
         int64_t whole = term.number / b - (term.number % b < 0);
         term.number = whole;
         r.number -= whole * b;
@@ -429,8 +432,8 @@ static void divide_number(struct exprs *exprs, struct expr a, int64_t b, struct 
     *rest = keep(exprs, &left);
 }
 
-// Tries exact division, then divides both sides by their gcd, then takes multiples of b out of a.
-// (a*b + 3*b)//(2*b) is (a + 3)//2, which is (a + 1)//2 + 1.
+// Returns the floor division. It tries exact division, then divides both sides by their gcd, then
+// takes multiples of b out of a. (a*b + 3*b)//(2*b) is (a + 3)//2, which is (a + 1)//2 + 1.
 struct expr tsr__expr_floor(struct exprs *exprs, struct expr a, struct expr b)
 {
     struct expr exact = tsr__expr_exact(exprs, a, b), q = unknown, rest = unknown;
@@ -457,7 +460,8 @@ struct expr tsr__expr_floor(struct exprs *exprs, struct expr a, struct expr b)
     return tsr__expr_add(exprs, q, operation(exprs, ATOM_DIV, rest, b));
 }
 
-// Below zero, rounding to zero and rounding down differ: only numbers are supported there.
+// Returns the division rounded to zero. Below zero it differs from floor division: there only
+// numbers are supported.
 struct expr tsr__expr_div(struct exprs *exprs, struct expr a, struct expr b)
 {
     if (expr_is_number(a) && expr_is_number(b)) {
@@ -470,7 +474,7 @@ struct expr tsr__expr_div(struct exprs *exprs, struct expr a, struct expr b)
     return tsr__expr_floor(exprs, a, b);
 }
 
-// The result has the sign of b: -7 and 3 give 2, 7 and -3 give -2.
+// Returns the remainder with the sign of b: -7 and 3 give 2, 7 and -3 give -2.
 static int64_t remainder_of(int64_t a, int64_t b)
 {
     if (b == -1) // INT64_MIN % -1 overflows
@@ -481,7 +485,7 @@ static int64_t remainder_of(int64_t a, int64_t b)
     return rest;
 }
 
-// (4*n + 3) % 4 is 3; n % 4 cannot be simplified and becomes an atom.
+// Returns the remainder: (4*n + 3) % 4 is 3; n % 4 cannot be simplified and becomes an atom.
 struct expr tsr__expr_mod(struct exprs *exprs, struct expr a, struct expr b)
 {
     struct expr q, rest;
@@ -510,8 +514,8 @@ static struct expr of_ordered(enum atom_kind kind, struct expr larger, struct ex
     return smaller;
 }
 
-// A natural expression has no negative term. The maximum of two is also natural if one of them is:
-// max(n - 4, 0).
+// Returns the maximum or minimum. A natural expression has no negative term. A maximum is natural
+// if one of its operands is: max(n - 4, 0).
 static struct expr one_of(struct exprs *exprs, enum atom_kind kind, struct expr a, struct expr b)
 {
     bool more = tsr__expr_natural(tsr__expr_sub(exprs, a, b)),
@@ -541,7 +545,8 @@ struct expr tsr__expr_min(struct exprs *exprs, struct expr a, struct expr b)
     return one_of(exprs, ATOM_MIN, a, b);
 }
 
-// Both lists of atoms are sorted: one pass finds the common ones. 4*a*b and 6*b*c give 2*b.
+// Returns the common factor of two terms: 4*a*b and 6*b*c give 2*b. Both lists of atoms are sorted,
+// so one pass finds the common ones.
 static struct term common(const struct term *a, const struct term *b)
 {
     struct term r = {.number = common_divisor(a->number, b->number)};
@@ -596,8 +601,8 @@ static bool clips(const struct exprs *exprs, struct expr expr, struct expr of)
     return a->kind == ATOM_MAX && a->b.number == 1;
 }
 
-// Sizes that are broadcast, neither of them 1 (callers check that). A number has precedence over a
-// symbol, which must be that number or 1 for the model to run.
+// Returns the size of two broadcast sizes, neither of them 1 (callers check that). A number has
+// precedence over a symbol, which must be that number or 1 for the model to run.
 struct expr tsr__expr_broadcast(struct exprs *exprs, struct expr a, struct expr b)
 {
     if (expr_equal(a, b) || expr_is_number(a) || clips(exprs, b, a))

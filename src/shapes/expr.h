@@ -10,11 +10,12 @@
 
 #include "base/base.h"
 
-#define EXPR_MAX_ATOMS 7 // of one term (a term has no padding: terms are compared as bytes)
+// most atoms of a term (a term has no padding: terms are compared as bytes)
+#define EXPR_MAX_ATOMS 7
 #define EXPR_MAX_TERMS 8
 #define EXPR_MAX_TEXT  256   // longer texts are one symbol
-#define EXPR_MAX_DEPTH 16    // of nested parentheses and operations
-#define EXPR_MAX_POOL  65536 // expressions and atoms; later ones are unknown
+#define EXPR_MAX_DEPTH 16    // most nested parentheses and operations
+#define EXPR_MAX_POOL  65536 // most expressions and atoms; later ones are unknown
 
 // A number times atoms (ascending numbers, with repetition).
 struct term {
@@ -29,7 +30,7 @@ struct poly {
 };
 struct expr {
     bool known;
-    int64_t number;          // if poly is NULL
+    int64_t number;          // the value if poly is NULL
     const struct poly *poly; // stored in the pool
 };
 
@@ -39,7 +40,7 @@ struct atom {
     struct str name;
     struct expr a, b;
     int depth;        // nesting depth of operations
-    bool root;        // a symbol that the model's inputs have
+    bool root;        // a symbol that is a dimension of the model's inputs
     bool hidden;      // stands for an unnamed size of an input
     bool number_name; // its name cannot be read inside an expression: "10", "a-b"
 };
@@ -57,7 +58,7 @@ struct exprs {
     struct map texts; // text -> struct expr
     struct map bound; // symbol -> struct bound, from the caller
     bool hides;       // during inference, dimensions may hold hidden symbols (HIDDEN_MARK)
-    bool hidden;      // one of them does
+    bool hidden;      // some dimension holds a hidden symbol
 };
 // First character of hidden symbols: unnamed sizes, and names that are numbers. They never leave
 // inference.
@@ -67,13 +68,13 @@ void tsr__exprs_init(struct exprs *exprs, struct arena *arena);
 // Binds the symbol to a number. Must be called before anything is read.
 bool tsr__exprs_bind(struct exprs *exprs, struct str symbol, int64_t size);
 
-// true if it was bound and occurred
+// True if the symbol was bound and occurred.
 bool tsr__exprs_used(const struct exprs *exprs, struct str symbol);
 // tsr__expr_root marks a dimension of the model's inputs: if it is a plain symbol, its size can be
 // read there (expr_text.c). tsr__expr_rooted: the expression has no other symbols.
 void tsr__expr_root(struct exprs *exprs, tsr_dim dim);
 bool tsr__expr_rooted(const struct exprs *exprs, struct expr expr);
-// Returns the atom if the expression is a single one: of "n", not of "2*n" or "n + 1"; else NULL.
+// Returns the atom if the expression is a single atom ("n", not "2*n" or "n + 1"), else NULL.
 struct atom *tsr__expr_sole_atom(const struct exprs *exprs, struct expr expr);
 
 // Returns the symbol `name` for an unnamed size of an input; it is a root. Unknown if the model's
@@ -86,7 +87,7 @@ struct expr tsr__expr_hide(struct exprs *exprs, struct str name);
 bool tsr__expr_hidden(const struct exprs *exprs, struct expr expr);
 
 struct expr tsr__expr_of(struct exprs *exprs, tsr_dim dim);
-// one symbol, even if the text looks like an expression
+// Returns one symbol, even if the text looks like an expression.
 struct expr tsr__expr_symbol(struct exprs *exprs, struct str name);
 // Returns a number, or a text that reads back as the same expression. Unknown and negative
 // expressions give the unknown dimension.
@@ -118,7 +119,7 @@ struct expr tsr__expr_exact(struct exprs *exprs, struct expr a,
                             struct expr b);                                   // exact quotient
 struct expr tsr__expr_div(struct exprs *exprs, struct expr a, struct expr b); // rounded to zero
 struct expr tsr__expr_floor(struct exprs *exprs, struct expr a,
-                            struct expr b); // the same for a >= 0, b > 0
+                            struct expr b); // the same as expr_div for a >= 0, b > 0
 struct expr tsr__expr_mod(struct exprs *exprs, struct expr a, struct expr b); // with the sign of b
 struct expr tsr__expr_max(struct exprs *exprs, struct expr a, struct expr b);
 struct expr tsr__expr_min(struct exprs *exprs, struct expr a, struct expr b);

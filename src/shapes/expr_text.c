@@ -38,7 +38,7 @@ static void skip(struct reader *reader)
         reader->text = (struct str){reader->text.p + 1, reader->text.n - 1};
 }
 
-// Callers try longer signs first: "//" before "/".
+// Takes the sign if the text starts with it. Callers try longer signs first: "//" before "/".
 static bool take(struct reader *reader, const char *sign)
 {
     size_t n = strlen(sign);
@@ -71,7 +71,7 @@ static struct expr closed(struct reader *reader, struct expr expr)
     return expr;
 }
 
-// "max(n, 2*m, 7)": binary operations are applied from left to right. floor() of a quotient is the
+// Reads a call such as "max(n, 2*m, 7)", applied from left to right. floor() of a quotient is the
 // quotient.
 static struct expr read_call(struct reader *reader, struct str name)
 {
@@ -115,7 +115,7 @@ static struct expr read_atom(struct reader *reader)
     return tsr__expr_symbol(reader->exprs, w);
 }
 
-// "n**3" is n*n*n; other exponents than small numbers are invalid.
+// Reads a power: "n**3" is n*n*n. Exponents other than small numbers are invalid.
 static struct expr read_power(struct reader *reader)
 {
     struct expr expr = read_atom(reader), one = expr;
@@ -130,7 +130,7 @@ static struct expr read_power(struct reader *reader)
     return expr;
 }
 
-// "/" rounds down like "//", because sizes are integers.
+// Reads a product. "/" rounds down like "//", because sizes are integers.
 static struct expr read_product(struct reader *reader)
 {
     struct expr expr = read_power(reader);
@@ -147,10 +147,10 @@ static struct expr read_product(struct reader *reader)
     return expr;
 }
 
-// Counts the depth: every recursion passes here.
+// Reads a sum and counts the depth: every recursion passes here.
 static struct expr read_sum(struct reader *reader)
 {
-    // Not decremented on failure: the text is invalid, and reading ends.
+    // The depth is not decremented on failure: the text is invalid, and reading ends.
     if (reader->depth++ >= EXPR_MAX_DEPTH)
         return unknown;
     struct expr expr = read_product(reader);
@@ -166,8 +166,8 @@ static struct expr read_sum(struct reader *reader)
     return expr;
 }
 
-// A text of numbers alone ("10", "2*3") is a name: ONNX stores numbers as numbers, and ONNX Runtime
-// accepts any size for a name.
+// Reads a text of numbers alone ("10", "2*3") as a name: ONNX stores numbers as numbers, and ONNX
+// Runtime accepts any size for a name.
 static struct expr read_number_name(struct exprs *exprs, struct str text)
 {
     struct expr expr = tsr__expr_symbol(exprs, text);
@@ -177,8 +177,8 @@ static struct expr read_number_name(struct exprs *exprs, struct str text)
     return expr;
 }
 
-// A name that the caller has bound is read as that name, even if it looks like an expression
-// ("a-b").
+// Reads the text of a dimension. A name that the caller has bound is read as that name, even if it
+// looks like an expression ("a-b").
 static struct expr read_text(struct exprs *exprs, struct str text)
 {
     struct reader reader = {.exprs = exprs, .text = text};
@@ -195,8 +195,8 @@ static struct expr read_text(struct exprs *exprs, struct str text)
     return expr;
 }
 
-// Each text is read once. The first spelling of an expression is printed later: "seq+past" stays as
-// it was written.
+// Returns the expression of a dimension. Each text is read once. The first spelling of an
+// expression is printed later: "seq+past" stays as it was written.
 struct expr tsr__expr_of(struct exprs *exprs, tsr_dim dim)
 {
     if (dim.value >= 0)
@@ -224,7 +224,8 @@ struct expr tsr__expr_of(struct exprs *exprs, tsr_dim dim)
     return expr;
 }
 
-// Only a symbol by itself is a root; for a dimension called "2*n", n is not.
+// Marks a dimension of an input as a root. Only a symbol by itself is marked; for a dimension
+// called "2*n", n is not.
 void tsr__expr_root(struct exprs *exprs, tsr_dim dim)
 {
     struct atom *atom = tsr__expr_sole_atom(exprs, tsr__expr_of(exprs, dim));
@@ -264,7 +265,7 @@ struct expr tsr__expr_input_size(struct exprs *exprs, struct str name)
     return expr;
 }
 
-// Two unknown sizes are not known to be equal.
+// True if both are known and equal. Two unknown sizes are not.
 bool tsr__dim_equal(struct exprs *exprs, tsr_dim a, tsr_dim b)
 {
     if (a.value >= 0 && b.value >= 0)
@@ -284,7 +285,7 @@ struct printer {
     int depth;
 };
 
-// Text that does not fit sets `full`.
+// Appends text. If it does not fit, `full` is set.
 static void put(struct printer *printer, struct str text)
 {
     printer->full = printer->full || text.n > EXPR_MAX_TEXT - printer->n;
@@ -303,7 +304,7 @@ static void put_number(struct printer *printer, int64_t n)
 
 static void print_sum(struct printer *printer, struct expr expr, bool bare);
 
-// "n", "(n//2)", "max(n, 4)".
+// Prints "n", "(n//2)" or "max(n, 4)".
 static void print_atom(struct printer *printer, uint32_t number)
 {
     static const struct {
@@ -331,7 +332,7 @@ static void print_atom(struct printer *printer, uint32_t number)
     put(printer, STR(")"));
 }
 
-// "2*n", " - n", " + 3".
+// Prints "2*n", " - n" or " + 3".
 static void print_term(struct printer *printer, const struct term *term, bool first)
 {
     static const char *const signs[2][2] = {{" + ", " - "},
@@ -350,7 +351,7 @@ static void print_term(struct printer *printer, const struct term *term, bool fi
     }
 }
 
-// bare: a sum needs no parentheses here.
+// Prints a sum. bare: it needs no parentheses here.
 static void print_sum(struct printer *printer, struct expr expr, bool bare)
 {
     if (!expr.poly) {
@@ -372,7 +373,8 @@ static void print_sum(struct printer *printer, struct expr expr, bool bare)
     printer->depth--;
 }
 
-// Printed texts are recorded, so that they read back as the same, whatever their symbols look like.
+// Prints an expression and records the text, so that it reads back as the same expression, whatever
+// its symbols look like.
 static const char *print(struct exprs *exprs, struct expr expr)
 {
     struct printer printer = {.exprs = exprs};
@@ -394,7 +396,8 @@ static const char *print(struct exprs *exprs, struct expr expr)
     return text.p;
 }
 
-// A negative size is invalid. The text is printed at the first call and stored.
+// Returns the expression as a dimension. A negative size is invalid. The text is printed at the
+// first call and stored.
 tsr_dim tsr__expr_dim(struct exprs *exprs, struct expr expr)
 {
     if (!expr.known || (!expr.poly && expr.number < 0))

@@ -9,7 +9,7 @@
 
 // ---- helpers ------------------------------------------------------------------------------------
 
-// Returned for absent values, which are NULL.
+// Shape of absent values, which are NULL.
 #define SHAPE_UNKNOWN ((struct shape){.rank = -1})
 #define VALUE_UNKNOWN ((struct known_value){0})
 
@@ -55,12 +55,12 @@ static inline tsr_dim dim_at(struct shape shape, int axis)
         return shape.dims[axis];
     return DIM_UNKNOWN;
 }
-// Returns its size as a number; -1: not known.
+// Returns the size of that dimension as a number; -1: unknown.
 static inline int64_t size_at(struct shape shape, int axis)
 {
     return dim_at(shape, axis).value;
 }
-// Returns an axis that may count from the end (-1 is the last), counted from the front.
+// Returns the axis counted from the front. A negative axis counts from the end (-1 is the last).
 static inline int64_t from_front(int64_t axis, int64_t rank)
 {
     if (axis < 0)
@@ -80,7 +80,7 @@ typedef void (*shape_fn)(struct shape_job *job);
 
 // Element type of an output.
 enum result_type {
-    TYPE_AS_FIRST = 0, // that of the first input
+    TYPE_AS_FIRST = 0, // type of the first input
     TYPE_AS_SECOND,
     TYPE_AS_THIRD,
     TYPE_AS_FOURTH,
@@ -95,12 +95,12 @@ enum result_type {
     TYPE_DTYPE_FLOAT, // attribute `dtype`, else float
     TYPE_OPEN,        // the shape function sets it
 };
-// How far a declaration is ignored: it may come from onnx's inference, which is wrong for some
+// How far a declaration is ignored. It may come from onnx's inference, which is wrong for some
 // operators.
 enum doubt {
     DOUBT_NONE,
-    DOUBT_SIZES, // sizes were found to be wrong, here or in an input of the node
-    DOUBT_RANK,  // the same for the rank
+    DOUBT_SIZES, // sizes are ignored: they were wrong here, or in an input of the node
+    DOUBT_RANK,  // the rank is ignored for the same reason
 };
 // What inference needs from the operator table for one node.
 struct shape_row {
@@ -113,7 +113,7 @@ struct shape_row {
     enum doubt misinferred;
 };
 struct shape_rules {
-    // False: the operator has no row.
+    // Finds the row of a node. False: the operator has no row.
     bool (*find)(const struct shapes *shapes, const tsr_node *node, struct shape_row *out);
     // Sets the shapes that follow from the letters of the node's rule.
     void (*letters)(struct shape_job *job);
@@ -177,14 +177,14 @@ static inline struct expr element_of(struct known_value value, int64_t i)
         return EXPR_UNKNOWN;
     return value.elements[i];
 }
-// NULL: it may change in a run
+// Returns the constant tensor of the value; NULL: the value may change in a run.
 const tsr_tensor *tsr__value_constant_tensor(const tsr_value *value);
 struct known_value tsr__value_of_tensor(struct arena *arena, const tsr_tensor *tensor);
 // Returns the number of elements of a vector, known or by its shape; -1: unknown.
 int64_t tsr__value_length(struct known_value value, struct shape shape);
 struct value_info tsr__info_of(const struct shapes *shapes, const tsr_value *value);
-// Infers a subgraph or function body with these inputs (n of them; the rest as declared). False:
-// not done (nesting too deep, budget used up, out of memory).
+// Infers a subgraph or function body whose first n inputs are given; the others are as declared.
+// False: not done (nesting too deep, budget used up, out of memory).
 bool tsr__shapes_body(struct shapes *shapes, const tsr_graph *graph, const struct value_info *in,
                       size_t n);
 struct str tsr__shape_text(struct arena *arena, struct shape shape); // "float32[2, seq]"
@@ -204,7 +204,7 @@ struct shape_job {
 };
 bool tsr__job_has(const struct shape_job *job, int i); // input i is given
 struct shape tsr__job_in(const struct shape_job *job,
-                         int i); // rank -1: not known, absent, or no tensor
+                         int i); // returns rank -1 if the input is unknown, absent, or not a tensor
 struct known_value tsr__job_values(const struct shape_job *job, int i);
 // Reads the only element of input i. False: not a known number.
 bool tsr__job_number(const struct shape_job *job, int i, int64_t *out);
@@ -212,7 +212,7 @@ bool tsr__job_number(const struct shape_job *job, int i, int64_t *out);
 int64_t tsr__job_numbers(const struct shape_job *job, int i, int64_t *out, int64_t cap);
 const tsr_tensor *tsr__job_tensor(const struct shape_job *job, int i); // constant input, or NULL
 const tsr_attr *tsr__attr_of(const struct shapes *shapes, const tsr_node *node, const char *name);
-// Attributes. One in a function's body may refer to an attribute of the call.
+// Return attributes. An attribute in a function's body may refer to an attribute of the call.
 const tsr_attr *tsr__job_attr(const struct shape_job *job, const char *name);
 int64_t tsr__job_int(const struct shape_job *job, const char *name, int64_t otherwise);
 size_t tsr__job_ints(const struct shape_job *job, const char *name, const int64_t **out);
@@ -224,12 +224,12 @@ int tsr__axis(int64_t axis, int rank);
 // (negative) or too large, or out of memory.
 tsr_dim *tsr__job_dims(const struct shape_job *job, int64_t rank);
 void tsr__job_set(struct shape_job *job, int i, int rank, const tsr_dim *dims);
-// The same, set as the shape of output i; NULL also if there is no such output.
+// Does the same and sets it as the shape of output i. NULL also if there is no such output.
 tsr_dim *tsr__job_new_dims(struct shape_job *job, int i, int rank);
-// Output i gets the shape of input k.
+// Gives output i the shape of input k.
 void tsr__job_like(struct shape_job *job, int i, int k);
 tsr_dim tsr__job_dim(const struct shape_job *job, struct expr expr);
-// Returns the number of elements; unknown if a dimension is.
+// Returns the number of elements of dimensions from .. to - 1; unknown if one of them is.
 struct expr tsr__job_size(const struct shape_job *job, struct shape shape, int from, int to);
 // Finds start, end (clipped to a dimension of that size) and step of an axis in a Slice. False: not
 // known.

@@ -41,14 +41,14 @@ static struct known_value of_ints(struct arena *arena, const int64_t *v, int64_t
     return (struct known_value){expr, n};
 }
 
-// Ignores outputs that the node does not have.
+// Sets the known elements of output i. Outputs that the node does not have are ignored.
 static void set_elements(struct shape_job *job, int i, const struct expr *expr, int64_t n)
 {
     if (i < job->n_out && expr)
         job->value[i] = (struct known_value){expr, n};
 }
 
-// Bytes of a tensor may be unaligned.
+// Reads one element of a tensor, whose bytes may be unaligned.
 static int64_t read_element(const char *p, tsr_dtype type)
 {
     int64_t wide;
@@ -104,7 +104,7 @@ static int64_t count_of(struct shape shape)
 
 // ---- sources -----------------------------------------------------------------------------------
 
-// The node has one of these attributes: a tensor, a number, or a list of numbers.
+// Reads a Constant, which has one of these attributes: a tensor, a number, or a list of numbers.
 void tsr__value_constant(struct shape_job *job)
 {
     const tsr_tensor *tensor = tsr_attr_tensor(tsr__job_attr(job, "value"));
@@ -128,7 +128,7 @@ static int64_t bound_of(int64_t bound, int64_t rank)
     return clamped(from_front(bound, rank), 0, rank);
 }
 
-// The sizes: of [n 3 8], end -1, {n, 3}.
+// Computes Shape: the sizes. [n 3 8] with end -1 gives {n, 3}.
 void tsr__value_shape(struct shape_job *job)
 {
     struct shape of = tsr__job_in(job, 0);
@@ -145,7 +145,7 @@ void tsr__value_shape(struct shape_job *job)
     set_elements(job, 0, expr, n);
 }
 
-// The product of all sizes: of [n 3 8], 24*n.
+// Computes Size: the product of all sizes. [n 3 8] gives 24*n.
 void tsr__value_size(struct shape_job *job)
 {
     struct shape of = tsr__job_in(job, 0);
@@ -158,7 +158,8 @@ void tsr__value_size(struct shape_job *job)
     set_elements(job, 0, expr, 1);
 }
 
-// All elements are equal. Without `value` they are floats, which are not computed.
+// Computes ConstantOfShape: all elements are equal. Without `value` they are floats, which are not
+// computed.
 void tsr__value_constant_of_shape(struct shape_job *job)
 {
     const tsr_tensor *tensor = tsr_attr_tensor(tsr__job_attr(job, "value"));
@@ -176,7 +177,7 @@ void tsr__value_constant_of_shape(struct shape_job *job)
     set_elements(job, 0, expr, n);
 }
 
-// start, start + delta, start + 2 * delta, ... if their number is known.
+// Computes Range: start, start + delta, start + 2 * delta, ... if their number is known.
 void tsr__value_range(struct shape_job *job)
 {
     struct known_value start = tsr__job_values(job, 0), delta = tsr__job_values(job, 2);
@@ -194,13 +195,13 @@ void tsr__value_range(struct shape_job *job)
 
 // ---- moving elements ----------------------------------------------------------------------------
 
-// The same elements in the same order: Identity, Reshape, Squeeze, Unsqueeze, Flatten.
+// Copies the elements in the same order: Identity, Reshape, Squeeze, Unsqueeze, Flatten.
 void tsr__value_same(struct shape_job *job)
 {
     job->value[0] = tsr__job_values(job, 0);
 }
 
-// bool elements are the numbers 0 and 1.
+// Returns a bool as an element, the number 0 or 1.
 static struct expr bool_element(bool known, bool value)
 {
     if (!known)
@@ -268,7 +269,7 @@ struct around {
     int64_t outer, size, inner;
 };
 
-// [2 3 4] at axis 1: outer 2, size 3, inner 4.
+// Splits a shape at the axis: [2 3 4] at axis 1 gives outer 2, size 3, inner 4.
 static bool split_at(struct shape shape, int axis, struct around *around)
 {
     *around = (struct around){1, 1, 1};
@@ -282,8 +283,8 @@ static bool split_at(struct shape shape, int axis, struct around *around)
     return true;
 }
 
-// The data is [outer, size, inner] around the axis, so element (o, index, i) is at (o * size +
-// index) * inner + i. Of sizes {n, 3, 224, 224}, index 1 gives 3, index -1 gives 224.
+// Computes Gather. The data is [outer, size, inner] around the axis, so element (o, index, i) is at
+// (o * size + index) * inner + i. Of sizes {n, 3, 224, 224}, index 1 gives 3, index -1 gives 224.
 void tsr__value_gather(struct shape_job *job)
 {
     struct known_value data = tsr__job_values(job, 0), at = tsr__job_values(job, 1);
@@ -311,7 +312,7 @@ void tsr__value_gather(struct shape_job *job)
     set_elements(job, 0, expr, n);
 }
 
-// Only vectors, from which sizes are sliced.
+// Computes Slice for vectors only: sizes are vectors.
 void tsr__value_slice(struct shape_job *job)
 {
     struct known_value value = tsr__job_values(job, 0);
@@ -367,7 +368,7 @@ static struct expr broadcast(const struct shape *from, const struct known_value 
     return element_of(*value, at);
 }
 
-// Elements are repeated along dimensions that are new or were 1.
+// Computes Expand: elements are repeated along dimensions that are new or were 1.
 void tsr__value_expand(struct shape_job *job)
 {
     struct known_value value = tsr__job_values(job, 0);
@@ -406,14 +407,15 @@ static void each_pair(struct shape_job *job, binary_fn f)
     set_elements(job, 0, expr, n);
 }
 
-// Known if two expressions are equal, or differ by a number: n and m may be equal.
+// Compares two elements. The result is known if they are equal or differ by a number. n and m may
+// be equal.
 static struct expr equal(struct exprs *exprs, struct expr a, struct expr b)
 {
     struct expr gap = tsr__expr_sub(exprs, a, b);
     return bool_element(expr_is_number(gap), expr_is(gap, 0));
 }
 
-// n < n + 1 is always true, because the difference is -1.
+// Compares by the sign of the difference: n < n + 1 is always true, because the difference is -1.
 static struct expr less(struct exprs *exprs, struct expr a, struct expr b)
 {
     struct expr gap = tsr__expr_sub(exprs, a, b);
@@ -425,7 +427,7 @@ static struct expr greater(struct exprs *exprs, struct expr a, struct expr b)
     return less(exprs, b, a);
 }
 
-// a <= b is the opposite of b < a.
+// Computes a <= b as the opposite of b < a.
 static struct expr less_or_equal(struct exprs *exprs, struct expr a, struct expr b)
 {
     struct expr r = less(exprs, b, a);
@@ -437,7 +439,7 @@ static struct expr greater_or_equal(struct exprs *exprs, struct expr a, struct e
     return less_or_equal(exprs, b, a);
 }
 
-// False if one operand is, even if the other is unknown.
+// Computes And. It is false if one operand is false, even if the other is unknown.
 static struct expr both(struct exprs *exprs, struct expr a, struct expr b)
 {
     (void)exprs;
@@ -445,7 +447,7 @@ static struct expr both(struct exprs *exprs, struct expr a, struct expr b)
     return bool_element(no || (expr_is_number(a) && expr_is_number(b)), !no);
 }
 
-// True if one operand is.
+// Computes Or. It is true if one operand is true.
 static struct expr either(struct exprs *exprs, struct expr a, struct expr b)
 {
     (void)exprs;
@@ -470,14 +472,15 @@ PAIRWISE(greater_or_equal, greater_or_equal)
 PAIRWISE(and, both)
 PAIRWISE(or, either)
 
-// With fmod the result has the sign of the dividend; it is for floats and not supported.
+// Computes Mod. Attribute fmod is for floats and not supported: the result would have the sign of
+// the dividend.
 void tsr__value_mod(struct shape_job *job)
 {
     if (!tsr__job_int(job, "fmod", 0))
         each_pair(job, tsr__expr_mod);
 }
 
-// One or two inputs; more are not supported.
+// Computes Max of one or two inputs; more are not supported.
 void tsr__value_max(struct shape_job *job)
 {
     if (job->n_in == 2)
@@ -513,7 +516,7 @@ static struct expr negative(struct exprs *exprs, struct expr a)
     return tsr__expr_sub(exprs, expr_number(0), a);
 }
 
-// Unknown if the sign of the expression is.
+// Returns the absolute value; unknown if the sign of the expression is unknown.
 static struct expr absolute(struct exprs *exprs, struct expr a)
 {
     if (tsr__expr_natural(a))
@@ -542,7 +545,8 @@ void tsr__value_not(struct shape_job *job)
     each(job, not );
 }
 
-// An unknown condition gives an unknown element, unless both sides are the same expression.
+// Computes Where. An unknown condition gives an unknown element, unless both sides are the same
+// expression.
 void tsr__value_where(struct shape_job *job)
 {
     struct known_value v[3];

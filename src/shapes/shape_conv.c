@@ -17,7 +17,7 @@ struct windows {
     bool padded[MAX_SPATIAL]; // auto_pad is SAME_*, but its pads are known
 };
 
-// Absent lists have default values.
+// Returns entry i of a list, or the default if the list is absent.
 static int64_t entry(const int64_t *list, size_t n, int i, int64_t otherwise)
 {
     if ((size_t)i >= n)
@@ -25,10 +25,10 @@ static int64_t entry(const int64_t *list, size_t n, int i, int64_t otherwise)
     return list[i];
 }
 
-// ONNX Runtime ignores dilations in automatic pads of a pool: for 4 elements, a kernel of 2 with
-// dilation 2 and stride 1 gets one pad and makes 3 results; the standard has 4. Pads may be
-// negative: of 7 elements, a kernel of 2 with dilation 2 and stride 4 loses the last one, and makes
-// 1 result instead of 2.
+// Sets the automatic pads of a pool as ONNX Runtime does, which ignores dilations. For 4 elements,
+// a kernel of 2 with dilation 2 and stride 1 gets one pad and makes 3 results; the standard has 4.
+// Pads may be negative: of 7 elements, a kernel of 2 with dilation 2 and stride 4 loses the last
+// one, and makes 1 result instead of 2.
 static void pad_pool(struct windows *windows, int i, bool lower)
 {
     struct expr size = windows->size[i], kernel = windows->kernel[i];
@@ -45,8 +45,8 @@ static void pad_pool(struct windows *windows, int i, bool lower)
     windows->size[i] = size;
 }
 
-// Kernel sizes come from the attribute, else from the weights. False: lists and ranks do not match,
-// or a number is out of range; then the shape is unknown.
+// Reads the windows. Kernel sizes come from the attribute, else from the weights. False: lists and
+// ranks do not match, or a number is out of range; then the shape is unknown.
 static bool read_windows(struct shape_job *job, struct shape x, struct shape w,
                          struct windows *windows)
 {
@@ -92,7 +92,7 @@ static struct expr span(struct exprs *exprs, const struct windows *windows, int 
 }
 
 // Returns the number of windows: 224 positions with pads 3 3, kernel 7, stride 2 have (224 + 6 - 7)
-// // 2 + 1 = 112. With ceil_mode the last one may exceed the end, but must start before it.
+// // 2 + 1 = 112. With ceil_mode the last window may exceed the end, but must start before it.
 static struct expr window_count(struct exprs *exprs, const struct windows *windows, int i)
 {
     struct expr stride = expr_number(windows->stride[i]);
@@ -117,7 +117,7 @@ static struct expr window_count(struct exprs *exprs, const struct windows *windo
     return tsr__expr_add(exprs, last, expr_number(1));
 }
 
-// All outputs are equal: MaxPool's indices have the shape of its result.
+// Sets all outputs to the same shape: MaxPool's indices have the shape of its result.
 static void set_windows(struct shape_job *job, const struct windows *windows, tsr_dim batch,
                         tsr_dim channels)
 {
@@ -132,7 +132,7 @@ static void set_windows(struct shape_job *job, const struct windows *windows, ts
         tsr__job_set(job, i, windows->n + 2, dims);
 }
 
-// The result has as many channels as the weights have outputs.
+// Infers a convolution. The result has as many channels as the weights have outputs.
 static void convolution(struct shape_job *job, int weights)
 {
     struct shape x = tsr__job_in(job, 0), w = tsr__job_in(job, weights);
@@ -153,7 +153,8 @@ void tsr__infer_qlinear_conv(struct shape_job *job)
         convolution(job, 3);
 }
 
-// Automatic pads are those of ONNX Runtime, which differ from the standard for dilated windows.
+// Infers a pool. Automatic pads are those of ONNX Runtime, which differ from the standard for
+// dilated windows.
 void tsr__infer_pool(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
@@ -167,9 +168,10 @@ void tsr__infer_pool(struct shape_job *job)
     set_windows(job, &v, x.dims[0], x.dims[1]);
 }
 
-// Returns the size of a transposed convolution. A window shorter than the stride ends before it in
-// ONNX Runtime, while the standard fills it up: 4 elements with stride 2 and a kernel of 1 make 7,
-// not 8. `extra` is output_padding, which adds positions at the end.
+// Returns the size of a transposed convolution. If the window is shorter than the stride, ONNX
+// Runtime ends the result after the last window, while the standard fills the stride. 4 elements
+// with stride 2 and a kernel of 1 make 7, not 8. `extra` is output_padding, which adds positions at
+// the end.
 static struct expr transposed_size(struct shape_job *job, const struct windows *windows, int i,
                                    int64_t extra)
 {
@@ -185,8 +187,8 @@ static struct expr transposed_size(struct shape_job *job, const struct windows *
     return tsr__expr_sub(exprs, room, expr_number(windows->after[i]));
 }
 
-// [1 3 8] with weights [3 4 3], stride 2, pads 1 1: (8 - 1) * 2 + 3 - 2 = 15 positions, 4 channels
-// for each group. A complete output_shape gives the sizes.
+// Infers ConvTranspose. [1 3 8] with weights [3 4 3], stride 2, pads 1 1: (8 - 1) * 2 + 3 - 2 = 15
+// positions, 4 channels for each group. A complete output_shape gives the sizes.
 void tsr__infer_conv_transpose(struct shape_job *job)
 {
     const int64_t *want, *extra;
@@ -212,7 +214,8 @@ void tsr__infer_conv_transpose(struct shape_job *job)
     tsr__job_set(job, 0, x.rank, dims);
 }
 
-// Input 2 gives the size; without it, it is the input size of a pool with these windows.
+// Infers MaxUnpool. Input 2 gives the size; the default is the input size of a pool with these
+// windows.
 void tsr__infer_max_unpool(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
@@ -237,7 +240,7 @@ void tsr__infer_max_unpool(struct shape_job *job)
     tsr__job_set(job, 0, x.rank, dims);
 }
 
-// [n c*6 l] with blocks {2 3} is [n c ...], followed by the sizes of the image.
+// Infers Col2Im. [n c*6 l] with blocks {2 3} is [n c ...], followed by the sizes of the image.
 void tsr__infer_col2im(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), of = tsr__job_in(job, 1);
@@ -248,7 +251,7 @@ void tsr__infer_col2im(struct shape_job *job)
     tsr_dim *dims = tsr__job_dims(job, n + 2);
     if (!dims)
         return;
-    struct expr all = EXPR_UNKNOWN; // elements of a block
+    struct expr all = EXPR_UNKNOWN; // number of elements of a block
     if (block.elements)
         all = expr_number(1);
     for (int64_t i = 0; i < block.n; i++)
@@ -261,8 +264,8 @@ void tsr__infer_col2im(struct shape_job *job)
     tsr__job_set(job, 0, (int)n + 2, dims);
 }
 
-// A causal convolution keeps its length; the state is the end of the input, which the next call
-// needs.
+// Infers a causal convolution. The length stays; the state is the end of the input, which the next
+// call needs.
 void tsr__infer_causal_conv(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), w = tsr__job_in(job, 1);
@@ -284,8 +287,8 @@ void tsr__infer_causal_conv(struct shape_job *job)
 
 // ---- com.microsoft.nchwc: channels in blocks ----------------------------------------------------
 
-// Channels are padded to full blocks of 8 or 16, depending on the CPU. A number that both divide
-// stays; any other is unknown.
+// Returns the channels padded to full blocks of 8 or 16, depending on the CPU. A multiple of 16
+// stays; any other number gives an unknown size.
 static tsr_dim padded_channels(tsr_dim channels)
 {
     if (channels.value > 0 && channels.value % 16 == 0)

@@ -4,8 +4,8 @@
 //
 //   If: one branch gives [n 6], the other [n 4]       the result is [n ?]
 //   Loop: state [1 4], the body concatenates a row    after one iteration [2 4], so the first size
-//                                                     is
-//                                                     unknown: [? 4]; the next one changes nothing
+//                                                     is unknown: [? 4]; the next iteration
+//                                                     changes nothing
 //   Scan over 7 slices that give [2 3]                the stacked result is [7 2 3]
 #include "shapes/infer.h"
 
@@ -13,13 +13,13 @@
 
 static const struct value_info no_info = {.shape = {.rank = -1}};
 
-// Nothing is known of an absent input.
+// Returns type, shape and elements of input i. Everything is unknown for an absent input.
 static struct value_info info_in(const struct shape_job *job, int i)
 {
     return tsr__info_of(job->shapes, input_at(job->node, (size_t)i));
 }
 
-// Ignores outputs that the node does not have.
+// Sets output i. Outputs that the node does not have are ignored.
 static void set_output(struct shape_job *job, int i, struct value_info info)
 {
     if (i < 0 || i >= job->n_out)
@@ -40,7 +40,7 @@ static bool same_values(struct known_value a, struct known_value b)
     return true;
 }
 
-// Returns what both have in common.
+// Returns what two values have in common: type, rank, and equal sizes.
 static struct value_info join(struct shape_job *job, struct value_info a, struct value_info b)
 {
     struct value_info r = no_info;
@@ -56,7 +56,7 @@ static struct value_info join(struct shape_job *job, struct value_info a, struct
     tsr_dim *dims = tsr__job_dims(job, a.shape.rank);
     if (!dims)
         return r;
-    // Others stay unknown, as tsr__job_dims made them.
+    // Dimensions that differ stay unknown, as tsr__job_dims made them.
     for (int i = 0; i < a.shape.rank; i++)
         if (tsr__dim_equal(job->exprs, a.shape.dims[i], b.shape.dims[i]))
             dims[i] = a.shape.dims[i];
@@ -65,7 +65,7 @@ static struct value_info join(struct shape_job *job, struct value_info a, struct
     return r;
 }
 
-// True if both are the same; sizes that are unknown in both count as equal.
+// True if both are the same. Sizes that are unknown in both are treated as equal.
 static bool same_info(struct shape_job *job, struct value_info a, struct value_info b)
 {
     if (a.form != b.form || a.shape.dtype != b.shape.dtype || a.shape.rank != b.shape.rank)
@@ -78,7 +78,7 @@ static bool same_info(struct shape_job *job, struct value_info a, struct value_i
     return !a.value.elements || same_values(a.value, b.value);
 }
 
-// NULL: the node lacks the attribute, which the checker reports.
+// Returns a subgraph; NULL: the node lacks the attribute, which the checker reports.
 static const tsr_graph *body_of(const struct shape_job *job, const char *name)
 {
     const tsr_attr *attr = tsr__job_attr(job, name);
@@ -125,7 +125,7 @@ static struct value_info stacked(struct shape_job *job, struct value_info info, 
     return reshaped(info, rank, dims);
 }
 
-// Returns it without the dimension at the axis, whose size is stored in *size.
+// Returns the tensor without the dimension at the axis, whose size is stored in *size.
 static struct value_info unstacked(struct shape_job *job, struct value_info info, int64_t axis,
                                    tsr_dim *size)
 {
@@ -146,8 +146,8 @@ static struct value_info unstacked(struct shape_job *job, struct value_info info
 
 // ---- control flow ------------------------------------------------------------------------------
 
-// Infers both branches, even if the first fails. The rank of one branch may not be that of the
-// result, even if the model declares it: onnx infers it from either branch.
+// Infers If: both branches, even if the first fails. A declared rank is ignored if the branches
+// differ, because onnx infers it from either branch.
 void tsr__infer_if(struct shape_job *job)
 {
     const tsr_graph *yes = body_of(job, "then_branch"), *no = body_of(job, "else_branch");
@@ -191,8 +191,8 @@ static bool infer_state(struct shape_job *job, const tsr_graph *graph, struct va
     return true;
 }
 
-// Inputs of the body are the iteration number, the condition and the states. Its outputs are the
-// condition, the states and the results to be stacked.
+// Infers Loop. Inputs of the body are the iteration number, the condition and the states. Its
+// outputs are the condition, the states and the results to be stacked.
 void tsr__infer_loop(struct shape_job *job)
 {
     const tsr_graph *graph = body_of(job, "body");
@@ -220,7 +220,7 @@ void tsr__infer_loop(struct shape_job *job)
     }
 }
 
-// The default is 0.
+// Returns entry i of a list of axes; the default is 0.
 static int64_t axis_at(const struct shape_job *job, const char *name, int i)
 {
     const int64_t *axes;
@@ -238,8 +238,9 @@ static struct value_info *body_inputs(struct shape_job *job, const tsr_graph *gr
     return ARENA_ARRAY(job->arena, struct value_info, (size_t)job->n_in + 1);
 }
 
-// The body gets the states and one slice of each scanned input: [7 2 3] scanned along 0 is [2 3], 7
-// times. Results after the states are stacked. A known length has precedence over a symbol.
+// Infers Scan. The body gets the states and one slice of each scanned input: [7 2 3] scanned along
+// 0 is [2 3], 7 times. Results after the states are stacked. A known length has precedence over a
+// symbol.
 void tsr__infer_scan(struct shape_job *job)
 {
     const tsr_graph *graph = body_of(job, "body");
@@ -268,7 +269,8 @@ void tsr__infer_scan(struct shape_job *job)
     }
 }
 
-// In opset 8 lengths are the first input, and every value has a leading batch dimension.
+// Infers Scan of opset 8: lengths are the first input, and every value has a leading batch
+// dimension.
 void tsr__infer_scan_8(struct shape_job *job)
 {
     const tsr_graph *graph = body_of(job, "body");
@@ -348,7 +350,8 @@ void tsr__infer_sequence_at(struct shape_job *job)
         set_output(job, 0, wrapped(s, VALUE_TENSOR));
 }
 
-// The number of elements and their lengths along the axis are known at run time only.
+// Infers ConcatFromSequence. The number of elements and their lengths along the axis are known at
+// run time only.
 void tsr__infer_concat_from_sequence(struct shape_job *job)
 {
     struct value_info s = info_in(job, 0);
@@ -364,7 +367,8 @@ void tsr__infer_concat_from_sequence(struct shape_job *job)
     set_output(job, 0, stacked(job, unstacked(job, t, axis, &one), axis, DIM_UNKNOWN));
 }
 
-// If all parts are equal, so are the elements: [6 4] by 2 along 0 gives elements [2 4].
+// Infers SplitToSequence. If all parts are equal, so are the elements: [6 4] by 2 along 0 gives
+// elements [2 4].
 void tsr__infer_split_to_sequence(struct shape_job *job)
 {
     struct value_info t = info_in(job, 0);
@@ -383,7 +387,8 @@ void tsr__infer_split_to_sequence(struct shape_job *job)
     set_output(job, 0, wrapped(rest, VALUE_SEQUENCE));
 }
 
-// The body gets one element of each sequence and returns elements of the results.
+// Infers SequenceMap. The body gets one element of each sequence and returns elements of the
+// results.
 void tsr__infer_sequence_map(struct shape_job *job)
 {
     const tsr_graph *graph = body_of(job, "body");
@@ -401,7 +406,7 @@ void tsr__infer_sequence_map(struct shape_job *job)
         set_output(job, i, wrapped(result_of(job, graph, i), VALUE_SEQUENCE));
 }
 
-// The content is unknown for an absent input, or one that is already an optional.
+// Infers Optional. The content is unknown for an absent input, or one that is already an optional.
 void tsr__infer_optional(struct shape_job *job)
 {
     struct value_info info = info_in(job, 0);
@@ -413,7 +418,7 @@ void tsr__infer_optional(struct shape_job *job)
         set_output(job, 0, wrapped(no_info, VALUE_OTHER));
 }
 
-// A value that is no optional passes through.
+// Infers OptionalGetElement. A value that is not an optional passes through.
 void tsr__infer_optional_get(struct shape_job *job)
 {
     static const enum value_form inner[] = {

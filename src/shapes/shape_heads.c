@@ -33,7 +33,7 @@ static void set_size(struct shape_job *job, int i, int axis, tsr_dim size)
     shape->dims = dims;
 }
 
-// Outputs 1 .. n are caches of that length, with the type of the input cache.
+// Sets outputs 1 .. n, which are caches of that length, with the type of the input cache.
 static void caches(struct shape_job *job, int n, int axis, tsr_dim length, int past)
 {
     for (int i = 1; i < (int)clamped(n + 1, 0, job->n_out); i++) {
@@ -46,8 +46,8 @@ static void caches(struct shape_job *job, int n, int axis, tsr_dim length, int p
     }
 }
 
-// Returns the number of new keys: rows of [b k (h d)] or [b h k d]; without keys, those of the
-// queries.
+// Returns the number of new keys: rows of [b k (h d)] or [b h k d]. Without a key input, it is the
+// number of rows of the queries.
 static tsr_dim keys_of(struct shape_job *job, int key)
 {
     if (!tsr__job_has(job, key))
@@ -84,20 +84,20 @@ void tsr__infer_masked_multi_head(struct shape_job *job)
     caches(job, 2, 2, cache_length(job, shared, dim_in(job, 5, 2), dim_of(1)), 5);
 }
 
-// Without an input cache, the output has the length of the new keys; otherwise it may be a shared
-// buffer.
+// Infers GroupQueryAttention. Without an input cache, the output has the length of the new keys;
+// otherwise it may be a shared buffer.
 void tsr__infer_group_query(struct shape_job *job)
 {
     job->shapes->rules->letters(job);
-    set_size(job, 0, 1, dim_in(job, 0, 1)); // not that of the position input
+    set_size(job, 0, 1, dim_in(job, 0, 1)); // not the size of the position input
     tsr_dim length = DIM_UNKNOWN;
     if (!tsr__job_has(job, 3))
         length = keys_of(job, 1);
     caches(job, 2, 2, length, 3);
 }
 
-// If the size of the weights is unknown, so is the size of a head, and no letter is known. The
-// result still has batch and rows of the input: of x [8 6 10] it is [8 6 ?].
+// Sets batch and rows of the result if the size of the weights is unknown. Then the size of a head
+// is unknown too, and no letter is known. Of x [8 6 10] the result is [8 6 ?].
 static void keep_rows(struct shape_job *job)
 {
     struct shape given = tsr__job_in(job, 0);

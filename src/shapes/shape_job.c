@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// shape_job.c - what shape functions use: shapes and known elements of the inputs, attributes, and
-// arrays for results. Absent inputs, unknown shapes and attributes of another kind are all "not
-// known", so functions need no checks.
+// shape_job.c - access functions for shape functions: shapes and known elements of the inputs,
+// attributes, and arrays for results. Absent inputs, unknown shapes and attributes of another kind
+// are all "not known", so shape functions need no checks.
 #include "shapes/infer.h"
 
-// NULL also for an absent input.
+// Returns input i; NULL if it is absent.
 static const tsr_value *input(const struct shape_job *job, int i)
 {
     if (i >= 0 && i < job->n_in)
@@ -29,7 +29,7 @@ struct known_value tsr__job_values(const struct shape_job *job, int i)
     return tsr__value_known(job->shapes, value);
 }
 
-// -1 if one element is not a number.
+// Reads the elements of input i. Returns -1 if one element is not a number.
 int64_t tsr__job_numbers(const struct shape_job *job, int i, int64_t *out, int64_t cap)
 {
     struct known_value value = tsr__job_values(job, i);
@@ -43,7 +43,7 @@ int64_t tsr__job_numbers(const struct shape_job *job, int i, int64_t *out, int64
     return value.n;
 }
 
-// A scalar or a vector of one element.
+// Reads a scalar or a vector of one element.
 bool tsr__job_number(const struct shape_job *job, int i, int64_t *out)
 {
     return tsr__job_numbers(job, i, out, 1) == 1;
@@ -73,8 +73,8 @@ static const tsr_attr *attr_named(const tsr_node *node, struct str name)
     return NULL;
 }
 
-// An attribute of a function's body may refer to one of the call, which may refer to one of its own
-// call. If the call does not give it, the function's default applies.
+// Returns an attribute. In a function's body it may refer to one of the call, which may refer to
+// one of its own call. If the call does not give it, the function's default applies.
 static const tsr_attr *attr_in(const struct call *call, const tsr_node *node, struct str name)
 {
     const tsr_attr *attr = attr_named(node, name);
@@ -108,7 +108,8 @@ int64_t tsr__job_int(const struct shape_job *job, const char *name, int64_t othe
     return tsr_attr_int(tsr__job_attr(job, name), otherwise);
 }
 
-// 0 and NULL if the attribute is absent, empty, or no list of integers.
+// Returns the length of a list. It is 0, with *out NULL, if the attribute is absent, empty, or not
+// a list of integers.
 size_t tsr__job_ints(const struct shape_job *job, const char *name, const int64_t **out)
 {
     const tsr_attr *attr = tsr__job_attr(job, name);
@@ -118,7 +119,7 @@ size_t tsr__job_ints(const struct shape_job *job, const char *name, const int64_
     return tsr_attr_ints(attr, out);
 }
 
-// `otherwise`: the result if the attribute is absent.
+// True if the attribute has that text. `otherwise`: the result if the attribute is absent.
 bool tsr__job_text_is(const struct shape_job *job, const char *name, const char *text,
                       bool otherwise)
 {
@@ -129,7 +130,8 @@ bool tsr__job_text_is(const struct shape_job *job, const char *name, const char 
     return str_is((struct str){s, n}, text);
 }
 
-// -1 of rank 3 is 2; 3 of rank 3 is invalid: -1.
+// Returns the axis counted from the front: -1 of rank 3 is 2; 3 of rank 3 is invalid, which gives
+// -1.
 int tsr__axis(int64_t axis, int rank)
 {
     if (rank <= 0)
@@ -142,7 +144,7 @@ int tsr__axis(int64_t axis, int rank)
 
 // ---- results -----------------------------------------------------------------------------------
 
-// For rank 0 the array has one element, so that it is not NULL.
+// Returns an array of unknown dimensions. For rank 0 it has one element, so that it is not NULL.
 tsr_dim *tsr__job_dims(const struct shape_job *job, int64_t rank)
 {
     if (rank < 0 || rank > SHAPE_MAX_RANK)
@@ -155,7 +157,7 @@ tsr_dim *tsr__job_dims(const struct shape_job *job, int64_t rank)
     return dims;
 }
 
-// dims NULL leaves the output unknown.
+// Sets the shape of output i. dims NULL leaves the output unknown.
 void tsr__job_set(struct shape_job *job, int i, int rank, const tsr_dim *dims)
 {
     if (i < job->n_out && dims && rank >= 0 && rank <= SHAPE_MAX_RANK) {
@@ -164,7 +166,7 @@ void tsr__job_set(struct shape_job *job, int i, int rank, const tsr_dim *dims)
     }
 }
 
-// For outputs whose dimensions are set one by one; the others stay unknown.
+// Sets a shape whose dimensions the caller fills in; the others stay unknown.
 tsr_dim *tsr__job_new_dims(struct shape_job *job, int i, int rank)
 {
     if (i >= job->n_out)
@@ -174,7 +176,8 @@ tsr_dim *tsr__job_new_dims(struct shape_job *job, int i, int rank)
     return dims;
 }
 
-// The array is shared, because arrays do not change once they are set.
+// Gives output i the shape of input k. They share the array, because arrays do not change once they
+// are set.
 void tsr__job_like(struct shape_job *job, int i, int k)
 {
     struct shape shape = tsr__job_in(job, k);

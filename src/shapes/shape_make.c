@@ -10,7 +10,7 @@
 
 #include <math.h>
 
-// Output i becomes a vector of that size; unknown if out of memory.
+// Sets output i to a vector of that size; unknown if out of memory.
 static void set_vector(struct shape_job *job, int i, tsr_dim size)
 {
     tsr_dim *dims = tsr__job_dims(job, 1);
@@ -37,10 +37,10 @@ static void set_tensor(struct shape_job *job, const tsr_tensor *tensor)
     tsr__job_set(job, 0, rank, dims);
 }
 
-// The node has one of these attributes: a tensor, a scalar, or a list.
+// Infers Constant, which has one of these attributes: a tensor, a scalar, or a list.
 void tsr__infer_constant(struct shape_job *job)
 {
-    // If a node had two of them, the last would count.
+    // If a node has two of them, the last one applies.
     static const struct {
         const char *name;
         tsr_dtype type;
@@ -65,7 +65,8 @@ void tsr__infer_constant(struct shape_job *job)
     }
 }
 
-// The elements of input 0 are the sizes; if only their number is known, it is the rank.
+// Infers ConstantOfShape. The elements of input 0 are the sizes; if only their number is known, it
+// is the rank.
 void tsr__infer_constant_of_shape(struct shape_job *job)
 {
     const tsr_tensor *tensor = tsr_attr_tensor(tsr__job_attr(job, "value"));
@@ -82,7 +83,7 @@ void tsr__infer_constant_of_shape(struct shape_job *job)
     tsr__job_set(job, 0, (int)n, dims);
 }
 
-// Attribute `shape` of the random generators.
+// Infers random generators from their attribute `shape`.
 void tsr__infer_attribute(struct shape_job *job)
 {
     const int64_t *shape;
@@ -98,8 +99,7 @@ void tsr__infer_attribute(struct shape_job *job)
     tsr__job_set(job, 0, (int)n, dims);
 }
 
-// Shape: its output is a vector with one element per dimension. known_values.c computes the
-// elements.
+// Infers Shape: a vector with one element per dimension. known_values.c computes the elements.
 void tsr__infer_shape(struct shape_job *job)
 {
     int rank = tsr__job_in(job, 0).rank;
@@ -113,7 +113,7 @@ void tsr__infer_shape(struct shape_job *job)
     set_vector(job, 0, dim_of(int64_max(end - start, 0)));
 }
 
-// For all outputs of the node.
+// Gives all outputs the shape of the first input.
 void tsr__infer_like_first(struct shape_job *job)
 {
     for (int i = 0; i < job->n_out; i++)
@@ -148,7 +148,8 @@ static bool scalar_of(const struct shape_job *job, int i, double *out)
     return true;
 }
 
-// Computed in doubles, as in the definition: 0 to 1 by 0.3 are 4.
+// Returns the length of a Range of floats, computed in doubles as in the definition: 0 to 1 by 0.3
+// are 4.
 static struct expr range_floats(const struct shape_job *job)
 {
     double start, limit, delta;
@@ -182,7 +183,7 @@ static struct expr range_ints(struct exprs *exprs, struct expr start, struct exp
     return tsr__expr_floor(exprs, tsr__expr_add(exprs, run, expr_number(step.number - 1)), step);
 }
 
-// Integers may be expressions (0 to n); floats must be constants.
+// Infers Range. Integers may be expressions (0 to n); floats must be constants.
 void tsr__infer_range(struct shape_job *job)
 {
     struct known_value start = tsr__job_values(job, 0), limit = tsr__job_values(job, 1),
@@ -197,7 +198,7 @@ void tsr__infer_range(struct shape_job *job)
 
 // ---- selections --------------------------------------------------------------------------------
 
-// The new dimension is at the axis: [4 5] with depth 10 and axis 1 is [4 10 5].
+// Infers OneHot. The new dimension is at the axis: [4 5] with depth 10 and axis 1 is [4 10 5].
 void tsr__infer_one_hot(struct shape_job *job)
 {
     struct shape shape = tsr__job_in(job, 0);
@@ -218,17 +219,19 @@ void tsr__infer_one_hot(struct shape_job *job)
     tsr__job_set(job, 0, shape.rank + 1, dims);
 }
 
-// One row for each dimension of the input, one column for each element that is not zero.
+// Infers NonZero: one row for each dimension of the input, one column for each element that is not
+// zero.
 void tsr__infer_non_zero(struct shape_job *job)
 {
     int rank = tsr__job_in(job, 0).rank;
     tsr_dim *dims = tsr__job_dims(job, 2);
     if (dims && rank >= 0)
-        dims[0] = dim_of(int64_max(rank, 1)); // a scalar counts as a vector of one
+        dims[0] = dim_of(int64_max(rank, 1)); // a scalar is treated as a vector of one element
     tsr__job_set(job, 0, 2, dims);
 }
 
-// The number of elements along the axis depends on the data; without an axis the result is flat.
+// Infers selections. The number of elements along the axis depends on the data; without an axis the
+// result is flat.
 static void select_along(struct shape_job *job)
 {
     struct shape shape = tsr__job_in(job, 0);
@@ -249,8 +252,8 @@ static void select_along(struct shape_job *job)
     tsr__job_set(job, 0, shape.rank, dims);
 }
 
-// The outputs are the values, their first positions, the value number of each element, and the
-// counts. All lengths depend on the data.
+// Infers Unique. The outputs are the values, their first positions, the value number of each
+// element, and the counts. All lengths depend on the data.
 void tsr__infer_unique(struct shape_job *job)
 {
     select_along(job);
@@ -287,7 +290,8 @@ static tsr_dim dim_of_float(double size)
     return DIM_UNKNOWN;
 }
 
-// A scale of 1 keeps a symbol; any other makes it unknown, because floor(n * s) is no expression.
+// Returns the size times the scale. A scale of 1 keeps a symbol; any other makes it unknown,
+// because floor(n * s) is not an expression.
 static tsr_dim scaled(tsr_dim dim, float scale)
 {
     if (scale == 1.0f)
@@ -297,7 +301,7 @@ static tsr_dim scaled(tsr_dim dim, float scale)
     return dim_of_float(floor((double)dim.value * (double)scale));
 }
 
-// Without axes, entry i is dimension i.
+// Returns the dimension of entry i. Without axes it is dimension i.
 static int resized_axis(const struct shape_job *job, int i, int rank)
 {
     const int64_t *axes;
@@ -309,8 +313,8 @@ static int resized_axis(const struct shape_job *job, int i, int rank)
     return tsr__axis(axes[i], rank);
 }
 
-// One scale for all axes keeps the proportions: [8 4] to at most {16 4} is [8 4], because 4 / 4 is
-// the smaller scale; to at least {16 4} it is [16 8].
+// Sets sizes with one scale for all axes, which keeps the proportions: [8 4] to at most {16 4} is
+// [8 4], because 4 / 4 is the smaller scale; to at least {16 4} it is [16 8].
 static void keep_aspect(struct shape_job *job, struct shape shape, tsr_dim *dims, int64_t n,
                         bool larger)
 {
@@ -331,8 +335,9 @@ static void keep_aspect(struct shape_job *job, struct shape shape, tsr_dim *dims
     }
 }
 
-// Sizes have precedence over scales. Dimensions that are not in `axes` keep their size. If neither
-// sizes nor scales are known, the others are unknown. [1 3 8 8] with scales 1 1 2 2 is [1 3 16 16].
+// Infers Resize. Sizes have precedence over scales. Dimensions that are not in `axes` keep their
+// size. The others are unknown if neither sizes nor scales are known. [1 3 8 8] with scales 1 1 2 2
+// is [1 3 16 16].
 static void resize(struct shape_job *job, int scales_at, int sizes_at)
 {
     float scales[MAX_SCALES];
@@ -384,7 +389,8 @@ void tsr__infer_resize_10(struct shape_job *job) // and Upsample from opset 9
     resize(job, 1, -1);
 }
 
-// The first opsets have the scales as an attribute, one for each dimension.
+// Infers Upsample of the first opsets, in which the scales are an attribute, one for each
+// dimension.
 void tsr__infer_upsample(struct shape_job *job)
 {
     struct shape shape = tsr__job_in(job, 0);

@@ -38,7 +38,7 @@ static struct known_value list_of(struct shape_job *job, int i, const char *name
     return (struct known_value){expr, (int64_t)n};
 }
 
-// Other dimensions are taken from any input that knows them.
+// Infers Concat. Dimensions other than the axis are taken from any input that knows them.
 void tsr__infer_concat(struct shape_job *job)
 {
     tsr_dim *dims = NULL;
@@ -70,8 +70,9 @@ void tsr__infer_concat(struct shape_job *job)
     tsr__job_set(job, 0, rank, dims);
 }
 
-// With num_outputs, all parts have one size and the last may be smaller; otherwise they are equal.
-// A size that the number of outputs does not divide is unknown, because the model is invalid.
+// Returns the size of part i. With num_outputs, all parts have one size and the last may be
+// smaller; otherwise they are equal. A size that the number of outputs does not divide is unknown,
+// because the model is invalid.
 static struct expr split_size(struct shape_job *job, struct expr size, int i)
 {
     int64_t pieces = tsr__job_int(job, "num_outputs", 0);
@@ -84,7 +85,7 @@ static struct expr split_size(struct shape_job *job, struct expr size, int i)
     return expr_number(clamped(left, 0, piece));
 }
 
-// Sizes come from the attribute or the input; by default the parts are equal.
+// Infers Split. Sizes come from the attribute or the input; by default the parts are equal.
 void tsr__infer_split(struct shape_job *job)
 {
     struct shape shape = tsr__job_in(job, 0);
@@ -147,7 +148,7 @@ static int64_t slice_entry(const struct shape_job *job, int axis, int rank)
     return NOT_SLICED;
 }
 
-// An input may hold expressions; an attribute holds numbers.
+// Returns a bound of a Slice. An input may hold expressions; an attribute holds numbers.
 static struct expr slice_bound(struct shape_job *job, int input, const char *name, int64_t entry)
 {
     const int64_t *ints;
@@ -167,14 +168,14 @@ static struct expr slice_step(struct shape_job *job, int64_t entry)
     return element_of(tsr__job_values(job, 4), entry);
 }
 
-// The largest numbers mean "to the end", which is the start if the step is negative, as in ONNX
-// Runtime.
+// True if the end is one of the largest numbers, which mean "to the end". With a negative step that
+// is the front, as in ONNX Runtime.
 static bool means_front(int64_t end)
 {
     return end == INT64_MAX || end == INT32_MAX;
 }
 
-// False: a bound or the step is not a number.
+// Reads the bounds of an axis. False: a bound or the step is not a number.
 bool tsr__slice_bounds(const struct shape_job *job, int axis, int64_t size, int64_t *start,
                        int64_t *end, int64_t *step)
 {
@@ -273,7 +274,8 @@ static struct expr slice_length_down(struct exprs *exprs, struct expr a, struct 
     return not_below_zero(exprs, tsr__expr_sub(exprs, up_to_a, up_to_b));
 }
 
-// A known size is sliced exactly; an expression gives another expression.
+// Returns the size of a sliced dimension. A known size is sliced exactly; an expression gives
+// another expression.
 static struct expr slice_size(struct shape_job *job, int axis, tsr_dim dim)
 {
     int64_t start, end, step;
@@ -299,7 +301,7 @@ static struct expr slice_size(struct shape_job *job, int axis, tsr_dim dim)
     return tsr__expr_floor(job->exprs, run, expr_number(by));
 }
 
-// Dimensions that are not sliced keep their size.
+// Infers Slice. Dimensions that are not sliced keep their size.
 void tsr__infer_slice(struct shape_job *job)
 {
     int rank;
@@ -324,15 +326,15 @@ static int64_t padded_axes(struct shape_job *job, int rank, int64_t axes[VALUES_
     return rank;
 }
 
-// [2 n] with pads 0 1 0 3 is [2 n+4]: entry i is the pad before axis i, entry n + i the one after
-// it.
+// Infers Pad. [2 n] with pads 0 1 0 3 is [2 n+4]: entry i is the pad before axis i, entry n + i the
+// one after it.
 void tsr__infer_pad(struct shape_job *job)
 {
     int64_t axes[VALUES_MAX];
     int rank;
     tsr_dim *dims = copy_dims(job, 0, &rank);
     const char *name = "pads";
-    if (tsr__job_attr(job, "paddings")) // of old opsets
+    if (tsr__job_attr(job, "paddings")) // attribute of old opsets
         name = "paddings";
     struct known_value pads = list_of(job, 1, name);
     int64_t n = padded_axes(job, rank, axes);
@@ -367,7 +369,7 @@ static struct expr stretched(struct exprs *exprs, struct expr a, struct expr b)
     return tsr__expr_broadcast(exprs, a, b);
 }
 
-// Both shapes are aligned from the right; missing dimensions count as 1.
+// Infers Expand. Both shapes are aligned from the right; missing dimensions are treated as 1.
 void tsr__infer_expand(struct shape_job *job)
 {
     struct shape shape = tsr__job_in(job, 0), of = tsr__job_in(job, 1);
@@ -391,7 +393,7 @@ void tsr__infer_expand(struct shape_job *job)
     tsr__job_set(job, 0, rank, dims);
 }
 
-// [4 n] with repeats 1 3 is [4 3*n].
+// Infers Tile: [4 n] with repeats 1 3 is [4 3*n].
 void tsr__infer_tile(struct shape_job *job)
 {
     int rank;
@@ -406,7 +408,7 @@ void tsr__infer_tile(struct shape_job *job)
     tsr__job_set(job, 0, rank, dims);
 }
 
-// Input 1 gives one size for each axis, which crops or pads.
+// Infers CenterCropPad. Input 1 gives one size for each axis, which crops or pads.
 void tsr__infer_center_crop_pad(struct shape_job *job)
 {
     const int64_t *axes;
@@ -430,7 +432,7 @@ void tsr__infer_center_crop_pad(struct shape_job *job)
     tsr__job_set(job, 0, rank, dims);
 }
 
-// Without axes, all dimensions of size 1 are removed; all sizes must be known.
+// Infers Squeeze. Without axes, all dimensions of size 1 are removed; all sizes must be known.
 void tsr__infer_squeeze(struct shape_job *job)
 {
     struct shape shape = tsr__job_in(job, 0);

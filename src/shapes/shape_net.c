@@ -71,7 +71,8 @@ static void set_joined(struct shape_job *job, const tsr_dim q[4], const tsr_dim 
         dims[2] = product(job, v[3], q[1].value);
 }
 
-// A cache adds its rows before the keys: past [1 2 5 8] and 3 new keys give a present of [1 2 8 8].
+// Infers Attention. A cache adds its rows before the keys: past [1 2 5 8] and 3 new keys give a
+// present of [1 2 8 8].
 void tsr__infer_attention(struct shape_job *job)
 {
     tsr_dim q[4], k[4], v[4];
@@ -95,8 +96,8 @@ void tsr__infer_attention(struct shape_job *job)
         job->out[2].dtype = tsr__job_in(job, 2).dtype;
 }
 
-// Each query head has its own state of [d e]; the heads of the result are concatenated: [b t
-// heads*e].
+// Infers LinearAttention. Each query head has its own state of [d e]; the heads of the result are
+// concatenated: [b t heads*e].
 void tsr__infer_linear_attention(struct shape_job *job)
 {
     struct shape q = tsr__job_in(job, 0), k = tsr__job_in(job, 1), v = tsr__job_in(job, 2);
@@ -120,8 +121,9 @@ void tsr__infer_linear_attention(struct shape_job *job)
 
 // ---- recurrent layers --------------------------------------------------------------------------
 
-// Y is [length, directions, batch, size], Y_h and Y_c are [directions, batch, size]; with layout 1
-// the batch is first. Without hidden_size, the weights R [directions, ., size] give the size.
+// Infers recurrent layers. Y is [length, directions, batch, size], Y_h and Y_c are [directions,
+// batch, size]; with layout 1 the batch is first. Without hidden_size, the weights R [directions,
+// ., size] give the size.
 void tsr__infer_recurrent(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), r = tsr__job_in(job, 2);
@@ -155,8 +157,8 @@ void tsr__infer_recurrent(struct shape_job *job)
 
 // ---- optimizers: R, T, then n each of several kinds --------------------------------------------
 
-// Inputs are R, T, then n tensors of each kind: with 3 kinds and 8 inputs n is 2. Outputs have the
-// kinds that `given` names, n of each.
+// Infers an optimizer. Inputs are R, T, then n tensors of each kind: with 3 kinds and 8 inputs n is
+// 2. Outputs have the kinds that `given` names, n of each.
 static void optimizer(struct shape_job *job, int kinds, const int *given)
 {
     int n = (job->n_in - 2) / kinds;

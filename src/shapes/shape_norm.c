@@ -16,7 +16,7 @@ static tsr_dtype type_attr(const struct shape_job *job, const char *name, tsr_dt
     return otherwise;
 }
 
-// k is an attribute in the first opset, an input since; it may be unknown.
+// Infers TopK. k is an attribute in the first opset, an input since; it may be unknown.
 void tsr__infer_top_k(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
@@ -39,7 +39,7 @@ void tsr__infer_top_k(struct shape_job *job)
     }
 }
 
-// Each row of the input gives a row of drawn classes.
+// Infers Multinomial: each row of the input gives a row of drawn classes.
 void tsr__infer_multinomial(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
@@ -55,7 +55,7 @@ void tsr__infer_multinomial(struct shape_job *job)
     tsr__job_set(job, 0, 2, dims);
 }
 
-// The type is that of the zero point, or of the attribute.
+// Infers QuantizeLinear. The type is that of the zero point, or of the attribute.
 void tsr__infer_quantize(struct shape_job *job)
 {
     tsr__job_like(job, 0, 0);
@@ -77,14 +77,15 @@ void tsr__infer_qlinear_matmul(struct shape_job *job)
     job->out[0].dtype = tsr__job_in(job, 7).dtype;
 }
 
-// Without a zero point for it, the result is not quantized.
+// Infers QGemm. Without a zero point for the result, the result is not quantized.
 void tsr__infer_quantized_gemm(struct shape_job *job)
 {
     job->shapes->rules->letters(job);
     job->out[0].dtype = tsr__job_has(job, 8) ? tsr__job_in(job, 8).dtype : TSR_FLOAT;
 }
 
-// A matrix of N rows is packed into a vector: the attribute gives its number of rows.
+// Infers MatMulBnb4. A matrix of N rows is packed into a vector: the attribute gives its number of
+// rows.
 void tsr__infer_matmul_bnb4(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
@@ -99,8 +100,8 @@ void tsr__infer_matmul_bnb4(struct shape_job *job)
     tsr__job_set(job, 0, x.rank, dims);
 }
 
-// Results have the shape of the first input: ONNX Runtime repeats a shorter skip. Statistics have
-// one element for each row.
+// Infers SkipLayerNormalization. Results have the shape of the first input: ONNX Runtime repeats a
+// shorter skip. Statistics have one element for each row.
 void tsr__infer_skip_norm(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
@@ -118,8 +119,8 @@ void tsr__infer_skip_norm(struct shape_job *job)
     }
 }
 
-// A loss for each target. If their shape is unknown, targets have one dimension less than the
-// scores; ONNX Runtime accepts other sizes.
+// Infers one loss for each target. If the shape of the targets is unknown, their rank is that of
+// the scores minus one. Their sizes stay unknown, because ONNX Runtime accepts other sizes.
 static void infer_losses(struct shape_job *job)
 {
     int scores = tsr__job_in(job, 0).rank;
@@ -129,8 +130,8 @@ static void infer_losses(struct shape_job *job)
         tsr__job_like(job, 0, 1);
 }
 
-// A loss for each target, or one for all; then the logarithms of the probabilities, with the shape
-// of the scores.
+// Infers a loss: one for each target, or one for all. The second output has the logarithms of the
+// probabilities, with the shape of the scores.
 void tsr__infer_loss(struct shape_job *job)
 {
     if (tsr__job_text_is(job, "reduction", "none", false))
@@ -140,9 +141,9 @@ void tsr__infer_loss(struct shape_job *job)
     tsr__job_like(job, 1, 0);
 }
 
-// Rows of a table whose last dimension is packed. The result has the length of the unpacked
-// contents, because the last block may be short: [v 6] bytes with two numbers each and indices [b
-// t] give [b t 12].
+// Infers GatherBlockQuantized: rows of a table whose last dimension is packed. The result has the
+// length of the unpacked contents, because the last block may be short. [v 6] bytes with two
+// numbers each and indices [b t] give [b t 12].
 void tsr__infer_gather_quantized(struct shape_job *job)
 {
     struct shape table = tsr__job_in(job, 0), at = tsr__job_in(job, 1);

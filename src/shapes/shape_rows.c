@@ -17,7 +17,7 @@ static tsr_dim rows_of(struct shape_job *job)
     return DIM_UNKNOWN;
 }
 
-// 0 columns: unknown.
+// Returns a number of columns as a dimension; 0 is unknown.
 static tsr_dim columns_of(int64_t columns)
 {
     if (columns > 0)
@@ -39,7 +39,8 @@ void tsr__infer_regressor(struct shape_job *job)
     set_table(job, 0, tsr__job_int(job, "targets", tsr__job_int(job, "n_targets", 1)));
 }
 
-// Labels are numbers unless strings are given. Two classes may have one column of scores or two.
+// Infers a classifier. Labels are numbers unless strings are given. Two classes may have one column
+// of scores or two.
 void tsr__infer_classifier(struct shape_job *job)
 {
     const int64_t *labels;
@@ -59,7 +60,7 @@ void tsr__infer_classifier(struct shape_job *job)
     set_table(job, 1, (int64_t)n);
 }
 
-// One column for each category; string categories are not counted here.
+// Infers OneHotEncoder: one column for each category. String categories are not counted here.
 void tsr__infer_one_hot_encoder(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
@@ -76,7 +77,7 @@ void tsr__infer_one_hot_encoder(struct shape_job *job)
     tsr__job_set(job, 0, x.rank + 1, dims);
 }
 
-// Concatenates the columns of all inputs.
+// Infers FeatureVectorizer, which concatenates the columns of all inputs.
 void tsr__infer_feature_vectorizer(struct shape_job *job)
 {
     const int64_t *sizes;
@@ -88,7 +89,7 @@ void tsr__infer_feature_vectorizer(struct shape_job *job)
     set_table(job, 0, all);
 }
 
-// Strings become numbers, and numbers become strings.
+// Infers CategoryMapper: strings become numbers, and numbers become strings.
 void tsr__infer_category_mapper(struct shape_job *job)
 {
     tsr_dtype t = tsr__job_in(job, 0).dtype;

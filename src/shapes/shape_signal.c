@@ -25,7 +25,8 @@ static void output_type(struct shape_job *job)
 
 // ---- images ------------------------------------------------------------------------------------
 
-// Batch and channels are those of the input, positions those of the grid; either gives the rank.
+// Infers GridSample. Batch and channels are those of the input, positions those of the grid; either
+// gives the rank.
 void tsr__infer_grid_sample(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), grid = tsr__job_in(job, 1);
@@ -49,8 +50,8 @@ void tsr__infer_grid_sample(struct shape_job *job)
         dims[i] = grid.dims[i - 1];
 }
 
-// {n c h w} gives a grid of [n h w 2], a position for each pixel of the result; volumes have 3
-// numbers.
+// Infers AffineGrid. {n c h w} gives a grid of [n h w 2], a position for each pixel of the result;
+// volumes have 3 numbers.
 void tsr__infer_affine_grid(struct shape_job *job)
 {
     struct known_value size = tsr__job_values(job, 1);
@@ -67,7 +68,7 @@ void tsr__infer_affine_grid(struct shape_job *job)
     dims[n - 1] = (tsr_dim){n - 2, ""};
 }
 
-// One image for each region, with the input's channels.
+// Infers RoiAlign: one image for each region, with the input's channels.
 void tsr__infer_roi_align(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), rois = tsr__job_in(job, 1);
@@ -82,7 +83,7 @@ void tsr__infer_roi_align(struct shape_job *job)
     dims[3] = (tsr_dim){tsr__job_int(job, "output_width", 1), ""};
 }
 
-// One pooled image for each region, with the channels of the input.
+// Infers MaxRoiPool: one pooled image for each region, with the channels of the input.
 void tsr__infer_max_roi_pool(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), rois = tsr__job_in(job, 1);
@@ -101,7 +102,7 @@ void tsr__infer_max_roi_pool(struct shape_job *job)
     dims[3] = (tsr_dim){size[1], ""};
 }
 
-// Height and width depend on the image; there are 3 channels or 1.
+// Infers ImageDecoder. Height and width depend on the image; there are 3 channels or 1.
 void tsr__infer_image_decoder(struct shape_job *job)
 {
     tsr_dim *dims = tsr__job_new_dims(job, 0, 3);
@@ -112,7 +113,7 @@ void tsr__infer_image_decoder(struct shape_job *job)
         dims[2] = dim_of(1);
 }
 
-// One row for each selected box: batch, class, box.
+// Infers NonMaxSuppression: one row for each selected box, with batch, class and box.
 void tsr__infer_non_max_suppression(struct shape_job *job)
 {
     tsr_dim *dims = tsr__job_new_dims(job, 0, 2);
@@ -136,7 +137,8 @@ void tsr__infer_window(struct shape_job *job)
         dims[0] = element_dim(job, 0, 0);
 }
 
-// One row for each frequency of a one-sided transform, one column for each band.
+// Infers MelWeightMatrix: one row for each frequency of a one-sided transform, one column for each
+// band.
 void tsr__infer_mel_weights(struct shape_job *job)
 {
     tsr_dim *dims = tsr__job_new_dims(job, 0, 2);
@@ -148,7 +150,8 @@ void tsr__infer_mel_weights(struct shape_job *job)
     dims[1] = element_dim(job, 0, 0);
 }
 
-// One-sided transforms omit the redundant half; their inverse is real.
+// Returns the length of a transform. One-sided transforms omit the redundant half; their inverse is
+// real.
 static struct expr dft_length(struct shape_job *job, tsr_dim dim, bool half, bool inverse)
 {
     struct expr n = tsr__expr_of(job->exprs, dim);
@@ -162,7 +165,8 @@ static struct expr dft_length(struct shape_job *job, tsr_dim dim, bool half, boo
     return n;
 }
 
-// known: the axis is known. Otherwise only a transform that keeps its length has a known shape.
+// Infers DFT. known: the axis is known. Otherwise only a transform that keeps its length has a
+// known shape.
 static void dft(struct shape_job *job, bool known, int64_t axis)
 {
     struct shape x = tsr__job_in(job, 0);
@@ -186,7 +190,7 @@ static void dft(struct shape_job *job, bool known, int64_t axis)
         dims[at] = tsr__expr_dim(job->exprs, dft_length(job, x.dims[at], half, inverse));
 }
 
-// In opset 17 the axis is an attribute with another default.
+// Infers DFT of opset 17, where the axis is an attribute with another default.
 void tsr__infer_dft_17(struct shape_job *job)
 {
     dft(job, true, tsr__job_int(job, "axis", 1));
@@ -199,8 +203,8 @@ void tsr__infer_dft(struct shape_job *job)
     dft(job, known, axis);
 }
 
-// Frames of 16 samples every 8: of 128 samples there are (128 - 16) // 8 + 1 = 15, each with 16 //
-// 2 + 1 = 9 frequencies.
+// Infers STFT. Frames of 16 samples every 8: of 128 samples there are (128 - 16) // 8 + 1 = 15,
+// each with 16 // 2 + 1 = 9 frequencies.
 void tsr__infer_stft(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), window = tsr__job_in(job, 2);
@@ -230,7 +234,8 @@ void tsr__infer_stft(struct shape_job *job)
 
 // ---- text --------------------------------------------------------------------------------------
 
-// The number of remaining words is known at run time only; of two dimensions, the first is 1.
+// Infers StringNormalizer. The number of remaining words is known at run time only. If the input
+// has two dimensions, the first has size 1.
 void tsr__infer_string_normalizer(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
@@ -241,7 +246,7 @@ void tsr__infer_string_normalizer(struct shape_job *job)
         dims[0] = (tsr_dim){1, ""};
 }
 
-// One column for each n-gram: the highest index plus one.
+// Infers TfIdfVectorizer: one column for each n-gram, the highest index plus one.
 void tsr__infer_tfidf(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
@@ -261,7 +266,7 @@ void tsr__infer_tfidf(struct shape_job *job)
 
 // ---- ai.onnx.ml --------------------------------------------------------------------------------
 
-// One column for each index; a vector is one row.
+// Infers ArrayFeatureExtractor: one column for each index. A vector is one row.
 void tsr__infer_feature_extractor(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), at = tsr__job_in(job, 1);
@@ -280,7 +285,7 @@ void tsr__infer_feature_extractor(struct shape_job *job)
         dims[rank - 1] = tsr__expr_dim(job->exprs, tsr__job_size(job, at, 0, at.rank));
 }
 
-// The same shape; the type of the attribute that holds the values.
+// Infers LabelEncoder. The shape stays; the type is that of the attribute that holds the values.
 void tsr__infer_label_encoder(struct shape_job *job)
 {
     static const struct {
@@ -298,7 +303,7 @@ void tsr__infer_label_encoder(struct shape_job *job)
             job->out[0].dtype = kinds[i].type;
 }
 
-// One row for each sample, one column for each target.
+// Infers TreeEnsemble: one row for each sample, one column for each target.
 void tsr__infer_tree_ensemble(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);

@@ -12,12 +12,11 @@
 //   [? 6]        [k+1 6]      [k+1 6]     an expression is more specific than an unknown size
 //   [2 6]        [3 6]        [3 6]       a contradiction, which is reported; a run has 3
 //   [1 2 6]      [2 6]        [2 6]       the same for ranks
-//   [n 6]        [? 6]        [n 6]       the declaration may know more; but [? 6] for
-//                `misinferred`
-//                                         rows, or if an input was declared wrongly
+//   [n 6]        [? 6]        [n 6]       the declaration may know more; but [? 6] is kept for
+//                                         `misinferred` rows, or if an input was declared wrongly
 #include "shapes/infer.h"
 
-#define MAX_DEPTH      64 // of subgraphs and calls
+#define MAX_DEPTH      64 // most nested subgraphs and calls
 #define OUTPUTS_INLINE 8
 #define RANK_UNREAD    (-2)
 
@@ -45,8 +44,8 @@ static void bind_dims(struct shapes *shapes, struct shape *at)
     }
 }
 
-// NULL for a default: an initializer that is also an input, and may be replaced at run time. Before
-// IR 4 every constant had to be an input.
+// Returns the constant tensor of the value. NULL for a default: an initializer that is also an
+// input, and may be replaced at run time. Before IR 4 every constant had to be an input.
 const tsr_tensor *tsr__value_constant_tensor(const tsr_value *value)
 {
     const tsr_tensor *tensor = tsr_value_initializer(value);
@@ -58,8 +57,8 @@ const tsr_tensor *tsr__value_constant_tensor(const tsr_value *value)
     return tensor;
 }
 
-// Constants have the type and shape of their tensor, sequences and optionals those of their
-// elements.
+// Reads the declaration of a value. Constants have the type and shape of their tensor, sequences
+// and optionals those of their elements.
 static void read_declared(struct shapes *shapes, const tsr_value *value)
 {
     static const enum value_form forms[] = {VALUE_TENSOR, VALUE_SEQUENCE, VALUE_OPTIONAL,
@@ -129,7 +128,7 @@ static uint32_t index_of(const struct shapes *shapes, const tsr_value *value)
     return tsr__value_id(value);
 }
 
-// RANK_UNREAD is used only in this file; callers get -1.
+// Returns what is known about the value. RANK_UNREAD is used only in this file; callers get -1.
 struct value_info tsr__info_of(const struct shapes *shapes, const tsr_value *value)
 {
     uint32_t id = index_of(shapes, value);
@@ -141,7 +140,7 @@ struct value_info tsr__info_of(const struct shapes *shapes, const tsr_value *val
     return r;
 }
 
-// Hidden symbols (symbol_of_open) are not printed.
+// Returns the text of a size. Hidden symbols (symbol_of_open) are not printed.
 static const char *size_name(const tsr_dim *dim)
 {
     bool named = dim->symbol && dim->symbol[0] && !strchr(dim->symbol, HIDDEN_MARK);
@@ -150,7 +149,8 @@ static const char *size_name(const tsr_dim *dim)
     return dim->symbol;
 }
 
-// "float32[2, seq, ?]"; a scalar is "float32[]", a tensor of unknown rank "float32".
+// Returns a text such as "float32[2, seq, ?]". A scalar is "float32[]", a tensor of unknown rank
+// "float32".
 struct str tsr__shape_text(struct arena *arena, struct shape shape)
 {
     static const char *const signs[] = {"[", ", "};
@@ -174,7 +174,8 @@ struct str tsr__shape_text(struct arena *arena, struct shape shape)
     return tsr__arena_printf(arena, STR_FMT "%s", STR_ARG(text), end);
 }
 
-// Reports a contradiction if the caller wants diagnostics: repeated inference would repeat them.
+// Reports a contradiction if the caller wants diagnostics. Repeated inference does not report,
+// because it would repeat them.
 static void report_contradiction(struct shapes *shapes, const tsr_node *node,
                                  const tsr_value *value, struct shape declared, struct shape found)
 {
@@ -190,8 +191,8 @@ static void report_contradiction(struct shapes *shapes, const tsr_node *node,
 }
 
 // Returns the better of two sizes. A size that follows from the inputs is that of a run: x [n 6]
-// gives Relu(x) [n 6], even if it is declared as [1 6]. Otherwise the declared one, unless a number
-// was found.
+// gives Relu(x) [n 6], even if it is declared as [1 6]. Otherwise it is the declared size, unless a
+// number was found.
 static tsr_dim better_dim(struct shapes *shapes, tsr_dim declared, tsr_dim found)
 {
     if (!dim_known(found))
@@ -207,8 +208,8 @@ static tsr_dim better_dim(struct shapes *shapes, tsr_dim declared, tsr_dim found
     return found;
 }
 
-// Where declarations are ignored, sizes that the rule does not give become new symbols. These have
-// precedence over declarations, like sizes of inputs, and become unknown in the end.
+// Makes new symbols of sizes that the rule does not give, where declarations are ignored. These
+// symbols have precedence over declarations, like sizes of inputs, and become unknown in the end.
 static void open_sizes(struct shapes *shapes, struct shape *at, struct shape *found,
                        enum doubt doubt)
 {
@@ -268,7 +269,7 @@ static bool merge_dims(struct shapes *shapes, struct shape *at, const struct sha
     return refuted;
 }
 
-// Unknown sizes and symbols contradict nothing.
+// True if two shapes do not contradict each other. Unknown sizes and symbols contradict nothing.
 static bool agree(const struct shape *a, const struct shape *b)
 {
     if (a->dtype != TSR_UNDEFINED && b->dtype != TSR_UNDEFINED && a->dtype != b->dtype)
@@ -297,7 +298,7 @@ static enum doubt merge(struct shapes *shapes, const tsr_node *node, const tsr_v
         shapes->form[id] = (uint8_t)form;
         return DOUBT_NONE;
     }
-    // A tensor and a sequence: the declaration stays.
+    // One is a tensor and the other a sequence: the declaration stays.
     if (shapes->form[id] != (uint8_t)form)
         return DOUBT_NONE;
     if (!agree(at, &found))
@@ -316,13 +317,14 @@ static enum doubt merge(struct shapes *shapes, const tsr_node *node, const tsr_v
 
 // ---- one node ----------------------------------------------------------------------------------
 
-// TSR_UNDEFINED for an absent input.
+// Returns the type of input i; TSR_UNDEFINED if it is absent.
 static tsr_dtype input_type(const struct shape_job *job, int i)
 {
     return tsr__info_of(job->shapes, input_at(job->node, (size_t)i)).shape.dtype;
 }
 
-// TSR_UNDEFINED if the number is no element type, or if the attribute is absent and has no default.
+// Returns the type that an attribute names. TSR_UNDEFINED if the number is no element type, or if
+// the attribute is absent and has no default.
 static tsr_dtype attr_type(const struct shape_job *job, const char *name, tsr_dtype otherwise)
 {
     int64_t t = tsr__job_int(job, name, otherwise);
@@ -378,7 +380,7 @@ static tsr_dtype type_of(const struct shape_job *job, const struct shape_row *ro
     return result_type(job, TYPE_AS_FIRST);
 }
 
-// Types first, then shapes, then elements: each may use the ones before.
+// Infers types first, then shapes, then elements: each may use the ones before.
 static void infer_by_row(struct shape_job *job, const struct shape_row *row)
 {
     for (int i = 0; i < job->n_out; i++)
@@ -448,7 +450,8 @@ static enum doubt find_outputs(struct shape_job *job)
     return row.misinferred;
 }
 
-// A shape that was inferred from a wrong declaration is also wrong.
+// Returns the doubt that inputs pass on: a shape that was inferred from a wrong declaration is also
+// wrong.
 static enum doubt doubt_of_inputs(const struct shapes *shapes, const tsr_node *node)
 {
     uint8_t most = DOUBT_NONE;
@@ -460,7 +463,7 @@ static enum doubt doubt_of_inputs(const struct shapes *shapes, const tsr_node *n
     return (enum doubt)most;
 }
 
-// Most nodes have few outputs: their shapes are on the stack.
+// Infers the outputs of a node. Most nodes have few outputs, so their shapes are on the stack.
 static bool infer_node(struct shapes *shapes, const tsr_node *node)
 {
     struct shape out[OUTPUTS_INLINE];
@@ -507,7 +510,7 @@ static bool infer_node(struct shapes *shapes, const tsr_node *node)
     return !shapes->arena->failed;
 }
 
-// False: out of memory. Unknown nodes are skipped.
+// Infers all nodes of a graph; unknown nodes are skipped. False: out of memory.
 static bool infer_graph(struct shapes *shapes, const tsr_graph *graph)
 {
     for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node))
@@ -516,7 +519,8 @@ static bool infer_graph(struct shapes *shapes, const tsr_graph *graph)
     return true;
 }
 
-// Each pass starts with the declarations of the body. Inputs of the caller have precedence.
+// Infers a body. Each pass starts with the declarations of the body. Inputs of the caller have
+// precedence.
 bool tsr__shapes_body(struct shapes *shapes, const tsr_graph *graph, const struct value_info *in,
                       size_t n)
 {
@@ -534,7 +538,7 @@ bool tsr__shapes_body(struct shapes *shapes, const tsr_graph *graph, const struc
         struct shape declared = shapes->at[id];
         if (!agree(&declared, &in[i].shape)) // the caller's shape has precedence
             shapes->at[id] = (struct shape){.rank = -1};
-        // Not reported: no node of the body is wrong.
+        // The contradiction is not reported: no node of the body is wrong.
         merge(shapes, NULL, value, in[i].shape, in[i].form);
         shapes->values[id] = in[i].value;
     }
@@ -546,8 +550,8 @@ bool tsr__shapes_body(struct shapes *shapes, const tsr_graph *graph, const struc
 
 // ---- the model ----------------------------------------------------------------------------------
 
-// All arrays are indexed by value id. `work` bounds the number of visited nodes of bodies, so that
-// nested loops cannot take unlimited time.
+// Allocates the arrays, which are indexed by value id. `work` bounds the number of visited nodes of
+// bodies, so that nested loops cannot take unlimited time.
 static struct shapes *start(struct arena *arena, tsr_model *model)
 {
     struct shapes *shapes = ARENA_NEW(arena, struct shapes);
@@ -574,7 +578,7 @@ static struct shapes *start(struct arena *arena, tsr_model *model)
     return shapes;
 }
 
-// Marks symbols of inputs as roots: sizes that follow from them are those of a run (better).
+// Marks symbols of inputs as roots: sizes that follow from them are those of a run (better_dim).
 static void root_symbols(struct shapes *shapes, const tsr_graph *graph)
 {
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
@@ -606,7 +610,7 @@ static tsr_dim symbol_of_open(struct shapes *shapes, const tsr_value *value, siz
     return tsr__expr_dim(exprs, tsr__expr_hide(exprs, hidden));
 }
 
-// Each unknown size of an input is a symbol during inference.
+// Replaces each unknown size of an input by a symbol during inference.
 static void name_unknown(struct shapes *shapes, const tsr_graph *graph)
 {
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
@@ -631,8 +635,8 @@ static void name_unknown(struct shapes *shapes, const tsr_graph *graph)
     }
 }
 
-// Sizes and elements that contain a hidden symbol become unknown. Arrays are copied, because other
-// values may share them.
+// Makes sizes that contain a hidden symbol unknown. Arrays are copied, because other values may
+// share them.
 static void drop_dims(struct shapes *shapes, struct shape *at)
 {
     if (at->rank <= 0)
@@ -650,7 +654,8 @@ static void drop_dims(struct shapes *shapes, struct shape *at)
     at->dims = dims;
 }
 
-// Elements that are not copied stay zero, which is unknown.
+// Makes elements that contain a hidden symbol unknown. Elements that are not copied stay zero,
+// which is unknown.
 static void drop_elements(struct shapes *shapes, struct known_value *value)
 {
     if (!value->elements || !value->n)
@@ -664,7 +669,8 @@ static void drop_elements(struct shapes *shapes, struct known_value *value)
     value->elements = elements;
 }
 
-// Hidden symbols have no meaning for callers: sizes that contain one become unknown.
+// Makes all sizes that contain a hidden symbol unknown, because the symbols mean nothing to
+// callers.
 static void drop_hidden(struct shapes *shapes)
 {
     shapes->exprs->hides = false;
@@ -676,7 +682,7 @@ static void drop_hidden(struct shapes *shapes)
     }
 }
 
-// Reads declarations and symbols of the inputs, then visits the nodes once.
+// Infers all shapes: reads declarations and symbols of the inputs, then visits the nodes once.
 struct shapes *tsr__shapes_infer(struct arena *arena, tsr_model *model, const tsr_dim_size *sizes,
                                  size_t n, bool report, const struct shape_rules *rules)
 {
@@ -698,8 +704,8 @@ struct shapes *tsr__shapes_infer(struct arena *arena, tsr_model *model, const ts
         infer_graph(shapes, graph);
         drop_hidden(shapes);
     }
-    // The model decodes types and constants on access, in its own memory. One that failed to decode
-    // is not absent.
+    // The model decodes types and constants on access, in its own memory. If that failed, a value
+    // seems to be absent, so the failure is checked here.
     bool ran_out = arena->session->out_of_memory && !ran_out_before;
     if (ran_out || arena->failed)
         return NULL;
@@ -745,7 +751,8 @@ bool tsr__shapes_add(struct shapes *shapes, tsr_node *const *nodes, size_t n)
     return true;
 }
 
-// A sequence gives nothing, because callers would shard it as a tensor; see tsr__shapes_element.
+// Returns the shape of a tensor. A sequence gives nothing, because callers would shard it as a
+// tensor; see tsr__shapes_element.
 struct shape tsr__shapes_of(const struct shapes *shapes, const tsr_value *value)
 {
     uint32_t id = index_of(shapes, value);
@@ -779,8 +786,9 @@ bool tsr__shapes_is_list(const struct shapes *shapes, const tsr_value *value)
 
 #define LOOPS_CARRY_LISTS 13 // first opset in which loops carry sequences
 
-// An optional that a node makes of one tensor has an element. One from a branch or from outside may
-// be empty, and an empty one cannot be created without its type.
+// Returns how a value that is not a tensor can be moved. An optional that a node makes of one
+// tensor has an element. One from a branch or from outside may be empty, and an empty one cannot be
+// created without its type.
 enum list_form tsr__shapes_list_form(const struct shapes *shapes, const tsr_value *value)
 {
     uint32_t id = tsr__value_id(value);
@@ -810,7 +818,7 @@ struct known_value tsr__value_known(const struct shapes *shapes, const tsr_value
     return shapes->values[id];
 }
 
-// -1 also if one element is an expression.
+// Reads the elements. Returns -1 also if one element is an expression.
 int64_t tsr__shapes_ints(const struct shapes *shapes, const tsr_value *value, int64_t *out,
                          int64_t cap)
 {
@@ -825,7 +833,7 @@ int64_t tsr__shapes_ints(const struct shapes *shapes, const tsr_value *value, in
     return known_value.n;
 }
 
-// An unknown element may be 0.
+// True if an element is 0 or unknown.
 bool tsr__shapes_may_copy(const struct shapes *shapes, const tsr_value *value)
 {
     struct known_value known_value = tsr__value_known(shapes, value);

@@ -10,25 +10,26 @@
 // Types and shapes of all values, from declarations of the model and from the rules.
 struct shapes;
 struct shape {
-    tsr_dtype dtype;     // TSR_UNDEFINED: not known, or no tensor
+    tsr_dtype dtype;     // TSR_UNDEFINED: unknown, or not a tensor
     int rank;            // -1: not known
     const tsr_dim *dims; // symbols are NUL-terminated text; value -1 and symbol "": not known
 };
-// Infers nodes that were added to the graph since, in their order. False: out of memory.
+// Infers nodes that were added to the graph later, in their order. False: out of memory.
 bool tsr__shapes_add(struct shapes *shapes, tsr_node *const *nodes, size_t n);
-// An absent value (NULL) has rank -1.
+// Returns the shape of a value. An absent value (NULL) has rank -1.
 struct shape tsr__shapes_of(const struct shapes *shapes, const tsr_value *value);
-// The same; for a sequence or an optional value, what all its elements have in common.
+// Returns the shape of a tensor. For a sequence or an optional value, it returns what all elements
+// have in common.
 struct shape tsr__shapes_element(const struct shapes *shapes, const tsr_value *value);
-// Stores by value id the rank of each value, or of a sequence's elements; -1: not known. Capacity:
-// tsr__model_value_ids.
+// Stores in ranks[value id] the rank of each value, or of a sequence's elements; -1: unknown.
+// Capacity: tsr__model_value_ids.
 void tsr__shapes_ranks(const struct shapes *shapes, int *ranks);
 // True for a sequence, a map or an optional value, which is not sharded.
 bool tsr__shapes_is_list(const struct shapes *shapes, const tsr_value *value);
-// How a value that is no tensor can be split into tensors and rebuilt on another device.
+// How a value that is not a tensor can be split into tensors and rebuilt on another device.
 enum list_form {
     LIST_STAYS,    // not possible: strings, tensors of unknown type, an optional that may be empty
-    LIST_SEQUENCE, // element by element; their number is known at run time
+    LIST_SEQUENCE, // element by element; the number of elements is known at run time
     LIST_OPTIONAL, // one element, which exists
 };
 enum list_form tsr__shapes_list_form(const struct shapes *shapes, const tsr_value *value);
@@ -36,10 +37,10 @@ enum list_form tsr__shapes_list_form(const struct shapes *shapes, const tsr_valu
 // Returns their number, at most cap; -1: unknown.
 int64_t tsr__shapes_ints(const struct shapes *shapes, const tsr_value *value, int64_t *out,
                          int64_t cap);
-// True if an element of the tensor may be 0: in a new shape that means "as before".
+// True if an element of the tensor may be 0. In the target of a Reshape, 0 copies the old size.
 bool tsr__shapes_may_copy(const struct shapes *shapes, const tsr_value *value);
-// Returns the index of the element that is -1: in a new shape the size that the others leave. -1:
-// none is known to be.
+// Returns the index of the element that is -1. In the target of a Reshape, its size follows from
+// the others. -1: no element is known to be -1.
 int64_t tsr__shapes_rest(const struct shapes *shapes, const tsr_value *value);
 
 // Computes expressions of symbols ("batch*seq") whose sizes the caller knows. NULL: out of memory.
@@ -54,18 +55,19 @@ int64_t tsr__dim_sizes_of(struct dim_sizes *sizes, tsr_dim dim); // -1: not know
 // condition (if any), states, results. Outputs of the node: states, results.
 struct control {
     tsr_graph *bodies[2];
-    const char *names[2]; // attributes that hold them
+    const char *names[2]; // attributes that hold the bodies
     int n_bodies;
     bool loops;     // a body runs any number of times; otherwise one of them runs once
     bool condition; // each iteration decides whether there is another
     int n_steer, n_numbers;
     int n_states;  // carried: initial value, input and output of the body, and output of the node
     int n_slices;  // an iteration gets one index of such an input, along its axis
-    int n_results; // stacked over iterations along its axis; without iterations unchanged
+    int n_results; // stacked over iterations along their axes; without iterations unchanged
     const int64_t *in_axes, *out_axes; // as written; absent ones are 0
     size_t n_in_axes, n_out_axes;
 };
-// False: no control flow, or the node does not match its bodies.
+// Reads the roles of a node's values. False: no control flow, or the node does not match its
+// bodies.
 bool tsr__control_of(const tsr_node *node, struct control *out);
 // Returns the axis of slice i (result i), counted from the front; -1: invalid.
 int tsr__control_in_axis(const struct control *control, int slice, int rank);

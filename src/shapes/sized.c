@@ -19,7 +19,8 @@ struct dim_sizes *tsr__dim_sizes_new(struct arena *arena, const tsr_dim_size *si
     return arena->failed ? NULL : dim_sizes;
 }
 
-// "batch*seq" with batch 2 and seq 128 is 256; unknown if a symbol has no size.
+// Returns the size of a dimension: "batch*seq" with batch 2 and seq 128 is 256. -1 if a symbol has
+// no size.
 int64_t tsr__dim_sizes_of(struct dim_sizes *sizes, tsr_dim dim)
 {
     if (dim.value >= 0)

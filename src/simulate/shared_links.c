@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // shared_links.c - links that several communications use at the same time.
 //
-// The cost of a communication includes that its own groups share links. Communications of different
-// pipeline stages share them too: a link serves one after the other, in the order in which they
-// begin.
+// The cost of a communication already includes that its own groups share links. Communications of
+// different pipeline stages share links too. A link serves them one after the other, in the order
+// in which they begin.
 //
 //     Stage 0 sums over devices 0 and 2 of a line 0-1-2-3, stage 1 over 1 and 3. Both use the link
 //     1-2 for 4 ms and take 5 ms alone. If both begin at 0, the first ends at 5 and the second at
@@ -13,7 +13,7 @@
 
 #define MOST_LINKS ((size_t)1 << 16) // larger topologies are simulated without contention
 
-// Seconds that one group of a communication occupies a link or port.
+// Time in seconds for which one group of a communication occupies a link or port.
 struct link_use {
     size_t link;
     double seconds;
@@ -25,10 +25,10 @@ struct link_uses {
 
 struct shared_links {
     struct sim *sim;
-    double *load;               // bytes by link, scratch
-    double *free;               // by link, then by port and direction: end of its last use
-    const struct sim_comm **by; // the communication of that use
-    struct map uses;            // by collective, bytes and group
+    double *load;               // scratch: bytes on each link
+    double *free;               // end of the last use of each link, then of each port and direction
+    const struct sim_comm **by; // the communication of that last use
+    struct map uses;            // uses by collective, bytes and group
 };
 
 static size_t ports_begin(const struct sim *sim)
@@ -36,8 +36,8 @@ static size_t ports_begin(const struct sim *sim)
     return sim->topology->links.n;
 }
 
-// Returns NULL for a single request, because only different requests overlap, and for topologies
-// with too many links.
+// Creates the state of the links. NULL for a single request, because only different requests
+// overlap, and for topologies with too many links.
 struct shared_links *tsr__sim_links(struct sim *sim, int requests)
 {
     size_t links = sim->topology->links.n, all = links + 2 * sim->topology->ports.n;
@@ -88,8 +88,8 @@ static void list_uses(struct shared_links *shared, struct link_uses *uses)
     }
 }
 
-// Equal communications of many layers share one entry. NULL: out of memory, or no collective of
-// the topology.
+// Returns the links that a group uses. Equal communications of many layers share one entry. NULL:
+// out of memory, or not a collective of the topology.
 static const struct link_uses *uses_of(struct shared_links *shared, const struct sim_comm *comm,
                                        const struct sim_group *group)
 {
@@ -140,7 +140,8 @@ double tsr__sim_end(struct shared_links *shared, const struct sim_comm *comm,
     for (size_t i = 0; uses && i < uses->n; i++) {
         size_t link = uses->at[i].link;
         double from = begin, *free = &shared->free[link];
-        // Groups of one communication share links at its own cost.
+        // The cost of a communication includes that its groups share links, so only other ones
+        // delay it.
         bool others = shared->by[link] != comm;
         if (others && *free > begin)
             from = *free;

@@ -30,8 +30,8 @@ struct sim_comm {
     int64_t pair[2], pair_bytes; // Reshard: sender, receiver and bytes of the largest message
     bool shares;                 // members receive shards of different size
     int64_t ps;
-    int64_t bytes;    // size of the tensor in one group
-    double carried;   // bytes over all links
+    int64_t bytes;    // size in bytes of the tensor in one group
+    double carried;   // bytes carried by all links together
     const char *node; // name of the node on the first device that has it
 };
 struct sim_task {
@@ -70,7 +70,7 @@ struct sim {
     struct map by_id;
     struct map moved; // cache: bytes that each Reshard moves
     size_t unsized;
-    double *by_link; // bytes in one request
+    double *by_link; // bytes that each link carries in one request
 };
 
 // Sums and products saturate at INT64_MAX, because sizes come from untrusted files. Operands are
@@ -107,7 +107,7 @@ struct sim_fold {
     size_t n_shared;
     int64_t cut_out; // bytes of the inputs from which every device slices the share of its copy
 };
-// topology may be NULL. The caller frees out->model.
+// Folds the plan. topology may be NULL. The caller frees out->model.
 tsr_status tsr__sim_fold(struct arena *arena, tsr_model *model, const tsr_simulate_options *options,
                          const tsr_topology *topology, struct sim_fold *out) TSR_MUST_USE;
 
@@ -140,8 +140,8 @@ tsr_status tsr__sim_memory(struct sim_device *device, const tsr_model *model,
 // Returns the predicted picoseconds of a communication and adds its bytes to the links
 // (simulate_price.c). Its groups and bytes must be set.
 int64_t tsr__sim_price(struct sim *sim, struct sim_comm *comm);
-// Links that several communications use at the same time (shared_links.c). NULL: no contention to
-// simulate, or out of memory.
+// Creates the state of links that several communications use at the same time (shared_links.c).
+// NULL: no contention to simulate, or out of memory.
 struct shared_links;
 struct shared_links *tsr__sim_links(struct sim *sim, int requests);
 // Returns the end of a group's communication that begins at that time. Calls must be in the order

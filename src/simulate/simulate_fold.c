@@ -257,7 +257,8 @@ static tsr_value *twin_of(const tsr_node *node, const tsr_node *twin, const tsr_
     return is_output ? tsr_node_output(twin, i) : tsr_node_input(twin, i);
 }
 
-// The new model has its nodes in the same order, and folds_node listed the layouts in that order.
+// Writes the layouts as specs. The new model has its nodes in the same order, and folds_node listed
+// the layouts in that order.
 static tsr_status write_specs(const struct fold *fold, tsr_model *model, tsr_config *config)
 {
     size_t k = 0;

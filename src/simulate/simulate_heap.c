@@ -28,8 +28,8 @@ static void remove_gap(struct sim_heap *heap, size_t i)
     memmove(&heap->gaps.at[i], &heap->gaps.at[i + 1], (heap->gaps.n - i) * sizeof *heap->gaps.at);
 }
 
-// If the last gap ends at the top, the block begins in that gap, and the heap grows only by the
-// difference.
+// Allocates at the top of the heap. If the last gap ends at the top, the block begins in that gap,
+// and the heap grows only by the difference.
 static int64_t take_on_top(struct sim_heap *heap, int64_t bytes)
 {
     int64_t from = heap->top;
@@ -54,7 +54,7 @@ int64_t tsr__sim_take(struct sim_heap *heap, int64_t bytes)
     return from;
 }
 
-// Gaps are sorted by address, and adjacent gaps are merged.
+// Frees a block. Gaps are sorted by address, and adjacent gaps are merged.
 void tsr__sim_give(struct arena *arena, struct sim_heap *heap, int64_t from, int64_t bytes)
 {
     size_t i = 0;

@@ -20,15 +20,15 @@ bool tsr__sim_folded(const tsr_node *node)
     return true;
 }
 
-// A store: memory that one or several values use one after the other. Node k in execution order
-// has these times: 4 k its input is copied, 4 k + 1 it runs, 4 k + 2 its output is copied.
+// A store is memory that one or several values use one after the other. Node k in execution order
+// has three times: at 4 k its input is copied, at 4 k + 1 it runs, at 4 k + 2 its output is copied.
 #define NODE_TIMES 4
 #define RUNS       1
 #define COPIES     2
 struct store {
-    int64_t bytes, from, end; // from, end: first and last time
+    int64_t bytes, from, end; // from, end: first and last time of use
     const tsr_value *first;   // the first value that used it
-    bool waits;               // the store is free
+    bool waits;               // the store is free and can be reused
     size_t below;             // next in the stack of free stores of this shape; 0: none
 };
 // All stores. Values that are computed in place share a store, whose end is extended.
@@ -39,8 +39,8 @@ struct stores {
     enum kernels kernels;
     int64_t nodes;
     const tsr_node **order; // nodes in execution order
-    int64_t *times;         // by index in the file: time of the node
-    size_t *of;             // by value id: index of its store plus 1; 0: none
+    int64_t *times;         // time of each node, by index in the file
+    size_t *of;             // index of each value's store plus 1, by value id; 0: none
     VEC(struct store) list;
     struct map free; // shape -> size_t *: the most recently freed store of that shape; 0: none
 };
@@ -48,11 +48,12 @@ struct stores {
 struct last_use {
     const struct stores *stores;
     bool but_blocks; // ignore readers that take the value in the blocked layout
-    bool but_usual;  // ignore the other readers
+    bool but_usual;  // ignore readers that take the value in the plain layout
     int64_t at;
 };
 
-// A reader that copies its input needs the value only until the copy is made.
+// Visitor: finds the last use. A reader that copies its input needs the value only until the copy
+// is made.
 static bool last_use(void *data, tsr_node *node, size_t input)
 {
     struct last_use *last = data;
@@ -159,8 +160,8 @@ static size_t used_again(struct stores *stores, const tsr_value *value)
     return store;
 }
 
-// Outputs of the graph have their own memory. Only the first output of a node may reuse the memory
-// of an input; outputs of communications never do.
+// Returns the store of output i. Outputs of the graph have their own memory. Only the first output
+// of a node may reuse the memory of an input; outputs of communications never do.
 static size_t find_store(struct stores *stores, const tsr_node *node, size_t i, int64_t at)
 {
     const tsr_value *value = tsr_node_output(node, i);
@@ -189,8 +190,8 @@ static bool is_state(const tsr_model *model, const tsr_value *output)
     return false;
 }
 
-// If `own` is set, each value has separate memory, as in the planner's estimate. A cache that its
-// node updates in place is in the memory of an input.
+// Adds the store of an output. If `own` is set, each value has separate memory, as in the planner's
+// estimate. A cache that its node updates in place is in the memory of an input.
 static void add_output(struct stores *stores, const tsr_node *node, size_t i, int64_t at, bool own)
 {
     const tsr_value *value = tsr_node_output(node, i);
@@ -263,7 +264,8 @@ static size_t copy_input(struct stores *stores, const tsr_node *node, int64_t at
     return copy_store(stores, tsr_node_input(node, 0), at, at + RUNS);
 }
 
-// Later readers use the copy. The original stays for readers of the blocked layout.
+// Adds the copy of the output. Later readers use the copy. The original stays for readers of the
+// blocked layout.
 static void copy_output(struct stores *stores, const tsr_node *node, int64_t at)
 {
     if (stores->kernels != KERNELS_CPU || !tsr__node_copies_output(node, stores->shapes))
@@ -420,8 +422,8 @@ static bool is_read(const tsr_value *value)
     return read;
 }
 
-// Bytes of constants after loading. Results of constant folding are added; constants that only
-// folded nodes read are subtracted.
+// Returns the bytes of constants after loading. Results of constant folding are added; constants
+// that only folded nodes read are subtracted.
 static int64_t loaded_constants(const struct stores *stores, int64_t weights)
 {
     const tsr_graph *graph = tsr_model_graph(stores->model);
@@ -449,7 +451,7 @@ static bool widen(void *data, tsr_node *node, size_t input)
     return true;
 }
 
-// Additional bytes of constants that CPU kernels store wider than in the file.
+// Returns the additional bytes of constants that CPU kernels store wider than in the file.
 static int64_t widened(const struct stores *stores)
 {
     const tsr_graph *graph = tsr_model_graph(stores->model);
@@ -463,10 +465,10 @@ static int64_t widened(const struct stores *stores)
     return sum;
 }
 
-// `memory` is comparable with the planner's estimate. `peak` predicts what the operating system
-// reports for a CPU rank: the engine's execution order, scratch memory, gaps, and the engine's own
-// memory. For a GPU, `peak` is the memory in use of the engine's arena: without gaps and without
-// the engine's own memory, which is on the host.
+// Computes memory and peak. `memory` is comparable with the planner's estimate. `peak` predicts
+// what the operating system reports for a CPU rank: it includes scratch memory, gaps and the
+// engine's own memory. For a GPU, `peak` is the memory in use of the engine's arena: without gaps
+// and without the engine's own memory, which is on the host.
 tsr_status tsr__sim_memory(struct sim_device *device, const tsr_model *model,
                            const struct shapes *shapes, struct arena *scratch)
 {

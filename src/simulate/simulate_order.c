@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// simulate_order.c - the order in which ONNX Runtime runs the nodes of a graph: backwards from the
-// nodes whose results have no reader, depth first; of a node's inputs, the one produced by the last
-// node of the file comes first.
+// simulate_order.c - the order in which ONNX Runtime runs the nodes of a graph. It searches depth
+// first, backwards from the nodes whose results have no reader. Of a node's inputs, the one
+// produced by the last node of the file comes first.
 //
 //     0: a = f(x)   1: b = g(x)   2: c = h(a, b)   3: y = i(x): c and y have no readers, so 3 comes
 //     first, then 1, 0, 2
@@ -17,7 +17,8 @@ struct edges {
     int64_t from; // node whose outgoing edges are being listed
 };
 
-// A node inside a body is replaced by the node of the main graph that contains the body.
+// Returns the index of a node. For a node inside a body, it is that of the main-graph node that
+// contains the body.
 int64_t tsr__sim_place(const tsr_node *node)
 {
     while (tsr_graph_owner(tsr_node_graph(node)))
@@ -39,7 +40,7 @@ static bool add_edge(void *data, tsr_node *node, size_t input)
 // ascending order, because edges are listed in the order of their producers.
 struct makers {
     int64_t *first, *from;
-    bool *read; // by node: another node reads its results
+    bool *read; // by node: some other node reads its results
 };
 
 static bool find_makers(struct arena *arena, const tsr_graph *graph, int64_t n, struct makers *out)
@@ -66,7 +67,7 @@ static bool find_makers(struct arena *arena, const tsr_graph *graph, int64_t n, 
     return true;
 }
 
-// Depth-first search; order[k] is the node that runs as number k. A node is pushed twice: as its
+// Searches depth first; order[k] is the node that runs as number k. A node is pushed twice: as its
 // number to visit its inputs, and as a negative number to run it after them.
 static bool walk(struct arena *arena, const struct makers *makers, int64_t n, int64_t *order)
 {

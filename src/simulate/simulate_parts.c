@@ -69,7 +69,7 @@ static int group_of(struct sim *sim, struct sim_comm *comm, const int64_t *membe
     return (int)comm->groups.n - 1;
 }
 
-// Bytes of a Reshard: sent or received by the busiest device, and its largest message.
+// Bytes that the busiest device of a Reshard sends or receives, and those of its largest message.
 struct moved_bytes {
     int64_t most;
     struct reshard_pair pair;
@@ -107,8 +107,8 @@ static void add_numbers(struct text *text, const int64_t *numbers, size_t n)
         tsr__text_add(text, (struct str){(const char *)numbers, n * sizeof *numbers});
 }
 
-// All members of a Reshard have the same layouts, and layers repeat, so each pair of layouts is
-// computed once per shape.
+// Returns the bytes of a Reshard from the cache. All members have the same layouts, and layers
+// repeat, so each pair of layouts is computed once per shape.
 static struct moved_bytes moved(struct sim *sim, const tsr_node *node, const struct shapes *shapes,
                                 size_t elem)
 {
@@ -154,7 +154,8 @@ static bool unpacked(const tsr_node *node, const struct shapes *shapes)
     return false;
 }
 
-// Shards that are not contiguous need a packed copy beside the tensor.
+// Returns the extra bytes of a communication. Shards that are not contiguous need a packed copy
+// beside the tensor.
 static int64_t scratch_of(const struct sim_comm *comm, const tsr_node *node,
                           const struct shapes *shapes, int64_t given, int64_t got)
 {
@@ -267,8 +268,8 @@ static void divide(struct sim_task *task, const tsr_node *node, const struct sha
                   tsr__price_node(scratch, node, shapes, NULL, &computes).ps;
 }
 
-// Adds a communication (an operator of our domain) or a compute task. A node with constant inputs
-// adds nothing.
+// Adds a communication (an operator of our domain) or a compute task. A node whose inputs
+// are all constants adds nothing.
 static tsr_status add_node(struct sim *sim, struct sim_device *sim_device, int64_t device,
                            const tsr_node *node, const struct shapes *shapes, struct arena *scratch)
 {
@@ -378,7 +379,8 @@ static tsr_status read_part(struct sim *sim, int64_t device, const struct partit
     return st;
 }
 
-// Times of communications are predicted after all parts are read, when all their groups are known.
+// Reads all parts. Times of communications are predicted afterwards, when all their groups are
+// known.
 tsr_status tsr__sim_read(struct sim *sim, const struct partition_part *parts, int64_t n,
                          const tsr_dim_size *sizes, size_t n_sizes)
 {

@@ -56,8 +56,8 @@ static void carry(struct sim *sim, struct sim_comm *comm, tsr_collective what,
     comm->carried += links_sum(sim) - before;
 }
 
-// A halo exchange is one message of the additional elements of the output, and a copy of the output
-// in memory. Each member exchanges half of that with each neighbour.
+// Predicts a halo exchange: one message of the additional elements of the output, and a copy of the
+// output in memory. Each member exchanges half of these elements with each neighbour.
 static int64_t price_halo(struct sim *sim, struct sim_comm *comm,
                           const struct topology_groups *groups)
 {
@@ -78,8 +78,8 @@ static int64_t price_halo(struct sim *sim, struct sim_comm *comm,
                   copied_ps < 0x1p62 ? (int64_t)copied_ps : INT64_MAX);
 }
 
-// Other communication is estimated as an all-to-all exchange in which the busiest device moves that
-// many bytes, as in tsr__price_exchange, and at least as long as the largest message. With 4
+// Predicts other communication as an all-to-all exchange in which the busiest device moves these
+// bytes, as in tsr__price_exchange. It takes at least as long as the largest message. With 4
 // devices and 3 MiB for the busiest that is an all-to-all of 3 * 16 / 3 = 16 MiB.
 static int64_t price_exchange(struct sim *sim, struct sim_comm *comm,
                               const struct topology_groups *groups)
@@ -97,9 +97,9 @@ static int64_t price_exchange(struct sim *sim, struct sim_comm *comm,
                      tsr__price_collective(sim->topology, TSR_SEND, &pair, comm->pair_bytes));
 }
 
-// The size depends on the kind: the output of a gather, the input of a reduction, the inputs of all
-// members of an all-to-all. A reduce-scatter with unequal shards is charged as if all were the
-// largest.
+// Predicts a communication. Its size depends on the kind: the output of a gather, the input of a
+// reduction, the inputs of all members of an all-to-all. A reduce-scatter with unequal shards is
+// charged as if all were the largest.
 int64_t tsr__sim_price(struct sim *sim, struct sim_comm *comm)
 {
     struct topology_groups groups;

@@ -29,7 +29,8 @@ static void put_text(struct text *text, const char *s)
 
 static const char *const kinds[] = {"compute", "communication", "waiting"};
 
-// "X" is a complete event: begin and duration. All waiting has the same name, whatever its cause.
+// Writes a span as a complete event ("X"): begin and duration. All waiting has the same name,
+// whatever its cause.
 static void put_span(struct text *text, const tsr_span *span)
 {
     double start = span->begin * 1e6;
@@ -88,7 +89,8 @@ static void put_all(struct text *text, const tsr_simulation_summary *simulation,
     }
 }
 
-// The text is complete in memory before the file is opened. An incomplete file is removed.
+// Writes the trace. The text is complete in memory before the file is opened. An incomplete file is
+// removed.
 tsr_status tsr_simulation_trace(tsr_session *session, const tsr_simulation_summary *simulation,
                                 const char *path)
 {

@@ -43,7 +43,7 @@ struct run {
     tsr_topology *own; // created by this run and freed at its end
     struct arena *kept;
     VEC(tsr_span) spans;
-    double *ends; // by request: its end
+    double *ends; // end of each request
     struct shared_links *links;
     VEC(struct meeting) ready; // a heap, earliest first
     struct sim_fold fold;
@@ -89,8 +89,8 @@ static void span(struct run *run, int64_t device, const struct sim_task *task, t
                         begin,    end};
 }
 
-// After its last task a device begins the next request at once. A request ends when its last device
-// is done.
+// Advances to the next task. After its last task a device begins the next request at once. A
+// request ends when its last device is done.
 static void next_task(struct run *run, struct sim_device *device)
 {
     if (++device->at < device->tasks.n)
@@ -194,8 +194,9 @@ static bool is_done(const struct run *run)
     return true;
 }
 
-// Every device runs until it must wait. Then the communication with the earliest begin runs, and
-// its members continue. All that they start begins later, so this order is correct.
+// Simulates all tasks. Every device runs until it must wait. Then the communication with the
+// earliest begin runs, and its members continue. Tasks that they start begin later, so this order
+// is correct.
 static tsr_status play(struct run *run)
 {
     run->links = tsr__sim_links(&run->sim, run->out->requests);
@@ -219,7 +220,7 @@ static tsr_status play(struct run *run)
 
 // ---- results -----------------------------------------------------------------------------------
 
-// NULL sorts first.
+// Compares two texts; NULL sorts first.
 static int text_order(const char *x, const char *y)
 {
     if (!x || !y)
@@ -232,8 +233,8 @@ static int time_order(double a, double b)
     return (a > b) - (a < b);
 }
 
-// A total order, so that every sort gives the same list. glibc's qsort is stable only while it can
-// allocate a copy.
+// Orders spans by time. The order is total, so that every sort gives the same list: glibc's qsort
+// is stable only while it can allocate a copy.
 static int by_time(const void *a, const void *b)
 {
     const tsr_span *x = a, *y = b;
@@ -267,7 +268,7 @@ static int64_t whole_bytes(double bytes)
     return INT64_MAX;
 }
 
-// Sorts by id, because parts were read rank by rank.
+// Lists the communications, sorted by id because parts were read rank by rank.
 static void list_comms(struct run *run)
 {
     size_t n = run->sim.comms.n;
@@ -346,8 +347,9 @@ static tsr_simulated_device *list_devices(struct run *run, size_t n)
     return list;
 }
 
-// The period is the distance of the last two requests' ends: by then a pipeline is full. A device
-// is idle while it neither computes, communicates nor waits for a partner.
+// Computes the results. The period is the time between the ends of the last two requests: by then a
+// pipeline is full. A device is idle while it neither computes, communicates nor waits for a
+// partner.
 static tsr_status sum_up(struct run *run)
 {
     tsr_simulation_summary *simulation = run->out;
@@ -372,8 +374,8 @@ static tsr_status sum_up(struct run *run)
     return arena_status(run->kept);
 }
 
-// Uses the caller's topology, else the plan's, else that number of devices on one host. A folded
-// plan needs at least one device more.
+// Sets the topology: the caller's, else the plan's, else n devices on one host. A folded plan needs
+// at least one device more.
 static tsr_status choose_topology(struct run *run, int64_t n)
 {
     char text[32];
@@ -471,7 +473,7 @@ static tsr_status look(void *data, const struct partition_part *parts, int64_t n
 
 // ---- start and end -----------------------------------------------------------------------------
 
-// Frees the results of the previous simulation.
+// Starts a simulation and frees the results of the previous one.
 static tsr_status begin(struct run *run, tsr_session *session, const tsr_simulate_options *given,
                         tsr_simulation_summary *out)
 {
@@ -492,7 +494,7 @@ static tsr_status begin(struct run *run, tsr_session *session, const tsr_simulat
     return TSR_USAGE;
 }
 
-// `given` is written only on success.
+// Ends a simulation. `given` is written only on success.
 static tsr_status end(struct run *run, tsr_status st, tsr_simulation_summary *given)
 {
     tsr_topology_free(run->own);
@@ -561,7 +563,7 @@ struct alone {
     int64_t memory;
 };
 
-// One device never waits, so its time is the sum of its tasks.
+// Receives the parts for one device. It never waits, so its time is the sum of its tasks.
 static tsr_status look_alone(void *data, const struct partition_part *parts, int64_t n)
 {
     struct alone *alone = data;
@@ -589,7 +591,7 @@ static tsr_status fastest_alone(const struct run *run, tsr_topology **out)
     for (int i = 1; i < all->n; i++)
         if (all->device[i].flops > (*out)->device[0].flops)
             (*out)->device[0] = all->device[i];
-    (*out)->profiles = all->profiles; // outlives it
+    (*out)->profiles = all->profiles; // the profiles outlive the new topology
     return TSR_OK;
 }
 
@@ -642,8 +644,8 @@ free_all:
     return st;
 }
 
-// The model is not changed: everything happens in a copy. Warnings about the copy are discarded,
-// errors are kept.
+// Simulates a plan in a copy of the model, which is not changed. Warnings about the copy are
+// discarded, errors are kept.
 tsr_status tsr_simulate_into(tsr_model *model, const tsr_simulate_options *options,
                              tsr_simulation_summary *out)
 {
@@ -666,8 +668,8 @@ tsr_status tsr_simulate_into(tsr_model *model, const tsr_simulate_options *optio
     return end(&run, st, out);
 }
 
-// Loads all parts before reading the first, because a collective is known only when all its members
-// are. Frees the models in every case.
+// Simulates a folder. All parts are loaded before the first is read, because a collective is known
+// only when all its members are. The models are freed in every case.
 tsr_status tsr_simulate_folder(tsr_session *session, const char *folder,
                                const tsr_simulate_options *options, tsr_simulation_summary *out)
 {

@@ -28,7 +28,8 @@ void tsr__derivation_start(struct derivation *derivation, struct arena *arena, c
     tsr__rule_start(&derivation->rule, arena);
 }
 
-// Constant texts are parsed once for all nodes.
+// Returns the rule that the derivation built or selected. Constant texts are parsed once for all
+// nodes.
 const struct pattern *tsr__derivation_rule(struct derivation *derivation)
 {
     if (derivation->rule.begun || derivation->rule.wrong)
@@ -38,7 +39,7 @@ const struct pattern *tsr__derivation_rule(struct derivation *derivation)
     return tsr__pattern_of(derivation->shapes, derivation->text);
 }
 
-// What was built so far is dropped, and calls that follow add nothing.
+// Ends the derivation without a rule. It drops what was built so far, and later calls add nothing.
 void tsr__derive_none(struct derivation *derivation, const char *why)
 {
     derivation->whole = why;
@@ -64,7 +65,7 @@ void tsr__derive_numbered_size(struct derivation *derivation, char letter, int n
         add_size(derivation, name, size);
 }
 
-// numpy's matmul: an operand of one dimension has no m or no n.
+// Derives the rule of MatMul. As in numpy, an operand of one dimension has no m or no n.
 void tsr__derive_matmul(struct derivation *derivation)
 {
     bool a = tsr__derive_in(derivation, 0).rank == 1, b = tsr__derive_in(derivation, 1).rank == 1;
@@ -76,7 +77,8 @@ void tsr__derive_matmul(struct derivation *derivation)
         derivation->text = "[B* m k],[k] -> [B* m]; red k:sum";
 }
 
-// Both operands may be stored transposed: one text for each transA and transB.
+// Derives the rule of Gemm. Each operand may be stored transposed, so there is one text for each
+// combination of transA and transB.
 void tsr__derive_gemm(struct derivation *derivation)
 {
     static const char *const texts[2][2] = {{"[m k],[k n],[m~ n~]? -> [m n]; red k:sum; once 2",
@@ -94,15 +96,16 @@ void tsr__derive_gemm(struct derivation *derivation)
         derivation->text = old[a][b];
 }
 
-// Training draws random numbers; only inference is element-wise. With a seed it is not sharded
-// either: the numbers drawn for a shard are no slice of those for the full tensor.
+// Dropout is element-wise in inference. Training draws random numbers and is not sharded, even with
+// a seed: the numbers drawn for a shard are no slice of those for the full tensor.
 void tsr__derive_dropout(struct derivation *derivation)
 {
     if (!tsr__node_input_is_off(derivation->node, 2))
         derivation->whole = "training_mode is not known to be false";
 }
 
-// perm [0 2 1] gives "[d0 d1 d2] -> [d0 d2 d1]". Without perm the order is reversed.
+// Derives the rule of Transpose: perm [0 2 1] gives "[d0 d1 d2] -> [d0 d2 d1]". Without perm the
+// order is reversed.
 void tsr__derive_transpose(struct derivation *derivation)
 {
     int rank = tsr__derive_in(derivation, 0).rank;

@@ -22,10 +22,10 @@ int64_t tsr__derive_int(const struct derivation *derivation, const char *name, i
 // True if the attribute is given and has that text.
 bool tsr__derive_text_is(const struct derivation *derivation, const char *name, const char *text);
 bool tsr__derive_has(const struct derivation *derivation, size_t i); // input i is given
-// Shape of the first output, as far as it is known without the rule.
+// Returns the shape of the first output, as far as it is known without the rule.
 struct shape tsr__derive_result(const struct derivation *derivation);
-// Reads integers from input i if it is given, else from an attribute. Returns their number, -1: not
-// known, -2: not given.
+// Reads integers from input i if it is given, else from an attribute. Returns their number; -1:
+// unknown; -2: neither is given.
 int64_t tsr__derive_ints(const struct derivation *derivation, const char *name, size_t i,
                          int64_t *out, int64_t cap);
 // Returns the rank of input i; -1: not known, and the derivation has ended.
@@ -38,14 +38,14 @@ int tsr__derive_axis(struct derivation *derivation, const char *name, int64_t ot
 enum expand_types { EXPAND_FLOATS, EXPAND_NUMBERS };
 enum factor_kind tsr__derive_stat(const struct derivation *derivation, int64_t opset,
                                   enum expand_types types);
-// The same for a node that can be expanded only if `holds`.
+// Returns the same if `holds`, else FACTOR_REP.
 enum factor_kind tsr__derive_stat_if(bool holds, const struct derivation *derivation, int64_t opset,
                                      enum expand_types types);
-// Elements of input 1 address rows v of input 0. Devices with shards of v return partial sums; v is
-// not sharded if the result's type (that of input `like`) cannot be summed. `after`: number of
-// dimensions that the result has after those of the indices.
+// Builds a lookup: elements of input 1 address rows v of input 0. Devices with shards of v return
+// partial sums. v is not sharded if the result's type (that of input `like`) cannot be summed.
+// `after`: number of dimensions that the result has after those of the indices.
 void tsr__derive_lookup(struct derivation *derivation, size_t like, int after);
-// Opset of ai.onnx in the node's model; 0: not imported.
+// Returns the opset of ai.onnx in the node's model; 0: not imported.
 int64_t tsr__onnx_opset(const tsr_node *node);
 // Finds the dimensions that a reduction removes. False: not known, and the derivation has ended.
 bool tsr__reduce_axes(struct derivation *derivation, int rank, bool *reduced);
@@ -55,10 +55,10 @@ bool tsr__derive_single(struct shape shape);
 // True if all bytes of the constant are known to be equal; *out: their value.
 bool tsr__derive_alike(const tsr_value *value, tsr_dtype type, int *out);
 
-// Attention: sizes of h (heads of keys) and g (query heads for each).
+// Sets the sizes of h (heads of keys) and g (query heads for each key head) of an attention.
 void tsr__derive_heads(struct derivation *derivation, int64_t kv, int64_t each);
-// Adds input i, a mask that broadcasts to [b, heads, q, k]; heads: "h" or "(h g)". False: its
-// number of heads is unknown, so heads are not sharded.
+// Adds input i, a mask that broadcasts to [b, heads, q, k]; heads: "h" or "(h g)". Returns false if
+// its number of heads is unknown, so that heads are not sharded.
 bool tsr__derive_mask(struct derivation *derivation, size_t i, const char *heads);
 // True if the mask is absent, or is [q k] or [b heads q k] with a known number of rows and as many
 // columns as dimension `keys` of input 1.

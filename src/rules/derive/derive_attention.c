@@ -17,8 +17,8 @@
 
 #define NO_HEADS "the numbers of heads are unknown, or do not fit"
 
-// Reads the numbers of heads from attributes: *kv of keys and values, *each of queries per key
-// head.
+// Reads the numbers of heads from attributes: *kv is the number of key and value heads, *each the
+// number of query heads per key head.
 static bool heads_of(struct derivation *derivation, const char *queries, const char *keys,
                      int64_t *kv, int64_t *each)
 {
@@ -38,7 +38,7 @@ void tsr__derive_heads(struct derivation *derivation, int64_t kv, int64_t each)
     tsr__derive_size(derivation, "g", each);
 }
 
-// Returns the dimension of a mask that is `from_end` from its end.
+// Returns dimension `from_end` of a mask, counted from its end, in the notation of rules.
 static const char *mask_dim(int from_end, int64_t size, const char *heads)
 {
     if (from_end == 2)
@@ -60,7 +60,8 @@ bool tsr__derive_mask(struct derivation *derivation, size_t i, const char *heads
     return shape.rank < 3 || shape.dims[shape.rank - 3].value >= 0;
 }
 
-// True if rows of the query are independent: not causal, and no attribute that is not known here.
+// True if rows of the query are independent: the attention is not causal, and all its attributes
+// are supported here.
 static bool rows_are_free(const struct derivation *derivation)
 {
     static const char *const harmless[] = {"scale",       "softcap",   "softmax_precision",
@@ -108,8 +109,8 @@ static bool can_expand(const struct derivation *derivation, bool flat)
     return sizes && tsr__derive_mask_fits(derivation, 3, keys);
 }
 
-// A query of 3 dimensions has its heads in the last one: 8 query heads for 2 heads of keys are
-// h = 2, g = 4. Rows q that are not independent are treated like k.
+// Derives the rule of Attention. A query of 3 dimensions has its heads in the last one: 8 query
+// heads for 2 key heads are h = 2, g = 4. Rows q that depend on each other are treated like k.
 void tsr__derive_attention(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -140,7 +141,8 @@ void tsr__derive_attention(struct derivation *derivation)
         tsr__rule_clauses(rule, "attr q_num_heads=h; attr q_num_heads=g; attr kv_num_heads=h");
 }
 
-// Nodes with subgraphs that change scores have no rule yet; without them it is like Attention.
+// Derives the rule of FlexAttention, which is that of Attention. Nodes with subgraphs that change
+// scores have no rule yet.
 void tsr__derive_flex_attention(struct derivation *derivation)
 {
     derivation->text = "[b (h g) q d],[b h k d],[b h k v] -> [b (h g) q v]; rep d k";
@@ -148,7 +150,7 @@ void tsr__derive_flex_attention(struct derivation *derivation)
 
 // ---- linear attention --------------------------------------------------------------------------
 
-// Adds input i: one number for a head, or one for each of its d elements. False: unknown.
+// Adds input i, which has one number for each head or for each of its d elements. False: unknown.
 static bool add_decay(struct derivation *derivation, size_t i, int64_t heads)
 {
     struct shape shape = tsr__derive_in(derivation, i);
@@ -174,9 +176,9 @@ static int64_t width_of(const struct derivation *derivation, size_t i)
     return shape.dims[2].value;
 }
 
-// True if each head of the values has its own key. The operator allows fewer keys, shared by
-// several heads, and only the widths show that: queries of 24 = 8 heads * 3 with keys of 12 have 4
-// keys, with keys of 6 they have 2.
+// True if each head of the values has its own key. The operator allows several heads to share a
+// key, and only the widths show that. Example: queries of 24 = 8 heads * 3. Keys of width 12 are 4
+// keys, keys of width 6 are 2.
 static bool has_key_for_each(const struct derivation *derivation, int64_t q, int64_t kv)
 {
     int64_t queries = width_of(derivation, 0), keys = width_of(derivation, 1);
@@ -184,13 +186,13 @@ static bool has_key_for_each(const struct derivation *derivation, int64_t q, int
            keys / kv == queries / q;
 }
 
-// A state, to which attribute state_window adds a leading dimension.
+// Returns the text of a state. Attribute state_window adds a leading dimension to it.
 static const char *state(bool window, const char *with_window, const char *without)
 {
     return window ? with_window : without;
 }
 
-// Heads that share keys or queries are not sharded; batch b and columns e are.
+// Builds the rule if heads share keys or queries. Heads are not sharded; batch b and columns e are.
 static void build_shared_keys(struct rule_builder *rule, bool groups, bool window)
 {
     tsr__rule_inputs(rule, "[b t _],[b t _],[b t (h e)]");
@@ -201,7 +203,8 @@ static void build_shared_keys(struct rule_builder *rule, bool groups, bool windo
     tsr__rule_kind(rule, FACTOR_REP, groups ? "t h g" : "t h");
 }
 
-// The state is carried from one step t to the next; its columns e are independent.
+// Derives the rule of LinearAttention. The state is carried from one step t to the next; its
+// columns e are independent.
 void tsr__derive_linear_attention(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -241,14 +244,14 @@ static void add_angles(struct derivation *derivation, size_t i)
     tsr__rule_inputs(&derivation->rule, given ? "[b~ t~ _]" : "[_ _]");
 }
 
-// Returns the rotated tensor: heads in the last dimension, or in a separate one.
+// Returns the text of the rotated tensor, with heads in the last dimension or in a separate one.
 static const char *rotated(int rank)
 {
     return rank == 3 ? "[b t (h d)]" : "[b h t d]";
 }
 
-// Returns the positions of com.microsoft: one start for all sequences, one position for each token,
-// or three of them (MRotaryEmbedding).
+// Returns the text of the positions in com.microsoft: one start for all sequences, one position for
+// each token, or three of them (MRotaryEmbedding).
 static const char *positions_of(int rank)
 {
     if (rank == 3)
@@ -280,8 +283,8 @@ void tsr__derive_rotary(struct derivation *derivation)
     tsr__rule_clauses(rule, "rep d; attr num_heads=h");
 }
 
-// In com.microsoft, positions are the second input. Without num_heads the angles give the size of a
-// head.
+// Derives the rule of the com.microsoft operator, whose second input is the positions. Without
+// num_heads the angles give the size of a head.
 void tsr__derive_rotary_positions(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;

@@ -22,7 +22,7 @@
 #define NO_WINDOWS "the number of spatial dimensions is not known"
 #define NO_WEIGHTS (-1) // index of the weights of a pool
 
-// The spatial dimensions.
+// Sizes and windows of the spatial dimensions.
 struct space {
     int n;
     bool alone[DERIVE_MAX_RANK];  // positions are independent: kernel 1, stride 1, no pads
@@ -47,7 +47,7 @@ static bool all_are(const struct derivation *derivation, const char *name, int64
     return true;
 }
 
-// Returns entry i of a list attribute, which has one for each spatial dimension (pads: two).
+// Returns entry i of a list attribute, which has one entry for each spatial dimension (pads: two).
 static int64_t entry(const struct derivation *derivation, const char *name, int i,
                      int64_t otherwise)
 {
@@ -96,9 +96,9 @@ static bool read_space(struct derivation *derivation, int weights, struct space 
 }
 
 // Finds the pads of one dimension, including automatic ones and those of a last window beyond the
-// end. False: unknown. If automatic windows do not reach the end (9 elements, kernel 1, stride 3:
-// they span 7), ONNX starts with the first element, but ONNX Runtime's pools and convolutions skip
-// some elements, each differently.
+// end. False: unknown. That includes automatic windows that do not reach the end (9 elements,
+// kernel 1, stride 3: they span 7). ONNX starts them with the first element, but ONNX Runtime's
+// pools and convolutions skip elements, each in another way.
 static bool read_pads(const struct derivation *derivation, struct space *space, int i)
 {
     int64_t span = (space->out[i] - 1) * space->stride[i] + space->reach[i],
@@ -202,7 +202,8 @@ static int64_t pad_at(const struct derivation *derivation, const struct space *s
     return i < space->n ? space->before[dim] : space->after[dim];
 }
 
-// A local node has its own pads: those of the full node at the ends, else none.
+// Replaces the pads in a local node: shards at an end keep the pads of the full node there, others
+// have none.
 static void patch_pads(struct rule_builder *rule, const struct space *space)
 {
     for (int i = 0, window = 0; i < space->n; i++)
@@ -240,7 +241,7 @@ static void add_windows(struct derivation *derivation, const struct space *space
     tsr__rule_unset(rule, "ceil_mode");
 }
 
-// Spatial dimensions without a window are not sharded.
+// Marks spatial dimensions without a window as not sharded.
 static void keep_unsharded(struct rule_builder *rule, const struct space *space)
 {
     for (int i = 0; i < space->n; i++)
@@ -271,8 +272,8 @@ static bool take_groups(struct derivation *derivation)
 
 // ---- convolutions ------------------------------------------------------------------------------
 
-// Adds input i, a scale or zero point for the tensor or for each channel. A symbolic size does not
-// show which, unless it is the symbol of the weights' channels.
+// Adds input i, a scale or zero point for the tensor or for each channel. If its size is a symbol
+// other than that of the weights' channels, either is possible, and the node is not sharded.
 static void add_per_channel(struct derivation *derivation, size_t i, size_t weights)
 {
     struct shape shape = tsr__derive_in(derivation, i);
@@ -311,7 +312,7 @@ static void add_result(struct derivation *derivation, const struct space *space)
     add_windows(derivation, space);
 }
 
-// Sharding i gives partial sums; one device adds the bias.
+// Derives the rule of Conv. Sharding i gives partial sums; one device adds the bias.
 void tsr__derive_conv(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -326,7 +327,8 @@ void tsr__derive_conv(struct derivation *derivation)
     tsr__rule_clauses(rule, "red i:sum; once 2");
 }
 
-// This one also adds a tensor and applies an activation, which needs the complete sum.
+// Derives the rule of FusedConv, which also adds a tensor and applies an activation. The activation
+// needs the complete sum.
 void tsr__derive_fused_conv(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -372,7 +374,8 @@ static bool read_transposed_at(const struct derivation *derivation, struct space
            after >= more && after < reach && all - before - after == space->out[i];
 }
 
-// Automatic pads and output_shape are not supported: spatial dimensions are then not sharded.
+// Reads the spatial dimensions of a transposed convolution. With automatic pads or output_shape
+// they are not sharded, because these are not supported.
 static void read_transposed(const struct derivation *derivation, struct space *space)
 {
     int rank = tsr__derive_in(derivation, 0).rank;
@@ -424,7 +427,7 @@ static void add_transposed(struct derivation *derivation, const struct space *sp
             tsr__rule_patch(rule, i, PATCH_VALUE, window++, 0);
 }
 
-// The weights have the input channels first.
+// Derives the rule of ConvTranspose, whose weights have the input channels first.
 void tsr__derive_conv_transpose(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -445,8 +448,8 @@ void tsr__derive_conv_transpose(struct derivation *derivation)
 
 // ---- other kinds of convolutions ---------------------------------------------------------------
 
-// Each channel uses its neighbours: with size 5, channel 7 uses 5..9. The results that the local
-// node computes for received neighbours are trimmed.
+// Derives the rule of LRN. Each channel uses its neighbours: with size 5, channel 7 uses 5..9. The
+// local node also computes results for received neighbours; these are trimmed.
 void tsr__derive_lrn(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -466,7 +469,8 @@ void tsr__derive_lrn(struct derivation *derivation)
     tsr__rule_trim(rule, (struct rule_trim){.dim = 1, .unit = 1});
 }
 
-// Zero points are subtracted before the products, so partial sums over i are exact.
+// Derives the rule of ConvInteger. Zero points are subtracted before the products, so partial sums
+// over i are exact.
 void tsr__derive_conv_integer(struct derivation *derivation)
 {
     struct space space = {0};
@@ -503,7 +507,7 @@ static bool sums_integers(const struct derivation *derivation)
             tsr__derive_alike(tsr_node_input(derivation->node, 5), w, &point));
 }
 
-// The complete sum over i is rounded.
+// Derives the rule of QLinearConv, which rounds the complete sum over i.
 void tsr__derive_qlinear_conv(struct derivation *derivation)
 {
     struct space space = {0};
@@ -539,8 +543,8 @@ static void add_offsets(struct rule_builder *rule, const struct space *space, co
     add_space(rule, space, SIDE_OUT);
 }
 
-// There is one set of offsets for all channels, or one for each range of channels. The latter are
-// sharded with the groups if there are as many.
+// Derives the rule of DeformConv. There is one set of offsets for all channels, or one for each
+// range of channels. Ranges are sharded with the groups if there are as many ranges as groups.
 void tsr__derive_deform_conv(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -581,8 +585,8 @@ static bool pool_windows_known(const struct derivation *derivation)
     return !partial && (!automatic || all_are(derivation, "dilations", 1));
 }
 
-// "[n c o0^] -> [n c o0],[n c o0]?". The second output, indices of MaxPool, counts through batch
-// and channels of the full tensor: with it, nothing is sharded.
+// Derives the rule of a pool: "[n c o0^] -> [n c o0],[n c o0]?". The second output of MaxPool holds
+// indices into the full tensor, across batch and channels. A node with that output is not sharded.
 void tsr__derive_pool(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -620,7 +624,8 @@ static int64_t block_elements(struct known_value block)
     return size;
 }
 
-// Each channel has the elements of a block; an input holds the block's sizes.
+// Derives the rule of Col2Im. Each channel has the elements of a block; an input holds the block's
+// sizes.
 void tsr__derive_col2im(struct derivation *derivation)
 {
     int64_t size =
@@ -642,9 +647,9 @@ static void add_conv_state(struct rule_builder *rule, bool window, bool last, in
         tsr__rule_any(rule, rank - 2);
 }
 
-// Channels are independent; the state is the end of the previous input. The com.microsoft
-// operator also supports several spatial dimensions, channels_last, and state_window, which adds a
-// leading dimension to the states.
+// Derives the rule of a causal convolution. Channels are independent, and the state is the end of
+// the previous input. The com.microsoft operator also supports several spatial dimensions,
+// channels_last, and state_window, which adds a leading dimension to the states.
 void tsr__derive_causal_conv(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;

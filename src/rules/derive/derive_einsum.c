@@ -12,18 +12,18 @@
 
 #define LETTERS 52
 
-// Letters are numbered a to z, then A to Z. The text is read once from left to right.
+// State of reading an equation from left to right. Letters are numbered a to z, then A to Z.
 struct equation {
     struct str text;     // the unread rest of the equation
     int times[LETTERS];  // number of occurrences in all operands
     int seen[LETTERS];   // number of occurrences read so far
-    bool twice[LETTERS]; // occurs twice in one operand
+    bool twice[LETTERS]; // the letter occurs twice in one operand
     bool square;         // both sizes of each diagonal are equal
-    bool out[LETTERS];   // occurs in the result
+    bool out[LETTERS];   // the letter occurs in the result
     bool dots, out_dots;
 };
 
-// c must be an ASCII letter.
+// Returns the number of a letter, which must be ASCII.
 static int number_of(char c)
 {
     if (islower((unsigned char)c))
@@ -65,13 +65,14 @@ static bool take(struct equation *equation, const char *word)
     return true;
 }
 
-// The term that is read, and the axis of each letter's first occurrence in it.
+// The term that is being read, and the axis of each letter's first occurrence in it.
 struct term_axes {
     int operand, axis;
     int first[LETTERS]; // 1 + axis; 0: not read yet
 };
 
-// A negative axis follows the ellipsis of an operand of unknown rank.
+// Returns the size along a letter. A negative axis follows the ellipsis of an operand of unknown
+// rank.
 static tsr_dim size_along(const struct derivation *derivation, const struct term_axes *axes,
                           int axis)
 {
@@ -80,7 +81,8 @@ static tsr_dim size_along(const struct derivation *derivation, const struct term
     return dim_at(tsr__derive_in(derivation, (size_t)axes->operand), axis);
 }
 
-// Sizes must be known to be equal: a diagonal of [n m] has the length of the shorter.
+// True if both sizes of a diagonal are known to be equal. A diagonal of [n m] has the length of the
+// shorter.
 static bool is_square(const struct derivation *derivation, const struct term_axes *axes, int letter)
 {
     tsr_dim rows = size_along(derivation, axes, axes->first[letter] - 1),
@@ -88,7 +90,7 @@ static bool is_square(const struct derivation *derivation, const struct term_axe
     return dim_known(rows) && tsr__dim_equal(derivation->shapes->exprs, rows, columns);
 }
 
-// Number of dimensions of a term's ellipsis; negative if the rank is unknown.
+// Returns the number of dimensions of a term's ellipsis; negative if the rank is unknown.
 static int dots_length(const struct derivation *derivation, struct str term, int operand)
 {
     int letters = 0;
@@ -106,8 +108,8 @@ static void count_letters(struct equation *equation)
             equation->times[number_of(equation->text.p[i])]++;
 }
 
-// Adds a letter that the term has already: a diagonal. In a rule for sharding, rows are sharded and
-// columns match any size. In a rule for shapes, both give the size.
+// Adds a letter that the term already has: a diagonal. In a rule for sharding, rows are sharded and
+// columns match any size. In a rule for shapes, rows and columns both give the size.
 static void add_again(struct derivation *derivation, struct equation *equation,
                       const struct term_axes *axes, int i)
 {
@@ -179,8 +181,8 @@ static bool read_result(struct derivation *derivation, struct equation *equation
     return true;
 }
 
-// Without an arrow the result has the letters that occur once, in alphabetical order, after the
-// ellipsis.
+// Adds the result of an equation without an arrow: the letters that occur once, in alphabetical
+// order, after the ellipsis.
 static void implied_output(struct derivation *derivation, struct equation *equation)
 {
     if (equation->dots)
@@ -216,7 +218,7 @@ static bool read_equation(struct derivation *derivation, struct equation *equati
            equation->dots == equation->out_dots;
 }
 
-// Letters of the result pass through, unless they are diagonals.
+// Derives the rule of Einsum. Letters of the result pass through, unless they are diagonals.
 void tsr__derive_einsum(struct derivation *derivation)
 {
     struct equation equation = {.square = true};

@@ -19,7 +19,8 @@ struct layers {
     bool together; // these rows are adjacent: (i f) instead of (f i)
 };
 
-// A first layer of 512 rows for an inner size of 256 has 2 rows for each element: gate and value.
+// Reads the sizes of both layers. A first layer of 512 rows for an inner size of 256 has 2 rows for
+// each element: gate and value.
 static bool read_layers(const struct derivation *derivation, size_t first, int64_t inner,
                         struct layers *layers)
 {
@@ -40,7 +41,8 @@ static bool in_batches(const struct derivation *derivation)
     return tsr__derive_in(derivation, 0).rank == 3;
 }
 
-// Adds tokens and router outputs. The router has one dimension for all tokens of all batches.
+// Adds tokens and router outputs. In the router's output, one dimension has the tokens of all
+// batches.
 static void add_tokens(struct derivation *derivation)
 {
     tsr__rule_inputs(&derivation->rule,
@@ -55,7 +57,8 @@ static void end_tokens(struct derivation *derivation, enum factor_kind experts)
     tsr__rule_kind(&derivation->rule, experts, "e");
 }
 
-// True if the node can be expanded: no halves, and an activation that has its own operator.
+// True if the node can be expanded: its first layer has no halves, and its activation is also an
+// operator.
 static bool can_expand(const struct derivation *derivation)
 {
     static const char *const known[] = {"relu", "silu", "identity"};
@@ -84,7 +87,7 @@ static void add_rows(struct rule_builder *rule, const char *rows, const char *af
     tsr__rule_dims(rule, after);
 }
 
-// With two halves in the first layer, its rows are (i f) or (f i), f 2.
+// Derives the rule of MoE. With two halves in the first layer, its rows are (i f) or (f i), f 2.
 void tsr__derive_experts(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -119,7 +122,8 @@ void tsr__derive_experts(struct derivation *derivation)
 
 // ---- packed weights ----------------------------------------------------------------------------
 
-// The inner size consists of units: elements that must be on one device in the second layer.
+// How the inner size is packed. It consists of units: elements that must be on one device in the
+// second layer.
 struct packed {
     struct layers layers;
     int64_t unit, bytes; // elements of a unit, and the bytes that they are packed into
@@ -141,9 +145,9 @@ static bool points_by_row(const struct derivation *derivation, size_t i, int64_t
     return tsr__derive_has(derivation, i) && bits < 8 && tsr__derive_in(derivation, i).rank != 3;
 }
 
-// False: weights in this packing cannot be sharded. 4 bits in blocks of 32: a unit is 32 elements,
-// 16 bytes, 1 scale. With zero points, of which two share a byte, it is 64 elements, 32 bytes, 2
-// scales.
+// Reads the packing. False: weights in this packing cannot be sharded. Example: 4 bits in blocks of
+// 32 give units of 32 elements, 16 bytes, 1 scale. With zero points, of which two share a byte,
+// units have 64 elements, 32 bytes, 2 scales.
 static bool read_packed(const struct derivation *derivation, struct packed *packed)
 {
     int64_t bits = bits_of(derivation, "fc2_expert_weight_bits"),
@@ -186,7 +190,7 @@ static void add_units(struct derivation *derivation, size_t i, const char *units
     tsr__rule_optional(&derivation->rule);
 }
 
-// Adds inputs that are not sharded.
+// Adds inputs from .. to - 1, which are not sharded.
 static void add_rest(struct derivation *derivation, size_t from, size_t to)
 {
     for (size_t i = from; i < to; i++) {
@@ -197,13 +201,13 @@ static void add_rest(struct derivation *derivation, size_t from, size_t to)
     }
 }
 
-// Adds the experts that the router chose.
+// Adds the input with the experts that the router chose.
 static void add_choice(struct derivation *derivation)
 {
     tsr__rule_inputs(&derivation->rule, in_batches(derivation) ? "[(b t) e]?" : "[t e]?");
 }
 
-// Packed weights whose layout is not known: only tokens can be sharded.
+// Builds the rule for weights of unknown packing: only tokens can be sharded.
 static void unknown_packing(struct derivation *derivation)
 {
     add_rest(derivation, 2, 14);
@@ -212,8 +216,9 @@ static void unknown_packing(struct derivation *derivation)
     end_tokens(derivation, FACTOR_REP);
 }
 
-// 4 bits in blocks of 32 with zero points: two zero points share a byte, so a unit u is 2 blocks:
-// z = 64 elements, y = 32 bytes, p = 2 scales. Only u is sharded, so no byte or block is split.
+// Derives the rule of QMoE. Example: 4 bits in blocks of 32 with zero points. Two zero points share
+// a byte, so a unit u is 2 blocks: z = 64 elements, y = 32 bytes, p = 2 scales. Only u is sharded,
+// so no byte or block is split.
 void tsr__derive_quantized_experts(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;

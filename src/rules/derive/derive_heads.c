@@ -38,7 +38,7 @@ static int64_t last_size(const struct derivation *derivation, size_t i)
     return shape.dims[shape.rank - 1].value;
 }
 
-// The same if the input has that rank, else -1.
+// Returns the last size of input i if it has that rank, else -1.
 static int64_t last_size_if(const struct derivation *derivation, size_t i, int rank)
 {
     if (tsr__derive_in(derivation, i).rank != rank)
@@ -54,8 +54,8 @@ static bool is_batch(const struct derivation *derivation, size_t i)
            tsr__dim_equal(derivation->shapes->exprs, x.dims[0], shape.dims[0]);
 }
 
-// Adds input i, a mask over keys: for each sequence a length, a row or a matrix. False: it is one
-// list for all sequences, so the batch is not sharded.
+// Adds input i, a mask over keys: a length, a row or a matrix for each sequence. Returns false for
+// one list that serves all sequences; the batch is not sharded then.
 static bool add_key_mask(struct derivation *derivation, size_t i)
 {
     static const char *const texts[] = {"[]?", "[b]?", "[b _]?", "[b q~ _]?", "[b _ _ _]?"};
@@ -70,8 +70,8 @@ static bool add_key_mask(struct derivation *derivation, size_t i)
     return true;
 }
 
-// Adds input i, the concatenated biases of the three projections. False: the three are not equal in
-// size, so heads are not sharded.
+// Adds input i, the concatenated biases of the three projections. Returns false if the three differ
+// in size, so that heads are not sharded.
 static bool add_bias(struct derivation *derivation, size_t i, int64_t hidden, int64_t hidden_v)
 {
     bool given = tsr__derive_has(derivation, i);
@@ -148,8 +148,9 @@ static bool can_expand(const struct derivation *derivation)
            tsr__derive_mask_fits(derivation, 5, 1);
 }
 
-// Rows of the query can be sharded if no mask, cache or buffer counts them, heads if the bias has
-// three equal parts, and the batch if the mask has one row for each sequence.
+// Derives the rule of MultiHeadAttention. Rows of the query can be sharded if no mask, cache or
+// buffer depends on their number. Heads can be sharded if the bias has three equal parts, and the
+// batch if the mask has one row for each sequence.
 void tsr__derive_multi_head(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -182,7 +183,8 @@ void tsr__derive_multi_head(struct derivation *derivation)
             rule, tsr__derive_stat_if(can_expand(derivation), derivation, 13, EXPAND_FLOATS), "k");
 }
 
-// One decoding step: the cache may be stored in another order, but heads are separate.
+// Derives the rule of DecoderMaskedMultiHeadAttention: one decoding step. The cache may be stored
+// in another order, but heads are separate.
 void tsr__derive_masked_multi_head(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -234,8 +236,8 @@ static bool start_projected(struct derivation *derivation, const char *input)
     return true;
 }
 
-// The node contains the projection, so its rows i are not sharded. Masks and caches depend on
-// positions.
+// Derives the rule of com.microsoft Attention. The node contains the projection, so its rows i are
+// not sharded. Masks and caches depend on positions.
 void tsr__derive_projected_attention(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -252,7 +254,7 @@ void tsr__derive_projected_attention(struct derivation *derivation)
     tsr__rule_clauses(rule, "attr num_heads=h; attr qkv_hidden_sizes=h");
 }
 
-// Returns the number of heads of a bias on the scores, [.. heads rows columns]; one with fewer
+// Returns the number of heads of a bias on the scores, [.. heads rows columns]. A bias with fewer
 // dimensions serves all heads.
 static int64_t bias_heads(const struct derivation *derivation, size_t i)
 {
@@ -260,7 +262,7 @@ static int64_t bias_heads(const struct derivation *derivation, size_t i)
     return bias.rank == 4 ? bias.dims[1].value : 1;
 }
 
-// Adds that bias.
+// Adds a bias on the scores with that number of heads.
 static void add_score_bias(struct rule_builder *rule, int64_t heads)
 {
     if (heads == 1)
@@ -269,7 +271,8 @@ static void add_score_bias(struct rule_builder *rule, int64_t heads)
         tsr__rule_inputs(rule, heads > 1 ? "[_ h _ _]?" : "[_ _ _ _]?");
 }
 
-// Without padding, t counts the tokens of all sequences, and is not sharded.
+// Derives the rule of PackedAttention. There is no padding: t counts the tokens of all sequences,
+// and is not sharded.
 void tsr__derive_packed_attention(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -293,7 +296,7 @@ static void add_column_point(struct derivation *derivation, size_t i)
         tsr__rule_inputs(&derivation->rule, n == 1 ? "[1]?" : "[]?");
 }
 
-// The same with scales and zero points.
+// Derives the rule of QAttention: Attention with scales and zero points.
 void tsr__derive_quantized_attention(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -313,7 +316,7 @@ void tsr__derive_quantized_attention(struct derivation *derivation)
 
 // ---- grouped queries ---------------------------------------------------------------------------
 
-// h heads of keys, g queries for each: 8 for 2 are h 2, g 4.
+// Sets h to the number of key heads and g to the query heads for each: 8 for 2 are h 2, g 4.
 static bool take_groups(struct derivation *derivation)
 {
     int64_t q = tsr__derive_int(derivation, "num_heads", 0),
@@ -357,8 +360,8 @@ static int64_t packed_head(const struct derivation *derivation)
     return 0;
 }
 
-// Adds the windows of queries, keys and values in such an input. 8 heads of 8 elements for 2 heads
-// of keys: 0 + 32 j, 64 + 8 j and 80 + 8 j.
+// Adds the windows of queries, keys and values in one concatenated input. Example: 8 heads of 8
+// elements for 2 key heads give 0 + 32 j, 64 + 8 j and 80 + 8 j.
 static void add_packed_windows(struct derivation *derivation, int64_t head)
 {
     int64_t kv = tsr__derive_int(derivation, "kv_num_heads", 0),
@@ -376,8 +379,8 @@ static void add_packed_windows(struct derivation *derivation, int64_t head)
                                               .reach = steps[i]});
 }
 
-// Adds queries, keys and values: three inputs, or one that is sharded by windows if the size of a
-// head is known.
+// Adds queries, keys and values. They are three inputs, or one input that is sharded by windows if
+// the size of a head is known.
 static void add_grouped(struct rule_builder *rule, bool three, int64_t head)
 {
     if (three)
@@ -386,10 +389,10 @@ static void add_grouped(struct rule_builder *rule, bool three, int64_t head)
         tsr__rule_inputs(rule, head ? "[b q h^],[]?,[]?" : "[b q _],[]?,[]?");
 }
 
-// A prompt takes its position from the first sequence, so the batch is sharded only in decoding
-// steps (one token) or without positions. A head in the cache may have another size than d, or a
-// size without a number: elements of 4 bits share a byte, and onnxruntime-genai's builder writes a
-// name.
+// Derives the rule of GroupQueryAttention. A prompt takes its position from the first sequence, so
+// the batch is sharded only in decoding steps (one token) or without positions. A head in the cache
+// may have another size than d, because elements of 4 bits share a byte. Its size may also be a
+// name, as onnxruntime-genai's builder writes.
 void tsr__derive_group_query(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -420,9 +423,9 @@ void tsr__derive_group_query(struct derivation *derivation)
         add_packed_windows(derivation, head);
 }
 
-// Heads cycle through the layouts of blocks, so a shard of the heads must start with the first
-// layout. Example: 8 query heads, 4 key heads (2 query heads each) and 4 layouts. Two key heads
-// make one cycle, so h is sharded in multiples of 2.
+// Returns the number of key heads after which block layouts repeat. A shard of the heads must start
+// with the first layout. Example: 8 query heads, 4 key heads (2 query heads each) and 4 layouts.
+// Two key heads make one cycle, so h is sharded in multiples of 2.
 static int64_t heads_per_cycle(const struct derivation *derivation, int64_t layouts)
 {
     int64_t q = tsr__derive_int(derivation, "num_heads", 0),
@@ -462,7 +465,8 @@ void tsr__derive_sparse_attention(struct derivation *derivation)
 
 // ---- tokens of many sequences in one dimension -------------------------------------------------
 
-// t counts the tokens of all sequences and is not sharded: other inputs hold the ends of sequences.
+// Derives the rule of PackedMultiHeadAttention. t counts the tokens of all sequences and is not
+// sharded: other inputs hold the ends of sequences.
 void tsr__derive_packed_multi_head(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -483,8 +487,9 @@ void tsr__derive_packed_multi_head(struct derivation *derivation)
     tsr__rule_clauses(rule, "attr num_heads=h");
 }
 
-// Keys and values are stored in pages of a cache that all sequences share: n pages of m tokens. A
-// latent cache has one tensor for both, with v_head_size elements per value.
+// Derives the rule of PagedAttention. Keys and values are stored in pages of a cache that all
+// sequences share: n pages of m tokens. A latent cache has one tensor for both, with v_head_size
+// elements per value.
 void tsr__derive_paged_attention(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;

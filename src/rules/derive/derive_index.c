@@ -25,8 +25,8 @@ static void add_around(struct rule_builder *rule, int rank, int axis, const char
     tsr__rule_range(rule, 'd', axis + 1, rank);
 }
 
-// In the result, the dimensions of the indices replace the axis: table [4 100 8], indices [2 3],
-// axis 1: "[d0 v d2],[i0 i1] -> [d0 i0 i1 d2]".
+// Derives the rule of Gather. In the result, the dimensions of the indices replace the axis: table
+// [4 100 8], indices [2 3], axis 1: "[d0 v d2],[i0 i1] -> [d0 i0 i1 d2]".
 void tsr__derive_gather(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -47,8 +47,8 @@ void tsr__derive_gather(struct derivation *derivation)
     tsr__derive_lookup(derivation, 0, rank - axis - 1);
 }
 
-// A device returns zeros for rows that it lacks, and the results are added. True if the engine can
-// do that for the type of input `like`.
+// True if the engine can add results of the type of input `like`. A device returns zeros for rows
+// that it lacks, and the results are added.
 static bool can_be_added(const struct derivation *derivation, size_t like)
 {
     static const tsr_dtype types[] = {TSR_FLOAT, TSR_DOUBLE, TSR_FLOAT16, TSR_INT8,
@@ -57,8 +57,8 @@ static bool can_be_added(const struct derivation *derivation, size_t like)
            tsr__onnx_opset(derivation->node) >= 9;
 }
 
-// Partial sums over factor v, which elements of input 1 address; tuple: which element of an index
-// tuple does, 1 for the first; 0: there are no tuples.
+// Adds a lookup: v is reduced by a sum, and elements of input 1 address it. `tuple` is the number
+// of the element of an index tuple that addresses v, 1 for the first; 0: there are no tuples.
 static void add_lookup(struct rule_builder *rule, int v, int after, int tuple)
 {
     tsr__rule_reduce(rule, v, COMBINE_SUM);
@@ -75,8 +75,8 @@ void tsr__derive_lookup(struct derivation *derivation, size_t like, int after)
         tsr__rule_kind(&derivation->rule, FACTOR_REP, "v");
 }
 
-// Finds the dimensions other than the axis in which data and indices have the same size. False:
-// ranks differ or are not known.
+// Finds the dimensions other than the axis in which data and indices have the same size. False: the
+// ranks differ or are unknown.
 static bool find_shared(const struct derivation *derivation, int axis, int rank, bool *same)
 {
     struct shape data = tsr__derive_in(derivation, 0), at = tsr__derive_in(derivation, 1);
@@ -100,7 +100,8 @@ static void add_shared(struct rule_builder *rule, int rank, const bool *same, in
     }
 }
 
-// Lookups are independent, so the indices can be sharded along the axis too.
+// Derives the rule of GatherElements. Lookups are independent, so the indices can be sharded along
+// the axis too.
 void tsr__derive_gather_elements(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -122,7 +123,8 @@ void tsr__derive_gather_elements(struct derivation *derivation)
     tsr__derive_lookup(derivation, 0, 0);
 }
 
-// Devices change only elements of their shard of v, which is dimension `dim` of the data.
+// Adds a scatter: devices change only elements of their shard of v, which is dimension `dim` of the
+// data.
 static void add_scatter(struct rule_builder *rule, int v, int dim, int tuple)
 {
     tsr__rule_rewrite(
@@ -130,9 +132,9 @@ static void add_scatter(struct rule_builder *rule, int v, int dim, int tuple)
                   .kind = REWRITE_SCATTER, .index = 1, .factor = v, .last = dim, .first = tuple});
 }
 
-// Indices and updates are replicated along the axis: of data [100 8] along 0, a device with rows
-// 0..49 gets all updates and drops those for other rows. Other dimensions are sharded equally if
-// their sizes are the same.
+// Derives the rule of ScatterElements. Indices and updates are replicated along the axis. Example:
+// data [100 8] along 0. A device with rows 0..49 gets all updates and drops those for other rows.
+// Other dimensions are sharded equally if their sizes are the same.
 void tsr__derive_scatter_elements(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -169,9 +171,10 @@ static int tuple_length(struct derivation *derivation, int rank, int many, int b
     return -1;
 }
 
-// Data [4 5 6 7], indices [4 9 2], batch_dims 1: an index tuple addresses 2 dimensions, so the rule
-// is "[b0 v0 v1 s3],[b0 i1 _] -> [b0 i1 s3]", and v0 and v1 can be sharded: a device without the
-// row returns 0, and the partial results are summed. For types that cannot be summed they are "_".
+// Derives the rule of GatherND. Example: data [4 5 6 7], indices [4 9 2], batch_dims 1. An index
+// tuple addresses 2 dimensions, so the rule is "[b0 v0 v1 s3],[b0 i1 _] -> [b0 i1 s3]". v0 and v1
+// can be sharded: a device without the row returns 0, and the partial results are summed. For types
+// that cannot be summed they are "_".
 void tsr__derive_gather_nd(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -206,8 +209,9 @@ void tsr__derive_gather_nd(struct derivation *derivation)
         add_lookup(rule, tsr__rule_numbered(rule, 'v', i), rank - b - k, i + 1);
 }
 
-// Updates may change an element twice, in order: they are not sharded. Data [4 5 6] with indices [9
-// 2]: "[v0 v1 s2],[_ _],[_ s2] -> [v0 v1 s2]; scat 1 v0 0 0; scat 1 v1 1 1".
+// Derives the rule of ScatterND. Updates are not sharded, because they may change an element twice,
+// in order. Data [4 5 6] with indices [9 2]: "[v0 v1 s2],[_ _],[_ s2] -> [v0 v1 s2]; scat 1 v0 0 0;
+// scat 1 v1 1 1".
 void tsr__derive_scatter_nd(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -232,9 +236,9 @@ void tsr__derive_scatter_nd(struct derivation *derivation)
         add_scatter(rule, tsr__rule_numbered(rule, 'v', i), i, i + 1);
 }
 
-// A cache that is written at one position of its axis for each sequence: [b h s d] along 2: "[d0 d1
-// _ d3],[d0 d1 _ d3],[d0]? -> [d0 d1 _ d3]". The axis is not sharded: the position is known at run
-// time only.
+// Derives the rule of TensorScatter, which writes a cache at one position of its axis for each
+// sequence. [b h s d] along 2: "[d0 d1 _ d3],[d0 d1 _ d3],[d0]? -> [d0 d1 _ d3]". The axis is not
+// sharded: the position is known at run time only.
 void tsr__derive_tensor_scatter(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -255,8 +259,8 @@ void tsr__derive_tensor_scatter(struct derivation *derivation)
     add_around(rule, rank, axis, "_");
 }
 
-// True if OneHot can be expanded to a comparison. Engines disagree about fractions as indices.
-// Before opset 11, negative indices did not count from the end.
+// True if OneHot can be expanded to a comparison. Indices that are fractions cannot: engines
+// disagree about them. Before opset 11, negative indices did not count from the end.
 static bool one_hot_expands(const struct derivation *derivation)
 {
     static const tsr_dtype at[] = {TSR_INT32, TSR_INT64, TSR_UINT8};
@@ -270,7 +274,7 @@ static bool one_hot_expands(const struct derivation *derivation)
 
 // ---- operators that compare positions (expand_place.c) ------------------------------------------
 
-// The text of the row applies, unless the node cannot be expanded.
+// Derives the rule of Trilu: the text of the row, unless the node cannot be expanded.
 void tsr__derive_trilu(struct derivation *derivation)
 {
     static const tsr_dtype types[] = {TSR_FLOAT, TSR_DOUBLE, TSR_FLOAT16, TSR_BFLOAT16,
@@ -281,8 +285,8 @@ void tsr__derive_trilu(struct derivation *derivation)
         derivation->text = "[A* n m],·? -> [A* n m]; rep n m";
 }
 
-// The text of the row applies to integers with step 1. Fractions would be rounded differently, and
-// other steps are rare.
+// Derives the rule of Range: the text of the row, for integers with step 1. Fractions would be
+// rounded differently, and other steps are rare.
 void tsr__derive_range(struct derivation *derivation)
 {
     const tsr_node *node = derivation->node;
@@ -296,7 +300,7 @@ void tsr__derive_range(struct derivation *derivation)
         derivation->text = "·,·,· -> [r]; rep r";
 }
 
-// The text of the row applies to types that comparisons and casts support.
+// Derives the rule of EyeLike: the text of the row, for types that comparisons and casts support.
 void tsr__derive_eye_like(struct derivation *derivation)
 {
     static const tsr_dtype types[] = {TSR_FLOAT, TSR_DOUBLE, TSR_FLOAT16, TSR_INT32,
@@ -309,14 +313,15 @@ void tsr__derive_eye_like(struct derivation *derivation)
         derivation->text = "[n m] -> [n m]; rep n m";
 }
 
-// [4 5] with depth 10 along 1: "[d0 d1],·,· -> [d0 t d1]". Sharding the classes t expands the node.
+// Derives the rule of OneHot. [4 5] with depth 10 along 1: "[d0 d1],·,· -> [d0 t d1]". Sharding the
+// classes t expands the node.
 void tsr__derive_one_hot(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
     int rank = tsr__derive_rank(derivation, 0);
     if (rank < 0)
         return;
-    int at = tsr__derive_axis(derivation, "axis", -1, rank + 1); // of the result
+    int at = tsr__derive_axis(derivation, "axis", -1, rank + 1); // axis of the result
     if (at < 0)
         return;
     tsr__rule_input(rule);
@@ -329,8 +334,8 @@ void tsr__derive_one_hot(struct derivation *derivation)
     tsr__rule_kind(rule, one_hot_expands(derivation) ? FACTOR_STAT : FACTOR_REP, "t");
 }
 
-// The number of selected elements is known at run time only, so the axis is not sharded. Without an
-// axis the input is flattened, and nothing is sharded.
+// Derives the rule of Compress. The axis is not sharded, because the number of selected elements is
+// known at run time only. Without an axis the input is flattened, and nothing is sharded.
 void tsr__derive_compress(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -350,8 +355,8 @@ void tsr__derive_compress(struct derivation *derivation)
     add_around(rule, rank, axis, "_");
 }
 
-// Each sequence of the batch is reversed up to its own length: time is not sharded, lengths are
-// sharded with the batch.
+// Derives the rule of ReverseSequence. Each sequence of the batch is reversed up to its own length:
+// time is not sharded, lengths are sharded with the batch.
 void tsr__derive_reverse_sequence(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;

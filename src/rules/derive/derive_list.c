@@ -29,8 +29,8 @@ static int rank_in(struct derivation *derivation)
     return -1;
 }
 
-// Elements [4 6], joined along 1: "[a0 _] -> [a0 _]"; stacked along a new axis 0: "[a0 a1] -> [_ a0
-// a1]".
+// Derives the rule of ConcatFromSequence. Elements [4 6], joined along 1: "[a0 _] -> [a0 _]";
+// stacked along a new axis 0: "[a0 a1] -> [_ a0 a1]".
 void tsr__derive_concat_from_sequence(struct derivation *derivation)
 {
     int rank = rank_in(derivation);
@@ -47,8 +47,8 @@ void tsr__derive_concat_from_sequence(struct derivation *derivation)
     add_dims(&derivation->rule, letters, axis);
 }
 
-// [4 6] split along 1: "[a0 _],· -> [a0 _]". Without sizes and without keepdims, each element is
-// one index of the axis: "[a0 _] -> [a0]".
+// Derives the rule of SplitToSequence. [4 6] split along 1: "[a0 _],· -> [a0 _]". Without sizes and
+// without keepdims, each element is one index of the axis: "[a0 _] -> [a0]".
 void tsr__derive_split_to_sequence(struct derivation *derivation)
 {
     int rank = rank_in(derivation), axis = tsr__derive_axis(derivation, "axis", 0, rank);

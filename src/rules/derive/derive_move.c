@@ -63,7 +63,8 @@ static bool mark_axes(struct derivation *derivation, int rank, const int64_t *ax
     return true;
 }
 
-// Axes 2 3 of [n c h w]: "[d0 d1 _ _],· -> [d0 d1 _ _]". The crop is centered in the full tensor.
+// Derives the rule of CenterCropPad. Axes 2 3 of [n c h w]: "[d0 d1 _ _],· -> [d0 d1 _ _]". The
+// crop is centered in the full tensor, so the axes are not sharded.
 void tsr__derive_center_crop_pad(struct derivation *derivation)
 {
     const int64_t *axes;
@@ -93,7 +94,7 @@ static int64_t scales_of(const struct derivation *derivation, float *out)
                             .n_in = (int)tsr_node_input_count(derivation->node)};
     int64_t n = tsr__attr_floats(tsr__attr_of(derivation->shapes, derivation->node, "scales"), out,
                                  MAX_RANK);
-    // Only the first opsets have the attribute.
+    // The attribute exists only in the first opsets.
     if (n > 0)
         return n;
     int scales = 2;
@@ -112,8 +113,8 @@ static int64_t scales_of(const struct derivation *derivation, float *out)
     return n;
 }
 
-// Marks dimensions that are resampled, perhaps to the same size: by a scale that may not be 1, to
-// keep proportions, from a region, or because the node lists their axis.
+// Marks dimensions that are resampled, perhaps to the same size. These have a scale that may not be
+// 1, keep proportions, are sampled from a region, or are listed in `axes`.
 static bool mark_resampled(struct derivation *derivation, int rank, bool *marked)
 {
     float scales[MAX_RANK];
@@ -137,7 +138,8 @@ static bool mark_resampled(struct derivation *derivation, int rank, bool *marked
         int64_t axis = i;
         if (n_axes)
             axis = axes[i];
-        // A scale of exactly 1 copies. The caller has compared old and new sizes already.
+        // A scale of exactly 1 copies the dimension. The caller has already compared old and new
+        // sizes.
         bool one = sizes || (i < n && scales[i] == 1.0f);
         if ((all || !one) && !mark_axes(derivation, rank, &axis, 1, marked))
             return false;
@@ -145,7 +147,7 @@ static bool mark_resampled(struct derivation *derivation, int rank, bool *marked
     return true;
 }
 
-// True if the attribute has one of these texts, or is absent, which means the first.
+// True if the attribute has one of these texts. An absent attribute has the first text.
 static bool is_usual_or(const struct derivation *derivation, const char *name,
                         const char *const *texts, size_t n)
 {
@@ -157,8 +159,8 @@ static bool is_usual_or(const struct derivation *derivation, const char *name,
     return false;
 }
 
-// Returns the integer factor between the old and the new size, with which the scale must agree; 0:
-// it is not an integer, or sizes are given in a form that is not supported.
+// Returns the integer factor between the old and the new size, with which the scale must agree. 0:
+// it is not an integer, or the node gives sizes in an unsupported form.
 static int64_t integer_scale(const struct derivation *derivation, int dim, tsr_dim from, tsr_dim to)
 {
     static const char *const policies[] = {"stretch"};
@@ -168,7 +170,7 @@ static int64_t integer_scale(const struct derivation *derivation, int dim, tsr_d
         tsr__attr_of(derivation->shapes, derivation->node, "axes") || from.value < 1 ||
         to.value < from.value || to.value % from.value)
         return 0;
-    // A scale must be exactly that number: 2.9 would select other elements.
+    // A scale must be exactly `times`: 2.9 would select other elements than 3.
     int64_t times = to.value / from.value;
     bool agrees = tsr__derive_has(derivation, 3) ||
                   (dim < scales_of(derivation, scales) && scales[dim] == (float)times);
@@ -177,8 +179,8 @@ static int64_t integer_scale(const struct derivation *derivation, int dim, tsr_d
     return times;
 }
 
-// Returns how often every element is repeated; 0: positions are not repeated elements. With these
-// rounding modes, element i gives positions i * times .. i * times + times - 1.
+// Returns how often each element is repeated; 0: the result is not made of repeated elements. With
+// these rounding modes, element i gives positions i * times .. i * times + times - 1.
 static int64_t repeats(const struct derivation *derivation, int dim, tsr_dim from, tsr_dim to)
 {
     static const char *const modes[] = {"nearest"}, *const centres[] = {"half_pixel"};
@@ -209,12 +211,13 @@ static int64_t interpolates(const struct derivation *derivation, int dim, tsr_di
     return 0;
 }
 
-// How the dimensions of a Resize are made.
+// How the dimensions of a Resize are computed.
 struct resized {
     int rank;
     struct shape from, to;
-    bool marked[MAX_RANK];   // resampled
-    int64_t times[MAX_RANK]; // elements for one of the input; 0: cannot be sharded
+    bool marked[MAX_RANK]; // the dimension is resampled
+    // elements of the result for one element of the input; 0: cannot be sharded
+    int64_t times[MAX_RANK];
     int64_t sides[MAX_RANK]; // neighbours from which positions are interpolated; 0: repeated
 };
 
@@ -238,7 +241,7 @@ static void add_interpolated(struct rule_builder *rule, const struct resized *re
     }
 }
 
-// Input 3 holds the sizes of the full result: the local node has those of its shard.
+// Rewrites input 3, the sizes of the full result: the local node has the sizes of its shard.
 static void add_sizes(struct rule_builder *rule, const struct resized *resized)
 {
     int64_t sizes[MAX_RANK];
@@ -261,8 +264,8 @@ static bool all_numbers(struct shape shape)
     return shape.rank >= 0;
 }
 
-// Adds the dimensions of one side. Those with repeated or interpolated elements are d1 in the
-// input, (d1 u1) in the result.
+// Adds the dimensions of one side. A dimension with repeated or interpolated elements is d1 in the
+// input and (d1 u1) in the result.
 static void add_resized(struct rule_builder *rule, const struct resized *resized, enum side side)
 {
     for (int i = 0; i < resized->rank; i++) {
@@ -277,8 +280,8 @@ static void add_resized(struct rule_builder *rule, const struct resized *resized
     }
 }
 
-// Finds how the marked dimensions are made. Returns true if one of them is interpolated. Windows
-// need known sizes in all dimensions if the node has an input for sizes.
+// Finds how the marked dimensions are computed. Returns true if one of them is interpolated. If the
+// node has an input for sizes, windows need known sizes in all dimensions.
 static bool read_resized(struct derivation *derivation, struct resized *resized)
 {
     struct shape from = resized->from, to = resized->to;
@@ -300,7 +303,8 @@ static bool read_resized(struct derivation *derivation, struct resized *resized)
     return interpolated;
 }
 
-// A dimension that is not resampled passes through. The local node has the sizes of its shard.
+// Derives the rule of Resize. A dimension that is not resampled passes through. The local node has
+// the sizes of its shard.
 //
 //   [4 6] to [4 18], nearest   [d0 d1],·?,·?,·? -> [d0 (d1 u1)]; rep u1          u1 3
 //   the same, linear           [d0 d1^],·?,·?,·? -> [d0 (d1 u1)]; rep u1
@@ -379,8 +383,8 @@ static bool sizes_are_known(struct derivation *derivation, int rank)
     return true;
 }
 
-// The result is the same on all devices. `kind`: dimensions first .. last - 1 as a list
-// (REWRITE_SIZES), or their product (REWRITE_SIZE).
+// Builds the rule of a node that returns sizes, which are the same on all devices. `kind`:
+// dimensions first .. last - 1 as a list (REWRITE_SIZES), or their product (REWRITE_SIZE).
 static void build_sizes(struct rule_builder *rule, int rank, enum rewrite_kind kind, int first,
                         int last)
 {
@@ -393,7 +397,8 @@ static void build_sizes(struct rule_builder *rule, int rank, enum rewrite_kind k
         tsr__rule_clause(rule, tsr__rule_numbered(rule, 'd', i));
 }
 
-// [n 3 8 8], start 1: "[d0 d1 d2 d3] -> ·; sizes 0 1 4; drop d0 d1 d2 d3".
+// Derives the rule of Shape. [n 3 8 8], start 1: "[d0 d1 d2 d3] -> ·; sizes 0 1 4; drop d0 d1 d2
+// d3".
 void tsr__derive_shape(struct derivation *derivation)
 {
     int rank = rank_of(derivation, 0);
@@ -413,8 +418,8 @@ void tsr__derive_size_of(struct derivation *derivation)
         build_sizes(&derivation->rule, rank, REWRITE_SIZE, 0, rank);
 }
 
-// Axes 1 of [2 1 5]: "[d0 1 d2],·? -> [d0 d2]". Without axes there is no rule: a device whose shard
-// of another dimension has size 1 would remove that dimension too.
+// Derives the rule of Squeeze. Axes 1 of [2 1 5]: "[d0 1 d2],·? -> [d0 d2]". Without axes there is
+// no rule: a device whose shard of another dimension has size 1 would remove that dimension too.
 void tsr__derive_squeeze(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -448,8 +453,8 @@ void tsr__derive_squeeze(struct derivation *derivation)
             tsr__rule_dim(rule, 'd', i);
 }
 
-// Axes 1 of [2 5]: "[d0 d1],·? -> [d0 1 d1]". Axes count the dimensions of the result, so negative
-// ones depend on the number of axes.
+// Derives the rule of Unsqueeze. Axes 1 of [2 5]: "[d0 d1],·? -> [d0 1 d1]". Axes refer to the
+// result, so negative ones depend on the number of axes.
 void tsr__derive_unsqueeze(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -477,7 +482,7 @@ void tsr__derive_unsqueeze(struct derivation *derivation)
     }
 }
 
-// Adds a dimension that is the product of d(from) .. d(to-1); of none it has size 1.
+// Adds a dimension that is the product of d(from) .. d(to-1); an empty product has size 1.
 static void add_product(struct rule_builder *rule, int from, int to)
 {
     int letters[MAX_RANK];
@@ -486,8 +491,8 @@ static void add_product(struct rule_builder *rule, int from, int to)
     tsr__rule_product(rule, letters, to - from);
 }
 
-// A size of 0 makes the product 0, from which the other sizes cannot be inferred: [0 8 n] is [0 1],
-// and a shard of the 8 is not a shard of the product.
+// True if a size is 0. The product is then 0, from which the other sizes cannot be inferred: [0 8
+// n] becomes [0 1], and a shard of the 8 is not a shard of the product.
 static bool is_empty(const struct derivation *derivation)
 {
     struct shape in = tsr__derive_in(derivation, 0);
@@ -497,7 +502,8 @@ static bool is_empty(const struct derivation *derivation)
     return false;
 }
 
-// [2 3 4 5] along 2: "[d0 d1 d2 d3] -> [(d0 d1) (d2 d3)]"; along 0: "-> [1 (d0 d1 d2 d3)]".
+// Derives the rule of Flatten. [2 3 4 5] along 2: "[d0 d1 d2 d3] -> [(d0 d1) (d2 d3)]"; along 0:
+// "-> [1 (d0 d1 d2 d3)]".
 void tsr__derive_flatten(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -519,8 +525,8 @@ void tsr__derive_flatten(struct derivation *derivation)
         tsr__rule_kind_range(rule, FACTOR_REP, 'd', 0, rank);
 }
 
-// A block of p x q positions becomes channels, or the reverse. Sets the sizes of p and q. False:
-// not known, and the derivation has ended.
+// Sets the sizes of p and q: a block of p x q positions becomes channels, or the reverse. False:
+// unknown, and the derivation has ended.
 static bool block_sizes(struct derivation *derivation)
 {
     int64_t size = tsr__derive_int(derivation, "blocksize", 0);
@@ -537,7 +543,8 @@ static bool block_sizes(struct derivation *derivation)
     return true;
 }
 
-// The mode decides which factors of the channels are outermost: DCR (the default) or CRD.
+// Derives the rule of DepthToSpace. The mode decides which factors of the channels are outermost:
+// DCR (the default) or CRD.
 void tsr__derive_depth_to_space(struct derivation *derivation)
 {
     if (!block_sizes(derivation))
@@ -578,8 +585,8 @@ static void add_expanded(struct rule_builder *rule, char kind, int i)
         tsr__rule_dims(rule, kind == '1' ? "1" : "_");
 }
 
-// [1 6] to [4 5 6]: dimensions are aligned from the right, so there is 1 new one. Devices generate
-// their shard of a dimension g, of which the input has one element.
+// Derives the rule of Expand. [1 6] to [4 5 6]: dimensions are aligned from the right, so there is
+// 1 new one. Devices generate their shard of a dimension g, of which the input has one element.
 void tsr__derive_expand(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -606,10 +613,10 @@ void tsr__derive_expand(struct derivation *derivation)
             tsr__rule_clause(rule, tsr__rule_numbered(rule, 'g', i));
 }
 
-#define MAX_REPEATED 8 // dimensions
+#define MAX_REPEATED 8 // most dimensions that a Tile may repeat
 
-// The repeats are a generated factor t: a device makes those of its shard. Of 2 x 6 repeats, each
-// of 3 devices makes 2 x 2.
+// Adds the repeats as generated factors t: a device makes the copies of its shard. Of 2 x 6
+// repeats, each of 3 devices makes 2 x 2.
 static void add_repeats(struct derivation *derivation, int rank, const int64_t *times)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -628,8 +635,9 @@ static void add_repeats(struct derivation *derivation, int rank, const int64_t *
             tsr__rule_patch_count(rule, i, tsr__rule_numbered(rule, 't', i));
 }
 
-// [4 6] with repeats 1 3: "[d0 d1],· -> [d0 (t1 d1)]; gen t1". Copies t are outermost: a shard of
-// d1 in the result is 3 separate ranges, each of them a local copy; a shard of t1 is fewer copies.
+// Derives the rule of Tile. [4 6] with repeats 1 3: "[d0 d1],· -> [d0 (t1 d1)]; gen t1". Copies t
+// are outermost. A shard of t1 has fewer copies. A shard of d1 has 3 separate ranges of the
+// result, one in each copy.
 void tsr__derive_tile(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;

@@ -19,7 +19,7 @@ static void same_shape(struct rule_builder *rule, int rank)
     tsr__rule_range(rule, 'd', 0, rank);
 }
 
-// The same, with statistics over dimensions from .. to-1.
+// Builds the same rule, with statistics over dimensions from .. to-1.
 static void softmax_over(struct derivation *derivation, int rank, int from, int to)
 {
     same_shape(&derivation->rule, rank);
@@ -35,7 +35,7 @@ void tsr__derive_softmax(struct derivation *derivation)
         softmax_over(derivation, rank, axis, axis + 1);
 }
 
-// Before opset 13 all dimensions from the axis on are one row.
+// Derives the rule of Softmax before opset 13, where all dimensions from the axis on are one row.
 void tsr__derive_softmax_flat(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0);
@@ -55,7 +55,8 @@ void tsr__derive_lp_norm(struct derivation *derivation)
     tsr__derive_softmax(derivation); // the same dimensions
 }
 
-// Mean and variance are computed over the axes, by default 0 2 3; the others pass through.
+// Derives the rule of MeanVarianceNormalization. Mean and variance are computed over the axes, by
+// default 0 2 3; the others pass through.
 void tsr__derive_mvn(struct derivation *derivation)
 {
     static const int64_t usual[] = {0, 2, 3};
@@ -107,7 +108,8 @@ static void add_statistic(struct rule_builder *rule, int axis, int rank)
     tsr__rule_optional(rule);
 }
 
-// LayerNormalization and similar operators have a scale and a shift, and may return statistics.
+// Derives the rule of LayerNormalization and similar operators. They have a scale and a shift, and
+// may return statistics.
 void tsr__derive_layer_norm(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -127,8 +129,9 @@ void tsr__derive_layer_norm(struct derivation *derivation)
                          rank);
 }
 
-// ONNX Runtime repeats a skip of [2 3 6] to add it to an input of [4 3 6]. Such a batch cannot be
-// sharded. Whether that happens for an input of [n 3 6] is unknown before the run.
+// True if ONNX Runtime may repeat the skip. It repeats a skip of [2 3 6] to add it to an input of
+// [4 3 6], and such a batch cannot be sharded. For an input of [n 3 6] this is unknown before the
+// run.
 static bool skip_repeats(const struct derivation *derivation)
 {
     struct shape input = tsr__derive_in(derivation, 0), skip = tsr__derive_in(derivation, 1);
@@ -138,7 +141,8 @@ static bool skip_repeats(const struct derivation *derivation)
     return rows > 1 && rows != input.dims[0].value;
 }
 
-// Input and skip are added first; further outputs are two statistics and that sum.
+// Derives the rule of SkipLayerNormalization. Input and skip are added first; further outputs are
+// two statistics and that sum.
 void tsr__derive_skip_norm(struct derivation *derivation)
 {
     if (skip_repeats(derivation)) {
@@ -153,9 +157,9 @@ void tsr__derive_skip_norm(struct derivation *derivation)
                    "r");
 }
 
-// The sequence can be sharded if positions are an input and there is no mask: default positions
-// count from its start, and a mask is summed over it. Without a mask the second output is 0 for
-// every row.
+// Derives the rule of EmbedLayerNormalization. The sequence can be sharded if positions are an
+// input and there is no mask: default positions count from its start, and a mask is summed over it.
+// Without a mask the second output is 0 for every row.
 void tsr__derive_embed_norm(struct derivation *derivation)
 {
     bool shards = tsr__derive_has(derivation, 8) && !tsr__derive_has(derivation, 7);
@@ -166,8 +170,8 @@ void tsr__derive_embed_norm(struct derivation *derivation)
 
 // ---- channels ----------------------------------------------------------------------------------
 
-// Channels are (g c): groups g can be sharded, statistics are computed over the channels c of a
-// group.
+// Sets the sizes of channels (g c). Groups g can be sharded; statistics are computed over the
+// channels c of a group.
 static bool take_groups(struct derivation *derivation, const char *name)
 {
     int64_t groups = tsr__derive_int(derivation, name, 0);
@@ -192,14 +196,15 @@ void tsr__derive_group_norm(struct derivation *derivation)
                    "c S");
 }
 
-// In opset 18 scale and shift were per group.
+// Derives the rule of GroupNormalization in opset 18, where scale and shift were per group.
 void tsr__derive_group_norm_18(struct derivation *derivation)
 {
     if (take_groups(derivation, "num_groups"))
         derivation->text = "[n (g c) S*],[g],[g] -> [n (g c) S*]; rep c S; attr num_groups=g";
 }
 
-// Channels last; a skip and a bias may be added first.
+// Derives the rule of com.microsoft GroupNorm. Channels are last; a skip and a bias may be added
+// first.
 void tsr__derive_group_norm_last(struct derivation *derivation)
 {
     if (!take_groups(derivation, "groups"))
@@ -219,7 +224,8 @@ void tsr__derive_instance_norm(struct derivation *derivation)
                    "S");
 }
 
-// Training computes statistics of the batch and returns them.
+// Derives the rule of BatchNormalization. Training computes statistics of the batch and returns
+// them.
 void tsr__derive_batch_norm(struct derivation *derivation)
 {
     int64_t opset = tsr__node_opset(derivation->node);

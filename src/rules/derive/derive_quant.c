@@ -51,8 +51,9 @@ static void per_block(struct derivation *derivation, int axis, int rank)
     tsr__rule_kind(&derivation->rule, FACTOR_REP, full ? "z" : "c u");
 }
 
-// The scale is one number for the tensor, one for each element c of an axis, or one for each block
-// of an axis; the last has as many dimensions as the tensor.
+// Derives the rule of QuantizeLinear and DequantizeLinear. The scale is one number for the tensor,
+// for each element c of an axis, or for each block of an axis. Scales of blocks have as many
+// dimensions as the tensor.
 void tsr__derive_quantize(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0), many = tsr__derive_rank(derivation, 1);
@@ -96,7 +97,7 @@ void tsr__derive_dynamic_quantize(struct derivation *derivation)
 enum point_of { POINT_OF_ROW, POINT_OF_COLUMN };
 
 // Adds input i, a scale or zero point of rows ([], [1], [m] or [.. m 1]) or of columns ([], [1],
-// [n] or [.. 1 n]). An operand that is a vector has one.
+// [n] or [.. 1 n]). If the operand is a vector, there is only one.
 static void add_point(struct derivation *derivation, size_t i, enum point_of of, bool vector)
 {
     int rank = tsr__derive_in(derivation, i).rank;
@@ -111,7 +112,7 @@ static void add_point(struct derivation *derivation, size_t i, enum point_of of,
     tsr__rule_inputs(&derivation->rule, text);
 }
 
-// As in numpy's matmul, an operand of one dimension has no m or no n.
+// Adds the left operand. As in numpy's matmul, an operand of one dimension has no m or no n.
 static void add_left(struct rule_builder *rule, bool vector)
 {
     tsr__rule_inputs(rule, vector ? "[k]" : "[B~ m k]");
@@ -130,7 +131,8 @@ static void add_product(struct rule_builder *rule, bool left_vector, bool right_
     tsr__rule_dims(rule, right_vector ? "" : "n");
 }
 
-// Zero points are subtracted before the product; partial sums of integers over k are exact.
+// Derives the rule of MatMulInteger. Zero points are subtracted before the product, so partial sums
+// over k are exact.
 void tsr__derive_matmul_integer(struct derivation *derivation)
 {
     bool a = tsr__derive_in(derivation, 0).rank == 1, b = tsr__derive_in(derivation, 1).rank == 1;
@@ -147,7 +149,8 @@ bool tsr__derive_single(struct shape shape)
     return shape.rank == 0 || (shape.rank == 1 && shape.dims[0].value == 1);
 }
 
-// All bytes are equal if each equals the next: one comparison of overlapping ranges.
+// True if all bytes are equal, that is, if each equals the next: one comparison of overlapping
+// ranges.
 bool tsr__derive_alike(const tsr_value *value, tsr_dtype type, int *out)
 {
     const void *bytes;
@@ -165,8 +168,8 @@ bool tsr__derive_alike(const tsr_value *value, tsr_dtype type, int *out)
     return memcmp(p, p + 1, n - 1) == 0;
 }
 
-// Rounding follows the complete sum over k, so partial results cannot be added. If k is sharded,
-// the node is expanded (expand_quant.c).
+// Derives the rule of QLinearMatMul. Rounding follows the complete sum over k, so partial results
+// cannot be added. If k is sharded, the node is expanded (expand_quant.c).
 void tsr__derive_qlinear_matmul(struct derivation *derivation)
 {
     bool a = tsr__derive_in(derivation, 0).rank == 1, b = tsr__derive_in(derivation, 3).rank == 1;
@@ -181,7 +184,7 @@ void tsr__derive_qlinear_matmul(struct derivation *derivation)
     add_point(derivation, 6, POINT_OF_ROW, a);
     add_point(derivation, 7, POINT_OF_ROW, a);
     add_product(&derivation->rule, a, b);
-    // these must be scalars: ONNX Runtime does not support one per row
+    // These inputs must be scalars: ONNX Runtime does not support one number per row.
     static const size_t single[] = {1, 2, 6, 7};
     for (size_t i = 0; i < TSR_COUNT(single); i++)
         simple = simple && tsr__derive_single(tsr__derive_in(derivation, single[i]));
@@ -192,7 +195,8 @@ void tsr__derive_qlinear_matmul(struct derivation *derivation)
     tsr__rule_kind(&derivation->rule, simple ? FACTOR_STAT : FACTOR_REP, "k");
 }
 
-// com.microsoft QGemm: a Gemm of quantized matrices, rounded after the sum over k.
+// Derives the rule of com.microsoft QGemm: a Gemm of quantized matrices, rounded after the sum over
+// k.
 void tsr__derive_quantized_gemm(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -223,7 +227,7 @@ static int64_t point_group(const struct derivation *derivation, const struct pac
     return 1;
 }
 
-// The rule if k is not sharded. Scales and zero points may be flat lists for all rows.
+// Builds the rule if k is not sharded. Scales and zero points may be flat lists for all rows.
 static void nbits_unsharded(struct derivation *derivation, const struct packed *packed,
                             bool flat_scales, bool flat_points)
 {
@@ -242,9 +246,9 @@ static void nbits_unsharded(struct derivation *derivation, const struct packed *
         tsr__derive_size(derivation, "v", (packed->blocks * packed->bits + 7) / 8);
 }
 
-// The rule if k can be sharded: it is (w p z). z elements share a scale, p blocks share a byte of
-// zero points, and w, the number of such groups, is sharded. K = 256, blocks of 32, 4 bits: z 32, p
-// 2, w 4; attribute K is w * 64.
+// Builds the rule if k can be sharded as (w p z). z elements share a scale, p blocks share a byte
+// of zero points, and w, the number of such groups, is sharded. K = 256, blocks of 32, 4 bits: z
+// 32, p 2, w 4; attribute K is w * 64.
 static void nbits_sharded(struct derivation *derivation, const struct packed *packed, int64_t group,
                           bool flat_scales, bool flat_points)
 {
@@ -264,7 +268,7 @@ static void nbits_sharded(struct derivation *derivation, const struct packed *pa
     tsr__derive_size(derivation, "z", packed->block);
 }
 
-// Blocks are not split, and one device adds the bias.
+// Derives the rule of MatMulNBits. Blocks are not split, and one device adds the bias.
 void tsr__derive_matmul_nbits(struct derivation *derivation)
 {
     struct packed packed = {.k = tsr__derive_int(derivation, "K", 0),
@@ -290,7 +294,8 @@ void tsr__derive_matmul_nbits(struct derivation *derivation)
         nbits_unsharded(derivation, &packed, flat_scales, flat_points);
 }
 
-// Rows of the weight are concatenated. They can be sharded if each ends with a block.
+// Derives the rule of MatMulBnb4, whose weight is a flat list of rows. Rows can be sharded if each
+// ends with a block.
 void tsr__derive_matmul_bnb4(struct derivation *derivation)
 {
     int64_t k = tsr__derive_int(derivation, "K", 0),
@@ -308,7 +313,8 @@ void tsr__derive_matmul_bnb4(struct derivation *derivation)
     derivation->text = "[B* k],[(n w)],[(n a)] -> [B* n]; rep k w a; attr N=n";
 }
 
-// A lookup in a table of blocks: indices address the first dimension, and the last is packed.
+// Derives the rule of GatherBlockQuantized: indices address the first dimension of a table, and its
+// last dimension is packed.
 void tsr__derive_gather_quantized(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -344,7 +350,8 @@ void tsr__derive_gather_quantized(struct derivation *derivation)
 
 // ---- activations, sums and pools of quantized tensors -------------------------------------------
 
-// The axis of the softmax is not sharded. Scales and zero points are single numbers.
+// Derives the rule of QLinearSoftmax. The axis is not sharded. Scales and zero points are single
+// numbers.
 void tsr__derive_qlinear_softmax(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -364,7 +371,8 @@ void tsr__derive_qlinear_softmax(struct derivation *derivation)
     tsr__rule_kind_range(rule, FACTOR_REP, 'd', axis, end);
 }
 
-// The inputs are scale and zero point of the result, then each tensor with its own.
+// Derives the rule of QLinearConcat. The inputs are scale and zero point of the result, then each
+// tensor with its scale and zero point.
 void tsr__derive_qlinear_concat(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -396,7 +404,8 @@ static void add_pooled(struct rule_builder *rule, int rank, bool last, const cha
     tsr__rule_dims(rule, last ? "c" : "");
 }
 
-// Batch and channels pass through, spatial dimensions are not sharded.
+// Builds the rule of a quantized pool. Batch and channels pass through, spatial dimensions are not
+// sharded.
 static void qlinear_pool(struct derivation *derivation, const char *space)
 {
     struct rule_builder *rule = &derivation->rule;

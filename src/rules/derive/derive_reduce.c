@@ -11,7 +11,7 @@
 
 // ---- shared -------------------------------------------------------------------------------------
 
-// An attribute of a node in a function's body may refer to an attribute of the call.
+// Returns an integer attribute. In a function's body it may refer to an attribute of the call.
 int64_t tsr__derive_int(const struct derivation *derivation, const char *name, int64_t otherwise)
 {
     return tsr_attr_int(tsr__attr_of(derivation->shapes, derivation->node, name), otherwise);
@@ -35,7 +35,7 @@ struct shape tsr__derive_result(const struct derivation *derivation)
     return tsr__shapes_of(derivation->shapes, output_at(derivation->node, 0));
 }
 
-// Later opsets moved many attributes to inputs; the input has precedence.
+// Reads a list of integers. Later opsets moved many attributes to inputs; the input has precedence.
 int64_t tsr__derive_ints(const struct derivation *derivation, const char *name, size_t i,
                          int64_t *out, int64_t cap)
 {
@@ -73,7 +73,7 @@ int tsr__derive_axis(struct derivation *derivation, const char *name, int64_t ot
     return axis;
 }
 
-// The domain of ONNX has two spellings.
+// Returns the opset of ai.onnx, a domain with two spellings: "" and "ai.onnx".
 int64_t tsr__onnx_opset(const tsr_node *node)
 {
     const tsr_model *model = tsr_graph_model(tsr_node_graph(node));
@@ -104,8 +104,8 @@ enum factor_kind tsr__derive_stat_if(bool holds, const struct derivation *deriva
 
 // ---- axes ---------------------------------------------------------------------------------------
 
-// Reads the axes of a reduction: an attribute, or an input in later opsets. Returns their number,
-// or -1: not known.
+// Reads the axes of a reduction: an attribute, or an input in later opsets. Returns their number;
+// -1: unknown.
 static int64_t read_axes(const struct derivation *derivation, int64_t *out, int64_t cap)
 {
     const int64_t *list;
@@ -123,8 +123,9 @@ static int64_t read_axes(const struct derivation *derivation, int64_t *out, int6
     return (int64_t)n;
 }
 
-// With keepdims, dimensions that became 1 were reduced, and the others must have kept their size. A
-// size that was 1 before counts as reduced, which makes no difference.
+// Finds the axes of a reduction with keepdims: dimensions that became 1 were reduced, and the
+// others must have kept their size. A size that was already 1 is treated as reduced, which makes no
+// difference.
 static bool find_kept(const struct derivation *derivation, struct shape x, struct shape y,
                       bool *reduced)
 {
@@ -138,9 +139,9 @@ static bool find_kept(const struct derivation *derivation, struct shape x, struc
     return true;
 }
 
-// Without keepdims, dimensions of the result are matched with those of the input, in order. The
-// axes are known if matching from both ends gives the same. [2 3 4] to [2 4]: 3 was removed. [2 3
-// 3] to [2 3]: from the front the first 3 remains, from the end the second; ambiguous.
+// Finds the axes of a reduction without keepdims. It matches the dimensions of result and input in
+// order; the axes are known if matching from both ends agrees. [2 3 4] to [2 4]: 3 was removed. [2
+// 3 3] to [2 3]: from the front the first 3 remains, from the end the second; ambiguous.
 static bool find_removed(const struct derivation *derivation, struct shape x, struct shape y,
                          bool *reduced)
 {
@@ -161,7 +162,7 @@ static bool find_removed(const struct derivation *derivation, struct shape x, st
     return k == 0;
 }
 
-// Finds unknown axes from the shapes of input and result. False: they do not determine the axes.
+// Finds unknown axes from the shapes of input and result. False: the shapes are ambiguous.
 static bool find_by_shapes(const struct derivation *derivation, bool *reduced)
 {
     struct shape x = tsr__derive_in(derivation, 0), y = tsr__derive_result(derivation);
@@ -172,7 +173,8 @@ static bool find_by_shapes(const struct derivation *derivation, bool *reduced)
     return find_removed(derivation, x, y, reduced);
 }
 
-// The axes are unknown before the run; with keepdims the rank of the result is known all the same.
+// Builds the rule for axes that are unknown before the run. With keepdims the rank of the result is
+// still known.
 static void unknown_axes(struct derivation *derivation, int rank)
 {
     static const char why[] = "the axes are not known before the run";
@@ -188,7 +190,7 @@ static void unknown_axes(struct derivation *derivation, int rank)
     derivation->whole = why;
 }
 
-// Without axes all dimensions are reduced, unless noop_with_empty_axes.
+// Finds the reduced dimensions. Without axes all are reduced, unless noop_with_empty_axes is set.
 bool tsr__reduce_axes(struct derivation *derivation, int rank, bool *reduced)
 {
     int64_t axes[DERIVE_MAX_RANK];
@@ -243,7 +245,7 @@ static void build_reduction(struct rule_builder *rule, int rank, const bool *red
     }
 }
 
-// For all reductions with a list of axes.
+// Derives the rule of any reduction with a list of axes.
 static void reduce(struct derivation *derivation, struct reduced_kind how)
 {
     bool reduced[DERIVE_MAX_RANK] = {false};
@@ -274,7 +276,7 @@ void tsr__derive_reduce_prod(struct derivation *derivation)
     reduce(derivation, (struct reduced_kind){FACTOR_RED, COMBINE_PROD});
 }
 
-// Roots and logarithms are computed after the sum.
+// Derives the rule of reductions that compute a root or logarithm after the sum.
 void tsr__derive_reduce_stat(struct derivation *derivation)
 {
     reduce(derivation,
@@ -287,7 +289,8 @@ void tsr__derive_reduce_mean(struct derivation *derivation)
            (struct reduced_kind){.kind = tsr__derive_stat(derivation, 11, EXPAND_NUMBERS)});
 }
 
-// ArgMax and ArgMin: shards must also compare their extreme elements, so the node is expanded.
+// Derives the rule of ArgMax and ArgMin. Shards must also compare their extreme elements, so the
+// node is expanded.
 void tsr__derive_arg(struct derivation *derivation)
 {
     bool reduced[DERIVE_MAX_RANK] = {false};
@@ -310,8 +313,9 @@ static bool is_reduction(derive_fn derive)
            derive == tsr__derive_reduce_stat || derive == tsr__derive_reduce_mean;
 }
 
-// ArgMax along -2 of rank 3: "axis", [1]. ReduceSum with [-1 0] as input 1: NULL, [2 0]. Returns
-// their number if one of them is negative, else 0.
+// Lists the axes of a reduction, counted from the front. Returns their number if one is negative,
+// else 0. Example: ArgMax along -2 of rank 3 gives "axis", [1]; ReduceSum with [-1 0] as input 1
+// gives NULL, [2 0].
 int tsr__rule_front_axes(const tsr_node *node, const struct shapes *shapes, const char **name,
                          int64_t *axes)
 {
@@ -345,7 +349,8 @@ int tsr__rule_front_axes(const tsr_node *node, const struct shapes *shapes, cons
 
 // ---- global pools --------------------------------------------------------------------
 
-// All spatial dimensions become 1; batch and channels pass through.
+// Derives the rule of global pools. All spatial dimensions become 1; batch and channels pass
+// through.
 static void global_pool(struct derivation *derivation, struct reduced_kind how)
 {
     bool reduced[DERIVE_MAX_RANK] = {false};

@@ -12,8 +12,8 @@
 // ---- recurrent layers --------------------------------------------------------------------------
 
 // Returns true if the two directions can be sharded: they are separate layers stored together. A
-// list of activations has entries for both. It is unknown which alpha and beta belong to which of
-// them.
+// list of activations has entries for both. With alpha or beta the result is false, because it is
+// unknown which entries belong to which direction.
 static bool has_directions(const struct derivation *derivation)
 {
     const tsr_attr *activations = tsr__attr_of(derivation->shapes, derivation->node, "activations");
@@ -23,7 +23,8 @@ static bool has_directions(const struct derivation *derivation)
            !tsr__attr_of(derivation->shapes, derivation->node, "activation_beta");
 }
 
-// v: directions; w: concatenated gates. In layout 1 the batch is first.
+// Derives the rule of a recurrent layer. v: directions; w: concatenated gates. In layout 1 the
+// batch is first.
 static void recurrent(struct derivation *derivation, bool cell)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -61,8 +62,8 @@ void tsr__derive_recurrent(struct derivation *derivation) // GRU and RNN
 
 // ---- signals -----------------------------------------------------------------------------------
 
-// A transform along axis 1 of [b t 2]: "[d0 d1 _],·?,·? -> [d0 f _]; rep d1 f". The last dimension
-// holds real and imaginary parts. `controls`: inputs for length and axis.
+// Derives the rule of a transform. Along axis 1 of [b t 2]: "[d0 d1 _],·?,·? -> [d0 f _]; rep d1
+// f". The last dimension holds real and imaginary parts. `controls`: inputs for length and axis.
 static void transform(struct derivation *derivation, int64_t axis, const char *controls)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -102,8 +103,8 @@ void tsr__derive_dft(struct derivation *derivation)
         transform(derivation, axis, "·?,·?");
 }
 
-// A frame starts every `step` elements and has `frame` elements. Frames a .. b - 1 need (b - 1 - a)
-// * step + frame elements of the signal.
+// Derives the rule of STFT. A frame starts every `step` elements and has `frame` elements. Frames a
+// .. b - 1 need (b - 1 - a) * step + frame elements of the signal.
 void tsr__derive_stft(struct derivation *derivation)
 {
     struct shape signal = tsr__derive_in(derivation, 0), window = tsr__derive_in(derivation, 2);
@@ -133,9 +134,9 @@ void tsr__derive_stft(struct derivation *derivation)
 
 // ---- optimizers --------------------------------------------------------------------------------
 
-// The inputs are R and T, then n tensors of each kind: parameters, gradients, one or two states.
-// All are element-wise. Two parameters of Adagrad: "[],[],[A0*],[A1*],[A0*],[A1*],[A0*],[A1*] ->
-// [A0*],[A1*],[A0*],[A1*]".
+// Derives the rule of an optimizer. The inputs are R and T, then n tensors of each kind:
+// parameters, gradients, one or two states. All are element-wise. Two parameters of Adagrad:
+// "[],[],[A0*],[A1*],[A0*],[A1*],[A0*],[A1*] -> [A0*],[A1*],[A0*],[A1*]".
 static void optimizer(struct derivation *derivation, int kinds)
 {
     int inputs = (int)tsr_node_input_count(derivation->node), n = (inputs - 2) / kinds;
@@ -166,7 +167,7 @@ void tsr__derive_adam(struct derivation *derivation)
 
 // ---- rows --------------------------------------------------------------------------------------
 
-// A single row has no dimension for rows.
+// Derives the rule of operators that work row by row. A single row has no dimension for rows.
 void tsr__derive_rows(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0);
@@ -174,8 +175,8 @@ void tsr__derive_rows(struct derivation *derivation)
         tsr__derive_none(derivation, "there is one row only");
 }
 
-// Selects columns of [A* v] by their numbers. A list of numbers is a factor t of the result; a
-// matrix of them is flattened and not sharded.
+// Derives the rule of ArrayFeatureExtractor, which selects columns of [A* v] by their numbers. A
+// list of numbers is a factor t of the result; a matrix of numbers is flattened and not sharded.
 void tsr__derive_feature_extractor(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0), at = tsr__derive_rank(derivation, 1);
@@ -195,7 +196,8 @@ void tsr__derive_feature_extractor(struct derivation *derivation)
     tsr__rule_kind(&derivation->rule, FACTOR_REP, "v t");
 }
 
-// Two halves are concatenated, and one is the gate of the other.
+// Derives the rule of an operator whose input is two concatenated halves, one the gate of the
+// other.
 void tsr__derive_halves(struct derivation *derivation)
 {
     tsr__derive_size(derivation, "s", 2);

@@ -11,15 +11,17 @@
 
 // ---- TopK, running sums ------------------------------------------------------------------------
 
-// A dimension of known size can be sharded by expanding the node (expand_scan.c).
+// Returns the factor kind of the scanned dimension. If its size is known, it can be sharded by
+// expanding the node (expand_scan.c).
 static enum factor_kind scan_kind(const struct derivation *derivation, int axis)
 {
     bool known = tsr__derive_in(derivation, 0).dims[axis].value > 0;
     return tsr__derive_stat_if(known, derivation, 13, EXPAND_NUMBERS);
 }
 
-// Devices select the k largest of their shards, then the k largest of those (expand_scan.c). That
-// needs a known k and a known size. The outputs are elements and indices.
+// Derives the rule of TopK. Devices select the k largest of their shards, then the k largest of
+// those (expand_scan.c). That needs a known k and a known size. The outputs are elements and
+// indices.
 void tsr__derive_top_k(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -44,7 +46,8 @@ void tsr__derive_top_k(struct derivation *derivation)
     tsr__rule_kind_range(rule, kind, 'd', axis, axis + 1);
 }
 
-// The axis is an input; if it is unknown, no dimension is sharded.
+// Derives the rule of running sums. The axis is an input; if it is unknown, no dimension is
+// sharded.
 void tsr__derive_cumulate(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -57,7 +60,7 @@ void tsr__derive_cumulate(struct derivation *derivation)
         tsr__shapes_ints(derivation->shapes, tsr_node_input(derivation->node, 1), &given, 1) == 1;
     int axis = known ? tsr__axis(given, rank) : -1;
     if (axis < 0 && rank == 1)
-        axis = 0; // there is no other
+        axis = 0; // a vector has only this axis
     tsr__rule_input(rule);
     tsr__rule_range(rule, 'd', 0, rank);
     tsr__rule_inputs(rule, "·");
@@ -82,8 +85,9 @@ static enum loss reduction_of(const struct derivation *derivation)
     return LOSS_MEAN;
 }
 
-// Labels address classes, and a mean needs the sum of the weights: sharding either expands the node
-// (expand_loss.c). A sum is reduced, unless there is a second output, which has all elements.
+// Derives the rule of a loss. Labels address classes, and a mean needs the sum of the weights:
+// sharding either expands the node (expand_loss.c). A sum is a plain reduction, unless there is a
+// second output, which has all elements.
 static void loss(struct derivation *derivation, bool probabilities)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -124,7 +128,7 @@ static void add_right(struct rule_builder *rule, bool transposed)
     tsr__rule_dims(rule, transposed ? "n k" : "k n");
 }
 
-// Transposed batches are not supported; the rule gives only the rank of the result.
+// Builds a rule that gives only the rank of the result: transposed batches are not supported.
 static void transposed_batch(struct derivation *derivation, int left, int right)
 {
     static const char why[] = "transposed batches are not supported";
@@ -138,8 +142,8 @@ static void transposed_batch(struct derivation *derivation, int left, int right)
     derivation->whole = why;
 }
 
-// A 1-D left operand has no factor m, a 1-D right operand has no factor n. transA and transB do not
-// apply to 1-D operands.
+// Derives the rule of FusedMatMul. A 1-D left operand has no factor m, a 1-D right operand has no
+// factor n. transA and transB do not apply to 1-D operands.
 void tsr__derive_fused_matmul(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -165,7 +169,7 @@ void tsr__derive_fused_matmul(struct derivation *derivation)
     tsr__rule_clauses(rule, "red k:sum");
 }
 
-// The activation needs the complete sum over k.
+// Derives the rule of FusedGemm. The activation needs the complete sum over k.
 void tsr__derive_fused_gemm(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -178,7 +182,8 @@ void tsr__derive_fused_gemm(struct derivation *derivation)
     tsr__rule_kind(rule, tsr__derive_stat(derivation, 11, EXPAND_FLOATS), "k");
 }
 
-// The left operand is quantized by the minimum and maximum of all its elements.
+// Derives the rule of DynamicQuantizeMatMul. The left operand is quantized by the minimum and
+// maximum of all its elements.
 void tsr__derive_dynamic_quantize_matmul(struct derivation *derivation)
 {
     bool known =

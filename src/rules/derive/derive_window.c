@@ -86,7 +86,8 @@ static int64_t sizes_along(const struct derivation *derivation, enum side side, 
 
 #define MAX_JOINED 48 // tensors of a Concat or Split whose axis can be sharded
 
-// Input i is a window of the result that starts after the inputs before it.
+// Derives the rule of Concat. Input i is a window of the result that starts after the inputs before
+// it.
 void tsr__derive_concat(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -129,7 +130,8 @@ static void add_split_sizes(struct derivation *derivation, const int64_t *sizes,
         tsr__rule_list(&derivation->rule, 1, NULL, sizes, (int64_t)n);
 }
 
-// The sizes of the outputs are an attribute, an input, or equal.
+// Derives the rule of Split. The sizes of the outputs come from an attribute or an input; by
+// default they are equal.
 void tsr__derive_split(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -184,7 +186,7 @@ static int64_t common_unit(const int64_t *sizes, size_t n)
     return unit;
 }
 
-#define ALL_SEGMENTS (-1) // of the tensor that has them all
+#define ALL_SEGMENTS (-1) // stands for the tensor that has all segments
 
 // Adds dimensions "d0 (p1 r)": segment 1, which has `units` times r elements along the axis.
 static void add_strided(struct derivation *derivation, int rank, int axis, int segment,
@@ -211,16 +213,17 @@ static void add_strided(struct derivation *derivation, int rank, int axis, int s
 struct strided {
     int rank, axis;
     size_t n;                  // segments
-    int64_t sizes[MAX_JOINED]; // along the axis
+    int64_t sizes[MAX_JOINED]; // sizes along the axis
     int64_t unit;              // r, which divides all sizes
     int64_t units;             // p of the tensor that has all segments
 };
 
-// side: the one with several tensors. False: sizes are unknown or have no common unit, and the
-// derivation has ended.
+// Reads the segments. `side` is the one with several tensors. False: sizes are unknown or have no
+// common unit, and the derivation has ended.
 static bool read_strided(struct derivation *derivation, enum side side, struct strided *strided)
 {
-    static const int64_t default_axis[] = {[SIDE_IN] = 1, [SIDE_OUT] = 0}; // of Concat, of Split
+    // defaults of Concat and Split
+    static const int64_t default_axis[] = {[SIDE_IN] = 1, [SIDE_OUT] = 0};
     int64_t total = -1;
     *strided = (struct strided){.n = side_count(derivation->node, side)};
     strided->rank = tsr__derive_rank(derivation, 0);
@@ -253,14 +256,14 @@ static void add_segments(struct derivation *derivation, const struct strided *st
     }
 }
 
-// Numbers of units are not sharded: only r is.
+// Marks the numbers of units as not sharded: only r is.
 static void keep_segments(struct rule_builder *rule, size_t n)
 {
     tsr__rule_kind(rule, FACTOR_REP, "p");
     tsr__rule_kind_range(rule, FACTOR_REP, 'p', 0, (int)n);
 }
 
-// The strided Concat of the example above.
+// Derives the strided rule of Concat, as in the example above.
 void tsr__derive_concat_strided(struct derivation *derivation)
 {
     struct strided strided;
@@ -272,8 +275,8 @@ void tsr__derive_concat_strided(struct derivation *derivation)
     keep_segments(&derivation->rule, strided.n);
 }
 
-// [2 12] into 4 and 8, r = 4: "[d0 (p r)],·? -> [d0 (p0 r)],[d0 (p1 r)]" with p 3, p0 1, p1 2. Each
-// of 2 shards has sizes 2 and 4.
+// Derives the strided rule of Split. [2 12] into 4 and 8, r = 4: "[d0 (p r)],·? -> [d0 (p0 r)], [d0
+// (p1 r)]" with p 3, p0 1, p1 2. Each of 2 shards has sizes 2 and 4.
 void tsr__derive_split_strided(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -296,7 +299,7 @@ void tsr__derive_split_strided(struct derivation *derivation)
 struct ranges {
     int64_t axes[MAX_RANK], start[MAX_RANK], end[MAX_RANK], step[MAX_RANK];
     int64_t n;
-    bool known; // all but axes
+    bool known; // all lists except axes are known
 };
 
 // True if the range takes all of a dimension, which then passes through.
@@ -306,8 +309,8 @@ static bool takes_all(const struct ranges *ranges, int64_t i, tsr_dim dim)
            (ranges->end[i] >= INT32_MAX || (dim.value >= 0 && ranges->end[i] >= dim.value));
 }
 
-// Returns the elements that a range takes of a dimension. 8:2:-2 of 10 takes 8, 6 and 4: shift 8,
-// step -2, to 3.
+// Returns the window of the elements that a range takes from a dimension. 8:2:-2 of 10 takes 8, 6
+// and 4: shift 8, step -2, to 3.
 static struct worked range_of(const struct ranges *ranges, int64_t i, int64_t size)
 {
     struct worked worked = {.marked = true, .from = size, .step = ranges->step[i]};
@@ -328,10 +331,10 @@ static struct worked range_of(const struct ranges *ranges, int64_t i, int64_t si
     return worked;
 }
 
-#define NOT_GIVEN (-2) // of tsr__derive_ints
+#define NOT_GIVEN (-2) // result of tsr__derive_ints
 
-// Without axes, there is one range for each of the first dimensions: n_start, or the size of input
-// 1 if the starts are not known.
+// Lists the axes of a Slice that gives none: one for each of the first dimensions. Their number is
+// n_start, or the size of input 1 if the starts are unknown.
 static void first_axes(const struct derivation *derivation, int rank, int64_t n_start,
                        struct ranges *ranges)
 {
@@ -369,8 +372,8 @@ static bool read_ranges(struct derivation *derivation, int rank, struct ranges *
     return ranges->n >= 0;
 }
 
-// In a local node, entries of dimensions with a window become bounds of the full window; bounds[1]
-// is for negative steps.
+// Patches the bounds of the local node: dimensions with a window take all of it. bounds[1] is for
+// negative steps.
 static void patch_bounds(struct rule_builder *rule, const struct ranges *ranges,
                          const struct worked *worked, const int64_t bounds[2])
 {
@@ -398,7 +401,8 @@ static void add_bounds(struct derivation *derivation, const struct ranges *range
         tsr__rule_list(rule, 4, NULL, ranges->step, ranges->n);
 }
 
-// A dimension that is sliced has a window, and the local node takes all elements of its window.
+// Derives the rule of Slice. A sliced dimension has a window, and the local node takes all elements
+// of its window.
 void tsr__derive_slice(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -440,15 +444,16 @@ static bool pads_with_constant(const struct derivation *derivation)
     return !tsr_attr_string(mode, &n) || tsr__derive_text_is(derivation, "mode", "constant");
 }
 
-// Axis axes[i] has pads[i] before it and pads[n_axes + i] after it; n: number of pads, -1: not
-// known.
+// Pads of a node: axis axes[i] has pads[i] before it and pads[n_axes + i] after it. n: number of
+// pads, -1: unknown.
 struct padding {
     const char *name; // name of the attribute in old opsets
     int64_t axes[MAX_RANK], n_axes;
     int64_t pads[2 * MAX_RANK], n;
 };
 
-// Without axes all dimensions are padded. False: unknown, and the derivation has ended.
+// Reads the pads. Without axes all dimensions are padded. False: unknown, and the derivation has
+// ended.
 static bool read_padding(struct derivation *derivation, int rank, struct padding *padding)
 {
     padding->name = "pads";
@@ -494,9 +499,10 @@ static struct worked padded(const struct derivation *derivation, const struct pa
     return at;
 }
 
-// [2 10] with pads 0 1 0 3 is [2 14]: "[d0 t1^],· -> [d0 t1]", window from 10, to 14, shift -1.
-// Only the first shard has a pad before it, and only the last shards have pads after them.
-// Reflected or repeated edges need elements from other shards, so such axes are not sharded.
+// Derives the rule of Pad. [2 10] with pads 0 1 0 3 is [2 14]: "[d0 t1^],· -> [d0 t1]", window from
+// 10, to 14, shift -1. Only the first shard has a pad before it, and only the last shards have pads
+// after them. Reflected or repeated edges need elements from other shards, so such axes are not
+// sharded.
 void tsr__derive_pad(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;

@@ -10,13 +10,12 @@
 // f2] -> [f0 f1 f2].
 //
 //   [2 12 5] -> [2 4 3 5]   blocks 2 | 12 -> 4 3 | 5: "[f0 (f1 f2) f3],· -> [f0 f1 f2 f3]"
-//   [6 4] -> [2 12]         one block: gcd(6, 2) = 2 is f0, all of the new 2; 3 of the 6 is left,
-//                           and
-//                           gcd(3, 12) = 3 is f1; 4 of the 12 is left, and gcd(4, 4) is f2:
-//                           "[(f0 f1) f2],· -> [f0 (f1 f2)]", and each of them can be sharded
-//   [4 6] -> [3 8]          one block: gcd(4, 3) = 1, so all four dimensions are separate factors
-//                           that
-//                           are not sharded
+//   [6 4] -> [2 12]         one block: gcd(6, 2) = 2 is f0, which is all of the new 2;
+//                           3 of the 6 is left, and gcd(3, 12) = 3 is f1;
+//                           4 of the 12 is left, and gcd(4, 4) = 4 is f2:
+//                           "[(f0 f1) f2],· -> [f0 (f1 f2)]", and each factor can be sharded
+//   [4 6] -> [3 8]          one block: gcd(4, 3) = 1, so all four dimensions are separate factors,
+//                           which are not sharded
 #include "rules/derive/derive.h"
 
 #define RESHAPE_MAX_RANK 32
@@ -35,7 +34,7 @@ struct factor_search {
     struct exprs *exprs;
     struct shape_side in, out;
     int n_factors;
-    bool unsharded[RESHAPE_MAX_FACTORS]; // by factor
+    bool unsharded[RESHAPE_MAX_FACTORS]; // indexed by factor
 };
 
 static const tsr_value *slot(const tsr_node *node, bool out, size_t i)
@@ -54,12 +53,12 @@ struct reshape {
     struct exprs *exprs;
     struct expr in[RESHAPE_MAX_RANK], out[RESHAPE_MAX_RANK];
     int n_in, n_out;
-    bool zero; // 0 in the target is a size, not "as before"
+    bool zero; // 0 in the target means size 0, not "copy the old size"
 };
 
 // Returns the size of the dimension that is -1: the old number of elements divided by the other
-// sizes. Copied dimensions need not be known. If a size is 0, the result is unknown: [4 0 n] is [4
-// 0 k] for every k.
+// sizes. Copied dimensions cancel, so their sizes may be unknown. If a size is 0, the result is
+// unknown: [4 0 n] is [4 0 k] for every k.
 static struct expr rest_of(const struct reshape *reshape, int open, const bool *copied)
 {
     struct expr total = expr_number(1), taken = expr_number(1);
@@ -82,7 +81,7 @@ static int64_t target_rank(const struct reshape *reshape, const tsr_value *targe
     return tsr__value_length(t, shape);
 }
 
-// Reads the elements of the target: a size, 0 (as before, unless allowzero), or -1 (the rest).
+// Reads the elements of the target: a size, 0 (the old size, unless allowzero), or -1 (the rest).
 static void read_entries(struct reshape *reshape, struct known_value t)
 {
     bool copied[RESHAPE_MAX_RANK] = {false};
@@ -132,7 +131,7 @@ static bool read_reshape(struct reshape *reshape, const struct shapes *shapes, c
     return true;
 }
 
-// One unknown dimension of the new shape follows from the others.
+// Computes one unknown dimension of the new shape from the others.
 static void complete(struct reshape *reshape)
 {
     static const bool none[RESHAPE_MAX_RANK];
@@ -146,8 +145,8 @@ static void complete(struct reshape *reshape)
         reshape->out[open] = rest_of(reshape, open, none);
 }
 
-// Sizes come from the target's elements, else from declarations; one that is still unknown follows
-// from the number of elements.
+// Infers the new shape. Sizes come from the target's elements, else from declarations. One size
+// that is still unknown follows from the number of elements.
 void tsr__infer_reshape(struct shape_job *job)
 {
     struct reshape reshape;
@@ -173,7 +172,7 @@ void tsr__infer_reshape(struct shape_job *job)
     tsr__job_set(job, 0, reshape.n_out, dims);
 }
 
-// Shapes that were inferred for the values have precedence.
+// Reads both shapes; inferred shapes of the values have precedence.
 static bool read_shapes(struct factor_search *search)
 {
     struct reshape reshape;
@@ -239,7 +238,8 @@ static void leave_unsharded(struct factor_search *search, struct shape_side *sid
         add_unsharded(search, side, i, i == from ? left : &side->size[i]);
 }
 
-// One dimension is the product of the others: [(f0 f1)] and [f0 f1], whatever its symbol is.
+// Finds the factors if one dimension is the product of the others: [(f0 f1)] and [f0 f1], whatever
+// its symbol is.
 static void split_one(struct factor_search *search, struct shape_side *one, int dim,
                       struct shape_side *many, int from, int to)
 {
@@ -259,7 +259,7 @@ static int skip_ones(const struct shape_side *side, int i, int to)
     return i;
 }
 
-// Finds the factors of in[a..b) and out[c..d), which have the same index.
+// Finds the factors of in[a..b) and out[c..d), which number the same elements.
 static void find_in_block(struct factor_search *search, int a, int b, int c, int d)
 {
     a = skip_ones(&search->in, a, b);
@@ -305,7 +305,7 @@ static void find_in_block(struct factor_search *search, int a, int b, int c, int
 }
 
 // Extends both sides from one end until the products are known to be equal. *i and *j are the
-// numbers of dimensions (at least one in all). False: there is no such block.
+// numbers of dimensions of the block; one of them may be 0. False: there is no such block.
 static bool equal_block(const struct factor_search *search, int a, int b, int c, int d,
                         bool from_right, int *i, int *j)
 {
@@ -374,7 +374,8 @@ static void build_rule(struct factor_search *search)
     tsr__rule_clauses(rule, allowzero ? "shape 1 allowzero" : "shape 1 open");
 }
 
-// With a size of 0 every product is 0, so equal products prove nothing, and there are no factors.
+// Derives the rule of Reshape. With a size of 0 every product is 0, so equal products prove
+// nothing, and there are no factors.
 void tsr__derive_reshape(struct derivation *derivation)
 {
     struct factor_search *search = ARENA_NEW(derivation->arena, struct factor_search); // large

@@ -48,7 +48,7 @@ float tsr__x_float(const struct expansion *expansion, const char *name, float ot
     return tsr_attr_float(tsr_node_find_attr(expansion->node, name), otherwise);
 }
 
-// Sums of 16-bit floats are computed in float32.
+// Returns the type in which sums are computed: float32 for 16-bit floats.
 tsr_dtype tsr__x_wide(tsr_dtype type)
 {
     if (type == TSR_FLOAT16 || type == TSR_BFLOAT16)
@@ -95,7 +95,7 @@ tsr_node *tsr__x_node(struct expansion *expansion, const char *op, int n, tsr_va
     return tsr__x_nodes(expansion, op, n, inputs, 1);
 }
 
-// Like tsr__x_node, but NULL inputs fail the expansion, so callers need not check.
+// Adds a node. Unlike in tsr__x_node, NULL inputs fail the expansion, so callers need not check.
 tsr_node *tsr__x_node_of(struct expansion *expansion, const char *op, int n,
                          tsr_value *const *inputs)
 {
@@ -111,8 +111,8 @@ tsr_value *tsr__x_output(const tsr_node *node)
     return tsr_node_output(node, 0);
 }
 
-// Returns "softmax/Exp", with the name of the expanded node before it. Empty: the expansion has
-// failed.
+// Returns a name for a new node: the name of the old node, a slash and `what`, as in "softmax/Exp".
+// The name is empty if the expansion has failed.
 static struct str new_name(struct expansion *expansion, const char *what)
 {
     struct str name =
@@ -122,7 +122,7 @@ static struct str new_name(struct expansion *expansion, const char *what)
     return tsr__graph_fresh_name(expansion->graph, name);
 }
 
-// The node has the name of its first output.
+// Adds a node with several outputs. It has the name of its first output.
 tsr_node *tsr__x_nodes(struct expansion *expansion, const char *op, int n, tsr_value *const *inputs,
                        int n_out)
 {
@@ -149,7 +149,7 @@ tsr_node *tsr__x_nodes(struct expansion *expansion, const char *op, int n, tsr_v
     return made;
 }
 
-// At most 4 inputs; NULL fails the expansion.
+// Adds a node of at most 4 inputs. NULL fails the expansion.
 tsr_value *tsr__x_op(struct expansion *expansion, const char *op, int n, ...)
 {
     tsr_value *inputs[4] = {NULL};
@@ -260,7 +260,7 @@ tsr_value *tsr__x_ones(struct expansion *expansion, tsr_dtype type, const int64_
 
 // ---- formulas ----------------------------------------------------------------------------------
 
-// No node is made for a cast to the same type.
+// Casts the value. A cast to the same type adds no node.
 tsr_value *tsr__x_cast(struct expansion *expansion, tsr_value *value, tsr_dtype from, tsr_dtype to)
 {
     if (from == to)
@@ -273,7 +273,8 @@ tsr_value *tsr__x_cast(struct expansion *expansion, tsr_value *value, tsr_dtype 
     return tsr_node_output(node, 0);
 }
 
-// Axes were an attribute before opset 18 (13 for ReduceSum) and are an input from then on.
+// Adds a reduction. Axes were an attribute before opset 18 (13 for ReduceSum) and are an input
+// since.
 tsr_value *tsr__x_reduce(struct expansion *expansion, const char *op, tsr_value *value,
                          const int64_t *axes, int n, bool keep)
 {
@@ -296,7 +297,7 @@ tsr_value *tsr__x_reduce(struct expansion *expansion, const char *op, tsr_value 
     return tsr_node_output(made, 0);
 }
 
-// Makes a value with the sizes of these dimensions of input i, at run time.
+// Makes a value with the sizes of these dimensions of input i, read at run time.
 static tsr_value *sizes_of(struct expansion *expansion, size_t i, const int64_t *axes, int n)
 {
     tsr_value *shape = tsr__x_op(expansion, "Shape", 1, tsr__x_in(expansion, i));
@@ -341,7 +342,7 @@ tsr_value *tsr__x_positions(struct expansion *expansion, size_t i, int axis)
         return tsr__x_constant(expansion, TSR_INT64, s.rank, shape, list,
                                (size_t)size * sizeof(*list));
     }
-    // The size as a scalar: the sum of a list of one.
+    // Makes the size a scalar, by summing a list of one element.
     tsr_value *value =
         tsr__x_reduce(expansion, "ReduceSum", sizes_of(expansion, i, &at, 1), &zero, 1, false);
     tsr_value *range = tsr__x_op(expansion, "Range", 3, tsr__x_scalar(expansion, TSR_INT64, 0),
@@ -349,8 +350,8 @@ tsr_value *tsr__x_positions(struct expansion *expansion, size_t i, int axis)
     return tsr__x_reshape(expansion, range, shape, s.rank);
 }
 
-// Constants that number positions ({0, 1, 2, ...} along an axis) are sharded like the factors of
-// that axis, so no device needs those of another.
+// Marks a constant that numbers positions ({0, 1, 2, ...} along an axis) as sharded like the
+// factors of that axis. So no device needs the constants of another.
 tsr_value *tsr__x_place(struct expansion *expansion, tsr_value *value, int rank, int axis,
                         const struct rule_dim *dim)
 {
@@ -367,7 +368,7 @@ tsr_value *tsr__x_place(struct expansion *expansion, tsr_value *value, int rank,
     return value;
 }
 
-// NULL passes through: the failure is recorded already.
+// Reshapes the value. NULL gives NULL: the failure is recorded already.
 tsr_value *tsr__x_reshape(struct expansion *expansion, tsr_value *value, const int64_t *shape,
                           int64_t n)
 {
@@ -376,7 +377,7 @@ tsr_value *tsr__x_reshape(struct expansion *expansion, tsr_value *value, const i
     return NULL;
 }
 
-// Axes are an attribute before opset 13.
+// Adds a dimension. Axes are an attribute before opset 13.
 tsr_value *tsr__x_unsqueeze(struct expansion *expansion, tsr_value *value, int64_t axis)
 {
     if (expansion->opset >= 13)
@@ -389,7 +390,8 @@ tsr_value *tsr__x_unsqueeze(struct expansion *expansion, tsr_value *value, int64
     return tsr_node_output(node, 0);
 }
 
-// If the value is an input of the old node, a new node copies it, because outputs keep their names.
+// Makes the value output k of the old node. If it is an input of the old node, a new node copies
+// it, because outputs keep their names.
 void tsr__x_give(struct expansion *expansion, int k, tsr_value *value)
 {
     if (k >= (int)tsr_node_output_count(expansion->node) ||
@@ -416,8 +418,8 @@ void tsr__x_give(struct expansion *expansion, int k, tsr_value *value)
 
 // ---- main function ------------------------------------------------------------------------------
 
-// The new value gets name, type and uses of the old one. The old value is renamed first: names are
-// unique, and outputs of the graph are found by name.
+// Gives the new value the name, type and uses of the old one. The old value is renamed first: names
+// are unique, and outputs of the graph are found by name.
 static tsr_status replace_value(struct expansion *expansion, tsr_value *old, tsr_value *by)
 {
     struct str name = tsr__arena_str(expansion->arena, tsr__value_str(old));
@@ -436,7 +438,8 @@ static tsr_status replace_value(struct expansion *expansion, tsr_value *old, tsr
     return tsr_value_rename(by, name.p);
 }
 
-// Replaces all outputs first, because a node whose values are used cannot be removed.
+// Removes the old node. All outputs are replaced first, because a node whose values are used cannot
+// be removed.
 static tsr_status finish(struct expansion *expansion)
 {
     for (size_t i = 0; i < expansion->gives.n; i++) {
@@ -448,8 +451,8 @@ static tsr_status finish(struct expansion *expansion)
     return tsr_node_remove(expansion->node);
 }
 
-// Returns "" for a node without a name and without named outputs; names of new nodes then start
-// with a slash.
+// Returns the node's name, or that of its first named output. "" if both are missing: names of new
+// nodes then start with a slash.
 static const char *name_of(const tsr_node *node)
 {
     if (tsr_node_name(node)[0])
@@ -460,8 +463,9 @@ static const char *name_of(const tsr_node *node)
     return "";
 }
 
-// Names of new nodes start with the node's name, or with that of its first named output. A full
-// arena is TSR_NOMEM even if the expansion also failed: with more memory it might succeed.
+// Expands the node. Names of new nodes start with the node's name, or with that of its first named
+// output. A full arena is TSR_NOMEM even if the expansion also failed: with more memory it might
+// succeed.
 tsr_status tsr__rule_expand(struct arena *arena, tsr_node *node, const tsr_node *twin,
                             const struct shapes *shapes, const struct rule *rule,
                             const int64_t *cuts, struct expanded *out)

@@ -23,22 +23,22 @@ struct expansion {
     VEC(tsr_node *) nodes;
     VEC(struct expanded_slot) reads;
     VEC(struct expanded_slot) gives;
-    VEC(struct expanded_place) placed; // each value once; node is NULL
-    VEC(struct expanded_place) places; // the same for every node that reads one
+    VEC(struct expanded_place) placed; // values with declared factors, each once; `node` is NULL
+    VEC(struct expanded_place) places; // the same values, once for every node that reads one
 };
 
 tsr_value *tsr__x_in(const struct expansion *expansion,
-                     size_t i); // input i; NULL: absent (no failure)
+                     size_t i); // returns input i; NULL: absent (no failure)
 bool tsr__x_has(const struct expansion *expansion, size_t i);
 struct shape tsr__x_shape(const struct expansion *expansion, size_t i);
 int64_t tsr__x_int(const struct expansion *expansion, const char *name, int64_t otherwise);
 float tsr__x_float(const struct expansion *expansion, const char *name, float otherwise);
 
-// A node of ai.onnx with one output and n inputs.
+// Adds a node of ai.onnx with n inputs and returns its only output.
 tsr_value *tsr__x_op(struct expansion *expansion, const char *op, int n, ...);
-// A node with optional inputs: NULL means absent.
+// Adds a node with optional inputs: NULL means absent.
 tsr_node *tsr__x_node(struct expansion *expansion, const char *op, int n, tsr_value *const *inputs);
-// The same without optional inputs: NULL fails the expansion.
+// Adds a node without optional inputs: NULL fails the expansion.
 tsr_node *tsr__x_node_of(struct expansion *expansion, const char *op, int n,
                          tsr_value *const *inputs);
 // Returns the first output of a node; NULL for NULL.
@@ -51,15 +51,16 @@ tsr_value *tsr__x_ones(struct expansion *expansion, tsr_dtype type, const int64_
 tsr_value *tsr__x_ints(struct expansion *expansion, const int64_t *v, int64_t n);
 tsr_value *tsr__x_constant(struct expansion *expansion, tsr_dtype type, int rank,
                            const int64_t *dims, const void *bytes, size_t n);
-// Returns the value, of which each device has its shard from the start: dimension `axis` of `rank`
-// has the factors of `dim`, the others have one element. Later nodes that read it are sharded too.
+// Declares that each device has its shard of the value from the start, and returns the value.
+// Dimension `axis` of `rank` has the factors of `dim`, the others have one element. Later nodes
+// that read it are sharded too.
 tsr_value *tsr__x_place(struct expansion *expansion, tsr_value *value, int rank, int axis,
                         const struct rule_dim *dim);
 tsr_value *tsr__x_cast(struct expansion *expansion, tsr_value *value, tsr_dtype from, tsr_dtype to);
-// A reduction over axes, which are an attribute or an input, depending on the opset.
+// Adds a reduction. The axes are an attribute or an input, depending on the opset.
 tsr_value *tsr__x_reduce(struct expansion *expansion, const char *op, tsr_value *value,
                          const int64_t *axes, int n, bool keep);
-// Finds the dimensions that a reduction removes; -1: not known.
+// Finds the dimensions that a reduction removes. Returns their number; -1: unknown.
 int tsr__x_axes(struct expansion *expansion, int64_t *axes);
 // Returns the number of elements of these dimensions of input i, as a constant of that type.
 tsr_value *tsr__x_count(struct expansion *expansion, size_t i, const int64_t *axes, int n,
@@ -69,7 +70,7 @@ tsr_value *tsr__x_positions(struct expansion *expansion, size_t i, int axis);
 tsr_value *tsr__x_reshape(struct expansion *expansion, tsr_value *value, const int64_t *shape,
                           int64_t n);
 tsr_value *tsr__x_unsqueeze(struct expansion *expansion, tsr_value *value, int64_t axis);
-// The value becomes output k of the node.
+// Makes the value output k of the old node.
 void tsr__x_give(struct expansion *expansion, int k, tsr_value *value);
 // Returns the type in which statistics are computed: float32 for shorter types.
 tsr_dtype tsr__x_wide(tsr_dtype type);

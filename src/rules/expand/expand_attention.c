@@ -17,16 +17,16 @@
 #include <math.h>
 
 struct attention {
-    int rank;           // of the query: 3 or 4
+    int rank;           // rank of the query: 3 or 4
     int64_t h, g, d, v; // key heads, query heads per key head, head sizes of keys and values
-    size_t mask;        // input, or 0
+    size_t mask;        // index of the mask input; 0: none
     bool causal;
     bool hidden_is_zero; // a query whose keys are all masked gives 0, not NaN or a mean
     double scale;
     tsr_dtype type, wide;
 };
 
-// Transposes the value.
+// Returns the transposed value.
 static tsr_value *transposed(struct expansion *expansion, tsr_value *value, const int64_t *perm,
                              int n)
 {
@@ -48,7 +48,7 @@ static tsr_value *by_heads(struct expansion *expansion, const struct attention *
         tsr__x_cast(expansion, tsr__x_in(expansion, i), attention->type, attention->wide);
     int64_t flat[] = {0, 0, attention->h, e}, flat_shared[] = {0, 0, attention->h, g, e},
             shared[] = {0, attention->h, g, -1, e};
-    // It has that form already.
+    // The value already has that form.
     if (attention->g == 1 && rank == 4)
         return value;
     if (attention->g == 1)
@@ -66,7 +66,7 @@ static int rows_axis(int rank)
     return 2;
 }
 
-// Returns the mask of keys that are after their query: query i may use keys 0 .. i. Positions are
+// Returns the mask of keys that come after their query: query i may use keys 0 .. i. Positions are
 // constants, or computed at run time.
 static tsr_value *causal(struct expansion *expansion, const struct attention *attention,
                          tsr_value *scores)
@@ -80,7 +80,7 @@ static tsr_value *causal(struct expansion *expansion, const struct attention *at
                      tsr__x_scalar(expansion, attention->wide, -INFINITY));
 }
 
-// Returns the number that masks a key when it is added to the scores: the lowest one.
+// Returns the lowest number of the type. Adding it to a score masks the key.
 static double masking_number(tsr_dtype type)
 {
     switch (type) {
@@ -95,7 +95,8 @@ static double masking_number(tsr_dtype type)
     }
 }
 
-// Adds a mask of numbers to the scores. If masked rows give 0, the lowest number counts as -inf.
+// Adds a mask of numbers to the scores. If masked rows give 0, the lowest number is treated as
+// -inf.
 static tsr_value *add_mask(struct expansion *expansion, const struct attention *attention,
                            tsr_value *scores, tsr_value *mask, tsr_dtype type)
 {
@@ -115,7 +116,7 @@ static tsr_value *apply_mask(struct expansion *expansion, const struct attention
 {
     struct shape s = tsr__x_shape(expansion, attention->mask);
     tsr_value *mask = tsr__x_in(expansion, attention->mask);
-    // [b (h g) q k] as [b h g q k], to broadcast with scores of shared heads.
+    // Reshape [b (h g) q k] to [b h g q k], to broadcast with scores of shared heads.
     if (attention->g > 1 && s.rank == 4) {
         int64_t shape[] = {0, attention->h, attention->g, size_at(s, 2), -1};
         if (size_at(s, 1) == 1) // one mask for all heads
@@ -148,7 +149,8 @@ static tsr_value *scores_of(struct expansion *expansion, const struct attention 
     return s;
 }
 
-// Softmax along the keys, the last dimension; it is expanded in turn if they are sharded.
+// Computes the softmax along the keys, the last dimension. It is expanded in turn if they are
+// sharded.
 static tsr_value *softmax(struct expansion *expansion, tsr_value *scores)
 {
     tsr_value *value = tsr__x_op(expansion, "Softmax", 1, scores);
@@ -158,13 +160,13 @@ static tsr_value *softmax(struct expansion *expansion, tsr_value *scores)
     return NULL;
 }
 
-// A softmax in which a row of -inf gives zeros instead of NaN. For [-inf, -inf], 0 is subtracted
-// instead of the maximum, both exponentials are 0, and their sum 0 is replaced by 1. NaN is not
-// above -inf, and stays NaN.
+// Computes a softmax in which a row of -inf gives zeros instead of NaN. For [-inf, -inf], 0 is
+// subtracted instead of the maximum, both exponentials are 0, and their sum 0 is replaced by 1. A
+// row with NaN stays NaN, because NaN is not greater than -inf.
 static tsr_value *softmax_or_zero(struct expansion *expansion, const struct attention *attention,
                                   tsr_value *scores)
 {
-    int64_t last[] = {3}; // keys, of [b h q k] or [b h g q k]
+    int64_t last[] = {3}; // axis of the keys in [b h q k] or [b h g q k]
     if (attention->g > 1)
         last[0] = 4;
     tsr_value *top = tsr__x_reduce(expansion, "ReduceMax", scores, last, 1, true);
@@ -229,7 +231,7 @@ static bool read_heads(const struct expansion *expansion, int64_t queries, int64
     return attention->d > 0 && attention->v > 0;
 }
 
-// Attention of ai.onnx. The default scale is 1 / sqrt(d).
+// Expands Attention of ai.onnx. The default scale is 1 / sqrt(d).
 void tsr__expand_attention(struct expansion *expansion)
 {
     struct shape q = tsr__x_shape(expansion, 0), k = tsr__x_shape(expansion, 1);
@@ -252,8 +254,8 @@ void tsr__expand_attention(struct expansion *expansion)
     build_attention(expansion, &attention);
 }
 
-// MultiHeadAttention of com.microsoft has as many key heads as query heads; a scale of 0 means the
-// default.
+// Expands MultiHeadAttention of com.microsoft, which has as many key heads as query heads. A scale
+// of 0 means the default.
 void tsr__expand_multi_head(struct expansion *expansion)
 {
     struct attention attention = {0};

@@ -15,7 +15,7 @@
 #include "rules/expand/expand.h"
 
 #define SPACE        2
-#define MAX_ELEMENTS 49 // of the kernel: each needs several nodes
+#define MAX_ELEMENTS 49 // elements of the kernel: each needs several nodes
 
 struct deform {
     int64_t kernel[SPACE], image[SPACE], stride[SPACE], dilation[SPACE], pad[SPACE];
@@ -36,7 +36,8 @@ static struct shape shape_of(const struct shapes *shapes, const tsr_node *node, 
     return tsr__shapes_of(shapes, input_at(node, i));
 }
 
-// False: a size is unknown, there are several sets of offsets, or GridSample does not support it.
+// Reads the sizes. False: a size is unknown, there are several sets of offsets, or GridSample does
+// not support the node.
 static bool read_deform(const struct shapes *shapes, const tsr_node *node, struct deform *out)
 {
     struct shape image = shape_of(shapes, node, 0), weights = shape_of(shapes, node, 1),
@@ -98,7 +99,7 @@ static tsr_value *channels(struct expansion *expansion, size_t input, const int6
 }
 
 // Moves coordinates that are NaN or outside the image to -2, where a sample is 0: of 9 pixels, -0.5
-// and 8.5 stay, 1e30 and NaN become -2. GridSample itself gives half a border pixel there: ONNX
+// and 8.5 stay, 1e30 and NaN become -2. Without this, GridSample returns half a border pixel: ONNX
 // Runtime moves coordinates that exceed 64 bits to -0.5.
 static tsr_value *clip_to_image(struct expansion *expansion, const struct deform *deform,
                                 tsr_value *pixels)
@@ -110,8 +111,8 @@ static tsr_value *clip_to_image(struct expansion *expansion, const struct deform
     return tsr__x_op(expansion, "Where", 3, inside, pixels, both(expansion, -2, -2));
 }
 
-// Samples the image at pixels [n, 2, rows, columns], x before y, which may be fractions: [n,
-// channels, rows, columns].
+// Samples the image at pixel coordinates [n, 2, rows, columns], x before y, which may be fractions.
+// The result is [n, channels, rows, columns].
 static tsr_value *sample(struct expansion *expansion, const struct deform *deform,
                          tsr_value *pixels)
 {
@@ -145,7 +146,7 @@ static tsr_value *weights_at(struct expansion *expansion, int64_t row, int64_t c
                      tsr__x_ints(expansion, axes, 2));
 }
 
-// Returns the summand of element (row, column) of the kernel.
+// Returns the summand that element (row, column) of the kernel contributes.
 static tsr_value *summand_of(struct expansion *expansion, const struct deform *deform,
                              tsr_value *windows, int64_t row, int64_t column)
 {
@@ -169,7 +170,8 @@ static tsr_value *summand_of(struct expansion *expansion, const struct deform *d
     return tsr_node_output(conv, 0);
 }
 
-// A kernel of 3 x 3 becomes nine samples and nine convolutions of 1 x 1, whose results are summed.
+// Expands DeformConv. A kernel of 3 x 3 becomes nine samples and nine convolutions of 1 x 1, whose
+// results are summed.
 void tsr__expand_deform_conv(struct expansion *expansion)
 {
     struct deform deform;

@@ -26,7 +26,7 @@ static bool has_char(const char *text, size_t n, char c)
     return n && memchr(text, c, n) != NULL;
 }
 
-// Returns a letter that neither equation has; 0: none is left.
+// Returns a letter that neither the old nor the new equation has; 0: none is left.
 static char fresh_letter(const struct rewritten *rewritten)
 {
     static const char all[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
@@ -37,7 +37,7 @@ static char fresh_letter(const struct rewritten *rewritten)
     return 0;
 }
 
-// Keeps the elements on the diagonal of two axes; the value has the shape of operand k.
+// Replaces the elements off the diagonal of two axes by 0. The value has the shape of operand k.
 static tsr_value *on_diagonal(struct expansion *expansion, tsr_value *value, int k, int row,
                               int column)
 {
@@ -73,7 +73,7 @@ static tsr_value *rewrite_operand(struct expansion *expansion, struct rewritten 
     return value;
 }
 
-// The result has the letters that occur once, in byte order, after the ellipsis.
+// Writes the implied result: the letters that occur once, in byte order, after the ellipsis.
 static void put_implied(struct rewritten *rewritten)
 {
     if (has_char(rewritten->equation.p, rewritten->equation.n, '.'))
@@ -88,8 +88,8 @@ static void put_implied(struct rewritten *rewritten)
     }
 }
 
-// "bii->bi" becomes "bia->bi" of the masked operand. Terms before "->" are rewritten; an implied
-// result is written out.
+// Expands Einsum: "bii->bi" becomes "bia->bi" of the masked operand. Terms before "->" are
+// rewritten; an implied result is written out.
 void tsr__expand_einsum(struct expansion *expansion)
 {
     struct rewritten w = {.n = 0};

@@ -9,7 +9,7 @@
 
 struct experts {
     tsr_dtype type, wide;
-    int64_t count, chosen, m; // number of experts, of experts per token, and size of a token
+    int64_t count, chosen, m; // number of experts, experts per token, and size of a token
 };
 
 static tsr_value *wide(struct expansion *expansion, const struct experts *experts, size_t i)
@@ -80,7 +80,8 @@ static tsr_value *layer(struct expansion *expansion, const struct experts *exper
     return y;
 }
 
-// Applies the activation between the two layers; derive_experts.c accepts no others.
+// Applies the activation between the two layers. derive_experts.c refuses activations that are not
+// listed here.
 static tsr_value *activated(struct expansion *expansion, tsr_value *value)
 {
     size_t n = 0;
@@ -93,8 +94,8 @@ static tsr_value *activated(struct expansion *expansion, tsr_value *value)
     return value; // identity
 }
 
-// Multiplies results of experts by their weights. Where, not a product, because 0 times an infinite
-// result would be NaN.
+// Multiplies results of experts by their weights. It selects with Where instead of multiplying by
+// 0, because 0 times an infinite result would be NaN.
 static tsr_value *weighted(struct expansion *expansion, const struct experts *experts,
                            tsr_value *given)
 {
@@ -105,9 +106,9 @@ static tsr_value *weighted(struct expansion *expansion, const struct experts *ex
     return tsr__x_op(expansion, "Where", 3, unchosen, zero, product);
 }
 
-// 6 tokens of 64 and 8 experts: tokens [1 6 64] by weights [8 256 64] give [8 6 256], then [8 6
-// 64]; multiplied by weights [8 6 1] and summed over the experts, [6 64]. A device with experts
-// 0..3 has [4 ..] of each.
+// Expands MoE. 6 tokens of 64 and 8 experts: tokens [1 6 64] by weights [8 256 64] give [8 6 256],
+// then [8 6 64]. Multiplied by the router's weights [8 6 1] and summed over the experts, they give
+// [6 64]. A device with experts 0..3 has [4 ..] of each.
 void tsr__expand_experts(struct expansion *expansion)
 {
     struct shape tokens = tsr__x_shape(expansion, 0), first = tsr__x_shape(expansion, 2);
@@ -136,7 +137,7 @@ void tsr__expand_experts(struct expansion *expansion)
         y = tsr__x_op(expansion, "Reshape", 2, y,
                       tsr__x_op(expansion, "Shape", 1, tsr__x_in(expansion, 0)));
     tsr__x_give(expansion, 0, tsr__x_cast(expansion, y, s.wide, s.type));
-    size_t kept = 0; // the router's input is now needed in full
+    size_t kept = 0; // the full input of the router is needed
     for (size_t i = 0; i < expansion->reads.n; i++)
         if (expansion->reads.at[i].of != 1)
             expansion->reads.at[kept++] = expansion->reads.at[i];

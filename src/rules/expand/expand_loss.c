@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// expand_loss.c - losses of classes: each sample's class is found by comparison, so classes and
-// samples can be sharded; sums and the weights of a mean are plain reductions.
+// expand_loss.c - losses over classes. Each sample's class is found by comparison, so classes and
+// samples can be sharded. Sums and the weights of a mean are plain reductions.
 //
 // Scores [2 3], labels {2, 0}: class numbers {0, 1, 2} compared with the labels give [0 0 1; 1 0
 // 0]. Scores where that is true are kept, others become 0; the sum along the classes is the score
@@ -15,12 +15,12 @@ struct loss {
     int64_t axes[DERIVE_MAX_RANK]; // axes of the samples, without the class axis
 };
 
-// Returns which class each sample has: [n c d ..] of bool, false for ignored samples.
+// Returns whether each class is that of the sample: [n c d ..] of bool, false for ignored samples.
 static tsr_value *chosen(struct expansion *expansion)
 {
     tsr_value *label = tsr__x_cast(expansion, tsr__x_in(expansion, 1),
                                    tsr__x_shape(expansion, 1).dtype, TSR_INT64);
-    label = tsr__x_unsqueeze(expansion, label, 1); // [n d ..] as [n 1 d ..]
+    label = tsr__x_unsqueeze(expansion, label, 1); // reshape [n d ..] to [n 1 d ..]
     tsr_value *is = tsr__x_op(expansion, "Equal", 2, label, tsr__x_positions(expansion, 0, 1));
     const tsr_attr *ignore = tsr_node_find_attr(expansion->node, "ignore_index");
     if (!ignore)
@@ -44,8 +44,8 @@ static tsr_value *weights(struct expansion *expansion, const struct loss *loss, 
     return tsr__x_op(expansion, "Where", 3, is, one, tsr__x_scalar(expansion, loss->wide, 0));
 }
 
-// The loss of a sample is -value of its class times the weight of the class; a mean divides by the
-// sum of the used weights.
+// Sets the outputs. The loss of a sample is -value of its class times the weight of the class; a
+// mean divides by the sum of the used weights.
 static void finish(struct expansion *expansion, const struct loss *loss)
 {
     int64_t one = 1;
@@ -53,7 +53,7 @@ static void finish(struct expansion *expansion, const struct loss *loss)
     const char *text = tsr_attr_string(tsr_node_find_attr(expansion->node, "reduction"), &n);
     struct str reduction = text ? (struct str){text, n} : STR("mean");
     tsr_value *is = chosen(expansion), *weight = weights(expansion, loss, is);
-    // Where, not a product, because values of other classes may be infinite.
+    // Use Where instead of a product, because values of other classes may be infinite.
     tsr_value *value =
         tsr__x_op(expansion, "Where", 3, is, loss->value, tsr__x_scalar(expansion, loss->wide, 0));
     value = tsr__x_op(expansion, "Neg", 1, tsr__x_op(expansion, "Mul", 2, value, weight));
@@ -68,7 +68,7 @@ static void finish(struct expansion *expansion, const struct loss *loss)
     tsr__x_give(expansion, 0, tsr__x_cast(expansion, value, loss->wide, loss->type));
 }
 
-// Statistics are at least float32; samples are all dimensions except the classes.
+// Reads the node. Statistics are at least float32; samples are all dimensions except the classes.
 static bool begin(struct expansion *expansion, struct loss *loss)
 {
     struct shape in = tsr__x_shape(expansion, 0);

@@ -9,19 +9,19 @@
 // that gives 0.090 0.245 | 0.665. Two numbers of each row are exchanged, however long the row is.
 #include "rules/expand/expand.h"
 
-// Values that all these expansions use.
+// Values that all expansions in this file use.
 struct norm {
     tsr_value *value; // the input, widened
     tsr_dtype type, wide;
     int rank;
     int64_t axes[DERIVE_MAX_RANK]; // axes over which statistics are computed
     int n;
-    float epsilon; // default
+    float epsilon; // default value of the attribute
 };
 #define EPSILON      1e-5F
 #define SKIP_EPSILON 1e-12F
 
-// False: the rank is unknown or too large, and the node is not expanded.
+// Reads the input. False: the rank is unknown or too large, and the node is not expanded.
 static bool begin(struct expansion *expansion, struct norm *norm)
 {
     struct shape in = tsr__x_shape(expansion, 0);
@@ -51,7 +51,7 @@ static bool begin_softmax(struct expansion *expansion, struct norm *norm, bool f
 {
     if (!begin(expansion, norm))
         return false;
-    // Before opset 13 the default is 1, and all dimensions from there on are one row.
+    // Before opset 13 the default axis is 1, and all dimensions from the axis on are one row.
     int64_t axis = tsr__x_int(expansion, "axis", flat ? 1 : -1);
     axis = axis < 0 ? axis + norm->rank : axis;
     axes_from(norm, (int)axis, flat ? norm->rank : (int)axis + 1);
@@ -86,7 +86,7 @@ void tsr__expand_softmax_flat(struct expansion *expansion)
     softmax(expansion, true);
 }
 
-// x - max - log(sum(exp(x - max))): avoids the logarithm of a small quotient.
+// Computes x - max - log(sum(exp(x - max))). This avoids the logarithm of a small quotient.
 static void log_softmax(struct expansion *expansion, bool flat)
 {
     struct norm s;
@@ -108,7 +108,7 @@ void tsr__expand_log_softmax_flat(struct expansion *expansion)
     log_softmax(expansion, true);
 }
 
-// Gives 1 at the first maximum, else 0.
+// Expands Hardmax: 1 at the first maximum of a row, else 0.
 void tsr__expand_hardmax(struct expansion *expansion)
 {
     struct norm s;
@@ -126,7 +126,8 @@ void tsr__expand_hardmax(struct expansion *expansion)
     tsr__x_give(expansion, 0, tsr__x_cast(expansion, here, TSR_BOOL, s.type));
 }
 
-// x divided by the sum of |x|, or by the root of the sum of squares; a row of length 0 stays 0.
+// Expands LpNormalization: x divided by the sum of |x|, or by the root of the sum of squares. A row
+// of length 0 stays 0.
 void tsr__expand_lp_norm(struct expansion *expansion)
 {
     struct norm s;
@@ -144,8 +145,8 @@ void tsr__expand_lp_norm(struct expansion *expansion)
 
 // ---- moments -----------------------------------------------------------------------------------
 
-// `sum` is the reduction: ReduceSum for a mean, ReduceSumSquare for a variance of centred values.
-// The count is that of the full row, not of the shard.
+// Returns a mean. `sum` is the reduction: ReduceSum for a mean, ReduceSumSquare for a variance of
+// centred values. It divides by the size of the full row, not of the shard.
 static tsr_value *mean_of(struct expansion *expansion, const struct norm *norm, const char *sum,
                           tsr_value *value)
 {
@@ -154,7 +155,7 @@ static tsr_value *mean_of(struct expansion *expansion, const struct norm *norm, 
                      tsr__x_count(expansion, 0, norm->axes, norm->n, norm->wide));
 }
 
-// Epsilon is added under the root, as in the definitions.
+// Returns the root of the variance plus epsilon, as in the definitions.
 static tsr_value *root(struct expansion *expansion, const struct norm *norm, tsr_value *variance,
                        float epsilon)
 {
@@ -163,8 +164,9 @@ static tsr_value *root(struct expansion *expansion, const struct norm *norm, tsr
                                tsr__x_scalar(expansion, norm->wide, (double)epsilon)));
 }
 
-// (x - mean) / deviation, both over the axes, by default 0 2 3. The function body of onnx adds 1e-9
-// to the deviation; its formula and ONNX Runtime's kernel do not.
+// Expands MeanVarianceNormalization: (x - mean) / deviation, both over the axes, by default 0 2 3.
+// The function body of onnx adds 1e-9 to the deviation; its formula and ONNX Runtime's kernel do
+// not.
 void tsr__expand_mvn(struct expansion *expansion)
 {
     static const int64_t usual[] = {0, 2, 3};
@@ -191,7 +193,7 @@ void tsr__expand_mvn(struct expansion *expansion)
 
 // ---- layer norms -------------------------------------------------------------------------------
 
-// Returns normal * scale + shift; both are optional.
+// Returns value * scale + shift; scale and shift are optional.
 static tsr_value *affine(struct expansion *expansion, tsr_value *value, size_t scale, size_t shift)
 {
     if (tsr__x_has(expansion, scale))
@@ -201,9 +203,9 @@ static tsr_value *affine(struct expansion *expansion, tsr_value *value, size_t s
     return value;
 }
 
-#define NONE 99 // no such input
+#define NONE 99 // the operator has no such input
 
-// A statistic that is an output has the stash type, by default float32, even for doubles.
+// Sets an output for a statistic. It has the stash type, by default float32, even for doubles.
 static void give_statistic(struct expansion *expansion, const struct norm *norm, int out,
                            tsr_value *value)
 {
@@ -214,8 +216,8 @@ static void give_statistic(struct expansion *expansion, const struct norm *norm,
     tsr__x_give(expansion, out, tsr__x_cast(expansion, value, norm->wide, stash));
 }
 
-// Normalizes norm->v and sets the outputs for statistics (-1: none). centred: subtracts the mean
-// first; otherwise it is a root-mean-square norm.
+// Normalizes norm->value and sets the outputs for statistics (-1: none). centred: subtracts the
+// mean first; otherwise it is a root-mean-square norm.
 static tsr_value *normalized(struct expansion *expansion, const struct norm *norm, bool centred,
                              int mean_out, int inverse_out)
 {
@@ -235,7 +237,8 @@ static tsr_value *normalized(struct expansion *expansion, const struct norm *nor
     return tsr__x_op(expansion, "Div", 2, rest, deviation);
 }
 
-// Rows are all dimensions from the axis on. `shift` NONE: the operator has no such input.
+// Expands a layer norm. Rows are all dimensions from the axis on. `shift` NONE: the operator has no
+// such input.
 static void layer_norm(struct expansion *expansion, bool centred, size_t shift, int mean_out,
                        int inverse_out)
 {
@@ -244,7 +247,8 @@ static void layer_norm(struct expansion *expansion, bool centred, size_t shift, 
         return;
     axes_from(&s, tsr__axis(tsr__x_int(expansion, "axis", -1), s.rank), s.rank);
     tsr_value *value = normalized(expansion, &s, centred, mean_out, inverse_out);
-    tsr_dtype scale = tsr__x_shape(expansion, 1).dtype; // may be of another type than the input
+    // its type may differ from that of the input
+    tsr_dtype scale = tsr__x_shape(expansion, 1).dtype;
     value = affine(expansion, tsr__x_cast(expansion, value, s.wide, scale), 1, shift);
     tsr__x_give(expansion, 0, value);
 }
@@ -264,7 +268,8 @@ void tsr__expand_simplified_norm(struct expansion *expansion)
     layer_norm(expansion, false, NONE, -1, 1);
 }
 
-// Adds input, skip and bias, which is output 3; then a layer norm over the last dimension.
+// Adds input, skip and bias; the sum is output 3. Then computes a layer norm over the last
+// dimension.
 static void skip_norm(struct expansion *expansion, bool centred, size_t shift, size_t bias)
 {
     struct norm s;
@@ -295,7 +300,7 @@ void tsr__expand_skip_simplified_norm(struct expansion *expansion)
 
 // ---- channels ----------------------------------------------------------------------------------
 
-// Returns [c] as [c 1 1 ..], to broadcast with [n c d d ..], in the wider type.
+// Returns a tensor [c] as [c 1 1 ..], to broadcast with [n c d d ..], in the wider type.
 static tsr_value *channel(struct expansion *expansion, size_t i, const struct norm *norm)
 {
     int64_t shape[DERIVE_MAX_RANK];
@@ -305,14 +310,14 @@ static tsr_value *channel(struct expansion *expansion, size_t i, const struct no
     return tsr__x_cast(expansion, value, norm->type, norm->wide);
 }
 
-// Inputs 1 and 2 are scale and shift of each channel.
+// Applies the scale and shift of each channel, which are inputs 1 and 2.
 static void scale_channels(struct expansion *expansion, const struct norm *norm, tsr_value *value)
 {
     value = tsr__x_op(expansion, "Mul", 2, value, channel(expansion, 1, norm));
     end(expansion, norm, tsr__x_op(expansion, "Add", 2, value, channel(expansion, 2, norm)));
 }
 
-// A row is all of space of one channel of one batch entry.
+// Expands InstanceNormalization. A row is all spatial positions of one channel of one batch entry.
 void tsr__expand_instance_norm(struct expansion *expansion)
 {
     struct norm s;
@@ -342,8 +347,8 @@ static tsr_value *group_mean(struct expansion *expansion, const struct norm *nor
     return tsr__x_reshape(expansion, value, back, norm->rank);
 }
 
-// Mean and variance over a group of channels and all of space. Both are computed per channel first,
-// so that space can be sharded.
+// Expands GroupNormalization: mean and variance over a group of channels and all spatial positions.
+// Both are computed per channel first, so that spatial dimensions can be sharded.
 void tsr__expand_group_norm(struct expansion *expansion)
 {
     struct norm s;

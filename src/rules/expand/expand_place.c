@@ -17,7 +17,8 @@ static tsr_value *positions(struct expansion *expansion, int from_end)
                         &expansion->rule->inputs[0].dims[axis]);
 }
 
-// Upper: keeps column >= row + k; lower: keeps column <= row + k. The rest becomes 0.
+// Expands Trilu. Upper: keeps column >= row + k; lower: keeps column <= row + k. The rest becomes
+// 0.
 void tsr__expand_trilu(struct expansion *expansion)
 {
     tsr_dtype type = tsr__x_shape(expansion, 0).dtype, wide = tsr__x_wide(type);
@@ -35,7 +36,7 @@ void tsr__expand_trilu(struct expansion *expansion)
     tsr__x_give(expansion, 0, tsr__x_cast(expansion, value, wide, type));
 }
 
-// The input gives only sizes; the result is 1 where column = row + k.
+// Expands EyeLike. The input gives only sizes; the result is 1 where column = row + k.
 void tsr__expand_eye_like(struct expansion *expansion)
 {
     tsr_dtype type = (tsr_dtype)tsr__x_int(expansion, "dtype", tsr__x_shape(expansion, 0).dtype);
@@ -69,7 +70,8 @@ static tsr_value *classes(struct expansion *expansion, tsr_value *depth, int axi
                         &expansion->rule->outputs[0].dims[axis]);
 }
 
-// Compares each class with the index; an index that is no class gives `off` everywhere.
+// Expands OneHot: compares each class with the index. An index that is no class gives `off`
+// everywhere.
 void tsr__expand_one_hot(struct expansion *expansion)
 {
     struct shape in = tsr__x_shape(expansion, 0), number = tsr__x_shape(expansion, 1);

@@ -6,7 +6,8 @@
 // the halves first could be off by one.
 #include "rules/expand/expand.h"
 
-// Scale and zero point follow from minimum and maximum, including zero.
+// Expands DynamicQuantizeLinear. Scale and zero point follow from minimum and maximum; the range
+// includes zero.
 void tsr__expand_dynamic_quantize(struct expansion *expansion)
 {
     struct shape in = tsr__x_shape(expansion, 0);
@@ -25,7 +26,8 @@ void tsr__expand_dynamic_quantize(struct expansion *expansion)
     high = tsr__x_op(expansion, "Max", 2, high, zero);
     tsr_value *scale = tsr__x_op(expansion, "Div", 2, tsr__x_op(expansion, "Sub", 2, high, low),
                                  tsr__x_scalar(expansion, TSR_FLOAT, 255));
-    tsr_value *flat = tsr__x_op(expansion, "Equal", 2, scale, zero); // all zeros
+    // true if all elements are zero
+    tsr_value *flat = tsr__x_op(expansion, "Equal", 2, scale, zero);
     scale = tsr__x_op(expansion, "Where", 3, flat, tsr__x_scalar(expansion, TSR_FLOAT, 1), scale);
     tsr_value *point =
         tsr__x_op(expansion, "Sub", 2, zero, tsr__x_op(expansion, "Div", 2, low, scale));
@@ -46,7 +48,7 @@ static tsr_value *as_number(struct expansion *expansion, size_t i)
     return value;
 }
 
-// Sums integers, then scales and rounds once.
+// Expands QLinearMatMul: sums integers, then scales and rounds once.
 void tsr__expand_qlinear_matmul(struct expansion *expansion)
 {
     tsr_value *inputs[4] = {tsr__x_in(expansion, 0), tsr__x_in(expansion, 3),
@@ -64,8 +66,8 @@ void tsr__expand_qlinear_matmul(struct expansion *expansion)
     tsr__x_give(expansion, 0, y);
 }
 
-// Converts to unsigned bytes, which all kernels support: signed ones and their zero points are
-// shifted equally.
+// Converts to unsigned bytes, which all kernels support. Signed values and their zero points are
+// shifted by the same number.
 static tsr_value *without_sign(struct expansion *expansion, tsr_value *value, tsr_dtype type)
 {
     if (type == TSR_UINT8)
@@ -75,7 +77,8 @@ static tsr_value *without_sign(struct expansion *expansion, tsr_value *value, ts
     return tsr__x_cast(expansion, value, TSR_INT32, TSR_UINT8);
 }
 
-// Returns one zero point for all channels, as ConvInteger requires; different ones fail.
+// Returns one zero point for all channels, as ConvInteger requires. Different zero points fail the
+// expansion.
 static tsr_value *weight_point(struct expansion *expansion, tsr_dtype type)
 {
     int point;
@@ -117,7 +120,7 @@ static tsr_value *along_channels(struct expansion *expansion, tsr_value *value, 
     return value;
 }
 
-// Sums integers and the bias, then scales and rounds once.
+// Expands QLinearConv: sums integers and the bias, then scales and rounds once.
 void tsr__expand_qlinear_conv(struct expansion *expansion)
 {
     struct shape in = tsr__x_shape(expansion, 0), w = tsr__x_shape(expansion, 3);
@@ -146,8 +149,8 @@ void tsr__expand_qlinear_conv(struct expansion *expansion)
     tsr__x_give(expansion, 0, y);
 }
 
-// Quantizes the left operand, multiplies integers, and adds the bias last. DynamicQuantizeLinear is
-// expanded in turn if its input is sharded.
+// Expands DynamicQuantizeMatMul: quantizes the left operand, multiplies integers, and adds the bias
+// last. DynamicQuantizeLinear is expanded in turn if its input is sharded.
 void tsr__expand_dynamic_quantize_matmul(struct expansion *expansion)
 {
     tsr_value *a = tsr__x_in(expansion, 0);

@@ -8,7 +8,8 @@
 
 // ---- means, roots, logarithms ------------------------------------------------------------------
 
-// Axes are an attribute or an input, as for the rule; negative ones are counted from the front.
+// Finds the axes as the rule does: in an attribute or an input. Negative axes are converted to
+// count from the front.
 int tsr__x_axes(struct expansion *expansion, int64_t *axes)
 {
     bool reduced[DERIVE_MAX_RANK] = {false};
@@ -25,7 +26,7 @@ int tsr__x_axes(struct expansion *expansion, int64_t *axes)
     return n;
 }
 
-// The input in the type for sums, and the axes.
+// The input in the type in which sums are computed, and the axes.
 struct start {
     tsr_value *value;
     tsr_dtype type, wide;
@@ -83,7 +84,7 @@ void tsr__expand_reduce_log_sum(struct expansion *expansion)
     reduce_then(expansion, "ReduceSum", "Log");
 }
 
-// Rows that are -inf everywhere, or have +inf, must not become inf - inf.
+// Expands ReduceLogSumExp. Rows that are -inf everywhere, or have +inf, must not become inf - inf.
 void tsr__expand_reduce_log_sum_exp(struct expansion *expansion)
 {
     struct start start;
@@ -97,7 +98,7 @@ void tsr__expand_reduce_log_sum_exp(struct expansion *expansion)
     tsr_value *sum =
         tsr__x_op(expansion, "Log", 1,
                   tsr__x_reduce(expansion, "ReduceSum", value, start.axes, start.n, start.keep));
-    if (!start.keep) // removes its dimensions of size 1
+    if (!start.keep) // remove the dimensions of size 1
         top = tsr__x_reduce(expansion, "ReduceMax", top, start.axes, start.n, false);
     end(expansion, &start, tsr__x_op(expansion, "Add", 2, sum, top));
 }
@@ -112,7 +113,8 @@ static int space_of(const struct expansion *expansion, int64_t *axes)
     return rank < 2 ? 0 : rank - 2;
 }
 
-// Divides the sum over space by the number of positions of the full image.
+// Expands GlobalAveragePool: divides the sum over space by the number of positions of the full
+// image.
 void tsr__expand_global_average_pool(struct expansion *expansion)
 {
     int64_t axes[DERIVE_MAX_RANK];
@@ -124,8 +126,8 @@ void tsr__expand_global_average_pool(struct expansion *expansion)
     tsr__x_give(expansion, 0, tsr__x_cast(expansion, value, wide, type));
 }
 
-// (sum of |x|^p) ^ (1/p) over space; 1 and 2 have separate reductions, which are exact, unlike
-// powers.
+// Expands GlobalLpPool: (sum of |x|^p) ^ (1/p) over space. p = 1 and p = 2 have their own
+// reductions, which are exact, unlike powers.
 void tsr__expand_global_lp_pool(struct expansion *expansion)
 {
     int64_t axes[DERIVE_MAX_RANK], p = tsr__x_int(expansion, "p", 2);

@@ -14,14 +14,14 @@
 struct parts {
     int axis, rank;
     int64_t n, each;    // number of shards, and elements of each
-    int64_t size, more; // elements, and appended elements
-    // shape of the input with the scanned dimension split in two
+    int64_t size, more; // number of elements, and of appended elements
+    // Shape of the input with the scanned dimension split in two.
     int64_t shape[DERIVE_MAX_RANK + 1];
     int64_t back[DERIVE_MAX_RANK]; // the original shape
 };
 
-// Returns the number of shards of the dimension; 0: it is not sharded, or by several factors, which
-// would give strided shards.
+// Returns the number of shards of the dimension. 0: it is not sharded, or sharded by several
+// factors, which would give strided shards.
 static int64_t cuts_of(const struct expansion *expansion, int axis)
 {
     const struct rule_tensor *tensor = &expansion->rule->inputs[0];
@@ -30,8 +30,8 @@ static int64_t cuts_of(const struct expansion *expansion, int axis)
     return expansion->cuts[tensor->dims[axis].factors[0]];
 }
 
-// Reshape copies sizes before the axis. After it, one size may be unknown, and none may be 0, which
-// would be copied too.
+// Splits the dimension in two. Reshape copies the sizes before the axis. After the axis, one size
+// may be unknown. None may be 0, because Reshape would copy that size too.
 static bool split(struct expansion *expansion, int axis, struct parts *parts)
 {
     struct shape shape = tsr__x_shape(expansion, 0);
@@ -79,7 +79,7 @@ static tsr_value *padded(struct expansion *expansion, const struct parts *parts,
     return NULL;
 }
 
-// Removes that padding.
+// Removes the padding.
 static tsr_value *unpadded(struct expansion *expansion, const struct parts *parts, tsr_value *value)
 {
     int64_t zero = 0, axis = parts->axis;
@@ -106,8 +106,8 @@ static tsr_value *scan(struct expansion *expansion, const char *op, tsr_value *v
     return tsr_node_output(node, 0);
 }
 
-// `total` reduces a shard (ReduceSum, ReduceProd), `join` combines it with another, and `neutral`
-// pads shards.
+// Expands a running sum. `total` reduces a shard (ReduceSum, ReduceProd), `join` combines shards,
+// and `neutral` pads them.
 static void cumulate(struct expansion *expansion, const char *op, const char *total,
                      const char *join, double neutral)
 {
@@ -117,9 +117,9 @@ static void cumulate(struct expansion *expansion, const char *op, const char *to
     const tsr_value *given = tsr_node_input(expansion->twin, 1);
     bool known = given && tsr__shapes_ints(expansion->shapes, given, &axis, 1) == 1;
     if (!known)
-        axis = rank; // invalid
+        axis = rank; // the axis is invalid
     if (!known && rank == 1)
-        axis = 0; // there is no other
+        axis = 0; // a vector has only this axis
     if (!split(expansion, tsr__axis(axis, rank), &parts)) {
         expansion->failed = true;
         return;
@@ -129,7 +129,8 @@ static void cumulate(struct expansion *expansion, const char *op, const char *to
     value = tsr__x_reshape(expansion, value, parts.shape, parts.rank + 1);
     tsr_value *before = tsr__x_reduce(expansion, total, value, &inside, 1, true);
     before = scan(expansion, op, before, parts.axis, true);
-    // Inside the shards as in the old node, between them always without the shard itself.
+    // Inside a shard, the sum is exclusive if the old node's is. Between shards it is always
+    // exclusive.
     value = scan(expansion, op, value, parts.axis + 1, tsr__x_int(expansion, "exclusive", 0) != 0);
     value = tsr__x_op(expansion, join, 2, value, before);
     tsr__x_give(
@@ -149,7 +150,7 @@ void tsr__expand_cum_prod(struct expansion *expansion)
 
 // ---- TopK ---------------------------------------------------------------------------------------
 
-// A TopK of k with the direction of the old node.
+// Adds a TopK of k with the direction of the old node.
 static tsr_node *top(struct expansion *expansion, tsr_value *value, int64_t k, int axis,
                      bool sorted)
 {
@@ -184,8 +185,8 @@ static tsr_value *starts(struct expansion *expansion, const struct parts *parts)
                           parts->rank + 1 - parts->axis);
 }
 
-// Selects the k largest of each shard, then the k largest of those. Shards are in order, so of
-// equal elements the first is still the first.
+// Expands TopK: selects the k largest of each shard, then the k largest of those. Shards are in
+// order, so that equal elements keep their order.
 void tsr__expand_top_k(struct expansion *expansion)
 {
     struct parts parts;
@@ -207,7 +208,8 @@ void tsr__expand_top_k(struct expansion *expansion)
     if (tsr__x_int(expansion, "largest", 1) == 0) {
         least = -least;
         expansion->failed = expansion->failed ||
-                            (parts.more && least < INFINITY); // no double is the largest integer
+                            // a double cannot represent the largest integer
+                            (parts.more && least < INFINITY);
     }
     tsr_value *value = padded(expansion, &parts, tsr__x_in(expansion, 0), least);
     value = tsr__x_reshape(expansion, value, parts.shape, parts.rank + 1);
@@ -236,8 +238,8 @@ void tsr__expand_top_k(struct expansion *expansion)
 
 // ---- a product and its activation ---------------------------------------------------------------
 
-// A Gemm, then its activation as a separate node: FusedGemm with activation LeakyRelu and
-// activation_alpha 0.1 is Gemm, then LeakyRelu with alpha 0.1. Other activations fail.
+// Expands FusedGemm to a Gemm and a separate activation. With activation LeakyRelu and
+// activation_alpha 0.1, it is Gemm, then LeakyRelu with alpha 0.1. Other activations fail.
 void tsr__expand_fused_gemm(struct expansion *expansion)
 {
     static const char *const plain[] = {"alpha", "beta"}, *const turns[] = {"transA", "transB"};
