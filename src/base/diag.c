@@ -164,7 +164,8 @@ void tsr__diag_set_file(tsr_session *session, const struct diag_mark *mark, cons
     }
 }
 
-// For work whose diagnostics may be discarded, such as a rejected candidate.
+// Records the current number of diagnostics, so that those of a rejected candidate can be discarded
+// later.
 struct diag_mark tsr__diag_mark(const tsr_session *session)
 {
     struct diag_mark mark = {.n = session->diags.n, .n_dropped = session->n_dropped};

@@ -336,7 +336,7 @@ uint64_t tsr__out_flushed(const struct outfile *outfile)
     return outfile->offset - outfile->n;
 }
 
-// Finds the name of the source by its descriptor.
+// Reports a failed read of a source file; its name is looked up in /proc/self/fd.
 static void fail_source(struct outfile *outfile, int fd, uint64_t at, const char *why)
 {
     char link[64], name[PATH_MAX] = "its source";

@@ -229,8 +229,9 @@ static bool asks_json(int argc, char **argv)
     return false;
 }
 
-// With --json every command prints a document: {"version": 1, "exit": 3, "findings": [...]}. A
-// usage error comes before there is a session. If ranks are processes, only rank 0 prints.
+// With --json every command prints a document: {"version": 1, "exit": 3, "findings": [...]}. After
+// a usage error there is no session, so "findings" is empty. If ranks are processes, only rank 0
+// prints.
 static int print_missing_json(struct cli *cli, int code)
 {
     if (!cli->json || cli->printed_json || cli_rank(cli) > 0)

@@ -290,8 +290,8 @@ static bool each_of_pack(struct fit_dim *dim, int skip, fit_visit visit)
 }
 
 // Visits the dimensions of a tensor. [m~ n~] of rank 1: the leading dimension is missing, so only n
-// is visited, at axis 0. [B~ m k] of rank 3, with B of length 2: B0 is skipped, B1 is at axis 0, m
-// at 1, k at 2.
+// is visited, at axis 0. If B stands for 2 dimensions, [B~ m k] has 4, one more than a tensor of
+// rank 3: B0 is skipped, and B1, m, k are axes 0, 1, 2.
 bool tsr__fit_each(struct fit *fit, enum side side, int i, int rank, fit_visit visit, void *data)
 {
     const struct pattern_tensor *tensor = tsr__fit_pattern(fit, side, i);
@@ -512,7 +512,8 @@ static bool sizes_of_tensors(struct fit *fit)
 }
 
 // Finds the sizes of all factors: first those that the derivation knows, then those of the tensors.
-// Factors that are doubtful, or whose size is needed and unknown, are not sharded.
+// Factors that may be 1 at run time (`doubtful`), and factors whose size is needed but unknown, are
+// not sharded.
 static bool find_sizes(struct fit *fit)
 {
     for (int i = 0; i < fit->derivation->n_sizes; i++)

@@ -304,7 +304,7 @@ static const struct op_row rows[] = {
              "e)],[b h d e]; rep t d; attr q_num_heads=h; attr q_num_heads=g; attr kv_num_heads=h",
      .derive = tsr__derive_linear_attention, .shape = tsr__infer_linear_attention,
      .note = "a decay for each element has (h d)",
-     .stays = STAYS({"t", "the state is carried from one to the next"},
+     .stays = STAYS({"t", "each time step needs the state of the previous step"},
                     {"d", "each step sums over all of them"})},
     {"Log", .since = 1, .rule = UNARY, .work = WORK_CURVE},
     {"LogSoftmax", .since = 1, .rule = "[A* R*] -> [A* R*]; stat R",
@@ -589,7 +589,7 @@ static const struct op_row rows[] = {
     {"Tile", .since = 1, .rule = "[A*],·,· -> [B*]; rep A B", .whole = OLD, .work = WORK_COPY},
     // t copies: with t sharded a device makes fewer copies, with a sharded it has a strided shard.
     {"Tile", .since = 6, .rule = "[a b],· -> [(t a) (u b)]; gen t u", .derive = tsr__derive_tile,
-     .shape = tsr__infer_tile, .note = "sharding a gives strided results", .work = WORK_COPY},
+     .shape = tsr__infer_tile, .note = "sharding factor a gives strided shards", .work = WORK_COPY},
     {"TopK", .since = 1, .rule = "[A* v],·? -> [A* k],[A* k]; stat v; rep k",
      .derive = tsr__derive_top_k, .type1 = TYPE_INT64, .shape = tsr__infer_top_k,
      .expand = tsr__expand_top_k, .note = "axis names v",

@@ -116,7 +116,7 @@ static const struct op_row rows[] = {
              "e)],[b h d e]; rep t d; attr q_num_heads=h; attr q_num_heads=g; attr kv_num_heads=h",
      .derive = tsr__derive_linear_attention,
      .note = "state_window puts a dimension in front of states",
-     .stays = STAYS({"t", "the state is carried from one to the next"},
+     .stays = STAYS({"t", "each time step needs the state of the previous step"},
                     {"d", "each step sums over all of them"})},
     {"LinearAttentionGate", .since = 1, .domain = MICROSOFT,
      .rule = "[b t h],[h],[h],[b t h]? -> [b t h],[b t h]?", .some = "h"},

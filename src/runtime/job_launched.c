@@ -133,9 +133,9 @@ static tsr_status launched_start(tsr_job *job, const tsr_tensors *const *inputs,
     return send_outputs(job, run);
 }
 
-// Collects a run whose outputs are partly on other ranks. A rank that wants only its own set may
-// still have sent outputs when the run began, so the transfers are completed. The slot of the run
-// is free afterwards in every case.
+// Collects a run whose outputs are partly on other ranks. Even if the caller
+// needs only the outputs of this rank, transfers may have started with the run, so they are
+// completed. The slot of the run is free afterwards in every case.
 static tsr_status collect_handed(tsr_job *job, uint64_t run, tsr_tensors *outputs,
                                  enum run_sets form, tsr_tensors **sets)
 {

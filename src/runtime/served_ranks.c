@@ -28,7 +28,8 @@ static bool answer(tsr_session *session, enum word word, tsr_status status,
     return sent;
 }
 
-// Makes one run with the inputs of a note and answers it. False: the program must end.
+// Runs the model once with the inputs of a request and sends the reply. Returns false if the
+// program must end.
 static bool serve_run(tsr_session *session, tsr_job *job, int fd)
 {
     tsr_tensors *inputs = NULL, *results = NULL;

@@ -374,7 +374,8 @@ static void put_text(struct str text, bool unicode, char *to)
 }
 
 // numpy strings have a fixed width, that of the longest one. {"a", "bcd"} becomes U3: 3 * 4 bytes
-// each, "a" padded with zeros. If one string is not UTF-8, all are written as S, one byte per byte.
+// each, "a" padded with zeros. If one string is not valid UTF-8, all are stored as raw
+// bytes (type S).
 static tsr_status texts_image(struct arena *arena, const struct tensor *x, struct npy_image *out)
 {
     int64_t n = tsr__tensor_elements(x), width = 1, bytes = 1, total;

@@ -361,7 +361,8 @@ static tsr_status json_window(tsr_topology *topology, const json_t *given)
             fits = false;
     if (!fits)
         return refuse(topology->session,
-                      "give \"grid\" as [hosts, devices], and links among the first devices alone",
+                      "set \"grid\" to [hosts, devices per host], and list only links between "
+                      "the first \"window\" devices",
                       "\"window\" must be the number of devices of the first hosts");
     topology->window = (int)window;
     topology->host = topology->grid[1];

@@ -198,7 +198,7 @@ static void wrong_mesh_strings_are_told(void **state)
         {"S^,R", "expected the number of a mesh axis after ^", TSR_MALFORMED},
         {"SRR", "3 dimensions are written, but the value has 2", TSR_INVALID},
         {"{2,...,...:0,1}", "a sharding may contain ... only once", TSR_MALFORMED},
-        {"{2,..:0,1}", "expected ... for the unsharded dimensions", TSR_MALFORMED},
+        {"{2,..:0,1}", "expected '...' (three dots) for the unsharded dimensions", TSR_MALFORMED},
         {"{2,1,...,1:0,1}", "the pattern has 3 entries", TSR_INVALID},
     };
     struct bench *b = *state;

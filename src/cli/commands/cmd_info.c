@@ -331,7 +331,8 @@ static const tsr_json_field weight_fields[] = {
     {JSON_END},
 };
 
-// Operators are "MatMul", those of other domains "com.microsoft.Gelu".
+// Writes versions and counts. Keys of "operators" are "MatMul" for ai.onnx and
+// "com.microsoft.Gelu" for other domains.
 static void json_head(tsr_json *json, const tsr_model *model, const struct facts *facts)
 {
     tsr_json_int(json, "ir_version", tsr_model_ir_version(model));

@@ -24,7 +24,8 @@ static struct form *draft_input(struct draft *draft, const struct node_flow *nf,
     return tsr__draft_convert(draft, it, nf->inputs[i], nf->node);
 }
 
-// The body of an unsharded node reads outer values unsharded.
+// Makes an outer value unsharded that the subgraph of an unsharded node (If, Loop) reads, because
+// the subgraph needs the full tensor.
 static struct form *draft_capture(struct draft *draft, const struct node_flow *nf, tsr_value *value)
 {
     struct item *it = tsr__item_of(draft, value);

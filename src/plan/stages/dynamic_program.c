@@ -73,8 +73,8 @@ static bool better(const struct stage_search *search, const struct cell *a, cons
     return a->sum < b->sum || (a->sum == b->sum && a->most < b->most);
 }
 
-// Consecutive runs overlap only if each stage sends to the next one only: a stage that sends to a
-// later one must wait for it.
+// True if the stage from i to j reads only values of the previous stage, which starts at `begin`.
+// Runs of a pipeline overlap only if this holds for all stages.
 static bool follows(struct staging *model, size_t begin, size_t i, size_t j)
 {
     const struct range *range = tsr__stages_range(model, i, j);

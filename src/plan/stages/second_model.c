@@ -106,8 +106,8 @@ static void drop_cuts(struct staging *staging)
     staging->n_ranges = kept + 1;
 }
 
-// Each split point of the first model gives a window for the second; those without a place are
-// dropped.
+// Finds where the second model can be split for each split point of the first model. Split points
+// without a counterpart are dropped.
 bool tsr__second_model_cuts(struct staging *staging)
 {
     struct staging *other = staging->other;

@@ -89,7 +89,8 @@ bool tsr__parser_dots(struct parser *parser, bool *found)
     if (!*found)
         return true;
     if (parser->text.n - parser->at < 3 || memcmp(parser->text.p + parser->at, "...", 3) != 0)
-        return tsr__parser_malformed(parser, "expected ... for the unsharded dimensions");
+        return tsr__parser_malformed(parser,
+                                     "expected '...' (three dots) for the unsharded dimensions");
     if (parser->dots >= 0)
         return tsr__parser_malformed(parser, "a sharding may contain ... only once");
     parser->dots = parser->n_dims;

@@ -24,8 +24,8 @@ static uint64_t reach(const struct shm *me, const void *p, size_t bytes)
     return 0;
 }
 
-// The address of an offset that another rank published; NULL: not in the heap area. An offset is
-// read once and checked before use: it may be anything, and change.
+// The address of an offset that another rank published; NULL: not in the heap area. Another
+// process may write any offset at any time, so callers read it once and use the checked copy.
 static char *at_offset(const struct shm *me, uint64_t offset, size_t bytes)
 {
     const struct shm_layout *layout = &me->job->at;
@@ -348,7 +348,8 @@ static bool push(struct exchange *exchange, int i)
     return true;
 }
 
-// Contiguous bytes in the ring from a member, at most `left`. A stretch ends at the ring's end; the
+// Returns the number of contiguous bytes from `peer` in the ring, at most `left`; *at points to
+// them. A stretch ends at the ring's end; the
 // rest is taken at the next step.
 static size_t waiting(const struct exchange *exchange, int peer, size_t left, const char **at)
 {
