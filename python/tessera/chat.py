@@ -40,7 +40,9 @@ def open_generator(words: argparse.Namespace) -> Generator:
     if options and words.devices is None:
         fail("--%s needs --devices" % next(iter(options)))
     try:
-        return Generator(words.folder, devices=words.devices, **options)
+        generator = Generator(words.folder, devices=words.devices, **options)
+        generator.text  # loads the tokenizer
+        return generator
     except (ImportError, OSError, RuntimeError, TesseraError, ValueError) as error:
         fail(error)
 

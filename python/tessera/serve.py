@@ -289,6 +289,8 @@ def main(arguments: List[str]) -> None:
     parser.add_argument("--port", type=int, default=8000, help="port to listen on; 0: any free one (default 8000)")
     parser.add_argument("--name", help="model name in answers (default: the folder's name)")
     words = parser.parse_args(arguments)
+    if not 0 <= words.port < 1 << 16:
+        fail("--port needs a number from 0 to 65535, not %d" % words.port)
     try:
         import starlette  # noqa: F401
         import uvicorn

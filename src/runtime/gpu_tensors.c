@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpu_tensors.c - inputs and outputs of a job that the caller has in GPU memory: takes the shards of
-// such inputs, and writes outputs into the caller's memory, without copies to the host.
+// gpu_tensors.c - inputs and outputs of a job that the caller has in GPU memory: takes the shards
+// of such inputs, and writes outputs into the caller's memory, without copies to the host.
 //
-// A cache [1, 8, 512, 64] on GPU 0 is sharded over the heads of two ranks there: each rank copies its
-// 4 heads to a buffer of its own, which is kept for later runs. After the run both ranks copy 4 heads
-// to the caller's memory for the new cache.
+// A cache [1, 8, 512, 64] on GPU 0 is sharded over the heads of two ranks there: each rank copies
+// its 4 heads to a buffer of its own, which is kept for later runs. After the run both ranks copy 4
+// heads to the caller's memory for the new cache.
 #include "runtime/job.h"
 #include "runtime/runtime.h"
 #include "gpu/gpu.h"
@@ -85,8 +85,8 @@ static struct gpu_buffer *unused_buffer(const struct gpu_inputs *gpu, const char
     return found->name ? found : NULL;
 }
 
-// Grows by half, because caches grow with every token and the driver waits for the GPU when it frees
-// memory.
+// Grows by half, because caches grow with every token and the driver waits for the GPU when it
+// frees memory.
 static int fit_buffer(struct gpu_seat *seat, struct gpu_buffer *buffer, size_t bytes)
 {
     if (buffer->p && bytes <= buffer->bytes)

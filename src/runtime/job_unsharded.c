@@ -28,7 +28,8 @@ static tsr_status unsharded_open(tsr_job *job, const char *path, bool states)
     return tsr__ranks_open_here(job);
 }
 
-// TSR_OK means that inputs were bound. unsharded_finish reports a failed run, as the other kinds do.
+// TSR_OK means that inputs were bound. unsharded_finish reports a failed run, as the other kinds
+// do.
 static tsr_status unsharded_start(tsr_job *job, const tsr_tensors *const *inputs,
                                   enum run_sets form)
 {

@@ -37,9 +37,9 @@ bool tsr__job_can_place(const tsr_job *job, const struct tensor *full);
 // their exact shapes; they are not among the results. NULL: none.
 void tsr__job_set_places(tsr_job *job, const tsr_tensors *places);
 
-// Where the caller wants outputs (gpu_tensors.c). `place` is called for an output of this type, rank
-// and shape that is in GPU memory. It sets device and device_data to memory on a GPU. If the output
-// is not requested, it sets nothing. Otherwise (data) the output is returned in the set.
+// Where the caller wants outputs (gpu_tensors.c). `place` is called for an output of this type,
+// rank and shape that is in GPU memory. It sets device and device_data to memory on a GPU. If the
+// output is not requested, it sets nothing. Otherwise (data) the output is returned in the set.
 struct tensor;
 struct output_places {
     tsr_status (*place)(void *data, const char *name, struct tensor *to);

@@ -603,8 +603,8 @@ static bool pass_back(struct run *run, struct point *goals, uint32_t *x)
 // ---- the elimination
 
 // Computes multipliers and the usage of rows, then lower bounds by a pass up and a pass down the
-// tree, then Pareto points from the leaves to the roots, and reads the solution back. Returns FRONT_NONE early if the bound without points reaches the
-// threshold.
+// tree, then Pareto points from the leaves to the roots, and reads the solution back. Returns
+// FRONT_NONE early if the bound without points reaches the threshold.
 static enum front_end run_once(struct run *run, int64_t threshold, uint32_t *x, int64_t *cost)
 {
     struct tree *tree = run->front->tree;

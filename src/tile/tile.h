@@ -203,8 +203,9 @@ struct tile_rows {
     const void *from;
     size_t to_pitch, from_pitch, width, rows; // bytes; number of rows
 };
-// As tsr__piece_move, for memory where each copy is expensive (GPUs): contiguous ranges are combined
-// to rows. Returns 0, or the first code other than 0 that `move` returns; then it stops. (rows.c)
+// As tsr__piece_move, for memory where each copy is expensive (GPUs): contiguous ranges are
+// combined to rows. Returns 0, or the first code other than 0 that `move` returns; then it stops.
+// (rows.c)
 struct tile_rows_mover {
     int (*move)(void *data, const struct tile_rows *rows);
     void *data;

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Imports the Python package of a build; the build's folder is the first argument of the script. Import this before onnxruntime:
 the package turns telemetry off, which hangs forked children at exit."""
+import json
 import os
+import shutil
 import sys
 import tempfile
 
@@ -24,6 +26,18 @@ def partition(model=MODEL, devices=2, dims=None):
     loaded.plan(devices, dims={"batch": 2, "seq": 9} if model == MODEL else dims)
     loaded.partition(folder)
     return folder
+
+
+def generation_folder(path):
+    """Copies the tests' generation folder and adds a tokenizer of one letter per token."""
+    shutil.copytree(ROOT + "/tests/folders/genai_tiny", path)
+    letters = {c: i for i, c in enumerate("?abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ .,-0123456")}
+    tokenizer = {"version": "1.0", "model": {"type": "WordLevel", "vocab": letters, "unk_token": "?"},
+                 "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "."}, "behavior": "Isolated", "invert": False}, "decoder": {"type": "Fuse"},
+                 "added_tokens": [], "normalizer": None, "post_processor": None, "truncation": None, "padding": None}
+    with open(path + "/tokenizer.json", "w") as f:
+        json.dump(tokenizer, f)
+    return path
 
 
 def near(got, want):

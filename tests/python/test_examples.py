@@ -2,17 +2,14 @@
 """The scripts of examples/python over the library of this build: they end well and say what they are to say.
 
 usage: test_examples.py BUILD"""
-import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 import xml.dom.minidom
 
-BUILD = os.path.abspath(sys.argv[1])
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-MODEL = ROOT + "/tests/models/bert_tiny/model.onnx"
+from built import BUILD, MODEL, ROOT, generation_folder
+
 ENV = dict(os.environ, TESSERA_LIBRARY=BUILD + "/libtessera.so", PYTHONPATH=BUILD + "/python")
 failed = 0
 
@@ -57,18 +54,6 @@ def text_by_command(folder):
     case("tokens need none", rc == 0 and len(text.split()) == 12, said)
 
 
-def with_tokenizer(d):
-    """The tests' generation folder with a tokenizer of one letter per token."""
-    shutil.copytree(ROOT + "/tests/folders/genai_tiny", d + "/folder")
-    letters = {c: i for i, c in enumerate("?abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ .,-0123456")}
-    tokenizer = {"version": "1.0", "model": {"type": "WordLevel", "vocab": letters, "unk_token": "?"},
-                 "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "."}, "behavior": "Isolated", "invert": False}, "decoder": {"type": "Fuse"},
-                 "added_tokens": [], "normalizer": None, "post_processor": None, "truncation": None, "padding": None}
-    with open(d + "/folder/tokenizer.json", "w") as f:
-        json.dump(tokenizer, f)
-    return d + "/folder"
-
-
 with tempfile.TemporaryDirectory(prefix="tessera-examples-") as d:
     rc, out, said = example("plan_and_run", MODEL, "batch=2", "seq=9")
     apart = [float(line.split("largest difference ")[1].split()[0]) for line in out.splitlines() if "largest difference" in line]
@@ -86,7 +71,7 @@ with tempfile.TemporaryDirectory(prefix="tessera-examples-") as d:
     else:
         print("ok python example progress # SKIP no tqdm")
     if has("tokenizers"):
-        rc, out, said = example("generate", with_tokenizer(d), "Hello")
+        rc, out, said = example("generate", generation_folder(d + "/folder"), "Hello")
         case("generate", rc == 0 and out.startswith("Hello") and "pieces of text" in out and len(out.splitlines()[0]) > 10, said)
         text_by_command(d + "/folder")
     else:

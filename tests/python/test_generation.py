@@ -7,14 +7,13 @@ import importlib.util
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 
 import harness
-from built import BUILD, ROOT, tessera
+from built import BUILD, ROOT, generation_folder, tessera
 
 TMP = tempfile.TemporaryDirectory(prefix="tessera-generation-")
 FOLDER = TMP.name + "/folder"
@@ -27,17 +26,6 @@ PROGRAM = "import sys; from tessera import _command; _command.FOLDER = sys.argv.
 def missing(*modules):
     absent = [name for name in modules if importlib.util.find_spec(name) is None]
     return "%s is not installed" % absent[0] if absent else None
-
-
-def make_folder():
-    """The tests' generation folder with a tokenizer of one letter per token."""
-    shutil.copytree(ROOT + "/tests/folders/genai_tiny", FOLDER)
-    letters = {c: i for i, c in enumerate("?abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ .,-0123456")}
-    tokenizer = {"version": "1.0", "model": {"type": "WordLevel", "vocab": letters, "unk_token": "?"},
-                 "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "."}, "behavior": "Isolated", "invert": False}, "decoder": {"type": "Fuse"},
-                 "added_tokens": [], "normalizer": None, "post_processor": None, "truncation": None, "padding": None}
-    with open(FOLDER + "/tokenizer.json", "w") as f:
-        json.dump(tokenizer, f)
 
 
 def unsharded(ids, count):
@@ -106,7 +94,9 @@ def test_chat():
     first = "".join(tessera.generate(FOLDER, MESSAGES, devices=2, max_tokens=8))
     lines = ran.stdout.splitlines()
     assert ran.returncode == 0 and lines[0] == first and len(lines) >= 2, ran
-    for words, hint in ((["chat", TMP.name + "/none"], "none"), (["chat", FOLDER, "--devices", "nonsense"], "nonsense"), (["chat", FOLDER, "--threads", "1"], "--devices")):
+    for words, hint in ((["chat", TMP.name + "/none"], "none"), (["chat", FOLDER, "--devices", "nonsense"], "nonsense"), (["chat", FOLDER, "--threads", "1"], "--devices"),
+                        (["chat", ROOT + "/tests/folders/genai_tiny"], "tokenizer.json"), (["serve", ROOT + "/tests/folders/genai_tiny"], "tokenizer.json"),
+                        (["serve", FOLDER, "--port", "99999"], "--port")):
         ran = subprocess.run([sys.executable, "-c", PROGRAM, BUILD, *words], input="", capture_output=True, text=True, env=ENV, timeout=120)
         assert ran.returncode == 2 and hint in ran.stderr and "Traceback" not in ran.stderr, ran
 
@@ -185,6 +175,6 @@ def test_serve():
         assert found == [(want, "length")] * 4, found
 
 
-make_folder()
+generation_folder(FOLDER)
 harness.run_functions(globals())
 harness.finish()
