@@ -4,8 +4,10 @@
 // ones when taken, as in MPI. All memory is kept to the end, as failed jobs leave messages.
 #include "world.h"
 
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #define EAGER 4096
@@ -278,17 +280,30 @@ static void *join_ucx(void *data)
     return NULL;
 }
 
-// The ranks meet, so they are opened by a thread each; each job has another name.
+// Returns a socket bound to a free port of the loopback. Rank 0 can listen on that port as well,
+// because this socket does not; the system gives it to nobody else until the socket is closed.
+static int reserve_port(int *port)
+{
+    int on = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t bytes = sizeof address;
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on), 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)(void *)&address, bytes), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)(void *)&address, &bytes), 0);
+    *port = ntohs(address.sin_port);
+    return fd;
+}
+
+// Every rank waits for all others while it opens, so each has a thread.
 static void open_ucx(struct world *w, int n, double timeout_s)
 {
-    static int jobs;
-    char name[64];
+    int port;
     pthread_t threads[MAX_WORLD];
     struct joiner joiners[MAX_WORLD];
     const char *folder = getenv("TESSERA_UCX");
     if (!folder)
         skip();
-    snprintf(name, sizeof name, "%d %d", (int)getpid(), jobs++);
+    int reserved = reserve_port(&port);
     *w = (struct world){.n = n, .net = true, .ucx = true, .session = tsr_session_new(NULL)};
     for (int i = 0; i < n; i++) {
         w->own[i] = tsr_session_new(NULL);
@@ -298,13 +313,17 @@ static void open_ucx(struct world *w, int n, double timeout_s)
                                                  .messages_only = true,
                                                  .rank = i,
                                                  .ranks = n,
-                                                 .meet = name}};
+                                                 .port = port}};
         pthread_create(&threads[i], NULL, join_ucx, &joiners[i]);
     }
     for (int i = 0; i < n; i++)
         pthread_join(threads[i], NULL);
-    for (int i = 0; i < n; i++)
+    close(reserved);
+    for (int i = 0; i < n; i++) {
+        for (size_t k = 0; k < tsr_finding_count(w->own[i]); k++)
+            print_error("rank %d: %s", i, tsr_finding_text(w->own[i], k));
         assert_int_equal(joiners[i].status, TSR_OK);
+    }
 }
 
 void world_open(struct world *w, int n, const char *kind, double timeout_s)
