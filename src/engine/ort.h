@@ -208,7 +208,7 @@ typedef struct OrtApi {
     OrtStatus *(*CreateIoBinding)(OrtSession *session, OrtIoBinding **out);
     void (*ReleaseIoBinding)(OrtIoBinding *binding);
     OrtStatus *(*BindInput)(OrtIoBinding *binding, const char *name, const OrtValue *value);
-    void *reserved_137;
+    OrtStatus *(*BindOutput)(OrtIoBinding *binding, const char *name, const OrtValue *value);
     OrtStatus *(*BindOutputToDevice)(OrtIoBinding *binding, const char *name,
                                      const OrtMemoryInfo *where);
     void *reserved_139;
@@ -383,6 +383,7 @@ ORT_SLOT(AddSessionConfigEntry, 130);
 ORT_SLOT(KernelInfoGetAttributeArray_int64, 163);
 ORT_SLOT(KernelContext_GetGPUComputeStream, 193);
 ORT_SLOT(CreateMemoryInfo, 68);
+ORT_SLOT(BindOutput, 137);
 ORT_SLOT(BindOutputToDevice, 138);
 ORT_SLOT(GetTensorMemoryInfo, 194);
 ORT_SLOT(MemoryInfoGetDeviceType, 225);

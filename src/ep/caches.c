@@ -76,7 +76,7 @@ tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context,
         struct tensor wanted;
         OrtValue *value = NULL;
         void *data = NULL;
-        if (!cache->steady || !past || past->device || !has_shape(past, cache->rank, cache->dims) ||
+        if (!cache->steady || !past || !has_shape(past, cache->rank, cache->dims) ||
             !is_large_enough(fused, cache, inputs))
             continue;
         wanted = *past;
@@ -88,13 +88,27 @@ tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context,
         if (!failed && value)
             failed = api->ort->GetTensorMutableData(value, &data);
         tsr_status st = tsr__ep_report(fused->provider->session, api, failed);
-        if (st == TSR_OK && data && tsr__ep_value_gpu(api, value) < 0)
+        if (st == TSR_OK && data && 1 + tsr__ep_value_gpu(api, value) == past->device)
             st = tsr__tensors_add_foreign(places, str_of(wanted.name), past->type, past->rank,
-                                          past->dims, &(struct foreign){.data = data});
+                                          past->dims,
+                                          &(struct foreign){.data = data, .device = past->device});
         if (st != TSR_OK)
             return st;
     }
     return TSR_OK;
+}
+
+static void set_shape(struct cache_pair *cache, int rank, const int64_t *dims)
+{
+    cache->rank = rank <= RUN_MAX_RANK ? rank : 0;
+    memcpy(cache->dims, dims, (size_t)cache->rank * sizeof *dims);
+}
+
+void tsr__ep_caches_returned(struct fused *fused, size_t output, const struct tensor *present)
+{
+    for (size_t i = 0; i < fused->n_caches; i++)
+        if (fused->caches[i].output == output)
+            set_shape(&fused->caches[i], present->rank, present->dims);
 }
 
 void tsr__ep_caches_note(struct fused *fused, const tsr_tensors *inputs, const tsr_tensors *outputs)
@@ -107,13 +121,10 @@ void tsr__ep_caches_note(struct fused *fused, const tsr_tensors *inputs, const t
         }
         const struct tensor *past = find(inputs, fused->inputs[cache->input]);
         const struct tensor *present = find(outputs, fused->outputs[cache->output]);
-        if (!present)
+        if (!present && !fused->placed[cache->output])
             continue; // the ranks wrote this cache in place
-        cache->steady = past && past->rank > 0 && past->rank <= RUN_MAX_RANK &&
-                        has_shape(present, past->rank, past->dims);
-        if (!cache->steady)
-            continue;
-        cache->rank = past->rank;
-        memcpy(cache->dims, past->dims, (size_t)past->rank * sizeof *past->dims);
+        if (present)
+            set_shape(cache, present->rank, present->dims);
+        cache->steady = past && cache->rank > 0 && has_shape(past, cache->rank, cache->dims);
     }
 }

@@ -410,6 +410,7 @@ static tsr_status place(void *data, const char *name, struct tensor *to)
         failed = no_memory(fused->provider->factory->memory, gpu, bytes);
     tsr_status st = tsr__ep_report(fused->provider->session, api, failed);
     fused->placed[i] = true; // the output is then not in the set
+    tsr__ep_caches_returned(fused, i, to);
     if (gpu < 0) {
         to->data = at;
         return st;

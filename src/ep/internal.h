@@ -108,8 +108,8 @@ struct parts {
 // A cache: an input `past...` and the output `present...` that updates it.
 struct cache_pair {
     size_t input, output; // indices among the node's inputs and outputs
-    bool steady;          // the last run returned the shape of its input, which is stored here:
-    int rank;
+    bool steady;          // the last run returned the shape of its input
+    int rank;             // shape that the last run returned
     int64_t dims[RUN_MAX_RANK];
 };
 
@@ -239,6 +239,8 @@ tsr_status tsr__ep_caches_find(struct fused *fused) TSR_MUST_USE;
 // Registers the application's buffer for each cache that the ranks can update there.
 tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context,
                                 const tsr_tensors *inputs, tsr_tensors *places) TSR_MUST_USE;
+// Stores the shape of an output that is written to memory of the application.
+void tsr__ep_caches_returned(struct fused *fused, size_t output, const struct tensor *present);
 // Records after a run which caches kept their shape. outputs NULL: the run failed.
 void tsr__ep_caches_note(struct fused *fused, const tsr_tensors *inputs,
                          const tsr_tensors *outputs);

@@ -4,7 +4,8 @@
 //
 // A cache [1, 8, 512, 64] on GPU 0 is sharded over the heads of two ranks there: each rank copies
 // its 4 heads to a buffer of its own, which is kept for later runs. After the run both ranks copy 4
-// heads to the caller's memory for the new cache.
+// heads to the caller's memory for the new cache. Shards that are contiguous, as these are, need no
+// buffer: shards.c makes views of them.
 #include "runtime/job.h"
 #include "runtime/runtime.h"
 #include "gpu/gpu.h"
@@ -139,12 +140,17 @@ static tsr_status shard_on_host(const struct gpu_inputs *gpu, const struct gpu_s
     return st;
 }
 
+bool tsr__gpu_is_local(const struct gpu_inputs *gpu, const struct tensor *tensor)
+{
+    return gpu->rank->seat && gpu->rank->card == tensor->device - 1;
+}
+
 tsr_status tsr__gpu_shard(struct gpu_inputs *gpu, const struct gpu_shard *shard,
                           tsr_tensors *pieces)
 {
     const struct tensor *from = shard->full;
     struct gpu_seat *seat = gpu->rank->seat;
-    if (!seat || gpu->rank->card != from->device - 1)
+    if (!tsr__gpu_is_local(gpu, from))
         return shard_on_host(gpu, shard, pieces);
     struct gpu_buffer *buffer = unused_buffer(gpu, from->name);
     if (!buffer)
@@ -293,6 +299,12 @@ static tsr_status place_output(tsr_job *job, size_t run_slot, const struct manif
                                struct arena *arena, bool *done)
 {
     const struct tile_layout *layout = port->kept;
+    const tsr_tensors *bound = job->rank_threads[0].rank.places;
+    *done = bound && tsr_tensors_find(bound, port->name) >= 0; // the ranks wrote it there
+    if (*done) {
+        mark_placed(job, port->name);
+        return TSR_OK;
+    }
     int64_t dims[RUN_MAX_RANK] = {0}, n = layout ? layout->n_shards : 1;
     struct output_shard *shards = ARENA_ARRAY(arena, struct output_shard, (size_t)n);
     if (!shards)

@@ -230,8 +230,11 @@ static OrtStatus *bind_all(struct rank *rank, struct run_slot *run_slot)
     // Outputs that do not stay (strings, sequences) are created on the host. The binding keeps none
     // of them after the run.
     for (size_t i = 0; i < rank->n_outputs; i++)
-        TRY(api->BindOutputToDevice(rank->binding, rank->output_names[i],
-                                    rank->stays[i] ? rank->on_gpu : rank->engine->memory));
+        if (run_slot->outs[i])
+            TRY(api->BindOutput(rank->binding, rank->output_names[i], run_slot->outs[i]));
+        else
+            TRY(api->BindOutputToDevice(rank->binding, rank->output_names[i],
+                                        rank->stays[i] ? rank->on_gpu : rank->engine->memory));
     return NULL;
 }
 
@@ -241,8 +244,11 @@ static OrtStatus *take_values(struct rank *rank, struct run_slot *run_slot)
     OrtValue **values = NULL;
     size_t n = 0;
     TRY(api->GetBoundOutputValues(rank->binding, rank->engine->allocator, &values, &n));
-    for (size_t i = 0; i < n; i++)
-        run_slot->outs[i] = values[i]; // in the order in which they were bound
+    for (size_t i = 0; i < n; i++) // in the order in which they were bound
+        if (run_slot->outs[i])
+            api->ReleaseValue(values[i]); // another handle of the caller's memory
+        else
+            run_slot->outs[i] = values[i];
     if (values)
         return api->AllocatorFree(rank->engine->allocator, values);
     return NULL;

@@ -187,9 +187,10 @@ tsr_status tsr__inputs_check(const struct manifest *manifest, tsr_session *sessi
 struct shard_view {
     void *data;
     size_t bytes;
+    int device; // as of the full tensor
     int64_t dims[RUN_MAX_RANK];
 };
-// False: the shard is not contiguous, or out of memory.
+// False: the shard is not contiguous, not aligned for a GPU, or out of memory.
 bool tsr__shards_view(struct arena *arena, const struct manifest_port *port, int64_t shard,
                       const struct tensor *full, struct shard_view *out);
 bool tsr__shards_any(const struct manifest_port *ports,
@@ -298,6 +299,8 @@ struct gpu_shard {
 // Puts the shard into the set, on the rank's GPU if the tensor is there, else on the host.
 tsr_status tsr__gpu_shard(struct gpu_inputs *gpu, const struct gpu_shard *shard,
                           tsr_tensors *pieces);
+// True if the tensor is in memory of the rank's own GPU.
+bool tsr__gpu_is_local(const struct gpu_inputs *gpu, const struct tensor *tensor);
 tsr_status tsr__gpu_shards_wait(const struct gpu_inputs *gpu, tsr_session *session);
 void tsr__gpu_buffers_reuse(struct gpu_buffer *buffers); // no run is pending
 void tsr__gpu_buffers_free(struct gpu_buffer *buffers, struct gpu_seat *seat);

@@ -235,16 +235,24 @@ static const struct manifest_port *output_port(const struct manifest *manifest, 
     return NULL;
 }
 
-// On GPUs outputs are bound otherwise; a state stays on its rank.
+static bool is_reached(const struct rank *rank, const struct tensor *tensor)
+{
+    return tensor->device ? rank->seat && rank->card == tensor->device - 1 : !rank->seat;
+}
+
+// The ranks that write an output must reach its memory; a state stays on its rank.
 bool tsr__job_can_place(const tsr_job *job, const struct tensor *full)
 {
     const struct manifest_port *port = output_port(&job->bundle.manifest, full->name);
     struct arena arena;
     struct shard_view view;
-    bool fits = port && port->kept && !job->gpu && !job->n_states;
+    bool fits = port && port->kept && !job->n_states;
     tsr__arena_init(&arena, job->session);
-    for (int64_t k = 0; fits && k < port->kept->n_shards; k++)
-        fits = tsr__shards_view(&arena, port, k, full, &view);
+    for (int64_t k = 0; fits && k < port->kept->n_shards; k++) {
+        int64_t giver = tsr__shards_giver(port->kept, k);
+        fits = giver >= 0 && giver < job->n && is_reached(&job->rank_threads[giver].rank, full) &&
+               tsr__shards_view(&arena, port, k, full, &view);
+    }
     tsr__arena_free(&arena);
     return fits;
 }

@@ -629,9 +629,11 @@ tsr_status tsr__rank_bind_output(struct rank *rank, size_t run_slot, const struc
     int64_t i = find_name(rank->output_names, rank->n_outputs, full->name);
     if (i < 0)
         return TSR_OK;
+    const OrtMemoryInfo *memory =
+        view->device && rank->on_gpu ? rank->on_gpu : rank->engine->memory;
     OrtStatus *failed = api->CreateTensorWithDataAsOrtValue(
-        rank->engine->memory, view->data, view->bytes, view->dims, (size_t)full->rank,
-        (int)full->type, &rank->run_slots[run_slot].outs[i]);
+        memory, view->data, view->bytes, view->dims, (size_t)full->rank, (int)full->type,
+        &rank->run_slots[run_slot].outs[i]);
     if (!failed)
         return TSR_OK;
     struct place at = tsr__rank_place(rank);

@@ -56,6 +56,9 @@ static int64_t contiguous_start(const struct tile_piece *piece, const struct ten
     return start;
 }
 
+// Kernels on GPUs read several elements at once, so views begin where allocations may begin.
+#define GPU_ALIGNMENT 256
+
 bool tsr__shards_view(struct arena *arena, const struct manifest_port *port, int64_t shard,
                       const struct tensor *full, struct shard_view *out)
 {
@@ -65,9 +68,12 @@ bool tsr__shards_view(struct arena *arena, const struct manifest_port *port, int
     int64_t start = piece ? contiguous_start(piece, full) : -1;
     if (start < 0)
         return false;
-    size_t bytes = (size_t)tsr_dtype_bits(full->type) / 8;
-    out->data = (char *)full->data + (size_t)start * bytes;
+    size_t bytes = (size_t)tsr_dtype_bits(full->type) / 8, offset = (size_t)start * bytes;
+    if (full->device && offset % GPU_ALIGNMENT != 0)
+        return false;
+    out->data = (char *)(full->device ? full->device_data : full->data) + offset;
     out->bytes = (size_t)tsr__piece_elements(piece) * bytes;
+    out->device = full->device;
     for (int axis = 0; axis < full->rank; axis++)
         out->dims[axis] = piece->dims[axis].size;
     return true;
@@ -86,9 +92,11 @@ static tsr_status copy_shard(struct arena *arena, const struct manifest_port *po
                       "give a tensor of the shape that the model declares",
                       "not a tensor that can be sharded as the partition requires");
     struct shard_view view;
-    if (!tensor->device && tsr__shards_view(arena, port, shard, tensor, &view))
-        return tsr__tensors_add_foreign(pieces, str_of(port->name), tensor->type, tensor->rank,
-                                        view.dims, &(struct foreign){.data = view.data});
+    if ((!tensor->device || tsr__gpu_is_local(gpu, tensor)) &&
+        tsr__shards_view(arena, port, shard, tensor, &view))
+        return tsr__tensors_add_foreign(
+            pieces, str_of(port->name), tensor->type, tensor->rank, view.dims,
+            &(struct foreign){.data = view.data, .device = view.device});
     struct tile_piece *all = tsr__shards_full_piece(arena, tensor);
     struct tile_piece *piece = tsr__layout_piece(arena, port->kept, tensor->dims, shard);
     if (arena->failed)

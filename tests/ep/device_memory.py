@@ -144,6 +144,39 @@ def shards_stay_on_the_gpu(folder):
                 assert (y.numpy() == 2 * x).all() and (z.numpy() == -x).all(), (sharding, rows)
 
 
+def write_cache(folder, sharding):
+    """present = past + past, of 4 heads."""
+    import tessera
+    names = ("past_key_values.0.key", "present.0.key")
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4, "length", 64]) for name in names]
+    graph = helper.make_graph([helper.make_node("Add", 2 * [names[0]], [names[1]], "add")], "g", ports[:1], ports[1:])
+    model = tessera.load(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]))
+    model.add_config("c", ["CUDA:0", "CUDA:0"])
+    for name in names:
+        model.shard("add", name, sharding)
+    model.save(folder + "/model.onnx")
+    return folder + "/model.onnx", *names
+
+
+def caches_are_updated_in_place(folder):
+    """From the second run on, ranks read and write their heads in the application's buffer: the driver copies nothing."""
+    path, past, present = write_cache(folder, "{1,2,1,1:0,1}")
+    session = open_session(path, GPU, "cuda:2@0")
+    for length in (8, 16):
+        x = np.random.default_rng(length).standard_normal((1, 4, length, 64)).astype("f4")
+        buffer, other = on_gpu(x), on_gpu(np.zeros_like(x))
+        for k, (source, target) in enumerate(((buffer, buffer), (buffer, buffer), (buffer, other))):
+            binding = session.io_binding()
+            binding.bind_ortvalue_input(past, source)
+            binding.bind_ortvalue_output(present, target)
+            fail("cuMemcpyDtoDAsync_v2" if k else "")
+            try:
+                session.run_with_iobinding(binding)
+            finally:
+                fail("")
+        assert (buffer.numpy() == 4 * x).all() and (other.numpy() == 8 * x).all(), length
+
+
 def a_failed_copy_on_the_gpu_is_an_error(folder):
     x = np.ones((4, 6), "f4")
     session = open_session(write_sums(folder, "{2,1:0,1}"), GPU, "cuda:2@0")
@@ -180,5 +213,5 @@ def strings_are_declined(_):
 
 
 harness.run([devices_are_the_cpu_and_gpus, tensors_are_copied_both_ways, failures_of_the_driver_are_errors, small_models_on_gpus, shards_stay_on_the_gpu,
-             a_failed_copy_on_the_gpu_is_an_error, processes_get_copies, strings_are_declined])
+             caches_are_updated_in_place, a_failed_copy_on_the_gpu_is_an_error, processes_get_copies, strings_are_declined])
 harness.finish()

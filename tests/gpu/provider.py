@@ -124,13 +124,14 @@ def write_decoder(folder, hidden, heads, layers):
     return folder + "/model.onnx"
 
 
-def prepare(session, kind, layers):
-    """Bindings of the prefill and of each step. Every cache has its own memory on the GPU."""
+def prepare(session, kind, layers, shared):
+    """Bindings of the prefill and of each step. Every cache has its own memory on the GPU. shared: one buffer of the maximal length is
+    past and present of all steps, as onnxruntime-genai binds it; otherwise caches grow by new memory."""
     def zeros(shape, dtype):
         return on_gpu(np.zeros(shape, dtype), kind)
 
     ports = ["%d.%s" % (k, which) for k in range(layers) for which in ("key", "value")]
-    past = {port: zeros((1, KV_HEADS, 0, HEAD), "f2") for port in ports}
+    past = {port: zeros((1, KV_HEADS, decoder.CONTEXT if shared else 0, HEAD), "f2") for port in ports}
     bindings = []
     for step in range(STEPS + 1):
         new = PROMPT if step == 0 else 1
@@ -141,7 +142,7 @@ def prepare(session, kind, layers):
         logits = zeros((1, new, 32000), "f2")
         binding.bind_ortvalue_output("logits", logits)
         for port in ports:
-            present = zeros((1, KV_HEADS, total, HEAD), "f2")
+            present = past[port] if shared else zeros((1, KV_HEADS, total, HEAD), "f2")
             binding.bind_ortvalue_input("past_key_values." + port, past[port])
             binding.bind_ortvalue_output("present." + port, present)
             past[port] = present
@@ -149,9 +150,9 @@ def prepare(session, kind, layers):
     return bindings
 
 
-def times(session, kind, layers):
+def times(session, kind, layers, shared):
     """Milliseconds of the prefill and of a step, and the logits of the prefill and of the last step."""
-    bindings = prepare(session, kind, layers)
+    bindings = prepare(session, kind, layers, shared)
     took = {"prefill": [], "decode": []}
     for _ in range(3):
         for step, (binding, _) in enumerate(bindings):
@@ -168,18 +169,20 @@ def decoder_times(gpu, name):
         path = write_decoder(folder, **size)
         print("%s: %.1f GB of weights" % (name, os.path.getsize(folder + "/weights") / 1e9), flush=True)
         session = plain_session(path)
-        plain, wanted = times(session, ("cuda", 0), size["layers"])
+        plain = {shared: times(session, ("cuda", 0), size["layers"], shared) for shared in (False, True)}
         del session
-        print("plain CUDA session: prefill %.3f ms, decode %.3f ms" % (plain["prefill"], plain["decode"]), flush=True)
         summary = folder + "/summary.json"
         session = provider_session(path, gpu, devices="cuda:2@0", dims=DIMS, summary=summary)
         with open(summary) as f:
             print("summary", json.dumps(json.load(f)), flush=True)
-        ours, got = times(session, ("gpu", 0, NVIDIA), size["layers"])
-        worst = differ(got, wanted)
-        check("%s decoder on cuda:2@0" % name, worst < 2e-2, worst)
-        for what in ("prefill", "decode"):
-            print("%s cuda:2@0 %s: %.3f ms, %.2f of plain" % (name, what, ours[what], ours[what] / plain[what]), flush=True)
+        for shared, (took, wanted) in plain.items():
+            caches = "one buffer" if shared else "growing caches"
+            ours, got = times(session, ("gpu", 0, NVIDIA), size["layers"], shared)
+            worst = differ(got, wanted)
+            check("%s decoder on cuda:2@0, %s" % (name, caches), worst < 2e-2, worst)
+            for what in ("prefill", "decode"):
+                print("%s cuda:2@0, %s, %s: %.3f ms, plain CUDA session %.3f ms: %.2f" % (
+                    name, caches, what, ours[what], took[what], ours[what] / took[what]), flush=True)
 
 
 def main():
