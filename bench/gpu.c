@@ -22,7 +22,7 @@ static const int64_t group[MOST_RANKS] = {0, 1, 2, 3};
 struct work {
     struct endpoint *base;
     int ranks;
-    enum comm_way way;
+    enum gpu_method way;
     size_t bytes;
     int calls;
     double best_s; // seconds of a call
@@ -87,7 +87,7 @@ static void *rank_thread(void *data)
 }
 
 // Seconds of one all-reduce; -1: not available here.
-static double all_reduce(int ranks, enum comm_way way, size_t bytes, int calls)
+static double all_reduce(int ranks, enum gpu_method way, size_t bytes, int calls)
 {
     tsr_session *s = tsr_session_new(NULL);
     struct thread_job *job = tsr__threads_new(s, ranks, NULL);
@@ -219,8 +219,8 @@ static void report_four(void)
         {16 << 10, "16 KiB"}, {4 << 20, "4 MiB"}, {16 << 20, "16 MiB"}, {64 << 20, "64 MiB"}};
     for (size_t i = 0; i < TSR_COUNT(sizes); i++)
         printf("gpu: all-reduce %s, own: 2 ranks %.2f us, 4 ranks %.2f us\n", sizes[i].name,
-               1e6 * all_reduce(2, WAY_OWN, sizes[i].bytes, 50),
-               1e6 * all_reduce(4, WAY_OWN, sizes[i].bytes, 50));
+               1e6 * all_reduce(2, METHOD_OWN, sizes[i].bytes, 50),
+               1e6 * all_reduce(4, METHOD_OWN, sizes[i].bytes, 50));
 }
 
 int main(void)
@@ -234,14 +234,15 @@ int main(void)
     } else {
         double together, copies = pinned_copies(64 << 20, IN_TURN, &together);
         report("gpu: all-reduce 64 MiB, host against pinned copies",
-               all_reduce(RANKS, WAY_HOST, 64 << 20, 4), copies, 0.7);
+               all_reduce(RANKS, METHOD_HOST, 64 << 20, 4), copies, 0.7);
         report_copies(64 << 20);
         report_four();
         report("gpu: all-reduce 16 KiB, own against NCCL",
-               all_reduce(RANKS, WAY_OWN, 16 << 10, 200),
-               all_reduce(RANKS, WAY_NCCL, 16 << 10, 200), 1.0);
-        report("gpu: all-reduce 64 MiB, own against NCCL", all_reduce(RANKS, WAY_OWN, 64 << 20, 20),
-               all_reduce(RANKS, WAY_NCCL, 64 << 20, 20), 0.9);
+               all_reduce(RANKS, METHOD_OWN, 16 << 10, 200),
+               all_reduce(RANKS, METHOD_NCCL, 16 << 10, 200), 1.0);
+        report("gpu: all-reduce 64 MiB, own against NCCL",
+               all_reduce(RANKS, METHOD_OWN, 64 << 20, 20),
+               all_reduce(RANKS, METHOD_NCCL, 64 << 20, 20), 0.9);
     }
     tsr__gpu_close(s, gpu);
     tsr_session_free(s);

@@ -22,7 +22,7 @@
 #define MANY    16 // most ranks
 
 enum way { COPY, THREADS, SHARED, PRIVATE, WAYS };
-static const char *const way_names[] = {"memcpy", "threads", "processes", "processes, private"};
+static const char *const method_names[] = {"memcpy", "threads", "processes", "processes, private"};
 
 static const size_t sizes[] = {1 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
 static const int times[] = {500, 30, 8, 3, 2};
@@ -258,11 +258,11 @@ static void report(int ranks, int cores, double best[WAYS][SIZES], const double 
         for (size_t k = 0; k < n_sizes; k++) {
             const char *size = size_name(sizes[k]);
             snprintf(name, sizeof name, "transport: %d %s, %s against memcpy", ranks,
-                     way_names[way], size);
+                     method_names[way], size);
             if (sizes[k] >= 1 << 20)
                 line(name, best[way][k], best[COPY][k], way == PRIVATE ? 0.5 : 0.8, crowded, cores);
             snprintf(name, sizeof name, "transport: %d %s, %s against Open MPI", ranks,
-                     way_names[way], size);
+                     method_names[way], size);
             if (has_mpi)
                 line(name, best[way][k], mpi[k], sizes[k] >= 1 << 20 ? 4 : 2, crowded, cores);
         }

@@ -26,10 +26,10 @@ static size_t bytes_of_tree(struct str text)
 // The trial allocation is freed at once. Another thread could still take the memory.
 static bool has_memory(const tsr_session *session, size_t bytes)
 {
-    size_t room = 0;
+    size_t space = 0;
     if (session->memory_limit > session->memory_used)
-        room = session->memory_limit - session->memory_used;
-    if (session->memory_limit && bytes > room)
+        space = session->memory_limit - session->memory_used;
+    if (session->memory_limit && bytes > space)
         return false;
     void *p = malloc(bytes + SPARE);
     free(p);

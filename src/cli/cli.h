@@ -262,7 +262,7 @@ tsr_status cli_topology(struct cli *cli, const char *text, tsr_topology **out);
 const char *cli_inputs(struct cli *cli);
 // Prints the seed of random inputs. Called after the inputs were loaded, so that an error of the
 // model is printed alone.
-void cli_say_seed(struct cli *cli, const char *set);
+void cli_print_seed(struct cli *cli, const char *set);
 // Loads the inputs for the command's model or partition, and the model; for a partition, the model
 // of this rank. Rank 0 prints assumed sizes.
 tsr_status cli_load_inputs(struct cli *cli, const char *set, const tsr_run_options *options,
@@ -319,7 +319,8 @@ void cli_python(char *out, size_t cap);
 // Prints diagnostics on stderr (notes only with --verbose) and returns the exit code.
 int cli_finish(struct cli *cli, tsr_status status);
 // Progress and other remarks: stderr, not with --quiet or --json.
-void cli_say(const struct cli *cli, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void cli_print(const struct cli *cli, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 // Prints an error on stderr, at most 600 bytes: it may quote a file.
 void cli_print_excerpt(const char *format, va_list args) __attribute__((format(printf, 1, 0)));
 // A document with its version; NULL without memory, which all tsr_json calls accept.
@@ -346,7 +347,7 @@ const char *cli_domain(const char *domain);                       // "" -> "ai.o
 const char *cli_did_you_mean(const char *near); // "; did you mean 'NEAR'?", or "" for NULL
 
 // Sizes of symbolic dimensions in the inputs (output/input_sizes.c).
-void cli_say_sizes(const struct cli *cli, const tsr_input_sizes *sizes);
+void cli_print_sizes(const struct cli *cli, const tsr_input_sizes *sizes);
 void cli_json_sizes(tsr_json *json, const tsr_input_sizes *sizes);
 
 // Times that a plan predicts for its devices and for one of them, in picoseconds; 0: not known.
@@ -356,8 +357,8 @@ struct prediction {
     double flops; // of the first device
 };
 struct prediction cli_prediction(const tsr_plan_summary *summary);
-void cli_say_assumed(FILE *to, struct prediction prediction); // if the devices are assumed
-void cli_say_one_device(const struct cli *cli, struct prediction prediction); // if it is as fast
+void cli_print_assumed(FILE *to, struct prediction prediction); // if the devices are assumed
+void cli_print_one_device(const struct cli *cli, struct prediction prediction); // if it is as fast
 void cli_json_prediction(tsr_json *json, struct prediction prediction);
 // Warns if ranks on the CPU share cores. ranks 0: the number in the manifest of the argument.
 void cli_warn_ranks(const struct cli *cli, const tsr_topology *topology, int64_t ranks);

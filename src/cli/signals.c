@@ -101,7 +101,7 @@ static bool find_file(uintptr_t address, char *out, size_t cap)
     return found;
 }
 
-static void say_path(char *path)
+static void print_path(char *path)
 {
     for (char *p = path; *p; p++)
         if ((unsigned char)*p < 0x20 || (unsigned char)*p >= 0x7F)
@@ -121,7 +121,7 @@ static void on_bus(int number, siginfo_t *info, void *context)
         return;
     }
     say(before, sizeof before - 1);
-    say_path(path);
+    print_path(path);
     say(after, sizeof after - 1);
     if (current)
         tsr_session_sweep(current);

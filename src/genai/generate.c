@@ -16,7 +16,7 @@
 #define DEFAULT_TOKENS 64
 
 // An open model and its state between tokens. `inputs` and `outputs` belong to the last step;
-// `room` is the capacity of `logits`.
+// `capacity` is that of `logits`.
 struct tsr_generator {
     tsr_folder *folder;
     tsr_session *session;
@@ -30,7 +30,7 @@ struct tsr_generator {
     int64_t cache_room; // capacity in tokens of fixed caches; 0: caches grow
     uint64_t random;
     float *logits; // logits of the last token, `vocabulary` entries
-    int64_t vocabulary, room;
+    int64_t vocabulary, capacity;
     // predicted times in picoseconds, sharded and on one device; 0: no plan
     int64_t predicted, one_device;
 };
@@ -276,14 +276,14 @@ static tsr_status read_logits(tsr_generator *generator)
         rows *= dims[d];
     if (n < 1 || rows < 1)
         return no_logits(generator);
-    if (n > generator->room) {
+    if (n > generator->capacity) {
         float *bigger =
             tsr__realloc(generator->session, generator->logits,
-                         (size_t)generator->room * sizeof *bigger, (size_t)n * sizeof *bigger);
+                         (size_t)generator->capacity * sizeof *bigger, (size_t)n * sizeof *bigger);
         if (!bigger)
             return TSR_NOMEM;
         generator->logits = bigger;
-        generator->room = n;
+        generator->capacity = n;
     }
     const char *data = tsr_tensors_data(generator->outputs, (size_t)at, NULL);
     // [1, 3, V] after a prompt of 3 tokens: the last row predicts the next token.
@@ -450,7 +450,7 @@ void tsr_generator_close(tsr_generator *generator)
     tsr_tensors_free(generator->inputs);
     tsr_tensors_free(generator->outputs);
     tsr_job_close(generator->job);
-    tsr__free(session, generator->logits, (size_t)generator->room * sizeof *generator->logits);
+    tsr__free(session, generator->logits, (size_t)generator->capacity * sizeof *generator->logits);
     tsr__temporary_remove(generator->work);
     tsr__free(session, generator, sizeof *generator);
 }

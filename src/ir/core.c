@@ -385,10 +385,10 @@ void tsr__node_relink(tsr_node *node)
 
 size_t tsr__pointers_capacity(size_t n)
 {
-    size_t room = 1;
-    while (room < n)
-        room *= 2;
-    return room;
+    size_t capacity = 1;
+    while (capacity < n)
+        capacity *= 2;
+    return capacity;
 }
 
 // The array is full if n is 0 or a power of two.
@@ -396,8 +396,8 @@ void *tsr__pointers_grow(struct arena *arena, void *at, size_t n)
 {
     if (n & (n - 1)) // not full
         return at;
-    size_t room = n ? 2 * n : 1;
-    void **more = ARENA_ARRAY(arena, void *, room);
+    size_t capacity = n ? 2 * n : 1;
+    void **more = ARENA_ARRAY(arena, void *, capacity);
     if (more && n)
         memcpy(more, at, n * sizeof(*more));
     return more;

@@ -28,7 +28,7 @@ tsr_status tsr__measure_gpu_open(struct measure_rank *rank, struct comm_trouble 
     struct device_share share;
     if (options.card >= 0)
         options.gpu = rank->gpu;
-    options.way = (enum comm_way)rank->options->gpu_transport;
+    options.method = (enum gpu_method)rank->options->gpu_transport;
     tsr_status st = tsr__device_open(rank->session, rank->endpoint, &options, &rank->over, why);
     if (st != TSR_OK)
         return st;

@@ -53,7 +53,7 @@ struct modelled {
     size_t n_sizes;
     bool waits_only; // measure only the time lost at synchronization points
     bool queued;     // a device is a GPU, whose profile has only launch times
-    double besides;  // overhead of the profile per node, in seconds
+    double overhead; // overhead of the profile per node, in seconds
     uint64_t plans[PLANNED];
     int n_plans;
     bool settled; // the last plan equals an earlier one, so planning has converged
@@ -119,7 +119,7 @@ static void find_overhead(struct round *round, int64_t n)
         sum += profile->nodes.at[i].seconds;
     double more = sum - round->took * (double)n;
     if (more > 0 && profile->nodes.n)
-        round->of->besides = more / (double)profile->nodes.n;
+        round->of->overhead = more / (double)profile->nodes.n;
 }
 
 // Distributes the time of engine nodes without a graph node over all nodes of the rank, in
@@ -131,7 +131,7 @@ static void share_out(struct round *round, struct sim *sim, int rank)
         use_predictions(device);
         return;
     }
-    double all = tsr__profile_share_out(&round->profile, sim, rank, round->of->besides);
+    double all = tsr__profile_share_out(&round->profile, sim, rank, round->of->overhead);
     double sum = sum_seen(device);
     if (sum > 0)
         scale_seen(device, all / sum);

@@ -74,8 +74,8 @@ static bool set_sizes(tsr_topology *topology, const struct measured *measured)
     for (int i = 0; i < measured->n_sizes; i++) {
         const struct measured_size *size = &measured->size[i];
         struct node_kind kind = {.rate = size->rate, .move = size->move, .word = size->word};
-        double price = (double)tsr__price_kind(kind, size->type, size->work, size->bytes,
-                                               &topology->device[0]) /
+        double price = (double)tsr__kind_cost(kind, size->type, size->work, size->bytes,
+                                              &topology->device[0]) /
                        1e12;
         struct profile_point point = {size->work, size->bytes, size->seconds / price};
         if (price > 0 && !tsr__topology_add_kind_profile(topology, tsr__size_word(kind),

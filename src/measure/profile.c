@@ -169,11 +169,11 @@ static struct sim_task *task_of(const struct map *names, struct sim_device *devi
     return named;
 }
 
-// Adds the time of each profiled node to its task, minus the overhead `besides` that the profile
+// Adds the time of each profiled node to its task, minus the `overhead` that the profile
 // adds to every node: 9 us with an overhead of 2 us gives 7 us. A very short node keeps LEAST_SHARE
 // of its time. The returned sum includes nodes without a task.
 double tsr__profile_share_out(const struct profile *profile, struct sim *sim, int rank,
-                              double besides)
+                              double overhead)
 {
     struct sim_device *device = &sim->devices[rank];
     struct map names;
@@ -186,7 +186,7 @@ double tsr__profile_share_out(const struct profile *profile, struct sim *sim, in
         const struct profile_node *node = &profile->nodes.at[i];
         if (node->rank != rank)
             continue;
-        double own = node->seconds - besides;
+        double own = node->seconds - overhead;
         if (own < LEAST_SHARE * node->seconds)
             own = LEAST_SHARE * node->seconds;
         sum += own;

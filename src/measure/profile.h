@@ -19,10 +19,10 @@ struct profile {
 // Reads the trace of a run (runtime/trace.c). Texts are copied into the arena.
 tsr_status tsr__profile_read(tsr_session *session, struct arena *arena, const char *path,
                              struct profile *out) TSR_MUST_USE;
-// Sets `seen` of the tasks of a device to the measured times of its nodes, each minus `besides`
+// Sets `seen` of the tasks of a device to the measured times of its nodes, each minus `overhead`
 // (the overhead of the profile). Returns the seconds of all nodes of that rank, including those
 // without a task.
 double tsr__profile_share_out(const struct profile *profile, struct sim *sim, int rank,
-                              double besides);
+                              double overhead);
 
 #endif

@@ -90,7 +90,7 @@ static tsr_status try_all(struct choice_list *list, tsr_model *model)
 }
 
 // Copies the list into the summary of the final plan.
-static tsr_status tell(const struct choice_list *list, tsr_plan_summary *summary)
+static tsr_status copy_list(const struct choice_list *list, tsr_plan_summary *summary)
 {
     struct arena *arena = &list->session->results[RESULT_PLAN];
     tsr_plan_count *tried = ARENA_ARRAY(arena, tsr_plan_count, list->tried.n + 1);
@@ -125,7 +125,7 @@ static struct str list_text(struct arena *arena, const tsr_plan_count *tried, si
 }
 
 // Reports the chosen number, and the predicted time of each number.
-static void say(struct choice_list *list, const tsr_plan_summary *summary)
+static void report_choice(struct choice_list *list, const tsr_plan_summary *summary)
 {
     struct str text_list = list_text(&list->arena, summary->tried, summary->n_tried);
     const char *what = "using %zu of %d devices is fastest";
@@ -160,10 +160,10 @@ tsr_status tsr__plan_choices(tsr_model *model, const tsr_plan_options *given,
     if (status != TSR_OK)
         goto free_arena;
     options.topology = given->topology;
-    status = tell(&list, summary);
+    status = copy_list(&list, summary);
     if (status != TSR_OK)
         goto free_arena;
-    say(&list, summary);
+    report_choice(&list, summary);
 free_arena:
     tsr__arena_free(&list.arena);
     return status;

@@ -53,7 +53,7 @@ static tsr_status check_dims(tsr_model *model, const tsr_plan_options *options)
 
 // Reports that costs are too large. The solver computes in 64 bits and returns TSR_INVALID on
 // overflow.
-static void say_too_large(tsr_session *session)
+static void report_too_large(tsr_session *session)
 {
     tsr__diag(session, DIAG_argument_invalid, NULL, "give smaller sizes with --dim",
               "predicted times or bytes overflow with these sizes");
@@ -80,7 +80,7 @@ tsr_status tsr_plan_into(tsr_model *model, const tsr_plan_options *options,
     tsr__warn_missing_rules(model);
     st = tsr__plan_choices(model, &plan_options, &plan_summary);
     if (st == TSR_INVALID && tsr_model_session(model)->counts[TSR_ERROR] == mark.counts[TSR_ERROR])
-        say_too_large(tsr_model_session(model));
+        report_too_large(tsr_model_session(model));
     if (summary && (st == TSR_OK || st == TSR_INFEASIBLE))
         *summary = plan_summary;
     return st;

@@ -22,7 +22,7 @@
 
 struct shapes;
 struct topology_groups;
-struct node_price {
+struct node_cost_result {
     int64_t ps;
     double work, bytes; // number of operations; bytes read and written
     const char *type;   // type of the first input, as tsr_dtype_name returns it
@@ -30,14 +30,14 @@ struct node_price {
 };
 // Returns the time of a node on a device, for values of those sizes. Uses measurements of similar
 // nodes in `seen`; NULL: none.
-struct node_price tsr__price_node(struct arena *arena, const tsr_node *node,
-                                  const struct shapes *shapes, const tsr_topology *seen,
-                                  const tsr_topology_device *device);
+struct node_cost_result tsr__node_cost(struct arena *arena, const tsr_node *node,
+                                       const struct shapes *shapes, const tsr_topology *seen,
+                                       const tsr_topology_device *device);
 // Returns the time of a kind of work, from the speeds of the device alone. `type` is that of the
 // first input.
 struct node_kind;
-int64_t tsr__price_kind(struct node_kind kind, tsr_dtype type, double work, double bytes,
-                        const tsr_topology_device *device);
+int64_t tsr__kind_cost(struct node_kind kind, tsr_dtype type, double work, double bytes,
+                       const tsr_topology_device *device);
 // True for a measured CPU, whose kernels widen 16-bit constants in memory (tsr__node_widens).
 // Unmeasured devices may be of any kind, so their constants are charged with their size in the
 // file.
@@ -46,16 +46,16 @@ bool tsr__device_widens(const tsr_topology_device *device);
 const char *tsr__size_word(struct node_kind kind);
 // Returns the time of a collective over the groups, including copies through device memory. `bytes`
 // is the size of the full tensor.
-int64_t tsr__price_collective(tsr_topology *topology, tsr_collective what,
-                              const struct topology_groups *groups, int64_t bytes);
+int64_t tsr__collective_cost(tsr_topology *topology, tsr_collective what,
+                             const struct topology_groups *groups, int64_t bytes);
 // Returns the time of an all-to-all in each group, until the fullest device has received `bytes`.
-int64_t tsr__price_exchange(tsr_topology *topology, const struct topology_groups *groups,
-                            int64_t bytes);
+int64_t tsr__exchange_cost(tsr_topology *topology, const struct topology_groups *groups,
+                           int64_t bytes);
 // Returns the time of gathering a value of that size on the first device. Each copy of a device set
 // has a share of it.
-int64_t tsr__price_gather(tsr_topology *topology, int64_t devices, int64_t copies, int64_t bytes);
+int64_t tsr__gather_cost(tsr_topology *topology, int64_t devices, int64_t copies, int64_t bytes);
 // Returns the bytes of a value; unknown sizes are assumed to be 1.
-int64_t tsr__price_bytes(const struct shapes *shapes, const tsr_value *value, bool *sized);
+int64_t tsr__sized_bytes(const struct shapes *shapes, const tsr_value *value, bool *sized);
 
 // plan_result.c: creates the handle of a plan that ended with `st`. If `out` is NULL, or `st` is
 // neither TSR_OK nor TSR_INFEASIBLE, only returns `st`.

@@ -42,7 +42,7 @@ struct page {
     const tsr_plan_summary *plan;
     const tsr_simulation_summary *simulation;
     const char *command;
-    const tsr_report_side *beside;
+    const tsr_report_side *comparison;
     const tsr_dim_size *sizes;
     size_t n_sizes;
     int64_t memory;          // requested limit; 0: the topology's
@@ -176,8 +176,8 @@ void tsr__node_specs_text(const struct page *page, const tsr_node *node, bool ou
 // A key that is the same for equal nodes of different layers.
 void tsr__node_specs_key(const struct page *page, const tsr_node *node, struct text *text);
 
-// beside.c: comparison with another plan.
-void tsr__beside_write(struct page *page);
+// comparison.c: comparison with another plan.
+void tsr__comparison_write(struct page *page);
 
 // explorer.c: node data for Model Explorer; cuts: shardings instead of times.
 tsr_status tsr__explorer_write(struct page *p, bool cuts, const char *path) TSR_MUST_USE;

@@ -41,7 +41,7 @@ static void write_contents(struct page *page)
 {
     bool simulated = page->simulation != NULL;
     PUT(page, "<nav aria-label=\"sections\">");
-    link_to(page, page->beside != NULL, "beside", "Comparison");
+    link_to(page, page->comparison != NULL, "beside", "Comparison");
     link_to(page, simulated, "memory", "Memory");
     link_to(page, simulated, "time", "Time");
     link_to(page, simulated || page->measured.lanes.devices, "timeline", "Timeline");
@@ -144,7 +144,7 @@ void tsr__page_write(struct page *page, const struct verdict *verdict, const cha
     write_head(page);
     tsr__verdict_write(page, verdict);
     write_contents(page);
-    tsr__beside_write(page);
+    tsr__comparison_write(page);
     if (page->simulation)
         write_simulated(page);
     write_measured_alone(page);

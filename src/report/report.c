@@ -257,7 +257,7 @@ tsr_status tsr_report_into(tsr_model *model, const tsr_report_input *options, co
                         .topology = given.topology,
                         .simulation = given.simulation,
                         .command = given.command,
-                        .beside = given.beside,
+                        .comparison = given.beside,
                         .sizes = given.sizes,
                         .n_sizes = given.n_sizes,
                         .memory = given.memory};

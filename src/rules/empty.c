@@ -94,7 +94,7 @@ bool tsr__rule_wants_some(const tsr_node *node, const struct rule *rule, int fac
 // Returns the input whose value minus one replaces an empty input. GroupQueryAttention compares the
 // last key of a batch entry (input 5) with the number of its queries, and rejects 0 for 4 queries.
 // The total number of keys (input 6) minus one is valid for any entry.
-int tsr__rule_stand_in(const tsr_node *node, int input)
+int tsr__rule_substitute(const tsr_node *node, int input)
 {
     const struct op_row *row = tsr__row_of_node(node);
     if (row && strcmp(row->op, "GroupQueryAttention") == 0 && input == 5)

@@ -235,7 +235,7 @@ bool tsr__value_is_quantized(const tsr_value *value);
 bool tsr__rule_wants_some(const tsr_node *node, const struct rule *rule, int factor);
 // Returns the input, a single number, whose value minus one a kernel accepts in place of an empty
 // input. -1: the kernel accepts zeros, as most kernels do.
-int tsr__rule_stand_in(const tsr_node *node, int input);
+int tsr__rule_substitute(const tsr_node *node, int input);
 
 // Lists the axes of a reduction, counted from the front, in `axes` (capacity RULE_MAX_RANK).
 // Kernels of ONNX Runtime misread negative axes if the input has no elements: of [0 3] along -1

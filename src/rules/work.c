@@ -85,7 +85,7 @@ static bool has_factor(const struct rule_tensor *tensor, int factor)
 }
 
 // True if another input or an output also has the factor.
-static bool stands_elsewhere(const struct rule *rule, int input, int factor)
+static bool occurs_elsewhere(const struct rule *rule, int input, int factor)
 {
     for (int i = 0; i < rule->n_outputs; i++)
         if (has_factor(&rule->outputs[i], factor))
@@ -115,7 +115,7 @@ bool tsr__rule_looks_up(const struct rule *rule, int input)
         if (!has_factor(&rule->inputs[input], factor))
             continue;
         if (is_table(rule, factor) ||
-            (rule->factors[factor].kind == FACTOR_REP && !stands_elsewhere(rule, input, factor) &&
+            (rule->factors[factor].kind == FACTOR_REP && !occurs_elsewhere(rule, input, factor) &&
              factors_beside(&rule->inputs[input], factor) == 1))
             return true;
     }

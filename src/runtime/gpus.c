@@ -108,7 +108,7 @@ tsr_status tsr__gpu_place(struct rank *rank)
     if (rank->options->timeout_s > 0) // four times the time-out of a rank without heartbeat
         options.join_s = 4 * rank->options->timeout_s;
     options.watch_s = 2 * options.join_s;
-    options.way = (enum comm_way)rank->options->gpu_transport;
+    options.method = (enum gpu_method)rank->options->gpu_transport;
     struct endpoint *endpoint = NULL;
     if (tsr__device_open(rank->session, rank->endpoint, &options, &endpoint, &why) != TSR_OK)
         return refuse_gpu(rank, &why);

@@ -75,7 +75,7 @@ static void put_groups(struct message *out, const struct rank *rank)
         // words are more than the name and the two lengths.
         if (out->n + ((size_t)group.n + 8) * sizeof(int64_t) > FACTS_BYTES)
             break;
-        tsr__message_put_text(out, str_of(tsr__comm_way(rank->endpoint, group.ranks, group.n)));
+        tsr__message_put_text(out, str_of(tsr__comm_method(rank->endpoint, group.ranks, group.n)));
         tsr__message_put_int(out, group.n);
         tsr__message_put(out, group.ranks, (size_t)group.n * sizeof *group.ranks);
     }
@@ -191,8 +191,8 @@ int tsr_run_ranks(const tsr_session *session)
 // False at the end of the list (an empty name), and for invalid data: the rest is dropped.
 static bool read_group(struct message *in, struct arena *arena, tsr_rank_group *out)
 {
-    struct str way = tsr__message_text(in);
-    if (in->failed || way.n == 0)
+    struct str method = tsr__message_text(in);
+    if (in->failed || method.n == 0)
         return false;
     int64_t n = tsr__message_int(in);
     const void *ranks = NULL;
@@ -202,7 +202,7 @@ static bool read_group(struct message *in, struct arena *arena, tsr_rank_group *
     if (!list)
         return false;
     memcpy(list, ranks, (size_t)n * sizeof *list);
-    *out = (tsr_rank_group){list, (size_t)n, tsr__arena_str(arena, way).p};
+    *out = (tsr_rank_group){list, (size_t)n, tsr__arena_str(arena, method).p};
     return out->way != NULL;
 }
 

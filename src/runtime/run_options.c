@@ -39,8 +39,8 @@ static tsr_status check_place(tsr_session *session, const tsr_run_options *optio
 
 bool tsr_run_place(const tsr_run_options *options, int *rank, int *ranks)
 {
-    bool told = options && options->ranks > 0;
-    if (!told)
+    bool placed = options && options->ranks > 0;
+    if (!placed)
         return tsr_launcher(rank, ranks, NULL);
     if (rank)
         *rank = options->rank;
@@ -77,7 +77,7 @@ tsr_status tsr__run_options(tsr_session *session, const tsr_run_options *given,
                   "%d is not a valid port", out->port);
         return TSR_USAGE;
     }
-    if ((unsigned)out->gpu_transport >= WAY_COUNT) {
+    if ((unsigned)out->gpu_transport >= METHOD_COUNT) {
         tsr__diag(session, DIAG_run_options, NULL, "use auto, own, nccl or host",
                   "unknown GPU transport %d", (int)out->gpu_transport);
         return TSR_USAGE;

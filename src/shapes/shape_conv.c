@@ -99,16 +99,16 @@ static struct expr window_count(struct exprs *exprs, const struct windows *windo
     struct expr up = expr_number(windows->stride[i] - 1);
     if (windows->same && !windows->padded[i])
         return tsr__expr_floor(exprs, tsr__expr_add(exprs, windows->size[i], up), stride);
-    struct expr room = tsr__expr_add(exprs, windows->size[i], expr_number(windows->before[i]));
-    struct expr start = room; // windows start before this position
-    room = tsr__expr_add(exprs, room, expr_number(windows->after[i]));
-    room = tsr__expr_sub(exprs, room, span(exprs, windows, i));
+    struct expr space = tsr__expr_add(exprs, windows->size[i], expr_number(windows->before[i]));
+    struct expr start = space; // windows start before this position
+    space = tsr__expr_add(exprs, space, expr_number(windows->after[i]));
+    space = tsr__expr_sub(exprs, space, span(exprs, windows, i));
     // The kernel is larger than the padded input: the model would fail.
-    if (expr_is_number(room) && room.number < 0)
+    if (expr_is_number(space) && space.number < 0)
         return (struct expr){0};
     if (windows->ceil)
-        room = tsr__expr_add(exprs, room, up);
-    struct expr last = tsr__expr_floor(exprs, room, stride);
+        space = tsr__expr_add(exprs, space, up);
+    struct expr last = tsr__expr_floor(exprs, space, stride);
     if (windows->ceil && windows->stride[i] > 1) {
         if (!expr_is_number(last) || !expr_is_number(start))
             return (struct expr){0};
@@ -182,9 +182,9 @@ static struct expr transposed_size(struct shape_job *job, const struct windows *
     struct expr last = tsr__expr_add(exprs, span(exprs, windows, i), expr_number(extra));
     if (windows->same)
         return tsr__expr_add(exprs, less, tsr__expr_min(exprs, last, stride));
-    struct expr room = tsr__expr_add(exprs, less, last);
-    room = tsr__expr_sub(exprs, room, expr_number(windows->before[i]));
-    return tsr__expr_sub(exprs, room, expr_number(windows->after[i]));
+    struct expr space = tsr__expr_add(exprs, less, last);
+    space = tsr__expr_sub(exprs, space, expr_number(windows->before[i]));
+    return tsr__expr_sub(exprs, space, expr_number(windows->after[i]));
 }
 
 // Infers ConvTranspose. [1 3 8] with weights [3 4 3], stride 2, pads 1 1: (8 - 1) * 2 + 3 - 2 = 15
@@ -206,8 +206,8 @@ void tsr__infer_conv_transpose(struct shape_job *job)
     dims[1] = tsr__expr_dim(job->exprs,
                             tsr__expr_mul(job->exprs, tsr__expr_of(job->exprs, w.dims[1]), groups));
     for (int i = 0; i < v.n; i++) {
-        struct expr room = transposed_size(job, &v, i, entry(extra, n_extra, i, 0));
-        dims[i + 2] = tsr__expr_dim(job->exprs, room);
+        struct expr space = transposed_size(job, &v, i, entry(extra, n_extra, i, 0));
+        dims[i + 2] = tsr__expr_dim(job->exprs, space);
         if (n_want == (size_t)v.n)
             dims[i + 2] = dim_of(want[i]);
     }

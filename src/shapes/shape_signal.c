@@ -218,10 +218,10 @@ void tsr__infer_stft(struct shape_job *job)
         frame = tsr__expr_of(job->exprs, window.dims[0]);
     if (x.rank >= 2) {
         dims[0] = x.dims[0];
-        struct expr room = tsr__expr_sub(job->exprs, tsr__expr_of(job->exprs, x.dims[1]), frame);
+        struct expr space = tsr__expr_sub(job->exprs, tsr__expr_of(job->exprs, x.dims[1]), frame);
         struct expr last = EXPR_UNKNOWN;
         if (!expr_is(step, 0))
-            last = tsr__expr_floor(job->exprs, room, step);
+            last = tsr__expr_floor(job->exprs, space, step);
         dims[1] = tsr__expr_dim(job->exprs, tsr__expr_add(job->exprs, last, expr_number(1)));
     }
     // One-sided by default.

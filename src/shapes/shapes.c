@@ -717,11 +717,11 @@ static bool reserve(struct shapes *shapes, uint32_t n)
 {
     if (n <= shapes->capacity)
         return true;
-    size_t room = 2 * (size_t)n;
-    struct shape *at = ARENA_ARRAY(shapes->arena, struct shape, room);
-    uint8_t *form = ARENA_ARRAY(shapes->arena, uint8_t, room);
-    uint8_t *doubts = ARENA_ARRAY(shapes->arena, uint8_t, room);
-    struct known_value *values = ARENA_ARRAY(shapes->arena, struct known_value, room);
+    size_t capacity = 2 * (size_t)n;
+    struct shape *at = ARENA_ARRAY(shapes->arena, struct shape, capacity);
+    uint8_t *form = ARENA_ARRAY(shapes->arena, uint8_t, capacity);
+    uint8_t *doubts = ARENA_ARRAY(shapes->arena, uint8_t, capacity);
+    struct known_value *values = ARENA_ARRAY(shapes->arena, struct known_value, capacity);
     if (!at || !form || !doubts || !values)
         return false;
     memcpy(at, shapes->at, shapes->n * sizeof *at);
@@ -732,7 +732,7 @@ static bool reserve(struct shapes *shapes, uint32_t n)
     shapes->form = form;
     shapes->doubts = doubts;
     shapes->values = values;
-    shapes->capacity = (uint32_t)room;
+    shapes->capacity = (uint32_t)capacity;
     return true;
 }
 

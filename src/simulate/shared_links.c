@@ -116,7 +116,7 @@ static const struct link_uses *uses_of(struct shared_links *shared, const struct
         devices[0] = (int)group->from;
     }
     memset(shared->load, 0, shared->sim->topology->links.n * sizeof *shared->load);
-    // A reshard is charged as an all-to-all (simulate_price.c).
+    // A reshard is charged as an all-to-all (simulate_comm_cost.c).
     enum tsr_collective what = TSR_ALL_TO_ALL;
     double bytes = (double)comm->bytes * (double)(n * n) / (double)(n - 1);
     if ((int)comm->kind < TSR_COLLECTIVE_COUNT) {

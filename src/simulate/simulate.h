@@ -138,8 +138,8 @@ bool tsr__sim_folded(const tsr_node *node);
 tsr_status tsr__sim_memory(struct sim_device *device, const tsr_model *model,
                            const struct shapes *shapes, struct arena *scratch) TSR_MUST_USE;
 // Returns the predicted picoseconds of a communication and adds its bytes to the links
-// (simulate_price.c). Its groups and bytes must be set.
-int64_t tsr__sim_price(struct sim *sim, struct sim_comm *comm);
+// (simulate_comm_cost.c). Its groups and bytes must be set.
+int64_t tsr__sim_comm_cost(struct sim *sim, struct sim_comm *comm);
 // Creates the state of links that several communications use at the same time (shared_links.c).
 // NULL: no contention to simulate, or out of memory.
 struct shared_links;

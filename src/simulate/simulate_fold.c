@@ -247,7 +247,7 @@ static bool find_copies(struct fold *fold, const tsr_topology *topology, struct 
 // ---- the model of one copy ---------------------------------------------------------------------
 
 // Returns the input or output of `twin` at the same position as `value` at `node`.
-static tsr_value *twin_of(const tsr_node *node, const tsr_node *twin, const tsr_value *value)
+static tsr_value *same_slot(const tsr_node *node, const tsr_node *twin, const tsr_value *value)
 {
     struct slots slots = tsr__slots_of(node, value);
     bool is_output;
@@ -269,7 +269,7 @@ static tsr_status write_specs(const struct fold *fold, tsr_model *model, tsr_con
         if (!nc)
             continue;
         for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++, k++) {
-            tsr_value *value = twin_of(node, twin, tsr_spec_value(tsr_node_config_spec(nc, i)));
+            tsr_value *value = same_slot(node, twin, tsr_spec_value(tsr_node_config_spec(nc, i)));
             tsr_status st = TSR_OK;
             if (value)
                 st = tsr__spec_write(twin, config, value, fold->layouts.at[k]);
@@ -342,7 +342,7 @@ static void list_outputs(const struct fold *fold, struct sim_fold *out)
     for (size_t i = 0; i < n; i++) {
         const tsr_value *value = tsr_graph_output(graph, i);
         if (batch_dim(fold, value) >= 0 && !stays(fold, value))
-            out->shared[out->n_shared++] = tsr__price_bytes(fold->all, value, &sized);
+            out->shared[out->n_shared++] = tsr__sized_bytes(fold->all, value, &sized);
     }
 }
 
@@ -373,7 +373,7 @@ static void count_inputs(const struct fold *fold, struct sim_fold *out)
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
         if (batch_dim(fold, value) >= 0 && is_cut_out(fold, value) && !stays(fold, value))
-            out->cut_out += tsr__price_bytes(fold->part, value, &sized);
+            out->cut_out += tsr__sized_bytes(fold->part, value, &sized);
     }
 }
 

@@ -82,7 +82,7 @@ static int64_t end_of(const struct stores *stores, const tsr_value *value, int64
 static int64_t bytes_of(const struct stores *stores, const tsr_value *value)
 {
     bool sized = true;
-    return tsr__price_bytes(stores->shapes, value, &sized);
+    return tsr__sized_bytes(stores->shapes, value, &sized);
 }
 
 // True if the engine may reuse the memory of one value for the other: type and shape must be equal,

@@ -223,10 +223,10 @@ static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr
     const tsr_value *in = tsr_node_input(node, 0), *out = tsr_node_output(node, 0);
     int64_t given = 0;
     if (in)
-        given = tsr__price_bytes(shapes, in, &sized);
+        given = tsr__sized_bytes(shapes, in, &sized);
     int64_t got = 0; // 0 for members that receive nothing
     if (out)
-        got = tsr__price_bytes(shapes, out, &ignored);
+        got = tsr__sized_bytes(shapes, out, &ignored);
     raise_to(&device->scratch, in && out ? scratch_of(comm, node, shapes, given, got) : 0);
     raise_to(&comm->most_in, given);
     raise_to(&comm->most_out, got);
@@ -264,8 +264,8 @@ static void divide(struct sim_task *task, const tsr_node *node, const struct sha
     memset(computes.moves, 0, sizeof computes.moves);
     memset(computes.cached, 0, sizeof computes.cached);
     task->overhead = int64_min(overhead, task->ps);
-    task->moves = tsr__price_node(scratch, node, shapes, NULL, &moves).ps >
-                  tsr__price_node(scratch, node, shapes, NULL, &computes).ps;
+    task->moves = tsr__node_cost(scratch, node, shapes, NULL, &moves).ps >
+                  tsr__node_cost(scratch, node, shapes, NULL, &computes).ps;
 }
 
 // Adds a communication (an operator of our domain) or a compute task. A node whose inputs
@@ -281,13 +281,13 @@ static tsr_status add_node(struct sim *sim, struct sim_device *sim_device, int64
     if (!task)
         return TSR_NOMEM;
     *task = (struct sim_task){.op = tsr_node_op(node), .node = tsr__node_label(node), .from = node};
-    struct node_price price =
-        tsr__price_node(scratch, node, shapes, sim->topology, &sim->topology->device[device]);
-    task->ps = price.ps;
-    task->work = price.work;
-    task->bytes = price.bytes;
-    task->type = price.type;
-    sim->unsized += !price.sized;
+    struct node_cost_result cost =
+        tsr__node_cost(scratch, node, shapes, sim->topology, &sim->topology->device[device]);
+    task->ps = cost.ps;
+    task->work = cost.work;
+    task->bytes = cost.bytes;
+    task->type = cost.type;
+    sim->unsized += !cost.sized;
     divide(task, node, shapes, &sim->topology->device[device], scratch);
     return TSR_OK;
 }
@@ -404,7 +404,7 @@ tsr_status tsr__sim_read(struct sim *sim, const struct partition_part *parts, in
     }
     for (size_t i = 0; i < sim->comms.n; i++) {
         struct sim_comm *comm = sim->comms.at[i];
-        comm->ps = tsr__sim_price(sim, comm);
+        comm->ps = tsr__sim_comm_cost(sim, comm);
     }
     return arena_status(sim->arena);
 }

@@ -403,7 +403,7 @@ static tsr_status add_gather(struct run *run)
     static const int64_t first[] = {0};
     int64_t ps = 0;
     for (size_t i = 0; i < fold->n_shared; i++)
-        ps += tsr__price_gather(run->sim.topology, fold->devices, fold->copies, fold->shared[i]);
+        ps += tsr__gather_cost(run->sim.topology, fold->devices, fold->copies, fold->shared[i]);
     if (ps == 0)
         return TSR_OK;
     // A group with one member runs as soon as device 0 arrives.

@@ -418,7 +418,7 @@ static double measured_time(const struct topology_times *times, double bytes,
 
 // Finds an equivalent pair of devices in the first two hosts: on the same or different hosts as the
 // given pair, with the same indices.
-static void stand_in(const tsr_topology *topology, const int *device, int *pair)
+static void equivalent_pair(const tsr_topology *topology, const int *device, int *pair)
 {
     int host = topology->host;
     bool together = device[0] / host == device[1] / host;
@@ -448,7 +448,7 @@ int64_t tsr__topology_fastest(tsr_topology *topology, enum tsr_collective what,
     if (!has_links(topology, groups)) {
         if (groups->count != 1 || groups->size != 2)
             return TOPOLOGY_NEVER;
-        stand_in(topology, groups->device, pair);
+        equivalent_pair(topology, groups->device, pair);
         groups = &near;
     }
     if (groups->size < 2 || bytes <= 0)

@@ -74,7 +74,7 @@ void tsr__topology_reset_routes(tsr_topology *topology);
 bool tsr__topology_warn_unreachable(tsr_topology *topology) TSR_MUST_USE;
 // Lists the links of the route, last first, and returns their number. -1: no route, -2: out of
 // memory.
-int tsr__topology_path(tsr_topology *topology, int from, int to, int *links, int room);
+int tsr__topology_path(tsr_topology *topology, int from, int to, int *links, int capacity);
 // collective_time.c: returns the groups, each in nearest neighbour order. `path` is a buffer of
 // TOPOLOGY_MAX_HOPS. NULL: out of memory.
 const int *tsr__near_groups(tsr_topology *topology, const struct topology_groups *groups,

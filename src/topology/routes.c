@@ -251,14 +251,14 @@ static bool find_routes(tsr_topology *topology, int from)
 }
 
 // Lists the links of a route by following the tree from the target to the source.
-int tsr__topology_path(tsr_topology *topology, int from, int to, int *links, int room)
+int tsr__topology_path(tsr_topology *topology, int from, int to, int *links, int capacity)
 {
     if (!find_routes(topology, from))
         return -2;
     int n = 0;
     for (int at = to; at != from;) {
         int k = topology->route[from][at];
-        if (k < 0 || n == room)
+        if (k < 0 || n == capacity)
             return -1;
         links[n++] = k;
         at = topology->links.at[k].from;

@@ -70,7 +70,7 @@ static bool one_host(int ranks)
                        !strcmp(address, "::1") || !strcmp(address, name) || local);
 }
 
-static const char *word_of(const char *variable)
+static const char *environment_text(const char *variable)
 {
     const char *text = getenv(variable);
     return text ? text : "";
@@ -111,9 +111,11 @@ static void meet_as_launched(struct meeting *meeting)
     else
         meeting->hint = "check that every rank was started with the same MASTER_PORT";
     if (slurm)
-        set_address(meeting, word_of("SLURM_JOB_ID"), word_of("SLURM_STEP_ID"), true);
+        set_address(meeting, environment_text("SLURM_JOB_ID"), environment_text("SLURM_STEP_ID"),
+                    true);
     else
-        set_address(meeting, word_of("MASTER_PORT"), word_of("TORCHELASTIC_RUN_ID"), false);
+        set_address(meeting, environment_text("MASTER_PORT"),
+                    environment_text("TORCHELASTIC_RUN_ID"), false);
 }
 
 // ---- rank 0 -------------------------------------------------------------------------------------

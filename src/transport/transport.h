@@ -105,7 +105,7 @@ struct transport {
     tsr_status (*take)(struct endpoint *endpoint, const struct comm_call *call, int from, int *fd,
                        size_t *bytes, struct comm_trouble *why);
     // How the group communicates, in one word; NULL: the transport's name.
-    const char *(*way)(const struct endpoint *endpoint, const int64_t *group, int n);
+    const char *(*method)(const struct endpoint *endpoint, const int64_t *group, int n);
 };
 struct endpoint {
     const struct transport *transport;
@@ -184,7 +184,7 @@ tsr_status tsr__comm_barrier(struct endpoint *endpoint, uint64_t plan, const cha
 void tsr__comm_fail(struct endpoint *endpoint, tsr_status status, const char *text);
 // How the tensors of a group with this rank are moved: "threads", "shm", "mpi"; between GPUs "own",
 // "ipc" (own, between processes), "nccl" or "host". Valid after the first barrier.
-const char *tsr__comm_way(const struct endpoint *endpoint, const int64_t *group, int n);
+const char *tsr__comm_method(const struct endpoint *endpoint, const int64_t *group, int n);
 void tsr__comm_close(struct endpoint *endpoint); // NULL is allowed
 
 double tsr__now_s(void); // monotonic
@@ -257,15 +257,21 @@ bool tsr__launcher_is_mpi(const char *family);
 
 // How a group of GPUs communicates. Own: ranks read each other's GPU memory. Host: through host
 // memory, over the transport below.
-enum comm_way { WAY_AUTO, WAY_OWN, WAY_NCCL, WAY_HOST, WAY_COUNT }; // as tsr_gpu_transport
-const char *tsr__way_name(enum comm_way way); // "own"; "auto" if not chosen yet
+enum gpu_method {
+    METHOD_AUTO,
+    METHOD_OWN,
+    METHOD_NCCL,
+    METHOD_HOST,
+    METHOD_COUNT
+};                                                        // as tsr_gpu_transport
+const char *tsr__gpu_method_name(enum gpu_method method); // "own"; "auto" if not chosen yet
 
 struct gpu;
 struct gpu_seat;
 struct device_options {
     const struct gpu *gpu; // NULL: this rank is on the host, but others have GPUs
     int card;
-    enum comm_way way;
+    enum gpu_method method;
     bool deterministic; // sums are folded in group order by every method
     double join_s;      // longest wait for the members of an NCCL communicator; 0: DEVICE_JOIN_S
     // longest time between the start of an NCCL call and this rank's next call or tsr__device_rest;
@@ -322,7 +328,7 @@ tsr_status tsr__device_wait(struct endpoint *endpoint, const struct comm_call *c
 struct device_group_info {
     const int64_t *group;
     int n;
-    enum comm_way way; // method of calls whose buffers are all in GPU memory
+    enum gpu_method method; // method of calls whose buffers are all in GPU memory
 };
 bool tsr__device_group_at(const struct endpoint *endpoint, size_t i, struct device_group_info *out);
 

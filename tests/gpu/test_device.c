@@ -26,7 +26,7 @@ static double join_s, watch_s; // of ranks with NCCL; 0: the defaults
 struct layout {
     int n;
     int card[MAX_RANKS];
-    enum comm_way way;
+    enum gpu_method method;
     bool deterministic;
 };
 struct rank {
@@ -39,7 +39,7 @@ struct rank {
     void (*act)(struct rank *r);
     tsr_status status;
     struct comm_trouble why;
-    enum comm_way seen;
+    enum gpu_method seen;
     void *kept; // freed once all ranks have ended, or NULL
 };
 
@@ -111,7 +111,7 @@ static void life_of(struct rank *r)
     int card = l->card[r->base->rank];
     struct device_options o = {.gpu = card < 0 ? NULL : r->gpu,
                                .card = card < 0 ? 0 : card % cards,
-                               .way = l->way,
+                               .method = l->method,
                                .deterministic = l->deterministic,
                                .join_s = join_s,
                                .watch_s = watch_s};
@@ -126,7 +126,7 @@ static void life_of(struct rank *r)
         struct device_group_info info;
         r->seat = tsr__device_seat(r->e);
         r->stream = r->seat ? tsr__seat_stream(r->seat) : NULL;
-        r->seen = tsr__device_group_at(r->e, 0, &info) ? info.way : WAY_AUTO;
+        r->seen = tsr__device_group_at(r->e, 0, &info) ? info.method : METHOD_AUTO;
         r->act(r);
     } else {
         tsr__comm_fail(r->base, r->status, r->why.text);
@@ -311,22 +311,22 @@ static void run_threads(const struct layout *l, void (*act)(struct rank *), stru
     tsr_session_free(s);
 }
 
-static void check_threads(struct layout l, enum comm_way seen)
+static void check_threads(struct layout l, enum gpu_method seen)
 {
     struct rank ranks[MAX_RANKS];
     run_threads(&l, act_everything, ranks);
     for (int i = 0; i < l.n; i++) {
         if (ranks[i].status != TSR_OK)
             fail_msg("rank %d: %s", i, ranks[i].why.text);
-        assert_string_equal(tsr__way_name(ranks[i].seen), tsr__way_name(seen));
+        assert_string_equal(tsr__gpu_method_name(ranks[i].seen), tsr__gpu_method_name(seen));
     }
 }
 
 static void test_one_gpu(void **state)
 {
     (void)state;
-    check_threads((struct layout){2, {0, 0}, WAY_AUTO, false}, WAY_OWN);
-    check_threads((struct layout){4, {0, 0, 0, 0}, WAY_AUTO, false}, WAY_OWN);
+    check_threads((struct layout){2, {0, 0}, METHOD_AUTO, false}, METHOD_OWN);
+    check_threads((struct layout){4, {0, 0, 0, 0}, METHOD_AUTO, false}, METHOD_OWN);
 }
 
 static void test_several_gpus(void **state)
@@ -334,9 +334,9 @@ static void test_several_gpus(void **state)
     (void)state;
     if (cards < 2)
         skip();
-    check_threads((struct layout){2, {0, 1}, WAY_OWN, false}, WAY_OWN);
-    check_threads((struct layout){2, {0, 1}, WAY_AUTO, false}, WAY_NCCL);
-    check_threads((struct layout){4, {0, 1, 1, 0}, WAY_AUTO, false}, WAY_OWN);
+    check_threads((struct layout){2, {0, 1}, METHOD_OWN, false}, METHOD_OWN);
+    check_threads((struct layout){2, {0, 1}, METHOD_AUTO, false}, METHOD_NCCL);
+    check_threads((struct layout){4, {0, 1, 1, 0}, METHOD_AUTO, false}, METHOD_OWN);
 }
 
 // 1400000 floats and 300000 go through pinned memory and are folded on the GPUs; 20 million are more than one round of it.
@@ -360,7 +360,7 @@ static void act_large_sum(struct rank *r)
 static void test_several_rounds(void **state)
 {
     (void)state;
-    struct layout l = {2, {0, 1}, WAY_HOST, false};
+    struct layout l = {2, {0, 1}, METHOD_HOST, false};
     struct rank ranks[MAX_RANKS];
     run_threads(&l, act_large_sum, ranks);
     for (int i = 0; i < l.n; i++)
@@ -371,30 +371,30 @@ static void test_several_rounds(void **state)
 static void test_through_the_host(void **state)
 {
     (void)state;
-    check_threads((struct layout){3, {0, 0, 0}, WAY_HOST, false}, WAY_HOST);
+    check_threads((struct layout){3, {0, 0, 0}, METHOD_HOST, false}, METHOD_HOST);
 }
 
 static void test_mixed(void **state)
 {
     (void)state;
-    check_threads((struct layout){2, {0, -1}, WAY_AUTO, false}, WAY_HOST);
-    check_threads((struct layout){4, {-1, 0, -1, 0}, WAY_AUTO, false}, WAY_HOST);
-    check_threads((struct layout){2, {-1, -1}, WAY_AUTO, false}, WAY_HOST);
+    check_threads((struct layout){2, {0, -1}, METHOD_AUTO, false}, METHOD_HOST);
+    check_threads((struct layout){4, {-1, 0, -1, 0}, METHOD_AUTO, false}, METHOD_HOST);
+    check_threads((struct layout){2, {-1, -1}, METHOD_AUTO, false}, METHOD_HOST);
 }
 
 static void test_nccl(void **state)
 {
     (void)state;
-    check_threads((struct layout){2, {0, 0}, WAY_NCCL, true}, WAY_NCCL);
-    check_threads((struct layout){2, {0, 0}, WAY_NCCL, false}, WAY_NCCL);
+    check_threads((struct layout){2, {0, 0}, METHOD_NCCL, true}, METHOD_NCCL);
+    check_threads((struct layout){2, {0, 0}, METHOD_NCCL, false}, METHOD_NCCL);
     if (!getenv("GPU")) // three that share a GPU are more than NCCL 2.30 takes
-        check_threads((struct layout){3, {0, 0, 0}, WAY_NCCL, true}, WAY_NCCL);
+        check_threads((struct layout){3, {0, 0, 0}, METHOD_NCCL, true}, METHOD_NCCL);
 }
 
 // ---- as processes ------------------------------------------------------------------------------
 
 // Every rank is a child over shared memory; exit code 0 where all was right.
-static void check_processes(struct layout l, enum comm_way seen)
+static void check_processes(struct layout l, enum gpu_method seen)
 {
     tsr_session *s = tsr_session_new(NULL);
     struct shm_job *job = NULL;
@@ -430,10 +430,10 @@ static void check_processes(struct layout l, enum comm_way seen)
 static void test_processes(void **state)
 {
     (void)state;
-    check_processes((struct layout){2, {0, 0}, WAY_AUTO, false}, WAY_OWN);
-    check_processes((struct layout){3, {0, 1, 0}, WAY_OWN, false}, WAY_OWN);
-    check_processes((struct layout){2, {0, -1}, WAY_AUTO, false}, WAY_HOST);
-    check_processes((struct layout){2, {0, 0}, WAY_HOST, false}, WAY_HOST);
+    check_processes((struct layout){2, {0, 0}, METHOD_AUTO, false}, METHOD_OWN);
+    check_processes((struct layout){3, {0, 1, 0}, METHOD_OWN, false}, METHOD_OWN);
+    check_processes((struct layout){2, {0, -1}, METHOD_AUTO, false}, METHOD_HOST);
+    check_processes((struct layout){2, {0, 0}, METHOD_HOST, false}, METHOD_HOST);
 }
 
 // ---- what goes wrong ---------------------------------------------------------------------------
@@ -452,7 +452,7 @@ static void act_other_sizes(struct rank *r)
         c.run = 1;
         r->status = tsr__comm_exchange(r->e, &c, &x, &r->why);
     }
-    if (r->layout->way == WAY_NCCL)
+    if (r->layout->method == METHOD_NCCL)
         r->kept = p; // NCCL's kernel may still read here when it was aborted
     else
         drop(r, p);
@@ -471,10 +471,10 @@ static void check_other_sizes(struct layout l)
 static void test_sizes_are_compared(void **state)
 {
     (void)state;
-    check_other_sizes((struct layout){2, {0, 0}, WAY_AUTO, false});
-    check_other_sizes((struct layout){2, {0, -1}, WAY_AUTO, false});
+    check_other_sizes((struct layout){2, {0, 0}, METHOD_AUTO, false});
+    check_other_sizes((struct layout){2, {0, -1}, METHOD_AUTO, false});
     if (!getenv("GPU")) // after an abort NCCL has other messages
-        check_other_sizes((struct layout){2, {0, 0}, WAY_NCCL, false});
+        check_other_sizes((struct layout){2, {0, 0}, METHOD_NCCL, false});
 }
 
 // Rank 1 finds another size and frees what it sends while rank 0 is on its way to copy it: it must not be gone (the stand-in takes
@@ -483,8 +483,8 @@ static void test_leaving(void **state)
 {
     (void)state;
     setenv("STANDIN_SLOW", "20000", 1);
-    check_other_sizes((struct layout){2, {0, 0}, WAY_OWN, false});
-    check_other_sizes((struct layout){2, {0, 1}, WAY_OWN, false});
+    check_other_sizes((struct layout){2, {0, 0}, METHOD_OWN, false});
+    check_other_sizes((struct layout){2, {0, 1}, METHOD_OWN, false});
     unsetenv("STANDIN_SLOW");
 }
 
@@ -502,7 +502,7 @@ static void act_leave(struct rank *r)
 static void test_a_rank_that_fails(void **state)
 {
     (void)state;
-    static const enum comm_way ways[] = {WAY_OWN, WAY_HOST, WAY_NCCL};
+    static const enum gpu_method ways[] = {METHOD_OWN, METHOD_HOST, METHOD_NCCL};
     size_t n = getenv("GPU") ? 2 : TSR_COUNT(ways);
     for (size_t i = 0; i < n; i++) {
         struct layout l = {3, {0, 0, 0}, ways[i], false};
@@ -546,7 +546,7 @@ static void test_nccl_is_aborted(void **state)
     if (getenv("GPU"))
         skip();
     for (int turn = 0; turn < 60; turn++) {
-        struct layout l = {3, {0, 1, 0}, WAY_NCCL, turn % 2 != 0};
+        struct layout l = {3, {0, 1, 0}, METHOD_NCCL, turn % 2 != 0};
         struct rank ranks[MAX_RANKS];
         run_threads(&l, act_race, ranks);
         for (int k = 0; k < l.n; k += 2) {
@@ -562,7 +562,7 @@ static void test_nccl_waits_inside(void **state)
     (void)state;
     if (getenv("GPU"))
         skip();
-    struct layout l = {3, {0, 1, 0}, WAY_NCCL, false};
+    struct layout l = {3, {0, 1, 0}, METHOD_NCCL, false};
     struct rank ranks[MAX_RANKS];
     setenv("STANDIN_HOST_WAITS", "1", 1);
     setenv("STANDIN_FAIL", "ncclAllReduce:3", 1);
@@ -579,7 +579,7 @@ static void test_nccl_joins_fail(void **state)
     (void)state;
     if (getenv("GPU"))
         skip();
-    struct layout l = {3, {0, 1, 0}, WAY_NCCL, false};
+    struct layout l = {3, {0, 1, 0}, METHOD_NCCL, false};
     struct rank ranks[MAX_RANKS];
     double began = tsr__now_s();
     setenv("STANDIN_FAIL", "ncclCommInitRank:2", 1);
@@ -596,7 +596,7 @@ static void test_nccl_joins_late(void **state)
     (void)state;
     if (getenv("GPU"))
         skip();
-    struct layout l = {2, {0, 1}, WAY_NCCL, false};
+    struct layout l = {2, {0, 1}, METHOD_NCCL, false};
     struct rank ranks[MAX_RANKS];
     setenv("STANDIN_JOINS", "3", 1); // one more than there are
     join_s = 0.3;
@@ -629,7 +629,7 @@ static void test_nccl_is_watched(void **state)
     (void)state;
     if (getenv("GPU"))
         skip();
-    struct layout l = {2, {0, 1}, WAY_NCCL, false};
+    struct layout l = {2, {0, 1}, METHOD_NCCL, false};
     struct rank ranks[MAX_RANKS];
     run_threads(&l, act_rest, ranks);
     assert_int_equal(ranks[0].status, TSR_OK);
@@ -647,9 +647,9 @@ static void test_nccl_is_watched(void **state)
 
 // The driver refuses something on one rank: its message has rank, GPU and reason, and no rank takes its results for right.
 // (After NCCL has failed, another rank may see wrong numbers before it meets anybody.)
-static void check_driver_fails(const char *wish, enum comm_way way, const char *said)
+static void check_driver_fails(const char *wish, enum gpu_method method, const char *said)
 {
-    struct layout l = {2, {0, 0}, way, false};
+    struct layout l = {2, {0, 0}, method, false};
     struct rank ranks[MAX_RANKS];
     int told = 0;
     setenv("STANDIN_FAIL", wish, 1);
@@ -668,10 +668,10 @@ static void test_driver_fails(void **state)
     (void)state;
     if (getenv("GPU"))
         skip();
-    check_driver_fails("cuLaunchKernel:3", WAY_OWN, "reducing: invalid argument");
-    check_driver_fails("cuMemHostAlloc:1", WAY_HOST, "is out of memory for host memory");
-    check_driver_fails("ncclAllReduce:2", WAY_NCCL, "NCCL on rank");
-    check_driver_fails("cuModuleLoadData:2", WAY_OWN, "opening it: invalid argument");
+    check_driver_fails("cuLaunchKernel:3", METHOD_OWN, "reducing: invalid argument");
+    check_driver_fails("cuMemHostAlloc:1", METHOD_HOST, "is out of memory for host memory");
+    check_driver_fails("ncclAllReduce:2", METHOD_NCCL, "NCCL on rank");
+    check_driver_fails("cuModuleLoadData:2", METHOD_OWN, "opening it: invalid argument");
 }
 
 // An argument names the tests to run: test_nccl*

@@ -174,7 +174,7 @@ static void is_simulated(void **state)
                                 .most_in = 1 << 20,
                                 .most_out = 2 << 20,
                                 .moved = 1 << 20};
-        int64_t ps = tsr__sim_price(&sim, &comm);
+        int64_t ps = tsr__sim_comm_cost(&sim, &comm);
         assert_true(ps > 0 && ps < TOPOLOGY_NEVER);
         assert_true(comm.bytes > 0 && comm.carried > 0);
     }

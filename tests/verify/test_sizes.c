@@ -34,15 +34,15 @@ static void compare_nodes(tsr_model *model, const struct sample *sample)
         if (tsr__sim_folded(node))
             continue;
         struct node_kind kind = tsr__node_kind(node, shapes);
-        struct node_price price = tsr__price_node(&arena, node, shapes, NULL, &device);
+        struct node_cost_result cost = tsr__node_cost(&arena, node, shapes, NULL, &device);
         assert_int_equal(kind.rate, sample->node.rate);
         assert_int_equal(kind.move, sample->node.move);
         assert_string_equal(tsr__size_word(kind),
                             tsr__size_word((struct node_kind){sample->node.rate, sample->node.move,
                                                               sample->node.word}));
-        assert_string_equal(price.type, tsr_dtype_name(sample->type));
-        assert_near(sample->node.work, price.work);
-        assert_near(sample->node.bytes + sample->node.fixed, price.bytes);
+        assert_string_equal(cost.type, tsr_dtype_name(sample->type));
+        assert_near(sample->node.work, cost.work);
+        assert_near(sample->node.bytes + sample->node.fixed, cost.bytes);
         nodes++;
     }
     assert_int_equal(nodes, sample->node.nodes);

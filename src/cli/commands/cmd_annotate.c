@@ -26,7 +26,7 @@ static int finish(struct cli *cli, struct editor *editor, tsr_model *model, cons
 {
     if (editor->code) {
         cli_finish(cli, TSR_OK);
-        cli_say(cli, "nothing was written\n");
+        cli_print(cli, "nothing was written\n");
         return cli->json ? cli_print_written(cli, out, editor->code) : editor->code;
     }
     tsr_status status = TSR_OK;
@@ -38,8 +38,8 @@ static int finish(struct cli *cli, struct editor *editor, tsr_model *model, cons
         status = tsr_model_save(model, out);
     int code = cli_finish(cli, status);
     if (status == TSR_OK)
-        cli_say(cli, "%s: %zu edit%s, written\n", out, editor->n_applied,
-                cli_plural(editor->n_applied));
+        cli_print(cli, "%s: %zu edit%s, written\n", out, editor->n_applied,
+                  cli_plural(editor->n_applied));
     return cli->json ? cli_print_written(cli, out, code) : code;
 }
 

@@ -87,7 +87,7 @@ static tsr_status measure(struct job *job, double seconds, tsr_bench_result *res
     tsr_status status = job_prepare(job);
     if (status != TSR_OK)
         return status;
-    cli_say_one_device(cli, cli_prediction(&job->plan));
+    cli_print_one_device(cli, cli_prediction(&job->plan));
     if (!job->folder && (job->config || tsr_model_config_count(job->model)))
         return tsr_bench_annotated(job->model, job->config, cli_temporary(), &job->options,
                                    job->inputs, seconds, result);

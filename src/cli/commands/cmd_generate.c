@@ -66,9 +66,9 @@ static int read_options(struct cli *cli, tsr_generate_options *options, tsr_run_
         return cli_usage(cli, "--top-p needs a number up to 1, not '%s'",
                          cli_value(cli, "--top-p"));
     if (!options->temperature && (options->top_k > 0 || options->top_p > 0))
-        cli_say(cli, "sampling at temperature 1; set --temperature T\n");
+        cli_print(cli, "sampling at temperature 1; set --temperature T\n");
     else if (!options->temperature && cli_value(cli, "--seed"))
-        cli_say(cli, "--seed has no effect without --temperature, --top-k or --top-p\n");
+        cli_print(cli, "--seed has no effect without --temperature, --top-k or --top-p\n");
     options->run = run;
     return cli_read_run_options(cli, run);
 }
@@ -95,9 +95,9 @@ static void report(struct cli *cli, const struct listener *listener,
     }
     printf("\n");
     fflush(stdout); // before the remark on stderr
-    cli_say(cli, "%lld tokens; the first after %.3f s, then %.1f per second\n",
-            (long long)result->tokens, result->first_s, rate);
-    cli_say_one_device(cli, plan);
+    cli_print(cli, "%lld tokens; the first after %.3f s, then %.1f per second\n",
+              (long long)result->tokens, result->first_s, rate);
+    cli_print_one_device(cli, plan);
 }
 
 static int generate(struct cli *cli, const int64_t *ids, size_t n, tsr_generate_options *options,

@@ -13,7 +13,7 @@
 static int report(struct cli *cli, const char *folder, const tsr_partition_summary *summary,
                   struct prediction plan)
 {
-    cli_say_one_device(cli, plan);
+    cli_print_one_device(cli, plan);
     if (cli->json) {
         tsr_json *json = cli_json(cli);
         tsr_json_string(json, "folder", folder);
@@ -25,11 +25,11 @@ static int report(struct cli *cli, const char *folder, const tsr_partition_summa
     if (!cli->quiet)
         summary_print(stdout, summary);
     if (!cli->quiet && plan.devices)
-        cli_say_assumed(stdout, plan);
+        cli_print_assumed(stdout, plan);
     if (folder)
-        cli_say(cli, "%s: written\n", folder);
+        cli_print(cli, "%s: written\n", folder);
     else
-        cli_say(cli, "nothing was written\n");
+        cli_print(cli, "nothing was written\n");
     return EXIT_DONE;
 }
 
@@ -126,9 +126,9 @@ static int reseal(struct cli *cli, const char *folder)
         return cli_print_json(cli, json, code);
     }
     for (size_t i = 0; i < n; i++)
-        cli_say(cli, "%s: resealed\n", files[i]);
+        cli_print(cli, "%s: resealed\n", files[i]);
     if (n == 0)
-        cli_say(cli, "nothing has changed\n");
+        cli_print(cli, "nothing has changed\n");
     return code;
 }
 

@@ -319,7 +319,7 @@ static void print_plan(const tsr_plan_summary *summary)
     else
         printf(", at most %.3f %% above the least%s\n", summary->gap * 100,
                summary->stopped ? " (the search was stopped)" : "");
-    cli_say_assumed(stdout, cli_prediction(summary));
+    cli_print_assumed(stdout, cli_prediction(summary));
     print_block(summary);
     print_stages(summary);
     print_parts(summary);
@@ -412,7 +412,7 @@ static int finish(struct cli *cli, tsr_status status, tsr_model *model,
     }
     for (size_t i = 0; i < sizeof written / sizeof *written; i++)
         if (cli_value(cli, written[i]))
-            cli_say(cli, "%s: written\n", cli_value(cli, written[i]));
+            cli_print(cli, "%s: written\n", cli_value(cli, written[i]));
     return code;
 }
 

@@ -242,8 +242,8 @@ static int print_all(struct cli *cli)
     }
     tsr_json_end(json);
     struct covered all = cover(cli->session).all;
-    cli_say(cli, "%zu rows for %zu operators, %zu of which can be sharded\n", all.rows,
-            all.operators, all.cut);
+    cli_print(cli, "%zu rows for %zu operators, %zu of which can be sharded\n", all.rows,
+              all.operators, all.cut);
     return cli_end(cli, json, EXIT_DONE);
 }
 

@@ -66,7 +66,7 @@ static int report(const struct job *job, const tsr_tensors *outputs)
             cli_json_prediction(json, planned.prediction);
         return cli_print_json(cli, json, EXIT_DONE);
     }
-    cli_say_one_device(cli, planned.prediction);
+    cli_print_one_device(cli, planned.prediction);
     if (cli->verbose)
         ranks_print(stdout, cli->session, &planned);
     if (!cli->quiet)
@@ -75,15 +75,16 @@ static int report(const struct job *job, const tsr_tensors *outputs)
 }
 
 // A name with an unknown extension is written as .npz too, which the user may not expect.
-static void say_format(const struct cli *cli, const char *file)
+static void print_format(const struct cli *cli, const char *file)
 {
     const char *slash = strrchr(file, '/'), *base = slash ? slash + 1 : file;
     const char *extension = strrchr(base, '.');
     if (extension && strcmp(extension, ".npz") != 0 && strcmp(extension, ".npy") != 0)
-        cli_say(cli,
-                "%s: written in .npz format (use .npz or .npy, or no extension for a folder of .pb "
-                "files)\n",
-                file);
+        cli_print(
+            cli,
+            "%s: written in .npz format (use .npz or .npy, or no extension for a folder of .pb "
+            "files)\n",
+            file);
 }
 
 static tsr_status execute(struct job *job, tsr_tensors *outputs)
@@ -104,7 +105,7 @@ static tsr_status execute(struct job *job, tsr_tensors *outputs)
         return status;
     status = tsr_tensors_save(outputs, file);
     if (status == TSR_OK)
-        say_format(cli, file);
+        print_format(cli, file);
     return status;
 }
 

@@ -5,8 +5,8 @@
 static int print_summary(struct cli *cli, const char *out, const tsr_shapes_summary *summary)
 {
     if (!cli->json) {
-        cli_say(cli, "%s: written; %zu of %zu values have a shape, %zu without unknown sizes\n",
-                out, summary->ranked, summary->values, summary->fixed);
+        cli_print(cli, "%s: written; %zu of %zu values have a shape, %zu without unknown sizes\n",
+                  out, summary->ranked, summary->values, summary->fixed);
         return EXIT_DONE;
     }
     // typed: known element type; ranked: known rank; fixed: all sizes are numbers or expressions.

@@ -72,9 +72,9 @@ static void print_text(const struct cli *cli, const tsr_simulation_summary *simu
         printf("; the first after %.3f ms, then one every %.3f ms: %.1f per second",
                simulation->first * 1e3, simulation->period * 1e3, per_second(simulation));
     printf("; communication %.1f %% of it\n", percent(simulation, talk));
-    cli_say_assumed(stdout, (struct prediction){.devices = (int64_t)simulation->devices,
-                                                .assumed = simulation->assumed,
-                                                .flops = simulation->device_flops});
+    cli_print_assumed(stdout, (struct prediction){.devices = (int64_t)simulation->devices,
+                                                  .assumed = simulation->assumed,
+                                                  .flops = simulation->device_flops});
     printf("%-8s %-*s %8s %8s %8s %8s %10s\n", "device", CELLS + 2,
            "# work  = communication  . waiting", "work %", "comm. %", "wait %", "idle %", "memory");
     for (size_t i = 0; i < simulation->devices; i++) {
@@ -86,8 +86,8 @@ static void print_text(const struct cli *cli, const tsr_simulation_summary *simu
                cli_bytes(device->memory));
     }
     if (simulation->unsized)
-        cli_say(cli, "%zu nodes have dimensions that are only known at run time; assuming 1\n",
-                simulation->unsized);
+        cli_print(cli, "%zu nodes have dimensions that are only known at run time; assuming 1\n",
+                  simulation->unsized);
 }
 
 static const tsr_json_field device_fields[] = {
@@ -210,7 +210,7 @@ static int simulate(struct cli *cli, struct planning *planning, tsr_simulate_opt
         return print_json(cli, &x);
     print_text(cli, &x);
     if (trace)
-        cli_say(cli, "%s: written\n", trace);
+        cli_print(cli, "%s: written\n", trace);
     return code;
 }
 

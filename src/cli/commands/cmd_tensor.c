@@ -142,8 +142,8 @@ static int convert(struct cli *cli, const char *sharding, const char *file, tsr_
     if (cli->json)
         return cli_print_written(cli, file, code);
     if (status == TSR_OK)
-        cli_say(cli, "%s: %zu %s, written\n", file, tsr_tensors_count(out),
-                splits ? "shards" : "tensor");
+        cli_print(cli, "%s: %zu %s, written\n", file, tsr_tensors_count(out),
+                  splits ? "shards" : "tensor");
     return code;
 }
 

@@ -123,10 +123,10 @@ static void print_times(const struct predicted_times *times)
 }
 
 // The operator of a collective: "all-reduce" gives "AllReduce".
-static void operator_name(const char *word, char *out, size_t room)
+static void operator_name(const char *word, char *out, size_t capacity)
 {
     size_t n = 0;
-    for (bool start = true; *word && n + 1 < room; word++) {
+    for (bool start = true; *word && n + 1 < capacity; word++) {
         if (*word != '-')
             out[n++] = (char)(start ? toupper((unsigned char)*word) : *word);
         start = *word == '-';
@@ -194,8 +194,8 @@ static int write_file(struct cli *cli, const tsr_topology *topology, const char 
     if (cli->json && !cli->printed_json) // measure prints the topology
         return cli_print_written(cli, out, code);
     if (status == TSR_OK)
-        cli_say(cli, "wrote %s: %d devices, %zu links\n", out, tsr_topology_devices(topology),
-                tsr_topology_links(topology));
+        cli_print(cli, "wrote %s: %d devices, %zu links\n", out, tsr_topology_devices(topology),
+                  tsr_topology_links(topology));
     return code;
 }
 
@@ -287,7 +287,7 @@ static int measure(struct cli *cli, double seconds)
     if (status != TSR_OK || !topology) // not rank 0
         goto free_topology;
     if (measurement.options.inputs)
-        cli_say_seed(cli, measurement.options.inputs);
+        cli_print_seed(cli, measurement.options.inputs);
     if (cli->json || !cli->quiet)
         code = show(cli, topology);
     if (out)

@@ -240,14 +240,14 @@ static int run(struct cli *cli)
                  run_options.transport != TSR_TRANSPORT_THREADS;
     if (!has_result || run_options.rank > 0 || (apart && cli_rank(cli) > 0))
         return code;
-    cli_say_seed(cli, options.inputs);
+    cli_print_seed(cli, options.inputs);
     if (cli->json)
         return print_verify_json(cli, &options, &result, code);
     tsr_input_sizes sizes = sizes_of(&result);
-    cli_say_sizes(cli, &sizes);
+    cli_print_sizes(cli, &sizes);
     if (result.forced)
-        cli_say(cli, "one device would be faster; verifying a sharded plan anyway%s\n",
-                result.assumed ? " (at the speeds of assumed devices)" : "");
+        cli_print(cli, "one device would be faster; verifying a sharded plan anyway%s\n",
+                  result.assumed ? " (at the speeds of assumed devices)" : "");
     if (result.n_trials) {
         print_trials(&options, &result);
         return code;

@@ -167,6 +167,6 @@ void cli_report_dims(const struct cli *cli, const tsr_model *model, const tsr_di
         a = append(list, sizeof list, a, i ? between : "", open[i], "");
         b = append(options, sizeof options, b, " --dim ", open[i], "=N");
     }
-    cli_say(cli, "%s %s no size; assuming 128, not sharded. Set%s\n", list,
-            n_open == 1 ? "has" : "have", options);
+    cli_print(cli, "%s %s no size; assuming 128, not sharded. Set%s\n", list,
+              n_open == 1 ? "has" : "have", options);
 }

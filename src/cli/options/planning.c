@@ -95,14 +95,14 @@ int cli_refuse_planning(const struct cli *cli)
     return 0;
 }
 
-void cli_say_one_device(const struct cli *cli, struct prediction prediction)
+void cli_print_one_device(const struct cli *cli, struct prediction prediction)
 {
     if (prediction.devices < 2 || prediction.one_device <= 0)
         return;
     if (prediction.one_device <= prediction.cost)
-        cli_say(cli, "one device is as fast: predicted time %s, with %lld devices %s%s\n",
-                cli_time(prediction.one_device), (long long)prediction.devices,
-                cli_time(prediction.cost), prediction.assumed ? " (assumed devices)" : "");
+        cli_print(cli, "one device is as fast: predicted time %s, with %lld devices %s%s\n",
+                  cli_time(prediction.one_device), (long long)prediction.devices,
+                  cli_time(prediction.cost), prediction.assumed ? " (assumed devices)" : "");
 }
 
 struct prediction cli_prediction(const tsr_plan_summary *summary)
@@ -114,7 +114,7 @@ struct prediction cli_prediction(const tsr_plan_summary *summary)
                                .flops = summary->device_flops};
 }
 
-void cli_say_assumed(FILE *to, struct prediction prediction)
+void cli_print_assumed(FILE *to, struct prediction prediction)
 {
     double giga = prediction.flops / 1e9;
     bool tera = giga >= 1000;
@@ -156,10 +156,10 @@ void cli_warn_ranks(const struct cli *cli, const tsr_topology *topology, int64_t
     // Ranks of a launcher may be on other hosts.
     if (cores < 1 || ranks <= cores || tsr_launcher(NULL, &size, NULL) || cli_flag(cli, "--rank"))
         return;
-    cli_say(cli,
-            "warning: %lld ranks share %d core%s, so this run is slower than on %lld devices; "
-            "use fewer ranks to measure times\n",
-            (long long)ranks, cores, cli_plural((size_t)cores), (long long)ranks);
+    cli_print(cli,
+              "warning: %lld ranks share %d core%s, so this run is slower than on %lld devices; "
+              "use fewer ranks to measure times\n",
+              (long long)ranks, cores, cli_plural((size_t)cores), (long long)ranks);
 }
 
 void cli_json_prediction(tsr_json *json, struct prediction prediction)

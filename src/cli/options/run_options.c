@@ -51,12 +51,12 @@ const char *cli_inputs(struct cli *cli)
     return set;
 }
 
-void cli_say_seed(struct cli *cli, const char *set)
+void cli_print_seed(struct cli *cli, const char *set)
 {
     static const char random[] = "random:";
     const char *seed = set + strlen(random);
     if (cli_rank(cli) == 0 && strncmp(set, random, strlen(random)) == 0)
-        cli_say(cli, "random inputs, seed %.*s\n", (int)strcspn(seed, ","), seed);
+        cli_print(cli, "random inputs, seed %.*s\n", (int)strcspn(seed, ","), seed);
 }
 
 // Hosts need not have each other's rank files. If the launcher has more ranks than the partition,
@@ -82,9 +82,9 @@ tsr_status cli_load_inputs(struct cli *cli, const char *set, const tsr_run_optio
     status = tsr_inputs_load(inputs, set, *m, options, sizes);
     if (status != TSR_OK)
         return status;
-    cli_say_seed(cli, set);
+    cli_print_seed(cli, set);
     if (cli_rank(cli) == 0)
-        cli_say_sizes(cli, sizes);
+        cli_print_sizes(cli, sizes);
     return TSR_OK;
 }
 

@@ -3,7 +3,7 @@
 #include "cli/cli.h"
 
 // Prints "batch=64, seq=64" if sizes were assumed.
-void cli_say_sizes(const struct cli *cli, const tsr_input_sizes *sizes)
+void cli_print_sizes(const struct cli *cli, const tsr_input_sizes *sizes)
 {
     char list[1024] = "";
     size_t at = 0;
@@ -12,10 +12,10 @@ void cli_say_sizes(const struct cli *cli, const tsr_input_sizes *sizes)
     for (size_t i = 0; i < sizes->n_sizes && at < sizeof list; i++)
         at += (size_t)snprintf(list + at, sizeof list - at, "%s%s=%lld", i ? ", " : "",
                                sizes->sizes[i].name, (long long)sizes->sizes[i].size);
-    cli_say(cli,
-            "open dimensions without a size: assuming %lld%s%s%s\n(tries 128, 64, 32 ... until "
-            "the model runs unsharded; set --dim NAME=SIZE)\n",
-            (long long)sizes->open_size, at ? " (" : "", list, at ? ")" : "");
+    cli_print(cli,
+              "open dimensions without a size: assuming %lld%s%s%s\n(tries 128, 64, 32 ... until "
+              "the model runs unsharded; set --dim NAME=SIZE)\n",
+              (long long)sizes->open_size, at ? " (" : "", list, at ? ")" : "");
 }
 
 // `assumed_size`: the size of dimensions that were given none, or null.

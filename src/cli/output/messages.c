@@ -88,7 +88,7 @@ void cli_print_excerpt(const char *format, va_list args)
     fprintf(stderr, "%s%s", text, n >= (int)sizeof text ? " ..." : "");
 }
 
-void cli_say(const struct cli *cli, const char *format, ...)
+void cli_print(const struct cli *cli, const char *format, ...)
 {
     if (cli->quiet || cli->json)
         return;
@@ -135,7 +135,7 @@ int cli_print_written(struct cli *cli, const char *path, int code)
 {
     if (!cli->json) {
         if (code == EXIT_DONE)
-            cli_say(cli, "%s: written\n", path);
+            cli_print(cli, "%s: written\n", path);
         return code;
     }
     tsr_json *json = cli_json(cli);

@@ -127,8 +127,8 @@ static tsr_status load_integers(tsr_tensor *tensor, uint32_t number, size_t entr
     unsigned char *out = arena_get(&tensor->model->arena, (size_t)bytes, 16);
     if (!out)
         return TSR_NOMEM;
-    size_t room = (have + 1) * sizeof(int64_t);
-    int64_t *read = tsr__alloc(session, room);
+    size_t size = (have + 1) * sizeof(int64_t);
+    int64_t *read = tsr__alloc(session, size);
     if (!read)
         return TSR_NOMEM;
     tsr__wire_ints(tensor->body, number, read, have);
@@ -137,7 +137,7 @@ static tsr_status load_integers(tsr_tensor *tensor, uint32_t number, size_t entr
     else
         for (int64_t i = 0; i < want; i++)
             memcpy(out + (size_t)i * entry, &read[i], entry);
-    tsr__free(session, read, room);
+    tsr__free(session, read, size);
     tensor->data = out;
     return TSR_OK;
 }

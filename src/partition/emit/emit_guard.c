@@ -277,7 +277,7 @@ static tsr_value *least_sizes(struct guard *guard, const struct rule_tensor *ten
 static tsr_value *accepted_value(struct guard *guard, int i, tsr_value *zeros)
 {
     const struct str any = {0};
-    int like = tsr__rule_stand_in(guard->st->flow->node, i);
+    int like = tsr__rule_substitute(guard->st->flow->node, i);
     if (like < 0)
         return zeros;
     tsr_value *number = local_input(guard, (size_t)like);

@@ -148,7 +148,7 @@ tsr_status tsr__emit_list(struct part *part, struct step *st, size_t group)
         return TSR_NOMEM;
     if (has && tsr__layout_has_device(to->layout, part->rank))
         to->local[part->rank] = source_list;
-    if (to->item->way == LIST_OPTIONAL)
+    if (to->item->list_form == LIST_OPTIONAL)
         return emit_optional(part, st, group, source_list);
     return emit_sequence(part, st, group, source_list);
 }

@@ -73,7 +73,7 @@ static void item_type(struct draft *draft, struct item *it)
     struct shape shape = tsr__shapes_element(draft->flow->shapes, it->value);
     it->list = tsr__shapes_is_list(draft->flow->shapes, it->value);
     if (it->list) {
-        it->way = tsr__shapes_list_form(draft->flow->shapes, it->value);
+        it->list_form = tsr__shapes_list_form(draft->flow->shapes, it->value);
         it->element = shape.dtype;
         shape.dtype = TSR_UNDEFINED;
     }

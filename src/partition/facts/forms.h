@@ -82,11 +82,11 @@ struct item {
     tsr_dtype dtype;
     int rank; // -1: unknown
     const tsr_dim *dims;
-    bool fixed;         // all sizes are known; `shape` has them
-    bool list;          // an ONNX sequence or optional of tensors; it is never sharded
-    enum list_form way; // for lists: how they are transferred
-    tsr_dtype element;  // for lists: the type of the tensors
-    int64_t *shape;     // `rank` entries
+    bool fixed;               // all sizes are known; `shape` has them
+    bool list;                // an ONNX sequence or optional of tensors; it is never sharded
+    enum list_form list_form; // for lists: how they are transferred
+    tsr_dtype element;        // for lists: the type of the tensors
+    int64_t *shape;           // `rank` entries
     struct form *first, *last;
     struct form *output;     // the form that is an output of the model, or NULL
     struct item *shape_item; // its shape or length as an item; NULL until it is needed

@@ -386,7 +386,7 @@ static struct form *move_list(struct draft *draft, struct form *from,
                               const struct tile_layout *want, const tsr_node *reader)
 {
     struct form *length = NULL;
-    if (from->item->way == LIST_SEQUENCE) {
+    if (from->item->list_form == LIST_SEQUENCE) {
         length = length_form(draft, from, want, reader);
         if (!length)
             return NULL;
@@ -414,7 +414,7 @@ static struct form *list_form(struct draft *draft, struct item *it, const struct
         if (tsr__can_convert_locally(draft, it, from->layout, want, &identity) && identity)
             return same_form(draft, from, want);
     }
-    if (whole && it->way != LIST_STAYS)
+    if (whole && it->list_form != LIST_STAYS)
         return move_list(draft, whole, want, reader);
     return fail(
         draft, DIAG_partition_no_tensor, it, reader, "keep it on the devices that produce it",

@@ -233,9 +233,9 @@ static int64_t part_time(struct candidate_builder *builder, const struct candida
 {
     const struct planner *planner = builder->planner;
     int64_t number = tsr__planner_device(planner, device);
-    return tsr__price_work(local_work(builder, place), builder->strategy->kind,
-                           bytes_moved(builder, candidate, place),
-                           &planner->machine.topology->device[number]);
+    return tsr__work_cost(local_work(builder, place), builder->strategy->kind,
+                          bytes_moved(builder, candidate, place),
+                          &planner->machine.topology->device[number]);
 }
 
 // Stores the time of each device and charges the slowest, for devices of different speed or unequal
@@ -300,8 +300,8 @@ void tsr__builder_cost(struct candidate_builder *builder, struct candidate *cand
     if (builder->place.devices)
         slowest = tsr__planner_slowest(builder->planner, builder->place.devices,
                                        builder->place.n_devices);
-    candidate->compute = tsr__price_work(local_work(builder, LARGEST_PART), builder->strategy->kind,
-                                         bytes_moved(builder, candidate, LARGEST_PART), &slowest);
+    candidate->compute = tsr__work_cost(local_work(builder, LARGEST_PART), builder->strategy->kind,
+                                        bytes_moved(builder, candidate, LARGEST_PART), &slowest);
 }
 
 // ---- one candidate -----------------------------------------------------------------------------
@@ -577,7 +577,7 @@ static void add_scattered(struct candidate_builder *builder)
     const struct planner_machine *machine = &builder->planner->machine;
     int64_t sizes[RULE_MAX_FACTORS], parts = (int64_t)builder->groups[0].n;
     int n_shares = all_add_up(builder) ? tsr__mixed_shares(machine) : 0;
-    tsr__planner_sizes(builder->planner->shapes.told, builder->node, rule, sizes);
+    tsr__planner_sizes(builder->planner->shapes.known, builder->node, rule, sizes);
     for (int i = 0; i < rule->n_factors; i++) {
         const struct rule_factor *factor = &rule->factors[i];
         if (factor->kind != FACTOR_PAR || builder->place.cuts[i] > 1)
@@ -606,14 +606,14 @@ static void add_stat(struct candidate_builder *builder)
     if (builder->n_groups || !builder->out[0] || !tsr__builder_expands(builder) ||
         !tsr__builder_number(builder, builder->out, &candidate))
         return;
-    struct expanded_price price = tsr__builder_expanded(builder);
-    candidate.reductions = price.sums;
-    candidate.comm = price.comm;
+    struct expanded_cost cost = tsr__builder_expanded(builder);
+    candidate.reductions = cost.sums;
+    candidate.comm = cost.comm;
     // `keep` may reject the candidate, and it charges the original node.
     size_t before = builder->strategy->at.n;
     keep(builder, &candidate, NULL);
     if (builder->strategy->at.n > before) {
-        builder->strategy->at.at[before].compute = price.compute;
+        builder->strategy->at.at[before].compute = cost.compute;
         builder->strategy->at.at[before].each = NULL;
     }
 }

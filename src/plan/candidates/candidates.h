@@ -46,11 +46,11 @@ bool tsr__unit_fits(const struct rule_factor *factor, int64_t size, int64_t cuts
 // expansions.c: true if the node can be replaced by simpler ones with this placement.
 bool tsr__builder_expands(struct candidate_builder *builder);
 // Time of the simpler nodes on the slowest device, and of the reductions among them.
-struct expanded_price {
+struct expanded_cost {
     int64_t compute, comm; // picoseconds
     int sums;
 };
-struct expanded_price tsr__builder_expanded(struct candidate_builder *builder);
+struct expanded_cost tsr__builder_expanded(struct candidate_builder *builder);
 
 // grids.c: adds every candidate that a rule allows on lines and grids of devices.
 void tsr__builder_grids(struct candidate_builder *builder);

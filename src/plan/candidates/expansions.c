@@ -61,28 +61,28 @@ struct value_cuts {
     const tsr_value *value;
     int64_t cuts[RULE_MAX_RANK];
 };
-struct pricing {
+struct estimate {
     struct candidate_builder *builder;
     const struct shapes *shapes;
     VEC(struct value_cuts) values; // sharded values; all others are unsharded
-    struct expanded_price price;
+    struct expanded_cost cost;
 };
 
-static const struct value_cuts *cuts_of(const struct pricing *pricing, const tsr_value *value)
+static const struct value_cuts *cuts_of(const struct estimate *estimate, const tsr_value *value)
 {
-    for (size_t i = 0; i < pricing->values.n; i++)
-        if (pricing->values.at[i].value == value)
-            return &pricing->values.at[i];
+    for (size_t i = 0; i < estimate->values.n; i++)
+        if (estimate->values.at[i].value == value)
+            return &estimate->values.at[i];
     return NULL;
 }
 
 // Records the sharding of a value from the factors of its dimensions. `cuts` is indexed by factor.
-static void note_cuts(struct pricing *pricing, const tsr_value *value,
+static void note_cuts(struct estimate *estimate, const tsr_value *value,
                       const struct rule_tensor *tensor, const int64_t *cuts)
 {
-    if (tensor->host || tensor->absent || tensor->rank > RULE_MAX_RANK || cuts_of(pricing, value))
+    if (tensor->host || tensor->absent || tensor->rank > RULE_MAX_RANK || cuts_of(estimate, value))
         return;
-    struct value_cuts *at = vec_push(pricing->builder->arena, &pricing->values);
+    struct value_cuts *at = vec_push(estimate->builder->arena, &estimate->values);
     if (!at)
         return;
     at->value = value;
@@ -95,22 +95,22 @@ static void note_cuts(struct pricing *pricing, const tsr_value *value,
 
 // Records the sharding of the values that the new nodes read. Inputs of the old node, and tensors
 // that the expansion made, are sharded like the old node's factors.
-static void note_reads(struct pricing *pricing, const struct expanded *list)
+static void note_reads(struct estimate *estimate, const struct expanded *list)
 {
-    const struct placement *place = &pricing->builder->place;
+    const struct placement *place = &estimate->builder->place;
     for (size_t i = 0; i < list->n_reads; i++)
         if (list->reads[i].of < place->rule->n_inputs)
-            note_cuts(pricing, list->reads[i].value, &place->rule->inputs[list->reads[i].of],
+            note_cuts(estimate, list->reads[i].value, &place->rule->inputs[list->reads[i].of],
                       place->cuts);
     for (size_t i = 0; i < list->n_places; i++)
-        note_cuts(pricing, list->places[i].value, &list->places[i].tensor, place->cuts);
+        note_cuts(estimate, list->places[i].value, &list->places[i].tensor, place->cuts);
 }
 
 // Returns the bytes of the largest shard of a value.
-static double part_bytes(const struct pricing *pricing, const tsr_value *value)
+static double part_bytes(const struct estimate *estimate, const tsr_value *value)
 {
-    struct shape shape = tsr__shapes_of(pricing->shapes, value);
-    const struct value_cuts *cut = cuts_of(pricing, value);
+    struct shape shape = tsr__shapes_of(estimate->shapes, value);
+    const struct value_cuts *cut = cuts_of(estimate, value);
     double elements = 1;
     for (int d = 0; d < shape.rank; d++) {
         int64_t size = int64_max(shape.dims[d].value, 1), parts = cut ? cut->cuts[d] : 1;
@@ -121,14 +121,14 @@ static double part_bytes(const struct pricing *pricing, const tsr_value *value)
 }
 
 // Finds the number of shards of the node's factors, from the dimensions of its inputs.
-static void factor_cuts(const struct pricing *pricing, const tsr_node *node,
+static void factor_cuts(const struct estimate *estimate, const tsr_node *node,
                         const struct rule *rule, int64_t *cuts)
 {
     for (int factor = 0; factor < rule->n_factors; factor++)
         cuts[factor] = 1;
     for (int i = 0; i < rule->n_inputs && (size_t)i < tsr_node_input_count(node); i++) {
         const struct rule_tensor *tensor = &rule->inputs[i];
-        const struct value_cuts *cut = cuts_of(pricing, tsr_node_input(node, (size_t)i));
+        const struct value_cuts *cut = cuts_of(estimate, tsr_node_input(node, (size_t)i));
         if (!cut || tensor->host || tensor->absent)
             continue;
         for (int d = 0; d < tensor->rank && d < RULE_MAX_RANK; d++)
@@ -138,30 +138,30 @@ static void factor_cuts(const struct pricing *pricing, const tsr_node *node,
     }
 }
 
-static double bytes_of_node(const struct pricing *pricing, const tsr_node *node,
+static double bytes_of_node(const struct estimate *estimate, const tsr_node *node,
                             const struct rule *rule)
 {
     double bytes = 0;
     for (size_t i = 0; i < tsr_node_input_count(node); i++)
         if (tsr_node_input(node, i) && !read_before(node, i) && !rule_steers(rule, SIDE_INPUT, i))
-            bytes += part_bytes(pricing, tsr_node_input(node, i));
+            bytes += part_bytes(estimate, tsr_node_input(node, i));
     for (size_t i = 0; i < tsr_node_output_count(node); i++)
         if (tsr_node_output(node, i))
-            bytes += part_bytes(pricing, tsr_node_output(node, i));
+            bytes += part_bytes(estimate, tsr_node_output(node, i));
     return bytes;
 }
 
 // Adds the time of reducing the node's output over all devices.
-static void add_sum(struct pricing *pricing, const tsr_node *node)
+static void add_sum(struct estimate *estimate, const tsr_node *node)
 {
-    struct planner *planner = pricing->builder->planner;
+    struct planner *planner = estimate->builder->planner;
     struct device_group all = {planner->machine.all, (size_t)planner->machine.n};
     for (size_t i = 0; i < tsr_node_output_count(node); i++) {
         if (!tsr_node_output(node, i))
             continue;
-        int64_t bytes = whole_number(part_bytes(pricing, tsr_node_output(node, i)));
-        pricing->price.comm += tsr__planner_combine(planner, TSR_ALL_REDUCE, &all, 1, bytes);
-        pricing->price.sums++;
+        int64_t bytes = whole_number(part_bytes(estimate, tsr_node_output(node, i)));
+        estimate->cost.comm += tsr__planner_combine(planner, TSR_ALL_REDUCE, &all, 1, bytes);
+        estimate->cost.sums++;
     }
 }
 
@@ -182,16 +182,16 @@ static bool reads_something(const tsr_node *node, int depth)
 }
 
 // Adds the time of a simpler node on the slowest device, after the nodes that it reads.
-static void price_node(struct pricing *pricing, const tsr_node *node)
+static void add_node_cost(struct estimate *estimate, const tsr_node *node)
 {
-    const struct planner *planner = pricing->builder->planner;
+    const struct planner *planner = estimate->builder->planner;
     int64_t sizes[RULE_MAX_FACTORS], local[RULE_MAX_FACTORS], cuts[RULE_MAX_FACTORS];
-    const struct rule *rule = tsr__rule_of(pricing->builder->arena, node, pricing->shapes);
+    const struct rule *rule = tsr__rule_of(estimate->builder->arena, node, estimate->shapes);
     bool sums = false;
     if (!rule)
         return;
-    tsr__planner_sizes(pricing->shapes, node, rule, sizes);
-    factor_cuts(pricing, node, rule, cuts);
+    tsr__planner_sizes(estimate->shapes, node, rule, sizes);
+    factor_cuts(estimate, node, rule, cuts);
     for (int factor = 0; factor < rule->n_factors; factor++) {
         sizes[factor] = int64_max(sizes[factor], 1);
         local[factor] = div_up(sizes[factor], cuts[factor]);
@@ -199,23 +199,23 @@ static void price_node(struct pricing *pricing, const tsr_node *node)
     }
     for (int i = 0; i < rule->n_outputs && (size_t)i < tsr_node_output_count(node); i++)
         if (tsr_node_output(node, (size_t)i))
-            note_cuts(pricing, tsr_node_output(node, (size_t)i), &rule->outputs[i], cuts);
+            note_cuts(estimate, tsr_node_output(node, (size_t)i), &rule->outputs[i], cuts);
     if (!reads_something(node, FOLDED_DEPTH))
         return;
-    double work = tsr__node_work(rule, tsr__node_count(node, pricing->shapes), sizes, local);
-    pricing->price.compute +=
-        tsr__price_work(work, tsr__work_kind(node, pricing->shapes, planner->machine.topology),
-                        bytes_of_node(pricing, node, rule), &planner->machine.slowest);
+    double work = tsr__node_work(rule, tsr__node_count(node, estimate->shapes), sizes, local);
+    estimate->cost.compute +=
+        tsr__work_cost(work, tsr__work_kind(node, estimate->shapes, planner->machine.topology),
+                       bytes_of_node(estimate, node, rule), &planner->machine.slowest);
     if (sums)
-        add_sum(pricing, node);
+        add_sum(estimate, node);
 }
 
-struct expanded_price tsr__builder_expanded(struct candidate_builder *builder)
+struct expanded_cost tsr__builder_expanded(struct candidate_builder *builder)
 {
     const struct expanded *nodes = builder->strategy->nodes;
-    struct pricing pricing = {.builder = builder, .shapes = builder->planner->trial.shapes};
-    note_reads(&pricing, nodes);
+    struct estimate estimate = {.builder = builder, .shapes = builder->planner->trial.shapes};
+    note_reads(&estimate, nodes);
     for (size_t i = 0; i < nodes->n_nodes; i++)
-        price_node(&pricing, nodes->nodes[i]);
-    return pricing.price;
+        add_node_cost(&estimate, nodes->nodes[i]);
+    return estimate.cost;
 }

@@ -404,7 +404,7 @@ void tsr__builder_grids(struct candidate_builder *builder)
 {
     const struct planner_machine *machine = &builder->planner->machine;
     int64_t sizes[RULE_MAX_FACTORS];
-    tsr__planner_sizes(builder->planner->shapes.told, builder->node, builder->rule, sizes);
+    tsr__planner_sizes(builder->planner->shapes.known, builder->node, builder->rule, sizes);
     if (machine->fixed_shares) {
         try_share(builder, sizes, machine->only_shares);
         return;

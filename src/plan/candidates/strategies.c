@@ -460,8 +460,8 @@ void tsr__planner_try_parts(struct planner *planner, struct strategy *strategy,
     struct arena scratch;
     if (!strategy->takes)
         return;
-    enum sum_mode way = tsr__sum_fits(planner->shapes.model, node, i);
-    if (way == SUM_STOPS || !is_first_try(strategy, key))
+    enum sum_mode mode = tsr__sum_fits(planner->shapes.model, node, i);
+    if (mode == SUM_STOPS || !is_first_try(strategy, key))
         return;
     tsr__arena_init(&scratch, planner->session);
     for (size_t c = 0, end = strategy->at.n; c < end; c++) {
@@ -471,7 +471,7 @@ void tsr__planner_try_parts(struct planner *planner, struct strategy *strategy,
         struct candidate_builder builder = tsr__builder_init(planner, strategy, node, &scratch);
         try_parts(&builder, candidate.in, pending_of(&builder, &candidate, i, layout, PENDING_ONE),
                   parts);
-        if (way == SUM_ADDS)
+        if (mode == SUM_ADDS)
             try_parts(&builder, candidate.in,
                       pending_of(&builder, &candidate, i, layout, PENDING_ALL), parts);
     }

@@ -44,7 +44,7 @@ static double ability_of(const struct planner *planner, enum ability ability, in
 
 // The chosen property of each device, and the largest share that each device may get.
 struct wishes {
-    double *able, *room;
+    double *able, *limit;
     int64_t n;
 };
 
@@ -63,7 +63,7 @@ static double share_out(const struct wishes *wishes, int64_t total, int64_t *uni
         double soonest = INFINITY;
         for (int64_t i = 0; i < wishes->n; i++) {
             double ends = (double)(units[i] + 1) / wishes->able[i];
-            bool has_room = (double)(units[i] + 1) <= wishes->room[i] * (double)total;
+            bool has_room = (double)(units[i] + 1) <= wishes->limit[i] * (double)total;
             if (has_room && ends < soonest) {
                 next = i;
                 soonest = ends;
@@ -74,7 +74,7 @@ static double share_out(const struct wishes *wishes, int64_t total, int64_t *uni
         units[next]++;
     }
     for (int64_t i = 0; i < wishes->n; i++) {
-        if ((double)units[i] > wishes->room[i] * (double)total)
+        if ((double)units[i] > wishes->limit[i] * (double)total)
             return INFINITY;
         longest = fmax(longest, (double)units[i] / (double)total / (wishes->able[i] / sum));
     }
@@ -122,9 +122,9 @@ static bool fill_wishes(const struct planner *planner, enum ability ability, str
     for (int64_t device = 0; device < out->n; device++) {
         double memory = ability_of(planner, ABILITY_MEMORY, device);
         out->able[device] = ability_of(planner, ability, device);
-        out->room[device] = INFINITY;
+        out->limit[device] = INFINITY;
         if (ability == ABILITY_ROOMY_SPEED && memory > 0)
-            out->room[device] = FOR_WEIGHTS * memory / (planner->machine.kept + 1);
+            out->limit[device] = FOR_WEIGHTS * memory / (planner->machine.kept + 1);
         if (out->able[device] <= 0)
             return false;
     }
@@ -146,9 +146,9 @@ bool tsr__planner_shares(struct planner *planner)
         return false;
     struct wishes wishes = {.n = n};
     wishes.able = ARENA_ARRAY(&planner->arena, double, (size_t)n);
-    wishes.room = ARENA_ARRAY(&planner->arena, double, (size_t)n);
+    wishes.limit = ARENA_ARRAY(&planner->arena, double, (size_t)n);
     int64_t *units = ARENA_ARRAY(&planner->arena, int64_t, (size_t)n);
-    if (!wishes.able || !wishes.room || !units)
+    if (!wishes.able || !wishes.limit || !units)
         return false;
     for (int ability = 0; ability < ABILITY_COUNT; ability++)
         if (fill_wishes(planner, (enum ability)ability, &wishes))

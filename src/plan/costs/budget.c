@@ -47,11 +47,11 @@ void tsr__budget_spend(struct budget *budget, uint64_t work)
 // ---- progress ----------------------------------------------------------------------------------
 
 // Reports the progress of a solve: "best 12.3 ms, bound 12.1 ms, gap 1.6 %; second 4 of 20"
-static void tell(void *context, const struct program_progress *told)
+static void report_progress(void *context, const struct program_progress *progress)
 {
     const struct budget *budget = context;
     char text[128];
-    double ms = 1e-9, cost = (double)told->cost * ms, bound = (double)told->bound * ms;
+    double ms = 1e-9, cost = (double)progress->cost * ms, bound = (double)progress->bound * ms;
     double seconds = tsr__clock() - budget->begin, all = 10;
     const char *unit = "second, of about";
     if (!budget->session->progress_fn)
@@ -60,7 +60,7 @@ static void tell(void *context, const struct program_progress *told)
         unit = "second";
         all = budget->end - budget->begin;
     }
-    if (told->cost == COST_FORBIDDEN)
+    if (progress->cost == COST_FORBIDDEN)
         snprintf(text, sizeof text, "no plan yet, bound %.4g ms; %s", bound, unit);
     else
         snprintf(text, sizeof text, "best %.4g ms, bound %.4g ms, gap %.2g %%; %s", cost, bound,
@@ -92,7 +92,7 @@ struct budget tsr__budget_part(const struct budget *budget, double fraction)
 // Returns the options of the next solve: it gets `fraction` of the rest, but at least LEAST_WORK.
 struct program_options tsr__budget_share(struct budget *budget, double fraction)
 {
-    struct program_options options = {.progress = tell, .context = budget};
+    struct program_options options = {.progress = report_progress, .context = budget};
     if (budget->end > 0) {
         options.seconds = fmax((budget->end - tsr__clock()) * fraction, 1e-3);
         return options;
@@ -107,7 +107,7 @@ bool tsr__planner_late(struct planner *planner)
     struct planner_pace *pace = &planner->pace;
     if (pace->late)
         return true;
-    if (pace->heeds && tsr__cancelled(planner->session))
+    if (pace->cancels && tsr__cancelled(planner->session))
         pace->late = true;
     if (pace->end > 0 && tsr__clock() >= pace->end)
         pace->late = true;

@@ -118,7 +118,7 @@ static double rate_of(struct work_kind kind, const tsr_topology_device *device)
 
 // Returns the older kind of memory traffic whose speed is used if the topology has none for `move`.
 // Both kinds used to be measured together.
-static int older_way(int move)
+static int fallback_move(int move)
 {
     if (move == TSR_MOVE_ERROR)
         return TSR_MOVE_CURVE;
@@ -131,8 +131,8 @@ double tsr__far_speed(const tsr_topology_device *device, int move)
 {
     if (device->moves[move] > 0)
         return device->moves[move];
-    if (device->moves[older_way(move)] > 0 && move >= TSR_MOVE_COPY)
-        return device->moves[older_way(move)];
+    if (device->moves[fallback_move(move)] > 0 && move >= TSR_MOVE_COPY)
+        return device->moves[fallback_move(move)];
     return device->bandwidth;
 }
 
@@ -140,8 +140,9 @@ double tsr__near_speed(const tsr_topology_device *device, int move)
 {
     if (device->cached[move] > 0)
         return device->cached[move];
-    if (device->moves[move] <= 0 && device->cached[older_way(move)] > 0 && move >= TSR_MOVE_COPY)
-        return device->cached[older_way(move)];
+    if (device->moves[move] <= 0 && device->cached[fallback_move(move)] > 0 &&
+        move >= TSR_MOVE_COPY)
+        return device->cached[fallback_move(move)];
     return tsr__far_speed(device, move);
 }
 
@@ -172,8 +173,8 @@ static int64_t as_seen(double seconds, struct work_kind kind, double work, doubl
 // Returns the time of `work` operations. A node that only changes a shape costs its overhead. If
 // the device queues nodes, the nodes before hide the overhead: it is charged only if it is longer
 // than the work.
-int64_t tsr__price_work(double work, struct work_kind kind, double bytes,
-                        const tsr_topology_device *device)
+int64_t tsr__work_cost(double work, struct work_kind kind, double bytes,
+                       const tsr_topology_device *device)
 {
     if (kind.move == NODE_MOVES_NOTHING)
         return as_seen(device->overhead, kind, work, bytes);
@@ -188,16 +189,16 @@ int64_t tsr__price_work(double work, struct work_kind kind, double bytes,
     return as_seen(busy + device->overhead, kind, work, bytes);
 }
 
-int64_t tsr__price_kind(struct node_kind kind, tsr_dtype type, double work, double bytes,
-                        const tsr_topology_device *device)
+int64_t tsr__kind_cost(struct node_kind kind, tsr_dtype type, double work, double bytes,
+                       const tsr_topology_device *device)
 {
     struct work_kind of = {.type = type_rate(type), .rate = kind.rate, .move = kind.move};
-    return tsr__price_work(work, of, bytes, device);
+    return tsr__work_cost(work, of, bytes, device);
 }
 
 // Returns the bytes of a value. Sets *sized to false if a size is unknown, and never to true: one
 // flag serves many values.
-int64_t tsr__price_bytes(const struct shapes *shapes, const tsr_value *value, bool *sized)
+int64_t tsr__sized_bytes(const struct shapes *shapes, const tsr_value *value, bool *sized)
 {
     struct shape shape = tsr__shapes_of(shapes, value);
     int64_t n = 1;
@@ -222,12 +223,12 @@ static double bytes_touched(const tsr_node *node, const struct shapes *shapes,
     double outputs = 0, bytes = 0;
     for (size_t i = 0; i < tsr_node_output_count(node); i++)
         if (tsr_node_output(node, i) && !tsr__node_updates_cache(node, i, shapes))
-            outputs += (double)tsr__price_bytes(shapes, tsr_node_output(node, i), sized);
+            outputs += (double)tsr__sized_bytes(shapes, tsr_node_output(node, i), sized);
     for (size_t i = 0; i < tsr_node_input_count(node); i++) {
         const tsr_value *value = tsr_node_input(node, i);
         if (!value || read_before(node, i) || rule_steers(rule, SIDE_INPUT, i))
             continue;
-        double read = (double)tsr__price_bytes(shapes, value, sized) *
+        double read = (double)tsr__sized_bytes(shapes, value, sized) *
                       tsr__node_reads(node, rule, (int)i, sizes);
         if ((int)i < rule->n_inputs && tsr__rule_looks_up(rule, (int)i) && read > outputs)
             read = outputs;
@@ -238,22 +239,22 @@ static double bytes_touched(const tsr_node *node, const struct shapes *shapes,
 
 // Returns the cost of a node. The simulation calls this for graphs of single devices, where all
 // sizes are local.
-struct node_price tsr__price_node(struct arena *arena, const tsr_node *node,
-                                  const struct shapes *shapes, const tsr_topology *seen,
-                                  const tsr_topology_device *device)
+struct node_cost_result tsr__node_cost(struct arena *arena, const tsr_node *node,
+                                       const struct shapes *shapes, const tsr_topology *seen,
+                                       const tsr_topology_device *device)
 {
     int64_t sizes[RULE_MAX_FACTORS];
     const struct rule *rule = tsr__rule_of(arena, node, shapes);
-    struct node_price price = {.type = tsr_dtype_name(type_of(node, shapes)), .sized = true};
+    struct node_cost_result cost = {.type = tsr_dtype_name(type_of(node, shapes)), .sized = true};
     if (!rule)
-        return price;
+        return cost;
     tsr__planner_sizes(shapes, node, rule, sizes);
     for (int factor = 0; factor < rule->n_factors; factor++)
         sizes[factor] = sizes[factor] < 0 ? 1 : sizes[factor]; // unknown size
-    price.bytes = bytes_touched(node, shapes, rule, sizes, &price.sized);
-    price.work = tsr__node_work(rule, tsr__node_count(node, shapes), sizes, sizes);
-    price.ps = tsr__price_work(price.work, tsr__work_kind(node, shapes, seen), price.bytes, device);
-    return price;
+    cost.bytes = bytes_touched(node, shapes, rule, sizes, &cost.sized);
+    cost.work = tsr__node_work(rule, tsr__node_count(node, shapes), sizes, sizes);
+    cost.ps = tsr__work_cost(cost.work, tsr__work_kind(node, shapes, seen), cost.bytes, device);
+    return cost;
 }
 
 // ---- collectives -------------------------------------------------------------------------------
@@ -271,8 +272,8 @@ static double copied(enum tsr_collective what, double bytes, double n)
 
 // Returns the time of the links, of the memory of the slowest device, and the measured
 // synchronization overhead.
-int64_t tsr__price_collective(tsr_topology *topology, tsr_collective what,
-                              const struct topology_groups *groups, int64_t bytes)
+int64_t tsr__collective_cost(tsr_topology *topology, tsr_collective what,
+                             const struct topology_groups *groups, int64_t bytes)
 {
     if (groups->size < 2)
         return 0;
@@ -294,16 +295,16 @@ int64_t tsr__price_collective(tsr_topology *topology, tsr_collective what,
 
 // Returns the time until each device has received `bytes`. In an all-to-all of n devices with B
 // bytes in total, each device receives B / n * (n - 1) / n bytes. So B is bytes * n * n / (n - 1).
-int64_t tsr__price_exchange(tsr_topology *topology, const struct topology_groups *groups,
-                            int64_t bytes)
+int64_t tsr__exchange_cost(tsr_topology *topology, const struct topology_groups *groups,
+                           int64_t bytes)
 {
     double n = groups->size, whole = n > 1 ? (double)bytes * n * n / (n - 1) : 0;
-    return tsr__price_collective(topology, TSR_ALL_TO_ALL, groups, whole_number(whole));
+    return tsr__collective_cost(topology, TSR_ALL_TO_ALL, groups, whole_number(whole));
 }
 
 // Returns the time of sending all other shares over one link, from the last copy to the first
 // device. This link is the slowest if devices are numbered host by host.
-int64_t tsr__price_gather(tsr_topology *topology, int64_t devices, int64_t copies, int64_t bytes)
+int64_t tsr__gather_cost(tsr_topology *topology, int64_t devices, int64_t copies, int64_t bytes)
 {
     if (copies < 2)
         return 0;
@@ -311,5 +312,5 @@ int64_t tsr__price_gather(tsr_topology *topology, int64_t devices, int64_t copie
     int pair[2] = {(int)last, 0};
     struct topology_groups two = {1, 2, pair};
     double others = (double)bytes * (double)(copies - 1) / (double)copies;
-    return tsr__price_collective(topology, TSR_SEND, &two, (int64_t)others);
+    return tsr__collective_cost(topology, TSR_SEND, &two, (int64_t)others);
 }

@@ -24,7 +24,7 @@ void tsr__planner_start(struct planner *planner, tsr_model *model)
     planner->work = &planner->arena;
     tsr__arena_init(&planner->arena, planner->session);
     tsr__map_init(&planner->cache.layouts, &planner->arena, 256);
-    tsr__map_init(&planner->cache.prices, &planner->arena, 1024);
+    tsr__map_init(&planner->cache.times, &planner->arena, 1024);
     tsr__map_init(&planner->cache.strategies, &planner->arena, 256);
     tsr__map_init(&planner->cache.tables, &planner->arena, 1024);
     tsr__map_init(&planner->cache.held, &planner->arena, 0);

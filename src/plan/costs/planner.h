@@ -191,14 +191,14 @@ struct planner_machine {
 // Shapes of the values.
 struct planner_shapes {
     const struct shapes *model; // shapes of the model, with its symbols
-    const struct shapes *told;  // shapes with the caller's sizes for symbols
+    const struct shapes *known; // shapes with the caller's sizes for symbols
     const struct shapes *full;  // shapes with sizes for all symbols
     const tsr_dim_size *sizes;  // the sizes of all symbols
     size_t n_sizes;
 };
 struct planner_cache {
     struct map layouts;    // numbers of layouts (layouts.c)
-    struct map prices;     // cached times of resharding (resharding_cost.c)
+    struct map times;      // cached times of resharding (resharding_cost.c)
     struct map strategies; // candidate lists, shared by equal nodes (strategies.c)
     // cached tables of the program, by enum table_kind and the ends of a value (readers.c)
     struct map tables;
@@ -212,7 +212,7 @@ struct planner_scope {
     bool staged;    // shardings are written even for replicated nodes
     bool one_stage; // device 0 runs no node: the device set returns the outputs itself
     // by node id: 1 if the node belongs to a range, this one or another; NULL: there are no ranges
-    const unsigned char *outside;
+    const unsigned char *staged_nodes;
     bool open; // values that cross the border of the range are not charged (range_costs.c)
     const struct device_group *places; // by node: the devices of its stage; NULL: all
 };
@@ -244,12 +244,12 @@ struct planner_memory {
 };
 // The deadline for building a program (build_in_time.c).
 struct planner_pace {
-    double end;    // time of tsr__clock; 0: none
-    bool heeds;    // cancelling the session also ends the building
-    bool late;     // the deadline has passed: the program is incomplete
-    size_t ways;   // limit of candidates per node if there was no time for all; 0: no limit
-    int64_t least; // lower bound of the cost over all candidates
-    int64_t beat;  // no program is built unless `least` is below this cost; 0: always build it
+    double end;        // time of tsr__clock; 0: none
+    bool cancels;      // cancelling the session also ends the building
+    bool late;         // the deadline has passed: the program is incomplete
+    size_t candidates; // limit of candidates per node if there was no time for all; 0: no limit
+    int64_t least;     // lower bound of the cost over all candidates
+    int64_t beat;      // no program is built unless `least` is below this cost; 0: always build it
 };
 
 struct planner {
@@ -384,8 +384,8 @@ int64_t tsr__planner_held(struct planner *planner, struct arena *arena, uint32_t
 
 // node_cost.c: returns the longer of arithmetic and memory traffic, plus a quarter of the shorter,
 // plus the engine's overhead.
-int64_t tsr__price_work(double work, struct work_kind kind, double bytes,
-                        const tsr_topology_device *device);
+int64_t tsr__work_cost(double work, struct work_kind kind, double bytes,
+                       const tsr_topology_device *device);
 // Return bytes per second of a kind of memory traffic, for tensors outside and inside of the cache.
 double tsr__far_speed(const tsr_topology_device *device, int move);
 double tsr__near_speed(const tsr_topology_device *device, int move);

@@ -35,7 +35,7 @@ int64_t tsr__planner_combine(struct planner *planner, enum tsr_collective what,
     if (size < 2)
         return 0;
     struct topology_groups all = {(int)(count / size), (int)size, devices};
-    return tsr__price_collective(planner->machine.topology, what, &all, bytes);
+    return tsr__collective_cost(planner->machine.topology, what, &all, bytes);
 }
 
 // Lists the devices that store data before or after the resharding, and returns their number.
@@ -81,8 +81,8 @@ static int64_t shared_slice_time(struct planner *planner, const struct plan_valu
     for (int64_t device = 0; device < planner->machine.n; device++) {
         double bytes = (double)tsr__planner_held(planner, &scratch, layout, value, device);
         int64_t number = tsr__planner_device(planner, device);
-        int64_t takes = tsr__price_work(bytes * 8 / value->bits, kind, 2 * bytes,
-                                        &planner->machine.topology->device[number]);
+        int64_t takes = tsr__work_cost(bytes * 8 / value->bits, kind, 2 * bytes,
+                                       &planner->machine.topology->device[number]);
         if (bytes > 0)
             longest = int64_max(longest, takes);
     }
@@ -101,16 +101,16 @@ static int64_t slice_time(struct planner *planner, const struct plan_value *valu
         return shared_slice_time(planner, value, layout);
     tsr_topology_device slowest =
         tsr__planner_slowest(planner, tiles->owners, (size_t)tiles->first[tiles->n_shards]);
-    return tsr__price_work((double)tsr__planner_elements(planner, layout, value),
-                           tsr__slice_kind(planner->machine.topology, value),
-                           2 * (double)tsr__planner_bytes(planner, layout, value), &slowest);
+    return tsr__work_cost((double)tsr__planner_elements(planner, layout, value),
+                          tsr__slice_kind(planner->machine.topology, value),
+                          2 * (double)tsr__planner_bytes(planner, layout, value), &slowest);
 }
 
 // Returns the bytes by which a collective is charged, from the bytes of one device before and
 // after. With 4 devices of 6 bytes, an all-to-all moves 24 bytes in total and an all-gather ends
 // with 24 on each. A reduce-scatter in unequal parts is charged as if all parts were as large as
 // the largest.
-static int64_t priced_bytes(const struct reshard_step *step, int64_t before, int64_t after)
+static int64_t charged_bytes(const struct reshard_step *step, int64_t before, int64_t after)
 {
     enum comm_cost_basis by = tsr__collective(step->op)->cost_basis;
     if (by == COST_BY_OUTPUT)
@@ -157,7 +157,7 @@ static int64_t step_time(struct planner *planner, const struct reshard_step *ste
         return messages_time(planner, step, before);
     if (step->op < TSR_COLLECTIVE_COUNT)
         return tsr__planner_combine(planner, (tsr_collective)step->op, step->groups, step->n_groups,
-                                    priced_bytes(step, before, after));
+                                    charged_bytes(step, before, after));
     return exchange_time(planner, from, step->layout, int64_max(step->received, step->sent));
 }
 
@@ -310,8 +310,8 @@ static bool is_chance(const struct reshard *reshard, const struct plan_value *va
 }
 
 // Computes one time, without the cache. PLAN_NEVER: no path, or out of memory.
-static int64_t price(struct planner *planner, uint32_t from, uint32_t to,
-                     const struct plan_value *value)
+static int64_t cost(struct planner *planner, uint32_t from, uint32_t to,
+                    const struct plan_value *value)
 {
     struct arena arena;
     struct reshard *reshard = NULL;
@@ -416,16 +416,16 @@ int64_t tsr__resharding_time(struct planner *planner, uint32_t from, uint32_t to
                    ? 0
                    : PLAN_NEVER;
     struct str key = key_of(buffer, from, to, value);
-    int64_t *found = tsr__map_get(&planner->cache.prices, key);
+    int64_t *found = tsr__map_get(&planner->cache.times, key);
     if (found)
         return *found;
     if (tsr__planner_late(planner))
         return PLAN_NEVER;
-    void **slot = tsr__map_at_copy(&planner->cache.prices, key);
+    void **slot = tsr__map_at_copy(&planner->cache.times, key);
     int64_t *at = ARENA_NEW(&planner->arena, int64_t);
     if (!slot || !at)
         return PLAN_NEVER;
-    *at = price(planner, from, to, value);
+    *at = cost(planner, from, to, value);
     *slot = at;
     return *at;
 }
@@ -440,7 +440,7 @@ static const char *operator_of(int op)
     return tsr__collective(op < COMM_KIND_COUNT ? op : COMM_RESHARD)->op;
 }
 
-// Counts the operators of a resharding. Makes the same decisions as `price`: steps without cost are
+// Counts the operators of a resharding. Makes the same decisions as `cost`: steps without cost are
 // not counted.
 void tsr__planner_steps(struct planner *planner, uint32_t from, uint32_t to,
                         const struct plan_value *value, void (*count)(void *data, const char *op),

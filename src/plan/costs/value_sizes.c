@@ -199,10 +199,10 @@ bool tsr__planner_values(struct planner *planner, const tsr_dim_size *sizes, siz
     shapes->sizes = all;
     shapes->n_sizes = n_all;
     shapes->model = tsr__shapes_new(&planner->arena, planner->model);
-    shapes->told = bound_shapes(planner, shapes->model, sizes, n);
-    shapes->full = shapes->told;
+    shapes->known = bound_shapes(planner, shapes->model, sizes, n);
+    shapes->full = shapes->known;
     if (n_all != n)
-        shapes->full = bound_shapes(planner, shapes->told, all, n_all);
+        shapes->full = bound_shapes(planner, shapes->known, all, n_all);
     planner->values =
         ARENA_ARRAY(&planner->arena, struct plan_value, tsr__model_value_ids(planner->model) + 1);
     return shapes->full && planner->values && fill_all(planner);

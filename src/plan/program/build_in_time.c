@@ -18,7 +18,7 @@
 // One attempt: the number of candidates per node, and the share of the remaining time for their
 // costs.
 static const struct round {
-    size_t ways; // candidates per node; 0: all
+    size_t candidates; // candidates per node; 0: all
     double share;
 } rounds[] = {{0, 0.6}, {8, 0.6}, {4, 0.8}};
 
@@ -46,18 +46,18 @@ static int64_t shared_out(const struct planner *planner)
 
 // Keeps the first candidates of each node. Drops the tables of all candidates, but keeps resharding
 // costs.
-static void narrow(struct planner *planner, size_t ways)
+static void narrow(struct planner *planner, size_t candidates)
 {
     for (size_t i = 0; i < planner->n_nodes; i++) {
         struct strategy *strategy = planner->nodes[i].strategy;
         if (!strategy)
             continue;
         strategy->columns = NULL;
-        if (!strategy->given && strategy->at.n > ways)
-            strategy->at.n = ways;
+        if (!strategy->given && strategy->at.n > candidates)
+            strategy->at.n = candidates;
     }
     tsr__map_init(&planner->cache.tables, &planner->arena, 256);
-    planner->pace.ways = ways;
+    planner->pace.candidates = candidates;
 }
 
 // Starts a round and sets its deadline to its share of the remaining time.
@@ -67,7 +67,7 @@ static void set_pace(struct planner *planner, const struct round *round)
     double now = tsr__clock(), end = planner->budget->end;
     pace->late = false;
     // after a cancellation, a plan with few candidates is still made
-    pace->heeds = round->ways == 0;
+    pace->cancels = round->candidates == 0;
     pace->end = 0;
     if (end > 0)
         pace->end = now + fmax((end - now) * round->share, 1e-4);
@@ -85,8 +85,8 @@ bool tsr__planner_build(struct planner *planner, int64_t memory)
         return true;
     }
     for (size_t i = listed ? 0 : 1; i < TSR_COUNT(rounds); i++) {
-        if (rounds[i].ways)
-            narrow(planner, rounds[i].ways);
+        if (rounds[i].candidates)
+            narrow(planner, rounds[i].candidates);
         set_pace(planner, &rounds[i]);
         if (!tsr__planner_program(planner, memory))
             return false;
@@ -95,7 +95,7 @@ bool tsr__planner_build(struct planner *planner, int64_t memory)
     }
     // The summary needs more costs later; they have no time limit.
     planner->pace.end = 0;
-    planner->pace.heeds = false;
+    planner->pace.cancels = false;
     return true;
 }
 
@@ -107,7 +107,7 @@ void tsr__build_report_narrow(const struct planner *planner)
 
 void tsr__build_settle(const struct planner *planner, struct program_result *result)
 {
-    if (!planner->pace.ways)
+    if (!planner->pace.candidates)
         return;
     result->infeasible = false; // a plan may exist with the skipped candidates
     result->bound = int64_min(result->bound, planner->pace.least);

@@ -289,9 +289,9 @@ static bool is_used(const struct planner *planner, int64_t device)
         const struct plan_node *node = &planner->nodes[i];
         if (!node->strategy)
             continue;
-        const struct candidate *way = &node->strategy->at.at[node->choice];
-        if (has_slots(planner, way->in, tsr_node_input_count(node->node), device) ||
-            has_slots(planner, way->out, tsr_node_output_count(node->node), device))
+        const struct candidate *candidate = &node->strategy->at.at[node->choice];
+        if (has_slots(planner, candidate->in, tsr_node_input_count(node->node), device) ||
+            has_slots(planner, candidate->out, tsr_node_output_count(node->node), device))
             return true;
     }
     return false;

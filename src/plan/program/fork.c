@@ -22,7 +22,7 @@ bool tsr__planner_fork(const struct planner *root, const unsigned char *staged,
     tsr__planner_start(out, root->model);
     out->budget = root->budget;
     out->shapes.model = root->shapes.model;
-    out->shapes.told = root->shapes.told;
+    out->shapes.known = root->shapes.known;
     out->shapes.full = root->shapes.full;
     out->shapes.sizes = root->shapes.sizes;
     out->shapes.n_sizes = root->shapes.n_sizes;

@@ -84,11 +84,11 @@ static struct produced *produced_of(struct edge *edge)
         !tsr__usage_new(&then, edge->planner, &edge->planner->arena, k))
         return NULL;
     for (size_t i = 0; i < k; i++) {
-        uint32_t lies = edge->from->at.at[i].out[edge->slot],
+        uint32_t stored = edge->from->at.at[i].out[edge->slot],
                  before = edge->from->at.at[i].before[edge->slot];
-        tsr__usage_add(&run, i, before == PLAN_NO_LAYOUT ? lies : before, edge->value);
+        tsr__usage_add(&run, i, before == PLAN_NO_LAYOUT ? stored : before, edge->value);
         tsr__usage_add(&combine, i, before, edge->value);
-        tsr__usage_add(&then, i, lies, edge->value);
+        tsr__usage_add(&then, i, stored, edge->value);
     }
     *out = (struct produced){run.at, combine.at, then.at};
     *kept = out;
@@ -283,15 +283,15 @@ static void add_arrival(struct arrival *arrival, uint32_t want, bool made)
 static void add_states(struct edge *edge, struct arrival *arrival, const struct copy_state *states,
                        size_t n, uint32_t want)
 {
-    bool lies = false, made = false;
+    bool stored = false, made = false;
     if (is_among(arrival->want, arrival->n, want))
         return;
     for (size_t i = 0; i < n; i++) {
         int64_t near = tsr__edge_nearest(edge, &states[i], want);
-        lies = lies || near == 0;
+        stored = stored || near == 0;
         made = made || (near > 0 && near < PLAN_NEVER);
     }
-    if (lies)
+    if (stored)
         add_arrival(arrival, want, false);
     if (made)
         add_arrival(arrival, want, true);

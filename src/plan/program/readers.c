@@ -29,8 +29,8 @@ static void add_reader(struct collecting *collecting, const tsr_node *node, size
     }
     int64_t at = collecting->planner->node_at[tsr__node_id(outer)];
     if (at < 0) {
-        const unsigned char *outside = collecting->planner->scope.outside;
-        if (outside && outside[tsr__node_id(outer)])
+        const unsigned char *staged_nodes = collecting->planner->scope.staged_nodes;
+        if (staged_nodes && staged_nodes[tsr__node_id(outer)])
             collecting->leaves = true;
         return;
     }
@@ -77,7 +77,7 @@ static void sort_readers(struct collecting *collecting)
 static bool is_made_here(const struct planner *planner, const tsr_value *value)
 {
     const tsr_node *from = tsr_value_producer(value);
-    return !planner->scope.outside || (from && planner->node_at[tsr__node_id(from)] >= 0);
+    return !planner->scope.staged_nodes || (from && planner->node_at[tsr__node_id(from)] >= 0);
 }
 
 // Lists the readers of a value: nodes in order, then the caller, if the value is an output of the

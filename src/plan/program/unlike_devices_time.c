@@ -55,31 +55,31 @@ static bool is_stored_everywhere(const struct tile_layout *from, const struct ti
 // True if an input of the node must be transferred between devices before the node runs.
 static bool needs_transfer(struct planner *planner, const struct plan_node *node)
 {
-    const struct candidate *way = &node->strategy->at.at[node->choice];
+    const struct candidate *candidate = &node->strategy->at.at[node->choice];
     for (size_t i = 0; i < tsr_node_input_count(node->node); i++) {
         const tsr_value *value = tsr_node_input(node->node, i);
-        if (!value || way->in[i] == PLAN_NO_LAYOUT)
+        if (!value || candidate->in[i] == PLAN_NO_LAYOUT)
             continue;
         uint32_t from = producer_layout(planner, value);
-        if (from == PLAN_NO_LAYOUT || from == way->in[i] ||
+        if (from == PLAN_NO_LAYOUT || from == candidate->in[i] ||
             is_stored_everywhere(planner->layouts.at[from].tiles,
-                                 planner->layouts.at[way->in[i]].tiles))
+                                 planner->layouts.at[candidate->in[i]].tiles))
             continue;
-        if (tsr__resharding_time(planner, from, way->in[i],
+        if (tsr__resharding_time(planner, from, candidate->in[i],
                                  &planner->values[tsr__value_id(value)]) > 0)
             return true;
     }
     return false;
 }
 
-static void run_node(struct segment *segment, const struct candidate *way)
+static void run_node(struct segment *segment, const struct candidate *candidate)
 {
-    segment->charged += way->compute;
+    segment->charged += candidate->compute;
     for (size_t device = 0; device < segment->device_count; device++) {
-        if (!way->each)
-            segment->busy[device] += way->compute;
-        else if (device < way->n_each)
-            segment->busy[device] += way->each[device];
+        if (!candidate->each)
+            segment->busy[device] += candidate->compute;
+        else if (device < candidate->n_each)
+            segment->busy[device] += candidate->each[device];
     }
 }
 
@@ -108,11 +108,11 @@ int64_t tsr__unlike_devices_correction(struct planner *planner)
         const struct plan_node *node = &planner->nodes[i];
         if (!node->strategy)
             continue;
-        const struct candidate *way = &node->strategy->at.at[node->choice];
+        const struct candidate *candidate = &node->strategy->at.at[node->choice];
         if (needs_transfer(planner, node))
             end_segment(&segment);
-        run_node(&segment, way);
-        if (way->comm > 0)
+        run_node(&segment, candidate);
+        if (candidate->comm > 0)
             end_segment(&segment);
     }
     end_segment(&segment);

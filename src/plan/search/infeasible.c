@@ -86,7 +86,7 @@ static struct str help_text(struct planner *planner, const tsr_plan_summary *sum
     // The missing bytes of all devices together: either memory for each device, or more devices.
     double more = (double)(summary->needs_bytes - memory) * (double)planner->machine.n;
     struct str need = bytes_text(&planner->arena, summary->needs_bytes);
-    if (planner->shapes.full != planner->shapes.told)
+    if (planner->shapes.full != planner->shapes.known)
         sizes = ", or give sizes with --dim: symbolic dimensions without a size are not sharded";
     if (!summary->needs_bytes)
         return tsr__arena_printf(&planner->arena, "%s%s", time_help(planner), sizes);
@@ -113,8 +113,8 @@ static const char *which_device(const struct planner *planner)
 }
 
 // Reports that no plan fits. `memory` is that of the smallest device.
-static tsr_status say_infeasible(struct planner *planner, int64_t memory,
-                                 const tsr_plan_summary *out)
+static tsr_status report_infeasible(struct planner *planner, int64_t memory,
+                                    const tsr_plan_summary *out)
 {
     struct str what = binding_text(planner, out);
     struct str hint = help_text(planner, out, memory);
@@ -133,7 +133,8 @@ static tsr_status say_infeasible(struct planner *planner, int64_t memory,
 }
 
 // Reports that the time limit ended the search before it found a plan or a proof.
-static tsr_status say_stopped(struct planner *planner, int64_t memory, const tsr_plan_summary *out)
+static tsr_status report_stopped(struct planner *planner, int64_t memory,
+                                 const tsr_plan_summary *out)
 {
     struct str hint = help_text(planner, out, memory);
     struct str have = bytes_text(&planner->arena, memory);
@@ -162,7 +163,8 @@ static struct str need_text(struct planner *planner, int64_t needs)
 }
 
 // Reports that there is no plan. Used for plans in stages and for two models.
-tsr_status tsr__plan_say_none(struct planner *planner, const char *what, bool proved, int64_t needs)
+tsr_status tsr__plan_report_none(struct planner *planner, const char *what, bool proved,
+                                 int64_t needs)
 {
     struct str need = need_text(planner, needs);
     struct str hint = str_of(time_help(planner));
@@ -247,8 +249,8 @@ tsr_status tsr__plan_refuse(struct models *models, const tsr_plan_options *optio
     out->stopped = tsr__budget_over(planner->budget);
     out->undecided = !proved;
     if (models->n > 1)
-        return tsr__plan_say_none(planner, "plan of both models", proved, out->needs_bytes);
+        return tsr__plan_report_none(planner, "plan of both models", proved, out->needs_bytes);
     if (proved)
-        return say_infeasible(planner, memory, out);
-    return say_stopped(planner, memory, out);
+        return report_infeasible(planner, memory, out);
+    return report_stopped(planner, memory, out);
 }

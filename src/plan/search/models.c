@@ -399,8 +399,8 @@ static void join_paces(struct models *models)
     for (size_t m = 0; m < models->n; m++) {
         const struct planner_pace *other = &models->planners[m]->pace;
         pace->late = pace->late || other->late;
-        if (pace->ways == 0)
-            pace->ways = other->ways;
+        if (pace->candidates == 0)
+            pace->candidates = other->candidates;
         least[m] = other->least;
     }
     pace->least = tsr__models_time(models, least) >> models->shift;

@@ -428,7 +428,7 @@ static tsr_status find(struct found_plan *found, const tsr_plan_options *options
         return st;
     found->undecided = bound < PLAN_NEVER;
     if (many && found->undecided)
-        return tsr__plan_say_none(planner, "plan on a set of at most 64 devices", false, 0);
+        return tsr__plan_report_none(planner, "plan on a set of at most 64 devices", false, 0);
     if (many)
         return refuse_small(planner);
     return solve_at_once(found, options);
@@ -477,7 +477,7 @@ tsr_status tsr__search_find(struct models *models, const tsr_plan_options *optio
 // True if candidates were left out for lack of time.
 static bool is_narrow(const struct planner *planner)
 {
-    return planner->pace.ways > 0 || (planner->block && planner->block->pace.ways > 0);
+    return planner->pace.candidates > 0 || (planner->block && planner->block->pace.candidates > 0);
 }
 
 // The set on which a plan runs, and the planners of its models.

@@ -38,8 +38,8 @@ tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *op
 tsr_status tsr__plan_refuse(struct models *models, const tsr_plan_options *options, bool proved,
                             tsr_plan_summary *out) TSR_MUST_USE;
 // Reports "no WHAT fits ..." with the memory that each device needs (0: not known).
-tsr_status tsr__plan_say_none(struct planner *planner, const char *what, bool proved,
-                              int64_t needs) TSR_MUST_USE;
+tsr_status tsr__plan_report_none(struct planner *planner, const char *what, bool proved,
+                                 int64_t needs) TSR_MUST_USE;
 // Warns that the chosen plan needs more than the assumed memory of the devices.
 tsr_status tsr__plan_warn_memory(struct planner *planner) TSR_MUST_USE;
 

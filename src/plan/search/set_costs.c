@@ -74,8 +74,8 @@ static int64_t gather_value_time(const struct set_model *model, const tsr_value 
     struct arena scratch;
     int64_t ps = PLAN_NEVER, first = 0;
     if (dim < 0 || all->machine.n > EXACT_MOST)
-        return tsr__price_gather(all->machine.topology, model->set->n, model->set->copies,
-                                 tsr__value_bytes(all, value));
+        return tsr__gather_cost(all->machine.topology, model->set->n, model->set->copies,
+                                tsr__value_bytes(all, value));
     tsr__arena_init(&scratch, all->session);
     struct tile_layout *one = tsr__layout_whole(&scratch, plan_value->rank, &first, 1);
     struct tile_layout *to = tsr__layout_whole(&scratch, plan_value->rank, model->set->devices, 1);
@@ -144,8 +144,8 @@ static int64_t slice_time(const struct set_model *model)
             continue;
         const struct plan_value *part = &planner->values[tsr__value_id(value)];
         double bytes = (double)tsr__value_bytes(planner, value), elements = 8 * bytes / part->bits;
-        ps += tsr__price_work(elements, tsr__slice_kind(topology, part), 2 * bytes,
-                              &planner->machine.slowest);
+        ps += tsr__work_cost(elements, tsr__slice_kind(topology, part), 2 * bytes,
+                             &planner->machine.slowest);
     }
     return ps;
 }
@@ -185,7 +185,7 @@ static int64_t copies_time(const struct set_model *model, enum tsr_collective wh
             devices[device * copies + copy] =
                 (int)(copy * model->set->n + model->set->devices[device]);
     struct topology_groups groups = {(int)model->set->n, (int)copies, devices};
-    ps = tsr__price_collective(topology, what, &groups, bytes);
+    ps = tsr__collective_cost(topology, what, &groups, bytes);
 free_scratch:
     tsr__arena_free(&scratch);
     return ps;

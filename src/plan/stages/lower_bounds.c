@@ -14,8 +14,8 @@ static int64_t cheapest(const struct plan_node *node)
     if (!node->strategy)
         return 0;
     for (size_t i = 0; i < node->strategy->at.n; i++) {
-        const struct candidate *way = &node->strategy->at.at[i];
-        least = int64_min(least, way->compute + way->comm);
+        const struct candidate *candidate = &node->strategy->at.at[i];
+        least = int64_min(least, candidate->compute + candidate->comm);
     }
     return least;
 }

@@ -8,7 +8,7 @@
 //     device 0; here its halves go to device 2 at the same time, and nothing is gathered.
 #include "plan/stages/stages.h"
 
-#define LINE_WORK UINT64_C(20000000) // cells that the program of one pipeline may visit
+#define PIPELINE_WORK UINT64_C(20000000) // cells that the program of one pipeline may visit
 
 // A stage whose layouts are translated to the planner of all devices.
 struct stage_layouts {
@@ -47,8 +47,8 @@ bool tsr__stages_candidate(struct planner *planner, const struct stage *stage,
 
 // Returns the strategy of a kind on the devices of the stage, with the layouts of the planner of
 // all devices; cached.
-static struct strategy *told_on(struct staging *staging, const struct stage *stage,
-                                const struct plan_node *node)
+static struct strategy *strategy_on(struct staging *staging, const struct stage *stage,
+                                    const struct plan_node *node)
 {
     struct planner *planner = staging->planner;
     struct str head = str_bytes(&node->strategy, sizeof node->strategy);
@@ -58,7 +58,7 @@ static struct strategy *told_on(struct staging *staging, const struct stage *sta
         return NULL;
     memcpy(key, head.p, head.n);
     memcpy(key + head.n, devices.p, devices.n);
-    void **at = tsr__map_at(&staging->told, (struct str){key, head.n + devices.n});
+    void **at = tsr__map_at(&staging->strategies, (struct str){key, head.n + devices.n});
     if (!at || *at)
         return at ? *at : NULL;
     const struct strategy *from = node->strategy;
@@ -80,19 +80,19 @@ static struct strategy *told_on(struct staging *staging, const struct stage *sta
 
 // Gives each node in a stage the candidates of its stage; other nodes temporarily have none. False:
 // out of memory.
-static bool set_ways(struct pipeline_program *lining)
+static bool set_strategies(struct pipeline_program *setup)
 {
-    struct planner *planner = lining->staging->planner;
-    for (size_t k = 0; k < lining->line->n; k++) {
-        const struct stage *stage = &lining->line->at[k];
-        for (size_t i = lining->staging->cut[stage->begin]; i < lining->staging->cut[stage->end];
+    struct planner *planner = setup->staging->planner;
+    for (size_t k = 0; k < setup->pipeline->n; k++) {
+        const struct stage *stage = &setup->pipeline->at[k];
+        for (size_t i = setup->staging->cut[stage->begin]; i < setup->staging->cut[stage->end];
              i++) {
             const struct plan_node *node = &stage->kind->nodes[i];
             planner->nodes[i].strategy = NULL;
-            lining->places[i] = (struct device_group){stage->devices, stage->n};
+            setup->places[i] = (struct device_group){stage->devices, stage->n};
             if (!node->strategy)
                 continue;
-            planner->nodes[i].strategy = told_on(lining->staging, stage, node);
+            planner->nodes[i].strategy = strategy_on(setup->staging, stage, node);
             if (!planner->nodes[i].strategy)
                 return false;
         }
@@ -101,17 +101,17 @@ static bool set_ways(struct pipeline_program *lining)
 }
 
 // Nodes in no stage run on all devices: their outputs are replicated, like inputs of the model.
-static void hide_common(struct pipeline_program *lining)
+static void hide_common(struct pipeline_program *setup)
 {
-    struct planner *planner = lining->staging->planner;
-    lining->n_given = planner->ends.given.n;
+    struct planner *planner = setup->staging->planner;
+    setup->n_given = planner->ends.given.n;
     for (size_t i = 0; i < planner->n_nodes; i++) {
         const tsr_node *node = planner->nodes[i].node;
         int64_t *at = &planner->node_at[tsr__node_id(node)];
-        if (*at < 0 || lining->staging->staged[tsr__node_id(node)])
+        if (*at < 0 || setup->staging->staged[tsr__node_id(node)])
             continue;
         *at = -1;
-        lining->hidden[i] = 1;
+        setup->hidden[i] = 1;
         for (size_t o = 0; o < tsr_node_output_count(node); o++) {
             const tsr_value *value = tsr_node_output(node, o);
             const tsr_value **given =
@@ -122,12 +122,12 @@ static void hide_common(struct pipeline_program *lining)
     }
 }
 
-void tsr__pipeline_program_show(struct pipeline_program *lining)
+void tsr__pipeline_program_show(struct pipeline_program *setup)
 {
-    struct planner *planner = lining->staging->planner;
-    planner->ends.given.n = lining->n_given;
+    struct planner *planner = setup->staging->planner;
+    planner->ends.given.n = setup->n_given;
     for (size_t i = 0; i < planner->n_nodes; i++)
-        if (lining->hidden[i])
+        if (setup->hidden[i])
             planner->node_at[tsr__node_id(planner->nodes[i].node)] = (int64_t)i;
 }
 
@@ -138,34 +138,34 @@ static int64_t memory_for(const struct staging *staging)
     return staging->memory;
 }
 
-bool tsr__pipeline_program_begin(struct pipeline_program *lining, struct staging *staging,
-                                 const struct pipeline *line)
+bool tsr__pipeline_program_begin(struct pipeline_program *setup, struct staging *staging,
+                                 const struct pipeline *pipeline)
 {
     struct planner *planner = staging->planner;
-    *lining = (struct pipeline_program){.staging = staging, .line = line};
-    tsr__arena_init(&lining->scratch, planner->session);
-    lining->places = ARENA_ARRAY(&lining->scratch, struct device_group, planner->n_nodes + 1);
-    lining->hidden = ARENA_ARRAY(&lining->scratch, unsigned char, planner->n_nodes + 1);
-    lining->kept = ARENA_ARRAY(&lining->scratch, struct plan_node, planner->n_nodes + 1);
-    if (lining->scratch.failed)
+    *setup = (struct pipeline_program){.staging = staging, .pipeline = pipeline};
+    tsr__arena_init(&setup->scratch, planner->session);
+    setup->places = ARENA_ARRAY(&setup->scratch, struct device_group, planner->n_nodes + 1);
+    setup->hidden = ARENA_ARRAY(&setup->scratch, unsigned char, planner->n_nodes + 1);
+    setup->kept = ARENA_ARRAY(&setup->scratch, struct plan_node, planner->n_nodes + 1);
+    if (setup->scratch.failed)
         return false;
-    memcpy(lining->kept, planner->nodes, planner->n_nodes * sizeof *planner->nodes);
-    hide_common(lining);
-    planner->work = &lining->scratch;
-    planner->scope.places = lining->places;
-    planner->pace = (struct planner_pace){.end = staging->end, .heeds = staging->end > 0};
-    if (!set_ways(lining) || !tsr__planner_program(planner, memory_for(staging)))
+    memcpy(setup->kept, planner->nodes, planner->n_nodes * sizeof *planner->nodes);
+    hide_common(setup);
+    planner->work = &setup->scratch;
+    planner->scope.places = setup->places;
+    planner->pace = (struct planner_pace){.end = staging->end, .cancels = staging->end > 0};
+    if (!set_strategies(setup) || !tsr__planner_program(planner, memory_for(staging)))
         return false;
-    lining->late = planner->pace.late;
+    setup->late = planner->pace.late;
     return true;
 }
 
-void tsr__pipeline_program_end(struct pipeline_program *lining)
+void tsr__pipeline_program_end(struct pipeline_program *setup)
 {
-    struct planner *planner = lining->staging->planner;
+    struct planner *planner = setup->staging->planner;
     if (planner->scope.places) {
-        memcpy(planner->nodes, lining->kept, planner->n_nodes * sizeof *planner->nodes);
-        tsr__pipeline_program_show(lining);
+        memcpy(planner->nodes, setup->kept, planner->n_nodes * sizeof *planner->nodes);
+        tsr__pipeline_program_show(setup);
     }
     // Tables of an unfinished program are wrong.
     if (planner->pace.late)
@@ -173,23 +173,23 @@ void tsr__pipeline_program_end(struct pipeline_program *lining)
     planner->pace = (struct planner_pace){0};
     planner->work = &planner->arena;
     planner->scope.places = NULL;
-    tsr__arena_free(&lining->scratch);
+    tsr__arena_free(&setup->scratch);
 }
 
-struct program_options tsr__pipeline_program_options(const struct pipeline_program *lining)
+struct program_options tsr__pipeline_program_options(const struct pipeline_program *setup)
 {
-    struct program_options options = {.work = LINE_WORK};
-    double end = lining->staging->end;
+    struct program_options options = {.work = PIPELINE_WORK};
+    double end = setup->staging->end;
     if (end > 0)
         options.seconds = int64_max(1, (int64_t)(1e3 * (end - tsr__clock()))) / 1e3;
     return options;
 }
 
 // Stores the choices by node index.
-static bool keep_choices(struct pipeline_program *lining, const struct program_result *result,
+static bool keep_choices(struct pipeline_program *setup, const struct program_result *result,
                          struct pipeline_answer *out)
 {
-    struct planner *planner = lining->staging->planner;
+    struct planner *planner = setup->staging->planner;
     out->choice = ARENA_ARRAY(&planner->arena, uint32_t, planner->n_nodes + 1);
     if (!out->choice)
         return false;
@@ -199,46 +199,46 @@ static bool keep_choices(struct pipeline_program *lining, const struct program_r
     return true;
 }
 
-tsr_status tsr__pipeline_solve(struct staging *staging, const struct pipeline *line,
+tsr_status tsr__pipeline_solve(struct staging *staging, const struct pipeline *pipeline,
                                struct pipeline_answer *out)
 {
-    struct pipeline_program lining;
+    struct pipeline_program setup;
     struct program_result result = {0};
     *out = (struct pipeline_answer){0};
     tsr_status st = TSR_NOMEM;
-    if (!tsr__pipeline_program_begin(&lining, staging, line))
+    if (!tsr__pipeline_program_begin(&setup, staging, pipeline))
         goto end;
     st = TSR_OK;
-    if (lining.late)
+    if (setup.late)
         goto end;
-    struct program_options options = tsr__pipeline_program_options(&lining);
-    st = tsr__program_solve(&staging->planner->program, &options, &lining.scratch, &result);
+    struct program_options options = tsr__pipeline_program_options(&setup);
+    st = tsr__program_solve(&staging->planner->program, &options, &setup.scratch, &result);
     if (st != TSR_OK || !result.feasible)
         goto end;
     *out = (struct pipeline_answer){.feasible = true, .cost = result.cost, .bound = result.bound};
-    if (!keep_choices(&lining, &result, out))
+    if (!keep_choices(&setup, &result, out))
         st = TSR_NOMEM;
 end:
-    tsr__pipeline_program_end(&lining);
+    tsr__pipeline_program_end(&setup);
     return st;
 }
 
-tsr_status tsr__pipeline_explain(struct staging *staging, const struct pipeline *line,
+tsr_status tsr__pipeline_explain(struct staging *staging, const struct pipeline *pipeline,
                                  const char *name, tsr_plan_summary *out)
 {
-    struct pipeline_program lining;
+    struct pipeline_program setup;
     struct planner *planner = staging->planner;
     tsr_status st = TSR_NOMEM;
-    if (!tsr__pipeline_program_begin(&lining, staging, line))
+    if (!tsr__pipeline_program_begin(&setup, staging, pipeline))
         goto end;
     for (size_t i = 0; i < planner->n_nodes; i++)
-        planner->nodes[i].choice = line->answer.choice[i];
+        planner->nodes[i].choice = pipeline->answer.choice[i];
     st = tsr__planner_explain(planner, &planner->program, name, out);
     tsr_plan_choice *list = (tsr_plan_choice *)out->choices;
     for (size_t i = 0; i < out->n_choices; i++)
         if (list[i].feasible)
             list[i].cost += staging->common;
 end:
-    tsr__pipeline_program_end(&lining);
+    tsr__pipeline_program_end(&setup);
     return st;
 }

@@ -16,8 +16,8 @@
 
 #include <stdlib.h>
 
-#define LINE_NODES 4000  // maximum number of nodes in all solved pipelines together
-#define MOST_LINES 50000 // maximum number of enumerated pipelines
+#define PIPELINE_NODES 4000  // maximum number of nodes in all solved pipelines together
+#define MOST_PIPELINES 50000 // maximum number of enumerated pipelines
 
 struct pipeline_trial {
     struct pipeline best;
@@ -102,29 +102,29 @@ static void try_line(struct stage_search *search, const struct trail *trail, int
         least = least_pace(search, trail, least);
     if (search->status != TSR_OK || least >= trial->best.answer.cost)
         return;
-    struct pipeline *line = ARENA_NEW(&search->staging->planner->arena, struct pipeline);
-    if (!line) {
+    struct pipeline *pipeline = ARENA_NEW(&search->staging->planner->arena, struct pipeline);
+    if (!pipeline) {
         search->status = TSR_NOMEM;
         return;
     }
-    read_trail(search, trail, line);
+    read_trail(search, trail, pipeline);
     trial->tried++;
     if (search->bottleneck)
-        search->status = tsr__throughput_solve(search->staging, line, least, &line->answer);
+        search->status = tsr__throughput_solve(search->staging, pipeline, least, &pipeline->answer);
     else
-        search->status = tsr__pipeline_solve(search->staging, line, &line->answer);
-    if (search->status != TSR_OK || !line->answer.feasible)
+        search->status = tsr__pipeline_solve(search->staging, pipeline, &pipeline->answer);
+    if (search->status != TSR_OK || !pipeline->answer.feasible)
         return;
-    trial->least = int64_min(trial->least, line->answer.bound);
-    if (pipeline_is_better(&line->answer, &trial->best.answer))
-        trial->best = *line;
+    trial->least = int64_min(trial->least, pipeline->answer.bound);
+    if (pipeline_is_better(&pipeline->answer, &trial->best.answer))
+        trial->best = *pipeline;
 }
 
 static bool is_over(const struct stage_search *search)
 {
     const struct pipeline_trial *trial = search->trial;
-    return trial->tried >= trial->most || trial->looked >= MOST_LINES || search->staging->hasty ||
-           tsr__stages_over(search->staging);
+    return trial->tried >= trial->most || trial->looked >= MOST_PIPELINES ||
+           search->staging->hasty || tsr__stages_over(search->staging);
 }
 
 // ---- all lines ---------------------------------------------------------------------------------
@@ -245,16 +245,17 @@ static void look_at_order(struct stage_search *search)
 // ---- entry -------------------------------------------------------------------------------------
 
 // If the first pipeline does not flow, none does (tsr__stages_search).
-static bool flows(struct staging *staging, const struct pipeline *line)
+static bool flows(struct staging *staging, const struct pipeline *pipeline)
 {
-    for (size_t k = 1; k < line->n; k++)
-        if (!tsr__stages_follow(staging, line->at[k - 1].begin, line->at[k].begin, line->at[k].end))
+    for (size_t k = 1; k < pipeline->n; k++)
+        if (!tsr__stages_follow(staging, pipeline->at[k - 1].begin, pipeline->at[k].begin,
+                                pipeline->at[k].end))
             return false;
     return true;
 }
 
 tsr_status tsr__pipeline_search(struct staging *staging, const tsr_plan_options *options,
-                                struct pipeline *line, int64_t *least)
+                                struct pipeline *pipeline, int64_t *least)
 {
     size_t nodes = staging->planner->n_nodes;
     *least = 0;
@@ -263,23 +264,25 @@ tsr_status tsr__pipeline_search(struct staging *staging, const tsr_plan_options 
         return TSR_OK;
     tsr_status st = TSR_OK;
     if (options->objective == TSR_THROUGHPUT)
-        st = tsr__throughput_first(staging, line, &line->answer);
+        st = tsr__throughput_first(staging, pipeline, &pipeline->answer);
     else
-        st = tsr__pipeline_solve(staging, line, &line->answer);
-    if (st != TSR_OK || !line->answer.feasible)
+        st = tsr__pipeline_solve(staging, pipeline, &pipeline->answer);
+    if (st != TSR_OK || !pipeline->answer.feasible)
         return st;
-    struct pipeline_trial trial = {
-        .best = *line, .least = line->answer.bound, .left = INT64_MAX, .most = LINE_NODES / nodes};
+    struct pipeline_trial trial = {.best = *pipeline,
+                                   .least = pipeline->answer.bound,
+                                   .left = INT64_MAX,
+                                   .most = PIPELINE_NODES / nodes};
     // For throughput the first pipeline is solved again, with its lower bound.
     if (options->objective == TSR_THROUGHPUT) {
         trial.least = INT64_MAX;
-        trial.flows = flows(staging, line);
+        trial.flows = flows(staging, pipeline);
     }
     st = tsr__search_orders(staging, options, look_at_order, &trial);
     if (st != TSR_OK)
         return st;
-    *line = trial.best;
+    *pipeline = trial.best;
     if (!staging->hasty)
-        *least = int64_min(int64_min(trial.least, trial.left), line->answer.cost);
+        *least = int64_min(int64_min(trial.least, trial.left), pipeline->answer.cost);
     return TSR_OK;
 }

@@ -28,7 +28,7 @@ struct value_forms {
 struct timing {
     struct staging *staging;
     struct planner *planner; // of all nodes: each has one candidate
-    const struct pipeline *line;
+    const struct pipeline *pipeline;
     struct arena arena;
     struct value_forms *forms; // by value id
     VEC(struct event) events;
@@ -190,15 +190,15 @@ static uint32_t whole_on(struct timing *timing, const struct stage *stage, const
 static bool bring_inputs(struct timing *timing, const struct plan_node *node, size_t k)
 {
     tsr_value **captures;
-    const struct candidate *way = &node->strategy->at.at[node->choice];
+    const struct candidate *candidate = &node->strategy->at.at[node->choice];
     size_t n_in = tsr_node_input_count(node->node),
            n_reads = tsr__reads_count(node->node, &captures);
-    const struct stage *stage = &timing->line->at[k];
+    const struct stage *stage = &timing->pipeline->at[k];
     for (size_t i = 0; i < n_reads; i++) {
         const tsr_value *value = tsr__reads_at(node->node, captures, i);
         if (!value || (i < n_in && read_before(node->node, i)))
             continue;
-        uint32_t want = i < n_in ? way->in[i] : whole_on(timing, stage, value, stage->n);
+        uint32_t want = i < n_in ? candidate->in[i] : whole_on(timing, stage, value, stage->n);
         if (!bring(timing, value, want, k))
             return false;
     }
@@ -208,17 +208,17 @@ static bool bring_inputs(struct timing *timing, const struct plan_node *node, si
 // Runs the node on its devices, then its reduction.
 static bool run_node(struct timing *timing, const struct plan_node *node, size_t k)
 {
-    const struct candidate *way = &node->strategy->at.at[node->choice];
-    const struct stage *stage = &timing->line->at[k];
-    struct event event = {.devices = stage->devices, .n = stage->n, .ps = way->compute};
-    if (way->each && way->n_each == stage->n)
-        event.each = way->each;
+    const struct candidate *candidate = &node->strategy->at.at[node->choice];
+    const struct stage *stage = &timing->pipeline->at[k];
+    struct event event = {.devices = stage->devices, .n = stage->n, .ps = candidate->compute};
+    if (candidate->each && candidate->n_each == stage->n)
+        event.each = candidate->each;
     add_in_order(timing, event, false);
-    if (way->comm > 0) {
-        event = (struct event){stage->devices, stage->n, way->comm, NULL, true};
+    if (candidate->comm > 0) {
+        event = (struct event){stage->devices, stage->n, candidate->comm, NULL, true};
         add_in_order(timing, event, false);
     }
-    timing->out->time[k] += way->compute + way->comm;
+    timing->out->time[k] += candidate->compute + candidate->comm;
     for (size_t i = 0; i < tsr_node_output_count(node->node); i++) {
         const tsr_value *value = tsr_node_output(node->node, i);
         if (!value)
@@ -227,7 +227,7 @@ static bool run_node(struct timing *timing, const struct plan_node *node, size_t
         uint32_t *first = vec_push(&timing->arena, &forms->layouts);
         if (!first)
             return false;
-        *first = way->out[i];
+        *first = candidate->out[i];
         forms->stage = k;
     }
     return true;
@@ -243,7 +243,7 @@ static bool bring_outputs(struct timing *timing)
         bool made = timing->forms[tsr__value_id(value)].layouts.n > 0 && k != SIZE_MAX;
         if (!made || planner_stays(timing->planner, value))
             continue;
-        if (!bring(timing, value, whole_on(timing, &timing->line->at[k], value, 1), k))
+        if (!bring(timing, value, whole_on(timing, &timing->pipeline->at[k], value, 1), k))
             return false;
     }
     return true;
@@ -265,7 +265,8 @@ static bool list_events(struct timing *timing)
     size_t k = 0;
     for (size_t i = 0; i < planner->n_nodes; i++) {
         const struct plan_node *node = &planner->nodes[i];
-        while (k + 1 < timing->line->n && i >= timing->staging->cut[timing->line->at[k].end]) {
+        while (k + 1 < timing->pipeline->n &&
+               i >= timing->staging->cut[timing->pipeline->at[k].end]) {
             flush(timing);
             k++;
         }
@@ -318,7 +319,7 @@ static bool play_runs(struct timing *timing)
         return false;
     int64_t before = play(timing, clock), last = before;
     timing->out->latency = before;
-    for (size_t run = 0; run < 2 * timing->line->n + 2; run++) {
+    for (size_t run = 0; run < 2 * timing->pipeline->n + 2; run++) {
         before = last;
         last = play(timing, clock);
     }
@@ -326,11 +327,11 @@ static bool play_runs(struct timing *timing)
     return true;
 }
 
-bool tsr__pipeline_timing(struct staging *staging, const struct pipeline *line,
+bool tsr__pipeline_timing(struct staging *staging, const struct pipeline *pipeline,
                           struct stage_clock *out)
 {
     struct timing timing = {
-        .staging = staging, .planner = staging->planner, .line = line, .out = out};
+        .staging = staging, .planner = staging->planner, .pipeline = pipeline, .out = out};
     *out = (struct stage_clock){0};
     tsr__arena_init(&timing.arena, staging->planner->session);
     timing.forms = ARENA_ARRAY(&timing.arena, struct value_forms,

@@ -58,14 +58,15 @@ static struct stage second_stage(const struct stage *stage)
 
 // Plans the nodes of every stage again, with choices. The chosen candidates become the only ones in
 // the planners of all devices.
-static tsr_status take_line(struct staging *staging, struct pipeline *line,
-                            const struct model_memory memory[PLAN_MAX_MODELS])
+static tsr_status take_pipeline(struct staging *staging, struct pipeline *pipeline,
+                                const struct model_memory memory[PLAN_MAX_MODELS])
 {
-    for (size_t k = 0; k < line->n; k++) {
-        struct stage *stage = &line->at[k];
+    for (size_t k = 0; k < pipeline->n; k++) {
+        struct stage *stage = &pipeline->at[k];
         tsr_status st = TSR_OK;
-        if (line->answer.feasible)
-            tsr__range_choose(staging, stage->kind, stage->begin, stage->end, line->answer.choice);
+        if (pipeline->answer.feasible)
+            tsr__range_choose(staging, stage->kind, stage->begin, stage->end,
+                              pipeline->answer.choice);
         else
             st = tsr__range_take(staging, stage->kind, stage->begin, stage->end, stage->memory,
                                  &stage->point);
@@ -95,12 +96,13 @@ static int64_t number_of(const struct staging *staging, size_t k)
 
 // Manual stages keep their numbers. A single stage needs no number if it has device 0, which
 // returns the outputs anyway.
-static tsr_status set_stages(struct staging *staging, const struct pipeline *line)
+static tsr_status set_stages(struct staging *staging, const struct pipeline *pipeline)
 {
-    if (line->n == 1 && !staging->n_hand && line->at[0].devices[0] == 0)
+    if (pipeline->n == 1 && !staging->n_hand && pipeline->at[0].devices[0] == 0)
         return TSR_OK;
-    for (size_t k = 0; k < line->n; k++)
-        for (size_t i = staging->cut[line->at[k].begin]; i < staging->cut[line->at[k].end]; i++) {
+    for (size_t k = 0; k < pipeline->n; k++)
+        for (size_t i = staging->cut[pipeline->at[k].begin]; i < staging->cut[pipeline->at[k].end];
+             i++) {
             struct plan_node *node = &staging->planner->nodes[i];
             if (!node->strategy)
                 continue;
@@ -118,16 +120,16 @@ static tsr_status set_stages(struct staging *staging, const struct pipeline *lin
 static tsr_status refuse(struct staging *staging, const tsr_plan_options *options,
                          tsr_plan_summary *out)
 {
-    struct pipeline line;
-    tsr_status st = tsr__stages_search(staging, options, MEASURE_MEMORY, &line);
+    struct pipeline pipeline;
+    tsr_status st = tsr__stages_search(staging, options, MEASURE_MEMORY, &pipeline);
     if (st != TSR_OK)
         return st;
-    if (line.n)
-        out->needs_bytes = line.most;
+    if (pipeline.n)
+        out->needs_bytes = pipeline.most;
     struct planner *planner = staging->planner;
     bool proved = !staging->hasty && !tsr__budget_over(planner->budget);
     out->undecided = !proved;
-    return tsr__plan_say_none(planner, "plan in stages", proved, out->needs_bytes);
+    return tsr__plan_report_none(planner, "plan in stages", proved, out->needs_bytes);
 }
 
 // More stages than devices, ranges or STAGES_MOST are refused; "auto" (0 or less) never is.
@@ -145,19 +147,19 @@ static tsr_status check_number(const struct staging *staging, int64_t stages)
 }
 
 // Adds the figures of both models.
-static bool tell_parts(struct staging *staging, const struct pipeline *line,
-                       const struct model_memory *memory, tsr_plan_part *parts,
-                       tsr_plan_summary *out)
+static bool summarize_parts(struct staging *staging, const struct pipeline *pipeline,
+                            const struct model_memory *memory, tsr_plan_part *parts,
+                            tsr_plan_summary *out)
 {
-    struct pipeline other = *line;
-    struct told_stages told[2] = {{out->stages, out->latency, out->period}};
-    for (size_t k = 0; k < line->n; k++)
-        other.at[k] = second_stage(&line->at[k]);
-    other.clock[0] = line->clock[1];
-    if (!tsr__stages_tell(staging->other, &other, memory[1].memory, &told[1]))
+    struct pipeline other = *pipeline;
+    struct stage_totals totals[2] = {{out->stages, out->latency, out->period}};
+    for (size_t k = 0; k < pipeline->n; k++)
+        other.at[k] = second_stage(&pipeline->at[k]);
+    other.clock[0] = pipeline->clock[1];
+    if (!tsr__stages_summarize(staging->other, &other, memory[1].memory, &totals[1]))
         return false;
     for (int m = 0; m < 2; m++)
-        parts[m] = (tsr_plan_part){.cost = told[m].latency, .memory = memory[m].memory};
+        parts[m] = (tsr_plan_part){.cost = totals[m].latency, .memory = memory[m].memory};
     out->parts = parts;
     out->n_parts = 2;
     out->shared = staging->models->shared.n;
@@ -166,38 +168,38 @@ static bool tell_parts(struct staging *staging, const struct pipeline *line,
 
 // Takes the chosen candidates of all nodes and sums up. parts: one for each model.
 static tsr_status take_plan(struct staging *staging, const tsr_plan_options *options,
-                            struct pipeline *line, tsr_plan_part *parts, tsr_plan_summary *out)
+                            struct pipeline *pipeline, tsr_plan_part *parts, tsr_plan_summary *out)
 {
     struct planner *planner = staging->planner;
     struct arena *arena = &planner->session->results[RESULT_PLAN];
     struct model_memory memory[PLAN_MAX_MODELS], all;
     size_t n = (size_t)planner->machine.n;
-    struct told_stages told;
+    struct stage_totals totals;
     for (size_t m = 0; m < PLAN_MAX_MODELS; m++)
         if (!tsr__model_memory_init(&memory[m], arena, n))
             return TSR_NOMEM;
     if (!tsr__model_memory_init(&all, arena, n))
         return TSR_NOMEM;
-    tsr_status st = take_line(staging, line, memory);
+    tsr_status st = take_pipeline(staging, pipeline, memory);
     if (st != TSR_OK)
         return st;
-    if (!tsr__pipeline_timing(staging, line, &line->clock[0]))
+    if (!tsr__pipeline_timing(staging, pipeline, &pipeline->clock[0]))
         return TSR_NOMEM;
-    if (staging->other && !tsr__pipeline_timing(staging->other, line, &line->clock[1]))
+    if (staging->other && !tsr__pipeline_timing(staging->other, pipeline, &pipeline->clock[1]))
         return TSR_NOMEM;
     tsr__models_join_memory(staging->models, memory, n, &all);
     out->memory = all.memory;
     out->peak = all.peak;
-    if (!tsr__stages_tell(staging, line, memory[0].memory, &told))
+    if (!tsr__stages_summarize(staging, pipeline, memory[0].memory, &totals))
         return TSR_NOMEM;
     out->feasible = true;
-    out->stages = told.at;
-    out->n_stages = line->n;
-    out->latency = told.latency;
-    out->period = told.period;
-    if (staging->other && !tell_parts(staging, line, memory, parts, out))
+    out->stages = totals.at;
+    out->n_stages = pipeline->n;
+    out->latency = totals.latency;
+    out->period = totals.period;
+    if (staging->other && !summarize_parts(staging, pipeline, memory, parts, out))
         return TSR_NOMEM;
-    return tsr__stages_bound(staging, line, options, out);
+    return tsr__stages_bound(staging, pipeline, options, out);
 }
 
 // "plan.lp" becomes "plan.2.lp" for stage 2; without an extension the number is appended.
@@ -210,11 +212,11 @@ static struct str numbered_path(struct arena *arena, const char *path, size_t st
 }
 
 // Each stage has its own program and file.
-static tsr_status export_stages(struct staging *staging, const struct pipeline *line,
+static tsr_status export_stages(struct staging *staging, const struct pipeline *pipeline,
                                 const char *path)
 {
-    for (size_t k = 0; k < line->n; k++) {
-        const struct stage *stage = &line->at[k];
+    for (size_t k = 0; k < pipeline->n; k++) {
+        const struct stage *stage = &pipeline->at[k];
         struct str name = numbered_path(&staging->planner->arena, path, k);
         if (!name.p)
             return TSR_NOMEM;
@@ -229,7 +231,7 @@ static tsr_status export_stages(struct staging *staging, const struct pipeline *
 // Writes the shardings and stages of one model, and adds its figures to `out`. write false: only
 // figures.
 static tsr_status write_model(struct staging *staging, const char *config,
-                              const struct pipeline *line, bool write, tsr_plan_part *out)
+                              const struct pipeline *pipeline, bool write, tsr_plan_part *out)
 {
     struct planner *planner = staging->planner;
     struct collective_count counts[PLAN_MAX_OPS];
@@ -237,7 +239,7 @@ static tsr_status write_model(struct staging *staging, const char *config,
     if (write)
         st = tsr__planner_write(planner, config);
     if (write && st == TSR_OK)
-        st = set_stages(staging, line);
+        st = set_stages(staging, pipeline);
     if (st != TSR_OK)
         return st;
     size_t n = tsr__planner_collectives(planner, counts);
@@ -246,19 +248,19 @@ static tsr_status write_model(struct staging *staging, const char *config,
 
 // Stages have the same numbers in both models.
 static tsr_status write_all(struct staging *staging, const char *config,
-                            const struct pipeline *line, bool write, tsr_plan_part *parts,
+                            const struct pipeline *pipeline, bool write, tsr_plan_part *parts,
                             tsr_plan_summary *out)
 {
-    tsr_status st = write_model(staging, config, line, write, &parts[0]);
+    tsr_status st = write_model(staging, config, pipeline, write, &parts[0]);
     tsr__planner_copy_counts(&parts[0], out);
     if (st != TSR_OK || !staging->other)
         return st;
-    return write_model(staging->other, config, line, write, &parts[1]);
+    return write_model(staging->other, config, pipeline, write, &parts[1]);
 }
 
 // Finds the split points and the best pipeline; line->n 0: none fits.
 static tsr_status find_stages(struct staging *staging, const tsr_plan_options *options,
-                              struct pipeline *line)
+                              struct pipeline *pipeline)
 {
     if (!tsr__split_points(staging))
         return TSR_NOMEM;
@@ -267,10 +269,10 @@ static tsr_status find_stages(struct staging *staging, const tsr_plan_options *o
     tsr_status st = check_number(staging, options->stages);
     if (st != TSR_OK)
         return st;
-    st = tsr__stages_search(staging, options, MEASURE_TIME, line);
-    if (st != TSR_OK || !line->n || staging->other)
+    st = tsr__stages_search(staging, options, MEASURE_TIME, pipeline);
+    if (st != TSR_OK || !pipeline->n || staging->other)
         return st;
-    return tsr__pipeline_search(staging, options, line, &staging->least);
+    return tsr__pipeline_search(staging, options, pipeline, &staging->least);
 }
 
 // Called if no pipeline fits: the plan without stages (the rival) wins, if there is one.
@@ -289,7 +291,7 @@ static tsr_status none_found(struct staging *staging, const tsr_plan_options *op
 static tsr_status staged(struct staging *staging, const tsr_plan_options *given, bool write,
                          struct stage_rival *rival, tsr_plan_summary *out)
 {
-    struct pipeline line;
+    struct pipeline pipeline;
     struct planner *planner = staging->planner;
     tsr_plan_options options = *given;
     tsr_status st = tsr__manual_stages(staging, given->stages);
@@ -298,19 +300,19 @@ static tsr_status staged(struct staging *staging, const tsr_plan_options *given,
     if (staging->n_hand)
         options.stages = (int64_t)staging->n_hand;
     staging->end = tsr__budget_part(planner->budget, SEARCH_SHARE).end;
-    st = find_stages(staging, &options, &line);
+    st = find_stages(staging, &options, &pipeline);
     staging->end = planner->budget->end;
     if (st != TSR_OK)
         return st;
     *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)planner->machine.n};
     out->solve_ms = 1e3 * (tsr__clock() - planner->budget->begin);
-    if (!line.n)
+    if (!pipeline.n)
         return none_found(staging, &options, rival, out);
     tsr_plan_part *parts =
         ARENA_ARRAY(&planner->session->results[RESULT_PLAN], tsr_plan_part, PLAN_MAX_MODELS);
     if (!parts)
         return TSR_NOMEM;
-    st = take_plan(staging, &options, &line, parts, out);
+    st = take_plan(staging, &options, &pipeline, parts, out);
     out->solve_ms = 1e3 * (tsr__clock() - planner->budget->begin);
     if (st != TSR_OK)
         return st;
@@ -321,13 +323,13 @@ static tsr_status staged(struct staging *staging, const tsr_plan_options *given,
             return TSR_OK;
     }
     if (options.export_lp)
-        st = export_stages(staging, &line, options.export_lp);
+        st = export_stages(staging, &pipeline, options.export_lp);
     if (st != TSR_OK)
         return st;
-    st = write_all(staging, options.config, &line, write, parts, out);
+    st = write_all(staging, options.config, &pipeline, write, parts, out);
     if (st != TSR_OK || !options.explain)
         return st;
-    return tsr__stages_explain(staging, &line, options.explain, out);
+    return tsr__stages_explain(staging, &pipeline, options.explain, out);
 }
 
 // Memory limit of each device: the caller's; else that of the caller's topology; else none.
@@ -348,7 +350,7 @@ static bool staging_init(struct models *models, size_t m, const tsr_plan_options
     for (int64_t device = 0; device < planner->machine.n; device++)
         out->limited = out->limited || out->memory > 0 ||
                        (out->memory == 0 && planner->machine.topology->device[device].memory > 0);
-    tsr__map_init(&out->told, &planner->arena, 64);
+    tsr__map_init(&out->strategies, &planner->arena, 64);
     tsr__map_init(&out->structures, &planner->arena, 256);
     tsr__map_init(&out->kinds, &planner->arena, 64);
     planner->scope.staged = true;

@@ -73,7 +73,7 @@ static struct kind *kind_new(struct staging *staging, const int64_t *devices, si
             return NULL;
     }
     kind->nodes = kind->planner.nodes;
-    kind->planner.scope.outside = staging->staged;
+    kind->planner.scope.staged_nodes = staging->staged;
     for (size_t i = 0; i < kind->planner.n_nodes; i++)
         kind->planner.node_at[tsr__node_id(kind->nodes[i].node)] = -1;
     return kind;
@@ -146,7 +146,7 @@ static bool comes_from_outside(const struct planner *planner, const tsr_value *v
 static bool crosses(const struct planner *planner, const tsr_value *value)
 {
     const tsr_node *from = tsr_value_producer(value);
-    return from && planner->scope.outside && planner->scope.outside[tsr__node_id(from)];
+    return from && planner->scope.staged_nodes && planner->scope.staged_nodes[tsr__node_id(from)];
 }
 
 // Lists what nodes of the range read from outside, except constants. In an open range, values that
@@ -273,7 +273,7 @@ static bool make_program(struct staging *staging, struct range_solve *solve, str
 {
     struct planner *planner = &kind->planner;
     planner->work = &solve->scratch;
-    planner->pace = (struct planner_pace){.end = solve->until, .heeds = solve->until > 0};
+    planner->pace = (struct planner_pace){.end = solve->until, .cancels = solve->until > 0};
     planner->scope.open = solve->open;
     select_range(staging, kind, solve->begin, solve->end);
     bool made = tsr__planner_program(planner, limit_of(staging, solve->memory));

@@ -106,16 +106,16 @@ static bool beats(const struct pipeline *a, const struct pipeline *b, tsr_object
 // Replaces `best` if the pipeline of this order is better.
 static void try_order(struct stage_search *search, tsr_objective objective, struct pipeline *best)
 {
-    struct pipeline line;
+    struct pipeline pipeline;
     enum measure what = search->measure;
     tsr__search_forget(search, what);
     if (!tsr__search_blocks(search))
         search->status = TSR_NOMEM;
     else if (what == MEASURE_OPEN)
         search->each(search);
-    else if (tsr__search_line(search, objective, &line) &&
-             (!best->n || beats(&line, best, objective)))
-        *best = line;
+    else if (tsr__search_line(search, objective, &pipeline) &&
+             (!best->n || beats(&pipeline, best, objective)))
+        *best = pipeline;
 }
 
 static int by_number(const void *a, const void *b)
@@ -213,17 +213,17 @@ static size_t coarsest(const struct stage_search *search)
 static void try_blocks_of(struct stage_search *search, size_t n, tsr_objective objective,
                           struct pipeline *best)
 {
-    struct pipeline line = {0};
+    struct pipeline pipeline = {0};
     search->smallest = search->largest = n;
     for (search->grain = coarsest(search);; search->grain = (search->grain + 3) / 4) {
-        try_orders(search, objective, &line);
-        if (search->status != TSR_OK || line.n || search->grain == 1 || search->staging->hasty)
+        try_orders(search, objective, &pipeline);
+        if (search->status != TSR_OK || pipeline.n || search->grain == 1 || search->staging->hasty)
             break;
     }
     search->smallest = 1;
     search->largest = tsr__search_devices(search);
-    if (line.n && (!best->n || beats(&line, best, objective)))
-        *best = line;
+    if (pipeline.n && (!best->n || beats(&pipeline, best, objective)))
+        *best = pipeline;
 }
 
 // Finds some pipeline at once, so that there is one when time is up: stages of one device; then as
@@ -238,11 +238,12 @@ static void find_any(struct stage_search *search, tsr_objective objective, struc
 }
 
 // Limits the search to pipelines that are better than this one.
-static void heed(struct stage_search *search, tsr_objective objective, const struct pipeline *line)
+static void limit_search(struct stage_search *search, tsr_objective objective,
+                         const struct pipeline *pipeline)
 {
     int64_t takes = INT64_MAX;
-    if (line->n)
-        takes = objective == TSR_THROUGHPUT ? line->most : line->sum;
+    if (pipeline->n)
+        takes = objective == TSR_THROUGHPUT ? pipeline->most : pipeline->sum;
     search->known = tsr__search_known(search, takes);
 }
 
@@ -254,12 +255,12 @@ static void refine(struct stage_search *search, tsr_objective objective, struct 
     if (search->status != TSR_OK || search->staging->hasty)
         return;
     for (search->grain = coarsest(search);; search->grain = (search->grain + 3) / 4) {
-        struct pipeline line = {0};
-        heed(search, objective, out);
-        try_orders(search, objective, &line);
+        struct pipeline pipeline = {0};
+        limit_search(search, objective, out);
+        try_orders(search, objective, &pipeline);
         bool any = out->n > 0, finished = !search->staging->hasty;
-        if (line.n && (finished || !any || beats(&line, out, objective)))
-            *out = line;
+        if (pipeline.n && (finished || !any || beats(&pipeline, out, objective)))
+            *out = pipeline;
         if (search->status != TSR_OK || search->grain == 1 || !finished)
             return;
     }

@@ -25,8 +25,8 @@
 // ---- times --------------------------------------------------------------------------------------
 
 // Devices, memory and nodes of one stage.
-static bool tell_stage(struct staging *staging, const struct stage *stage, const int64_t *memory,
-                       tsr_plan_stage *out)
+static bool summarize_stage(struct staging *staging, const struct stage *stage,
+                            const int64_t *memory, tsr_plan_stage *out)
 {
     struct arena *arena = &staging->planner->session->results[RESULT_PLAN];
     int64_t *devices = ARENA_ARRAY(arena, int64_t, stage->n);
@@ -56,28 +56,29 @@ static int64_t sum_of(const tsr_plan_stage *at, size_t from, size_t to)
 }
 
 // The stage of a node.
-static size_t stage_of(const struct staging *staging, const struct pipeline *line, size_t node)
+static size_t stage_of(const struct staging *staging, const struct pipeline *pipeline, size_t node)
 {
     size_t k = 0;
-    while (k + 1 < line->n && staging->cut[line->at[k].end] <= node)
+    while (k + 1 < pipeline->n && staging->cut[pipeline->at[k].end] <= node)
         k++;
     return k;
 }
 
 // Time that stage k is busy with one run, with receiving and sending; longer if it reads a value of
 // a stage before the previous one.
-static int64_t busy_time(struct staging *staging, const struct pipeline *line,
+static int64_t busy_time(struct staging *staging, const struct pipeline *pipeline,
                          const tsr_plan_stage *at, size_t k)
 {
-    const struct range *range = tsr__stages_range(staging, line->at[k].begin, line->at[k].end);
+    const struct range *range =
+        tsr__stages_range(staging, pipeline->at[k].begin, pipeline->at[k].end);
     int64_t own = sum_of(at, k, k);
-    if (k + 1 < line->n)
+    if (k + 1 < pipeline->n)
         own += at[k + 1].transfer;
     int64_t waiting = own;
     // It reads past a stage in between: the producer waits until all stages before this one are
     // done.
     if (range && range->n_in) {
-        size_t from = stage_of(staging, line, range->earliest);
+        size_t from = stage_of(staging, pipeline, range->earliest);
         if (from + 1 < k)
             waiting = sum_of(at, from, k - 1);
     }
@@ -85,26 +86,26 @@ static int64_t busy_time(struct staging *staging, const struct pipeline *line,
 }
 
 // Period of runs: the time of the busiest stage.
-static int64_t period_of(struct staging *staging, const struct pipeline *line,
+static int64_t period_of(struct staging *staging, const struct pipeline *pipeline,
                          const tsr_plan_stage *at)
 {
     int64_t most = 0;
-    for (size_t k = 0; k < line->n; k++)
-        most = int64_max(most, busy_time(staging, line, at, k));
+    for (size_t k = 0; k < pipeline->n; k++)
+        most = int64_max(most, busy_time(staging, pipeline, at, k));
     return most;
 }
 
-bool tsr__stages_tell(struct staging *staging, const struct pipeline *line, const int64_t *memory,
-                      struct told_stages *out)
+bool tsr__stages_summarize(struct staging *staging, const struct pipeline *pipeline,
+                           const int64_t *memory, struct stage_totals *out)
 {
     struct arena *arena = &staging->planner->session->results[RESULT_PLAN];
-    const struct stage_clock *clock = &line->clock[0];
-    tsr_plan_stage *list = ARENA_ARRAY(arena, tsr_plan_stage, line->n);
+    const struct stage_clock *clock = &pipeline->clock[0];
+    tsr_plan_stage *list = ARENA_ARRAY(arena, tsr_plan_stage, pipeline->n);
     if (!list)
         return false;
-    *out = (struct told_stages){.at = list, .latency = clock->latency, .period = clock->period};
-    for (size_t k = 0; k < line->n; k++) {
-        if (!tell_stage(staging, &line->at[k], memory, &list[k]))
+    *out = (struct stage_totals){.at = list, .latency = clock->latency, .period = clock->period};
+    for (size_t k = 0; k < pipeline->n; k++) {
+        if (!summarize_stage(staging, &pipeline->at[k], memory, &list[k]))
             return false;
         list[k].time = clock->time[k];
         list[k].transfer = clock->transfer[k];
@@ -113,10 +114,11 @@ bool tsr__stages_tell(struct staging *staging, const struct pipeline *line, cons
 }
 
 // Time and transfers of each stage, of all runs of all models.
-static void add_runs(const struct staging *staging, const struct pipeline *line, tsr_plan_stage *at)
+static void add_runs(const struct staging *staging, const struct pipeline *pipeline,
+                     tsr_plan_stage *at)
 {
-    for (size_t k = 0; k < line->n; k++) {
-        const struct stage *stage = &line->at[k];
+    for (size_t k = 0; k < pipeline->n; k++) {
+        const struct stage *stage = &pipeline->at[k];
         at[k] = (tsr_plan_stage){.time = stage->point.time};
         at[k].transfer = tsr__models_time(staging->models, stage->transfer);
     }
@@ -131,15 +133,15 @@ static int64_t common_time(const struct staging *staging)
 
 // The cost by the objective. The period of two models is that of the stage that is busiest with
 // both.
-static int64_t cost_of(struct staging *staging, const struct pipeline *line,
+static int64_t cost_of(struct staging *staging, const struct pipeline *pipeline,
                        const tsr_plan_stage *at, tsr_objective objective)
 {
     int64_t common = common_time(staging);
     if (objective != TSR_THROUGHPUT)
-        return common + sum_of(at, 0, line->n - 1);
-    int64_t period = period_of(staging, line, at);
+        return common + sum_of(at, 0, pipeline->n - 1);
+    int64_t period = period_of(staging, pipeline, at);
     if (staging->other)
-        period = int64_max(period, period_of(staging->other, line, at));
+        period = int64_max(period, period_of(staging->other, pipeline, at));
     return common + period;
 }
 
@@ -196,21 +198,21 @@ static tsr_status find_bound(struct staging *staging, const tsr_plan_options *op
 }
 
 // Proves the bound by a search over the bounds of ranges.
-tsr_status tsr__stages_bound(struct staging *staging, const struct pipeline *line,
+tsr_status tsr__stages_bound(struct staging *staging, const struct pipeline *pipeline,
                              const tsr_plan_options *options, tsr_plan_summary *out)
 {
     tsr_plan_stage at[STAGES_MOST];
     int64_t least = 0;
     tsr_status st = TSR_OK;
-    if (!line->answer.feasible)
+    if (!pipeline->answer.feasible)
         st = find_bound(staging, options, &least);
     if (st != TSR_OK)
         return st;
-    add_runs(staging, line, at);
+    add_runs(staging, pipeline, at);
     out->objective = options->objective;
-    out->cost = cost_of(staging, line, at, options->objective);
-    if (line->answer.feasible) {
-        out->cost = line->answer.cost + staging->common;
+    out->cost = cost_of(staging, pipeline, at, options->objective);
+    if (pipeline->answer.feasible) {
+        out->cost = pipeline->answer.cost + staging->common;
         least = staging->least;
         if (!least)
             least = shared_out(staging);
@@ -256,25 +258,25 @@ static tsr_status explain_common(const struct staging *staging, const struct pla
 }
 
 // Explains a node: the stages are unchanged, and only the node's candidate differs.
-tsr_status tsr__stages_explain(struct staging *staging, const struct pipeline *line,
+tsr_status tsr__stages_explain(struct staging *staging, const struct pipeline *pipeline,
                                const char *name, tsr_plan_summary *out)
 {
     const struct plan_node *node = tsr__planner_find(staging->planner, name);
     size_t k = 0;
     if (node) {
-        k = stage_of(staging, line, (size_t)(node - staging->planner->nodes));
+        k = stage_of(staging, pipeline, (size_t)(node - staging->planner->nodes));
     } else {
         const struct plan_node *common =
             tsr__planner_find_common(staging->planner, staging->staged, name);
         if (common)
             return explain_common(staging, common, out);
     }
-    const struct stage *stage = &line->at[k];
-    if (line->answer.feasible) {
-        tsr_status st = tsr__pipeline_explain(staging, line, name, out);
+    const struct stage *stage = &pipeline->at[k];
+    if (pipeline->answer.feasible) {
+        tsr_status st = tsr__pipeline_explain(staging, pipeline, name, out);
         if (st != TSR_OK || out->objective != TSR_THROUGHPUT)
             return st;
-        return tsr__throughput_explain(staging, line, name, out);
+        return tsr__throughput_explain(staging, pipeline, name, out);
     }
     tsr_status st = tsr__range_explain(staging, stage->kind, stage->begin, stage->end,
                                        stage->memory, name, out);
@@ -282,12 +284,12 @@ tsr_status tsr__stages_explain(struct staging *staging, const struct pipeline *l
         return st;
     tsr_plan_choice *list = (tsr_plan_choice *)out->choices;
     tsr_plan_stage at[STAGES_MOST];
-    add_runs(staging, line, at);
+    add_runs(staging, pipeline, at);
     for (size_t i = 0; i < out->n_choices; i++) {
         at[k].time = list[i].cost;
         list[i].cost = 0;
         if (list[i].feasible)
-            list[i].cost = cost_of(staging, line, at, out->objective);
+            list[i].cost = cost_of(staging, pipeline, at, out->objective);
     }
     return name_devices(staging->planner, stage, name, out);
 }

@@ -87,11 +87,11 @@ struct staging {
     struct range *ranges;        // from split point i to j: [i * (n_ranges + 1) + j]
     struct map structures, kinds;
     VEC(struct kind *) all_kinds;
-    struct map told; // strategies of kinds on the devices of a block (pipeline_program.c)
-    double end;      // by tsr__clock: no range is solved afterwards; 0: no limit
-    bool hasty;      // ranges were left out for lack of time
-    int64_t rival;   // time of a plan without stages, which stages must beat; INT64_MAX: none
-    int64_t least;   // lower bound over all pipelines (pipeline_search.c); 0: none was proved
+    struct map strategies; // strategies of kinds on the devices of a block (pipeline_program.c)
+    double end;            // by tsr__clock: no range is solved afterwards; 0: no limit
+    bool hasty;            // ranges were left out for lack of time
+    int64_t rival;         // time of a plan without stages, which stages must beat; INT64_MAX: none
+    int64_t least;         // lower bound over all pipelines (pipeline_search.c); 0: none was proved
 };
 
 // manual_stages.c: reads the stages that nodes already have. TSR_INVALID: they contradict the node
@@ -189,10 +189,10 @@ tsr_status tsr__stages_search(struct staging *staging, const tsr_plan_options *o
 // pipeline_search.c: solves pipelines that may be better than this one, all stages together; the
 // best becomes *line. One model only. *least: lower bound over all pipelines; 0: none was proved.
 tsr_status tsr__pipeline_search(struct staging *staging, const tsr_plan_options *options,
-                                struct pipeline *line, int64_t *least) TSR_MUST_USE;
+                                struct pipeline *pipeline, int64_t *least) TSR_MUST_USE;
 
 // Stages of one model for the summary. Times are those of one run of this model.
-struct told_stages {
+struct stage_totals {
     const tsr_plan_stage *at;
     int64_t latency, period;
 };
@@ -207,7 +207,7 @@ bool tsr__stages_candidate(struct planner *planner, const struct stage *stage,
 // stages.
 struct pipeline_program {
     struct staging *staging;
-    const struct pipeline *line;
+    const struct pipeline *pipeline;
     struct arena scratch;        // memory of the program
     struct device_group *places; // by node: the devices of its stage
     struct plan_node *kept;      // the nodes before
@@ -216,43 +216,43 @@ struct pipeline_program {
     size_t n_given;              // number of given values before
 };
 // Builds the program in planner->program; to be ended in any case. False: out of memory.
-bool tsr__pipeline_program_begin(struct pipeline_program *lining, struct staging *staging,
-                                 const struct pipeline *line);
+bool tsr__pipeline_program_begin(struct pipeline_program *setup, struct staging *staging,
+                                 const struct pipeline *pipeline);
 // Nodes in no stage are planned again; those of stages keep the candidates of the pipeline.
-void tsr__pipeline_program_show(struct pipeline_program *lining);
+void tsr__pipeline_program_show(struct pipeline_program *setup);
 // Restores the nodes; the program is gone.
-void tsr__pipeline_program_end(struct pipeline_program *lining);
+void tsr__pipeline_program_end(struct pipeline_program *setup);
 // Solver options of one pipeline, within the time limit.
-struct program_options tsr__pipeline_program_options(const struct pipeline_program *lining);
-tsr_status tsr__pipeline_solve(struct staging *staging, const struct pipeline *line,
+struct program_options tsr__pipeline_program_options(const struct pipeline_program *setup);
+tsr_status tsr__pipeline_solve(struct staging *staging, const struct pipeline *pipeline,
                                struct pipeline_answer *out) TSR_MUST_USE;
 // The candidates of a node, and the best cost of the pipeline with each: choices of the summary.
-tsr_status tsr__pipeline_explain(struct staging *staging, const struct pipeline *line,
+tsr_status tsr__pipeline_explain(struct staging *staging, const struct pipeline *pipeline,
                                  const char *node, tsr_plan_summary *out) TSR_MUST_USE;
 
 // throughput.c: the same for the period of consecutive runs. least: a lower bound.
-tsr_status tsr__throughput_solve(struct staging *staging, const struct pipeline *line,
+tsr_status tsr__throughput_solve(struct staging *staging, const struct pipeline *pipeline,
                                  int64_t least, struct pipeline_answer *out) TSR_MUST_USE;
 // Solves the stages by themselves, and then as above if that is better.
-tsr_status tsr__throughput_first(struct staging *staging, struct pipeline *line,
+tsr_status tsr__throughput_first(struct staging *staging, struct pipeline *pipeline,
                                  struct pipeline_answer *out) TSR_MUST_USE;
 // Replaces the costs of the summary's choices by the period of the pipeline with each.
-tsr_status tsr__throughput_explain(struct staging *staging, const struct pipeline *line,
+tsr_status tsr__throughput_explain(struct staging *staging, const struct pipeline *pipeline,
                                    const char *node, tsr_plan_summary *out) TSR_MUST_USE;
 
 // pipeline_timing.c: predicts the times of a pipeline. Each node of the planner has its candidate.
 // False: out of memory.
-bool tsr__pipeline_timing(struct staging *staging, const struct pipeline *line,
+bool tsr__pipeline_timing(struct staging *staging, const struct pipeline *pipeline,
                           struct stage_clock *out);
 
 // stage_summary.c
-bool tsr__stages_tell(struct staging *staging, const struct pipeline *line, const int64_t *memory,
-                      struct told_stages *out);
+bool tsr__stages_summarize(struct staging *staging, const struct pipeline *pipeline,
+                           const int64_t *memory, struct stage_totals *out);
 // Cost, bound and gap of all runs of all models; and the time on one device.
-tsr_status tsr__stages_bound(struct staging *staging, const struct pipeline *line,
+tsr_status tsr__stages_bound(struct staging *staging, const struct pipeline *pipeline,
                              const tsr_plan_options *options, tsr_plan_summary *out) TSR_MUST_USE;
 // Costs of the candidates of a node, with the stages as they are.
-tsr_status tsr__stages_explain(struct staging *staging, const struct pipeline *line,
+tsr_status tsr__stages_explain(struct staging *staging, const struct pipeline *pipeline,
                                const char *node, tsr_plan_summary *out) TSR_MUST_USE;
 
 // plan_stages.c

@@ -12,7 +12,7 @@
 #include "plan/stages/stages.h"
 
 struct throughput {
-    struct pipeline_program lining;
+    struct pipeline_program setup;
     struct stage_clock clock;
 };
 
@@ -22,9 +22,9 @@ struct throughput {
 // memory.
 static bool play_choices(struct throughput *throughput, struct pipeline_answer *best)
 {
-    struct staging *staging = throughput->lining.staging;
+    struct staging *staging = throughput->setup.staging;
     struct planner *planner = staging->planner;
-    if (!tsr__pipeline_timing(staging, throughput->lining.line, &throughput->clock))
+    if (!tsr__pipeline_timing(staging, throughput->setup.pipeline, &throughput->clock))
         return false;
     struct pipeline_answer played = {.cost =
                                          int64_max(throughput->clock.period - staging->common, 0),
@@ -48,11 +48,11 @@ static bool play_choices(struct throughput *throughput, struct pipeline_answer *
 static tsr_status solve_and_play(struct throughput *throughput, const struct program *program,
                                  struct pipeline_answer *best, int64_t *bound)
 {
-    struct planner *planner = throughput->lining.staging->planner;
-    struct program_options options = tsr__pipeline_program_options(&throughput->lining);
+    struct planner *planner = throughput->setup.staging->planner;
+    struct program_options options = tsr__pipeline_program_options(&throughput->setup);
     struct program_result result = {0};
     *bound = 0;
-    tsr_status st = tsr__program_solve(program, &options, &throughput->lining.scratch, &result);
+    tsr_status st = tsr__program_solve(program, &options, &throughput->setup.scratch, &result);
     if (st != TSR_OK || !result.feasible)
         return st;
     *bound = result.bound;
@@ -66,46 +66,46 @@ static tsr_status solve_and_play(struct throughput *throughput, const struct pro
 static tsr_status solve_line(struct throughput *throughput, struct pipeline_answer *best)
 {
     int64_t bound = 0;
-    const struct program *program = &throughput->lining.staging->planner->program;
+    const struct program *program = &throughput->setup.staging->planner->program;
     tsr_status st = solve_and_play(throughput, program, best, &bound);
-    best->bound = int64_max(best->bound, bound / (int64_t)throughput->lining.line->n);
+    best->bound = int64_max(best->bound, bound / (int64_t)throughput->setup.pipeline->n);
     best->bound = int64_min(best->bound, best->cost);
     return st;
 }
 
-// The caller must call tsr__pipeline_program_end in every case. lining.late: there was no time for
+// The caller must call tsr__pipeline_program_end in every case. setup.late: there was no time for
 // the program.
 static tsr_status begin_throughput(struct throughput *throughput, struct staging *staging,
-                                   const struct pipeline *line)
+                                   const struct pipeline *pipeline)
 {
     *throughput = (struct throughput){0};
-    if (!tsr__pipeline_program_begin(&throughput->lining, staging, line))
+    if (!tsr__pipeline_program_begin(&throughput->setup, staging, pipeline))
         return TSR_NOMEM;
-    if (throughput->lining.late)
+    if (throughput->setup.late)
         return TSR_OK;
-    tsr__pipeline_program_show(&throughput->lining);
+    tsr__pipeline_program_show(&throughput->setup);
     return TSR_OK;
 }
 
-tsr_status tsr__throughput_solve(struct staging *staging, const struct pipeline *line,
+tsr_status tsr__throughput_solve(struct staging *staging, const struct pipeline *pipeline,
                                  int64_t least, struct pipeline_answer *out)
 {
     struct throughput throughput;
     out->bound = least;
-    tsr_status st = begin_throughput(&throughput, staging, line);
-    if (st == TSR_OK && !throughput.lining.late)
+    tsr_status st = begin_throughput(&throughput, staging, pipeline);
+    if (st == TSR_OK && !throughput.setup.late)
         st = solve_line(&throughput, out);
-    tsr__pipeline_program_end(&throughput.lining);
+    tsr__pipeline_program_end(&throughput.setup);
     return st;
 }
 
 // Takes the solutions of the stages by themselves, by node index. *fits false: a stage has none.
-static tsr_status take_fronts(struct staging *staging, struct pipeline *line, uint32_t *choice,
+static tsr_status take_fronts(struct staging *staging, struct pipeline *pipeline, uint32_t *choice,
                               bool *fits)
 {
     *fits = true;
-    for (size_t k = 0; k < line->n && *fits; k++) {
-        struct stage *stage = &line->at[k];
+    for (size_t k = 0; k < pipeline->n && *fits; k++) {
+        struct stage *stage = &pipeline->at[k];
         tsr_status st = tsr__range_take(staging, stage->kind, stage->begin, stage->end,
                                         stage->memory, &stage->point);
         if (st != TSR_OK)
@@ -117,7 +117,7 @@ static tsr_status take_fronts(struct staging *staging, struct pipeline *line, ui
     return TSR_OK;
 }
 
-tsr_status tsr__throughput_first(struct staging *staging, struct pipeline *line,
+tsr_status tsr__throughput_first(struct staging *staging, struct pipeline *pipeline,
                                  struct pipeline_answer *out)
 {
     struct throughput throughput;
@@ -127,11 +127,11 @@ tsr_status tsr__throughput_first(struct staging *staging, struct pipeline *line,
     *out = (struct pipeline_answer){0};
     if (!choice)
         return TSR_NOMEM;
-    tsr_status st = take_fronts(staging, line, choice, &fits);
+    tsr_status st = take_fronts(staging, pipeline, choice, &fits);
     if (st != TSR_OK || !fits)
         return st;
-    st = begin_throughput(&throughput, staging, line);
-    if (st != TSR_OK || throughput.lining.late)
+    st = begin_throughput(&throughput, staging, pipeline);
+    if (st != TSR_OK || throughput.setup.late)
         goto end;
     for (size_t i = 0; i < planner->n_nodes; i++)
         planner->nodes[i].choice = choice[i];
@@ -139,40 +139,40 @@ tsr_status tsr__throughput_first(struct staging *staging, struct pipeline *line,
     if (play_choices(&throughput, out))
         st = solve_line(&throughput, out);
 end:
-    tsr__pipeline_program_end(&throughput.lining);
+    tsr__pipeline_program_end(&throughput.setup);
     return st;
 }
 
 // ---- why ---------------------------------------------------------------------------------------
 
 // Finds the period if the node has that candidate.
-static tsr_status pace_with(struct throughput *throughput, const struct plan_node *node, size_t way,
-                            struct pipeline_answer *out)
+static tsr_status pace_with(struct throughput *throughput, const struct plan_node *node,
+                            size_t candidate, struct pipeline_answer *out)
 {
     int64_t bound;
-    struct program *program = &throughput->lining.staging->planner->program;
+    struct program *program = &throughput->setup.staging->planner->program;
     struct program_node *variable = &program->nodes.at[node->var];
     const int64_t *kept = variable->cost;
-    int64_t *cost = ARENA_ARRAY(&throughput->lining.scratch, int64_t, variable->k + 1);
+    int64_t *cost = ARENA_ARRAY(&throughput->setup.scratch, int64_t, variable->k + 1);
     *out = (struct pipeline_answer){0};
     if (!cost)
         return TSR_NOMEM;
     for (size_t i = 0; i < variable->k; i++)
-        cost[i] = i == way ? kept[i] : COST_FORBIDDEN;
+        cost[i] = i == candidate ? kept[i] : COST_FORBIDDEN;
     variable->cost = cost;
     tsr_status st = solve_and_play(throughput, program, out, &bound);
     variable->cost = kept;
     return st;
 }
 
-tsr_status tsr__throughput_explain(struct staging *staging, const struct pipeline *line,
+tsr_status tsr__throughput_explain(struct staging *staging, const struct pipeline *pipeline,
                                    const char *name, tsr_plan_summary *out)
 {
     struct throughput throughput;
     tsr_plan_choice *list = (tsr_plan_choice *)out->choices;
-    tsr_status st = begin_throughput(&throughput, staging, line);
+    tsr_status st = begin_throughput(&throughput, staging, pipeline);
     const struct plan_node *node = tsr__planner_find(staging->planner, name);
-    for (size_t i = 0; i < out->n_choices && st == TSR_OK && node && !throughput.lining.late; i++) {
+    for (size_t i = 0; i < out->n_choices && st == TSR_OK && node && !throughput.setup.late; i++) {
         struct pipeline_answer answer = {0};
         if (!list[i].feasible)
             continue;
@@ -182,6 +182,6 @@ tsr_status tsr__throughput_explain(struct staging *staging, const struct pipelin
         if (answer.feasible)
             list[i].cost = int64_max(answer.cost + staging->common, out->cost);
     }
-    tsr__pipeline_program_end(&throughput.lining);
+    tsr__pipeline_program_end(&throughput.setup);
     return st;
 }

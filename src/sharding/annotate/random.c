@@ -96,9 +96,9 @@ static int by_number(const void *a, const void *b)
 // Draws some devices: usually all, usually in order.
 static bool draw_devices(struct dice *dice, struct grid *grid)
 {
-    size_t room = (size_t)dice->n_all * TURNS * COPIES;
-    grid->devices = ARENA_ARRAY(&dice->scratch, int64_t, room);
-    grid->at = tsr__arena_array(&dice->scratch, room, sizeof(*grid->at), _Alignof(int64_t));
+    size_t capacity = (size_t)dice->n_all * TURNS * COPIES;
+    grid->devices = ARENA_ARRAY(&dice->scratch, int64_t, capacity);
+    grid->at = tsr__arena_array(&dice->scratch, capacity, sizeof(*grid->at), _Alignof(int64_t));
     if (!grid->devices || !grid->at)
         return false;
     for (int64_t d = 0; d < dice->n; d++) {

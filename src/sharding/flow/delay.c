@@ -92,13 +92,13 @@ static bool same_shape(const struct shapes *shapes, const tsr_value *x, const ts
 // before. So this is rejected.
 enum sum_mode tsr__sum_fits(const struct shapes *shapes, const tsr_node *node, size_t input)
 {
-    enum sum_mode way = tsr__rule_sum(node, input);
+    enum sum_mode mode = tsr__rule_sum(node, input);
     const tsr_value *y = NULL;
     if (tsr_node_output_count(node) == 1)
         y = tsr_node_output(node, 0);
-    if (!y || (way == SUM_ADDS && !same_shape(shapes, tsr_node_input(node, input), y)))
+    if (!y || (mode == SUM_ADDS && !same_shape(shapes, tsr_node_input(node, input), y)))
         return SUM_STOPS;
-    return way;
+    return mode;
 }
 
 // Returns NULL if the value is an input of the model, a constant, or produced in a body.
@@ -119,15 +119,15 @@ static const struct node_flow *producer(const struct delay *delay, const tsr_val
 // Mul(P, Q) may not, because (p0 + p1)(q0 + q1) is not p0 q0 + p1 q1; nor may Mul(P, P). Other
 // partial inputs must have the same groups, and the reader must add them.
 static bool others_fit(const struct delay *delay, const struct node_flow *flow, size_t input,
-                       enum sum_mode way)
+                       enum sum_mode mode)
 {
     for (size_t i = 0; i < tsr_node_input_count(flow->node); i++) {
         const struct node_flow *other = producer(delay, tsr_node_input(flow->node, i));
         if (i != input && other && other->delayed &&
-            (way != SUM_ADDS || !same_groups(other, delay->from)))
+            (mode != SUM_ADDS || !same_groups(other, delay->from)))
             return false;
         if (i != input && tsr_node_input(flow->node, i) == tsr_node_input(flow->node, input) &&
-            way != SUM_ADDS)
+            mode != SUM_ADDS)
             return false;
     }
     return true;
@@ -146,12 +146,12 @@ static bool check_reader(void *data, tsr_node *node, size_t input)
     const struct node_flow *flow = NULL;
     if (at >= 0)
         flow = &delay->flow->nodes[at];
-    enum sum_mode way = tsr__sum_fits(delay->flow->shapes, node, input);
-    delay->fits = flow && way != SUM_STOPS && !flow->n_groups && !flow->place.rule->whole &&
+    enum sum_mode mode = tsr__sum_fits(delay->flow->shapes, node, input);
+    delay->fits = flow && mode != SUM_STOPS && !flow->n_groups && !flow->place.rule->whole &&
                   !flow->bodies && flow->outputs[0] &&
                   tsr__layout_equal(flow->inputs[input], delay->from->outputs[0]) &&
                   tsr__groups_share(delay->from->groups, delay->from->n_groups, flow->outputs[0]) &&
-                  others_fit(delay, flow, input, way);
+                  others_fit(delay, flow, input, mode);
     return delay->fits;
 }
 

@@ -67,7 +67,7 @@ static void join_axis(const struct pairing *pairing, int64_t k, int64_t j, int *
 // Shard j of the target must be the union of full source shards. Each of these must be on the same
 // number of devices that own j. Group i then consists of the i-th such device of each source shard.
 static bool gather_shard(const struct pairing *pairing, struct reshard_step *out, int64_t j,
-                         int64_t *room)
+                         int64_t *scratch)
 {
     const int64_t *owners;
     size_t all = tsr__layout_owners(pairing->to.layout, j, &owners), copies = 0, seen = 0;
@@ -76,13 +76,13 @@ static bool gather_shard(const struct pairing *pairing, struct reshard_step *out
         int64_t common = pairing_common(pairing, k, j);
         if (common == 0)
             continue;
-        size_t n = holders(pairing, k, j, room);
+        size_t n = holders(pairing, k, j, scratch);
         if (common != pairing->from.elements[k] || n == 0 || (groups && n != copies))
             return false;
         if (!groups && !(groups = add_groups(pairing, out, copies = n, all)))
             return false;
         for (size_t i = 0; i < n; i++)
-            groups[i].devices[groups[i].n++] = room[i];
+            groups[i].devices[groups[i].n++] = scratch[i];
         seen += n;
         join_axis(pairing, k, j, &out->axis);
     }
@@ -93,12 +93,12 @@ static bool gather_shard(const struct pairing *pairing, struct reshard_step *out
 // for several.
 bool tsr__reshard_gather(const struct pairing *pairing, struct reshard_step *out)
 {
-    int64_t *room = ARENA_ARRAY(pairing->made, int64_t, pairing->n_devices + 1);
-    bool is = room && one_piece_each(pairing) && groups_new(pairing, out);
+    int64_t *scratch = ARENA_ARRAY(pairing->made, int64_t, pairing->n_devices + 1);
+    bool is = scratch && one_piece_each(pairing) && groups_new(pairing, out);
     out->axis = -2;
     for (int64_t j = 0; j < pairing->to.layout->n_shards && is; j++)
         is = pairing->to.layout->first[j] == pairing->to.layout->first[j + 1] ||
-             gather_shard(pairing, out, j, room);
+             gather_shard(pairing, out, j, scratch);
     if (is) {
         out->op = COMM_ALL_GATHER;
         out->sent = out->received; // in a ring each device forwards as much as it receives

@@ -156,8 +156,8 @@ tsr_status tsr__comm_broadcast(struct endpoint *endpoint, const struct comm_call
 // is part of the detail, so that two ranks that both send detect it.
 static struct comm_call between(const struct comm_call *call, int from, int to, int64_t *group)
 {
-    int64_t way[2] = {from, to};
-    struct comm_call d = with_detail(call, way, sizeof way);
+    int64_t ends[2] = {from, to};
+    struct comm_call d = with_detail(call, ends, sizeof ends);
     group[0] = from < to ? from : to;
     group[1] = from < to ? to : from;
     d.group = group;

@@ -351,10 +351,10 @@ void tsr__comm_fail(struct endpoint *endpoint, tsr_status status, const char *te
     endpoint->transport->fail(endpoint, status, endpoint->rank, text);
 }
 
-const char *tsr__comm_way(const struct endpoint *endpoint, const int64_t *group, int n)
+const char *tsr__comm_method(const struct endpoint *endpoint, const int64_t *group, int n)
 {
-    if (endpoint->transport->way)
-        return endpoint->transport->way(endpoint, group, n);
+    if (endpoint->transport->method)
+        return endpoint->transport->method(endpoint, group, n);
     return endpoint->transport->name;
 }
 

@@ -16,11 +16,11 @@
 
 enum { STEP_CARDS = 1, STEP_HOST = 2 };
 
-static const char *const way_names[WAY_COUNT] = {"auto", "own", "nccl", "host"};
+static const char *const method_names[METHOD_COUNT] = {"auto", "own", "nccl", "host"};
 
-const char *tsr__way_name(enum comm_way way)
+const char *tsr__gpu_method_name(enum gpu_method method)
 {
-    return way_names[way];
+    return method_names[method];
 }
 
 // ---- cards --------------------------------------------------------------------------------------
@@ -130,13 +130,14 @@ static bool shares_gpu(const struct device *device, const int64_t *group, int n)
     return false;
 }
 
-// All members see the same cards, so all choose the same. WAY_AUTO: all buffers are in host memory.
-static enum comm_way choose(const struct device_call *call)
+// All members see the same cards, so all choose the same method. METHOD_AUTO: all buffers are in
+// host memory.
+static enum gpu_method choose(const struct device_call *call)
 {
     const struct device *device = call->device;
     int devices = 0, n = call->call->n_group;
     bool own = n <= GPU_MAX_MEMBERS, nccl = true;
-    enum comm_way asked = (enum comm_way)device->ranks[call->call->group[0]].way;
+    enum gpu_method asked = (enum gpu_method)device->ranks[call->call->group[0]].method;
     for (int i = 0; i < n; i++) {
         const struct call_card *card = &device->cards[i];
         devices += card->place == COMM_DEVICE;
@@ -144,14 +145,14 @@ static enum comm_way choose(const struct device_call *call)
         nccl = nccl && card->has_nccl;
     }
     if (devices == 0)
-        return WAY_AUTO;
-    if (devices < n || asked == WAY_HOST)
-        return WAY_HOST;
+        return METHOD_AUTO;
+    if (devices < n || asked == METHOD_HOST)
+        return METHOD_HOST;
     // Ranks on one GPU are faster without NCCL, whose kernels would wait for each other on it.
-    bool first_nccl = asked == WAY_NCCL || !own || !shares_gpu(device, call->call->group, n);
-    if (nccl && asked != WAY_OWN && first_nccl)
-        return WAY_NCCL;
-    return own ? WAY_OWN : WAY_HOST;
+    bool first_nccl = asked == METHOD_NCCL || !own || !shares_gpu(device, call->call->group, n);
+    if (nccl && asked != METHOD_OWN && first_nccl)
+        return METHOD_NCCL;
+    return own ? METHOD_OWN : METHOD_HOST;
 }
 
 // Fails the job if the call failed. Other members may be waiting, in the endpoint below or in an
@@ -188,7 +189,7 @@ static tsr_status begin(struct device_call *call, const struct comm_buffer *send
     // Before the cards: after them others may already have a kernel on this GPU that waits for this
     // rank.
     if (st == TSR_OK && on_device(call) && group && group->comm)
-        st = tsr__nccl_way_reserve(call, exchange);
+        st = tsr__nccl_reserve(call, exchange);
     if (st != TSR_OK)
         return st;
     fill_cards(call, send, out);
@@ -211,11 +212,11 @@ static tsr_status device_all_reduce(struct endpoint *endpoint, const struct comm
     if (st != TSR_OK)
         return ended(&k, st);
     switch (choose(&k)) {
-    case WAY_OWN:
+    case METHOD_OWN:
         return ended(&k, tsr__own_all_reduce(&k, in, out));
-    case WAY_NCCL:
-        return ended(&k, tsr__nccl_way_all_reduce(&k, group_of(device, call)->comm, in, out));
-    case WAY_HOST:
+    case METHOD_NCCL:
+        return ended(&k, tsr__nccl_sum(&k, group_of(device, call)->comm, in, out));
+    case METHOD_HOST:
         return ended(&k, tsr__host_all_reduce(&k, in, out));
     default:
         break;
@@ -238,11 +239,11 @@ static tsr_status device_exchange(struct endpoint *endpoint, const struct comm_c
         return ended(&k, st);
     exchange->arrived = NULL; // it has been called
     switch (choose(&k)) {
-    case WAY_OWN:
+    case METHOD_OWN:
         return ended(&k, tsr__own_exchange(&k, exchange));
-    case WAY_NCCL:
-        return ended(&k, tsr__nccl_way_exchange(&k, group_of(device, call)->comm, exchange));
-    case WAY_HOST:
+    case METHOD_NCCL:
+        return ended(&k, tsr__nccl_exchange_all(&k, group_of(device, call)->comm, exchange));
+    case METHOD_HOST:
         return ended(&k, tsr__host_exchange(&k, exchange));
     default:
         break;
@@ -257,7 +258,7 @@ static void device_fail(struct endpoint *endpoint, tsr_status status, int rank, 
 {
     struct device *device = device_of(endpoint);
     device->base->transport->fail(device->base, status, rank, text);
-    tsr__nccl_way_abort(device);
+    tsr__nccl_abort(device);
 }
 
 // The rank leaves the job; tsr__device_close frees the struct when the rank's session is gone.
@@ -269,7 +270,7 @@ static void device_close(struct endpoint *endpoint)
 
 // Ranks 0 and 1 on GPU 0, rank 2 on the host: {0, 1} use "own", or "ipc" between processes; {0, 2}
 // use "host".
-static const char *device_way(const struct endpoint *endpoint, const int64_t *group, int n)
+static const char *device_method(const struct endpoint *endpoint, const int64_t *group, int n)
 {
     const struct device *device = (const struct device *)endpoint;
     struct comm_call call = {.group = group, .n_group = n};
@@ -280,10 +281,10 @@ static const char *device_way(const struct endpoint *endpoint, const int64_t *gr
         any_gpu = any_gpu || device->ranks[group[i]].on_gpu;
     }
     if (!any_gpu || !known)
-        return tsr__comm_way(device->base, group, n);
-    if (known->way == WAY_OWN && !here)
+        return tsr__comm_method(device->base, group, n);
+    if (known->method == METHOD_OWN && !here)
         return "ipc";
-    return tsr__way_name(known->way);
+    return tsr__gpu_method_name(known->method);
 }
 
 static const struct transport device_transport = {
@@ -292,7 +293,7 @@ static const struct transport device_transport = {
     .exchange = device_exchange,
     .fail = device_fail,
     .close = device_close,
-    .way = device_way,
+    .method = device_method,
 };
 bool tsr__device_is(const struct endpoint *endpoint)
 {
@@ -344,7 +345,7 @@ tsr_status tsr__device_open(tsr_session *session, struct endpoint *base,
     device->base = base;
     device->options = *options;
     device->gpu = options->gpu;
-    tsr__nccl_way_init(device);
+    tsr__nccl_init(device);
     struct device_call k = {device, &(struct comm_call){.op = "opening", .node = "GPU"}, why, 0};
     tsr_status st = TSR_OK;
     if (!make_lists(device))
@@ -383,7 +384,7 @@ bool tsr__device_group_at(const struct endpoint *endpoint, size_t i, struct devi
     if (i >= device->groups.n)
         return false;
     const struct device_group *group = &device->groups.at[i];
-    *out = (struct device_group_info){group->group, group->n, group->way};
+    *out = (struct device_group_info){group->group, group->n, group->method};
     return true;
 }
 
@@ -394,7 +395,7 @@ void tsr__device_close(struct endpoint *endpoint)
         return;
     struct device *device = device_of(endpoint);
     tsr__watch_end(device);
-    tsr__nccl_way_close(device);
+    tsr__nccl_close(device);
     if (device->seat) {
         tsr__seat_enter(device->seat);
         tsr__seat_free(device->seat, device->probe);

@@ -32,7 +32,7 @@ struct rank_card {
     int64_t process;  // equal on ranks of one process
     uint64_t address; // address of its struct device in that process
     int32_t on_gpu, nccl;
-    int32_t way, deterministic; // requested by the user
+    int32_t method, deterministic; // requested by the user
     char gpu[GPU_ID_BYTES];
     int32_t exports;        // its memory and events can be opened by others
     struct gpu_block probe; // some of its memory
@@ -57,7 +57,7 @@ struct device_group {
     const int64_t *group;
     int n;
     void *comm; // NCCL communicator, or NULL
-    enum comm_way way;
+    enum gpu_method method;
 };
 
 struct device {
@@ -161,19 +161,17 @@ tsr_status tsr__staged_all_reduce(const struct device_call *call, const void *in
 tsr_status tsr__host_all_reduce(const struct device_call *call, const void *in, void *out);
 tsr_status tsr__host_exchange(const struct device_call *call, struct comm_exchange *exchange);
 // device_nccl.c
-tsr_status tsr__nccl_way_all_reduce(const struct device_call *call, void *comm, const void *in,
-                                    void *out);
-tsr_status tsr__nccl_way_exchange(const struct device_call *call, void *comm,
+tsr_status tsr__nccl_sum(const struct device_call *call, void *comm, const void *in, void *out);
+tsr_status tsr__nccl_exchange_all(const struct device_call *call, void *comm,
                                   struct comm_exchange *exchange);
-tsr_status tsr__nccl_way_open(struct device *device, struct device_group *group, uint64_t plan,
-                              struct comm_trouble *why);
-tsr_status tsr__nccl_way_reserve(const struct device_call *call,
-                                 const struct comm_exchange *exchange);
-void tsr__nccl_way_init(struct device *device);
+tsr_status tsr__nccl_open(struct device *device, struct device_group *group, uint64_t plan,
+                          struct comm_trouble *why);
+tsr_status tsr__nccl_reserve(const struct device_call *call, const struct comm_exchange *exchange);
+void tsr__nccl_init(struct device *device);
 // Aborts NCCL for the ranks of this process: it would wait forever for one that has failed.
-void tsr__nccl_way_abort(struct device *device);
+void tsr__nccl_abort(struct device *device);
 // Ends the communicators of this rank, whose thread has ended.
-void tsr__nccl_way_close(struct device *device);
+void tsr__nccl_close(struct device *device);
 // device_watch.c: watches a rank that has communicators; announces the start of an NCCL call (node
 // NULL: its end).
 void tsr__watch_start(struct device *device);

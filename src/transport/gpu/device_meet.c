@@ -33,7 +33,7 @@ static void describe_self(struct device *device)
     card->host = host_id();
     card->process = getpid();
     card->address = (uint64_t)(uintptr_t)device;
-    card->way = (int32_t)device->options.way;
+    card->method = (int32_t)device->options.method;
     card->deterministic = device->options.deterministic;
     if (!device->seat)
         return;
@@ -52,7 +52,7 @@ static tsr_status exchange_rank_cards(struct device *device, uint64_t plan,
                                       struct comm_trouble *why)
 {
     int n = device->endpoint.size;
-    // All zeros until the cards have arrived. If this rank fails earlier, tsr__nccl_way_abort sees
+    // All zeros until the cards have arrived. If this rank fails earlier, tsr__nccl_abort sees
     // no other rank in the list.
     device->ranks = ARENA_ARRAY(&device->arena, struct rank_card, (size_t)n);
     int64_t *group = ARENA_ARRAY(&device->arena, int64_t, (size_t)n);
@@ -165,13 +165,13 @@ static bool shares_gpu(const struct device *device, const struct device_group *g
 // first member.
 static bool wants_nccl(const struct device *device, const struct device_group *group)
 {
-    enum comm_way asked = (enum comm_way)device->ranks[group->group[0]].way;
+    enum gpu_method asked = (enum gpu_method)device->ranks[group->group[0]].method;
     for (int i = 0; i < group->n; i++)
         if (!device->ranks[group->group[i]].on_gpu || !device->ranks[group->group[i]].nccl)
             return false;
-    if (asked == WAY_NCCL)
+    if (asked == METHOD_NCCL)
         return true;
-    return asked == WAY_AUTO && !shares_gpu(device, group);
+    return asked == METHOD_AUTO && !shares_gpu(device, group);
 }
 
 static int compare_groups(const struct device_group *a, const struct device_group *b)
@@ -200,19 +200,20 @@ static void sort_groups(struct device *device)
 
 // Returns the method that calls with all buffers on GPUs will use, as far as this rank knows. Only
 // for reports: a call with buffers in host memory still uses the host.
-static enum comm_way expected_way(const struct device *device, const struct device_group *group)
+static enum gpu_method expected_method(const struct device *device,
+                                       const struct device_group *group)
 {
     bool own = group->n <= GPU_MAX_MEMBERS, on_gpus = true;
-    enum comm_way asked = (enum comm_way)device->ranks[group->group[0]].way;
+    enum gpu_method asked = (enum gpu_method)device->ranks[group->group[0]].method;
     for (int i = 0; i < group->n; i++) {
         own = own && device->reached[group->group[i]];
         on_gpus = on_gpus && device->ranks[group->group[i]].on_gpu;
     }
-    if (!on_gpus || asked == WAY_HOST)
-        return WAY_HOST;
+    if (!on_gpus || asked == METHOD_HOST)
+        return METHOD_HOST;
     if (group->comm)
-        return WAY_NCCL;
-    return own ? WAY_OWN : WAY_HOST;
+        return METHOD_NCCL;
+    return own ? METHOD_OWN : METHOD_HOST;
 }
 
 // The order matters: groups are sorted, cards are exchanged, then peer access is tested. NCCL opens
@@ -235,13 +236,13 @@ tsr_status tsr__device_meet(struct endpoint *endpoint, uint64_t plan, struct com
     for (size_t i = 0; i < device->groups.n; i++) {
         struct device_group *group = &device->groups.at[i];
         if (wants_nccl(device, group)) {
-            st = tsr__nccl_way_open(device, group, plan, why);
+            st = tsr__nccl_open(device, group, plan, why);
             if (st != TSR_OK) { // other ranks may wait for this one inside of NCCL
                 endpoint->transport->fail(endpoint, why->status, why->rank, why->text);
                 return st;
             }
         }
-        group->way = expected_way(device, group);
+        group->method = expected_method(device, group);
     }
     tsr__watch_start(device);
     return TSR_OK;

@@ -29,7 +29,7 @@ static tsr_status nccl_code(const struct device_call *call, int code, const char
 
 #define ABORT_PATIENCE_S 2 // wait for a rank inside of NCCL, whose calls only start kernels
 
-void tsr__nccl_way_init(struct device *device)
+void tsr__nccl_init(struct device *device)
 {
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
@@ -97,7 +97,7 @@ static void abort_rank(struct device *device)
 
 // Aborts all ranks of this process, including this one, because their kernels wait for a failed
 // rank. Ranks of other processes abort their own when they are notified.
-void tsr__nccl_way_abort(struct device *device)
+void tsr__nccl_abort(struct device *device)
 {
     for (int rank = 0; device->ranks && rank < device->endpoint.size; rank++) {
         const struct rank_card *card = &device->ranks[rank];
@@ -109,7 +109,7 @@ void tsr__nccl_way_abort(struct device *device)
 
 // The rank's thread has ended, so no call is active. Without a failure the communicators are
 // destroyed normally.
-void tsr__nccl_way_close(struct device *device)
+void tsr__nccl_close(struct device *device)
 {
     pthread_mutex_lock(&device->nccl_lock);
     drop_comms(device, false);
@@ -227,8 +227,8 @@ static tsr_status join(const struct device_call *call, const struct nccl_id *id,
 
 // The first member of the group creates the unique id of the communicator and broadcasts it over
 // the transport below. Then all members connect.
-tsr_status tsr__nccl_way_open(struct device *device, struct device_group *group, uint64_t plan,
-                              struct comm_trouble *why)
+tsr_status tsr__nccl_open(struct device *device, struct device_group *group, uint64_t plan,
+                          struct comm_trouble *why)
 {
     struct comm_call call = {.plan = plan,
                              .kind = COMM_BROADCAST,
@@ -269,8 +269,7 @@ static struct slice slice_of(const struct comm_call *call, int i)
 // Reserves memory and kernels for a call, before the hosts synchronize. While a kernel of another
 // rank waits on the GPU for this one, memory cannot be allocated or freed and no kernel can be
 // loaded.
-tsr_status tsr__nccl_way_reserve(const struct device_call *call,
-                                 const struct comm_exchange *exchange)
+tsr_status tsr__nccl_reserve(const struct device_call *call, const struct comm_exchange *exchange)
 {
     const struct comm_call *comm_call = call->call;
     void *scratch;
@@ -337,8 +336,7 @@ static tsr_status reduce_in_order(const struct device_call *call, void *comm, co
 // NCCL does not specify the order of additions. If results must be reproducible, or if NCCL lacks
 // the type, slices are gathered and folded in group order. Groups that are too large for this use
 // the host.
-tsr_status tsr__nccl_way_all_reduce(const struct device_call *call, void *comm, const void *in,
-                                    void *out)
+tsr_status tsr__nccl_sum(const struct device_call *call, void *comm, const void *in, void *out)
 {
     const struct comm_call *comm_call = call->call;
     struct device *device = call->device;
@@ -402,7 +400,7 @@ static tsr_status fold_messages(const struct device_call *call, void *comm,
 
 // Sizes are compared before any transfer, so that a member that sends another size is reported
 // instead of waited for.
-tsr_status tsr__nccl_way_exchange(const struct device_call *call, void *comm,
+tsr_status tsr__nccl_exchange_all(const struct device_call *call, void *comm,
                                   struct comm_exchange *exchange)
 {
     const struct comm_call *comm_call = call->call;

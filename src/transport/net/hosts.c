@@ -25,7 +25,7 @@ struct hosts {
     bool *here; // [rank]: on this host, and shares memory
 };
 
-static struct endpoint *way_of_group(const struct hosts *hosts, const int64_t *group, int n)
+static struct endpoint *path_of_group(const struct hosts *hosts, const int64_t *group, int n)
 {
     for (int i = 0; i < n; i++)
         if (!hosts->here[group[i]])
@@ -33,14 +33,14 @@ static struct endpoint *way_of_group(const struct hosts *hosts, const int64_t *g
     return hosts->shm;
 }
 
-static struct endpoint *way_of(const struct hosts *hosts, const struct comm_call *call)
+static struct endpoint *path_of(const struct hosts *hosts, const struct comm_call *call)
 {
-    return way_of_group(hosts, call->group, call->n_group);
+    return path_of_group(hosts, call->group, call->n_group);
 }
 
-static const char *hosts_way(const struct endpoint *endpoint, const int64_t *group, int n)
+static const char *hosts_method(const struct endpoint *endpoint, const int64_t *group, int n)
 {
-    return tsr__comm_way(way_of_group((const struct hosts *)endpoint, group, n), group, n);
+    return tsr__comm_method(path_of_group((const struct hosts *)endpoint, group, n), group, n);
 }
 
 // Forwards a failure from one path to the other.
@@ -58,16 +58,16 @@ static tsr_status hosts_all_reduce(struct endpoint *endpoint, const struct comm_
                                    const void *in, void *out, struct comm_trouble *why)
 {
     struct hosts *hosts = (struct hosts *)endpoint;
-    struct endpoint *way = way_of(hosts, call);
-    return forward_failure(hosts, way->transport->all_reduce(way, call, in, out, why), why);
+    struct endpoint *path = path_of(hosts, call);
+    return forward_failure(hosts, path->transport->all_reduce(path, call, in, out, why), why);
 }
 
 static tsr_status hosts_exchange(struct endpoint *endpoint, const struct comm_call *call,
                                  struct comm_exchange *exchange, struct comm_trouble *why)
 {
     struct hosts *hosts = (struct hosts *)endpoint;
-    struct endpoint *way = way_of(hosts, call);
-    return forward_failure(hosts, way->transport->exchange(way, call, exchange, why), why);
+    struct endpoint *path = path_of(hosts, call);
+    return forward_failure(hosts, path->transport->exchange(path, call, exchange, why), why);
 }
 
 static void hosts_fail(struct endpoint *endpoint, tsr_status status, int rank, const char *text)
@@ -145,7 +145,7 @@ static const struct transport hosts_transport = {
     .give = hosts_give,
     .settle = hosts_settle,
     .take = hosts_take,
-    .way = hosts_way,
+    .method = hosts_method,
 };
 
 // While a rank waits in shared memory: checks the messages, too.

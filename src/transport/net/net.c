@@ -213,7 +213,7 @@ static void net_close(struct endpoint *endpoint)
 }
 
 // Links with a meeting are UCX's; MPI connects its ranks itself.
-static const char *net_way(const struct endpoint *endpoint, const int64_t *group, int n)
+static const char *net_method(const struct endpoint *endpoint, const int64_t *group, int n)
 {
     (void)group, (void)n;
     if (((const struct net *)endpoint)->meet)
@@ -223,7 +223,7 @@ static const char *net_way(const struct endpoint *endpoint, const int64_t *group
 
 static const struct transport net_transport = {
     .name = "mpi",
-    .way = net_way,
+    .method = net_method,
     .all_reduce = tsr__net_all_reduce,
     .exchange = net_exchange,
     .fail = net_fail,

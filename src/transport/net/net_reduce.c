@@ -207,15 +207,15 @@ static tsr_status reduce_rounds(struct sum *sum, size_t head)
 
 // Frames carry everything if it is small; else the first piece of the slice that the receiver
 // folds.
-static tsr_status meet(struct sum *sum, struct comm_buffer *send, size_t room)
+static tsr_status meet(struct sum *sum, struct comm_buffer *send, size_t space)
 {
     size_t bytes = (size_t)sum->call->count * sum->unit;
     send[0] = (struct comm_buffer){(void *)sum->in, bytes};
-    if (bytes <= room)
+    if (bytes <= space)
         return tsr__net_meet(sum->net, sum->call, NULL, send, true, sum->why);
     int64_t round = (int64_t)(NET_ROUND / sum->unit);
     sum->count = sum->call->count < round ? sum->call->count : round;
-    sum->head = (int64_t)(room / sum->unit);
+    sum->head = (int64_t)(space / sum->unit);
     for (int i = 0; i < sum->call->n_group; i++) {
         struct span piece = piece_of(sum, i, 0);
         send[i] = (struct comm_buffer){(void *)(sum->in + piece.at), piece.bytes};
@@ -271,20 +271,20 @@ static tsr_status reduce_at_head(struct sum *sum, size_t bytes)
 
 static tsr_status all_reduce(struct sum *sum, struct comm_buffer *send)
 {
-    size_t room = tsr__net_room(sum->call);
+    size_t space = tsr__net_room(sum->call);
     size_t bytes = (size_t)sum->call->count * sum->unit;
     while (sum->call->group[sum->me] != sum->net->endpoint.rank)
         sum->me++;
     if (at_head(sum, bytes))
         return reduce_at_head(sum, bytes);
-    tsr_status st = meet(sum, send, room);
+    tsr_status st = meet(sum, send, space);
     if (st != TSR_OK)
         return st;
-    st = check_frames(sum, send[bytes > room ? sum->me : 0].bytes);
+    st = check_frames(sum, send[bytes > space ? sum->me : 0].bytes);
     if (st != TSR_OK)
         return st;
-    if (bytes > room)
-        return reduce_rounds(sum, room);
+    if (bytes > space)
+        return reduce_rounds(sum, space);
     fold_frames(sum);
     return TSR_OK;
 }

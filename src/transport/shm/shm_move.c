@@ -330,9 +330,9 @@ static bool push(struct exchange *exchange, int i)
                                           memory_order_acquire);
     // put and taken only grow; their difference is the number of bytes in the ring. line_up may
     // carry `put` past what fits, by less than a line.
-    size_t room = shm_peer->put - taken < ring ? ring - (size_t)(shm_peer->put - taken) : 0;
+    size_t space = shm_peer->put - taken < ring ? ring - (size_t)(shm_peer->put - taken) : 0;
     size_t at = (size_t)(shm_peer->put % ring);
-    size_t n = left < room ? left : room;
+    size_t n = left < space ? left : space;
     n = n < ring - at ? n : ring - at;
     n = n < ring / 2 ? n : ring / 2; // the other side works while this one fills
     if (n == 0)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// beside.c - compares two plans: their figures, and the nodes with different shardings.
+// comparison.c - compares two plans: their figures, and the nodes with different shardings.
 #include "report/internal.h"
 
 #include <math.h>
@@ -163,9 +163,9 @@ static void write_differences(struct page *page, const struct page *other)
 }
 
 // `other` is a page for the other plan; only its numbers are used.
-void tsr__beside_write(struct page *page)
+void tsr__comparison_write(struct page *page)
 {
-    const tsr_report_side *side = page->beside;
+    const tsr_report_side *side = page->comparison;
     struct page other = *page;
     if (!side || !side->simulation || !page->simulation)
         return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// simulate_price.c - predicts the time of a communication and its bytes on each link. Both come
+// simulate_comm_cost.c - predicts the time of a communication and its bytes on each link. Both come
 // from the same algorithm, groups and bytes.
 //
 //     Two ranks with shards of 96 bytes each:
@@ -58,8 +58,8 @@ static void carry(struct sim *sim, struct sim_comm *comm, tsr_collective what,
 
 // Predicts a halo exchange: one message of the additional elements of the output, and a copy of the
 // output in memory. Each member exchanges half of these elements with each neighbour.
-static int64_t price_halo(struct sim *sim, struct sim_comm *comm,
-                          const struct topology_groups *groups)
+static int64_t halo_cost(struct sim *sim, struct sim_comm *comm,
+                         const struct topology_groups *groups)
 {
     int64_t more = 1;
     if (comm->most_out > comm->most_in)
@@ -74,41 +74,41 @@ static int64_t price_halo(struct sim *sim, struct sim_comm *comm,
             const int both[4] = {at[0], at[1], at[1], at[0]};
             carry(sim, comm, TSR_SEND, &(struct topology_groups){2, 2, both}, (more + 1) / 2);
         }
-    return sum_of(tsr__price_collective(sim->topology, TSR_SEND, &two, more),
+    return sum_of(tsr__collective_cost(sim->topology, TSR_SEND, &two, more),
                   copied_ps < 0x1p62 ? (int64_t)copied_ps : INT64_MAX);
 }
 
 // Predicts other communication as an all-to-all exchange in which the busiest device moves these
-// bytes, as in tsr__price_exchange. It takes at least as long as the largest message. With 4
+// bytes, as in tsr__exchange_cost. It takes at least as long as the largest message. With 4
 // devices and 3 MiB for the busiest that is an all-to-all of 3 * 16 / 3 = 16 MiB.
-static int64_t price_exchange(struct sim *sim, struct sim_comm *comm,
-                              const struct topology_groups *groups)
+static int64_t exchange_cost(struct sim *sim, struct sim_comm *comm,
+                             const struct topology_groups *groups)
 {
     double n = groups->size, whole = (double)comm->moved * n * n / (n - 1);
     comm->bytes = comm->moved;
     carry(sim, comm, TSR_ALL_TO_ALL, groups, whole < 0x1p62 ? (int64_t)whole : INT64_MAX);
-    int64_t exchange = tsr__price_exchange(sim->topology, groups, comm->moved);
+    int64_t exchange = tsr__exchange_cost(sim->topology, groups, comm->moved);
     bool known = comm->pair_bytes > 0 && comm->pair[0] < sim->n && comm->pair[1] < sim->n;
     if (!known)
         return exchange;
     int ends[2] = {(int)comm->pair[0], (int)comm->pair[1]};
     struct topology_groups pair = {1, 2, ends};
     return int64_max(exchange,
-                     tsr__price_collective(sim->topology, TSR_SEND, &pair, comm->pair_bytes));
+                     tsr__collective_cost(sim->topology, TSR_SEND, &pair, comm->pair_bytes));
 }
 
 // Predicts a communication. Its size depends on the kind: the output of a gather, the input of a
 // reduction, the inputs of all members of an all-to-all. A reduce-scatter with unequal shards is
 // charged as if all were the largest.
-int64_t tsr__sim_price(struct sim *sim, struct sim_comm *comm)
+int64_t tsr__sim_comm_cost(struct sim *sim, struct sim_comm *comm)
 {
     struct topology_groups groups;
     if (!flat_groups(sim, comm, &groups) || groups.size < 2)
         return 0;
     if (comm->kind == COMM_HALO)
-        return price_halo(sim, comm, &groups);
+        return halo_cost(sim, comm, &groups);
     if ((int)comm->kind >= TSR_COLLECTIVE_COUNT)
-        return price_exchange(sim, comm, &groups);
+        return exchange_cost(sim, comm, &groups);
     tsr_collective what = (tsr_collective)comm->kind;
     enum comm_cost_basis by = tsr__collective((int)comm->kind)->cost_basis;
     comm->bytes = comm->most_in;
@@ -119,5 +119,5 @@ int64_t tsr__sim_price(struct sim *sim, struct sim_comm *comm)
     if (comm->kind == COMM_REDUCE_SCATTER && comm->shares)
         comm->bytes = product_of(comm->most_out, groups.size);
     carry(sim, comm, what, &groups, comm->bytes);
-    return tsr__price_collective(sim->topology, what, &groups, comm->bytes);
+    return tsr__collective_cost(sim->topology, what, &groups, comm->bytes);
 }
