@@ -95,6 +95,12 @@ with tempfile.TemporaryDirectory() as place:
     made = summary.memory_folder(place)
     check("a folder in memory is empty", (os.listdir(made), [os.path.join(place, name) for name in os.listdir(place)]), ([], [made]))
     summary.SPACE_NEEDED = room
+LEAK = "\nERROR: LeakSanitizer: detected memory leaks\n" + 99 * "    #0 f\n"
+check("leaks do not hide the reason", summary.excerpt("why\n" + LEAK)[0], "why")
+outcomes = {"steady": "OK", "broken": "FAIL"}
+summary.run = lambda build, tests, *_: [{"name": "tessera / " + t["name"], "result": outcomes[t["name"]], "duration": 0} for t in tests]
+summary.print = lambda *_, **__: None
+check("what passes alone is unsteady", summary.repeated("/b", [{"name": name} for name in outcomes], [], 1, None), ["steady"])
 check("words of the command line", summary.arguments(["b", "--compiled", "--without=plan", "a"]), ("b", "--compiled", "plan", ["a"]))
 
 check("lint: codes that there are", unknown_codes("// DIAG_io_open, error[io-open]; DIAG_COUNT and DIAG_##id are no codes\n"), 0)
