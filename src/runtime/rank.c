@@ -126,18 +126,19 @@ static tsr_status refuse_missing(struct rank *rank, tsr_session *session, size_t
                         "no tensor was given for this input");
 }
 
-// True if each state is one buffer (tsr_run_options). Not on GPUs: there the binding allocates
-// outputs, so a state is a new value in each run.
-static bool states_in_place(const struct rank *rank)
+// True if this run writes the state over the value that it reads (tsr_run_options). On a GPU the
+// first run reads the caller's tensor and allocates the state; later runs write it in place.
+static bool is_written_in_place(const struct rank *rank, const struct run_slot *run_slot,
+                                const struct rank_state *state)
 {
-    return rank->options->states_in_place && !rank->binding;
+    return rank->options->states_in_place && (!rank->binding || run_slot->kept[state->input]);
 }
 
 // A state with its own buffer: runs write to it, so it must not be a view of the caller's tensor.
 static bool is_buffer(const struct rank *rank, size_t input, const struct tensor *tensor)
 {
     bool numbers = tensor->rank >= 0 && tensor->type != TSR_STRING;
-    return numbers && states_in_place(rank) && is_state(rank, input);
+    return numbers && rank->options->states_in_place && !rank->binding && is_state(rank, input);
 }
 
 // A value over a tensor on this rank's GPU, without a copy, after all earlier work on the GPU's
@@ -325,7 +326,7 @@ static void lend_states(const struct rank *rank, struct run_slot *run_slot)
         const struct rank_state *state = &rank->states[k];
         if (run_slot->kept[state->input])
             run_slot->ins[state->input] = state->value;
-        if (states_in_place(rank))
+        if (is_written_in_place(rank, run_slot, state))
             run_slot->outs[state->output] = run_slot->ins[state->input];
     }
 }
@@ -334,7 +335,7 @@ static void lend_states(const struct rank *rank, struct run_slot *run_slot)
 static void take_back_states(const struct rank *rank, struct run_slot *run_slot)
 {
     for (size_t k = 0; k < rank->n_states; k++)
-        if (states_in_place(rank))
+        if (is_written_in_place(rank, run_slot, &rank->states[k]))
             run_slot->outs[rank->states[k].output] = NULL;
     for (size_t i = 0; i < rank->n_inputs; i++)
         if (run_slot->kept[i])
