@@ -76,11 +76,11 @@ extern "C" {
 
 /* ---- 1 basics -------------------------------------------------------------------------------- */
 
-#define TSR_VERSION_MAJOR 0
-#define TSR_VERSION_MINOR 1
+#define TSR_VERSION_MAJOR 1
+#define TSR_VERSION_MINOR 0
 #define TSR_VERSION_PATCH 0
 
-/* Returns the version of the loaded library, such as "0.1.0". Can be called from any thread. */
+/* Returns the version of the loaded library, such as "1.0.0". Can be called from any thread. */
 TSR_API const char *tsr_version(void);
 
 typedef enum tsr_status {

@@ -21,6 +21,9 @@
 
 #include <stddef.h>
 
+/* Value of "$schema" in documents: TSR_JSON_SCHEMA "plan" names schemas/plan.json. */
+#define TSR_JSON_SCHEMA "urn:tessera:schema:1:"
+
 typedef enum tsr_json_kind {
     TSR_JSON_BOOL,
     TSR_JSON_INT,

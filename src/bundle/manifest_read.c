@@ -3,7 +3,7 @@
 // After it every helper does nothing, so the callers need no checks.
 //
 // A manifest of two ranks, shortened:
-//     {"version": 1, "generator": "tessera 0.1.0",
+//     {"version": 1, "generator": "tessera 1.0.0",
 //      "model": {"name": "m.onnx", "sha256": "6c13..."},
 //      "configuration": "tp2", "plan": "670dd90694058451", "ranks": 2,
 //      "devices": [{"rank": 0, "device": "", "file": "rank0.onnx",

@@ -160,6 +160,7 @@ const char *tsr__manifest_text(tsr_session *session, const struct manifest *mani
     if (!json)
         return NULL;
     tsr_json_begin(json, NULL, '{');
+    tsr_json_string(json, "$schema", TSR_JSON_SCHEMA "manifest");
     tsr_json_int(json, "version", MANIFEST_VERSION);
     tsr_json_string(json, "generator", manifest->generator);
     tsr_json_begin(json, "model", '{');

@@ -323,8 +323,10 @@ void cli_print(const struct cli *cli, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 // Prints an error on stderr, at most 600 bytes: it may quote a file.
 void cli_print_excerpt(const char *format, va_list args) __attribute__((format(printf, 1, 0)));
-// A document with its version; NULL without memory, which all tsr_json calls accept.
+// A document with its version and the schema of the command, or schemas/NAME.json; NULL without
+// memory, which all tsr_json calls accept.
 tsr_json *cli_json(struct cli *cli);
+tsr_json *cli_json_of(struct cli *cli, const char *name);
 tsr_json *cli_json_if(struct cli *cli); // NULL without --json
 // Closes, prints and frees a document; returns the code, or EXIT_WRITE if stdout is closed.
 int cli_print_json(struct cli *cli, tsr_json *json, int code);

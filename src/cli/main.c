@@ -229,15 +229,17 @@ static bool asks_json(int argc, char **argv)
     return false;
 }
 
-// With --json every command prints a document: {"version": 1, "exit": 3, "findings": [...]}. After
-// a usage error there is no session, so "findings" is empty. If ranks are processes, only rank 0
-// prints.
+// With --json every command prints a document: {"$schema": ..., "version": 1, "exit": 3,
+// "findings": [...]}. After a usage error there is no session, so "findings" is empty. If ranks are
+// processes, only rank 0 prints.
 static int print_missing_json(struct cli *cli, int code)
 {
     if (!cli->json || cli->printed_json || cli_rank(cli) > 0)
         return code;
     if (!cli->session) {
-        printf("{\n  \"version\": 1,\n  \"exit\": %d,\n  \"findings\": []\n}\n", code);
+        printf("{\n  \"$schema\": \"" TSR_JSON_SCHEMA "%s\",\n  \"version\": 1,\n"
+               "  \"exit\": %d,\n  \"findings\": []\n}\n",
+               cli->command->name, code);
         return code;
     }
     tsr_json *json = cli_json(cli);

@@ -124,6 +124,7 @@ tsr_status tsr_plan_save(tsr_model *model, const tsr_plan_options *options,
         return TSR_NOMEM;
     tsr__arena_init(&arena, tsr_model_session(model));
     tsr_json_begin(json, NULL, '{');
+    tsr_json_string(json, "$schema", TSR_JSON_SCHEMA "plan-file");
     tsr_json_string(json, "kind", PLAN_KIND);
     tsr_json_int(json, "version", PLAN_VERSION);
     st = add_model(json, model);

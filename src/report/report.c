@@ -91,6 +91,7 @@ static tsr_json *data_of(const struct page *page, const struct verdict *verdict)
     if (!json)
         return NULL;
     tsr_json_begin(json, NULL, '{');
+    tsr_json_string(json, "$schema", TSR_JSON_SCHEMA "report-data");
     tsr_json_int(json, "version", 1);
     tsr_json_string(json, "model", page->title);
     tsr_json_string(json, "configuration", config_name(page));

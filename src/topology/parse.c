@@ -178,8 +178,8 @@ static void warn_keys(tsr_session *session, const json_t *object, const char *wh
 static tsr_status check_root(tsr_session *session, const json_t *root)
 {
     static const char *const known[] = {
-        "version", "kind", "devices", "links", "ports",   "host",           "sizes", "collectives",
-        "seen",    "wait", "window",  "grid",  "assumed", "collectives_us", NULL};
+        "$schema",     "version", "kind", "devices", "links", "ports",   "host",           "sizes",
+        "collectives", "seen",    "wait", "window",  "grid",  "assumed", "collectives_us", NULL};
     static const char *const lists[] = {"links", "ports", "collectives", "grid", NULL};
     const json_t *version = json_object_get(root, "version"), *kind = json_object_get(root, "kind");
     if (version && json_integer_value(version) != 1)

@@ -370,7 +370,7 @@ uint16_t tsr__float_to_bfloat(float f);
 // The absolute path of the mapped file that holds this address (mapped.c); false: in none,
 // or the path does not fit.
 bool tsr__file_at(const void *address, char *out, size_t n);
-// The folder of that file: "/usr/lib" of "/usr/lib/libtessera.so.0.1", "" of a file in the root.
+// The folder of that file: "/usr/lib" of "/usr/lib/libtessera.so.1", "" of a file in the root.
 bool tsr__folder_at(const void *address, char *out, size_t n);
 
 #endif

@@ -82,7 +82,7 @@ static void fill(struct bench *b, struct manifest *m)
                                           .has_ports = true,
                                           .outputs = gives,
                                           .n_outputs = 2};
-    *m = (struct manifest){"tessera 0.1.0",
+    *m = (struct manifest){"tessera 1.0.0",
                            "m.onnx",
                            "00",
                            "tp",
@@ -145,7 +145,7 @@ static void written_is_read_back(void **state)
     struct bundle got;
     assert_int_equal(tsr__bundle_open(b->s, &b->arena, b->folder, &got), TSR_OK);
     const struct manifest *m = &got.manifest;
-    assert_string_equal(m->generator, "tessera 0.1.0");
+    assert_string_equal(m->generator, "tessera 1.0.0");
     assert_string_equal(m->plan, "0123456789abcdef");
     assert_string_equal(m->configuration, "tp");
     assert_int_equal(m->n_ranks, 2);

@@ -88,7 +88,7 @@ def test_help(_):
         check("help %s is the same" % k, call("help", k)[1] == out)
     check("no command", call()[0] == 2)
     check("unknown command", call("frobnicate")[0] == 2 and "frobnicate" in call("frobnicate")[2])
-    check("version", call("--version")[1].startswith("tessera 0."))
+    check("version", call("--version")[1].startswith("tessera 1."))
 
 
 def test_examples(d):

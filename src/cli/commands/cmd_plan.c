@@ -344,7 +344,7 @@ static tsr_status write_topology(struct cli *cli, const char *out, const tsr_top
         n -= 5;
     if ((size_t)snprintf(path, sizeof path, "%.*s.topology.json", (int)n, out) >= sizeof path)
         return TSR_OK; // too long for a file name
-    tsr_json *json = cli_json(cli);
+    tsr_json *json = cli_json_of(cli, "topology");
     tsr_topology_add_json(topology, json);
     tsr_json_end(json);
     tsr_status status = tsr_json_write(json, path);

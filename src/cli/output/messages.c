@@ -100,12 +100,20 @@ void cli_print(const struct cli *cli, const char *format, ...)
 
 // ---- JSON --------------------------------------------------------------------------------------
 
-tsr_json *cli_json(struct cli *cli)
+tsr_json *cli_json_of(struct cli *cli, const char *name)
 {
+    char schema[64];
+    snprintf(schema, sizeof schema, TSR_JSON_SCHEMA "%s", name);
     tsr_json *json = tsr_json_new(cli->session);
     tsr_json_begin(json, NULL, '{');
+    tsr_json_string(json, "$schema", schema);
     tsr_json_int(json, "version", 1);
     return json;
+}
+
+tsr_json *cli_json(struct cli *cli)
+{
+    return cli_json_of(cli, cli->command->name);
 }
 
 tsr_json *cli_json_if(struct cli *cli)

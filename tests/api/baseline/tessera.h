@@ -76,11 +76,11 @@ extern "C" {
 
 /* ---- 1 basics -------------------------------------------------------------------------------- */
 
-#define TSR_VERSION_MAJOR 0
-#define TSR_VERSION_MINOR 1
+#define TSR_VERSION_MAJOR 1
+#define TSR_VERSION_MINOR 0
 #define TSR_VERSION_PATCH 0
 
-/* Returns the version of the loaded library, such as "0.1.0". Can be called from any thread. */
+/* Returns the version of the loaded library, such as "1.0.0". Can be called from any thread. */
 TSR_API const char *tsr_version(void);
 
 typedef enum tsr_status {
@@ -466,9 +466,9 @@ typedef enum tsr_transport {
 } tsr_transport;
 typedef enum tsr_layout {
     TSR_LAYOUT_RANKS = 0, /* rank files and manifest */
-    /* Also model.onnx, whose only node runs the partition in any ONNX Runtime that has registered
-     * libtessera_ops.so. Such a model keeps no states. */
-    TSR_LAYOUT_WRAPPED = 1
+    /* Also model.onnx, an EPContext model: any ONNX Runtime that has registered libtessera_ep.so
+     * runs the partition. Such a model keeps no states. */
+    TSR_LAYOUT_CONTEXT = 1
 } tsr_layout;
 typedef enum tsr_weights_format {
     TSR_WEIGHTS_DATA = 0, /* raw bytes */
@@ -493,7 +493,7 @@ typedef struct tsr_partition_options {
     const char *const *everywhere;
     size_t n_everywhere;
     tsr_weights_format weights; /* of the files with weights */
-    /* Ranks of a wrapped model: THREADS of the process that loads model.onnx (default), or SHM. */
+    /* Ranks of an EPContext model: THREADS of the process that loads it (default), or SHM. */
     tsr_transport transport;
 } tsr_partition_options;
 #define TSR_PARTITION_OPTIONS_INIT TSR_INIT(tsr_partition_options)
@@ -513,7 +513,7 @@ typedef struct tsr_partition_facts {
     const int64_t *weight_bytes;
     const int64_t *weights;    /* number of elements */
     const int64_t *file_bytes; /* of its files, without common.data */
-    int64_t common_bytes;      /* of common.data; 0: there is none */
+    int64_t common_bytes;      /* of common.data; 0: no such file */
     /* tsr_folder_partition: predicted picoseconds of one run, and on one device; 0: not known */
     int64_t predicted, one_device;
     size_t n_collectives, n_replicated;
@@ -567,7 +567,7 @@ TSR_API tsr_status tsr_manifest_output(const tsr_manifest *manifest, size_t i,
 
 /* ---- 7 tensors ------------------------------------------------------------------------------- */
 
-/* A set of named tensors. An entry may also be a sequence of tensors (rank -1 and a set of its own)
+/* A set of named tensors. An entry may also be a sequence of tensors (rank -1 and a nested set)
  * or an empty optional (rank -1 and no set). */
 TSR_API tsr_status tsr_tensors_new(tsr_session *session, tsr_tensors **out);
 TSR_API void tsr_tensors_free(tsr_tensors *tensors);
@@ -785,7 +785,7 @@ typedef struct tsr_difference {
     bool ok;                 /* within tolerance */
 } tsr_difference;
 #define TSR_DIFFERENCE_INIT TSR_INIT(tsr_difference)
-/* The first value, in node order, that is out of tolerance. value is NULL if there is none. */
+/* The first value, in node order, that is out of tolerance. value is NULL if all are within. */
 typedef struct tsr_first_difference {
     size_t size;
     const char *value, *node, *op;
@@ -812,7 +812,7 @@ typedef struct tsr_verify_facts {
     int recorded;      /* 1: equal to the recorded outputs, 0: different, -1: none were recorded */
     bool forced;       /* the best plan shards nothing, so another plan was verified */
     bool assumed;      /* plan: the devices are assumed */
-    int64_t open_size; /* size given to open dimensions of random inputs; 0: there are none */
+    int64_t open_size; /* size given to open dimensions of random inputs; 0: no open ones */
     size_t n_outputs, n_trials, n_refused;
     const tsr_dim_size *sizes; /* of the symbolic dimensions of the inputs */
     size_t n_sizes;
@@ -856,7 +856,7 @@ TSR_API tsr_status tsr_topology_find(tsr_session *session, const char *text, con
  * 1), "tree:2x3" (2 children with 3 each), "torus:3x3x3", "grid:2x4", "hosts:2x8" (2 hosts of 8),
  * "hosts:2x2x4" (racks, hosts, devices), a box with published figures "h100:8" or "hosts:2xh100:8",
  * an adjacency list "{4, [[1],[2],[3],[0]]}", or a JSON document. Odd lists are a warning.
- * TSR_MALFORMED: the text is none of these. */
+ * TSR_MALFORMED: the text has another form. */
 TSR_API tsr_status tsr_topology_parse(tsr_session *session, const char *text, tsr_topology **out);
 TSR_API void tsr_topology_free(tsr_topology *topology);
 /* Returns the number of devices. */

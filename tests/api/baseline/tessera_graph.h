@@ -190,6 +190,7 @@ TSR_API tsr_status tsr_tensor_data(const tsr_tensor *tensor, const void **bytes,
 /* An edit keeps uses, producers and shardings consistent. A refused edit (an empty or used name, a
  * value out of scope, a removed node) changes nothing and is TSR_INVALID; functions that return an
  * object return NULL. */
+/* Renames a value everywhere in the model except in training_info. */
 TSR_API tsr_status tsr_value_rename(tsr_value *value, const char *name);
 TSR_API tsr_value *tsr_graph_add_input(tsr_graph *graph, const char *name);
 TSR_API tsr_status tsr_graph_add_output(tsr_graph *graph, tsr_value *value);
@@ -209,7 +210,7 @@ TSR_API tsr_status tsr_node_set_ints(tsr_node *node, const char *name, const int
                                      size_t count);
 TSR_API tsr_status tsr_node_set_float(tsr_node *node, const char *name, float value);
 TSR_API tsr_status tsr_node_set_string(tsr_node *node, const char *name, const char *value);
-/* Removes an attribute. TSR_INVALID: there is none of that name. */
+/* Removes an attribute. TSR_INVALID: no attribute has that name. */
 TSR_API tsr_status tsr_node_remove_attr(tsr_node *node, const char *name);
 /* Makes input i read another value. The sharding of the old value moves to the new one if the node
  * no longer reads the old value and has no sharding of the new one. */
@@ -259,11 +260,11 @@ TSR_API tsr_status tsr_node_shard(tsr_node *node, tsr_value *value, tsr_config *
                                   int64_t axis, int64_t count, const int64_t *devices,
                                   size_t n_devices, int64_t stage);
 /* Removes the shardings of a value at a node, for one configuration or (NULL) all. TSR_INVALID:
- * there is none. */
+ * no such sharding. */
 TSR_API tsr_status tsr_node_unshard(tsr_node *node, tsr_value *value, tsr_config *config);
 /* Sets the pipeline stage of a node. */
 TSR_API tsr_status tsr_node_set_stage(tsr_node *node, tsr_config *config, int64_t stage);
-/* Removes the pipeline stage. TSR_INVALID: there is none. */
+/* Removes the pipeline stage. TSR_INVALID: no stage is set. */
 TSR_API tsr_status tsr_node_unset_stage(tsr_node *node, tsr_config *config);
 
 /* The annotations of a node, one per configuration. */
@@ -275,7 +276,7 @@ TSR_API tsr_status tsr_node_remove_config(tsr_node *node, tsr_node_config *annot
 /* Returns the configuration of an annotation; NULL: the file names none. One that the model does
  * not declare has 0 devices. */
 TSR_API tsr_config *tsr_node_config_target(const tsr_node_config *annotation);
-/* Reads the pipeline stage; false: there is none. */
+/* Reads the pipeline stage; false: no stage is set. */
 TSR_API bool tsr_node_config_stage(const tsr_node_config *annotation, int64_t *stage);
 TSR_API size_t tsr_node_config_spec_count(const tsr_node_config *annotation);
 TSR_API tsr_spec *tsr_node_config_spec(const tsr_node_config *annotation, size_t i);
@@ -379,7 +380,7 @@ TSR_API void tsr_pieces_free(tsr_pieces *pieces);
 /* Returns the number of pieces; reads piece i, ordered by device and then tile. */
 TSR_API size_t tsr_pieces_count(const tsr_pieces *pieces);
 TSR_API tsr_status tsr_pieces_at(const tsr_pieces *pieces, size_t i, tsr_piece *out);
-/* Return the index of piece k of a device, or of device k of a tile; -1: there is none. */
+/* Return the index of piece k of a device, or of device k of a tile; -1: no such piece. */
 TSR_API int64_t tsr_pieces_find(const tsr_pieces *pieces, int64_t device, size_t k);
 TSR_API int64_t tsr_pieces_find_tile(const tsr_pieces *pieces, int64_t tile, size_t k);
 /* Joins the pieces into `out`, which has the size of the full tensor. Tiles without a device become
