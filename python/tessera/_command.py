@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `tessera` of the wheel: the program in the package, with this Python's ONNX Runtime.
+"""The command `tessera` of the wheel, also `python -m tessera`: the program in the package, with this Python's ONNX Runtime.
 
 `chat` and `serve` are in Python. So is `generate --prompt TEXT`, since the program has no tokenizer."""
 import argparse
 import os
+import shutil
 import sys
 from typing import List
 
@@ -47,6 +48,7 @@ def main() -> None:
         if path:
             os.environ.setdefault("TESSERA_ORT", path)
         program = os.path.join(FOLDER, "tessera")
+        program = program if os.path.exists(program) else shutil.which("tessera") or program  # of the system, without a wheel
         os.execv(program, [program] + words)
 
 

@@ -20,18 +20,35 @@ from typing import Any, Callable, List, Optional, Set
 from . import _api
 from .errors import Finding, TesseraError, error_of
 
-FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib")
+WHEEL_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib")
 
 
 def _open() -> ctypes.CDLL:
+    """The library that $TESSERA_LIBRARY names, the one of the wheel, or the installed one of the system."""
     named = os.environ.get("TESSERA_LIBRARY")
-    path = named or os.path.join(FOLDER, "libtessera.so")
-    opened = _api.declare(ctypes.CDLL(path))
+    if not named and os.path.isdir(WHEEL_FOLDER):
+        named = os.path.join(WHEEL_FOLDER, "libtessera.so")
+    opened = _api.declare(ctypes.CDLL(named or "libtessera.so.1"))
     opened.tsr_tensors_text.restype = ctypes.c_void_p  # its text does not end at a zero
     return opened
 
 
+class _Found(ctypes.Structure):
+    """Dl_info of dladdr."""
+    _fields_ = [("path", ctypes.c_char_p), ("base", ctypes.c_void_p), ("name", ctypes.c_char_p), ("address", ctypes.c_void_p)]
+
+
+def _plugin_folder() -> str:
+    """Folder of the provider, the plug-ins and, in a wheel, the command. The system has it below the library's folder."""
+    if os.path.isdir(WHEEL_FOLDER):
+        return WHEEL_FOLDER
+    found = _Found()
+    ctypes.CDLL(None).dladdr(ctypes.cast(library.tsr_version, ctypes.c_void_p), ctypes.byref(found))
+    return os.path.join(os.path.dirname(os.fsdecode(found.path or b"")), "tessera")
+
+
 library = _open()
+FOLDER = _plugin_folder()
 
 
 # ONNX Runtime reads it once, when it is loaded: it then sends no telemetry, writes no $TMPDIR/.ses, and does not hang forked

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 try:
     import onnxruntime
 except ImportError:
-    raise ImportError("tessera.InferenceSession needs onnxruntime 1.24 or later: pip install onnxruntime") from None
+    raise ImportError("tessera.InferenceSession needs onnxruntime 1.24 or later: pip install 'tessera-onnx[cpu]'") from None
 
 from ._library import FOLDER, Session, TemporaryFolder, library
 from .model import Model, check_devices, topology_of
