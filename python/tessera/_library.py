@@ -343,10 +343,11 @@ def read(kind: Any, function: Callable[..., int], *arguments: Any) -> Any:
 
 
 def enum_of(prefix: str, name: Optional[str]) -> int:
-    """The library's number of a name in an enumeration: TSR_LAYOUT_, "context"; 0 for None, the default; -1, which the library
-    refuses, for an unknown name."""
+    """The library's number of a name in an enumeration: TSR_LAYOUT_, "context"; 0 for None, the default."""
     known = {key[len(prefix):].lower(): value for key, value in vars(_api).items() if key.startswith(prefix)}
-    return 0 if name is None else int(known.get(name, -1))
+    if name is not None and name not in known:
+        raise ValueError("unknown %s %r: use one of %s" % (prefix.split("_")[1].lower(), name, ", ".join(sorted(known))))
+    return 0 if name is None else int(known[name])
 
 
 def transport_of(name: Optional[str]) -> int:

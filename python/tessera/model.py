@@ -333,6 +333,10 @@ class Model:
         layout: "context" also writes model.onnx, an EPContext model that any ONNX Runtime runs with the execution provider; "genai" one generation folder
         for each device (the model was loaded from such a folder). weights: "safetensors", or plain bytes.
         transport, of "context": ranks are "threads" of the program that loads model.onnx, or processes ("shm")."""
+        if layout == "wrapped":
+            raise ValueError("the layout 'wrapped' was replaced by 'context', whose model.onnx needs the execution provider (tessera.register)")
+        if layout not in (None, "context", "genai"):
+            raise ValueError("unknown layout %r: use 'context' or 'genai'" % (layout,))
         if layout == "genai":
             return self.session.do(lambda: self._partition_folder(folder, force))
         return self.session.do(lambda: self._partition(folder, state, keep_cut, layout, weights, transport, force))

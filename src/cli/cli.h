@@ -49,9 +49,8 @@ enum option_kind {
     OPTION_INT,        // int from min to max
     OPTION_INT64,
     OPTION_UINT64,
-    OPTION_BYTES,   // int64_t: 8GiB
-    OPTION_ENUM,    // an enumerator: the position of the value among the choices
-    OPTION_ANY_ENUM // the same; a value that is no choice becomes -1, which the library refuses
+    OPTION_BYTES, // int64_t: 8GiB
+    OPTION_ENUM   // an enumerator: the position of the value among the choices
 };
 enum option_target {
     OPTION_OWN, // the struct that the command passes to cli_fill
@@ -84,14 +83,14 @@ struct option {
     .kind = (how), .target = (where), .offset = offsetof(type, member)
 #define INTO(type, member)       INTO_AS(OPTION_OWN, type, member, OPTION_KIND_OF(type, member))
 #define INTO_BYTES(type, member) INTO_AS(OPTION_OWN, type, member, OPTION_BYTES)
-#define INTO_ENUM(type, member)  INTO_AS(OPTION_OWN, type, member, OPTION_ANY_ENUM)
+#define INTO_ENUM(type, member)  INTO_AS(OPTION_OWN, type, member, OPTION_ENUM)
 #define TRANSPORTS                                                                                 \
     (const char *const[])                                                                          \
     {                                                                                              \
         "", "threads", "shm", "mpi", "ucx", NULL                                                   \
     }
 #define INTO_RUN_TRANSPORT                                                                         \
-    INTO_AS(OPTION_RUN, tsr_run_options, transport, OPTION_ANY_ENUM), .choices = TRANSPORTS
+    INTO_AS(OPTION_RUN, tsr_run_options, transport, OPTION_ENUM), .choices = TRANSPORTS
 #define INTO_RUN(member)                                                                           \
     INTO_AS(OPTION_RUN, tsr_run_options, member, OPTION_KIND_OF(tsr_run_options, member))
 #define INTO_PLAN(member)                                                                          \
@@ -145,6 +144,8 @@ int cli_fill(const struct cli *cli, enum option_target target, void *to);
 const struct option *cli_option(const struct command *command, const char *name, size_t n);
 // Prints a usage error with a pointer to the help; returns EXIT_USAGE.
 int cli_usage(const struct cli *cli, const char *format, ...) __attribute__((format(printf, 2, 3)));
+// Returns what happened to an option (value NULL) or a value that earlier versions had, or NULL.
+const char *cli_removed(const char *option, const char *value);
 
 // Readers of values; false, or -1, if the text is not valid.
 bool cli_number(const char *text, double *out);      // above 0

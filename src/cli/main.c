@@ -78,6 +78,11 @@ static int take_option(struct cli *cli, char **argv, int i, int argc)
     // "--name=value" is split at the sign; "-o=x" is not an option.
     size_t n = word[1] == '-' ? strcspn(word, "=") : strlen(word);
     const struct option *option = cli_option(cli->command, word, n);
+    const char *removed = option ? NULL : cli_removed(word, NULL);
+    if (removed) {
+        cli_usage(cli, "%.*s %s", (int)n, word, removed);
+        return 0;
+    }
     if (!option) {
         cli_usage(cli, "no option %s%s", word,
                   cli_did_you_mean(cli_near_option(cli->command, word)));

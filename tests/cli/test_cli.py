@@ -646,7 +646,12 @@ def test_newcomer(d):
         rc, _, err = call(command, parts, "--devices", "3")
         check(command + " does not plan what is cut", rc == 2 and "--devices is for models" in err, (rc, err))
     rc, _, err = call("partition", folder + "/model.onnx", "--devices", "2", "--layout", "genia", "-o", d + "/no")
-    check("a layout that does not exist", rc == 5 and "context" in err and "genai" in err, (rc, err))
+    check("a layout that does not exist", rc == 2 and "--layout needs context or genai, not 'genia'" in err, (rc, err))
+    for words, remedy in ((["--layout", "wrapped"], "--layout wrapped was replaced by --layout context"), (["--layout=wrapped"], "--layout wrapped was replaced by --layout context"),
+                          (["--dialect", "nccl"], "--dialect was removed: ")):
+        rc, _, err = call("partition", folder + "/model.onnx", "--devices", "2", *words, "-o", d + "/no")
+        good = rc == 2 and remedy in err and not os.path.exists(d + "/no")
+        check("%s was removed" % " ".join(words), good, (rc, err))
     rc, _, err = call("partition", folder + "/model.onnx", "-o", d + "/no")
     check("a model without shardings", rc == 1 and "give --devices N here" in err, (rc, err))
 

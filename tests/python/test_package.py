@@ -50,13 +50,14 @@ def test_layouts():
     assert os.path.exists(TMP.name + "/context/model.onnx") and not [f for f in os.listdir(TMP.name + "/context") if f.endswith(".data")]
     model.partition(TMP.name + "/genai", layout="genai")
     assert sorted(os.listdir(TMP.name + "/genai")) == ["rank0", "rank1"] and os.path.exists(TMP.name + "/genai/rank1/genai_config.json")
-    for source, layout, kind in ((MODEL, "genai", ValueError), (MODEL, "folded", tessera.TesseraError)):
-        other = tessera.load(source)
+    for words, options in (("genai_config.json", dict(layout="genai")), ("unknown layout 'folded'", dict(layout="folded")), ("replaced by 'context'", dict(layout="wrapped")),
+                           ("unknown weights 'gguf'", dict(weights="gguf"))):
+        other = tessera.load(MODEL)
         other.plan(2, dims=DIMS)
         try:
-            other.partition(TMP.name + "/no", layout=layout)
-        except kind:
-            assert not os.path.exists(TMP.name + "/no")
+            other.partition(TMP.name + "/no", **options)
+        except ValueError as error:
+            assert words in str(error) and not os.path.exists(TMP.name + "/no"), error
             continue
         raise AssertionError("no exception")
 

@@ -181,7 +181,7 @@ static const struct option options_table[] = {
      "context: also write model.onnx, an EPContext model that any ONNX Runtime runs with "
      "libtessera_ep.so; genai: one generation folder per device, for onnxruntime-genai",
      INTO_ENUM(tsr_partition_options, layout),
-     .choices = (const char *const[]){"", "context", NULL}},
+     .choices = (const char *const[]){"", "context", "genai", NULL}},
     {"--transport", "threads|shm",
      "with --layout context: ranks are threads of the program that loads model.onnx, or processes",
      INTO_ENUM(tsr_partition_options, transport), .choices = TRANSPORTS},

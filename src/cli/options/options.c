@@ -88,6 +88,26 @@ int cli_usage(const struct cli *cli, const char *format, ...)
     return EXIT_USAGE;
 }
 
+const char *cli_removed(const char *option, const char *value)
+{
+    static const struct {
+        const char *option, *value, *message;
+    } removed[] = {
+        {"--layout", "wrapped",
+         "was replaced by --layout context: register libtessera_ep.so instead of "
+         "libtessera_ops.so"},
+        {"--dialect", NULL, "was removed: rank files need ONNX Runtime with libtessera_ops.so"},
+        {"--study", NULL, "was removed: compare machines with tessera advise"},
+    };
+    size_t n = strcspn(option, "=");
+    for (size_t i = 0; i < sizeof removed / sizeof *removed; i++) {
+        bool same = strlen(removed[i].option) == n && !strncmp(removed[i].option, option, n);
+        if (same && !value == !removed[i].value && (!value || !strcmp(removed[i].value, value)))
+            return removed[i].message;
+    }
+    return NULL;
+}
+
 // ---- values ------------------------------------------------------------------------------------
 
 // The first character is checked because strtoull accepts " 7", "+7" and "-7".
@@ -193,14 +213,19 @@ static int fill_integer(const struct cli *cli, const struct given *given, void *
     return 0;
 }
 
-// "--gpu-way needs auto, own, nccl or host, not 'x'".
+// "--gpu-way needs auto, own, nccl or host, not 'x'". An empty choice has no name.
 static int refuse_choice(const struct cli *cli, const struct given *given)
 {
     char list[256] = "";
     size_t at = 0;
+    const char *removed = cli_removed(given->option->name, given->value);
+    if (removed)
+        return cli_usage(cli, "%s %s %s", given->option->name, given->value, removed);
     for (const char *const *choice = given->option->choices; *choice && at < sizeof list;
          choice++) {
         const char *before = choice[1] ? ", " : " or ";
+        if (!**choice)
+            continue;
         at += (size_t)snprintf(list + at, sizeof list - at, "%s%s", at ? before : "", *choice);
     }
     return cli_usage(cli, "%s needs %s, not '%s'", given->option->name, list, given->value);
@@ -224,9 +249,9 @@ static int fill_enum(const struct cli *cli, const struct given *given, void *to)
     int i = 0;
     while (choices[i] && (!choices[i][0] || strcmp(choices[i], given->value) != 0))
         i++;
-    if (!choices[i] && given->option->kind == OPTION_ENUM)
+    if (!choices[i])
         return refuse_choice(cli, given);
-    *(int *)to = choices[i] ? i : -1; // an enumeration has the size of an int
+    *(int *)to = i; // an enumeration has the size of an int
     return 0;
 }
 
@@ -242,7 +267,6 @@ static int fill_one(const struct cli *cli, const struct given *given, void *to)
     case OPTION_TEXT:
         return fill_text(cli, given, to);
     case OPTION_ENUM:
-    case OPTION_ANY_ENUM:
         return fill_enum(cli, given, to);
     case OPTION_NUMBER:
         if (!cli_number(given->value, to))
