@@ -66,6 +66,7 @@ struct provider {
     bool on_gpu; // the session has selected a GPU: inputs and outputs are in its memory
     tsr_status options_status; // result of reading the options; the diagnostics are in the session
     char reason[256];          // why the provider declines the graph; "": it accepts the graph
+    bool compiled;             // Compile was called
     // The first run logs the reason. Before it, an unknown operator may still be a function, which
     // ONNX Runtime inlines.
     bool logs_at_run;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ort_ep.h - own declaration of ONNX Runtime's interface for execution providers, as of 1.24.
+// ort_ep.h - own declaration of ONNX Runtime's interface for execution providers, as of 1.24;
+// OrtEp as of 1.27.
 //
 // Structs that a provider fills in (OrtEpFactory, OrtEp, OrtNodeComputeInfo) begin with the version
 // that they were written for. ONNX Runtime reads no field that is newer than this version.
@@ -101,9 +102,15 @@ struct OrtEp {
     const char *(*GetCompiledModelCompatibilityInfo)(OrtEp *ep, const OrtGraph *graph);
     void *reserved_13;
     OrtStatus *(*IsConcurrentRunSupported)(OrtEp *ep, bool *out);
+    void *reserved_15[7];
+    OrtStatus *(*OnSessionInitializationEnd)(OrtEp *ep); // an error fails the session; since 1.27
+    void *reserved_23[2];
 };
+#define ORT_API_OF_EP 27 // the version of this struct
 _Static_assert(offsetof(OrtEp, OnRunStart) == 8 * sizeof(void *), "place of OnRunStart");
-_Static_assert(sizeof(OrtEp) == 120, "size of OrtEp");
+_Static_assert(offsetof(OrtEp, OnSessionInitializationEnd) == 22 * sizeof(void *),
+               "place of OnSessionInitializationEnd");
+_Static_assert(sizeof(OrtEp) == 200, "size of OrtEp");
 
 struct OrtEpFactory {
     uint32_t ort_version_supported;

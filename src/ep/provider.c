@@ -158,11 +158,26 @@ static tsr_status refuse(struct provider *provider)
     return TSR_UNSUPPORTED;
 }
 
+// Fails a strict session if all nodes of its model are custom operators. In GetCapability they could
+// still be functions, so that no node was claimed and Compile was not called.
+static OrtStatus *refuse_if_strict(struct provider *provider)
+{
+    if (!provider->options.strict || provider->compiled || !provider->reason[0])
+        return NULL;
+    return tsr__ep_failed(&provider->factory->api, provider->session, refuse(provider));
+}
+
+static OrtStatus *on_initialization_end(OrtEp *ep)
+{
+    return refuse_if_strict((struct provider *)ep);
+}
+
 static OrtStatus *compile(OrtEp *ep, const OrtGraph **graphs, const OrtNode **nodes, size_t n,
                           OrtNodeComputeInfo **infos, OrtNode **context_nodes)
 {
     struct provider *provider = (struct provider *)ep;
     tsr_status st = provider->options_status;
+    provider->compiled = true;
     if (st == TSR_OK && provider->reason[0])
         st = refuse(provider);
     for (size_t i = 0; i < n; i++)
@@ -194,6 +209,12 @@ static OrtStatus *on_run_start(OrtEp *ep, const OrtRunOptions *options)
 {
     struct provider *provider = (struct provider *)ep;
     pthread_mutex_lock(&provider->lock);
+    // Before 1.27 ONNX Runtime does not report the end of the initialization.
+    OrtStatus *refused = refuse_if_strict(provider);
+    if (refused) {
+        pthread_mutex_unlock(&provider->lock);
+        return refused;
+    }
     if (provider->n_runs < EP_MAX_RUNS)
         provider->runs[provider->n_runs] = (struct active_run){pthread_self(), options};
     provider->n_runs++;
@@ -259,7 +280,7 @@ static OrtStatus *is_concurrent_run_supported(OrtEp *ep, bool *out)
 }
 
 static const OrtEp functions = {
-    .ort_version_supported = ORT_API_EP,
+    .ort_version_supported = ORT_API_OF_EP,
     .GetName = get_name,
     .GetCapability = get_capability,
     .Compile = compile,
@@ -268,6 +289,7 @@ static const OrtEp functions = {
     .GetCompiledModelCompatibilityInfo = get_context_version,
     .OnRunEnd = on_run_end,
     .IsConcurrentRunSupported = is_concurrent_run_supported,
+    .OnSessionInitializationEnd = on_initialization_end,
 };
 
 OrtStatus *tsr__ep_provider_new(struct ep_factory *factory, const OrtSessionOptions *options,
