@@ -467,7 +467,7 @@ typedef enum tsr_transport {
 typedef enum tsr_layout {
     TSR_LAYOUT_RANKS = 0, /* rank files and manifest */
     /* Also model.onnx, an EPContext model: any ONNX Runtime that has registered libtessera_ep.so
-     * runs the partition. Such a model keeps no states. */
+     * runs the partition. It returns handles in place of states (docs/provider.md). */
     TSR_LAYOUT_CONTEXT = 1
 } tsr_layout;
 typedef enum tsr_weights_format {

@@ -72,6 +72,7 @@ struct manifest {
     const char *generator, *model_name, *model_sha256, *configuration;
     char plan[17]; // fingerprint, 16 hex digits
     int64_t n_ranks;
+    int64_t nodes, cut_nodes;        // nodes of the model, and those that are sharded; 0: unknown
     struct manifest_device *devices; // n_ranks entries
     struct manifest_port *inputs, *outputs;
     size_t n_inputs, n_outputs;

@@ -20,7 +20,7 @@
 // There are limits for the text (MANIFEST_MAX_BYTES), each list (MAX_ENTRIES), ranks, dimensions,
 // groups and members. These parts must be consistent: files and sizes, one device and one entry of
 // weights per rank, listed file names, ports of states, existing ranks. Older releases lack states,
-// stages, and inputs and outputs of a device, so these are optional.
+// stages, numbers of nodes, and inputs and outputs of a device, so these are optional.
 #include "internal.h"
 
 #include <jansson.h>
@@ -194,6 +194,10 @@ static void read_model(struct reader *reader, const json_t *root, struct manifes
     if (!reader->failed)
         memcpy(manifest->plan, plan, 17);
     manifest->n_ranks = int_member(reader, root, "ranks", 1, MANIFEST_MAX_RANKS);
+    if (!reader->failed && json_object_get(root, "nodes")) {
+        manifest->nodes = int_member(reader, root, "nodes", 0, INT64_MAX);
+        manifest->cut_nodes = int_member(reader, root, "cut_nodes", 0, manifest->nodes);
+    }
     const json_t *model = member(reader, root, "model", JSON_OBJECT);
     manifest->model_name = text_member(reader, model, "name");
     manifest->model_sha256 = text_member(reader, model, "sha256");

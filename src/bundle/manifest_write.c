@@ -170,6 +170,8 @@ const char *tsr__manifest_text(tsr_session *session, const struct manifest *mani
     tsr_json_string(json, "configuration", manifest->configuration);
     tsr_json_string(json, "plan", manifest->plan);
     tsr_json_int(json, "ranks", manifest->n_ranks);
+    tsr_json_int(json, "nodes", manifest->nodes);
+    tsr_json_int(json, "cut_nodes", manifest->cut_nodes);
     write_devices(json, manifest);
     write_ports(json, "inputs", manifest->inputs, manifest->n_inputs);
     write_ports(json, "outputs", manifest->outputs, manifest->n_outputs);

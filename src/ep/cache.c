@@ -4,7 +4,7 @@
 //
 //     FOLDER/lock           held while an entry is looked up, added or removed
 //     FOLDER/KEY/           a partition
-//     FOLDER/KEY.use        its numbers of nodes; sessions that use the entry hold a shared lock
+//     FOLDER/KEY.use        sessions that use the entry hold a shared lock of this file
 //
 // KEY is the digest of everything that the partition depends on: the model with its data files, the
 // options and the version of Tessera. The entries that were not used for the longest time are
@@ -184,13 +184,11 @@ static bool find_entry(struct provider *provider, struct arena *arena, const cha
                        struct parts *parts)
 {
     struct bundle bundle;
-    char text[64] = "";
     struct diag_mark mark = tsr__diag_mark(provider->session);
     int fd = open(use, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return false;
-    bool right = flock(fd, LOCK_SH) == 0 && read(fd, text, sizeof text - 1) > 0 &&
-                 sscanf(text, "%zu %zu", &parts->nodes, &parts->cut_nodes) == 2 &&
+    bool right = flock(fd, LOCK_SH) == 0 &&
                  tsr__bundle_open(provider->session, arena, parts->folder, &bundle) == TSR_OK;
     if (right) {
         right = tsr__bundle_verify(&bundle, NULL, 0, false) == TSR_OK;
@@ -213,8 +211,6 @@ static tsr_status add_entry(struct provider *provider, struct arena *arena, cons
     tsr_status st = tsr__out_open(provider->session, use, &out);
     if (st != TSR_OK)
         return st;
-    struct str text = tsr__arena_printf(arena, "%zu %zu\n", parts->nodes, parts->cut_nodes);
-    tsr__out_write(&out, text.p, text.n);
     st = tsr__out_commit(&out);
     if (st == TSR_OK && !find_entry(provider, arena, use, parts))
         return cannot(provider, use);

@@ -20,6 +20,7 @@ static void close_ranks(struct fused *fused)
     tsr__served_close(fused->served);
     fused->job = NULL;
     fused->served = NULL;
+    fused->has_states = false;
 }
 
 static tsr_status open_ranks(struct fused *fused)
@@ -88,6 +89,10 @@ static OrtStatus *give_outputs(const struct fused *fused, OrtKernelContext *cont
     const OrtApi *ort = fused->provider->factory->api.ort;
     for (size_t i = 0; i < fused->n_outputs; i++) {
         int64_t at = tsr_tensors_find(outputs, fused->outputs[i]);
+        if (tsr__ep_is_present(fused, fused->outputs[i])) {
+            TRY(tsr__ep_state_give(fused, context, i));
+            continue;
+        }
         if (tsr_tensors_find(places, fused->outputs[i]) >= 0 || (at < 0 && fused->placed[i]))
             continue;
         if (at < 0 || outputs->at[at]->rank < 0)
@@ -144,10 +149,13 @@ static OrtStatus *run(struct fused *fused, OrtKernelContext *context)
     if (st == TSR_OK)
         st = run_ranks(fused, inputs, context, places, outputs);
     tsr__ep_caches_note(fused, inputs, st == TSR_OK ? outputs : NULL);
-    if (st == TSR_OK)
+    if (st == TSR_OK) {
+        fused->n_runs++;
         failed = give_outputs(fused, context, places, outputs);
-    else
+        fused->has_states = !failed; // without handles, the states are lost
+    } else {
         failed = tsr__ep_failed(api, session, st);
+    }
     tsr_tensors_free(places);
     tsr_tensors_free(outputs);
     tsr_tensors_free(inputs);
@@ -241,7 +249,6 @@ static tsr_status read_manifest(struct fused *fused)
     if (st != TSR_OK)
         return st;
     fused->manifest = bundle.manifest;
-    fused->parts.devices = (size_t)bundle.manifest.n_ranks;
     tsr__bundle_close(&bundle);
     return TSR_OK;
 }
@@ -276,7 +283,7 @@ tsr_status tsr__ep_fused_new(struct provider *provider, const OrtGraph *graph, c
     if (st == TSR_OK)
         st = open_ranks(fused);
     if (st == TSR_OK)
-        st = tsr__ep_summary_write(provider, &fused->parts, tsr__now_s() - began);
+        st = tsr__ep_summary_write(fused, tsr__now_s() - began);
     return st;
 }
 

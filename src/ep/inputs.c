@@ -64,9 +64,12 @@ static tsr_status read_input(struct fused *fused, OrtKernelContext *context, siz
     tsr_session *session = fused->provider->session;
     const OrtValue *value = NULL;
     OrtStatus *failed = NULL;
+    bool kept = false;
     tsr_status st =
         tsr__ep_report(session, api, api->ort->KernelContext_GetInput(context, i, &value));
-    if (st != TSR_OK)
+    if (st == TSR_OK)
+        st = tsr__ep_state_read(fused, value, fused->inputs[i], &kept);
+    if (st != TSR_OK || kept)
         return st;
     if (tsr__ep_value_gpu(api, value) >= 0)
         st = tsr__ep_memory_input(fused, value, fused->inputs[i], to, &failed);
@@ -85,7 +88,8 @@ tsr_status tsr__ep_inputs_read(struct fused *fused, OrtKernelContext *context, t
     if (manifest->n_inputs <= to->n)
         return st;
     for (size_t i = 0; i < manifest->n_inputs && st == TSR_OK; i++)
-        if (tsr_tensors_find(to, manifest->inputs[i].name) < 0)
+        if (tsr_tensors_find(to, manifest->inputs[i].name) < 0 &&
+            !tsr__ep_is_past(fused, manifest->inputs[i].name))
             st = add_zeros(fused, &manifest->inputs[i], to);
     return st;
 }

@@ -100,7 +100,6 @@ struct parts {
     // path of the manifest as stored in the EPContext model; NULL: no such model
     const char *context;
     const char *config; // configuration given by the option `plan`; NULL: the planner chooses
-    size_t devices, nodes, cut_nodes;
     enum model_route route;
     bool cached;
     int use; // descriptor whose lock protects a cached partition from removal; 0: none
@@ -132,6 +131,8 @@ struct fused {
     pthread_mutex_t lock;  // held during a run: runs of one node do not overlap
     tsr_job *job;          // ranks that are threads; NULL: to be opened
     struct served *served; // ranks that are processes; NULL: to be opened
+    int64_t n_runs;        // number of runs that the ranks have made
+    bool has_states;       // the ranks keep the states of run n_runs
 };
 
 // ---- factory.c
@@ -192,8 +193,7 @@ OrtStatus *tsr__ep_check_graph(struct claim *claim, const OrtGraph *graph);
 // Plans and partitions the graph as the options of the provider say.
 tsr_status tsr__ep_parts_make(struct provider *provider, const OrtGraph *graph, struct arena *arena,
                               struct parts *out) TSR_MUST_USE;
-tsr_status tsr__ep_summary_write(const struct provider *provider, const struct parts *parts,
-                                 double seconds) TSR_MUST_USE;
+tsr_status tsr__ep_summary_write(const struct fused *fused, double seconds) TSR_MUST_USE;
 
 // Plans the model, unless it is annotated, and partitions it into the folder of the parts.
 tsr_status tsr__ep_partition(const struct provider *provider, tsr_model *model,
@@ -233,6 +233,16 @@ tsr_status tsr__ep_inputs_read(struct fused *fused, OrtKernelContext *context,
 
 // Returns the size of a named dimension, found in the shapes of the given inputs; 1: not found.
 int64_t tsr__ep_size_of(const struct fused *fused, const tsr_tensors *given, const char *symbol);
+
+// ---- states.c
+bool tsr__ep_is_past(const struct fused *fused, const char *name);    // input of a state
+bool tsr__ep_is_present(const struct fused *fused, const char *name); // output of a state
+// Sets *kept if the value is a handle of a state that the ranks have. Other values of states must
+// have the shape of the model.
+tsr_status tsr__ep_state_read(struct fused *fused, const OrtValue *value, const char *name,
+                              bool *kept) TSR_MUST_USE;
+// Returns the handle of a state to the application.
+OrtStatus *tsr__ep_state_give(const struct fused *fused, OrtKernelContext *context, size_t output);
 
 // ---- caches.c
 // Finds the caches among inputs and outputs of the node.

@@ -5,6 +5,7 @@
 // Otherwise (a model in memory, replaced weights) the graph is first written to a file.
 #include "ep/internal.h"
 #include "ir/ir.h"
+#include "sharding/sharding.h"
 
 #include <stdlib.h>
 
@@ -94,14 +95,15 @@ tsr_status tsr__ep_partition(const struct provider *provider, tsr_model *model, 
     static const char *const all[] = {"*"};
     tsr_partition_options options = {
         .size = sizeof options, .keep_cut = all, .n_keep_cut = 1, .force = !parts->temporary};
-    tsr_partition_summary summary = {.size = sizeof summary};
     options.config = parts->config;
-    tsr_status st = parts->config ? TSR_OK : choose_config(provider, model, &options.config);
+    tsr_status st = TSR_OK;
+    // The session returns all outputs of its model, so that the ranks cannot keep states.
+    if (tsr_model_metadata(model, META_STATE))
+        st = tsr_model_set_metadata(model, META_STATE, NULL);
+    if (st == TSR_OK && !parts->config)
+        st = choose_config(provider, model, &options.config);
     if (st == TSR_OK)
-        st = tsr_partition_into(model, parts->folder, &options, &summary);
-    parts->devices = summary.devices;
-    parts->nodes = summary.nodes;
-    parts->cut_nodes = summary.cut_nodes;
+        st = tsr_partition_into(model, parts->folder, &options, NULL);
     return st;
 }
 
@@ -144,19 +146,20 @@ tsr_status tsr__ep_parts_make(struct provider *provider, const OrtGraph *graph, 
 
 // ---- the summary -------------------------------------------------------------------------------
 
-tsr_status tsr__ep_summary_write(const struct provider *provider, const struct parts *parts,
-                                 double seconds)
+tsr_status tsr__ep_summary_write(const struct fused *fused, double seconds)
 {
+    const struct provider *provider = fused->provider;
+    const struct manifest *manifest = &fused->manifest;
     if (!provider->options.summary)
         return TSR_OK;
     tsr_json *json = tsr_json_new(provider->session);
     tsr_json_begin(json, NULL, '{');
-    tsr_json_int(json, "devices", (int64_t)parts->devices);
-    tsr_json_int(json, "nodes", (int64_t)parts->nodes);
-    tsr_json_int(json, "cut_nodes", (int64_t)parts->cut_nodes);
+    tsr_json_int(json, "devices", manifest->n_ranks);
+    tsr_json_int(json, "nodes", manifest->nodes);
+    tsr_json_int(json, "cut_nodes", manifest->cut_nodes);
     tsr_json_number(json, "milliseconds", seconds * 1000);
-    tsr_json_string(json, "route", parts->route == ROUTE_FILE ? "file" : "graph");
-    tsr_json_bool(json, "cached", parts->cached);
+    tsr_json_string(json, "route", fused->parts.route == ROUTE_FILE ? "file" : "graph");
+    tsr_json_bool(json, "cached", fused->parts.cached);
     tsr_json_end(json);
     tsr_status st = tsr_json_write(json, provider->options.summary);
     tsr_json_free(json);

@@ -4,6 +4,8 @@
 // The model has the inputs and outputs of the unsharded model, and one node that refers to the
 // manifest in the same folder. The execution provider (src/ep) runs it in any ONNX Runtime. A
 // session of the provider writes the same node (src/ep/context.c).
+//
+// A state has no declared shape, because a run may get a tensor or a handle (src/ep/states.c).
 #include "internal.h"
 
 #define CONTEXT_NODE "partition" // its name
@@ -23,13 +25,28 @@ static bool is_tensor(const tsr_value *value)
     return tsr_value_dtype(value) != TSR_UNDEFINED;
 }
 
+static bool has_rank(const struct draft *draft, const tsr_value *value)
+{
+    return tsr__shapes_of(draft->flow->shapes, value).rank >= 0;
+}
+
+static bool is_state(const struct draft *draft, const tsr_value *value)
+{
+    for (size_t i = 0; i < draft->states.n; i++)
+        if (draft->states.at[i].past == value || draft->states.at[i].present == value)
+            return true;
+    return false;
+}
+
 // Reports all problems, not only the first.
 tsr_status tsr__context_check(struct draft *draft)
 {
     const tsr_graph *graph = tsr_model_graph(draft->model);
     tsr_status st = TSR_OK;
     for (size_t i = 0; i < draft->states.n; i++)
-        st = refuse(draft, draft->states.at[i].past, "keeps no states");
+        if (!has_rank(draft, draft->states.at[i].past) ||
+            !has_rank(draft, draft->states.at[i].present))
+            st = refuse(draft, draft->states.at[i].past, "keeps states of known rank only");
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
         if (!is_tensor(tsr_graph_input(graph, i)))
             st = refuse(draft, tsr_graph_input(graph, i), "takes tensors only");
@@ -42,6 +59,8 @@ tsr_status tsr__context_check(struct draft *draft)
 static tsr_status copy_type(const struct draft *draft, const tsr_value *value, tsr_value *to)
 {
     int rank = tsr_value_rank(value);
+    if (is_state(draft, value))
+        return tsr_value_set_type(to, tsr_value_dtype(value), -1, NULL);
     tsr_dim *dims = ARENA_ARRAY(draft->arena, tsr_dim, dims_capacity(rank));
     if (!dims)
         return TSR_NOMEM;

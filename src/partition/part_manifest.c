@@ -182,6 +182,41 @@ static void make_states(struct draft *draft, struct manifest *manifest)
 }
 
 // There are at most two files per rank, one with common data, and one EPContext model.
+static bool has_cut_factor(const struct placement *place)
+{
+    if (!place->rule)
+        return false;
+    for (int factor = 0; factor < place->rule->n_factors; factor++)
+        if (place->cuts[factor] > 1)
+            return true;
+    return false;
+}
+
+// True if the node or a node in its bodies is sharded, by a rule or by specs alone.
+static bool is_sharded(const struct node_flow *nf)
+{
+    if (nf->by_specs)
+        return true;
+    if (has_cut_factor(&nf->place))
+        return true;
+    if (!nf->bodies)
+        return false;
+    for (int k = 0; k < nf->control->n_bodies; k++)
+        for (size_t i = 0; i < nf->bodies[k].n_nodes; i++)
+            if (is_sharded(&nf->bodies[k].nodes[i]))
+                return true;
+    return false;
+}
+
+// Counts the model's own nodes, before expansion.
+static void count_nodes(const struct draft *draft, struct manifest *manifest)
+{
+    const struct flow *flow = draft->flow->before ? draft->flow->before : draft->flow;
+    manifest->nodes = (int64_t)flow->n_nodes;
+    for (size_t i = 0; i < flow->n_nodes; i++)
+        manifest->cut_nodes += is_sharded(&flow->nodes[i]);
+}
+
 tsr_status tsr__parts_manifest(struct draft *draft, const struct part *parts,
                                struct manifest *manifest)
 {
@@ -198,6 +233,7 @@ tsr_status tsr__parts_manifest(struct draft *draft, const struct part *parts,
     make_states(draft, manifest);
     make_collectives(draft, manifest);
     make_replicated(draft, manifest);
+    count_nodes(draft, manifest);
     manifest->devices = ARENA_ARRAY(draft->arena, struct manifest_device, (size_t)draft->n_ranks);
     manifest->files =
         ARENA_ARRAY(draft->arena, struct manifest_file, 2 * (size_t)draft->n_ranks + 2);

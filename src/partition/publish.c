@@ -179,42 +179,15 @@ static void list_replicated(struct arena *arena, const struct manifest *manifest
     summary->n_replicated = manifest->n_replicated;
 }
 
-static bool has_cut_factor(const struct placement *place)
-{
-    if (!place->rule)
-        return false;
-    for (int factor = 0; factor < place->rule->n_factors; factor++)
-        if (place->cuts[factor] > 1)
-            return true;
-    return false;
-}
-
-// True if the node or a node in its bodies is sharded, by a rule or by specs alone.
-static bool is_sharded(const struct node_flow *nf)
-{
-    if (nf->by_specs)
-        return true;
-    if (has_cut_factor(&nf->place))
-        return true;
-    if (!nf->bodies)
-        return false;
-    for (int k = 0; k < nf->control->n_bodies; k++)
-        for (size_t i = 0; i < nf->bodies[k].n_nodes; i++)
-            if (is_sharded(&nf->bodies[k].nodes[i]))
-                return true;
-    return false;
-}
-
 tsr_status tsr__parts_summarize(const struct draft *draft, const struct part *parts,
                                 const struct manifest *manifest, tsr_partition_summary *out)
 {
     struct arena *arena = &draft->session->results[RESULT_PARTITION];
     tsr__arena_free(arena);
-    const struct flow *asked = draft->flow;
-    if (asked->before) // counts the model's own nodes, before expansion
-        asked = asked->before;
-    tsr_partition_summary summary = {
-        .size = sizeof(summary), .devices = (size_t)draft->n_ranks, .nodes = asked->n_nodes};
+    tsr_partition_summary summary = {.size = sizeof(summary),
+                                     .devices = (size_t)draft->n_ranks,
+                                     .nodes = (size_t)manifest->nodes,
+                                     .cut_nodes = (size_t)manifest->cut_nodes};
     int64_t *weights = ARENA_ARRAY(arena, int64_t, summary.devices),
             *bytes = ARENA_ARRAY(arena, int64_t, summary.devices),
             *files = ARENA_ARRAY(arena, int64_t, summary.devices);
@@ -231,8 +204,6 @@ tsr_status tsr__parts_summarize(const struct draft *draft, const struct part *pa
     summary.common_bytes = (int64_t)draft->common_bytes;
     count_collectives(arena, manifest, &summary);
     list_replicated(arena, manifest, &summary);
-    for (size_t i = 0; i < asked->n_nodes; i++)
-        summary.cut_nodes += is_sharded(&asked->nodes[i]);
     if (arena->failed)
         return TSR_NOMEM;
     *out = summary;

@@ -88,6 +88,8 @@ static void fill(struct bench *b, struct manifest *m)
                            "tp",
                            "0123456789abcdef",
                            2,
+                           9,
+                           4,
                            devices,
                            &in,
                            &out,
@@ -160,6 +162,8 @@ static void written_is_read_back(void **state)
     assert_int_equal(m->inputs[0].kept->n_shards, 2);
     assert_true(tsr__layout_has_device(m->inputs[0].kept, 1));
     assert_null(m->outputs[0].kept);
+    assert_int_equal(m->nodes, 9);
+    assert_int_equal(m->cut_nodes, 4);
     assert_int_equal(m->n_states, 1);
     assert_string_equal(m->states[0].input, "x");
     assert_string_equal(m->states[0].output, "y \"quoted\"");
@@ -384,6 +388,8 @@ static void damaged_manifests(void **state)
         {"\"layout\": [", "\"layout\": [0.5,"},
         {"\"layout\": [", "\"layout\": 5, \"other\": ["},
         {"\"states\": [", "\"states\": [5,"},
+        {"\"nodes\": 9", "\"nodes\": 3"}, // fewer than sharded ones
+        {"\"cut_nodes\"", "\"unknown\""},
         {"\"input\": \"x\"", "\"input\": \"z\""},
     };
     for (size_t i = 0; i < TSR_COUNT(edits); i++) {
@@ -401,6 +407,7 @@ static void damaged_manifests(void **state)
     assert_int_equal(read_edited(b, "\"version\": 1", "\"version\": 1, \"later\": {}"), TSR_OK);
     assert_int_equal(read_edited(b, "]", "]"), TSR_OK);
     assert_int_equal(read_edited(b, "\"states\"", "\"unknown\""), TSR_OK); // as in older manifests
+    assert_int_equal(read_edited(b, "\"nodes\"", "\"unknown\""), TSR_OK);
 }
 
 // Every prefix of a manifest, and every single byte removed: never a crash.

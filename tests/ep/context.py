@@ -2,6 +2,7 @@
 """EPContext models: written by the provider and by the command, moved, from memory, and those that must be refused.
 
 usage: context.py TESSERA LIBRARY"""
+import json
 import os
 import shutil
 
@@ -80,6 +81,111 @@ def the_command_writes_one(folder):
     assert code == 0, err
 
 
+def the_summary_counts_nodes(folder):
+    first, later = folder + "/first.json", folder + "/later.json"
+    host.session(host.BERT, enable(folder + "/bert_ctx.onnx"), devices=2, dims=host.BERT_DIMS, summary=first)
+    host.session(folder + "/bert_ctx.onnx", summary=later)
+    first, later = (json.load(open(f)) for f in (first, later))
+    assert first["nodes"] > first["cut_nodes"] > 0, first
+    assert [later[k] for k in ("devices", "nodes", "cut_nodes")] == [first[k] for k in ("devices", "nodes", "cut_nodes")], (first, later)
+
+
+# ---- states ----------------------------------------------------------------------------------------
+
+DECODER = host.ROOT + "/tests/folders/genai_tiny/model.onnx"
+PROMPT = [1, 7, 11]
+
+
+class Text:
+    """Greedy generation that passes every `present` to the next run as `past`."""
+
+    def __init__(self, session, heads=2):
+        self.session, self.total, self.tokens = session, 0, []
+        self.caches = {i.name: np.zeros((1, heads, 0, 16), np.float32) for i in session.get_inputs() if i.name.startswith("past")}
+        self.give(PROMPT)
+
+    def give(self, ids):
+        self.total += len(ids)
+        self.feeds = {"input_ids": np.array([ids]), "attention_mask": np.ones((1, self.total), np.int64)}
+
+    def step(self):
+        outputs = dict(zip((o.name for o in self.session.get_outputs()), self.session.run(None, {**self.feeds, **self.caches})))
+        self.tokens.append(int(outputs["logits"][0, -1].argmax()))
+        self.caches = {name: outputs[name.replace("past_key_values", "present")] for name in self.caches}
+        self.give(self.tokens[-1:])
+
+    def steps(self, n):
+        for _ in range(n):
+            self.step()
+        return self.tokens
+
+
+def with_states(folder, *more):
+    """The decoder as an EPContext model whose caches stay with the ranks."""
+    code, _, err = harness.call(host.TESSERA, "partition", DECODER, "--devices", "2", "--state", "past_key_values.*=present.*",
+                                "--layout", "context", "-o", folder, *more)
+    assert code == 0, err
+    return folder + "/model.onnx"
+
+
+def states_stay_with_the_ranks(folder):
+    model, want = with_states(folder + "/states"), Text(host.plain(DECODER)).steps(8)
+    session = host.session(model)
+    text = Text(session)
+    assert text.steps(8) == want and all(c.size == 0 for c in text.caches.values()), text.tokens
+    assert Text(session).steps(8) == want  # an empty cache starts again
+    texts = [Text(host.session(model)) for _ in range(3)]  # each session has its own states
+    for k in range(8):
+        for text in texts[: 1 + k % 3]:
+            text.step()
+    assert all(t.tokens == want[: len(t.tokens)] for t in texts) and len(texts[1].tokens) == 5, [t.tokens for t in texts]
+
+
+def states_in_processes(folder):
+    text = Text(host.session(with_states(folder + "/states", "--transport", "shm")))
+    assert text.steps(6) == Text(host.plain(DECODER)).steps(6) and all(c.size == 0 for c in text.caches.values()), text.tokens
+    last, text.caches = text.caches, Text(text.session, heads=3).caches
+    host.fails(text.step, "input-mismatch", "dimension 1 is 3")
+    text.caches = last
+    assert text.steps(2) == Text(host.plain(DECODER)).steps(8)  # a refused input ends nothing
+
+
+def expired_states_are_refused(folder):
+    model = with_states(folder + "/states")
+    text = Text(host.session(model))
+    text.steps(2)
+    old = dict(text.caches)
+    text.step()
+    last, text.caches = text.caches, old
+    host.fails(text.step, "state-gone", "run 2")
+    text.caches = {name: np.zeros((1, 3, 0, 16), np.float32) for name in old}
+    host.fails(text.step, "input-mismatch", "dimension 1 is 3")
+    text.caches = last
+    assert text.steps(1) == Text(host.plain(DECODER)).steps(4)
+    other = Text(host.session(model))
+    other.caches = text.caches  # handles of another session
+    host.fails(other.step, "state-gone")
+
+
+def states_in_metadata(folder):
+    """The provider ignores states in the model's metadata: the session returns all outputs."""
+    model = onnx.load(DECODER)
+    helper.set_model_props(model, {"ai.tessera.state": "past_key_values.*=present.*"})
+    onnx.save(model, folder + "/model.onnx")
+    want = Text(host.plain(DECODER)).steps(4)
+    text = Text(host.session(folder + "/model.onnx", devices=2))
+    assert text.steps(4) == want and all(c.size for c in text.caches.values()), text.tokens
+    Text(host.session(folder + "/model.onnx", enable(folder + "/ctx.onnx"), devices=2))
+    assert Text(host.session(folder + "/ctx.onnx")).steps(4) == want
+
+
+def states_need_a_rank(folder):
+    x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in "xy")
+    model = host.save(folder + "/free.onnx", helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y]))
+    code, _, err = harness.call(host.TESSERA, "partition", model, "--devices", "2", "--state", "x=y", "--layout", "context", "-o", folder + "/free")
+    assert code == 5 and "partition-layout" in err and "known rank" in err and not os.path.exists(folder + "/free"), (code, err)
+
+
 def what_is_refused(folder):
     path = written(folder + "/a")
     for named, words in (("../a/bert_ctx.parts/manifest.json", "below"), (folder + "/a/bert_ctx.parts/manifest.json", "below"), ("", "below"),
@@ -101,6 +207,7 @@ def nothing_is_left(folder):
 
 
 host.register()
-harness.run([a_session_writes_one, it_can_be_moved, from_memory_it_needs_a_path, the_compile_interface_writes_one, the_command_writes_one, what_is_refused,
+harness.run([a_session_writes_one, it_can_be_moved, from_memory_it_needs_a_path, the_compile_interface_writes_one, the_command_writes_one, the_summary_counts_nodes,
+             states_stay_with_the_ranks, states_in_processes, expired_states_are_refused, states_in_metadata, states_need_a_rank, what_is_refused,
              nothing_is_left])
 harness.finish()

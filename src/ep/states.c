@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// states.c - states of EPContext models: caches that stay with the ranks between runs
+// (`tessera partition --layout context --state PAST=PRESENT`).
+//
+// The application gets a handle in place of each state: an empty tensor whose shape has one
+// dimension more than the state and ends with the number of the run. A program that passes
+// `present` to the next run as `past` needs no change:
+//
+//     run 1   past [1,4,0,16], an empty cache     present [0,0,0,0,1]
+//     run 2   past [0,0,0,0,1]: continues         present [0,0,0,0,2]
+//     run 3   past [1,4,0,16]: starts again       present [0,0,0,0,3]
+//     run 4   past [0,0,0,0,1]: an error, because the ranks keep only the state of the last run
+#include "ep/internal.h"
+
+#include <stdio.h>
+
+// Returns the state whose input (or output) has this name; NULL: it is not a state.
+static const struct manifest_state *find_state(const struct manifest *manifest, const char *input,
+                                               const char *output)
+{
+    for (size_t i = 0; i < manifest->n_states; i++)
+        if ((input && strcmp(manifest->states[i].input, input) == 0) ||
+            (output && strcmp(manifest->states[i].output, output) == 0))
+            return &manifest->states[i];
+    return NULL;
+}
+
+bool tsr__ep_is_past(const struct fused *fused, const char *name)
+{
+    return find_state(&fused->manifest, name, NULL) != NULL;
+}
+
+bool tsr__ep_is_present(const struct fused *fused, const char *name)
+{
+    return find_state(&fused->manifest, NULL, name) != NULL;
+}
+
+static const struct manifest_port *find_port(const struct manifest_port *ports, size_t n,
+                                             const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(ports[i].name, name) == 0)
+            return &ports[i];
+    return NULL;
+}
+
+struct shape {
+    size_t rank;
+    int64_t dims[RUN_MAX_RANK + 1];
+};
+
+static OrtStatus *read_shape(const OrtApi *ort, const OrtValue *value, struct shape *out)
+{
+    OrtTensorTypeAndShapeInfo *info = NULL;
+    TRY(ort->GetTensorTypeAndShape(value, &info));
+    OrtStatus *failed = ort->GetDimensionsCount(info, &out->rank);
+    if (!failed && out->rank > RUN_MAX_RANK + 1)
+        failed = ort->CreateStatus(ORT_INVALID_ARGUMENT, "Tessera: too many dimensions");
+    if (!failed)
+        failed = ort->GetDimensions(info, out->dims, out->rank);
+    ort->ReleaseTensorTypeAndShapeInfo(info);
+    return failed;
+}
+
+static bool is_handle(const struct manifest_port *port, const struct shape *shape)
+{
+    if (port->rank < 0 || shape->rank != (size_t)port->rank + 1)
+        return false;
+    for (int axis = 0; axis < port->rank; axis++)
+        if (shape->dims[axis] != 0)
+            return false;
+    return true;
+}
+
+static tsr_status check_handle(const struct fused *fused, const struct manifest_port *port,
+                               int64_t run)
+{
+    struct place at = PLACE_NONE;
+    if (fused->has_states && run == fused->n_runs)
+        return TSR_OK;
+    at.value = str_of(port->name);
+    tsr__diag(fused->provider->session, DIAG_state_gone, &at,
+              "pass the output of the session's last run, or a tensor to start again",
+              "the state after run %lld of this session no longer exists", (long long)run);
+    return TSR_INVALID;
+}
+
+// EPContext models declare no shape for states, so ONNX Runtime has not checked the tensor. A wrong
+// shape would end ranks that are processes.
+static tsr_status check_shape(const struct fused *fused, const struct manifest_port *port,
+                              const struct shape *shape)
+{
+    struct place at = PLACE_NONE;
+    char text[128] = "";
+    int rank = port->rank < 0 ? 0 : port->rank;
+    if (shape->rank != (size_t)rank)
+        snprintf(text, sizeof text, "has %zu dimensions, the model expects %d", shape->rank, rank);
+    for (int axis = 0; axis < rank && !text[0]; axis++)
+        if (port->dims[axis].value >= 0 && port->dims[axis].value != shape->dims[axis])
+            snprintf(text, sizeof text, "dimension %d is %lld, the model expects %lld", axis,
+                     (long long)shape->dims[axis], (long long)port->dims[axis].value);
+    if (!text[0])
+        return TSR_OK;
+    at.value = str_of(port->name);
+    tsr__diag(fused->provider->session, DIAG_input_mismatch, &at,
+              "give a tensor of the shape that the model declares", "%s", text);
+    return TSR_INVALID;
+}
+
+tsr_status tsr__ep_state_read(struct fused *fused, const OrtValue *value, const char *name,
+                              bool *kept)
+{
+    const struct manifest *manifest = &fused->manifest;
+    const struct ep_api *api = &fused->provider->factory->api;
+    const struct manifest_port *port = find_port(manifest->inputs, manifest->n_inputs, name);
+    struct shape shape = {0};
+    *kept = false;
+    if (!port || !tsr__ep_is_past(fused, name))
+        return TSR_OK;
+    tsr_status st =
+        tsr__ep_report(fused->provider->session, api, read_shape(api->ort, value, &shape));
+    if (st != TSR_OK)
+        return st;
+    *kept = is_handle(port, &shape);
+    if (*kept)
+        return check_handle(fused, port, shape.dims[port->rank]);
+    return check_shape(fused, port, &shape);
+}
+
+OrtStatus *tsr__ep_state_give(const struct fused *fused, OrtKernelContext *context, size_t output)
+{
+    const OrtApi *ort = fused->provider->factory->api.ort;
+    const struct manifest *manifest = &fused->manifest;
+    const struct manifest_port *port =
+        find_port(manifest->outputs, manifest->n_outputs, fused->outputs[output]);
+    int64_t dims[RUN_MAX_RANK + 1] = {0};
+    OrtValue *value = NULL;
+    if (!port || port->rank < 0 || port->rank > RUN_MAX_RANK)
+        return ort->CreateStatus(ORT_FAIL, "Tessera: the manifest has no rank for a state");
+    dims[port->rank] = fused->n_runs;
+    return ort->KernelContext_GetOutput(context, output, dims, (size_t)port->rank + 1, &value);
+}
