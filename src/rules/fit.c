@@ -525,7 +525,8 @@ static bool find_sizes(struct fit *fit)
         return false;
     for (int i = 0; i < fit->pattern->n_rewrites; i++) { // bounds of a table must be known
         const struct rule_rewrite *rewrite = &fit->pattern->rewrites[i];
-        bool table = rewrite->kind == REWRITE_LOOKUP || rewrite->kind == REWRITE_SCATTER;
+        bool table = rewrite->kind == REWRITE_LOOKUP || rewrite->kind == REWRITE_SCATTER ||
+                     rewrite->kind == REWRITE_ROUTE;
         if (table && fit->factors[fit->base[rewrite->factor]].size.value < 0)
             fit->factors[fit->base[rewrite->factor]].kind = FACTOR_REP;
     }

@@ -17,6 +17,7 @@
 //            | look i f after [element]                     elements of input i address f
 //            | scat i f dim [element]                       the same, where f is changed
 //            | range i f                                    inputs i and i + 1 count f up
+//            | route i f                                    input i selects elements of f
 //            | word name=f word… | share name=f             attributes with an entry per element
 //            | P:… | flops …                                ignored
 //
@@ -218,7 +219,7 @@ static bool parse_input(struct parser *parser, int *out)
 {
     int64_t index;
     if (!tsr__str_int(word(parser), &index) || index < 0 || index >= parser->rule->pattern.n_inputs)
-        return fail(parser, "shape and once need the number of an input");
+        return fail(parser, "shape, once and route need the number of an input");
     *out = (int)index;
     return true;
 }
@@ -302,6 +303,19 @@ static bool parse_lookup(struct parser *parser, enum rewrite_kind kind)
     return true;
 }
 
+// Reads "route 1 e": input 1 selects elements of e for each token.
+static bool parse_route(struct parser *parser)
+{
+    struct rule_rewrite rewrite = {.kind = REWRITE_ROUTE};
+    if (!parse_input(parser, &rewrite.index))
+        return false;
+    rewrite.factor = find_letter(parser);
+    if (rewrite.factor == NO_LETTER)
+        return fail(parser, "route needs an input and a factor");
+    tsr__rule_rewrite(parser->rule, rewrite);
+    return true;
+}
+
 // Reads "range 0 r": inputs 0 and 1 are the first of ascending numbers and the end, which is
 // excluded.
 static bool parse_range(struct parser *parser)
@@ -366,6 +380,8 @@ static bool parse_clause(struct parser *parser)
         return parse_lookup(parser, REWRITE_SCATTER);
     if (str_is(clause, "range"))
         return parse_range(parser);
+    if (str_is(clause, "route"))
+        return parse_route(parser);
     if (str_is(clause, "word"))
         return parse_attribute_of(parser, REWRITE_WORD);
     if (str_is(clause, "share"))

@@ -99,6 +99,9 @@ enum rewrite_kind {
     // Attribute `name` is a list with equally many entries for each element of `factor`: it keeps
     // those of the local shard.
     REWRITE_SHARE,
+    // Input `index` selects elements of `factor` for each token (experts). The local node gets the
+    // tokens that selected an element of the local shard, and weights for this shard alone.
+    REWRITE_ROUTE,
 };
 struct rule_rewrite {
     enum rewrite_kind kind;
@@ -243,6 +246,16 @@ int tsr__rule_substitute(const tsr_node *node, int input);
 // negative. *name: the attribute that holds them; NULL: input 1.
 int tsr__rule_front_axes(const tsr_node *node, const struct shapes *shapes, const char **name,
                          int64_t *axes);
+
+// Inputs of a mixture of experts. Its other inputs are optional.
+struct expert_inputs {
+    int first, second; // weights of both layers
+    int bias;          // bias of the second layer
+    int first_scales;  // scales of packed weights; 0: weights are not packed
+    int second_scales;
+};
+// Returns the inputs of a mixture of experts; NULL for other nodes.
+const struct expert_inputs *tsr__node_experts(const tsr_node *node);
 
 // Returns the operator that multiplies 8-bit matrices, to test an engine.
 const char *tsr__rule_byte_product(void);

@@ -58,6 +58,7 @@
 #define COMPLEX      "real and imaginary part"
 #define BLOCK        "elements of a block belong to one position"
 #define SCALED       "elements of a block share one scale"
+#define ROUTED       "the router compares all experts"
 #define NORMED       "normalized together"
 #define NORMED_FUSED "normalized together, and this form has no expansion into simpler nodes"
 #define SUMMED_GATE  "the gate's activation needs the complete sum"

@@ -153,16 +153,17 @@ static const struct op_row rows[] = {
     {"MaxPool", .since = 1, .domain = NCHWC, .rule = "[n _ _ _] -> [n _ _ _]",
      .shape = tsr__infer_pool, .stays = STAYS({"_", BLOCKED}), .work = WORK_POOL,
      .count = tsr__count_pool},
-    // e experts with i hidden elements each: sharded i gives partial sums of every token, sharded e
-    // needs an expansion (expand_experts.c). The bias of the second layer is added once.
+    // e experts with i hidden elements each: sharded e or i gives partial sums of every token. The
+    // bias of the second layer is added once for shards of i.
     {"MoE", .since = 1, .domain = MICROSOFT, .kept = LATER_INPUTS, .rereads = true,
-     .rule = "[t m],[t e],[e (f i) m],[e (f i)]?,[e m i],[e m]?,[e i m]?,[e i]? -> [t m]; rep m f; "
-             "stat e; red i:sum; once 5",
-     .derive = tsr__derive_experts, .shape = tsr__infer_like_first, .expand = tsr__expand_experts,
-     .note = "swiglu_fusion 1 has (i f); e: without fused halves, for relu, silu, identity",
-     .stays =
-         STAYS({"m", "each hidden element needs all of them"}, {"f", "one half gates the other"}),
-     .count = tsr__count_experts, .used_experts = "k"},
+     .rule =
+         "[t m],[t r],[e (f i) m],[e (f i)]?,[e m i],[e m]?,[e i m]?,[e i]? -> [t m]; rep m f r; "
+         "red e:sum i:sum; once 5; route 1 e",
+     .derive = tsr__derive_experts, .shape = tsr__infer_like_first,
+     .note = "swiglu_fusion 1 has (i f)",
+     .stays = STAYS({"m", "each hidden element needs all of them"},
+                    {"f", "one half gates the other"}, {"r", ROUTED}),
+     .count = tsr__count_experts, .experts = &(const struct expert_inputs){2, 4, 5, 0, 0}},
     {"MultiHeadAttention", .since = 1, .domain = MICROSOFT,
      .rule = "[b q (h d)],[b k (h d)],[b k (h v)],[(s h d)]?,[b _]?,[b~ h~ q~ _]?,[b h p d]?,[b h "
              "p v]?,·?,[b _ _]? -> [b q (h v)],[b h _ d]?,[b h _ v]?,[b h q _]?; rep d p s; stat "
@@ -233,14 +234,14 @@ static const struct op_row rows[] = {
     {"QLinearWhere", .since = 1, .domain = MICROSOFT,
      .rule = "[A~],[A~],[],[],[A~],[],[],[],[] -> [A*]", .type = TYPE_AS_SECOND},
     {"QMoE", .since = 1, .domain = MICROSOFT, .kept = LATER_INPUTS,
-     .rule = "[t m],[t e],[e (f u z) _],[e (f u z) _]?,[e (f u z)]?,[e m (u y)],[e m u]?,[e m]? -> "
-             "[t m]; rep e m f z y; red u:sum; once 7",
+     .rule = "[t m],[t r],[e (f u z) _],[e (f u z) _]?,[e (f u z)]?,[e m (u y)],[e m u]?,[e m]? -> "
+             "[t m]; rep m f z y r; red e:sum u:sum; once 7; route 1 e",
      .derive = tsr__derive_quantized_experts, .shape = tsr__infer_like_first,
      .note = "z: a block; also third layers, zero points and router weights",
-     .stays = STAYS({"e", "the router selects experts from all of them"},
-                    {"m", "each hidden element needs all of them"},
-                    {"f", "one half gates the other"}, {"z y", SCALED}, {"_", PACKED}),
-     .count = tsr__count_packed_experts, .used_experts = "k"},
+     .stays =
+         STAYS({"m", "each hidden element needs all of them"}, {"f", "one half gates the other"},
+               {"z y", SCALED}, {"r", ROUTED}, {"_", PACKED}),
+     .count = tsr__count_packed_experts, .experts = &(const struct expert_inputs){2, 5, 7, 3, 6}},
     {"QuantizeLinear", .since = 1, .domain = MICROSOFT,
      .rule = "[A* (u z)],[A* u],[A* u]? -> [A* (u z)]; rep z", .derive = tsr__derive_quantize,
      .shape = tsr__infer_quantize, .note = "scales for the tensor or for an axis",

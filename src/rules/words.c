@@ -211,6 +211,12 @@ static struct str describe_rewrites(struct arena *arena, const struct pattern *p
                 STR_FMT "local node: inputs %d and %d are the bounds of its shard of " STR_FMT "\n",
                 STR_ARG(text), rewrite->index, rewrite->index + 1,
                 STR_ARG(pattern->letters[rewrite->factor].name));
+        else if (rewrite->kind == REWRITE_ROUTE)
+            text = tsr__arena_printf(
+                arena,
+                STR_FMT "local node: gets the tokens for which input %d selects an element of its "
+                        "shard of " STR_FMT "\n",
+                STR_ARG(text), rewrite->index, STR_ARG(pattern->letters[rewrite->factor].name));
         else if (rewrite->kind == REWRITE_WORD)
             text = tsr__arena_printf(
                 arena,

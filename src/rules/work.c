@@ -134,26 +134,32 @@ static bool reads_sizes(const struct rule *rule, int input)
     return false;
 }
 
-// Returns the expected share of the experts that at least one token uses, if tokens choose evenly.
-// Of 8 experts, 2 for each token: one token uses 1/4, 8 tokens use 1 - (3/4)^8 = 90 %.
+const struct expert_inputs *tsr__node_experts(const tsr_node *node)
+{
+    const struct op_row *row = tsr__row_of_node(node);
+    return row ? row->experts : NULL;
+}
+
+// Returns the expected share of the local experts that at least one token uses, if tokens choose
+// evenly. Of 8 experts, 2 for each token: one token uses 1/4, 8 tokens use 1 - (3/4)^8 = 90 %. The
+// busiest device uses at least one expert: with one expert per device, its share is 1.
 static double share_of_experts(const tsr_node *node, const struct rule *rule, int input,
                                const int64_t *sizes)
 {
-    const struct op_row *row = tsr__row_of_node(node);
-    if (!row || !row->used_experts || input == 1 || rule->n_inputs < 2)
+    const struct expert_inputs *inputs = tsr__node_experts(node);
+    if (!inputs || rule->n_inputs <= inputs->first || rule->inputs[inputs->first].rank != 3 ||
+        rule->inputs[inputs->first].dims[0].n != 1)
         return 1;
     const struct rule_tensor *router = &rule->inputs[1];
-    if (router->rank < 2 || router->dims[router->rank - 1].n != 1)
-        return 1;
-    int expert = router->dims[router->rank - 1].factors[0];
+    int expert = rule->inputs[inputs->first].dims[0].factors[0];
     double tokens = 1, experts = (double)rule->factors[expert].size.value;
-    double used = (double)tsr_attr_int(tsr_node_find_attr(node, row->used_experts), 1);
+    double used = (double)tsr_attr_int(tsr_node_find_attr(node, "k"), 1);
     if (!has_factor(&rule->inputs[input], expert) || experts <= 0 || used >= experts)
         return 1;
     for (int d = 0; d < router->rank - 1; d++)
         for (int k = 0; k < router->dims[d].n; k++)
             tokens *= (double)sizes[router->dims[d].factors[k]];
-    return 1 - pow(1 - used / experts, tokens);
+    return fmax(1 - pow(1 - used / experts, tokens), 1 / fmax((double)sizes[expert], 1));
 }
 
 // Returns the share of an input that the node reads: a slice of 3 of 12 elements reads a quarter.

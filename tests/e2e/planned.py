@@ -205,36 +205,6 @@ def experts(d, n):
     verify(planned, "--inputs", "random:1", "--dim", "batch=8", "--dim", "seq=32")
 
 
-def third_layer(d, n):
-    """Experts with a third layer on different devices: equal to the formula. ONNX Runtime's CPU has no kernel for the unsharded node."""
-    path, cut, out = (os.path.join(d, name) for name in ("m.onnx", "c.onnx", "o.npz"))
-    t, m, i, e, k = 6, 8, 12, 4, 2
-    draw = np.random.default_rng(7)
-    x, router = (draw.standard_normal(s).astype(np.float32) for s in ((t, m), (t, e)))
-    w1, w3 = (draw.standard_normal((e, i, m)).astype(np.float32) / 3 for _ in range(2))
-    w2 = draw.standard_normal((e, m, i)).astype(np.float32) / 3
-    node = helper.make_node("MoE", ["x", "r", "w1", "", "w2", "", "w3"], ["y"], "moe", domain="com.microsoft", k=k, activation_type="silu", normalize_routing_weights=1)
-    typed = [helper.make_tensor_value_info(name, TensorProto.FLOAT, s) for name, s in (("x", (t, m)), ("r", (t, e)), ("y", (t, m)))]
-    graph = helper.make_graph([node], "g", typed[:2], typed[2:], [numpy_helper.from_array(w, name) for name, w in (("w1", w1), ("w2", w2), ("w3", w3))])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)], ir_version=10), path)
-    rc, doc, err = call("plan", path, "--devices", n, "--explain", "moe", "--json")
-    assert rc == 0 and "e/%d" % n in [c["name"] for c in doc["choices"]], (doc, err)
-    spec = "{%d,1,1:%s}" % (n, ",".join(map(str, range(n))))
-    rc, _, err = call("annotate", path, "--config", "c:%d" % n, *(w for v in ("w1", "w2", "w3") for w in ("--shard", "moe:%s=%s" % (v, spec))), "-o", cut)
-    assert rc == 0, err
-    inputs = os.path.join(d, "i.npz")
-    np.savez(inputs, x=x, r=router)
-    rc, _, err = call("run", cut, "--config", "c", "--inputs", inputs, "--outputs", out)
-    assert rc == 0, err
-    share = np.exp(router - router.max(1, keepdims=True))
-    share /= share.sum(1, keepdims=True)
-    share = np.where(share >= np.sort(share, 1)[:, -k, None], share, 0)
-    share /= share.sum(1, keepdims=True)
-    gate = np.einsum("tm,eim->eti", x, w1)
-    want = np.einsum("eti,emi,te->tm", gate / (1 + np.exp(-gate)) * np.einsum("tm,eim->eti", x, w3), w2, share)
-    assert np.abs(np.load(out)["y"] - want).max() < 1e-4, np.abs(np.load(out)["y"] - want).max()
-
-
 def far_hosts(d, first):
     """Four equal devices beside a slow one that is far away: they work alone, as fast as without it."""
     path, planned, devices, four = (os.path.join(d, n) for n in ("t.json", "p.onnx", "u.json", "f.json"))
@@ -266,7 +236,6 @@ def jobs():
     names = sorted(m for m in os.listdir(MODELS) if os.path.exists(os.path.join(MODELS, m, "model.onnx")))
     yield "many kinds on 4", many_kinds, 4
     yield "experts on 4", experts, 4
-    yield "third layer of experts on 2", third_layer, 2
     for first in (0, 1):
         yield "far hosts, devices from %d on" % first, far_hosts, first
     for name in harness.sample(("bert_tiny", "gpt2_tiny", "llama_tiny"), 1):

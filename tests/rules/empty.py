@@ -115,7 +115,7 @@ def moved(rule, factor):
     """Indices into the factor, windows of it, or an attribute that counts it: there is more to its local node than a part of each tensor. Sizes as
     outputs are the whole tensor's."""
     counted = any(r["kind"] in ("attr", "share", "word") and r["factor"] == factor for r in rule["rewrites"])
-    return counted or any(r["kind"] in ("lookup", "scatter", "sizes", "size") for r in rule["rewrites"]) or any(w["factor"] == factor for w in rule["windows"])
+    return counted or any(r["kind"] in ("lookup", "scatter", "sizes", "size", "route") for r in rule["rewrites"]) or any(w["factor"] == factor for w in rule["windows"])
 
 
 def work(task):

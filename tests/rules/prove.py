@@ -369,6 +369,18 @@ def parts_of(rule, sizes, cuts):
         yield {f: b for f, b, _ in combination}, {f: j for f, _, j in combination}
 
 
+def routed(router, attributes):
+    """Weights of all experts for each token, 0 for those that the router does not select. QMoE takes the softmax over the selected ones."""
+    chosen = np.argsort(router, 1)[:, -attributes["k"]:]
+    shares = np.exp(router - router.max(1, keepdims=True))
+    shares /= shares.sum(1, keepdims=True)
+    weights = np.zeros_like(shares)
+    np.put_along_axis(weights, chosen, np.take_along_axis(shares, chosen, 1), 1)
+    if attributes.get("normalize_routing_weights") or "expert_weight_bits" in attributes:
+        weights /= weights.sum(1, keepdims=True)
+    return weights
+
+
 def prove(rule, sizes, cuts, c, machine, local, whole):
     """Runs all cells of a cut; what is wrong, or None."""
     values = [v.value if isinstance(v, Host) else v for v in c["inputs"]]
@@ -379,7 +391,7 @@ def prove(rule, sizes, cuts, c, machine, local, whole):
     for cell, coords in parts_of(rule, sizes, cuts):
         windows = windows_of(rule, coords, counts)
         first = all(coords[f] == 0 for f in reduced)
-        ins, left_out, attributes, elsewhere, spares = [], [], {}, None, []
+        ins, left_out, attributes, elsewhere, spares, scale = [], [], {}, None, [], None
         for i, (t, v) in enumerate(zip(rule["inputs"], values)):
             here = [(w["dim"], x) for w, x in zip(rule["windows"], windows) if w["input"] == i and x]
             ins.append(v if v is None or t["host"] else cut(v, index_of(t, sizes, cell, v.shape, here, coords, counts)).copy())
@@ -430,8 +442,15 @@ def prove(rule, sizes, cuts, c, machine, local, whole):
                 lo, hi = cell[r["factor"]]
                 ins[r["index"]], ins[r["index"] + 1] = np.array(values[r["index"]] + lo), np.array(values[r["index"]] + hi)
                 attributes[""] = None  # another node than the whole one
-            elif r["kind"] == "once" and not first:
-                left_out.append(r["index"])
+            elif r["kind"] == "once":  # a factor that the input has itself is added by each
+                own = {g for dim in rule["inputs"][r["index"]]["dims"] for g in dim}
+                left_out += [r["index"]] if any(coords[f] for f in reduced if f not in own) else []
+            elif r["kind"] == "route" and r["factor"] in cell:
+                lo, hi = cell[r["factor"]]
+                weights = routed(ins[r["index"]], c["attributes"])[:, lo:hi]
+                scale = weights.sum(1)
+                ins[r["index"]] = np.log(np.where(scale[:, None] > 0, np.maximum(weights, 1e-30), 1)).astype(np.float32)
+                attributes["k"] = min(c["attributes"]["k"], hi - lo)
             elif r["kind"] == "word" and r["factor"] in cell and cell[r["factor"]][1] - cell[r["factor"]][0] == 1:
                 attributes[r["name"]] = r["words"].split()[cell[r["factor"]][0]]
             elif r["kind"] == "share" and r["factor"] in cell and r["name"] in c["attributes"]:
@@ -455,6 +474,9 @@ def prove(rule, sizes, cuts, c, machine, local, whole):
                 w = windows[t["window"]] if t["output"] == k else None
                 if w:
                     out = np.take(out, np.arange((w.a - w.indices[0]) * t["unit"], (w.b - w.indices[0]) * t["unit"]), t["dim"])
+            if scale is not None:
+                scale = scale.reshape(*out.shape[:-1], 1).astype(np.float32)
+                out = np.where(scale > 0, out * scale, np.float32(0))
             out = np.asarray(out) if elsewhere is None else np.where(elsewhere, np.zeros((), out.dtype), out)
             if out.shape != tuple(len(x) for x in at):
                 return "cell %s gives shape %s" % (coords, out.shape)

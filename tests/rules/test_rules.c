@@ -153,7 +153,7 @@ static void test_notation_refuses(void **state)
         {"[a b] -> [a]; red b:mode", "red needs one of :sum :max :min :prod"},
         {"[a] -> [a]; rep c", "a clause names a factor that no tensor has"},
         {"[a] -> [a]; gen a", "a generated factor is in an input"},
-        {"[a] -> [a]; shape 1", "shape and once need the number of an input"},
+        {"[a] -> [a]; shape 1", "shape, once and route need the number of an input"},
         {"[a] -> [a]; frob a", "unknown clause"},
         {"[a] -> [a]; word side a", "word and share need name=factor"},
         {"[a] -> [a]; share list=b", "word and share need name=factor"},

@@ -487,6 +487,20 @@ static tsr_status keep_first_input(const struct local_copy *copy, struct str nam
     return kept ? TSR_OK : TSR_NOMEM;
 }
 
+// Completes a mixture of experts whose experts are sharded.
+static tsr_status end_route(const struct local_copy *copy, const struct route *route,
+                            struct str name)
+{
+    struct step *st = copy->step;
+    int64_t rank = copy->part->rank;
+    tsr_status status = tsr__route_attributes(route, copy->node);
+    if (status == TSR_OK && tsr__node_rereads(st->flow->node))
+        status = keep_first_input(copy, tsr__part_new_name(copy->part));
+    if (status != TSR_OK)
+        return status;
+    return tsr__route_end(copy->part, st, route, st->outputs[0]->local[rank], name);
+}
+
 tsr_status tsr__emit_plain(struct part *part, struct step *st, struct str *outputs)
 {
     struct local_copy copy = {.part = part,
@@ -499,14 +513,20 @@ tsr_status tsr__emit_plain(struct part *part, struct step *st, struct str *outpu
     tsr_status status = make_inputs(&copy, &here);
     if (status != TSR_OK)
         return status;
+    struct route route;
+    status = tsr__route_begin(part, st, copy.inputs, &route);
+    if (status != TSR_OK)
+        return status;
     struct str name = outputs[0];
     bool trims = tsr__trims(st->flow);
     bool rereads = tsr__node_rereads(st->flow->node) && part->draft->opset >= 9;
-    if (here || trims || rereads)
+    if (here || trims || rereads || route.tokens)
         outputs[0] = tsr__part_new_name(part);
     status = make_node(&copy);
     if (status != TSR_OK)
         return status;
+    if (route.tokens)
+        return end_route(&copy, &route, name);
     if (trims)
         return tsr__emit_trim(part, st, tsr_node_output(copy.node, 0), name);
     if (rereads)

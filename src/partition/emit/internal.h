@@ -113,6 +113,22 @@ tsr_status tsr__lookup_begin(struct part *part, const struct step *st, tsr_value
 tsr_status tsr__lookup_end(struct part *part, struct step *st, tsr_value *here, tsr_value *found,
                            struct str name) TSR_MUST_USE;
 
+// emit_route.c: a mixture of experts whose experts are sharded.
+struct route {
+    tsr_value *given;  // the tokens as the model has them
+    tsr_value *all;    // the tokens as [t m]
+    tsr_value *tokens; // numbers of the tokens for the local node; NULL: experts are not sharded
+    tsr_value *sum;    // sum of the weights of local experts for each of these tokens
+    int64_t experts;   // number of local experts
+};
+// Before the node: replaces its inputs by those for the local experts.
+tsr_status tsr__route_begin(struct part *part, const struct step *st, tsr_value **inputs,
+                            struct route *route) TSR_MUST_USE;
+tsr_status tsr__route_attributes(const struct route *route, tsr_node *node) TSR_MUST_USE;
+// After the node, which made `made`: returns its result for all tokens.
+tsr_status tsr__route_end(struct part *part, struct step *st, const struct route *route,
+                          tsr_value *made, struct str name) TSR_MUST_USE;
+
 // emit_node.c: writes the node on one rank, with these output names ("": unused).
 tsr_status tsr__emit_plain(struct part *part, struct step *st, struct str *outputs) TSR_MUST_USE;
 // emit_guard.c: writes the node inside an If, if its kernel needs elements and its shard may be

@@ -34,8 +34,18 @@ static bool is_added_by_first(const struct node_flow *nf, int64_t device, int in
     return false;
 }
 
+static bool has_factor(const struct rule_tensor *tensor, int factor)
+{
+    for (int d = 0; d < tensor->rank; d++)
+        for (int k = 0; k < tensor->dims[d].n; k++)
+            if (tensor->dims[d].factors[k] == factor)
+                return true;
+    return false;
+}
+
 // If the summed factor of a node is sharded, each device computes a partial sum, and only the
-// device with the last shard adds the input. Shard i of k starts at i * n / k, so the last shard is
+// device with the last shard adds the input. A factor that the input itself has is no reason to
+// leave it out: every expert adds its own bias. Shard i of k starts at i * n / k, so the last shard is
 // empty only if n is 0: for n = 1 and k = 3 the shards are empty, empty, [0]. An empty Gemm must
 // not add C, because ONNX Runtime leaves out beta * C then (quirk gemm_of_empty).
 bool tsr__input_is_skipped(const struct node_flow *nf, int64_t device, int input)
@@ -53,6 +63,7 @@ bool tsr__input_is_skipped(const struct node_flow *nf, int64_t device, int input
         return false;
     for (int factor = 0; factor < rule->n_factors; factor++)
         if (rule->factors[factor].kind == FACTOR_RED && nf->place.cuts[factor] > 1 &&
+            !has_factor(&rule->inputs[input], factor) &&
             nf->place.coords[at * rule->n_factors + factor] != nf->place.cuts[factor] - 1)
             return true;
     return false;

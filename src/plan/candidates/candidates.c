@@ -180,6 +180,26 @@ static int64_t halo_time(struct candidate_builder *builder)
     return ps;
 }
 
+#define ROUTE_NODES 26 // nodes that emit_route.c adds to a mixture of experts
+#define ROUTE_MOVES 6  // number of times that they read or write the tokens
+
+// Returns the time of the nodes that select the tokens of local experts, if experts are sharded.
+static int64_t route_time(struct candidate_builder *builder)
+{
+    const struct planner *planner = builder->planner;
+    const struct rule *rule = builder->place.rule;
+    for (int i = 0; i < rule->n_rewrites; i++) {
+        const struct rule_rewrite *rewrite = &rule->rewrites[i];
+        if (rewrite->kind != REWRITE_ROUTE || builder->place.cuts[rewrite->factor] < 2)
+            continue;
+        int64_t tokens = bytes_in(builder, builder->out[0], value_at(builder, SIDE_OUTPUT, 0));
+        return ROUTE_NODES *
+                   tsr__price_work(0, builder->strategy->kind, 0, &planner->machine.slowest) +
+               tsr__planner_move_time(planner, ROUTE_MOVES * (double)tokens);
+    }
+    return 0;
+}
+
 // Returns the bytes of an input that the node reads. A lookup reads only as many bytes of its table
 // as it outputs.
 static double bytes_read(const struct candidate_builder *builder, size_t i, int64_t held,
@@ -407,6 +427,7 @@ static void keep(struct candidate_builder *builder, struct candidate *candidate,
     int64_t halo = halo_time(builder);
     candidate->comm += halo;
     candidate->halo = halo > 0;
+    candidate->compute += route_time(builder);
     for (int factor = 0; factor < builder->place.rule->n_factors; factor++)
         candidate->cut = candidate->cut || builder->place.cuts[factor] > 1;
     candidate->name = name_of(builder, suffix);

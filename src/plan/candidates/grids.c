@@ -80,23 +80,11 @@ static bool reads_weight(const struct candidate_builder *builder)
     return false;
 }
 
-// True if the factor is the index of stacked weight matrices, such as experts.
-static bool numbers_weights(const struct rule *rule, int factor)
-{
-    int n = 0;
-    for (int i = 0; i < rule->n_inputs; i++) {
-        const struct rule_tensor *tensor = &rule->inputs[i];
-        n += !tensor->host && !tensor->absent && tensor->rank >= 3 && tensor->dims[0].n == 1 &&
-             tensor->dims[0].factors[0] == factor;
-    }
-    return n >= 2;
-}
-
 int tsr__rule_experts(const struct rule *rule)
 {
-    for (int factor = 0; factor < rule->n_factors; factor++)
-        if (rule->factors[factor].kind == FACTOR_STAT && numbers_weights(rule, factor))
-            return factor;
+    for (int i = 0; i < rule->n_rewrites; i++)
+        if (rule->rewrites[i].kind == REWRITE_ROUTE)
+            return rule->rewrites[i].factor;
     return -1;
 }
 

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// derive_experts.c - rules of mixtures of experts. Tokens can be sharded. So can the inner size i
-// of all experts, over which the second layer sums: the first layer's halves (gate and value) are
-// then sharded equally, and no block of packed weights is split. Sharding experts expands the node
-// (expand_experts.c), because the operator chooses among the experts that it has.
+// derive_experts.c - rules of mixtures of experts. Tokens can be sharded. So can the experts e, and
+// the inner size i of all experts, over which the second layer sums: the first layer's halves (gate
+// and value) are then sharded equally, and no block of packed weights is split.
 //
 // 8 experts of 64 -> 256 -> 64 for tokens [6 64] and router outputs [6 8]:
 //
-//   [t m],[t e],[e i m],[e i]?,[e m i],[e m]?,... -> [t m]; rep m; stat e; red i:sum; once 5
-//   t 6, m 64, e 8, i 256
+//   [t m],[t r],[e i m],[e i]?,[e m i],[e m]?,... -> [t m]; rep m r; red e:sum i:sum; once 5; route 1 e
+//   t 6, m 64, r 8, e 8, i 256
 //
-// Sharded in 2 along i, each device has 128 of the inner size of every expert, and the results are
-// added. Sharded in 2 along e, the node is expanded, and each device has 4 experts.
+// Sharded in 2 along i, each device has 128 of the inner size of every expert. Sharded in 2 along
+// e, each device has 4 experts and runs them on the tokens that selected one of them. In both cases
+// the results are added.
 #include "rules/derive/derive.h"
 
 struct layers {
@@ -46,36 +46,34 @@ static bool in_batches(const struct derivation *derivation)
 static void add_tokens(struct derivation *derivation)
 {
     tsr__rule_inputs(&derivation->rule,
-                     in_batches(derivation) ? "[b t m],[(b t) e]" : "[t m],[t e]");
+                     in_batches(derivation) ? "[b t m],[(b t) r]" : "[t m],[t r]");
 }
 
-// Adds the result.
-static void end_tokens(struct derivation *derivation, enum factor_kind experts)
+#define ROUTE_OPSET 13 // oldest opset for which local nodes are written (emit_route.c)
+
+// True if experts can be sharded: their number, the size of a token and k are known.
+static bool can_route(const struct derivation *derivation)
 {
-    tsr__rule_outputs(&derivation->rule, in_batches(derivation) ? "[b t m]" : "[t m]");
-    tsr__rule_kind(&derivation->rule, FACTOR_REP, "m");
-    tsr__rule_kind(&derivation->rule, experts, "e");
+    struct shape x = tsr__derive_in(derivation, 0), w = tsr__derive_in(derivation, 2);
+    int64_t k = tsr__derive_int(derivation, "k", 1);
+    return tsr__onnx_opset(derivation->node) >= ROUTE_OPSET && x.rank >= 2 &&
+           x.dims[x.rank - 1].value > 0 && w.rank == 3 && k >= 1 && k <= w.dims[0].value;
 }
 
-// True if the node can be expanded: its first layer has no halves, and its activation is also an
-// operator.
-static bool can_expand(const struct derivation *derivation)
+// Adds the result, and the clauses of tokens and experts.
+static void end_tokens(struct derivation *derivation)
 {
-    static const char *const known[] = {"relu", "silu", "identity"};
-    struct shape w = tsr__derive_in(derivation, 2), v = tsr__derive_in(derivation, 4);
-    struct shape u = tsr__derive_in(derivation, 6);
-    size_t n = 0;
-    bool plain =
-        !tsr_attr_string(tsr__attr_of(derivation->shapes, derivation->node, "activation_type"), &n);
-    for (size_t i = 0; i < TSR_COUNT(known); i++)
-        plain = plain || tsr__derive_text_is(derivation, "activation_type", known[i]);
-    if (!plain || tsr__derive_int(derivation, "use_sparse_mixer", 0) || w.rank != 3 || v.rank != 3)
-        return false;
-    if (tsr__derive_has(derivation, 6) && (u.rank != 3 || u.dims[1].value != w.dims[1].value))
-        return false;
-    return w.dims[0].value > 0 && w.dims[2].value > 0 && w.dims[1].value > 0 &&
-           w.dims[1].value == v.dims[2].value && tsr__derive_int(derivation, "k", 1) >= 1 &&
-           tsr__derive_int(derivation, "k", 1) <= w.dims[0].value;
+    struct rule_builder *rule = &derivation->rule;
+    int experts = tsr__rule_find(rule, STR("e"));
+    tsr__rule_outputs(rule, in_batches(derivation) ? "[b t m]" : "[t m]");
+    tsr__rule_kind(rule, FACTOR_REP, "m r");
+    if (!can_route(derivation)) {
+        tsr__rule_kind_if(rule, experts >= 0, FACTOR_REP, "e");
+        return;
+    }
+    tsr__rule_reduce(rule, experts, COMBINE_SUM);
+    tsr__rule_rewrite(rule,
+                      (struct rule_rewrite){.kind = REWRITE_ROUTE, .index = 1, .factor = experts});
 }
 
 // Adds an input "[e ROWS AFTER]"; rows and after are dimensions as text.
@@ -109,8 +107,7 @@ void tsr__derive_experts(struct derivation *derivation)
     tsr__rule_optional(rule);
     add_rows(rule, inner, "");
     tsr__rule_optional(rule);
-    end_tokens(derivation,
-               tsr__derive_stat_if(can_expand(derivation), derivation, 13, EXPAND_FLOATS));
+    end_tokens(derivation);
     if (!known)
         return;
     tsr__rule_clauses(rule, "red i:sum; once 5");
@@ -190,30 +187,44 @@ static void add_units(struct derivation *derivation, size_t i, const char *units
     tsr__rule_optional(&derivation->rule);
 }
 
-// Adds inputs from .. to - 1, which are not sharded.
+// Adds inputs from .. to - 1. Only experts can be sharded: the first dimension, if it has their
+// number.
 static void add_rest(struct derivation *derivation, size_t from, size_t to)
 {
+    struct shape w = tsr__derive_in(derivation, 2);
+    int64_t experts = w.rank == 3 ? w.dims[0].value : -1;
     for (size_t i = from; i < to; i++) {
-        int rank = tsr__derive_in(derivation, i).rank;
+        struct shape shape = tsr__derive_in(derivation, i);
+        int rank = (int)clamped(shape.rank, 0, DERIVE_MAX_RANK);
+        bool by_expert = rank > 0 && experts > 0 && shape.dims[0].value == experts;
         tsr__rule_input(&derivation->rule);
-        tsr__rule_any(&derivation->rule, (int)clamped(rank, 0, DERIVE_MAX_RANK));
+        if (by_expert)
+            tsr__rule_dims(&derivation->rule, "e");
+        tsr__rule_any(&derivation->rule, rank - by_expert);
         tsr__rule_optional(&derivation->rule);
     }
 }
 
-// Adds the input with the experts that the router chose.
-static void add_choice(struct derivation *derivation)
+// Adds router weights, global scales and scales of activations. Scales of blocks of activations are
+// not sharded.
+static void add_later(struct derivation *derivation)
 {
-    tsr__rule_inputs(&derivation->rule, in_batches(derivation) ? "[(b t) e]?" : "[t e]?");
+    tsr__rule_inputs(&derivation->rule, in_batches(derivation) ? "[(b t) r]?" : "[t r]?");
+    add_rest(derivation, 15, 19);
+    for (size_t i = 19; i < 21; i++) {
+        tsr__rule_input(&derivation->rule);
+        tsr__rule_any(&derivation->rule,
+                      (int)clamped(tsr__derive_in(derivation, i).rank, 0, DERIVE_MAX_RANK));
+        tsr__rule_optional(&derivation->rule);
+    }
 }
 
-// Builds the rule for weights of unknown packing: only tokens can be sharded.
+// Builds the rule for weights of unknown packing: only tokens and experts can be sharded.
 static void unknown_packing(struct derivation *derivation)
 {
     add_rest(derivation, 2, 14);
-    add_choice(derivation);
-    add_rest(derivation, 15, 21);
-    end_tokens(derivation, FACTOR_REP);
+    add_later(derivation);
+    end_tokens(derivation);
 }
 
 // Derives the rule of QMoE. Example: 4 bits in blocks of 32 with zero points. Two zero points share
@@ -244,9 +255,8 @@ void tsr__derive_quantized_experts(struct derivation *derivation)
     add_packed_rows(derivation, 11, rows);
     add_units(derivation, 12, "u");
     add_packed_rows(derivation, 13, "(u z)");
-    add_choice(derivation);
-    add_rest(derivation, 15, 21);
-    end_tokens(derivation, FACTOR_REP);
+    add_later(derivation);
+    end_tokens(derivation);
     tsr__rule_clauses(rule, "red u:sum; rep z y; once 7");
     tsr__rule_kind_if(rule, halves, FACTOR_REP, "f");
     tsr__rule_kind_if(rule, groups, FACTOR_REP, "p");

@@ -191,7 +191,8 @@ const struct rule *tsr__rule_refine(struct arena *arena, const struct rule *r, i
 static bool names_parts(enum rewrite_kind kind)
 {
     static const enum rewrite_kind kinds[] = {REWRITE_ATTR,  REWRITE_LOOKUP, REWRITE_SCATTER,
-                                              REWRITE_RANGE, REWRITE_WORD,   REWRITE_SHARE};
+                                              REWRITE_RANGE, REWRITE_WORD,   REWRITE_SHARE,
+                                              REWRITE_ROUTE};
     for (size_t i = 0; i < TSR_COUNT(kinds); i++)
         if (kinds[i] == kind)
             return true;

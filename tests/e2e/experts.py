@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mixtures of experts whose experts are on different devices: equal to the unsharded run of ONNX Runtime, for every variant that its CPU kernels
+support. Variants without a CPU kernel (a third layer, swiglu_fusion 2, weights of 4-bit floats) are planned and partitioned only.
+
+usage: experts.py TESSERA"""
+import json, os, sys
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+import harness
+
+TESSERA = sys.argv[1]
+TOKENS, EXPERTS, HIDDEN, INNER = 7, 5, 32, 64
+
+
+def tessera(*words):
+    rc, out, err = harness.call(TESSERA, *map(str, words), "--json")
+    return rc, json.loads(out) if out.startswith("{") else {}, err
+
+
+def build(path, operator, bits=0, block=0, halves=1, points=False, bias=False, third=False, router_weights=False, batches=False, half=False, tokens=TOKENS, **attributes):
+    """One node with 5 experts of 32 x 64; returns the names of its weights. Router outputs of token 1 are all equal."""
+    draw = np.random.default_rng(len(path) + bits + block + halves)
+    kind = np.float16 if half else np.float32
+    floats = lambda *shape: draw.uniform(-1, 1, shape).astype(kind)
+    packed = lambda *shape: draw.integers(0, 256, (*shape[:-1], shape[-1] * bits // 8)).astype(np.uint8)
+    scales = lambda *shape: (draw.uniform(0.5, 1, (*shape[:-1], shape[-1] // block) if block else shape[:-1]) / 2 ** bits).astype(kind)
+    zeros = lambda *shape: draw.integers(0, 256, (*shape[:-1], shape[-1] // block * bits // 8)).astype(np.uint8)
+    shapes = (EXPERTS, halves * INNER, HIDDEN), (EXPERTS, HIDDEN, INNER), (EXPERTS, INNER, HIDDEN)
+    if operator == "MoE":
+        first, second = ([floats(*s) / 4, floats(*s[:-1]) if bias else None] for s in shapes[:2])
+        inputs = first + second + ([floats(*shapes[2]) / 4] if third else [])
+    else:
+        first, second = ([packed(*s), scales(*s), floats(*s[:-1]) if bias else None] for s in shapes[:2])
+        inputs = first + second + [None] * 3 + ([zeros(*s) for s in shapes[:2]] if points else [None] * 2) + [None]
+    names = ["w%d" % i if w is not None else "" for i, w in enumerate(inputs)]
+    row = [2, "seq", HIDDEN] if batches else ["tokens" if tokens is None else tokens, HIDDEN]
+    rows = ["2*seq" if batches else row[0], EXPERTS]
+    float_type = TensorProto.FLOAT16 if half else TensorProto.FLOAT
+    given = [("x", row), ("r", rows)] + ([("s", rows)] if router_weights else [])
+    node = helper.make_node(operator, ["x", "r", *names] + (["s"] if router_weights else []), ["y"], "moe", domain="com.microsoft", **attributes)
+    if bits:
+        node.attribute.append(helper.make_attribute("expert_weight_bits", bits))
+    if block:
+        node.attribute.append(helper.make_attribute("block_size", block))
+    graph = helper.make_graph([node], "g", [helper.make_tensor_value_info(n, float_type, s) for n, s in given], [helper.make_tensor_value_info("y", float_type, row)],
+                              [numpy_helper.from_array(w, n) for n, w in zip(names, inputs) if n])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)], ir_version=10), path)
+    n = 2 * TOKENS if batches else tokens or TOKENS
+    router = draw.standard_normal((n, EXPERTS)).astype(kind)
+    router[1 % n] = 0
+    values = {"x": floats(*([2, TOKENS] if batches else [n]), HIDDEN), "r": router}
+    if router_weights:
+        values["s"] = draw.uniform(0, 1, (n, EXPERTS)).astype(kind)
+    np.savez(path + ".npz", **values)
+    return [n for n in names if n]
+
+
+SWIGLU = dict(activation_type="swiglu", swiglu_fusion=1, halves=2, activation_alpha=1.702, activation_beta=1.0, swiglu_limit=0.7)
+RUN = {
+    "relu": dict(operator="MoE", k=2, activation_type="relu"),
+    "one_expert": dict(operator="MoE", k=1, activation_type="gelu", bias=True),
+    "four_experts": dict(operator="MoE", k=4, activation_type="silu", bias=True, normalize_routing_weights=1),
+    "all_experts": dict(operator="MoE", k=5, activation_type="identity"),
+    "batches": dict(operator="MoE", k=2, activation_type="silu", bias=True, batches=True),
+    "swiglu": dict(operator="MoE", k=2, bias=True, **SWIGLU),
+    "sparse_mixer": dict(operator="MoE", k=2, activation_type="silu", use_sparse_mixer=1),
+    "float16": dict(operator="MoE", k=3, activation_type="silu", bias=True, half=True),
+    "one_token": dict(operator="MoE", k=1, activation_type="relu", tokens=1),
+    "open_tokens": dict(operator="MoE", k=2, activation_type="relu", tokens=None),
+    "packed4": dict(operator="QMoE", bits=4, k=2, activation_type="relu"),
+    "packed8": dict(operator="QMoE", bits=8, k=2, activation_type="silu", bias=True),
+    "packed2": dict(operator="QMoE", bits=2, k=2, activation_type="relu"),
+    "packed4_blocks": dict(operator="QMoE", bits=4, block=16, k=3, activation_type="silu", normalize_routing_weights=1),
+    "packed8_blocks": dict(operator="QMoE", bits=8, block=32, k=1, activation_type="gelu"),
+    "packed4_points": dict(operator="QMoE", bits=4, block=16, points=True, k=2, activation_type="relu"),
+    "packed4_swiglu": dict(operator="QMoE", bits=4, block=16, k=2, bias=True, **SWIGLU),
+    "packed8_swiglu": dict(operator="QMoE", bits=8, k=4, bias=True, normalize_routing_weights=1, **SWIGLU),
+    "packed_batches": dict(operator="QMoE", bits=4, k=2, activation_type="relu", batches=True),
+    "packed_float16": dict(operator="QMoE", bits=4, k=2, activation_type="relu", bias=True, half=True),
+    "router_weights": dict(operator="QMoE", bits=4, k=2, activation_type="relu", router_weights=True),
+    "router_weights_normalized": dict(operator="QMoE", bits=8, k=3, activation_type="relu", router_weights=True, normalize_routing_weights=1),
+}
+PLANNED = {
+    "third_layer": dict(operator="MoE", k=2, activation_type="silu", third=True),
+    "halves_apart": dict(operator="MoE", k=2, bias=True, **dict(SWIGLU, swiglu_fusion=2)),
+    "packed_halves_apart": dict(operator="QMoE", bits=4, block=16, k=2, **dict(SWIGLU, swiglu_fusion=2)),
+    "float4": dict(operator="QMoE", bits=4, block=32, k=2, activation_type="silu", quant_type="fp4"),
+    "prepacked": dict(operator="QMoE", bits=4, k=2, activation_type="silu", weights_prepacked=1),
+}
+
+
+def sharded(d, weights, n):
+    """The model with every weight sharded by expert."""
+    spec = lambda w: "{%s:%s}" % (",".join([str(n)] + ["1"] * w), ",".join(map(str, range(n))))
+    rank = {t.name: len(t.dims) for t in onnx.load(d + "/m.onnx").graph.initializer}
+    edits = [word for w in weights for word in ("--shard", "moe:%s=%s" % (w, spec(rank[w] - 1)))]
+    rc, _, err = tessera("annotate", d + "/m.onnx", "--config", "c:%d" % n, *edits, "-o", d + "/c.onnx")
+    assert rc == 0, err
+    return d + "/c.onnx"
+
+
+def verified(doc, rc, err, name):
+    assert rc == 0 and doc["ok"] and not doc["replicated"], (name, doc.get("outputs"), doc.get("replicated"), err)
+
+
+def equal_to_the_unsharded_run(d, name):
+    weights = build(d + "/m.onnx", **RUN[name])
+    for n in (2, 3, 5):
+        rc, doc, err = tessera("verify", sharded(d, weights, n), "--config", "c", "--inputs", d + "/m.onnx.npz", "--threads", 1)
+        verified(doc, rc, err, (name, n))
+        assert doc["cut_nodes"] == 1, doc
+
+
+def random_shardings(d, name):
+    """Experts together with tokens and the inner size."""
+    build(d + "/m.onnx", **RUN[name])
+    for n in (2, 4):
+        rc, doc, err = tessera("verify", d + "/m.onnx", "--devices", n, "--random", 3, "--seed", len(name), "--inputs", d + "/m.onnx.npz", "--threads", 1)
+        assert rc == 0, (name, n, doc, err)
+
+
+def candidate(d, name):
+    """The planner offers the experts over all devices, the partition has 1/5 of them on each rank, and the local node has fewer experts per token."""
+    variant = {**RUN, **PLANNED}[name]
+    weights = build(d + "/m.onnx", **variant)
+    rc, doc, err = tessera("plan", d + "/m.onnx", "--devices", EXPERTS, "--explain", "moe", *(["--dim", "tokens=64"] if variant.get("tokens", 0) is None else []))
+    assert rc == 0 and "e/%d" % EXPERTS in [c["name"] for c in doc["choices"]], (doc, err)
+    rc, doc, err = tessera("partition", sharded(d, weights, EXPERTS), "--config", "c", "-o", d + "/parts")
+    assert rc == 0 and not doc.get("replicated"), (doc, err)
+    graph = onnx.load(d + "/parts/rank3.onnx", load_external_data=False).graph
+    tiny, local = [n for n in graph.node if n.op_type == variant["operator"]]
+    assert [a.i for a in local.attribute if a.name == "k"] == [1] and [a.i for a in tiny.attribute if a.name == "k"] == [variant["k"]], (tiny, local)
+    first = next(t for t in graph.initializer if t.name == local.input[2])
+    assert first.dims[0] == 1, first.dims
+
+
+def memory_spreads_experts(d, name):
+    """With memory for a third of the weights, each device has some of the experts or a part of each, and the plan is right."""
+    build(d + "/m.onnx", **RUN[name])
+    size = os.path.getsize(d + "/m.onnx")
+    rc, doc, err = tessera("plan", d + "/m.onnx", "--devices", EXPERTS, "--memory", size // 3, "-o", d + "/p.onnx")
+    assert rc == 0 and max(doc["memory"]) <= size // 3, (doc, err)
+    assert any(x["name"].startswith("experts spread") for x in doc["compared"]), doc["compared"]
+    rc, doc, err = tessera("verify", d + "/p.onnx", "--inputs", d + "/m.onnx.npz", "--threads", 1)
+    verified(doc, rc, err, name)
+
+
+CASES = [(equal_to_the_unsharded_run, sorted(RUN)), (random_shardings, sorted(RUN)), (candidate, sorted(PLANNED) + ["swiglu", "packed4_swiglu", "router_weights"]),
+         (memory_spreads_experts, ["swiglu", "packed8_swiglu"])]
+harness.run([("%s (%s)" % (function.__name__, name), lambda d, function=function, name=name: function(d, name)) for function, names in CASES for name in names])
+harness.finish()
