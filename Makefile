@@ -11,7 +11,8 @@ SANITIZERS := $(if $(filter thread,$(SANITIZE)),thread,address,undefined)
 OPTIONS  := $(if $(SANITIZE),-Db_sanitize=$(SANITIZERS) -Db_lundef=false) $(if $(COVERAGE),-Db_coverage=true) $(if $(OPTIMIZE),-Doptimization=$(OPTIMIZE))
 # `make` and `make install` never install packages: they print what is missing. The goals listed below run tools/setup, which installs it.
 SETUP    := tools/setup check
-demo test test-long check prove emulate trials torture nemesis hand boxes hunt growth compat gpu soak wheel deb dist distcheck: SETUP := tools/setup $(filter clang,$(CC))
+demo test test-long check prove emulate trials torture nemesis hand boxes hunt growth compat gpu soak: SETUP := tools/setup $(filter clang,$(CC))
+wheel deb dist distcheck release: SETUP := tools/setup release
 
 all: $(BUILD)/build.ninja ## build the command, the libraries and the tests; installs nothing
 	@ninja -C $(BUILD)
@@ -155,16 +156,24 @@ install: all ## install into PREFIX (and DESTDIR)
 wheel: ready ## build the Python package, in dist/
 	@.venv/bin/python -m pip wheel -q --no-deps -Cbuild-dir=build-wheel -w dist . && ls dist
 
-deb: ready ## build a Debian package, in dist/
+deb: ready ## build the Debian packages, in dist/
 	@tools/deb dist
 
-# Builds no tests. The wheel and the Debian package compile the same files: with ccache this happens once.
-dist: $(BUILD)/build.ninja wheel deb ## build tarball, wheel and Debian package, in dist/
-	@meson dist -C $(BUILD) --no-tests --allow-dirty >/dev/null && cp $(BUILD)/meson-dist/*.tar.xz dist && ls dist
+# From the last commit: tarball, wheel, Debian packages, SBOM, release notes, SHA256SUMS. The same commit gives the same bytes.
+dist: ready ## build everything that a release consists of, in dist/
+	@tools/dist dist
 
-# Needs a package index.
-distcheck: dist ## long: install wheel, tarball and package into empty places and use them
-	@tests/run-script tests/tools/dist.py dist .
+# Needs a package index; root, debootstrap and a Debian mirror for the Debian packages. DEBIAN="bookworm trixie": releases to try.
+distcheck: dist ## long: check the results of `make dist`, install them into empty places and use them
+	@DEBIAN='$(or $(DEBIAN),bookworm trixie)' TWICE='$(TWICE)' tests/run-script tests/tools/dist.py dist .
+
+# Half an hour on two idle cores, without the time of the tests.
+release: ## long: lint, all tests, everything of `make dist` twice, and all checks of `make distcheck`
+	@[ -z "$$(git status --porcelain)" ] || { echo 'release: commit or remove these first:'; git status --short; exit 1; }
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory distcheck TWICE=1
+	@echo "release: dist/ is complete and checked; publish it with the tag v$$(sed -n "s/^  version: '\(.*\)',/\1/p" meson.build)"
 
 uninstall:
 	@ninja -C $(BUILD) uninstall
@@ -172,4 +181,4 @@ uninstall:
 clean: ## remove the build folders
 	rm -rf build build-asan build-asan-clang build-tsan build-arm64 build-clang build-cov build-fuzz build-deb build-wheel
 
-.PHONY: ready growth boxes deb dist distcheck hosts hand gpu help check sanitize tsan arm wheel all soak setup demo test test-long prove zoo trials torture nemesis hunt compat bench fuzz lint install uninstall clean
+.PHONY: ready growth boxes deb dist distcheck release hosts hand gpu help check sanitize tsan arm wheel all soak setup demo test test-long prove zoo trials torture nemesis hunt compat bench fuzz lint install uninstall clean

@@ -13,6 +13,7 @@ import glob
 import importlib.util
 import os
 import queue
+import sys
 import tempfile
 import threading
 from typing import Any, Callable, List, Optional, Set
@@ -24,11 +25,10 @@ WHEEL_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib")
 
 
 def _open() -> ctypes.CDLL:
-    """The library that $TESSERA_LIBRARY names, the one of the wheel, or the installed one of the system."""
-    named = os.environ.get("TESSERA_LIBRARY")
-    if not named and os.path.isdir(WHEEL_FOLDER):
-        named = os.path.join(WHEEL_FOLDER, "libtessera.so")
-    opened = _api.declare(ctypes.CDLL(named or "libtessera.so.1"))
+    """The library that $TESSERA_LIBRARY names, the one of the wheel, of this Python's prefix (conda), or of the system."""
+    places = [os.environ.get("TESSERA_LIBRARY"), os.path.join(WHEEL_FOLDER, "libtessera.so"), os.path.join(sys.prefix, "lib", "libtessera.so.1")]
+    path = places[0] or next((place for place in places[1:] if place and os.path.exists(place)), "libtessera.so.1")
+    opened = _api.declare(ctypes.CDLL(path))
     opened.tsr_tensors_text.restype = ctypes.c_void_p  # its text does not end at a zero
     return opened
 
