@@ -194,7 +194,7 @@ static int64_t route_time(struct candidate_builder *builder)
             continue;
         int64_t tokens = bytes_in(builder, builder->out[0], value_at(builder, SIDE_OUTPUT, 0));
         return ROUTE_NODES *
-                   tsr__price_work(0, builder->strategy->kind, 0, &planner->machine.slowest) +
+                   tsr__work_cost(0, builder->strategy->kind, 0, &planner->machine.slowest) +
                tsr__planner_move_time(planner, ROUTE_MOVES * (double)tokens);
     }
     return 0;
