@@ -168,6 +168,29 @@ static void inherited_shardings(void **state)
     tsr_session_free(s);
 }
 
+// Without a sharding, the result of a Constant matches the other input, as an initializer does.
+static void constants_match(void **state)
+{
+    (void)state;
+    tsr_session *s = tsr_session_new(NULL);
+    struct agree_case k = {"Relu", {4, 4}, {4, 4}, NULL, NULL, NULL};
+    tsr_model *m = make(s, &k);
+    tsr_graph *g = tsr_model_graph(m);
+    tsr_config *c = tsr_model_config(m, 0);
+    tsr_node *made = tsr_graph_add_node(g, "", "Constant", "k", NULL, 0, (const char *[]){"b"}, 1);
+    tsr_value *in[] = {tsr_graph_input(g, 0), tsr_node_output(made, 0)};
+    set_shape(in[1], 2, (int64_t[]){4, 4});
+    tsr_node *sum = tsr_graph_add_node(g, "", "Add", "sum", in, 2, (const char *[]){"y"}, 1);
+    assert_int_equal(tsr_node_shard_text(sum, in[0], c, "{2,1:0,1}"), TSR_OK);
+    assert_int_equal(tsr_check_formalism(m, NULL), TSR_OK);
+    assert_int_equal(tsr_finding_total(s, TSR_ERROR), 0);
+    assert_int_equal(tsr_node_shard_text(made, in[1], c, "{1,2:0,1}"), TSR_OK);
+    assert_int_equal(tsr_check_formalism(m, NULL), TSR_OK);
+    assert_int_equal(tsr_finding_total(s, TSR_ERROR), 1);
+    tsr_model_free(m);
+    tsr_session_free(s);
+}
+
 // A cut that the operator does not have here is right, but said: once by the check.
 static void not_cut_is_a_warning(void **state)
 {
@@ -206,7 +229,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_cases),           cmocka_unit_test(formalism),
         cmocka_unit_test(inherited_shardings), cmocka_unit_test(not_cut_is_a_warning),
-        cmocka_unit_test(memory_fails),
+        cmocka_unit_test(constants_match),     cmocka_unit_test(memory_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

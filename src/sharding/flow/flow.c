@@ -107,11 +107,22 @@ static bool take_spec(struct step *step, const tsr_spec *spec)
     return true;
 }
 
+// True for the result of a node without inputs (Constant) that has no spec: there is nothing from
+// which its layout could be inferred.
+static bool is_made_constant(const struct flow *flow, const tsr_value *value)
+{
+    const tsr_node *producer = tsr_value_producer(value);
+    if (!producer || tsr_node_input_count(producer) > 0)
+        return false;
+    const tsr_node_config *nc = tsr_node_find_config(producer, flow->config);
+    return !nc || !tsr__entry_spec(nc, value);
+}
+
 bool tsr__inherits_spec(const struct flow *flow, const tsr_value *value)
 {
     const struct tile_layout *layout = flow->values[tsr__value_id(value)];
-    bool constant = tsr_value_initializer(value) && !tsr_value_is_input(value);
-    return layout && !constant && !tsr__shapes_is_list(flow->shapes, value) &&
+    return layout && !is_constant(value) && !is_made_constant(flow, value) &&
+           !tsr__shapes_is_list(flow->shapes, value) &&
            !(flow->staged && tsr__layout_is_whole(layout));
 }
 
