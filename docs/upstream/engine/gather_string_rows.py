@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Gather of string rows copies only the first string of each row
+
+Gather along axis 0 of a string tensor [3, 2].
+
+Expected: [["a", "b"], ["e", "f"]]
+Actual: [["a", ""], ["e", ""]]
+Seen with: onnxruntime 1.19.2 to 1.31.1, CPU execution provider, x86-64.
+
+Usage: gather_string_rows.py [MODEL.onnx]    (writes the model to that file)
+Exit code 1: the bug is present; 0: it is fixed.
+"""
+import sys
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import TensorProto, helper, numpy_helper
+
+value, constant = helper.make_tensor_value_info, lambda name, data: numpy_helper.from_array(np.asarray(data), name)
+
+nodes = [helper.make_node("Gather", ["x", "rows"], ["y"], axis=0)]
+inputs, outputs = [value("x", TensorProto.STRING, [3, 2])], [value("y", TensorProto.STRING, [2, 2])]
+constants = [constant("rows", np.array([0, 2]))]
+feeds = {"x": np.array([["a", "b"], ["c", "d"], ["e", "f"]], object)}
+expected = feeds["x"][[0, 2]]
+
+graph = helper.make_graph(nodes, "g", inputs, outputs, constants)
+model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+onnx.checker.check_model(model)
+if len(sys.argv) > 1:
+    onnx.save(model, sys.argv[1])
+
+options = ort.SessionOptions()
+options.log_severity_level, options.intra_op_num_threads = 4, 1
+try:
+    got = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"]).run(None, feeds)[0]
+    fixed = got.shape == expected.shape and np.array_equal(got, expected)
+except Exception as error:
+    got, fixed = error, False
+print("onnxruntime", ort.__version__, "has the bug" if not fixed else "does not have the bug")
+print("expected", expected.shape, expected.tolist(), "\ngot     ", got if isinstance(got, Exception) else (got.shape, got.tolist()))
+sys.exit(not fixed)

@@ -1,0 +1,43 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Pooling with auto_pad ignores dilations when it computes pads
+
+MaxPool with auto_pad=SAME_UPPER, kernel 2 and dilation 2. The padded size must be that of the dilated kernel, 3.
+
+Expected: SAME_UPPER keeps the size: [2, 3, 3, 3]
+Actual: a smaller output
+Seen with: onnxruntime 1.19.2 to 1.31.1, CPU execution provider, x86-64.
+
+Usage: pool_auto_pad_dilations.py [MODEL.onnx]    (writes the model to that file)
+Exit code 1: the bug is present; 0: it is fixed.
+"""
+import sys
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import TensorProto, helper, numpy_helper
+
+value, constant = helper.make_tensor_value_info, lambda name, data: numpy_helper.from_array(np.asarray(data), name)
+
+nodes = [helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2], dilations=[2], auto_pad="SAME_UPPER")]
+inputs, outputs, constants = [value("x", TensorProto.FLOAT, [1, 1, "n"])], [value("y", TensorProto.FLOAT, [1, 1, "m"])], []
+feeds = {"x": np.arange(4, dtype=np.float32).reshape(1, 1, 4)}
+expected = np.array([[[1, 2, 3, 2]]], np.float32)
+
+graph = helper.make_graph(nodes, "g", inputs, outputs, constants)
+model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+onnx.checker.check_model(model)
+if len(sys.argv) > 1:
+    onnx.save(model, sys.argv[1])
+
+options = ort.SessionOptions()
+options.log_severity_level, options.intra_op_num_threads = 4, 1
+try:
+    got = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"]).run(None, feeds)[0]
+    fixed = got.shape == expected.shape and np.array_equal(got, expected)
+except Exception as error:
+    got, fixed = error, False
+print("onnxruntime", ort.__version__, "has the bug" if not fixed else "does not have the bug")
+print("expected", expected.shape, expected.tolist(), "\ngot     ", got if isinstance(got, Exception) else (got.shape, got.tolist()))
+sys.exit(not fixed)

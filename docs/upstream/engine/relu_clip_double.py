@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Relu before Clip of float64 makes a valid model fail to load
+
+The error is raised by relu_clip_fusion.cc. Clip of double is part of ONNX since operator set 11.
+
+Expected: [0, 1, 2, 2]
+Actual: "Unexpected data type for Clip" while the session is created
+Seen with: onnxruntime 1.31.1, CPU execution provider, x86-64.
+
+Usage: relu_clip_double.py [MODEL.onnx]    (writes the model to that file)
+Exit code 1: the bug is present; 0: it is fixed.
+"""
+import sys
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import TensorProto, helper, numpy_helper
+
+value, constant = helper.make_tensor_value_info, lambda name, data: numpy_helper.from_array(np.asarray(data), name)
+
+nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Clip", ["r", "low", "high"], ["y"])]
+inputs, outputs = [value("x", TensorProto.DOUBLE, [4])], [value("y", TensorProto.DOUBLE, [4])]
+constants = [constant("low", np.float64(-1)), constant("high", np.float64(2))]
+feeds = {"x": np.array([-3.0, 1, 2, 5])}
+expected = np.array([0.0, 1, 2, 2])
+
+graph = helper.make_graph(nodes, "g", inputs, outputs, constants)
+model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+onnx.checker.check_model(model)
+if len(sys.argv) > 1:
+    onnx.save(model, sys.argv[1])
+
+options = ort.SessionOptions()
+options.log_severity_level, options.intra_op_num_threads = 4, 1
+try:
+    got = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"]).run(None, feeds)[0]
+    fixed = got.shape == expected.shape and np.array_equal(got, expected)
+except Exception as error:
+    got, fixed = error, False
+print("onnxruntime", ort.__version__, "has the bug" if not fixed else "does not have the bug")
+print("expected", expected.shape, expected.tolist(), "\ngot     ", got if isinstance(got, Exception) else (got.shape, got.tolist()))
+sys.exit(not fixed)
