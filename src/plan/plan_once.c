@@ -150,7 +150,8 @@ static tsr_status read_model(struct request *request, size_t m)
                          &options->sizes, &options->n_sizes))
         return TSR_NOMEM;
     const tsr_dim_size *sizes = m > 0 ? options->with_sizes : options->sizes;
-    if (!tsr__planner_values(planner, sizes, m > 0 ? options->n_with_sizes : options->n_sizes))
+    if (!tsr__planner_values(planner, sizes, m > 0 ? options->n_with_sizes : options->n_sizes,
+                             NULL))
         return TSR_NOMEM;
     if (m + 1 < request->models.n)
         return TSR_OK; // states belong to the last model

@@ -193,8 +193,9 @@ struct planner_shapes {
     const struct shapes *model; // shapes of the model, with its symbols
     const struct shapes *known; // shapes with the caller's sizes for symbols
     const struct shapes *full;  // shapes with sizes for all symbols
-    const tsr_dim_size *sizes;  // the sizes of all symbols
-    size_t n_sizes;
+    const tsr_dim_size *sizes;  // the sizes of all symbols, the caller's first
+    size_t n_sizes, n_known;    // number of all sizes, and of the caller's
+    struct inferred *inferred;  // results for all sizes so far; of the first planner of the model
 };
 struct planner_cache {
     struct map layouts;    // numbers of layouts (layouts.c)
@@ -419,7 +420,11 @@ void tsr__planner_steps(struct planner *planner, uint32_t from, uint32_t to,
 // value_sizes.c: finds the sizes of a rule's factors; -1: unknown.
 void tsr__planner_sizes(const struct shapes *shapes, const tsr_node *node, const struct rule *rule,
                         int64_t *sizes);
-bool tsr__planner_values(struct planner *planner, const tsr_dim_size *sizes, size_t n);
+// Fills in shapes and values. `sizes` are the caller's sizes of symbols. Other symbols get assumed
+// sizes, which are used for costs only (`full`). `other` is a planner of the same model with at
+// least the same lifetime, whose shapes can be shared; or NULL.
+bool tsr__planner_values(struct planner *planner, const tsr_dim_size *sizes, size_t n,
+                         const struct planner *other);
 // Returns the bytes of the unsharded value, rounded down; PLAN_NEVER on overflow.
 int64_t tsr__value_bytes(const struct planner *planner, const tsr_value *value);
 

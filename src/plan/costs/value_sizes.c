@@ -70,13 +70,13 @@ static bool has_size(const tsr_dim_size *sizes, size_t n, const char *symbol)
 }
 
 // Gives the usual size to symbols of the inputs that have none.
-static size_t complete(struct planner *planner, const tsr_dim_size *sizes, size_t n,
-                       tsr_dim_size **out)
+static size_t complete(const struct planner *planner, struct arena *arena,
+                       const tsr_dim_size *sizes, size_t n, const tsr_dim_size **out)
 {
     const tsr_graph *graph = tsr_model_graph(planner->model);
     VEC(tsr_dim_size) all = {0};
     for (size_t i = 0; i < n; i++) {
-        tsr_dim_size *at = vec_push(&planner->arena, &all);
+        tsr_dim_size *at = vec_push(arena, &all);
         if (at)
             *at = sizes[i];
     }
@@ -86,7 +86,7 @@ static size_t complete(struct planner *planner, const tsr_dim_size *sizes, size_
             const char *name = tsr_value_dim_name(value, d);
             if (!name || has_size(all.at, all.n, name))
                 continue;
-            tsr_dim_size *at = vec_push(&planner->arena, &all);
+            tsr_dim_size *at = vec_push(arena, &all);
             if (at)
                 *at = (tsr_dim_size){name, PLAN_USUAL_SIZE};
         }
@@ -152,16 +152,6 @@ void tsr__planner_sizes(const struct shapes *shapes, const tsr_node *node, const
     }
 }
 
-// Returns the shapes with those sizes, or the shapes themselves if there are no sizes. NULL: out of
-// memory.
-static const struct shapes *bound_shapes(struct planner *planner, const struct shapes *shapes,
-                                         const tsr_dim_size *sizes, size_t n)
-{
-    if (!shapes || !n)
-        return shapes;
-    return tsr__shapes_bound(&planner->arena, planner->model, sizes, n, false);
-}
-
 static bool fill_output(struct planner *planner, const tsr_node *node, size_t i)
 {
     const tsr_value *value = tsr_node_output(node, i);
@@ -189,23 +179,71 @@ static bool fill_all(struct planner *planner)
     return true;
 }
 
-// Fills in shapes and values. `sizes` are the caller's sizes of symbols. Other symbols get assumed
-// sizes, which are used for costs only (`full`).
-bool tsr__planner_values(struct planner *planner, const tsr_dim_size *sizes, size_t n)
+// ---- shapes ------------------------------------------------------------------------------------
+
+// Inferred shapes of a model. Inference visits all nodes, so planners for parts of the devices use
+// the results of the first planner of the model, which outlives them.
+struct inferred {
+    struct arena *arena;
+    VEC(struct planner_shapes) at; // one for each list of sizes
+};
+
+static bool same_sizes(const struct planner_shapes *shapes, const struct planner_shapes *other)
 {
-    struct planner_shapes *shapes = &planner->shapes;
-    tsr_dim_size *all = NULL;
-    size_t n_all = complete(planner, sizes, n, &all);
-    shapes->sizes = all;
-    shapes->n_sizes = n_all;
-    shapes->model = tsr__shapes_new(&planner->arena, planner->model);
-    shapes->known = bound_shapes(planner, shapes->model, sizes, n);
-    shapes->full = shapes->known;
-    if (n_all != n)
-        shapes->full = bound_shapes(planner, shapes->known, all, n_all);
+    if (shapes->n_sizes != other->n_sizes || shapes->n_known != other->n_known)
+        return false;
+    for (size_t i = 0; i < shapes->n_sizes; i++)
+        if (shapes->sizes[i].size != other->sizes[i].size ||
+            strcmp(shapes->sizes[i].name, other->sizes[i].name) != 0)
+            return false;
+    return true;
+}
+
+// Returns the shapes with the first n sizes, or those of the model if n is 0. NULL: out of memory.
+static const struct shapes *bound_shapes(struct planner *planner,
+                                         const struct planner_shapes *shapes, size_t n)
+{
+    if (!shapes->model || !n)
+        return shapes->model;
+    return tsr__shapes_bound(shapes->inferred->arena, planner->model, shapes->sizes, n, false);
+}
+
+// Sets planner->shapes; `full` is NULL if memory ran out.
+static void find_shapes(struct planner *planner, const tsr_dim_size *sizes, size_t n,
+                        const struct planner *other)
+{
+    struct inferred *inferred = other ? other->shapes.inferred : NULL;
+    if (!inferred)
+        inferred = ARENA_NEW(&planner->arena, struct inferred);
+    if (!inferred)
+        return;
+    if (!other)
+        inferred->arena = &planner->arena;
+    struct planner_shapes shapes = {.n_known = n, .inferred = inferred};
+    shapes.n_sizes = complete(planner, inferred->arena, sizes, n, &shapes.sizes);
+    for (size_t i = 0; i < inferred->at.n; i++)
+        if (same_sizes(&shapes, &inferred->at.at[i])) {
+            planner->shapes = inferred->at.at[i];
+            return;
+        }
+    shapes.model = inferred->at.n ? inferred->at.at[0].model
+                                  : tsr__shapes_new(inferred->arena, planner->model);
+    shapes.known = bound_shapes(planner, &shapes, n);
+    shapes.full = shapes.known;
+    if (shapes.n_sizes != n)
+        shapes.full = bound_shapes(planner, &shapes, shapes.n_sizes);
+    struct planner_shapes *at = vec_push(inferred->arena, &inferred->at);
+    if (at)
+        *at = planner->shapes = shapes;
+}
+
+bool tsr__planner_values(struct planner *planner, const tsr_dim_size *sizes, size_t n,
+                         const struct planner *other)
+{
+    find_shapes(planner, sizes, n, other);
     planner->values =
         ARENA_ARRAY(&planner->arena, struct plan_value, tsr__model_value_ids(planner->model) + 1);
-    return shapes->full && planner->values && fill_all(planner);
+    return planner->shapes.full && planner->values && fill_all(planner);
 }
 
 int64_t tsr__value_bytes(const struct planner *planner, const tsr_value *value)

@@ -21,11 +21,7 @@ bool tsr__planner_fork(const struct planner *root, const unsigned char *staged,
     *out = (struct planner){.machine.topology = root->machine.topology, .machine.n = (int64_t)n};
     tsr__planner_start(out, root->model);
     out->budget = root->budget;
-    out->shapes.model = root->shapes.model;
-    out->shapes.known = root->shapes.known;
-    out->shapes.full = root->shapes.full;
-    out->shapes.sizes = root->shapes.sizes;
-    out->shapes.n_sizes = root->shapes.n_sizes;
+    out->shapes = root->shapes;
     out->values = root->values;
     out->scope.sums_done = true;
     out->ends.stays = root->ends.stays;

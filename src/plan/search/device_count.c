@@ -43,10 +43,11 @@ static tsr_status take_devices(struct planner *other, const struct planner *plan
 }
 
 // Solves the program of `other`. *cost stays 0 if no plan fits.
-static tsr_status solve_for(struct planner *other, const tsr_plan_options *options, int64_t *cost)
+static tsr_status solve_for(const struct planner *planner, struct planner *other,
+                            const tsr_plan_options *options, int64_t *cost)
 {
     struct program_result result = {0};
-    if (!tsr__planner_values(other, options->sizes, options->n_sizes) ||
+    if (!tsr__planner_values(other, options->sizes, options->n_sizes, planner) ||
         !tsr__planner_list(other) || !tsr__planner_build(other, options->memory))
         return TSR_NOMEM;
     tsr_status st = tsr__planner_solve(other, &other->program, 0, &result);
@@ -65,7 +66,7 @@ static tsr_status cost_for(const struct planner *planner, const tsr_plan_options
     other.budget = budget;
     tsr_status st = take_devices(&other, planner, n);
     if (st == TSR_OK)
-        st = solve_for(&other, options, cost);
+        st = solve_for(planner, &other, options, cost);
     if (other.machine.topology != planner->machine.topology)
         tsr_topology_free(other.machine.topology);
     tsr__planner_end(&other);

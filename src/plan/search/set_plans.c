@@ -57,7 +57,7 @@ static tsr_status open_planner(const struct set_search *search, struct set_plan 
     memcpy(planner->machine.grid, plan->set.grid, sizeof planner->machine.grid);
     planner->machine.expert = plan->set.expert;
     if (!sizes || !tsr__planner_devices(planner) ||
-        !tsr__planner_values(planner, sizes, tsr__sets_sizes(search, m).n))
+        !tsr__planner_values(planner, sizes, tsr__sets_sizes(search, m).n, all))
         return TSR_NOMEM;
     if (m + 1 < search->models->n)
         return TSR_OK; // states belong to the last model
