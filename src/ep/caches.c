@@ -12,15 +12,6 @@
 #include "ep/internal.h"
 #include "runtime/runtime.h"
 
-// True if both names have the same text after the first dot, as "past_key_values.3.key" and
-// "present.3.key" have.
-static bool is_pair(const char *past, const char *present)
-{
-    const char *a = strchr(past, '.'), *b = strchr(present, '.');
-    return strncmp(past, "past", 4) == 0 && strncmp(present, "present", 7) == 0 && a && b &&
-           strcmp(a, b) == 0;
-}
-
 tsr_status tsr__ep_caches_find(struct fused *fused)
 {
     fused->caches = ARENA_ARRAY(&fused->arena, struct cache_pair, fused->n_outputs + 1);
@@ -28,7 +19,7 @@ tsr_status tsr__ep_caches_find(struct fused *fused)
         return TSR_NOMEM;
     for (size_t output = 0; output < fused->n_outputs; output++)
         for (size_t input = 0; input < fused->n_inputs; input++)
-            if (is_pair(fused->inputs[input], fused->outputs[output])) {
+            if (tsr__ep_is_cache_pair(fused->inputs[input], fused->outputs[output])) {
                 fused->caches[fused->n_caches++] =
                     (struct cache_pair){.input = input, .output = output};
                 break;

@@ -199,6 +199,15 @@ tsr_status tsr__ep_summary_write(const struct fused *fused, double seconds) TSR_
 tsr_status tsr__ep_partition(const struct provider *provider, tsr_model *model,
                              struct parts *parts) TSR_MUST_USE;
 
+// ---- decode_plan.c
+// Returns true if the output updates the cache: "past_key_values.3.key" and "present.3.key",
+// "past_3" and "present_3".
+bool tsr__ep_is_cache_pair(const char *past, const char *present);
+// Plans the model. A model with caches is planned for one decode step, with caches that stay where
+// they are. The summary must have its size.
+tsr_status tsr__ep_plan(tsr_model *model, const tsr_plan_options *given,
+                        tsr_plan_summary *summary) TSR_MUST_USE;
+
 // ---- plan_option.c
 // Applies the sharding of the option `plan` to the model and returns its configuration in *name. If
 // the option names an annotated model, that model replaces *model.

@@ -84,7 +84,7 @@ static tsr_status choose_config(const struct provider *provider, tsr_model *mode
     *config = own_config(model, devices);
     if (*config)
         return TSR_OK;
-    tsr_status st = tsr_plan_into(model, options, &summary);
+    tsr_status st = tsr__ep_plan(model, options, &summary);
     *config = summary.config;
     return st;
 }

@@ -2,8 +2,10 @@
 """The execution provider: right numbers, options, what it declines, runs of several threads, the end of a registration.
 
 usage: provider.py TESSERA LIBRARY"""
+import collections
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -16,6 +18,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import harness
 import host
+
+sys.path.insert(0, host.ROOT + "/tests/genai")
+import decoder  # noqa: E402
 
 F = TensorProto.FLOAT
 
@@ -303,6 +308,38 @@ def caches_in_one_buffer(folder):
     host.near(session.run(None, feeds), host.plain(model).run(None, feeds))
 
 
+def operators(cache):
+    """Operators of rank 0 in the only entry of a cache: their number by type, and heads of the attention."""
+    entry, = (name for name in os.listdir(cache) if name != "lock" and not name.endswith(".use"))
+    nodes = onnx.load("%s/%s/rank0.onnx" % (cache, entry), load_external_data=False).graph.node
+    heads = {helper.get_attribute_value(a) for n in nodes for a in n.attribute if a.name == "num_heads"}
+    return collections.Counter(n.op_type for n in nodes), heads
+
+
+def decoders_are_sharded_by_heads(folder):
+    """A model with caches is planned for one token. Each rank has its heads, and a layer needs two sums."""
+    cache = folder + "/cache"
+    decoder.HIDDEN, decoder.HEAD = 256, 32
+    for form, bits in (("packed", 32), ("separate", 4)):
+        model = decoder.write("%s/%s" % (folder, form), heads=8, kv_heads=4, form=form, bits=bits, mlp=3, norms=True) + "/model.onnx"
+        for options in ({}, {"dims": "past_sequence_length=512"}):
+            session = host.session(model, devices=2, cache=cache, **options)
+            count, heads = operators(cache)
+            assert count["AllReduce"] == 2 * decoder.LAYERS and heads == {4}, (form, options, count, heads)
+            assert set(count) & {"AllGather", "ReduceScatter", "AllToAll", "Reshard", "HaloExchange"} == set(), count
+            feeds = host.feeds(model, batch_size=2, sequence_length=1, total_sequence_length=4, past_sequence_length=3, kv_cache_dim=decoder.HEAD)
+            feeds["attention_mask"][:] = 1
+            host.near(session.run(None, feeds), host.plain(model).run(None, feeds), limit=2e-2 if bits == 4 else 5e-5)
+            shutil.rmtree(cache)
+
+
+def small_decoders_are_sharded(folder):
+    """One token of a small model is faster on one device, but the application has requested two."""
+    model, note = host.ROOT + "/tests/folders/genai_tiny/model.onnx", folder + "/note.json"
+    host.session(model, devices=2, summary=note)
+    assert json.load(open(note))["cut_nodes"] > 0, open(note).read()
+
+
 def threads_and_sessions(folder):
     feeds = host.feeds(host.BERT)
     want = host.plain(host.BERT).run(None, feeds)
@@ -402,6 +439,7 @@ def nothing_is_left(folder):
 host.register()
 harness.run([models_are_right, sizes_other_than_planned, models_in_memory, annotated_models_run_as_annotated, texts_and_branches, functions_are_inlined,
              replaced_weights_are_used, defaults_of_inputs, without_devices_nothing_is_taken, wrong_options_fail_the_session, memory_and_threads, plans_from_files, a_cache_is_used_again,
-             declined_models, custom_operators_are_declined, functions_alone_are_taken, bound_buffers_are_filled, caches_in_one_buffer, threads_and_sessions, asynchronous_runs, a_run_can_be_terminated,
+             declined_models, custom_operators_are_declined, functions_alone_are_taken, bound_buffers_are_filled, caches_in_one_buffer, decoders_are_sharded_by_heads,
+             small_decoders_are_sharded, threads_and_sessions, asynchronous_runs, a_run_can_be_terminated,
              wrong_inputs_leave_the_session_usable, ranks_as_processes, unregistered_with_live_sessions, nothing_is_left])
 harness.finish()

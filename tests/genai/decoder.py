@@ -7,7 +7,8 @@ form: how queries, keys and values reach the attention.
     packed    one projection, one input
     separate  three projections
     norm      one projection, a Split, and a norm of each head of queries and keys
-mlp: layers have a feed-forward block of mlp times the hidden size. bits 4: weights of the projections in blocks of 4 bits
+mlp: layers have a feed-forward block of mlp times the hidden size. norms: a norm before each block and before the logits, without
+which values overflow after some layers. bits 4: weights of the projections in blocks of 4 bits
 (MatMulNBits). window: layers with an even number have a cache of that length. cache_bits 8: caches of 8 bits, with a scale for
 each element of a head."""
 import json
@@ -21,8 +22,8 @@ HIDDEN, HEAD, LAYERS, VOCABULARY, CONTEXT, BLOCK = 64, 16, 2, 256, 256, 32
 
 
 class Builder:
-    def __init__(self, heads, kv_heads, form, bits, window, mlp=0, cache_bits=32, seed=5):
-        self.mlp, self.cache_bits = mlp, cache_bits
+    def __init__(self, heads, kv_heads, form, bits, window, mlp=0, cache_bits=32, norms=False, seed=5):
+        self.mlp, self.cache_bits, self.norms = mlp, cache_bits, norms
         self.heads, self.kv_heads, self.form, self.bits, self.window = heads, kv_heads, form, bits, window
         self.rng = np.random.default_rng(seed)
         self.inits, self.nodes = [], []
@@ -81,6 +82,17 @@ class Builder:
         open_gate = self.node("Mul", [gate, self.node("Sigmoid", [gate], ["sigmoid%d" % k])], ["silu%d" % k])
         return self.project(self.node("Mul", [open_gate, up], ["gated%d" % k]), "down%d" % k, self.mlp * HIDDEN, HIDDEN)
 
+    def normed(self, hidden, block, name):
+        """The sum of both, and its norm. block None: hidden is the sum."""
+        if not self.norms:
+            added = self.node("Add", [hidden, block], [name]) if block else hidden
+            return added, added
+        weight = self.constant(name + "_norm.weight", np.ones(HIDDEN, "f4"))
+        if not block:
+            return hidden, self.node("SimplifiedLayerNormalization", [hidden, weight], [name + "_norm"], axis=-1, epsilon=1e-6, stash_type=1)
+        self.node("SkipSimplifiedLayerNormalization", [hidden, block, weight], [name + "_norm", "", "", name], domain="com.microsoft", epsilon=1e-6)
+        return name, name + "_norm"
+
     def windowed(self, k):
         return self.window and k % 2 == 0
 
@@ -109,12 +121,13 @@ class Builder:
         self.constant("cos", np.cos(angles).astype("f4"))
         self.constant("sin", np.sin(angles).astype("f4"))
         hidden = self.node("Gather", [self.constant("embedding", self.rng.standard_normal((VOCABULARY, HIDDEN)).astype("f4")), "input_ids"], ["embedded"])
+        hidden, x = self.normed(hidden, None, "first")
         for k in range(LAYERS):
-            x = self.attended(hidden, k, lengths, total)
-            hidden = self.node("Add", [hidden, self.project(x, "out%d" % k, self.heads * HEAD, HIDDEN)], ["hidden%d" % k])
+            out = self.project(self.attended(x, k, lengths, total), "out%d" % k, self.heads * HEAD, HIDDEN)
+            hidden, x = self.normed(hidden, out, "hidden%d" % k)
             if self.mlp:
-                hidden = self.node("Add", [hidden, self.feed_forward(hidden, k)], ["added%d" % k])
-        self.project(hidden, "logits", HIDDEN, VOCABULARY)
+                hidden, x = self.normed(hidden, self.feed_forward(x, k), "added%d" % k)
+        self.project(x, "logits", HIDDEN, VOCABULARY)
         inputs, outputs = self.ports()
         graph = helper.make_graph(self.nodes, "g", inputs, outputs, self.inits)
         return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)])
@@ -134,9 +147,9 @@ def config(heads, kv_heads, window):
             "search": {"do_sample": False, "max_length": CONTEXT, "past_present_share_buffer": True}}
 
 
-def write(folder, heads=4, kv_heads=2, form="packed", bits=32, window=0, mlp=0, cache_bits=32):
+def write(folder, heads=4, kv_heads=2, form="packed", bits=32, window=0, mlp=0, cache_bits=32, norms=False):
     os.makedirs(folder)
-    onnx.save(Builder(heads, kv_heads, form, bits, window, mlp, cache_bits).model(), folder + "/model.onnx")
+    onnx.save(Builder(heads, kv_heads, form, bits, window, mlp, cache_bits, norms).model(), folder + "/model.onnx")
     for name, text in (("genai_config.json", json.dumps(config(heads, kv_heads, window))), ("tokenizer_config.json", "{}")):
         with open(folder + "/" + name, "w") as f:
             f.write(text)

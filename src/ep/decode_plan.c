@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// decode_plan.c - plans a model with key/value caches for the run that text generation repeats: one
+// new token per sequence.
+//
+// The planner treats the caches as states, which are never transferred: each rank reads and writes
+// its shard in the application's memory (caches.c). Example: 16 heads on 2 devices. Each rank
+// computes 8 heads, and a layer needs two AllReduces. Without states the planner would charge
+// transfers of all caches, and compute every head on every rank.
+//
+// Dimensions without a size in the option `dims` get that of one sequence with one new token after
+// PAST_TOKENS tokens.
+#include "ep/internal.h"
+#include "ir/ir.h"
+#include "sharding/sharding.h"
+
+#include "tessera_cli.h"
+#include "tessera_graph.h"
+
+#define PAST_TOKENS 128
+
+struct decode_plan {
+    struct arena arena;
+    const tsr_graph *graph;
+    VEC(const char *) states; // "past=present"
+    VEC(tsr_dim_size) sizes;
+};
+
+// ---- caches ------------------------------------------------------------------------------------
+
+// Returns the text after the prefix; NULL: the name has another beginning.
+static const char *after(const char *name, const char *prefix)
+{
+    size_t n = strlen(prefix);
+    return strncmp(name, prefix, n) == 0 && name[n] ? name + n : NULL;
+}
+
+bool tsr__ep_is_cache_pair(const char *past, const char *present)
+{
+    static const char *const prefixes[] = {"past_key_values", "past"};
+    const char *end = after(present, "present");
+    for (size_t i = 0; end && i < TSR_COUNT(prefixes); i++) {
+        const char *own = after(past, prefixes[i]);
+        if (own && strcmp(own, end) == 0)
+            return true;
+    }
+    return false;
+}
+
+// Returns the output that updates the cache `past`; NULL: the input is not a cache.
+static const tsr_value *present_of(const tsr_graph *graph, const tsr_value *past)
+{
+    const char *name = tsr_value_name(past);
+    // These characters have a meaning in the text of a state.
+    if (tsr_value_initializer(past) || strpbrk(name, "*=\n"))
+        return NULL;
+    for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
+        const tsr_value *output = tsr_graph_output(graph, i);
+        if (tsr__ep_is_cache_pair(name, tsr_value_name(output)))
+            return output;
+    }
+    return NULL;
+}
+
+// ---- sizes -------------------------------------------------------------------------------------
+
+// Sets the size of a dimension that has a name. The first size of a name is kept.
+static void set_size(struct decode_plan *plan, const tsr_value *value, int axis, int64_t size)
+{
+    if (!value || axis >= tsr_value_rank(value))
+        return;
+    const char *name = tsr_value_dim_name(value, axis);
+    if (!name || strpbrk(name, " +-*/()")) // the planner computes expressions
+        return;
+    for (size_t i = 0; i < plan->sizes.n; i++)
+        if (strcmp(plan->sizes.at[i].name, name) == 0)
+            return;
+    tsr_dim_size *added = vec_push(&plan->arena, &plan->sizes);
+    if (added)
+        *added = (tsr_dim_size){name, size};
+}
+
+// Sets the sizes of inputs [batch, tokens] and of the mask [batch, past + tokens].
+static void set_input_sizes(struct decode_plan *plan)
+{
+    static const char *const names[] = {"input_ids", "inputs_embeds", "position_ids"};
+    const tsr_value *mask = tsr_graph_value(plan->graph, "attention_mask");
+    for (size_t i = 0; i < TSR_COUNT(names); i++) {
+        const tsr_value *input = tsr_graph_value(plan->graph, names[i]);
+        set_size(plan, input, 0, 1);
+        set_size(plan, input, 1, 1);
+    }
+    set_size(plan, mask, 0, 1);
+    set_size(plan, mask, 1, PAST_TOKENS + 1);
+}
+
+static void add_cache(struct decode_plan *plan, const tsr_value *past, const tsr_value *present)
+{
+    const char **state = vec_push(&plan->arena, &plan->states);
+    if (state)
+        *state =
+            tsr__arena_printf(&plan->arena, "%s=%s", tsr_value_name(past), tsr_value_name(present))
+                .p;
+    set_size(plan, past, 0, 1);
+    if (tsr_value_rank(past) != 4)
+        return;
+    set_size(plan, past, 2, PAST_TOKENS); // [batch, heads, tokens, head size]
+    set_size(plan, present, 2, PAST_TOKENS + 1);
+}
+
+// Lists the caches of the model, and the sizes of a decode step after those that the caller gave.
+static tsr_status describe(struct decode_plan *plan, const tsr_plan_options *given)
+{
+    for (size_t i = 0; i < given->n_sizes; i++) {
+        tsr_dim_size *size = vec_push(&plan->arena, &plan->sizes);
+        if (size)
+            *size = given->sizes[i];
+    }
+    set_input_sizes(plan);
+    for (size_t i = 0; i < tsr_graph_input_count(plan->graph); i++) {
+        const tsr_value *past = tsr_graph_input(plan->graph, i);
+        const tsr_value *present = present_of(plan->graph, past);
+        if (present)
+            add_cache(plan, past, present);
+    }
+    return arena_status(&plan->arena);
+}
+
+// ---- the plan ----------------------------------------------------------------------------------
+
+// Plans with the caches as states. The planner stores these in the metadata; they are removed there,
+// because the ranks of the provider do not keep the caches between runs.
+static tsr_status plan_step(tsr_model *model, const struct decode_plan *plan,
+                            tsr_plan_options options, tsr_plan_summary *summary)
+{
+    options.sizes = plan->sizes.at;
+    options.n_sizes = plan->sizes.n;
+    options.state = plan->states.at;
+    options.n_state = plan->states.n;
+    tsr_status st = tsr_plan_into(model, &options, summary);
+    return st == TSR_OK ? tsr_model_set_metadata(model, META_STATE, NULL) : st;
+}
+
+// One token of a small model may be fastest on one device. The application has requested several, so
+// such a model gets the plan for longer inputs.
+tsr_status tsr__ep_plan(tsr_model *model, const tsr_plan_options *given, tsr_plan_summary *summary)
+{
+    struct decode_plan plan = {.graph = tsr_model_graph(model)};
+    tsr__arena_init(&plan.arena, tsr_model_session(model));
+    tsr_status st = describe(&plan, given);
+    bool decodes = plan.states.n > 0;
+    if (st == TSR_OK && decodes)
+        st = plan_step(model, &plan, *given, summary);
+    tsr__arena_free(&plan.arena);
+    if (st != TSR_OK || (decodes && summary->cut_nodes))
+        return st;
+    if (decodes)
+        st = tsr_model_remove_config_named(model, summary->config, true);
+    return st == TSR_OK ? tsr_plan_into(model, given, summary) : st;
+}
