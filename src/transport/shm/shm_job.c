@@ -19,6 +19,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -27,6 +28,7 @@
 #define HEAP_BYTES ((size_t)64 << 30)  // address space of a rank's tensors
 #define HEAP_LEAST ((size_t)256 << 20) // less is not useful
 #define HEAP_RANKS 256                 // with more ranks on a host, tensors go through rings
+#define HEAP_SHARE 8                   // all heaps use at most 1/8 of a limit on address space
 
 static size_t whole_pages(size_t n)
 {
@@ -103,8 +105,21 @@ static struct shm_job *job_new(tsr_session *session, int n, const struct comm_op
     return job;
 }
 
-// Asks for the full heap first and for an eighth of it after each failure. Without a heap tensors
-// are copied, which is slower but correct.
+// Returns the most bytes for the heap of each rank. A limit on address space (ulimit -v) also covers
+// weights and libraries, so the heaps must leave most of it.
+static size_t largest_heap(size_t ranks)
+{
+    struct rlimit limit;
+    if (ranks > HEAP_RANKS)
+        return 0;
+    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+        return HEAP_BYTES;
+    size_t share = (size_t)limit.rlim_cur / HEAP_SHARE / ranks;
+    return share < HEAP_LEAST ? 0 : share < HEAP_BYTES ? whole_pages(share) : HEAP_BYTES;
+}
+
+// Asks for the largest heap first and for an eighth of it after each failure. Without a heap
+// tensors are copied, which is slower but correct.
 tsr_status tsr__shm_new(tsr_session *session, int n, const struct comm_options *options,
                         struct shm_job **out)
 {
@@ -115,7 +130,7 @@ tsr_status tsr__shm_new(tsr_session *session, int n, const struct comm_options *
     job->fd = tsr__fault(session, FAULT_SPAWN) ? -1 : memfd_create("tessera-job", MFD_CLOEXEC);
     if (job->fd < 0)
         return no_segment(session, "memfd_create");
-    size_t heap = n <= HEAP_RANKS ? HEAP_BYTES : 0;
+    size_t heap = largest_heap((size_t)n);
     for (;;) {
         bool last = heap == 0;
         tsr_status st = map_with(session, job, (size_t)n * heap, last);
