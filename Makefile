@@ -122,6 +122,11 @@ hosts: SETUP := tools/setup hosts
 hosts: all ## long: UCX, sshd and Slurm between two hosts made of network namespaces
 	@tests/run-script tests/runtime/hosts.py $(BUILD)/tests/runtime/run_tool $(BUILD)
 
+# SIZE=small: 0.3 GB instead of 3.2 GB. GPU=FOLDER: instead, 24 GB of weights on two ranks of GPU 0 with 16 GB each; files in FOLDER.
+proof: SETUP := tools/setup hosts
+proof: all ## a model that one memory-limited environment cannot run, as two ranks in two of them
+	@tests/run-script $(if $(GPU),bench/proof_gpu.py $(BUILD) $(GPU),bench/proof.py $(BUILD) $(SIZE))
+
 # ORT="1.22.1 1.30.0": other releases.
 compat: all ## the tests that need an engine, with the oldest and the newest ONNX Runtime
 	@tools/compat $(BUILD) $(ORT)
@@ -181,4 +186,4 @@ uninstall:
 clean: ## remove the build folders
 	rm -rf build build-asan build-asan-clang build-tsan build-arm64 build-clang build-cov build-fuzz build-deb build-wheel
 
-.PHONY: ready growth boxes deb dist distcheck release hosts hand gpu help check sanitize tsan arm wheel all soak setup demo test test-long prove zoo trials torture nemesis hunt compat bench fuzz lint install uninstall clean
+.PHONY: ready proof growth boxes deb dist distcheck release hosts hand gpu help check sanitize tsan arm wheel all soak setup demo test test-long prove zoo trials torture nemesis hunt compat bench fuzz lint install uninstall clean
