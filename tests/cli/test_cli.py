@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -327,6 +328,12 @@ def test_check_and_explain(d):
     rc, text, _ = call("check", bad, "--sarif")
     sarif = json.loads(text)["runs"][0]
     check("check as SARIF", rc == 1 and {r["ruleId"] for r in sarif["results"]} == {r["id"] for r in sarif["tool"]["driver"]["rules"]} == {f["code"] for f in doc["findings"]}, text)
+    spaced = os.path.join(d, "a b%.onnx")
+    shutil.copy(bad, spaced)
+    places = [r["locations"][0]["physicalLocation"] for r in json.loads(call("check", spaced, "--sarif")[1])["runs"][0]["results"]]
+    check("SARIF locations are URIs with a line", all(p == {"artifactLocation": {"uri": "file://%s/a%%20b%%25.onnx" % d}, "region": {"startLine": 1}} for p in places), places)
+    rc, text, _ = call("check", os.path.join(d, "absent.onnx"), "--sarif")
+    check("SARIF of a model that cannot be read", rc == 3 and [r["ruleId"] for r in json.loads(text)["runs"][0]["results"]] == ["io-open"], text)
     check("check of a clean model", call("check", os.path.join(d, "m.onnx"))[0] == 0)
     rc, text, _ = call("explain")
     codes = [line.split()[0] for line in text.splitlines()]

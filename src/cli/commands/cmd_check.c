@@ -4,6 +4,8 @@
 // The diagnostics are the result, so they go to stdout. Exit code 1 if there are errors.
 #include "cli/cli.h"
 
+#include <ctype.h>
+#include <stdlib.h>
 #include <string.h>
 
 // With --quiet: errors and the totals.
@@ -64,6 +66,30 @@ static void sarif_rules(struct cli *cli, tsr_json *json)
     tsr_json_end(json);
 }
 
+// Writes a path as a URI: relative paths stay relative, bytes other than letters, digits and a few
+// marks are escaped. Example: "my model.onnx" becomes "my%20model.onnx".
+static void sarif_uri(tsr_json *json, const char *path)
+{
+    static const char digits[] = "0123456789ABCDEF", plain[] = "-._~/";
+    const char *scheme = path[0] == '/' ? "file://" : "";
+    char *uri = cli_alloc(3 * strlen(path) + strlen(scheme) + 1, 1);
+    char *end = stpcpy(uri, scheme);
+    for (; *path; path++) {
+        unsigned char byte = (unsigned char)*path;
+        if (byte < 0x80 && (isalnum(byte) || strchr(plain, byte))) {
+            *end++ = *path;
+        } else {
+            *end++ = '%';
+            *end++ = digits[byte >> 4];
+            *end++ = digits[byte & 15];
+        }
+    }
+    *end = '\0';
+    tsr_json_string(json, "uri", uri);
+    free(uri);
+}
+
+// Code-scanning services require a line, and a model has none: line 1.
 static void sarif_location(struct cli *cli, tsr_json *json, const tsr_finding *finding)
 {
     char name[512];
@@ -74,7 +100,10 @@ static void sarif_location(struct cli *cli, tsr_json *json, const tsr_finding *f
     tsr_json_begin(json, NULL, '{');
     tsr_json_begin(json, "physicalLocation", '{');
     tsr_json_begin(json, "artifactLocation", '{');
-    tsr_json_string(json, "uri", cli_text_or(finding->file, cli->arguments[0]));
+    sarif_uri(json, cli_text_or(finding->file, cli->arguments[0]));
+    tsr_json_end(json);
+    tsr_json_begin(json, "region", '{');
+    tsr_json_int(json, "startLine", 1);
     tsr_json_end(json);
     tsr_json_end(json);
     if (finding->node_index >= 0) {
@@ -152,6 +181,8 @@ static int run(struct cli *cli)
         status = check(model, only);
     if (status != TSR_OK) {
         int code = cli_finish(cli, status);
+        if (cli_flag(cli, "--sarif") && status != TSR_NOMEM)
+            code = print_sarif(cli, code); // a scan reports models that cannot be read, too
         tsr_model_free(model);
         return code;
     }
