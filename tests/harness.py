@@ -68,14 +68,14 @@ def skip(name, reason):
         print("ok %s # SKIP %s" % (name, reason), flush=True)
 
 
-def _run_one(name, function, arguments, folder):
+def _run_one(name, function, arguments, folder, alone=True):
     before = _ran
     try:
         with contextlib.nullcontext(folder) if folder else tempfile.TemporaryDirectory(prefix="tessera-test-") as own:
             reason = function(own, *arguments)
         if isinstance(reason, str):
             print("ok %s # SKIP %s" % (name, reason), flush=True)
-        elif _ran == before and not _only_checks and reason is not False:  # a function that made checks is no further case
+        elif (_ran == before or not alone) and not _only_checks and reason is not False:  # a function that made checks is no further case
             _result(name, True)
     except BaseException:  # KeyboardInterrupt and SystemExit too: some tests cause them
         _result(name, False, traceback.format_exc())
@@ -94,7 +94,7 @@ def run(cases, *arguments, at_a_time=1, folder=None):
     if at_a_time > 1:
         with concurrent.futures.ThreadPoolExecutor(at_a_time) as pool:
             for name, function, more in rows:
-                pool.submit(_run_one, name, function, (*more, *arguments), folder)
+                pool.submit(_run_one, name, function, (*more, *arguments), folder, False)
     else:
         for name, function, more in rows:
             _run_one(name, function, (*more, *arguments), folder)
