@@ -74,10 +74,12 @@ static tsr_status choose_config(const struct request *request, const tsr_config 
 
 // Checks the annotations. The checker reports each error; one more diagnostic states that nothing
 // was written.
-static tsr_status refuse_errors(const struct request *request, const tsr_config *config)
+// *shapes: those of the model, if the check inferred them.
+static tsr_status refuse_errors(const struct request *request, const tsr_config *config,
+                                struct arena *arena, const struct shapes **shapes)
 {
     size_t before = tsr__diag_errors(request->session);
-    tsr_status st = tsr__check(request->model, tsr_config_name(config), false);
+    tsr_status st = tsr__check_for_flow(request->model, tsr_config_name(config), arena, shapes);
     size_t errors = tsr__diag_errors(request->session) - before;
     if (st != TSR_OK || errors == 0)
         return st;
@@ -129,7 +131,8 @@ static int64_t onnx_opset(const tsr_model *model)
 
 // Computes the flow, which reports its own errors. Device d of the configuration becomes rank d. If
 // nodes were expanded, draft->model is the copy.
-static tsr_status draft_begin(struct draft *draft, tsr_model *model, const tsr_config *config)
+static tsr_status draft_begin(struct draft *draft, tsr_model *model, const tsr_config *config,
+                              const struct shapes *shapes)
 {
     draft->session = tsr_model_session(model);
     draft->model = model;
@@ -142,7 +145,7 @@ static tsr_status draft_begin(struct draft *draft, tsr_model *model, const tsr_c
         all[rank] = rank;
     draft->all_devices = all;
     size_t before = tsr__diag_errors(draft->session);
-    draft->flow = tsr__flow_expanded(draft->arena, model, config, &draft->expanded);
+    draft->flow = tsr__flow_expanded(draft->arena, model, config, shapes, &draft->expanded);
     if (draft->flow) {
         draft->model = draft->flow->model;
         return TSR_OK;
@@ -281,7 +284,7 @@ free_parts:
 }
 
 static tsr_status partition_model(const struct request *request, const tsr_config *config,
-                                  struct draft *draft)
+                                  const struct shapes *shapes, struct draft *draft)
 {
     tsr_model *model = request->model, *inlined = NULL;
     tsr_status st = choose_files(request, draft);
@@ -290,9 +293,11 @@ static tsr_status partition_model(const struct request *request, const tsr_confi
     st = inline_calls(model, &inlined, &config);
     if (st != TSR_OK)
         goto free_models;
-    if (inlined)
+    if (inlined) {
         model = inlined;
-    st = draft_begin(draft, model, config);
+        shapes = NULL; // those of the original
+    }
+    st = draft_begin(draft, model, config, shapes);
     if (st != TSR_OK)
         goto free_models;
     st = partition_with(draft, request->folder, &request->options, request->summary);
@@ -312,13 +317,13 @@ static tsr_status partition(struct request *request, struct draft draft)
     tsr_status st = choose_config(request, &config);
     if (st != TSR_OK)
         return st;
-    st = refuse_errors(request, config);
-    if (st != TSR_OK)
-        return st;
     struct arena arena;
     tsr__arena_init(&arena, request->session);
     draft.arena = &arena;
-    st = partition_model(request, config, &draft);
+    const struct shapes *shapes;
+    st = refuse_errors(request, config, &arena, &shapes);
+    if (st == TSR_OK)
+        st = partition_model(request, config, shapes, &draft);
     tsr__arena_free(&arena);
     return st;
 }

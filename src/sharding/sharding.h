@@ -94,6 +94,10 @@ tsr_status tsr__spec_write(tsr_node *node, tsr_config *config, tsr_value *value,
 // As tsr_check, for callers that compute the flow next: the flow reports nodes that are not
 // sharded, so this does not.
 tsr_status tsr__check(tsr_model *model, const char *config, bool remarks) TSR_MUST_USE;
+// As tsr__check without remarks. *shapes becomes the shapes of the model, in `arena`; NULL if the
+// check did not need them.
+tsr_status tsr__check_for_flow(tsr_model *model, const char *config, struct arena *arena,
+                               const struct shapes **shapes) TSR_MUST_USE;
 // As tsr_check_formalism, but reports errors only.
 tsr_status tsr__check_formalism(tsr_model *model, const char *config) TSR_MUST_USE;
 
@@ -237,9 +241,10 @@ void tsr__flow_visit(const struct flow *flow, void (*call)(void *data, const str
 struct flow *tsr__flow_new(struct arena *arena, tsr_model *model, const tsr_config *config);
 // As tsr__flow_new, ready for partition: nodes that shard an axis of which their operator computes
 // statistics are replaced by simpler ones, in a copy of the model. The caller frees the copy,
-// *made, which is NULL if nothing was replaced. (replace.c)
+// *made, which is NULL if nothing was replaced. `shapes` are those of the model, or NULL.
+// (replace.c)
 struct flow *tsr__flow_expanded(struct arena *arena, tsr_model *model, const tsr_config *config,
-                                tsr_model **made);
+                                const struct shapes *shapes, tsr_model **made);
 
 // ---- values that stay sharded between runs ------------------------------------------------------
 

@@ -16,8 +16,9 @@ struct work {
     tsr_model *model;
     tsr_tensors *inputs, *recorded, *unsharded;
     bool ran_unsharded;
-    bool floats;       // products of packed weights are computed in float32 (float_products.c)
-    double *precision; // tolerance per value of the model (precision.c)
+    bool floats;           // products of packed weights are computed in float32 (float_products.c)
+    double *precision;     // tolerance per value of the model (precision.c)
+    struct shapes *shapes; // of the model; use tsr__work_shapes
     tsr_input_sizes sizes;
     tsr_run_options reference; // options of the unsharded run
     const char *reference_path;
@@ -34,6 +35,8 @@ struct outcome {
     tsr_first_difference first;
 };
 
+// verify.c: returns the shapes of work->model, inferred once. NULL: out of memory.
+const struct shapes *tsr__work_shapes(struct work *work);
 // verify_sharding.c: partitions `model`, which is work->model with annotations, runs it and
 // compares with the unsharded run. TSR_DIFFERENT: *out is set.
 tsr_status tsr__verify_sharding(struct work *work, tsr_model *model, const char *config,

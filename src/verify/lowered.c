@@ -21,9 +21,10 @@ static bool plain_value(const struct shapes *shapes, const tsr_value *value)
 }
 
 // True if this holds for all inputs and outputs of nodes, also in bodies.
-static bool plain(struct arena *arena, tsr_model *model)
+static bool plain(struct work *work)
 {
-    struct shapes *shapes = tsr__shapes_new(arena, model);
+    tsr_model *model = work->model;
+    const struct shapes *shapes = tsr__work_shapes(work);
     if (!shapes)
         return false;
     for (tsr_node *node = tsr_model_next_node(model, NULL); node;
@@ -72,7 +73,7 @@ static int64_t lowered_opset(struct work *work, const char *version)
     if (opset <= ALL_KNOW || tsr_model_function_count(work->model) ||
         strncmp(version, "1.", 2) != 0 || strtol(version + 2, NULL, 10) >= KNOWS)
         return 0;
-    int64_t least = lowest(work->model, opset, plain(&work->arena, work->model));
+    int64_t least = lowest(work->model, opset, plain(work));
     if (least < opset)
         return least;
     return 0;

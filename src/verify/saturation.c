@@ -109,7 +109,7 @@ static const tsr_node *reads_signed_bytes(const struct work *work, const struct 
 // Reported only as a possible reason: the difference may have another one.
 void tsr__verify_saturation(struct work *work)
 {
-    const struct shapes *shapes = tsr__shapes_new(&work->arena, work->model);
+    const struct shapes *shapes = tsr__work_shapes(work);
     const tsr_node *node = NULL;
     if (shapes)
         node = reads_signed_bytes(work, shapes);

@@ -56,7 +56,7 @@ tsr_status tsr__plan_sharded(struct work *work, tsr_model *model, tsr_plan_summa
 // Returns the reason of the first node that has one; without one, its tensors are too small.
 static const char *first_reason(struct work *work, const tsr_node **node)
 {
-    struct shapes *shapes = tsr__shapes_new(&work->arena, work->model);
+    const struct shapes *shapes = tsr__work_shapes(work);
     for (*node = tsr_graph_first(tsr_model_graph(work->model)); *node && shapes;
          *node = tsr_node_next(*node)) {
         const struct rule *rule = tsr__rule_of(&work->arena, *node, shapes);

@@ -63,7 +63,7 @@ void tsr__verify_shortcut(struct work *work, const tsr_tensors *unsharded)
 {
     struct place at = PLACE_NONE;
     at.file = str_of(work->path);
-    const struct shapes *shapes = tsr__shapes_new(&work->arena, work->model);
+    const struct shapes *shapes = tsr__work_shapes(work);
     const tsr_node *node = NULL;
     if (shapes)
         node = narrowed_before_integer(work->model, shapes);

@@ -8,6 +8,7 @@
 // (saturation.c), and which value differs first (locate.c).
 #include "verify/internal.h"
 #include "plan/plan.h"
+#include "rules/rules.h"
 #include "topology/topology.h"
 
 #include <sys/stat.h>
@@ -59,6 +60,13 @@ static tsr_status open_all(struct work *work)
     return load_inputs(work);
 }
 
+const struct shapes *tsr__work_shapes(struct work *work)
+{
+    if (!work->shapes)
+        work->shapes = tsr__shapes_new(&work->arena, work->model);
+    return work->shapes;
+}
+
 // True if the plan puts different work on different devices.
 static bool divides_work(const tsr_plan_summary *plan)
 {
@@ -79,6 +87,7 @@ static tsr_status plan_model(struct work *work, tsr_plan_summary *plan, tsr_veri
         return st;
     tsr_model_free(work->model);
     work->model = again;
+    work->shapes = NULL;
     st = tsr__plan_sharded(work, work->model, plan);
     if (st != TSR_OK)
         return st;

@@ -54,6 +54,8 @@ struct check {
     uint32_t *of_spec; // by value id: mark of the last entry with a spec for it
     size_t n_ids;
     VEC(struct reported_node) reported; // node ids refer to model_to_follow
+    struct arena *shapes_arena;         // the caller's, if it gets the shapes
+    const struct shapes **out;          // gets the shapes; NULL: not needed
     struct shapes *shapes; // inferred when first needed, for a value without a declared shape
     uint32_t node_mark, entry_mark;
     size_t errors; // errors in the session before this check
@@ -259,7 +261,7 @@ static struct shape shape_of(struct check *check, const tsr_value *value, const 
     if (shape.rank >= 0 && !disagrees(spec, &shape))
         return shape;
     if (!check->shapes && !check->arena.failed)
-        check->shapes = tsr__shapes_new(&check->arena, check->model);
+        check->shapes = tsr__shapes_new(check->shapes_arena, check->model);
     if (check->shapes)
         return tsr__shapes_element(check->shapes, value);
     return shape;
@@ -351,7 +353,7 @@ static tsr_model *model_to_follow(const struct check *check)
 static void check_operator(struct check *check, const tsr_node *node, const tsr_node_config *nc)
 {
     if (!check->shapes && !check->arena.failed)
-        check->shapes = tsr__shapes_new(&check->arena, model_to_follow(check));
+        check->shapes = tsr__shapes_new(check->shapes_arena, model_to_follow(check));
     bool uncut = false;
     if (!check->shapes ||
         !tsr__check_agreement(&check->scratch, check->shapes, node, nc, check->remarks, &uncut))
@@ -721,6 +723,8 @@ static tsr_status check_as(tsr_model *model, struct check check)
     bool ran_out_before = check.session->out_of_memory;
     tsr__arena_init(&check.arena, check.session);
     tsr__arena_init(&check.scratch, check.session);
+    if (!check.shapes_arena)
+        check.shapes_arena = &check.arena;
     tsr_status status = TSR_OK;
     if (config && !tsr_model_find_config(model, config)) {
         bool known = check_configs(&check);
@@ -737,6 +741,8 @@ static tsr_status check_as(tsr_model *model, struct check check)
     }
     if (check.session->out_of_memory && !ran_out_before)
         status = TSR_NOMEM; // the check is incomplete
+    if (check.out && !check.inlined)
+        *check.out = check.shapes;
     tsr__arena_free(&check.scratch);
     tsr__arena_free(&check.arena);
     tsr_model_free(check.inlined);
@@ -767,6 +773,13 @@ tsr_status tsr_check_formalism(tsr_model *model, const char *config)
 tsr_status tsr__check(tsr_model *model, const char *config, bool remarks)
 {
     return check_as(model, (struct check){.only = config, .remarks = remarks});
+}
+
+tsr_status tsr__check_for_flow(tsr_model *model, const char *config, struct arena *arena,
+                               const struct shapes **shapes)
+{
+    *shapes = NULL;
+    return check_as(model, (struct check){.only = config, .shapes_arena = arena, .out = shapes});
 }
 
 tsr_status tsr__check_formalism(tsr_model *model, const char *config)

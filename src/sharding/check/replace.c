@@ -188,7 +188,8 @@ static struct flow *kept_round(struct rounds *rounds, const struct flow *flow, s
         for (size_t i = 0; i < flow->n_nodes; i++)
             rounds->keep[i] = true;
     rounds->keep[failed] = true;
-    struct flow *next = tsr__flow_run(rounds->arena, flow->model, flow->config, true, rounds->keep);
+    struct flow *next =
+        tsr__flow_run(rounds->arena, flow->model, flow->config, flow->shapes, true, rounds->keep);
     if (next)
         next->origin = flow->origin;
     return next;
@@ -217,7 +218,7 @@ static struct flow *next_round(struct rounds *rounds, struct flow *flow, bool la
         rounds->made = copy;
         // the copy has other nodes
         rounds->keep = NULL;
-        next = tsr__flow_run(rounds->arena, copy, config, true, NULL);
+        next = tsr__flow_run(rounds->arena, copy, config, NULL, true, NULL);
         if (next)
             next->origin = origins.at.at;
     } else {
@@ -275,10 +276,10 @@ struct flow *tsr__flow_expand(struct arena *arena, struct flow *flow, tsr_model 
 }
 
 struct flow *tsr__flow_expanded(struct arena *arena, tsr_model *model, const tsr_config *config,
-                                tsr_model **made)
+                                const struct shapes *shapes, tsr_model **made)
 {
     *made = NULL;
-    struct flow *flow = tsr__flow_new(arena, model, config);
+    struct flow *flow = tsr__flow_run(arena, model, config, shapes, false, NULL);
     if (flow)
         return tsr__flow_expand(arena, flow, made);
     return NULL;

@@ -137,13 +137,12 @@ static bool forward(struct flow_work *work, int report, const bool *keep)
 
 struct flow *tsr__flow_new(struct arena *arena, tsr_model *model, const tsr_config *config)
 {
-    return tsr__flow_run(arena, model, config, false, NULL);
+    return tsr__flow_run(arena, model, config, NULL, false, NULL);
 }
 
 static struct flow *run(struct arena *arena, tsr_model *model, const tsr_config *config, int report,
-                        const bool *keep, bool formal)
+                        const bool *keep, struct flow_work work)
 {
-    struct flow_work work = {.formal = formal};
     bool ok = tsr__flow_start(&work, arena, model, config) &&
               tsr__flow_forward(&work, report, keep) && tsr__flow_delay(arena, work.flow);
     if (ok)
@@ -154,15 +153,15 @@ static struct flow *run(struct arena *arena, tsr_model *model, const tsr_config 
 // The flow is allocated in the arena. Returns NULL after a failure, with a diagnostic unless out of
 // memory.
 struct flow *tsr__flow_run(struct arena *arena, tsr_model *model, const tsr_config *config,
-                           bool quiet, const bool *keep)
+                           const struct shapes *shapes, bool quiet, const bool *keep)
 {
     int report = REPORT_UNSHARDED | REPORT_RESHARDS;
     if (quiet)
         report = 0;
-    return run(arena, model, config, report, keep, false);
+    return run(arena, model, config, report, keep, (struct flow_work){.shapes = shapes});
 }
 
 struct flow *tsr__flow_formal(struct arena *arena, tsr_model *model, const tsr_config *config)
 {
-    return run(arena, model, config, REPORT_UNSHARDED, NULL, true);
+    return run(arena, model, config, REPORT_UNSHARDED, NULL, (struct flow_work){.formal = true});
 }
