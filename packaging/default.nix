@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Nix: nix-build packaging. Not tried: only its syntax was checked.
+# Nix: nix-build packaging. Not tried; nix-instantiate --parse accepts it.
 { pkgs ? import <nixpkgs> { } }:
 
 pkgs.stdenv.mkDerivation {

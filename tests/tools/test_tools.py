@@ -2,7 +2,10 @@
 """The tools that the other tests rely on: does the runner count what it should, does lint see what it should?"""
 import importlib.machinery
 import importlib.util
+import json
 import os
+import re
+import subprocess
 import sys
 import tempfile
 
@@ -161,4 +164,29 @@ check("lint: a comment on no parameter", held(lint.check_comments, "src/x.h", "/
 check("lint: a comment on a parameter", held(lint.check_comments, "src/x.h", "// Room at r->at, or false; r NULL: none.\nbool f(struct rope *r);\n\n"), 0)
 LONG = HEAD + "static int f(int a)\n{\n" + "    a++;\n" * 69 + "    return a;\n}\n"
 check("lint: length of a function", [(n, name) for n, name, _ in lint.functions("x.c", LONG)], [(72, "f")])
+
+
+def text_of(*path):
+    with open(os.path.join(ROOT, *path), encoding="utf-8") as f:
+        return f.read()
+
+
+def bill():
+    """The bill of materials of a release that has one file."""
+    with tempfile.TemporaryDirectory() as folder:
+        with open(folder + "/tessera-1.tar.xz", "wb") as f:
+            f.write(b"x")
+        made = subprocess.run([sys.executable, os.path.join(ROOT, "tools/sbom"), folder], capture_output=True, text=True, check=True,
+                              env={**os.environ, "SOURCE_DATE_EPOCH": "86400"}).stdout
+    return json.loads(made)
+
+
+VERSION = re.search(r"^  version: '([^']+)'", text_of("meson.build"), re.M).group(1)
+check("release: the header has the version", ".".join(re.findall(r"#define TSR_VERSION_\w+ (\d+)", text_of("include/tessera.h"))), VERSION)
+check("release: the man page has it", re.search(r"tessera ([\d.]+)\"", text_of("docs/tessera.1")).group(1), VERSION)
+check("release: the changelog has it", "\n## %s (" % VERSION in text_of("CHANGELOG.md"), True)
+check("release: the recipes have it", [VERSION in text_of("packaging", name) for name in ("conda/meta.yaml", "default.nix", "Dockerfile.cuda")], [True] * 3)
+BILL = bill()
+check("sbom: the file and its digest", [(f["fileName"], f["checksums"][1]["checksumValue"][:8]) for f in BILL["files"]], [("./tessera-1.tar.xz", "2d711642")])
+check("sbom: version and time", (BILL["packages"][0]["versionInfo"], BILL["creationInfo"]["created"]), (VERSION, "1970-01-02T00:00:00Z"))
 harness.finish()
