@@ -184,6 +184,6 @@ uninstall:
 	@ninja -C $(BUILD) uninstall
 
 clean: ## remove the build folders
-	rm -rf build build-asan build-asan-clang build-tsan build-arm64 build-clang build-cov build-fuzz build-deb build-wheel
+	rm -rf build build-asan build-asan-clang build-tsan build-arm64 build-clang build-cov build-fuzz build-deb build-dist build-wheel
 
 .PHONY: ready proof growth boxes deb dist distcheck release hosts hand gpu help check sanitize tsan arm wheel all soak setup demo test test-long prove zoo trials torture nemesis hunt compat bench fuzz lint install uninstall clean
