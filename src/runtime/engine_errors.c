@@ -54,6 +54,8 @@ static bool says_out_of_memory(const char *text)
 static const char *memory_hint(struct rank *rank)
 {
     static const char usual[] = "give that rank more memory, or use more ranks";
+    if (!rank->endpoint && !rank->seat)
+        return "free memory, or shard the model over several devices: --devices 2";
     int64_t available = 0, all = 0;
     if (!rank->seat || tsr__seat_enter(rank->seat) != 0 ||
         tsr__seat_free_memory(rank->seat, &available, &all) != 0)
@@ -72,7 +74,8 @@ static const char *memory_hint(struct rank *rank)
     return text.p;
 }
 
-// Recognizes lack of memory only for ranks and on GPUs, where a hint helps.
+// Recognizes lack of memory in a run only for ranks and on GPUs. In an unsharded run on the CPU the
+// inputs may be the cause: a node may compute a size that is too large.
 static bool is_memory_error(const struct rank *rank, const OrtStatus *status)
 {
     if (!rank->endpoint && !rank->seat)
@@ -192,9 +195,11 @@ tsr_status tsr__engine_loaded(struct rank *rank, OrtStatus *status)
     const OrtApi *api = rank->engine->api;
     if (!status)
         return TSR_OK;
-    if (is_memory_error(rank, status))
-        return report_out_of_memory(rank, status,
-                                    "a rank ran out of memory while its model was loaded");
+    if (says_out_of_memory(api->GetErrorMessage(status)))
+        return report_out_of_memory(
+            rank, status,
+            rank->endpoint ? "a rank ran out of memory while its model was loaded"
+                           : "ONNX Runtime ran out of memory while the model was loaded");
     if (refused_opset(rank, api->GetErrorMessage(status))) {
         api->ReleaseStatus(status);
         return TSR_ENGINE;

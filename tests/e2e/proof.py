@@ -31,12 +31,21 @@ def small_version(folder):
 def ranks_leave_address_space(folder):
     """Heaps in shared memory do not use up a limit on address space. Without their share they would be 16 GiB, 2 GiB or nothing."""
     bert = MODELS + "/bert_tiny"
-    harness.good(TESSERA, "partition", bert + "/model.onnx", "--devices", "2", "--dim", "batch=2", "--dim", "seq=9", "-o", folder + "/parts")
+    sizes = ["--dim", "batch=2", "--dim", "seq=9"]
+    harness.good(TESSERA, "partition", bert + "/model.onnx", "--devices", "2", *sizes, "-o", folder + "/parts")
     command = [TESSERA, "run", folder + "/parts", "--inputs", bert + "/test_data_set_0", "--threads", "1", "--meet", folder + "/meet"]
     for limit in (512 << 20, 2100 << 20, 16500 << 20):
         limits = [proof.AddressSpace(limit) for _ in range(2)]
         ran = proof.run(limits, [[*command, "--rank", str(k), "--ranks", "2"] for k in range(2)], harness.environment())
         assert [r.code for r in ran] == [0, 0], (limit, [r.text for r in ran])
+
+
+def unsharded_model_without_memory(folder):
+    """The error says that memory is missing and what to do."""
+    harness.good(sys.executable, ROOT + "/tools/block", folder, 4, 1024, 8, 6, "random")
+    ran, = proof.run([proof.AddressSpace(300 << 20)], [[TESSERA, "run", folder + "/model.onnx", "--threads", "1"]], harness.environment())
+    for part in ("error[rank-memory]: ONNX Runtime ran out of memory while the model was loaded", "--devices 2"):
+        assert ran.code == 7 and part in ran.text, (ran.code, ran.text)
 
 
 def probe_detects_a_limit_without_effect(folder):
@@ -89,5 +98,6 @@ def steps_of_the_gpu_version(folder):
     assert code == 1 and "expected error[plan-infeasible]" in out, out
 
 
-harness.run([small_version, ranks_leave_address_space, probe_detects_a_limit_without_effect, a_wrong_result_fails, control_group_kills, steps_of_the_gpu_version])
+harness.run([small_version, ranks_leave_address_space, unsharded_model_without_memory, probe_detects_a_limit_without_effect,
+             a_wrong_result_fails, control_group_kills, steps_of_the_gpu_version])
 harness.finish()
