@@ -102,6 +102,10 @@ enum rewrite_kind {
     // Input `index` selects elements of `factor` for each token (experts). The local node gets the
     // tokens that selected an element of the local shard, and weights for this shard alone.
     REWRITE_ROUTE,
+    // `factor` is the rows of a causal query. Inputs `index` and `index` + 1 are keys and values.
+    // Those before the first local row become inputs `first` and `first` + 1, the cache. Input
+    // `last` is a mask, or absent. A node with a cache has three outputs.
+    REWRITE_CAUSAL,
 };
 struct rule_rewrite {
     enum rewrite_kind kind;
@@ -109,8 +113,9 @@ struct rule_rewrite {
     const char *name;
     const char *words; // REWRITE_WORD: one word for each element of the factor, separated by blanks
     int64_t unit;      // REWRITE_ATTR: elements of the attribute for one element of the factor
-    int first, last;   // used by REWRITE_SIZES, REWRITE_SIZE, REWRITE_LOOKUP, REWRITE_SCATTER
-    bool open;         // REWRITE_SHAPE: 0 cannot be written, but one entry may be -1
+    // used by REWRITE_SIZES, REWRITE_SIZE, REWRITE_LOOKUP, REWRITE_SCATTER, REWRITE_CAUSAL
+    int first, last;
+    bool open; // REWRITE_SHAPE: 0 cannot be written, but one entry may be -1
 };
 
 // The elements of an input that a shard of the result needs (window_part.c has examples).

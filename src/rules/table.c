@@ -66,8 +66,8 @@ static const struct op_row rows[] = {
              "(h g) q v],[b h _ d]?,[b h _ v]?,[b (h g) q _]?; rep d p; stat k",
      .derive = tsr__derive_attention, .shape = tsr__infer_attention, .misinferred = DOUBT_RANK,
      .expand = tsr__expand_attention, .some = "b h q v",
-     .note = "three dimensions: [b q (h g d)], [b k (h d)], [b k (h v)]; is_causal: stat q; "
-             "with a cache, k and q are not sharded",
+     .note = "three dimensions: [b q (h g d)], [b k (h d)], [b k (h v)]; with a "
+             "cache, k and causal q are not sharded",
      .stays = STAYS({"d", DOT}, {"p", CACHED}, {"_", CACHED}), .work = WORK_ATTENTION,
      .count = tsr__count_attention},
     {"AveragePool", .since = 1, .rule = "[n c o^] -> [n c o]", .derive = tsr__derive_pool,

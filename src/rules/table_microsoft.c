@@ -104,12 +104,14 @@ static const struct op_row rows[] = {
      .rule =
          "[b q (h g d)],[b k (h d)]?,[b k (h d)]?,[b h _ _]?,[b h _ _]?,[b],·,[_ _]?,[_ _]?,[_ "
          "q]?,[b~ (h g)~ q~ _]?,[(h g)]?,[_]?,[_]?,[_]?,[_]? -> [b q (h g d)],[b h _ _]?,[b h _ "
-         "_]?,[b (h g) q _]?; rep d q k; attr num_heads=h; attr num_heads=g; attr kv_num_heads=h",
-     .derive = tsr__derive_group_query, .shape = tsr__infer_group_query, .some = "b",
-     .caches = {{3, 1}, {4, 2}},
-     .note = "queries, keys and values concatenated in one tensor: shards need windows of it",
-     .stays = STAYS({"d", DOT}, {"q k", "row numbers depend on the lengths of the cache"},
-                    {"_", CACHED}),
+         "_]?,[b (h g) q _]?; rep d k; stat q; attr num_heads=h; attr num_heads=g; attr "
+         "kv_num_heads=h",
+     .derive = tsr__derive_group_query, .shape = tsr__infer_group_query,
+     .expand = tsr__expand_group_query, .some = "b", .caches = {{3, 1}, {4, 2}},
+     .note = "queries, keys and values concatenated in one tensor: shards need windows of it; q: "
+             "without cache, window, softcap, bias and sinks",
+     .stays =
+         STAYS({"d", DOT}, {"k", "row numbers depend on the lengths of the cache"}, {"_", CACHED}),
      .work = WORK_ATTENTION, .count = tsr__count_group_query},
     {"LinearAttention", .since = 1, .domain = MICROSOFT,
      .rule = "[b t (h g d)],[b t (h d)],[b t (h e)],[b h d e]?,[b t h]?,[b t h]? -> [b t (h g "
@@ -170,7 +172,8 @@ static const struct op_row rows[] = {
              "k; attr num_heads=h",
      .derive = tsr__derive_multi_head, .shape = tsr__infer_multi_head,
      .expand = tsr__expand_multi_head,
-     .note = "packed forms: [b q h 3 d], [b k h 2 d]; keys and values may be [b h k d]",
+     .note = "packed forms: [b q h 3 d], [b k h 2 d]; keys and values may be [b h k d]; "
+             "unidirectional with a bias, mask or cache: rep q",
      .stays = STAYS({"d", DOT}, {"p", CACHED}, {"s", SIDES}, {"_", CACHED}), .work = WORK_ATTENTION,
      .count = tsr__count_heads},
     {"NhwcFusedConv", .since = 1, .domain = MICROSOFT, .whole = ENGINE_FORM},

@@ -7,8 +7,8 @@
 
 static const char *const kinds[] = {"par", "red", "rep", "stat"};
 static const char *const combines[] = {"sum", "max", "min", "prod"};
-static const char *const rewrites[] = {"shape",   "once",  "attr", "sizes", "size", "lookup",
-                                       "scatter", "range", "word", "share", "route"};
+static const char *const rewrites[] = {"shape",   "once",  "attr", "sizes", "size",  "lookup",
+                                       "scatter", "range", "word", "share", "route", "causal"};
 
 static void print_size(tsr_dim d)
 {

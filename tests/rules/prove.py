@@ -438,6 +438,14 @@ def prove(rule, sizes, cuts, c, machine, local, whole):
                 else:
                     missing = missing.reshape(missing.shape + (1,) * r["last"])
                     elsewhere = missing if elsewhere is None else elsewhere | missing
+            elif r["kind"] == "causal" and r["factor"] in cell:  # here by a mask instead of a cache
+                lo, hi = cell[r["factor"]]
+                seen, mask = np.tri(hi - lo, sizes[r["factor"]], lo, bool), r["last"]
+                ins += [None] * (mask + 1 - len(ins))
+                given = np.zeros((), np.float32) if ins[mask] is None else ins[mask]
+                hidden = np.where(seen, given, False if given.dtype == bool else -np.inf).astype(given.dtype)
+                ins[mask] = hidden if hidden.ndim != 2 or mask == 3 else hidden[None, None]
+                attributes.update(is_causal=0) if mask == 3 else attributes.update(unidirectional=0)
             elif r["kind"] == "range" and r["factor"] in cell:
                 lo, hi = cell[r["factor"]]
                 ins[r["index"]], ins[r["index"] + 1] = np.array(values[r["index"]] + lo), np.array(values[r["index"]] + hi)

@@ -22,7 +22,8 @@ struct local_copy {
     tsr_value **inputs;      // first the local inputs, then the rewritten ones
     size_t n_inputs;
     struct str *outputs; // names of the outputs
-    tsr_node *node;      // NULL until it is created
+    size_t n_outputs;
+    tsr_node *node; // NULL until it is created
 };
 
 // ---- lists of numbers --------------------------------------------------------------------------
@@ -393,7 +394,7 @@ static tsr_node *copy_node(const struct local_copy *copy, size_t n_inputs)
     while (n_inputs && !copy->inputs[n_inputs - 1] && !written_empty(node, n_inputs - 1))
         n_inputs--;
     if (!node_has_graphs(node))
-        return tsr__node_copy(graph, node, copy->inputs, n_inputs, copy->outputs, st->n_outputs);
+        return tsr__node_copy(graph, node, copy->inputs, n_inputs, copy->outputs, copy->n_outputs);
     if (ranks_for_bodies(copy->part, st) != TSR_OK)
         return NULL;
     struct captured captured = {.step = st, .rank = copy->part->rank};
@@ -508,16 +509,26 @@ tsr_status tsr__emit_plain(struct part *part, struct step *st, struct str *outpu
                               .flow = st->flow,
                               .rule = st->flow->place.rule,
                               .place = tsr__place_index(&st->flow->place, part->rank),
-                              .outputs = outputs};
+                              .outputs = outputs,
+                              .n_outputs = st->n_outputs};
     tsr_value *here = NULL;
     tsr_status status = make_inputs(&copy, &here);
+    if (status != TSR_OK)
+        return status;
+    status = tsr__causal_begin(part, st, copy.inputs, &copy.n_inputs);
     if (status != TSR_OK)
         return status;
     struct route route;
     status = tsr__route_begin(part, st, copy.inputs, &route);
     if (status != TSR_OK)
         return status;
-    struct str name = outputs[0];
+    struct str name = outputs[0], with_cache[3] = {outputs[0]};
+    if (tsr__is_causal_shard(st->flow)) {
+        with_cache[1] = tsr__part_new_name(part);
+        with_cache[2] = tsr__part_new_name(part);
+        copy.outputs = with_cache;
+        copy.n_outputs = TSR_COUNT(with_cache);
+    }
     bool trims = tsr__trims(st->flow);
     bool rereads = tsr__node_rereads(st->flow->node) && part->draft->opset >= 9;
     if (here || trims || rereads || route.tokens)

@@ -113,6 +113,13 @@ tsr_status tsr__lookup_begin(struct part *part, const struct step *st, tsr_value
 tsr_status tsr__lookup_end(struct part *part, struct step *st, tsr_value *here, tsr_value *found,
                            struct str name) TSR_MUST_USE;
 
+// emit_causal.c: before a causal attention whose rows are sharded, replaces its keys, values and mask
+// by those of the local rows, and adds the cache.
+tsr_status tsr__causal_begin(struct part *part, const struct step *st, tsr_value **inputs,
+                             size_t *n_inputs) TSR_MUST_USE;
+// True if rows of a causal attention are sharded: its local node also returns the cache.
+bool tsr__is_causal_shard(const struct node_flow *nf);
+
 // emit_route.c: a mixture of experts whose experts are sharded.
 struct route {
     tsr_value *given;  // the tokens as the model has them

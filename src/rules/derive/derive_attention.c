@@ -4,8 +4,9 @@
 // h: heads of keys and values; g: query heads for each of them; b: batch; q: rows of the query; k:
 // keys; d: elements of a head; v: columns of the values; t: steps of a recurrence.
 //
-// h, g, b and v can be sharded, and q unless a causal mask counts rows. Sharding k, or rows that a
-// mask counts, expands the node (expand_attention.c). d and t are not sharded.
+// h, g, b, v and q can be sharded. For causal rows q, keys before the first row become a cache.
+// Sharding k, or causal rows that cannot have a cache, expands the node (expand_attention.c). d and
+// t are not sharded.
 //
 // Attention of q [2 6 64], k and v [2 7 16] with 8 query heads and 2 heads of keys:
 //
@@ -60,9 +61,8 @@ bool tsr__derive_mask(struct derivation *derivation, size_t i, const char *heads
     return shape.rank < 3 || shape.dims[shape.rank - 3].value >= 0;
 }
 
-// True if rows of the query are independent: the attention is not causal, and all its attributes
-// are supported here.
-static bool rows_are_free(const struct derivation *derivation)
+// True if all attributes are supported here.
+static bool knows_attributes(const struct derivation *derivation)
 {
     static const char *const harmless[] = {"scale",       "softcap",   "softmax_precision",
                                            "q_num_heads", "is_causal", "qk_matmul_output_mode",
@@ -75,7 +75,44 @@ static bool rows_are_free(const struct derivation *derivation)
         if (!known)
             return false;
     }
-    return tsr__derive_int(derivation, "is_causal", 0) == 0;
+    return true;
+}
+
+// True if rows of the query are independent.
+static bool rows_are_free(const struct derivation *derivation)
+{
+    return knows_attributes(derivation) && tsr__derive_int(derivation, "is_causal", 0) == 0;
+}
+
+static bool has_one_output(const struct derivation *derivation)
+{
+    for (size_t i = 1; i < tsr_node_output_count(derivation->node); i++)
+        if (tsr_node_output(derivation->node, i))
+            return false;
+    return true;
+}
+
+bool tsr__derive_causal(const struct derivation *derivation, size_t past, size_t mask)
+{
+    struct shape q = tsr__derive_in(derivation, 0), k = tsr__derive_in(derivation, 1),
+                 v = tsr__derive_in(derivation, 2), m = tsr__derive_in(derivation, mask);
+    int rank = q.rank;
+    if ((rank != 3 && rank != 4) || k.rank != rank || v.rank != rank ||
+        tsr__derive_has(derivation, past) || tsr__derive_has(derivation, past + 1) ||
+        (tsr__derive_has(derivation, mask) && m.rank < 2) || !has_one_output(derivation))
+        return false;
+    return k.dims[rank - 1].value > 0 && v.dims[rank - 1].value > 0 &&
+           tsr__dim_equal(derivation->shapes->exprs, q.dims[rank - 2], k.dims[rank - 2]);
+}
+
+void tsr__derive_causal_rows(struct derivation *derivation, size_t past, size_t mask)
+{
+    int rows = tsr__rule_find(&derivation->rule, STR("q"));
+    tsr__rule_rewrite(&derivation->rule, (struct rule_rewrite){.kind = REWRITE_CAUSAL,
+                                                               .index = 1,
+                                                               .factor = rows,
+                                                               .first = (int)past,
+                                                               .last = (int)mask});
 }
 
 bool tsr__derive_mask_fits(const struct derivation *derivation, size_t i, int keys)
@@ -100,9 +137,8 @@ static bool can_expand(const struct derivation *derivation, bool flat)
         tsr__derive_has(derivation, 6) || tsr_attr_float(soft, 0) != 0 ||
         tsr__attr_of(derivation->shapes, derivation->node, "softmax_precision"))
         return false;
-    for (size_t i = 1; i < tsr_node_output_count(derivation->node); i++)
-        if (tsr_node_output(derivation->node, i))
-            return false;
+    if (!has_one_output(derivation))
+        return false;
     int last = flat ? 2 : 3, keys = flat ? 1 : 2; // axes of d and k in [b k (h d)] or [b h k d]
     bool sizes = q.rank > last && v.rank > last && q.dims[last].value > 0 && v.dims[last].value > 0;
     sizes = sizes && (flat || (q.dims[1].value > 0 && k.rank == 4 && k.dims[1].value > 0));
@@ -136,7 +172,11 @@ void tsr__derive_attention(struct derivation *derivation)
     tsr__rule_kind(rule, FACTOR_REP, heads_known ? "d p" : "d p h g");
     enum factor_kind stat =
         tsr__derive_stat_if(can_expand(derivation, flat), derivation, 23, EXPAND_FLOATS);
-    tsr__rule_kind(rule, stat, rows_are_free(derivation) ? "k" : "k q");
+    bool cached = !rows_are_free(derivation) && knows_attributes(derivation) &&
+                  !tsr__derive_has(derivation, 6) && tsr__derive_causal(derivation, 4, 3);
+    tsr__rule_kind(rule, stat, cached || rows_are_free(derivation) ? "k" : "k q");
+    if (cached)
+        tsr__derive_causal_rows(derivation, 4, 3);
     if (flat)
         tsr__rule_clauses(rule, "attr q_num_heads=h; attr q_num_heads=g; attr kv_num_heads=h");
 }

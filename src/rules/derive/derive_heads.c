@@ -16,7 +16,8 @@
 // so h has three windows; device 0 of 2 needs 0..31, 64..71 and 80..87.
 #include "rules/derive/derive.h"
 
-#define NO_HEADS "the number of heads is not known"
+#define NO_HEADS     "the number of heads is not known"
+#define CAUSAL_OPSET 10 // oldest opset whose Slice has computed bounds (emit_causal.c)
 
 // Sets the size of h; without it, the columns of a projection cannot be assigned to heads.
 static bool take_heads(struct derivation *derivation)
@@ -148,15 +149,30 @@ static bool can_expand(const struct derivation *derivation)
            tsr__derive_mask_fits(derivation, 5, 1);
 }
 
+// True if rows of a causal query can be sharded. A bias is added to new keys only, so keys in the
+// cache would lack it; a mask over keys has columns for all of them.
+static bool causal_rows(const struct derivation *derivation)
+{
+    static const size_t others[] = {3, 4, 8, 9};
+    for (size_t i = 0; i < TSR_COUNT(others); i++)
+        if (tsr__derive_has(derivation, others[i]))
+            return false;
+    return tsr__onnx_opset(derivation->node) >= CAUSAL_OPSET &&
+           tsr__derive_in(derivation, 0).rank == 3 &&
+           last_size(derivation, 0) == last_size(derivation, 2) &&
+           tsr__derive_causal(derivation, 6, 5);
+}
+
 // Derives the rule of MultiHeadAttention. Rows of the query can be sharded if no mask, cache or
-// buffer depends on their number. Heads can be sharded if the bias has three equal parts, and the
+// buffer depends on their number, or if they are causal and can have a cache. Heads can be sharded if the bias has three equal parts, and the
 // batch if the mask has one row for each sequence.
 void tsr__derive_multi_head(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
-    struct multi multi = {.rows = tsr__derive_int(derivation, "unidirectional", 0) == 0 &&
-                                  !tsr__derive_has(derivation, 6) &&
-                                  !tsr__derive_has(derivation, 9)};
+    bool causal = tsr__derive_int(derivation, "unidirectional", 0) != 0;
+    bool cached = causal && causal_rows(derivation);
+    struct multi multi = {.rows = cached || (!causal && !tsr__derive_has(derivation, 6) &&
+                                             !tsr__derive_has(derivation, 9))};
     if (tsr__derive_rank(derivation, 0) < 0 || !take_heads(derivation))
         return;
     int rank = tsr__derive_in(derivation, 0).rank;
@@ -174,13 +190,15 @@ void tsr__derive_multi_head(struct derivation *derivation)
     add_results(rule, &multi);
     // With caches, biases, or a separate dimension for heads, values have the size of keys.
     bool equal = tsr__derive_has(derivation, 3) || tsr__derive_has(derivation, 6) ||
-                 tsr__derive_in(derivation, 2).rank == 4 ||
+                 tsr__derive_in(derivation, 2).rank == 4 || cached ||
                  tsr_node_output_count(derivation->node) > 1;
     tsr__rule_kind(rule, FACTOR_REP, even ? "p s" : "p");
     tsr__rule_kind_if(rule, equal && multi.own_values, FACTOR_REP, "v");
     if (rank != 5)
         tsr__rule_kind(
             rule, tsr__derive_stat_if(can_expand(derivation), derivation, 13, EXPAND_FLOATS), "k");
+    if (cached)
+        tsr__derive_causal_rows(derivation, 6, 5);
 }
 
 // Derives the rule of DecoderMaskedMultiHeadAttention: one decoding step. The cache may be stored
@@ -389,6 +407,29 @@ static void add_grouped(struct rule_builder *rule, bool three, int64_t head)
         tsr__rule_inputs(rule, head ? "[b q h^],[]?,[]?" : "[b q _],[]?,[]?");
 }
 
+// True if a prompt can be expanded for sharded rows (expand_group_query.c): three inputs, no cache,
+// and none of the features that MultiHeadAttention lacks.
+static bool prompt_expands(const struct derivation *derivation)
+{
+    static const char *const defaults[] = {"smooth_softmax", "qk_output"};
+    struct shape q = tsr__derive_in(derivation, 0), k = tsr__derive_in(derivation, 1);
+    const tsr_attr *soft = tsr__attr_of(derivation->shapes, derivation->node, "softcap");
+    for (size_t i = 3; i < tsr_node_input_count(derivation->node); i++)
+        if (tsr__derive_has(derivation, i) && (i < 5 || i > 9))
+            return false;
+    for (size_t i = 0; i < TSR_COUNT(defaults); i++)
+        if (tsr__derive_int(derivation, defaults[i], 0) != 0)
+            return false;
+    for (size_t i = 3; i < tsr_node_output_count(derivation->node); i++)
+        if (tsr_node_output(derivation->node, i))
+            return false;
+    return q.rank == 3 && k.rank == 3 && q.dims[2].value > 0 && k.dims[2].value > 0 &&
+           tsr__derive_in(derivation, 5).rank >= 1 && tsr_attr_float(soft, 0) == 0 &&
+           tsr__derive_int(derivation, "local_window_size", -1) == -1 &&
+           (!tsr__derive_int(derivation, "do_rotary", 0) || last_size(derivation, 7) > 0) &&
+           tsr__dim_equal(derivation->shapes->exprs, q.dims[1], k.dims[1]);
+}
+
 // Derives the rule of GroupQueryAttention. A prompt takes its position from the first sequence, so
 // the batch is sharded only in decoding steps (one token) or without positions. A head in the cache
 // may have another size than d, because elements of 4 bits share a byte. Its size may also be a
@@ -414,7 +455,11 @@ void tsr__derive_group_query(struct derivation *derivation)
     add_cache_scale(derivation, 13, heads ? "(h d)" : "_");
     tsr__rule_inputs(rule, "[_]?,[_]?");
     tsr__rule_outputs(rule, "[b q (h g d)],[b h _ _]?,[b h _ _]?,[b (h g) q _]?");
-    tsr__rule_kind(rule, FACTOR_REP, three ? "d q k" : "d q");
+    tsr__rule_kind(rule, FACTOR_REP, three ? "d k" : "d");
+    tsr__rule_kind(
+        rule,
+        tsr__derive_stat_if(three && prompt_expands(derivation), derivation, 13, EXPAND_FLOATS),
+        "q");
     tsr__rule_kind_if(rule, !heads, FACTOR_REP, "h");
     tsr__rule_kind_if(rule, !heads || !three, FACTOR_REP, "g");
     tsr__rule_kind_if(rule, !batch, FACTOR_REP, "b");

@@ -15,6 +15,7 @@
 //
 // reads = {top: x, rest: x}, gives = {y}. Shardings of the values between are chosen later.
 #include "rules/expand/expand.h"
+#include "rules/table.h"
 
 #include <stdarg.h>
 
@@ -123,8 +124,8 @@ static struct str new_name(struct expansion *expansion, const char *what)
 }
 
 // Adds a node with several outputs. It has the name of its first output.
-tsr_node *tsr__x_nodes(struct expansion *expansion, const char *op, int n, tsr_value *const *inputs,
-                       int n_out)
+static tsr_node *add_node(struct expansion *expansion, const char *domain, const char *op, int n,
+                          tsr_value *const *inputs, int n_out)
 {
     const char *outputs[3] = {NULL};
     int n_names = (int)clamped(n_out, 0, (int64_t)TSR_COUNT(outputs));
@@ -137,8 +138,8 @@ tsr_node *tsr__x_nodes(struct expansion *expansion, const char *op, int n, tsr_v
     // before they are read.
     tsr_node *made = NULL, **slot = vec_push(expansion->arena, &expansion->nodes);
     if (!expansion->failed && slot)
-        made = tsr_graph_add_node(expansion->graph, "", op, outputs[0], inputs, (size_t)n, outputs,
-                                  (size_t)n_out);
+        made = tsr_graph_add_node(expansion->graph, domain, op, outputs[0], inputs, (size_t)n,
+                                  outputs, (size_t)n_out);
     if (!made || tsr_node_move_before(made, expansion->node) != TSR_OK) {
         expansion->failed = true;
         return NULL;
@@ -147,6 +148,19 @@ tsr_node *tsr__x_nodes(struct expansion *expansion, const char *op, int n, tsr_v
     record_reads(expansion, made);
     record_sharded(expansion, made);
     return made;
+}
+
+tsr_node *tsr__x_nodes(struct expansion *expansion, const char *op, int n, tsr_value *const *inputs,
+                       int n_out)
+{
+    return add_node(expansion, "", op, n, inputs, n_out);
+}
+
+tsr_node *tsr__x_fused(struct expansion *expansion, const char *op, int n, tsr_value *const *inputs)
+{
+    for (int i = 0; i < n; i++)
+        expansion->failed = expansion->failed || !inputs[i];
+    return add_node(expansion, MICROSOFT, op, n, inputs, 1);
 }
 
 // Adds a node of at most 4 inputs. NULL fails the expansion.

@@ -41,6 +41,9 @@ tsr_node *tsr__x_node(struct expansion *expansion, const char *op, int n, tsr_va
 // Adds a node without optional inputs: NULL fails the expansion.
 tsr_node *tsr__x_node_of(struct expansion *expansion, const char *op, int n,
                          tsr_value *const *inputs);
+// Adds a node of com.microsoft without optional inputs: NULL fails the expansion.
+tsr_node *tsr__x_fused(struct expansion *expansion, const char *op, int n,
+                       tsr_value *const *inputs);
 // Returns the first output of a node; NULL for NULL.
 tsr_value *tsr__x_output(const tsr_node *node);
 tsr_node *tsr__x_nodes(struct expansion *expansion, const char *op, int n, tsr_value *const *inputs,

@@ -192,7 +192,7 @@ static bool names_parts(enum rewrite_kind kind)
 {
     static const enum rewrite_kind kinds[] = {REWRITE_ATTR,  REWRITE_LOOKUP, REWRITE_SCATTER,
                                               REWRITE_RANGE, REWRITE_WORD,   REWRITE_SHARE,
-                                              REWRITE_ROUTE};
+                                              REWRITE_ROUTE, REWRITE_CAUSAL};
     for (size_t i = 0; i < TSR_COUNT(kinds); i++)
         if (kinds[i] == kind)
             return true;

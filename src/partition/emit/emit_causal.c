@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// emit_causal.c - writes a causal attention on a rank that has some of the query's rows.
+//
+// Row i of the query may use keys 0 .. i. The rank has all keys and values. Those before its first
+// row become the cache of the local node, and those after its last row are left out, so no mask is
+// needed.
+//
+//     8 rows in 2 shards, rank 1: query rows 4..7, keys and values 4..7, cache 0..3
+//
+// A mask of the model has the local rows already. It keeps the columns of the remaining keys.
+#include "internal.h"
+
+static const struct str any = {0};
+
+static const struct rule_rewrite *sharded_rows(const struct node_flow *nf)
+{
+    const struct rule *rule = nf->place.rule;
+    for (int i = 0; rule && i < rule->n_rewrites; i++)
+        if (rule->rewrites[i].kind == REWRITE_CAUSAL &&
+            nf->place.cuts[rule->rewrites[i].factor] > 1)
+            return &rule->rewrites[i];
+    return NULL;
+}
+
+// The rows of the rank, as int64[1] values.
+struct row_range {
+    tsr_value *start, *stop;
+};
+
+// Returns floor(n * first / of), for a number n that is known at run time only.
+static tsr_value *bound_of(struct part *part, tsr_value *n, int64_t first, int64_t of)
+{
+    tsr_value *product = tsr__part_node(part, "Mul", any, 2, n, tsr__part_ints(part, &first, 1));
+    return tsr__part_node(part, "Div", any, 2, product, tsr__part_ints(part, &of, 1));
+}
+
+// Finds the rows of the rank. `axis` of `keys` counts all rows.
+static struct row_range rows_of(struct part *part, const struct node_flow *nf, int factor,
+                                tsr_value *keys, int64_t axis)
+{
+    int64_t place = tsr__place_index(&nf->place, part->rank);
+    int64_t size = nf->place.rule->factors[factor].size.value;
+    if (size >= 0) {
+        struct tile_interval rows = placement_part(&nf->place, place, factor, size);
+        return (struct row_range){tsr__part_ints(part, &rows.start, 1),
+                                  tsr__part_ints(part, &rows.stop, 1)};
+    }
+    struct tile_units units = placement_units(&nf->place, place, factor);
+    tsr_value *sizes = tsr__part_node(part, "Shape", any, 1, keys);
+    tsr_value *n = sizes ? tsr__part_slice(part, sizes, 0, axis, axis + 1, any) : NULL;
+    int64_t one = 1;
+    struct row_range rows = {bound_of(part, n, units.first, units.of),
+                             bound_of(part, n, units.stop, units.of)};
+    // Without rows, the node runs on a placeholder (emit_guard.c). It needs one key.
+    tsr_value *next =
+        tsr__part_node(part, "Add", any, 2, rows.start, tsr__part_ints(part, &one, 1));
+    rows.stop = tsr__part_largest(part, any, rows.stop, next);
+    return rows;
+}
+
+static tsr_value *slice(struct part *part, tsr_value *x, tsr_value *start, tsr_value *stop,
+                        int64_t axis)
+{
+    return tsr__part_node(part, "Slice", any, 4, x, start, stop, tsr__part_ints(part, &axis, 1));
+}
+
+static int64_t local_size(const struct part *part, const struct node_flow *nf, int factor)
+{
+    int64_t place = tsr__place_index(&nf->place, part->rank);
+    struct tile_interval range =
+        placement_part(&nf->place, place, factor, nf->place.rule->factors[factor].size.value);
+    return range.stop - range.start;
+}
+
+// Returns keys or values [b s (h d)] as a cache [b h s d]. Those of four dimensions stay.
+static tsr_value *as_cache(struct part *part, const struct node_flow *nf,
+                           const struct rule_tensor *tensor, tsr_value *x)
+{
+    static const int64_t turned[] = {0, 2, 1, 3};
+    int64_t shape[] = {0, 0, 1, 1};
+    if (tensor->rank == 4)
+        return x;
+    const struct rule_dim *dim = &tensor->dims[2];
+    for (int i = 0; i < dim->n; i++)
+        shape[i + 1 < dim->n ? 2 : 3] *= local_size(part, nf, dim->factors[i]);
+    x = tsr__part_node(part, "Reshape", any, 2, x, tsr__part_ints(part, shape, 4));
+    return tsr__with_ints(tsr__part_node(part, "Transpose", any, 1, x), "perm", turned, 4);
+}
+
+tsr_status tsr__causal_begin(struct part *part, const struct step *st, tsr_value **inputs,
+                             size_t *n_inputs)
+{
+    const struct rule_rewrite *rewrite = sharded_rows(st->flow);
+    const struct node_flow *nf = st->flow;
+    int64_t zero = 0;
+    if (!rewrite)
+        return TSR_OK;
+    const struct rule_tensor *keys = &nf->place.rule->inputs[rewrite->index];
+    int64_t axis = keys->rank - 2; // of [b s (h d)] or [b h s d]
+    tsr_value *none = tsr__part_ints(part, &zero, 1);
+    struct row_range rows = rows_of(part, nf, rewrite->factor, inputs[rewrite->index], axis);
+    bool made = true;
+    for (int i = 0; i < 2; i++) { // keys, values
+        tsr_value **x = &inputs[rewrite->index + i], **past = &inputs[rewrite->first + i];
+        *past = as_cache(part, nf, &nf->place.rule->inputs[rewrite->index + i],
+                         slice(part, *x, none, rows.start, axis));
+        *x = slice(part, *x, rows.start, rows.stop, axis);
+        made = made && *x && *past;
+    }
+    tsr_value **mask = &inputs[rewrite->last];
+    if (*mask) {
+        *mask = slice(part, *mask, none, rows.stop, nf->place.rule->inputs[rewrite->last].rank - 1);
+        made = made && *mask;
+    }
+    if (*n_inputs < (size_t)rewrite->first + 2)
+        *n_inputs = (size_t)rewrite->first + 2;
+    return made ? TSR_OK : TSR_NOMEM;
+}
+
+bool tsr__is_causal_shard(const struct node_flow *nf)
+{
+    return sharded_rows(nf) != NULL;
+}

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Context parallelism: attention whose rows of the query are on different devices, with all keys and values on each. Equal to the unsharded run of
+ONNX Runtime, with causal masks and without, for known and unknown lengths, and for fewer rows than devices.
+
+usage: context.py TESSERA"""
+import json, sys
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+import harness
+
+TESSERA = sys.argv[1]
+BATCH, HEADS, GROUP, SIZE = 2, 2, 3, 32  # key heads, query heads for each, elements of a head
+draw = np.random.default_rng(3)
+floats = lambda *shape: draw.standard_normal(shape).astype(np.float32)
+
+
+def tessera(*words):
+    rc, out, err = harness.call(TESSERA, *map(str, words), "--json")
+    return rc, json.loads(out) if out.startswith("{") else {}, err
+
+
+def save(path, nodes, values, outputs, symbols=(), constants=(), opset=23):
+    """A model with these arrays as inputs; symbols: {size: name} of dimensions that have a name instead of a size."""
+    info = lambda name, shape, kind: helper.make_tensor_value_info(name, kind, [dict(symbols).get(n, n) for n in shape])
+    inputs = [info(n, v.shape, helper.np_dtype_to_tensor_dtype(v.dtype)) for n, v in values.items()]
+    graph = helper.make_graph(nodes, "g", inputs, [helper.make_tensor_value_info(o, TensorProto.FLOAT16 if values["q"].dtype == np.float16 else TensorProto.FLOAT, None) for o in outputs], [numpy_helper.from_array(c, n) for n, c in dict(constants).items()])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)], ir_version=10), path)
+    np.savez(path + ".npz", **values)
+
+
+def attention(path, rows=7, four=False, mask=None, causal=1, symbolic=False, half=False, opset=23):
+    shape = lambda heads: (BATCH, heads, rows, SIZE) if four else (BATCH, rows, heads * SIZE)
+    values = {"q": floats(*shape(HEADS * GROUP)), "k": floats(*shape(HEADS)), "v": floats(*shape(HEADS))}
+    if mask:
+        values["m"] = draw.random(mask) < 0.7 if mask[0] == rows else floats(*mask)
+    if half:
+        values = {n: v.astype(np.float16) for n, v in values.items()}
+    heads = {} if four else dict(q_num_heads=HEADS * GROUP, kv_num_heads=HEADS)
+    save(path, [helper.make_node("Attention", list(values), ["y"], "node", is_causal=causal, **heads)], values, ["y"], {rows: "seq"} if symbolic else (), opset=opset)
+    return "q={1,1,%d,1:%s}" if four else "q={1,%d,1:%s}"
+
+
+def multi_head(path, rows=7, bias=False, symbolic=False, causal=1):
+    values = {n: floats(BATCH, rows, HEADS * SIZE) for n in "qkv"}
+    names = list(values) + (["", "", "m"] if bias else [])
+    if bias:
+        values["m"] = floats(1, HEADS, rows, rows)
+    node = helper.make_node("MultiHeadAttention", names, ["y"], "node", domain="com.microsoft", num_heads=HEADS, unidirectional=causal)
+    save(path, [node], values, ["y"], {rows: "seq"} if symbolic else ())
+    return "q={1,%d,1:%s}"
+
+
+def group_query(path, rows=7, lengths=(7, 7), rotary=0, width=SIZE, places=False, symbolic=False, present=False, half=False, heads=HEADS):
+    """A prompt without a cache; lengths: tokens of each sequence, which padding follows."""
+    kind = np.float16 if half else np.float32
+    values = {"q": floats(BATCH, rows, heads * GROUP * SIZE).astype(kind), **{n: floats(BATCH, rows, heads * SIZE).astype(kind) for n in "kv"}, "lengths": np.array(lengths, np.int32) - 1}
+    constants = {"total": np.array([rows], np.int32)}
+    angles = draw.random((16, width // 2)) * 6
+    if rotary:
+        constants.update(cos=np.cos(angles).astype(kind), sin=np.sin(angles).astype(kind))
+    if places:
+        values["places"] = np.stack([np.arange(rows), np.arange(rows)])
+    names = ["q", "k", "v", "", "", "lengths", "total"] + (["cos", "sin"] if rotary else []) + (["places"] if places else [])
+    outputs = ["y", "present_k", "present_v"]
+    node = helper.make_node("GroupQueryAttention", names, outputs, "node", domain="com.microsoft", num_heads=heads * GROUP, kv_num_heads=heads, do_rotary=rotary, rotary_interleaved=int(rotary and width < SIZE))
+    save(path, [node], values, outputs[:3 if present else 1], {rows: "seq", BATCH: "batch"} if symbolic else (), constants)
+    return "q={1,%d,1:%s}"
+
+
+VARIANTS = {
+    "attention": (attention, {}), "attention24": (attention, dict(opset=24)), "attention_heads": (attention, dict(four=True)), "attention_half": (attention, dict(half=True)),
+    "attention_mask": (attention, dict(mask=(1, 1, 7, 7))), "attention_bool_mask": (attention, dict(mask=(7, 7))), "attention_head_masks": (attention, dict(mask=(BATCH, HEADS * GROUP, 7, 7), four=True)),
+    "attention_not_causal": (attention, dict(causal=0)), "attention_open": (attention, dict(symbolic=True)), "attention_heads_open": (attention, dict(symbolic=True, four=True)),
+    "attention_one_row": (attention, dict(symbolic=True, rows=1)), "multi_head": (multi_head, {}), "multi_head_bias": (multi_head, dict(bias=True)),
+    "group_query": (group_query, {}), "group_query_padded": (group_query, dict(lengths=(7, 4))), "group_query_rotary": (group_query, dict(rotary=1, lengths=(5, 7))),
+    "group_query_half_rotated": (group_query, dict(rotary=1, width=16)), "group_query_places": (group_query, dict(rotary=1, places=True)), "group_query_one_head": (group_query, dict(heads=1)),
+    "group_query_open": (group_query, dict(rotary=1, symbolic=True)), "group_query_present": (group_query, dict(rotary=1, present=True)), "group_query_half": (group_query, dict(half=True)),
+    "multi_head_open": (multi_head, dict(symbolic=True)), "multi_head_not_causal": (multi_head, dict(causal=0)), "multi_head_one_row": (multi_head, dict(symbolic=True, rows=1)),
+}
+
+
+def rows_on_devices(d, name):
+    build, how = VARIANTS[name]
+    spec = build(d + "/m.onnx", **how)
+    for n in (2, 3):
+        rc, _, err = tessera("annotate", d + "/m.onnx", "--config", "c:%d" % n, "--shard", "node:" + spec % (n, ",".join(map(str, range(n)))), "-o", d + "/c.onnx")
+        assert rc == 0, err
+        rc, doc, err = tessera("verify", d + "/c.onnx", "--config", "c", "--inputs", d + "/m.onnx.npz", "--threads", 1)
+        assert rc == 0 and doc["ok"] and not doc["replicated"] and doc["cut_nodes"] == 1, (name, n, doc, err)
+        rc, doc, err = tessera("partition", d + "/c.onnx", "--config", "c", "-o", d + "/parts%d" % n)
+        kinds = {node.op_type for node in onnx.load(d + "/parts%d/rank1.onnx" % n, load_external_data=False).graph.node}
+        assert "Softmax" not in kinds, kinds  # no scores of all rows and keys
+
+
+def random_shardings(d, name):
+    """Rows together with heads and the batch."""
+    build, how = VARIANTS[name]
+    build(d + "/m.onnx", **how)
+    rc, doc, err = tessera("verify", d + "/m.onnx", "--devices", 4, "--random", 4, "--seed", len(name), "--inputs", d + "/m.onnx.npz", "--threads", 1)
+    assert rc == 0, (name, doc, err)
+
+
+CASES = [(rows_on_devices, sorted(VARIANTS)), (random_shardings, sorted(VARIANTS))]
+harness.run([("%s (%s)" % (function.__name__, name), lambda d, function=function, name=name: function(d, name)) for function, names in CASES for name in names])
+harness.finish()
