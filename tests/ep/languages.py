@@ -55,8 +55,13 @@ def runtime(folder):
     return os.path.join(folder, "libonnxruntime.so")
 
 
+def include_of(header):
+    """The folder that has a header of ONNX Runtime; None: not installed."""
+    return next((d for d in INCLUDE if os.path.exists(os.path.join(d, header))), None)
+
+
 def compiled(folder, compiler, source, header, *flags):
-    include = next((d for d in INCLUDE if os.path.exists(os.path.join(d, header))), None)
+    include = include_of(header)
     if not include:
         return "%s is not installed (set ONNXRUNTIME_INCLUDE)" % header
     if not shutil.which(compiler):
@@ -90,6 +95,21 @@ def java(folder):
     return None
 
 
+def go(folder):
+    include = include_of("onnxruntime_c_api.h")
+    if not include:
+        return "onnxruntime_c_api.h is not installed (set ONNXRUNTIME_INCLUDE)"
+    if not shutil.which("go"):
+        return "no go"
+    library, program = runtime(folder), os.path.join(folder, "program")
+    if not library:
+        return "no libonnxruntime.so"
+    harness.good("go", "build", "-o", program, os.path.join(EXAMPLES, "provider.go"), cwd=folder, CGO_ENABLED="1", GO111MODULE="off", CGO_CFLAGS="-I" + include,
+                 CGO_LDFLAGS="%s -Wl,-rpath,%s" % (library, folder))
+    compare(folder, program)
+    return None
+
+
 def rust(folder):
     if not shutil.which("cargo"):
         return "no cargo"
@@ -105,5 +125,5 @@ def rust(folder):
     return None
 
 
-harness.run([c, cpp, python, java, rust])
+harness.run([c, cpp, python, java, go, rust])
 harness.finish()
