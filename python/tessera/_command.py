@@ -33,14 +33,24 @@ def _generate_text(words: List[str]) -> None:
         sys.exit(130)
 
 
+def _run(words: List[str]) -> None:
+    """tessera chat and tessera serve. Ctrl-C ends them at any time, also while the model is loaded."""
+    try:
+        from . import chat, serve
+        (chat if words[0] == "chat" else serve).main(words[1:])
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes stdout at exit
+        print("tessera: cannot write to stdout: the reader has closed it", file=sys.stderr)
+        sys.exit(8)
+
+
 def main() -> None:
     words = sys.argv[1:]
-    if words[:1] == ["chat"]:
-        from . import chat
-        chat.main(words[1:])
-    elif words[:1] == ["serve"]:
-        from . import serve
-        serve.main(words[1:])
+    if words[:1] in (["chat"], ["serve"]):
+        _run(words)
     elif words[:1] == ["generate"] and "--prompt" in words and not {"--json", "--help"} & set(words):
         _generate_text(words[1:])
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any, Dict, List, NoReturn
+from typing import Any, Callable, Dict, List, NoReturn, Optional
 
 from .errors import TesseraError
 from .generation import Generator, search_options
@@ -12,8 +12,23 @@ from .generation import Generator, search_options
 
 def fail(error: object) -> NoReturn:
     """Ends the program with a message, and the exit code of the commands for wrong use."""
-    print("tessera: %s" % error, file=sys.stderr)
+    text = str(error)
+    print("tessera: %s" % text[text.startswith("Tessera: ") and len("Tessera: "):], file=sys.stderr)
     sys.exit(2)
+
+
+def number(kind: Callable[[str], Any], low: float, high: float = float("inf")) -> Callable[[str], Any]:
+    """A type of argparse: a number from low to high."""
+    def read(text: str) -> Any:
+        limits = "from %g to %g" % (low, high) if high < float("inf") else "from %g up" % low
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not low <= value <= high:
+            raise argparse.ArgumentTypeError("needs a number %s, not '%s'" % (limits, text))
+        return value
+    return read
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,16 +37,16 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--devices", metavar="N|TOPOLOGY", help="devices to shard the model over (default: unsharded)")
     parser.add_argument("--memory", metavar="SIZE", help="memory limit per device, such as 8GiB")
     parser.add_argument("--transport", choices=("threads", "shm"), help="ranks as threads (default) or as processes")
-    parser.add_argument("--threads", type=int, metavar="N", help="threads per rank")
+    parser.add_argument("--threads", type=number(int, 0), metavar="N", help="threads per rank")
     parser.add_argument("--cache", metavar="DIR", help="folder that keeps the sharded model for the next start")
 
 
 def add_search_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--max-tokens", type=int, default=256, metavar="N", help="maximum number of tokens per answer (default 256)")
-    parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="sampling temperature (default: the most likely token)")
-    parser.add_argument("--top-k", type=int, default=0, metavar="K", help="sample from the K most likely tokens")
-    parser.add_argument("--top-p", type=float, default=0.0, metavar="P", help="nucleus sampling threshold (top-p)")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="random seed for sampling")
+    parser.add_argument("--max-tokens", type=number(int, 1), default=256, metavar="N", help="maximum number of tokens per answer (default 256)")
+    parser.add_argument("--temperature", type=number(float, 0), default=0.0, metavar="T", help="sampling temperature (default: the most likely token)")
+    parser.add_argument("--top-k", type=number(int, 0), default=0, metavar="K", help="sample from the K most likely tokens")
+    parser.add_argument("--top-p", type=number(float, 0, 1), default=0.0, metavar="P", help="nucleus sampling threshold (top-p)")
+    parser.add_argument("--seed", type=number(int, 0), default=0, metavar="S", help="random seed for sampling")
 
 
 def open_generator(words: argparse.Namespace) -> Generator:
@@ -60,16 +75,25 @@ def main(arguments: List[str]) -> None:
     while True:
         try:
             line = input("> " if sys.stdin.isatty() else "")
+            line.encode()
         except (EOFError, KeyboardInterrupt):
             print()
             return
-        if line.strip():
-            messages.append({"role": "user", "content": line})
-            messages.append({"role": "assistant", "content": answer(generator, messages, words.max_tokens, search)})
+        except UnicodeError:
+            print("tessera chat: the line is not valid UTF-8", file=sys.stderr)
+            continue
+        if not line.strip():
+            continue
+        messages.append({"role": "user", "content": line})
+        said = answer(generator, messages, words.max_tokens, search)
+        if said is None:
+            messages.pop()  # the next line may be short enough
+        else:
+            messages.append({"role": "assistant", "content": said})
 
 
-def answer(generator: Generator, messages: List[Dict[str, Any]], max_tokens: int, search: Dict[str, Any]) -> str:
-    """Prints the answer while it is generated, and returns it; Ctrl-C ends it early."""
+def answer(generator: Generator, messages: List[Dict[str, Any]], max_tokens: int, search: Dict[str, Any]) -> Optional[str]:
+    """Prints the answer while it is generated, and returns it; Ctrl-C ends it early. Returns None after an error."""
     text = ""
     try:
         for piece in generator.generate(messages, max_tokens=max_tokens, **search):
@@ -77,7 +101,8 @@ def answer(generator: Generator, messages: List[Dict[str, Any]], max_tokens: int
             text += str(piece)
     except KeyboardInterrupt:
         pass
-    except RuntimeError as error:  # of onnxruntime-genai, such as a conversation longer than the model's context
+    except (RuntimeError, ValueError) as error:  # such as a conversation longer than the model's context
         print("tessera chat: %s" % error, file=sys.stderr)
+        return None
     print(flush=True)
     return text

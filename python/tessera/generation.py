@@ -26,9 +26,14 @@ def tokenizer_of(folder: str) -> Any:
     except ImportError:
         raise ImportError("text needs a tokenizer: pip install tokenizers (or give a list of token ids)") from None
     path = os.path.join(folder, "tokenizer.json")
+    if not os.path.isdir(folder):
+        raise FileNotFoundError("%s is not a folder" % folder)
     if not os.path.exists(path):
         raise FileNotFoundError("%s has no tokenizer.json: copy the model's tokenizer.json there, or give token ids" % folder)
-    return Tokenizer.from_file(path)
+    try:
+        return Tokenizer.from_file(path)
+    except Exception as error:  # the package raises no narrower class
+        raise ValueError("%s is not a tokenizer: %s" % (path, error)) from None
 
 
 class Pieces:
@@ -162,11 +167,20 @@ class Generator:
             yield int(generator.get_next_tokens()[0])
 
 
+def check_folder(folder: str) -> None:
+    """Raises for a path that is not a generation folder of onnxruntime-genai."""
+    if not os.path.exists(folder):
+        raise FileNotFoundError("%s does not exist: give a folder with genai_config.json" % folder)
+    if not os.path.exists(os.path.join(folder, "genai_config.json")):
+        raise FileNotFoundError("%s has no genai_config.json: give a generation folder of onnxruntime-genai" % folder)
+
+
 def _genai_model(folder: str, devices: Union[int, str, None], options: Dict[str, Any]) -> Any:
     try:
         import onnxruntime_genai as genai
     except ImportError:
         raise ImportError("tessera.Generator needs onnxruntime-genai: pip install onnxruntime-genai") from None
+    check_folder(folder)
     config = genai.Config(folder)
     if devices is not None:
         from .provider import options_text, register

@@ -10,6 +10,7 @@ import ipaddress
 import json
 import os
 import queue
+import socket
 import sys
 import threading
 import time
@@ -17,11 +18,13 @@ import uuid
 from concurrent.futures import Future
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from .chat import add_model_arguments, fail, open_generator
+from .chat import add_model_arguments, fail, number, open_generator
 from .generation import Generator, is_chat, search_options
 
 MAX_BODY = 4 << 20
 EVENTS = 64  # events that the engine returns from one call
+STOPPED = "the server was stopped"
+GRACE_S = 5  # time for answers to end after a signal
 
 
 class Request(NamedTuple):
@@ -43,9 +46,20 @@ class Batches:
         self._genai = genai
         self._calls: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
         self._answers: Dict[Any, queue.SimpleQueue] = {}  # by request of the engine
+        self._stopped = False
         opened: "Future[None]" = Future()
-        threading.Thread(target=self._loop, args=(generator.model, opened), daemon=True, name="tessera serve").start()
+        self._thread = threading.Thread(target=self._loop, args=(generator.model, opened), daemon=True, name="tessera serve")
+        self._thread.start()
         opened.result()
+
+    def stop(self) -> None:
+        """Ends all requests with an error. Signal handlers may call it."""
+        self._stopped = True
+        self._calls.put(lambda: None)
+
+    def close(self) -> None:
+        self.stop()
+        self._thread.join()
 
     def tokens(self, request: Request) -> Iterator[Tuple[Optional[int], str]]:
         """Yields (token, reason); the reason is empty until the last one: "stop" or "length"."""
@@ -54,7 +68,12 @@ class Batches:
         self._calls.put(lambda: self._begin(request, answer, turn))
         try:
             while True:
-                found = answer.get()
+                if not self._thread.is_alive():
+                    raise RuntimeError(STOPPED)
+                try:
+                    found = answer.get(timeout=1)
+                except queue.Empty:
+                    continue
                 if isinstance(found, BaseException):
                     raise found
                 yield found
@@ -88,21 +107,36 @@ class Batches:
     def _loop(self, model: Any, opened: "Future[None]") -> None:
         try:
             self._engine = self._genai.Engine(model)
-            events = self._engine.create_event_buffer(EVENTS)
         except (AttributeError, RuntimeError) as error:
             opened.set_exception(error)
             return
         opened.set_result(None)
-        while True:
-            while not self._calls.empty() or not self._engine.has_pending_requests():
-                self._calls.get()()
+        while not self._stopped:
             try:
-                for event in self._engine.run(events):
-                    self._take(event)
-            except RuntimeError as error:  # it concerns all requests
-                for answer in self._answers.values():
-                    answer.put(error)
-                self._answers.clear()
+                self._run()
+            except RuntimeError as error:  # an engine that failed once fails for ever
+                self._fail_all(error)
+                self._engine = None  # it is released before the next one is made
+                self._engine = self._genai.Engine(model)
+        self._fail_all(RuntimeError(STOPPED))
+
+    def _run(self) -> None:
+        events = self._engine.create_event_buffer(EVENTS)
+        while not self._stopped:
+            while not self._stopped and (not self._calls.empty() or not self._engine.has_pending_requests()):
+                self._calls.get()()
+            for event in self._engine.run(events) if not self._stopped else ():
+                self._take(event)
+
+    def _fail_all(self, error: RuntimeError) -> None:
+        """Ends all requests with the error."""
+        for request, answer in self._answers.items():
+            answer.put(error)
+            try:
+                request.close()
+            except RuntimeError:
+                pass  # the failure has ended it already
+        self._answers.clear()
 
     def _take(self, event: Any) -> None:
         flags, answer = int(event.flags), self._answers.get(event.request)
@@ -111,6 +145,8 @@ class Batches:
         kinds, reasons = self._genai.EngineEventFlags, self._genai.FinishReason
         done = flags & (int(kinds.TURN_FINISHED) | int(kinds.FAILED))
         reason = "" if not done else "length" if event.finish_reason in (reasons.MAX_GENERATED_TOKENS, reasons.MAX_SESSION_TOKENS) else "stop"
+        if flags & int(kinds.FAILED) and event.error_code == self._genai.EngineErrorCode.ENGINE_EXECUTION_FAILURE:
+            raise RuntimeError("the model failed: the prompt and the answer may be longer than its context, see the log of the server")
         if flags & int(kinds.FAILED):
             answer.put(RuntimeError("onnxruntime-genai failed: %s" % event.error_code))
         else:
@@ -124,13 +160,21 @@ class OneByOne:
     """Generates for one request after the other, for models that the engine does not support."""
 
     def __init__(self, generator: Generator):
-        self._generator, self._lock = generator, threading.Lock()
+        self._generator, self._lock, self._stopped = generator, threading.Lock(), False
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def close(self) -> None:
+        self.stop()
 
     def tokens(self, request: Request) -> Iterator[Tuple[Optional[int], str]]:
         search = search_options(request.temperature, 0, request.top_p if request.temperature else 0, request.seed or 0)
         with self._lock:
             count = 0
             for token in self._generator.generate(request.ids, max_tokens=request.max_tokens, **search):
+                if self._stopped:
+                    raise RuntimeError(STOPPED)
                 count += 1
                 yield int(token), ""
         yield None, "length" if count == request.max_tokens else "stop"
@@ -286,22 +330,50 @@ def main(arguments: List[str]) -> None:
                                      "endpoint (/v1/chat/completions, /v1/completions, /v1/models). It has no authentication.")
     add_model_arguments(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
-    parser.add_argument("--port", type=int, default=8000, help="port to listen on; 0: any free one (default 8000)")
+    parser.add_argument("--port", type=number(int, 0, 65535), default=8000, help="port to listen on; 0: any free one (default 8000)")
     parser.add_argument("--name", help="model name in answers (default: the folder's name)")
     words = parser.parse_args(arguments)
-    if not 0 <= words.port < 1 << 16:
-        fail("--port needs a number from 0 to 65535, not %d" % words.port)
     try:
         import starlette  # noqa: F401
         import uvicorn
     except ImportError:
         fail("serve needs starlette and uvicorn: pip install starlette uvicorn")
+    listener = listen(words.host, words.port)  # before the model is loaded, which may take minutes
     generator = open_generator(words)
     server = Server(generator, words.name or os.path.basename(os.path.abspath(words.folder)))
     hosts = ["localhost", "127.0.0.1", "[::1]"] if is_loopback(words.host) else ["*"]
     if hosts == ["*"]:
         print("tessera serve: %s is reachable from other machines, and there is no authentication" % words.host, file=sys.stderr)
-    uvicorn.run(server.app(hosts), host=words.host, port=words.port, log_level="info")
+    listener.listen()
+    address, port = listener.getsockname()[:2]
+    print("tessera serve: http://%s:%d/v1 is ready; Ctrl-C ends it" % ("[%s]" % address if ":" in address else address, port), file=sys.stderr, flush=True)
+    run_until_signal(uvicorn, server, hosts, listener)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        return listener
+    except OSError as error:
+        fail("cannot listen on %s, port %d: %s. Choose others with --host and --port (0: any free port)" % (host, port, error.strerror))
+
+
+def run_until_signal(uvicorn: Any, server: Server, hosts: List[str], listener: socket.socket) -> None:
+    """Serves until SIGINT or SIGTERM, which ends running answers with an error."""
+    class Uvicorn(uvicorn.Server):  # type: ignore[misc, name-defined]
+        def handle_exit(self, number: int, frame: Any) -> None:
+            server.backend.stop()
+            super().handle_exit(number, frame)
+
+    try:
+        Uvicorn(uvicorn.Config(server.app(hosts), log_level="warning", timeout_graceful_shutdown=GRACE_S)).run(sockets=[listener])
+    except KeyboardInterrupt:
+        pass  # uvicorn repeats the signal after it has closed all connections
+    finally:
+        server.backend.close()
 
 
 def is_loopback(host: str) -> bool:

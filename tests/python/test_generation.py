@@ -7,6 +7,8 @@ import importlib.util
 import json
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -94,28 +96,66 @@ def test_chat():
     first = "".join(tessera.generate(FOLDER, MESSAGES, devices=2, max_tokens=8))
     lines = ran.stdout.splitlines()
     assert ran.returncode == 0 and lines[0] == first and len(lines) >= 2, ran
-    for words, hint in ((["chat", TMP.name + "/none"], "none"), (["chat", FOLDER, "--devices", "nonsense"], "nonsense"), (["chat", FOLDER, "--threads", "1"], "--devices"),
+    broken = TMP.name + "/broken"
+    shutil.copytree(FOLDER, broken)
+    with open(broken + "/tokenizer.json", "w") as f:
+        f.write("{")
+    for words, hint in ((["chat", TMP.name + "/none"], "none does not exist"), (["chat", TMP.name], "no genai_config.json"), (["serve", TMP.name], "no genai_config.json"),
+                        (["chat", broken], "broken/tokenizer.json is not a tokenizer"), (["chat", FOLDER, "--max-tokens", "0"], "--max-tokens: needs a number from 1 up"),
+                        (["chat", FOLDER, "--top-p", "2"], "--top-p: needs a number from 0 to 1"), (["chat", FOLDER, "--devices", "nonsense"], "nonsense"), (["chat", FOLDER, "--threads", "1"], "--devices"),
                         (["chat", ROOT + "/tests/folders/genai_tiny"], "tokenizer.json"), (["serve", ROOT + "/tests/folders/genai_tiny"], "tokenizer.json"),
                         (["serve", FOLDER, "--port", "99999"], "--port")):
         ran = subprocess.run([sys.executable, "-c", PROGRAM, BUILD, *words], input="", capture_output=True, text=True, env=ENV, timeout=120)
         assert ran.returncode == 2 and hint in ran.stderr and "Traceback" not in ran.stderr, ran
 
 
+def test_chat_goes_on():
+    """Ctrl-C ends the answer and not the program; neither does a line that is not UTF-8, nor a conversation longer than the context."""
+    reason = missing("onnxruntime_genai", "tokenizers")
+    if reason:
+        return reason
+    words = ["chat", FOLDER, "--devices", "2", "--max-tokens", "100"]
+    chat = subprocess.Popen([sys.executable, "-c", PROGRAM, BUILD, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENV)
+    chat.stdin.write(b"Hello\n")
+    chat.stdin.flush()
+    chat.stdout.read(5)
+    chat.send_signal(signal.SIGINT)
+    chat.stdout.readline()
+    out, err = chat.communicate(b"\xff\n" + b"a" * 300 + b"\nHi\n", timeout=harness.HANG_S)
+    assert chat.returncode == 0 and out.strip() and b"not valid UTF-8" in err and b"context_length" in err and b"Traceback" not in err, (chat.returncode, out, err)
+
+
 class Server:
     """tessera serve on a free port of the loopback address."""
 
+    def __init__(self, folder=FOLDER):
+        self.folder = folder
+
     def __enter__(self):
-        words = ["serve", FOLDER, "--devices", "2", "--port", "0", "--name", "tiny"]
+        words = ["serve", self.folder, "--devices", "2", "--port", "0", "--name", "tiny"]
         self.process = subprocess.Popen([sys.executable, "-c", PROGRAM, BUILD, *words], stderr=subprocess.PIPE, text=True, env=ENV)
-        said = []
+        self.said = []
         for line in self.process.stderr:
-            said.append(line)
+            self.said.append(line)
             found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
             if found:
                 self.port = int(found.group(1))
-                threading.Thread(target=self.process.stderr.read, daemon=True).start()
+                self.reader = threading.Thread(target=lambda: self.said.append(self.process.stderr.read()), daemon=True)
+                self.reader.start()
                 return self
-        raise AssertionError("".join(said))
+        raise AssertionError("".join(self.said))
+
+    def end(self, number):
+        """The exit code after a signal, and what the server printed."""
+        self.process.send_signal(number)
+        code = self.process.wait(timeout=harness.HANG_S)
+        self.reader.join()
+        return code, "".join(self.said)
+
+    def stream(self, count):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request("POST", "/v1/chat/completions", json.dumps(dict(messages=MESSAGES, max_tokens=count, stream=True)), {"Host": "localhost"})
+        return connection.getresponse()
 
     def __exit__(self, *error):
         self.process.kill()
@@ -173,6 +213,45 @@ def test_serve():
         [t.start() for t in threads]
         [t.join() for t in threads]
         assert found == [(want, "length")] * 4, found
+
+
+def test_serve_ends_cleanly():
+    reason = missing("onnxruntime_genai", "tokenizers", "starlette", "uvicorn")
+    if reason:
+        return reason
+    with Server() as server:
+        answer = server.stream(100)
+        answer.read(200)
+        words = ["serve", FOLDER, "--port", str(server.port)]
+        second = subprocess.run([sys.executable, "-c", PROGRAM, BUILD, *words], capture_output=True, text=True, env=ENV, timeout=harness.HANG_S)
+        assert second.returncode == 2 and "port %d: Address already in use" % server.port in second.stderr and len(second.stderr.splitlines()) == 1, second
+        answer.read()
+        code, said = server.end(signal.SIGINT)
+        assert code == 0 and "Traceback" not in said and len(said.splitlines()) == 1, (code, said)
+    with Server() as server:
+        code, said = server.end(signal.SIGTERM)
+        assert code == -signal.SIGTERM and "Traceback" not in said, (code, said)
+
+
+def test_serve_continues_after_a_failure():
+    """The configuration claims a longer context than the model has: a long answer fails, and later requests do not."""
+    reason = missing("onnxruntime_genai", "tokenizers", "starlette", "uvicorn")
+    if reason:
+        return reason
+    folder = shutil.copytree(FOLDER, TMP.name + "/long")
+    with open(folder + "/genai_config.json") as f:
+        config = f.read()
+    with open(folder + "/genai_config.json", "w") as f:
+        f.write(config.replace(": 128,", ": 4096,"))
+    with Server(folder) as server:
+        want = server.content()
+        for _ in range(2):
+            assert "the model failed" in server.stream(4000).read().decode()
+            assert server.content() == want
+        answer = server.stream(4000)
+        answer.read(200)
+        code, said = server.end(signal.SIGINT)  # in the middle of an answer
+        assert code == 0 and "Traceback" not in said, (code, said)
 
 
 generation_folder(FOLDER)
