@@ -23,7 +23,7 @@ tsr_attr *tsr_node_attr(const tsr_node *node, size_t i)
     return i < node->n_attrs ? node->attrs[i] : NULL;
 }
 
-// If a file has two attributes of one name, returns the first.
+// Returns the attribute of a name, the first one if a file has two; NULL if there is none.
 tsr_attr *tsr_node_find_attr(const tsr_node *node, const char *name)
 {
     tsr__attrs_decode((tsr_node *)node);
@@ -116,7 +116,7 @@ const tsr_tensor *tsr_attr_tensor(const tsr_attr *a)
 
 // ---- setting --------------------------------------------------------------------------------
 
-// Removed nodes can be read, but not changed.
+// Checks that the attribute may be changed. Removed nodes can be read, but not changed.
 static tsr_status check_edit(tsr_node *node, const char *name)
 {
     bool gone = node->flags & N_GONE;
@@ -132,7 +132,7 @@ static tsr_status check_edit(tsr_node *node, const char *name)
     return TSR_INVALID;
 }
 
-// The attributes must be decoded. Returns NULL if out of memory.
+// Adds an empty attribute to a node. The attributes must be decoded. Returns NULL if out of memory.
 static tsr_attr *append_attr(tsr_node *node)
 {
     struct arena *arena = &node->graph->model->arena;
@@ -249,7 +249,8 @@ tsr_status tsr_node_remove_attr(tsr_node *node, const char *name)
     return model_status(node->graph->model);
 }
 
-// A new graph has no bytes in the file, so all of it is marked as changed.
+// Adds an attribute with an empty subgraph. A new graph has no bytes in the file, so all of it is
+// marked as changed.
 tsr_graph *tsr__node_add_graph(tsr_node *node, const char *attribute, const char *name)
 {
     tsr_attr *attr;

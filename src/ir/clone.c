@@ -32,8 +32,8 @@ void tsr__model_hold(tsr_model *to, const tsr_model *from)
     hold_store(to, from->store);
 }
 
-// Must be followed by tsr__cloner_end. `to` and `from` may be the same model. The caller sets the
-// fields outer, config, exact, call and fn as needed.
+// Starts to copy objects between models. Must be followed by tsr__cloner_end. `to` and `from` may
+// be the same model. The caller sets the fields outer, config, exact, call and fn as needed.
 void tsr__cloner_init(struct cloner *cloner, tsr_model *to, const tsr_model *from)
 {
     *cloner = (struct cloner){.to = to, .from = from};
@@ -43,7 +43,7 @@ void tsr__cloner_init(struct cloner *cloner, tsr_model *to, const tsr_model *fro
         tsr__model_hold(to, from);
 }
 
-// Out of memory is reported only here.
+// Ends copying. Out of memory is reported only here.
 tsr_status tsr__cloner_end(struct cloner *cloner)
 {
     bool failed =
@@ -85,7 +85,7 @@ static struct str clone_name(struct cloner *cloner, struct str name, bool text)
     return tsr__keep(cloner->to, name);
 }
 
-// Symbols are in the arena of the old model and must be copied. "" is a literal.
+// Copies a type. Symbols are in the arena of the old model and must be copied. "" is a literal.
 static struct vtype *clone_type(struct cloner *cloner, const struct vtype *type)
 {
     struct vtype *vtype = ARENA_NEW(&cloner->to->arena, struct vtype);
@@ -102,8 +102,8 @@ static struct vtype *clone_type(struct cloner *cloner, const struct vtype *type)
     return vtype;
 }
 
-// A type that is not yet decoded is decoded later, in the copy. A type that a call has set is
-// copied. Producer, uses and tensor are linked later.
+// Copies a value. A type that is not yet decoded is decoded later, in the copy. A type that a call
+// has set is copied. Producer, uses and tensor are linked later.
 static void clone_value(struct cloner *cloner, tsr_graph *graph, const tsr_value *value)
 {
     tsr_value *copy =
@@ -158,8 +158,8 @@ static tsr_tensor *clone_tensor(const struct cloner *cloner, const tsr_tensor *t
     return copy;
 }
 
-// Also copies removed names (tsr__no_value): they are not reused for fresh names, and the writer
-// drops their entries in the file.
+// Copies a map from names to values. Also copies removed names (tsr__no_value): they are not reused
+// for fresh names, and the writer drops their entries in the file.
 static void clone_map(struct cloner *cloner, struct map *to, const struct map *from)
 {
     for (size_t i = 0; i < from->cap; i++) {
@@ -203,7 +203,8 @@ static void clone_attr_value(tsr_attr *copy, const tsr_attr *attr)
     copy->n_ints = attr->n_ints;
 }
 
-// An attribute with another name or with copied subgraphs is marked as changed.
+// Copies an attribute under a name. An attribute with another name or with copied subgraphs is
+// marked as changed.
 static void clone_attr_as(struct cloner *cloner, tsr_node *node, const tsr_attr *attr,
                           struct str name)
 {

@@ -20,7 +20,7 @@ static void touch_configs(tsr_model *model)
     model->configs_changed = model->changed = model->devices_touched = true;
 }
 
-// `config` may be NULL.
+// Reports that the configuration is unknown. `config` may be NULL.
 static tsr_status refuse_unknown(tsr_model *model, const tsr_config *config)
 {
     struct place at = PLACE_NONE;
@@ -40,8 +40,8 @@ static struct place place_config(const tsr_model *model, struct str name)
     return at;
 }
 
-// A new configuration needs an unused name, 1 to INT32_MAX devices, and names for all of them or
-// none.
+// Checks name and devices of a new configuration. A new configuration needs an unused name, 1 to
+// INT32_MAX devices, and names for all of them or none.
 static tsr_status check_new(tsr_model *model, struct str name, int64_t count, size_t n)
 {
     struct place at = place_config(model, name);
@@ -71,7 +71,7 @@ static tsr_status check_new(tsr_model *model, struct str name, int64_t count, si
     return TSR_OK;
 }
 
-// If `count` is 0, the number of names is used. *out may be NULL.
+// Adds a device configuration. If `count` is 0, the number of names is used. *out may be NULL.
 tsr_status tsr_model_add_config(tsr_model *model, const char *name, int64_t count,
                                 const char *const *devices, size_t n, tsr_config **out)
 {
@@ -113,7 +113,8 @@ tsr_config *tsr_model_config(const tsr_model *model, size_t i)
     return i < model->configs.n ? model->configs.at[i] : NULL;
 }
 
-// If several have the name, returns the first. Placeholders are not found.
+// Returns the configuration of a name, the first one if several have it; NULL if there is none.
+// Placeholders are not found.
 tsr_config *tsr_model_find_config(const tsr_model *model, const char *name)
 {
     for (size_t i = 0; i < model->configs.n; i++)
@@ -151,7 +152,8 @@ static void undeclare(tsr_model *model, tsr_config *config)
     touch_configs(model);
 }
 
-// Without `cascade`, entries keep the object and are saved with its name.
+// Removes a configuration, with `cascade` also the annotations that use it. Without `cascade`,
+// entries keep the object and are saved with its name.
 tsr_status tsr_model_remove_config(tsr_model *model, tsr_config *config, bool cascade)
 {
     if (!config || config->model != model || !config->registered)
@@ -177,8 +179,9 @@ static const char *config_hint(tsr_model *model, struct str name)
     return tsr__arena_printf(&model->arena, "did you mean '" STR_FMT "'?", STR_ARG(near)).p;
 }
 
-// With `cascade`, removes the entries of all configurations of that name. If a file declares a name
-// twice, entries point to the last one, but tsr_model_find_config returns the first.
+// Removes the configuration of a name. With `cascade`, removes the entries of all configurations of
+// that name. If a file declares a name twice, entries point to the last one, but
+// tsr_model_find_config returns the first.
 tsr_status tsr_model_remove_config_named(tsr_model *model, const char *name, bool cascade)
 {
     tsr_config *config = tsr_model_find_config(model, name);
@@ -212,8 +215,8 @@ const char *tsr_config_device_name(const tsr_config *config, size_t i)
     return i < config->n_names ? config->names[i].p : NULL;
 }
 
-// Saving updates the names in entries (touch_renamed in serde/save.c). Only the name is checked
-// (check_new).
+// Renames a configuration. Saving updates the names in entries (touch_renamed in serde/save.c).
+// Only the name is checked (check_new).
 tsr_status tsr_config_rename(tsr_config *config, const char *name)
 {
     tsr_model *model = config->model;
@@ -274,7 +277,8 @@ bool tsr__config_is_of(const tsr_config *config, tsr_model *model)
     return false;
 }
 
-// If a file has several entries, returns the first.
+// Returns the annotation of a node for a configuration, the first one if a file has several; NULL
+// if there is none.
 tsr_node_config *tsr_node_find_config(const tsr_node *node, const tsr_config *config)
 {
     for (size_t i = 0; i < node->n_configs; i++)
@@ -283,7 +287,7 @@ tsr_node_config *tsr_node_find_config(const tsr_node *node, const tsr_config *co
     return NULL;
 }
 
-// The object can still be read afterwards.
+// Removes an annotation from its node. The object can still be read afterwards.
 tsr_status tsr_node_remove_config(tsr_node *node, tsr_node_config *nc)
 {
     size_t i = 0;

@@ -50,8 +50,8 @@ void tsr_model_free(tsr_model *model)
     tsr__free(session, model, sizeof(*model));
 }
 
-// `names` is the expected number of values. The new graph becomes the first in model->graphs, so a
-// subgraph precedes its enclosing graph.
+// Creates an empty graph. `names` is the expected number of values. The new graph becomes the first
+// in model->graphs, so a subgraph precedes its enclosing graph.
 tsr_graph *tsr__graph_make(tsr_model *model, size_t names)
 {
     tsr_graph *graph = ARENA_NEW(&model->arena, tsr_graph);
@@ -72,8 +72,9 @@ struct str tsr__keep(tsr_model *model, struct str text)
     return copy.p ? copy : STR("");
 }
 
-// Two texts of a model are equal if and only if the pointers to their symbols are. Tries the last
-// symbol first, because equal operators often follow each other.
+// Returns the symbol of a text, and creates it on the first call. Two texts of a model are equal if
+// and only if the pointers to their symbols are. Tries the last symbol first, because equal
+// operators often follow each other.
 const struct symbol *tsr__symbol(tsr_model *model, struct str text)
 {
     static const struct symbol empty = {{"", 0}};
@@ -97,7 +98,7 @@ const struct symbol *tsr__symbol(tsr_model *model, struct str text)
 
 // ---- values ---------------------------------------------------------------------------------
 
-// The caller adds the value to graph->names.
+// Creates a value. The caller adds the value to graph->names.
 tsr_value *tsr__value_make(tsr_graph *graph, struct str name)
 {
     tsr_value *value = ARENA_NEW(&graph->model->arena, tsr_value);
@@ -114,7 +115,8 @@ tsr_value *tsr__value_make(tsr_graph *graph, struct str name)
     return value;
 }
 
-// The empty name means an omitted input or output, never a value.
+// Returns the value of this name that the graph itself defines, or NULL. The empty name means an
+// omitted input or output, never a value.
 tsr_value *tsr__graph_own(const tsr_graph *graph, struct str name)
 {
     if (!name.n)
@@ -139,7 +141,8 @@ static bool same_name(struct str a, struct str b)
     return a.n == b.n && a.p[a.n - 1] == b.p[b.n - 1] && memcmp(a.p, b.p, a.n) == 0;
 }
 
-// The set exists only after the first fresh name was requested (see collect_all_names in names.c).
+// Adds a name to the set of used names. The set exists only after the first fresh name was
+// requested (see collect_all_names in names.c).
 void tsr__name_seen(tsr_model *model, struct str name)
 {
     void **slot = model->seen.arena && name.n ? tsr__map_at(&model->seen, name) : NULL;
@@ -147,9 +150,10 @@ void tsr__name_seen(tsr_model *model, struct str name)
         *slot = model;
 }
 
-// Only for reading a file: nothing was removed yet, so the newest value can be tried first. The
-// placeholder is created in the graph that reads the name. bind_placeholders (serde/read.c) handles
-// outer values that are defined later.
+// Returns the value of a name, or creates a placeholder for it. Only for reading a file: nothing
+// was removed yet, so the newest value can be tried first. The placeholder is created in the graph
+// that reads the name. bind_placeholders (serde/read.c) handles outer values that are defined
+// later.
 tsr_value *tsr__graph_refer(tsr_graph *graph, struct str name)
 {
     if (!name.n)
@@ -222,7 +226,7 @@ void tsr__use_link(struct use *use, tsr_value *value)
     value->n_uses++;
 }
 
-// A second call does nothing.
+// Removes a use from the list of its value. A second call does nothing.
 void tsr__use_unlink(struct use *use)
 {
     tsr_value *value = use->value;
@@ -245,7 +249,8 @@ tsr_model *tsr__value_model(const tsr_value *value)
     return value->home->model;
 }
 
-// An output of a subgraph may be a value of an enclosing graph; n_outputs of that value counts it.
+// Removes the uses that the subgraphs of an attribute have. An output of a subgraph may be a value
+// of an enclosing graph; n_outputs of that value counts it.
 void tsr__attr_unlink(tsr_attr *attr)
 {
     for (size_t k = 0; k < attr->n_graphs; k++) {
@@ -259,7 +264,8 @@ void tsr__attr_unlink(tsr_attr *attr)
     }
 }
 
-// Also unlinks the nodes of subgraphs, because they may use outer values.
+// Removes the uses that a node has. Also unlinks the nodes of subgraphs, because they may use outer
+// values.
 void tsr__node_unlink(tsr_node *node)
 {
     for (size_t i = 0; i < node->n_inputs; i++)
@@ -271,7 +277,7 @@ void tsr__node_unlink(tsr_node *node)
 
 // ---- nodes ----------------------------------------------------------------------------------
 
-// The new node is in no list. Its inputs are not linked and its outputs are NULL.
+// Creates a node. The new node is in no list. Its inputs are not linked and its outputs are NULL.
 tsr_node *tsr__node_make(tsr_graph *graph, struct str domain, struct str op, struct str name,
                          size_t n_inputs, size_t n_outputs)
 {
@@ -297,7 +303,8 @@ tsr_node *tsr__node_make(tsr_graph *graph, struct str domain, struct str op, str
     return node;
 }
 
-// A new node (N_NEW) makes the list differ from the file, so the graph cannot be written in place.
+// Appends a node to the list of its graph. A new node (N_NEW) makes the list differ from the file,
+// so the graph cannot be written in place.
 void tsr__node_append(tsr_graph *graph, tsr_node *node)
 {
     node->graph = graph;
@@ -315,8 +322,8 @@ void tsr__node_append(tsr_graph *graph, tsr_node *node)
 
 static void mark_graph(tsr_graph *graph, uint32_t bits);
 
-// Every change except of annotations invalidates the cached ranks (n_edits). A change is propagated
-// to the enclosing graphs only once.
+// Marks parts of a node as changed. Every change except of annotations invalidates the cached ranks
+// (n_edits). A change is propagated to the enclosing graphs only once.
 void tsr__touch_node(tsr_node *node, uint32_t bits)
 {
     if (bits != N_CONFIGS)
@@ -327,8 +334,8 @@ void tsr__touch_node(tsr_node *node, uint32_t bits)
     mark_graph(node->graph, G_NODES);
 }
 
-// A change in a subgraph changes its attribute, the node of the attribute, and the graph of that
-// node:
+// Marks parts of a graph as changed. A change in a subgraph changes its attribute, the node of the
+// attribute, and the graph of that node:
 //     main > If > then_branch > Add gets a sharding: Add N_CONFIGS, then_branch G_NODES and its
 //     attribute `changed`, If N_ATTRIBUTES, main G_NODES, the model `changed`. Everything else is
 //     saved as its old bytes.
@@ -391,7 +398,7 @@ size_t tsr__pointers_capacity(size_t n)
     return capacity;
 }
 
-// The array is full if n is 0 or a power of two.
+// Makes room for one more pointer. The array is full if n is 0 or a power of two.
 void *tsr__pointers_grow(struct arena *arena, void *at, size_t n)
 {
     if (n & (n - 1)) // not full

@@ -178,8 +178,9 @@ const tsr_tensor *tsr_value_initializer(const tsr_value *value)
     return value->tensor;
 }
 
-// The callback may link the use to another value, but must not change other uses of this value. A
-// node that reads the value in two inputs is visited twice.
+// Calls a function for every use of a value. The callback may link the use to another value, but
+// must not change other uses of this value. A node that reads the value in two inputs is visited
+// twice.
 void tsr_value_uses(const tsr_value *value, bool (*f)(void *data, tsr_node *node, size_t input),
                     void *data)
 {

@@ -79,8 +79,8 @@ static tsr_status need_name(tsr_graph *graph, const char *name)
     return TSR_INVALID;
 }
 
-// graph->names gets the new name. graph->renamed keeps the name in the file, so that saving finds
-// the bytes that contain it. The bytes of training_info are not changed.
+// Renames a value. graph->names gets the new name. graph->renamed keeps the name in the file, so
+// that saving finds the bytes that contain it. The bytes of training_info are not changed.
 tsr_status tsr_value_rename(tsr_value *value, const char *name)
 {
     tsr_graph *graph = value->home;
@@ -145,7 +145,7 @@ static bool same_type(const struct vtype *known, tsr_dtype type, int rank, const
     return true;
 }
 
-// The type replaces the declared one when the model is saved.
+// Sets the type of a value. The type replaces the declared one when the model is saved.
 static void set_type(tsr_value *value, struct vtype *vtype)
 {
     value->type = vtype;
@@ -153,7 +153,8 @@ static void set_type(tsr_value *value, struct vtype *vtype)
     tsr__touch_graph(value->home, G_INFOS);
 }
 
-// rank -1 means unknown. Setting the same type changes nothing.
+// Sets element type and shape of a value. rank -1 means unknown. Setting the same type changes
+// nothing.
 tsr_status tsr_value_set_type(tsr_value *value, tsr_dtype type, int rank, const tsr_dim *dims)
 {
     tsr_model *model = tsr__value_model(value);
@@ -180,8 +181,8 @@ tsr_status tsr_value_set_type(tsr_value *value, tsr_dtype type, int rank, const 
     return model_status(model);
 }
 
-// If the type of `from` is unknown, nothing changes. A type that is not a tensor is kept as bytes,
-// which are copied to the store (see struct cloner).
+// Copies the type of a value to another. If the type of `from` is unknown, nothing changes. A type
+// that is not a tensor is kept as bytes, which are copied to the store (see struct cloner).
 tsr_status tsr__value_copy_type(tsr_value *to, const tsr_value *from)
 {
     tsr__type_decode((tsr_value *)from);
@@ -555,8 +556,8 @@ static tsr_status bad_index(tsr_node *node, size_t i)
     return TSR_INVALID;
 }
 
-// If `value` is NULL, the input is omitted. tsr__specs_follow is called after the change, because
-// it checks whether the node still uses the old value.
+// Replaces input i of a node. If `value` is NULL, the input is omitted. tsr__specs_follow is called
+// after the change, because it checks whether the node still uses the old value.
 tsr_status tsr_node_replace_input(tsr_node *node, size_t i, tsr_value *value)
 {
     tsr_status st = check_not_removed(node);
@@ -628,7 +629,8 @@ tsr_status tsr_value_replace_uses(tsr_value *value, tsr_value *by, bool outputs)
     return TSR_OK;
 }
 
-// Removed outputs must be unused; their shardings are removed. New outputs are NULL.
+// Changes the number of outputs of a node. Removed outputs must be unused; their shardings are
+// removed. New outputs are NULL.
 tsr_status tsr_node_resize_outputs(tsr_node *node, size_t count)
 {
     tsr_model *model = node->graph->model;

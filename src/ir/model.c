@@ -105,7 +105,8 @@ static tsr_status finish_load(tsr_model *model, tsr_model **out)
     return TSR_OK;
 }
 
-// The path is stored in the store, which lives as long as the folder of the file may be needed.
+// Loads a model from a file. The path is stored in the store, which lives as long as the folder of
+// the file may be needed.
 tsr_status tsr_model_load(tsr_session *session, const char *path, tsr_model **out)
 {
     if (!session)
@@ -142,8 +143,8 @@ tsr_status tsr__model_add_data_folder(tsr_model *model, const char *file)
     return tsr__store_add_data(model->store, file);
 }
 
-// The bytes are not copied and must stay valid until the model and its clones are freed. Without a
-// path, external data cannot be read.
+// Loads a model from memory. The bytes are not copied and must stay valid until the model and its
+// clones are freed. Without a path, external data cannot be read.
 tsr_status tsr_model_load_bytes(tsr_session *session, const void *bytes, size_t n, tsr_model **out)
 {
     if (!session)
@@ -159,7 +160,8 @@ tsr_status tsr_model_load_bytes(tsr_session *session, const void *bytes, size_t 
     return finish_load(model, out);
 }
 
-// A new model has no bytes in a file, so everything is marked as changed.
+// Creates a model with an empty graph. A new model has no bytes in a file, so everything is marked
+// as changed.
 tsr_status tsr_model_new(tsr_session *session, const char *graph_name, int64_t ir_version,
                          tsr_model **out)
 {
@@ -276,7 +278,7 @@ static void index_opsets(tsr_model *model)
     }
 }
 
-// `domain` is "" for ai.onnx.
+// Returns the opset that the model imports for a domain, or NULL. `domain` is "" for ai.onnx.
 static struct opset *find_opset(tsr_model *model, struct str domain)
 {
     index_opsets(model);
@@ -284,7 +286,8 @@ static struct opset *find_opset(tsr_model *model, struct str domain)
     return at ? &model->opsets.at[at - 1] : NULL;
 }
 
-// "ai.onnx" is the long name of the domain "". An entry of the file keeps its place in the list.
+// Sets the version of the opset of a domain, and adds the opset if it is missing. "ai.onnx" is the
+// long name of the domain "". An entry of the file keeps its place in the list.
 tsr_status tsr_model_set_opset(tsr_model *model, const char *domain, int64_t version)
 {
     struct str name = plain_domain(str_of(domain));
@@ -305,7 +308,7 @@ tsr_status tsr_model_set_opset(tsr_model *model, const char *domain, int64_t ver
 
 // ---- metadata -------------------------------------------------------------------------------
 
-// If a file has two entries for one key, returns the first.
+// Returns the entry of a key, the first one if a file has two; NULL if there is none.
 static struct metadata *find_metadata(const tsr_model *model, const char *key)
 {
     for (size_t i = 0; i < model->metadata.n; i++)
@@ -320,7 +323,7 @@ const char *tsr_model_metadata(const tsr_model *model, const char *key)
     return metadata ? metadata->value.p : NULL;
 }
 
-// If `value` is NULL, removes the entry.
+// Sets the value of a key. If `value` is NULL, removes the entry.
 tsr_status tsr_model_set_metadata(tsr_model *model, const char *key, const char *value)
 {
     struct metadata *entry = find_metadata(model, key);

@@ -45,7 +45,8 @@ const char *tsr_value_name(const tsr_value *asked)
     return text_of(tsr__value_model(value), &value->name, &value->flags, V_TEXT);
 }
 
-// In ONNX names of nodes are optional, names of values are not.
+// Returns the name of a node, or that of its first output. In ONNX names of nodes are optional,
+// names of values are not.
 const char *tsr__node_label(const tsr_node *node)
 {
     if (node->name.n)
@@ -79,8 +80,8 @@ static struct str attribute_of(const tsr_graph *graph)
     return graph->attr ? graph->attr->name : STR("");
 }
 
-// The path is computed once and keeps the index that the outer node had then. The nesting of graphs
-// limits the recursion.
+// Returns the path of a graph for diagnostics. The path is computed once and keeps the index that
+// the outer node had then. The nesting of graphs limits the recursion.
 struct str tsr__graph_path(const tsr_graph *asked)
 {
     tsr_graph *graph = (tsr_graph *)asked;
@@ -117,7 +118,8 @@ static struct str graph_words(tsr_graph *graph)
     return graph->words;
 }
 
-// May recompute the indices of all nodes (tsr_node_index).
+// Returns the place of a node for diagnostics. May recompute the indices of all nodes
+// (tsr_node_index).
 struct place tsr__place_node(const tsr_node *node)
 {
     struct place at = PLACE_NONE;
@@ -194,8 +196,8 @@ static struct str free_name(tsr_model *model, struct map *taken, struct str name
     }
 }
 
-// The first node with a name keeps it. All names are collected first, so that a second "mm" does
-// not become "mm_1" if a later node has that name.
+// Renames nodes whose name another node has. The first node with a name keeps it. All names are
+// collected first, so that a second "mm" does not become "mm_1" if a later node has that name.
 static tsr_status rename_duplicates(tsr_graph *graph, struct arena *scratch)
 {
     struct map taken;

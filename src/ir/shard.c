@@ -37,7 +37,8 @@ static tsr_session *session_of(const struct request *request)
     return request->node->graph->model->session;
 }
 
-// The configuration must be declared: a placeholder has no number of devices.
+// Checks the configuration of the request. The configuration must be declared: a placeholder has no
+// number of devices.
 static bool known_config(struct request *request)
 {
     const tsr_model *model = request->node->graph->model;
@@ -75,7 +76,8 @@ static void check_value(struct request *request)
     request->wrong++;
 }
 
-// -1 keeps the stage. A different stage must be set with tsr_node_set_stage.
+// Checks the pipeline stage of the request. -1 keeps the stage. A different stage must be set with
+// tsr_node_set_stage.
 static void check_stage(struct request *request)
 {
     if (request->stage < -1 || request->stage > INT32_MAX) {
@@ -96,7 +98,7 @@ static void check_stage(struct request *request)
     }
 }
 
-// Called only for known configurations.
+// Checks that every device is one of the configuration. Called only for known configurations.
 static void check_devices(struct request *request)
 {
     for (size_t i = 0; i < request->n_devices; i++) {
@@ -157,7 +159,8 @@ static void check_axis(struct request *request, int rank, tsr_dim *size)
     }
 }
 
-// If the rank is unknown, -1 and 1 are treated as different axes.
+// Reports an axis that the spec already shards. If the rank is unknown, -1 and 1 are treated as
+// different axes.
 static void check_twice(struct request *request, int rank)
 {
     const tsr_node_config *nc = tsr_node_find_config(request->node, request->config);
@@ -254,7 +257,7 @@ tsr_status tsr_node_shard(tsr_node *node, tsr_value *value, tsr_config *config, 
     return TSR_OK;
 }
 
-// Unlike tsr_node_shard, this may change the stage.
+// Sets the pipeline stage of a node. Unlike tsr_node_shard, this may change the stage.
 tsr_status tsr_node_set_stage(tsr_node *node, tsr_config *config, int64_t stage)
 {
     struct request request = {.node = node, .config = config, .stage = stage};

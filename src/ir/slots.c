@@ -26,7 +26,8 @@ int64_t tsr__earlier_reading(const tsr_node *node, size_t i)
     return -1;
 }
 
-// Outputs of a node are mostly created together, so their ids give the index.
+// Returns the index of a value among the outputs of a node, or -1. Outputs of a node are mostly
+// created together, so their ids give the index.
 int64_t tsr__output_slot(const tsr_node *node, const tsr_value *value)
 {
     if (!value || value->producer != node)

@@ -24,7 +24,7 @@ tsr_config *tsr__spec_config(const tsr_spec *spec)
     return spec->entry->config;
 }
 
-// `bits` are the fields that differ from `whole`.
+// Marks fields of a spec as changed. `bits` are the fields that differ from `whole`.
 void tsr__spec_touch(tsr_spec *spec, uint32_t bits)
 {
     spec->flags |= bits;
@@ -91,7 +91,7 @@ static void reindex(tsr_node_config *nc, const tsr_value *value)
         nc->by_value = NULL;
 }
 
-// If a file has several specs of the value, returns the first.
+// Returns the spec of a value, the first one if a file has several; NULL if there is none.
 tsr_spec *tsr__entry_spec(const tsr_node_config *nc, const tsr_value *value)
 {
     tsr_node_config *entry = (tsr_node_config *)(uintptr_t)nc; // the index is a cache
@@ -100,7 +100,7 @@ tsr_spec *tsr__entry_spec(const tsr_node_config *nc, const tsr_value *value)
     return spec_from(nc, 0, value);
 }
 
-// The object can still be read (S_GONE).
+// Removes a spec from its entry. The object can still be read (S_GONE).
 static void drop_spec(tsr_node_config *nc, tsr_spec *spec)
 {
     size_t i = 0;
@@ -119,8 +119,8 @@ static void drop_spec(tsr_node_config *nc, tsr_spec *spec)
     tsr__touch_node(nc->node, N_CONFIGS);
 }
 
-// If the entry already has a spec of `to`, that one is kept. If `to` is NULL, the specs are
-// removed.
+// Moves the specs of `from` to `to`, when a node reads `to` instead. If the entry already has a
+// spec of `to`, that one is kept. If `to` is NULL, the specs are removed.
 void tsr__specs_follow(tsr_node *node, tsr_value *from, tsr_value *to)
 {
     if (!from || from == to || !node->n_configs || tsr__node_has(node, from))
@@ -207,7 +207,8 @@ static bool is_foreign(tsr_node *node, const tsr_config *config, const tsr_value
     return true;
 }
 
-// Always creates a new spec, even if there is one for the value.
+// Adds an empty spec of a value to the node. Always creates a new spec, even if there is one for
+// the value.
 tsr_spec *tsr_node_add_spec(tsr_node *node, tsr_config *config, tsr_value *value)
 {
     if (is_foreign(node, config, value))
@@ -244,7 +245,8 @@ int64_t *tsr__keep_devices(tsr_model *model, const int64_t *devices, size_t n)
     return copy;
 }
 
-// For public functions, which raise the IR version. Renaming a value does not.
+// Marks fields of a spec as changed. For public functions, which raise the IR version. Renaming a
+// value does not.
 static void touch_spec(tsr_spec *spec, uint32_t bits)
 {
     model_of(spec)->devices_touched = true;
@@ -277,7 +279,8 @@ tsr_status tsr_spec_add_group(tsr_spec *spec, int64_t key, const int64_t *member
     return TSR_OK;
 }
 
-// `sizes` may be NULL; a size of -1 without a symbol means no size. A negative axis is kept.
+// Adds an axis with its factors to a spec. `sizes` may be NULL; a size of -1 without a symbol means
+// no size. A negative axis is kept.
 tsr_status tsr_spec_add_dim(tsr_spec *spec, int64_t axis, const tsr_dim *sizes,
                             const int64_t *shards, size_t n)
 {
@@ -341,8 +344,8 @@ tsr_status tsr_node_unset_stage(tsr_node *node, tsr_config *config)
     return model_status(node->graph->model);
 }
 
-// If `config` is NULL, removes the specs of all configurations. Runs backwards, because entries are
-// removed.
+// Removes the specs of a value. If `config` is NULL, removes the specs of all configurations. Runs
+// backwards, because entries are removed.
 tsr_status tsr_node_unshard(tsr_node *node, tsr_value *value, tsr_config *config)
 {
     size_t dropped = 0;

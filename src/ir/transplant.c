@@ -13,8 +13,8 @@
 
 // ---- nodes ----------------------------------------------------------------------------------
 
-// A placeholder of the name is replaced. Outer graphs are not checked: callers choose names that
-// hide no outer value.
+// Checks that the names are not in use in the graph. A placeholder of the name is replaced. Outer
+// graphs are not checked: callers choose names that hide no outer value.
 static tsr_status check_outputs(tsr_graph *graph, const struct str *outputs, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -43,8 +43,9 @@ static void make_outputs(tsr_graph *graph, tsr_node *node, const struct str *nam
     }
 }
 
-// `map` returns the value of this model for an outer value that a subgraph reads. The node is
-// linked when nothing can fail any more.
+// Copies a node, with its subgraphs, to a graph of this or another model. `map` returns the value
+// of this model for an outer value that a subgraph reads. The node is linked when nothing can fail
+// any more.
 tsr_node *tsr__node_copy_deep(tsr_graph *graph, const tsr_node *node, tsr_value *const *inputs,
                               size_t n_inputs, const struct str *outputs, size_t n_outputs,
                               tsr_value *(*map)(void *data, tsr_value *outer), void *data)
@@ -72,7 +73,7 @@ tsr_node *tsr__node_copy_deep(tsr_graph *graph, const tsr_node *node, tsr_value 
     return copy;
 }
 
-// For nodes without subgraphs.
+// Copies a node to a graph of this or another model. For nodes without subgraphs.
 tsr_node *tsr__node_copy(tsr_graph *graph, const tsr_node *node, tsr_value *const *inputs,
                          size_t n_inputs, const struct str *outputs, size_t n_outputs)
 {
@@ -147,8 +148,9 @@ static bool is_wanted(const tsr_node *node, const unsigned char *needed)
     return false;
 }
 
-// If it is called for all nodes in reverse order, it marks everything on which the marked values
-// depend.
+// Returns true if a value that the node computes is marked, and marks all values that the node
+// reads. If it is called for all nodes in reverse order, it marks everything on which the marked
+// values depend.
 bool tsr__node_needed(const tsr_node *node, unsigned char *needed)
 {
     tsr_value **captures;
@@ -165,8 +167,8 @@ bool tsr__node_needed(const tsr_node *node, unsigned char *needed)
 
 // ---- constants ------------------------------------------------------------------------------
 
-// External and sparse data is loaded first (`inside`). The copy is then a plain tensor with these
-// bytes.
+// Copies an initializer to a graph of this or another model. External and sparse data is loaded
+// first (`inside`). The copy is then a plain tensor with these bytes.
 tsr_value *tsr__graph_copy_initializer(tsr_graph *graph, const tsr_value *value, const char *name)
 {
     tsr_model *model = graph->model;
@@ -309,8 +311,9 @@ static const struct opset *opset_of(const opset_list *list, struct str domain)
     return found;
 }
 
-// The operator sets of the body must have the same version at the call, unless VERSIONS_ANY is
-// given. A model can import new operator sets, but the body of another function cannot.
+// Checks the operator sets of a function that is to be inlined. The operator sets of the body must have the
+// same version at the call, unless VERSIONS_ANY is given. A model can import new operator sets, but
+// the body of another function cannot.
 static tsr_status check_opsets(tsr_node *call, const tsr_function *function, enum versions versions)
 {
     tsr_model *model = call->graph->model;
@@ -348,8 +351,9 @@ static tsr_status import_opsets(tsr_node *call, const tsr_function *function)
     return TSR_OK;
 }
 
-// A call may have fewer inputs and outputs than the function, but not more. Places are computed
-// only for errors, because the node index is counted again after every change of the graph.
+// Finds the function of a call and checks that it may be inlined. A call may have fewer inputs and
+// outputs than the function, but not more. Places are computed only for errors, because the node
+// index is counted again after every change of the graph.
 static tsr_status check_call(tsr_node *call, enum versions versions, const tsr_function **out)
 {
     tsr_session *session = call->graph->model->session;
@@ -382,14 +386,15 @@ static tsr_status check_call(tsr_node *call, enum versions versions, const tsr_f
     return check_opsets(call, function, versions);
 }
 
-// Inlining stays within a model, so the configuration is the same.
+// Returns the configuration itself. Inlining stays within a model, so the configuration is the
+// same.
 static tsr_config *same_config(void *data, tsr_config *config)
 {
     (void)data;
     return config;
 }
 
-// A function reads no outer values.
+// Returns NULL. A function reads no outer values.
 static tsr_value *no_outer(void *data, tsr_value *value)
 {
     (void)data;

@@ -66,7 +66,7 @@ static void keep_bytes(struct kept_entries *entries, struct str bytes)
     entries->n += bytes.n;
 }
 
-// Each float becomes a field of 5 bytes.
+// Copies floats of a packed list as unpacked ones. Each float becomes a field of 5 bytes.
 static void keep_packed(struct kept_entries *entries, struct str list)
 {
     const char tag = (char)(F_ATTRIBUTE_FLOATS << 3 | WIRE_I32);
@@ -87,7 +87,8 @@ static tsr_status keep_ints(tsr_attr *attr, int64_t first, int64_t last)
     return tsr_node_set_ints(attr->node, tsr_attr_name(attr), all + first, (size_t)(last - first));
 }
 
-// Unpacked floats have 5 bytes instead of 4, so twice the size of the body is enough.
+// Shortens a list attribute to the entries from first to last. Unpacked floats have 5 bytes instead
+// of 4, so twice the size of the body is enough.
 tsr_status tsr__attr_keep(tsr_attr *attr, int64_t first, int64_t last)
 {
     struct arena *arena = &attr->node->graph->model->store->arena; // shared with clones

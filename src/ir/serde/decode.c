@@ -52,8 +52,8 @@ static void decode_head(tsr_attr *attr, struct str body)
         attr->kind = seen;
 }
 
-// Reading has counted the attributes in n_attrs. Here n_attrs restarts at 0 and counts the decoded
-// ones, so that all attributes up to it are valid.
+// Decodes the attributes of a node. Reading has counted the attributes in n_attrs. Here n_attrs
+// restarts at 0 and counts the decoded ones, so that all attributes up to it are valid.
 void tsr__attrs_decode(tsr_node *node)
 {
     struct arena *ar = &node->graph->model->arena;
@@ -80,8 +80,8 @@ void tsr__attrs_decode(tsr_node *node)
     }
 }
 
-// If the tensor is in several pieces, they are merged in the store, because copies of the attribute
-// share it.
+// Decodes the tensor of an attribute. If the tensor is in several pieces, they are merged in the
+// store, because copies of the attribute share it.
 static void decode_tensor(tsr_attr *attr, struct str body)
 {
     tsr_model *model = attr->node->graph->model;
@@ -161,8 +161,8 @@ struct str tsr__function_default(const tsr_function *fn, struct str name)
     return (struct str){"", 0};
 }
 
-// The attribute belongs to no node. Its `node` is the first node of the function, through which the
-// model is found.
+// Returns the default value of a function's attribute, or NULL. The attribute belongs to no node.
+// Its `node` is the first node of the function, through which the model is found.
 tsr_attr *tsr__function_attr(const tsr_function *fn, struct str name)
 {
     struct str body = tsr__function_default(fn, name);
@@ -177,7 +177,7 @@ tsr_attr *tsr__function_attr(const tsr_function *fn, struct str name)
 
 // ---- types ----------------------------------------------------------------------------------
 
-// A negative size is unknown.
+// Decodes a dimension. A negative size is unknown.
 static tsr_dim decode_dim(tsr_model *model, struct str body)
 {
     tsr_dim dim = {-1, ""};
@@ -192,7 +192,8 @@ static tsr_dim decode_dim(tsr_model *model, struct str body)
     return dim;
 }
 
-// A shape without dimensions has rank 0. If out of memory, the rank stays -1.
+// Decodes the shape of a tensor type. A shape without dimensions has rank 0. If out of memory, the
+// rank stays -1.
 static void decode_shape(tsr_model *model, struct str shape, struct vtype *type)
 {
     size_t n = tsr__wire_count(shape, F_SHAPE_DIM);
@@ -222,7 +223,7 @@ static uint32_t type_member(struct str type, struct str *body)
     return number;
 }
 
-// Unknown element types become TSR_UNDEFINED.
+// Decodes element type and shape of a tensor type. Unknown element types become TSR_UNDEFINED.
 static void decode_tensor_type(tsr_model *model, struct vtype *vtype, struct str type)
 {
     int64_t elem = 0;
@@ -246,7 +247,8 @@ static void decode_type(tsr_value *value, struct vtype *vtype, struct str type)
         vtype->other = type;
 }
 
-// Bit 0 of the result: a sequence. Bit 1: an optional. -1: anything else.
+// Returns how a value wraps a tensor, and the type of that tensor. Bit 0 of the result: a sequence.
+// Bit 1: an optional. -1: anything else.
 int tsr__value_wrapped(const tsr_value *value, tsr_dtype *dtype, int *rank, const tsr_dim **dims)
 {
     tsr_model *model = tsr__value_model(value);

@@ -11,7 +11,8 @@
 
 // ---- configurations -------------------------------------------------------------------------
 
-// num_devices is an int32, so the low 32 bits are used. The checker reports invalid numbers.
+// Reads a configuration. num_devices is an int32, so the low 32 bits are used. The checker reports
+// invalid numbers.
 void tsr__config_decode(tsr_config *config, struct str body)
 {
     tsr_model *model = config->model;
@@ -31,7 +32,8 @@ void tsr__config_decode(tsr_config *config, struct str body)
 
 #define DEVICES_FEW 16 // longer lists are read in two passes
 
-// Long lists are read to temporary memory first, because the model may already have the same list.
+// Reads a long list of devices. Long lists are read to temporary memory first, because the model
+// may already have the same list.
 static int64_t *read_long_list(tsr_model *model, struct str message, uint32_t field, size_t n)
 {
     struct arena scratch;
@@ -47,7 +49,7 @@ static int64_t *read_long_list(tsr_model *model, struct str message, uint32_t fi
     return kept;
 }
 
-// If out of memory, *n is 0 and the arena has failed.
+// Reads a list of devices. If out of memory, *n is 0 and the arena has failed.
 static int64_t *read_devices(tsr_model *model, struct str message, uint32_t field, size_t *n)
 {
     int64_t few[DEVICES_FEW], *kept;
@@ -70,7 +72,8 @@ static void decode_group(tsr_model *model, tsr_spec *spec, const struct wire_fie
     group->members = read_devices(model, field->bytes, F_GROUP_VALUE, &group->n);
 }
 
-// Size and symbol are a oneof: the last one is used. If there is neither, the result is {-1, ""}.
+// Reads size and number of shards of one factor of an axis. Size and symbol are a oneof: the last
+// one is used. If there is neither, the result is {-1, ""}.
 static struct spec_factor decode_factor(tsr_model *model, struct str body)
 {
     struct spec_factor out = {.size = {-1, ""}};
@@ -90,7 +93,8 @@ static struct spec_factor decode_factor(tsr_model *model, struct str body)
     return out;
 }
 
-// Example: axis 0 as 2 factors of sizes 2 and 4, the second with 2 shards:
+// Reads one axis of a spec. Example: axis 0 as 2 factors of sizes 2 and 4, the second with 2
+// shards: dim->axis is 0, dim->factors {2, 1}, {4, 2} (size, shards).
 //     dim->axis 0, dim->factors {2, 1}, {4, 2} (size, shards)
 static void decode_spec_dim(tsr_model *model, tsr_spec *spec, const struct wire_field *field)
 {
@@ -159,7 +163,7 @@ static struct spec_fields scan_spec(struct str body)
     return out;
 }
 
-// The checker reports specs without a name.
+// Reads a sharding spec. The checker reports specs without a name.
 static void decode_spec(tsr_node_config *nc, const struct wire_field *field)
 {
     tsr_model *model = nc->node->graph->model;
@@ -208,7 +212,8 @@ static tsr_config *config_named(tsr_model *model, struct str id)
     return config;
 }
 
-// An entry without a configuration has config NULL. pipeline_stage is an int32.
+// Reads the annotation of a node. An entry without a configuration has config NULL. pipeline_stage
+// is an int32.
 void tsr__node_config_decode(tsr_node_config *nc, struct str body)
 {
     struct str id = {0};

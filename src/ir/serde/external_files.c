@@ -42,7 +42,8 @@ static void add_location(struct walk *walk, struct str body)
         *out = tsr__arena_str(&walk->model->arena, external.location);
 }
 
-// The file was checked when it was loaded, so the recursion depth is bounded.
+// Collects the external files that a message and its parts name. The file was checked when it was
+// loaded, so the recursion depth is bounded.
 static void walk_message(struct walk *walk, struct str body, enum wire_message message)
 {
     struct wire_cursor cursor = wire_over(body);
@@ -56,7 +57,8 @@ static void walk_message(struct walk *walk, struct str body, enum wire_message m
     }
 }
 
-// Files that were added after loading (tsr__graph_add_external) are not included.
+// Collects the external files that the loaded file names. Files that were added after loading
+// (tsr__graph_add_external) are not included.
 static tsr_status find_locations(tsr_model *model, struct walk *walk)
 {
     *walk = (struct walk){.model = model};
@@ -144,8 +146,8 @@ static tsr_status copy_file(tsr_model *model, int fd, const char *full)
     return status;
 }
 
-// tsr__folder_file stays inside the source folder; leads_out and make_folders ensure that the
-// target is inside the target folder.
+// Copies one external file. tsr__folder_file stays inside the source folder; leads_out and
+// make_folders ensure that the target is inside the target folder.
 static tsr_status copy_one(tsr_model *model, const struct folder *from, struct str location,
                            struct str to)
 {
@@ -175,7 +177,8 @@ static bool same_folder(tsr_model *model, const char *path)
     return a.p && b.p && tsr__same_file(a.p, b.p);
 }
 
-// `path` is the new path of the model. Stops at the first error.
+// Copies the external files of a model to the folder of its new path. `path` is the new path of the
+// model. Stops at the first error.
 tsr_status tsr_model_copy_data(tsr_model *model, const char *path)
 {
     if (!path)

@@ -12,7 +12,7 @@ static struct str pairs_of(const tsr_node *node)
     return node->whole.n ? tsr__field_body(node->whole) : STR("");
 }
 
-// Nodes have few pairs, so the list grows by one.
+// Adds a metadata pair to a node. Nodes have few pairs, so the list grows by one.
 static bool add_pair(tsr_node *node, struct metadata pair)
 {
     struct arena *arena = &node->graph->model->arena;
@@ -45,7 +45,8 @@ static bool decode(tsr_node *node)
     return !model->arena.failed;
 }
 
-// Until the first change, every call copies the strings to the arena.
+// Returns pair i of the metadata of a node. Until the first change, every call copies the strings
+// to the arena.
 bool tsr_node_metadata_at(const tsr_node *node, size_t i, const char **key, const char **value)
 {
     tsr_model *model = node->graph->model;
@@ -89,7 +90,7 @@ const char *tsr_node_metadata(const tsr_node *node, const char *key)
     return NULL;
 }
 
-// Setting the current value changes nothing.
+// Sets, or removes, the value of a key. Setting the current value changes nothing.
 tsr_status tsr_node_set_metadata(tsr_node *node, const char *key, const char *value)
 {
     tsr_model *model = node->graph->model;
@@ -122,7 +123,8 @@ tsr_status tsr_node_set_metadata(tsr_node *node, const char *key, const char *va
     return arena_status(&model->arena);
 }
 
-// `whole` is not copied: the new node keeps a reference to the store that has its bytes.
+// Copies the changed metadata of a node. `whole` is not copied: the new node keeps a reference to
+// the store that has its bytes.
 bool tsr__clone_metadata(tsr_node *to, const tsr_node *from)
 {
     tsr_model *model = to->graph->model;

@@ -60,7 +60,8 @@ static bool has_graph(struct str attribute)
     return false;
 }
 
-// Subgraphs are read immediately, because their nodes use values of the enclosing graphs.
+// Reads a subgraph. Subgraphs are read immediately, because their nodes use values of the enclosing
+// graphs.
 static tsr_graph *sub_graph(struct reader *rd, tsr_attr *attr, struct str body)
 {
     tsr_graph *graph = tsr__graph_make(rd->model, 0);
@@ -73,7 +74,8 @@ static tsr_graph *sub_graph(struct reader *rd, tsr_attr *attr, struct str body)
     return graph;
 }
 
-// The field `g` may be in several pieces, which are merged. It precedes the list `graphs`.
+// Reads the subgraphs of an attribute. The field `g` may be in several pieces, which are merged. It
+// precedes the list `graphs`.
 static void read_attr_graphs(struct reader *rd, tsr_attr *attr)
 {
     struct str body = tsr__field_body(attr->whole);
@@ -203,7 +205,8 @@ static bool has_type(struct str info)
     ((count) == 0 || (((v)->at = tsr__arena_array(arena, count, sizeof(*(v)->at), 16)) != NULL &&  \
                       ((v)->cap = (count)) > 0))
 
-// `info` is set only if the field declares a type; another ValueInfo may declare it instead.
+// Adds an input to the graph. `info` is set only if the field declares a type; another ValueInfo
+// may declare it instead.
 static void read_input(tsr_graph *graph, struct str name, struct str whole, bool typed)
 {
     tsr_value *value = tsr__value_define(graph, name);
@@ -216,8 +219,8 @@ static void read_input(tsr_graph *graph, struct str name, struct str whole, bool
     *port = (struct port){.value = value, .whole = whole};
 }
 
-// An output of a subgraph may be a value of an enclosing graph. An output without a name gets a
-// value of its own, so that outputs keep their indices.
+// Adds an output to the graph. An output of a subgraph may be a value of an enclosing graph. An
+// output without a name gets a value of its own, so that outputs keep their indices.
 static void read_output(tsr_graph *graph, struct str name, struct str whole, bool typed)
 {
     tsr_value *value = tsr__graph_refer(graph, name);
@@ -232,8 +235,8 @@ static void read_output(tsr_graph *graph, struct str name, struct str whole, boo
     *port = (struct port){.value = value, .whole = whole};
 }
 
-// Before IR version 4 every initializer is also an input, with the same value. A second initializer
-// with the same name is another value, which later nodes read.
+// Reads an initializer. Before IR version 4 every initializer is also an input, with the same
+// value. A second initializer with the same name is another value, which later nodes read.
 static void read_initializer(tsr_graph *graph, const struct wire_field *field)
 {
     tsr_model *model = graph->model;
@@ -251,7 +254,7 @@ static void read_initializer(tsr_graph *graph, const struct wire_field *field)
     *slot = value;
 }
 
-// The name of a sparse initializer is the name of its `values`.
+// Reads a sparse initializer. The name of a sparse initializer is the name of its `values`.
 static void read_sparse(tsr_graph *graph, struct str body)
 {
     tsr_model *model = graph->model;
@@ -287,7 +290,8 @@ static struct str run_bytes(const struct run *run)
     return run->n ? (struct str){run->start, (size_t)(run->end - run->start)} : STR("");
 }
 
-// Other fields may be in between; tsr__wire_next_of skips them.
+// Extends the range of bytes in which fields of this number are. Other fields may be in between;
+// tsr__wire_next_of skips them.
 static void note_run(struct run *runs, const struct wire_field *field)
 {
     struct run *run = &runs[field->number];
@@ -325,7 +329,8 @@ static bool scan_graph(struct reader *rd, struct str body, struct run *runs)
     return !cursor.wrong || checked(rd, body, WIRE_GRAPH, DEPTH_GRAPH);
 }
 
-// A value_info for an unknown name stays in the file without an object.
+// Reads the types of inner values. A value_info for an unknown name stays in the file without an
+// object.
 static void read_value_infos(struct reader *rd, tsr_graph *graph, struct str body, uint32_t number,
                              bool check)
 {
@@ -347,7 +352,7 @@ static void read_value_infos(struct reader *rd, tsr_graph *graph, struct str bod
     }
 }
 
-// `number` is F_GRAPH_INPUT or F_GRAPH_OUTPUT.
+// Reads the inputs or the outputs of a graph. `number` is F_GRAPH_INPUT or F_GRAPH_OUTPUT.
 static void read_ports(tsr_graph *graph, struct str body, uint32_t number)
 {
     struct wire_cursor cursor = wire_over(body);
@@ -361,7 +366,7 @@ static void read_ports(tsr_graph *graph, struct str body, uint32_t number)
     }
 }
 
-// scan_graph has checked the sparse initializers.
+// Reads the initializers of a graph. scan_graph has checked the sparse initializers.
 static void read_constants(struct reader *rd, tsr_graph *graph, const struct run *runs, bool check)
 {
     struct wire_cursor cursor = wire_over(run_bytes(&runs[F_GRAPH_INITIALIZER]));
@@ -393,7 +398,7 @@ static void fetch_ahead(const tsr_graph *graph, struct wire_cursor *cursor)
     }
 }
 
-// `ahead` is AHEAD nodes before `cursor`.
+// Reads the nodes of a graph. `ahead` is AHEAD nodes before `cursor`.
 static void read_nodes(struct reader *rd, tsr_graph *graph, struct str run, bool check)
 {
     struct wire_cursor cursor = wire_over(run), ahead = cursor;
@@ -459,7 +464,8 @@ static void bind_placeholder(tsr_value *value, tsr_value *real)
         *slot = (void *)&tsr__no_value;
 }
 
-// A name that a subgraph reads may be defined later in an enclosing graph.
+// Replaces placeholders by the values of enclosing graphs. A name that a subgraph reads may be
+// defined later in an enclosing graph.
 static void bind_placeholders(tsr_model *model)
 {
     for (tsr_graph *graph = model->graphs; graph; graph = graph->next) {
@@ -488,8 +494,8 @@ static void read_opset(tsr_model *model, opset_list *list, const struct wire_fie
     tsr__wire_int(field->bytes, F_OPSET_VERSION, &opset->version);
 }
 
-// A function has lists of names instead of ValueInfos, with other field numbers. check_around has
-// checked it.
+// Reads inputs, opsets, nodes and outputs of a function. A function has lists of names instead of
+// ValueInfos, with other field numbers. check_around has checked it.
 static void read_function_body(struct reader *rd, tsr_function *fn, struct str body)
 {
     tsr_graph *graph = fn->graph;
@@ -511,7 +517,7 @@ static void read_function_body(struct reader *rd, tsr_function *fn, struct str b
     read_value_infos(rd, graph, body, F_FUNCTION_VALUE_INFO, false);
 }
 
-// The body of a function is a graph whose `body` is the message of the function.
+// Reads a function. The body of a function is a graph whose `body` is the message of the function.
 static void read_function(struct reader *rd, const struct wire_field *field)
 {
     tsr_model *model = rd->model;
@@ -641,7 +647,7 @@ static bool check_around(struct reader *rd, struct str body)
     return (!cursor.wrong && rd->check) || checked(rd, body, WIRE_MODEL, 0);
 }
 
-// Annotations are read last: they refer to values and configurations.
+// Reads the whole model. Annotations are read last: they refer to values and configurations.
 static void read_model(struct reader *rd, struct str body)
 {
     tsr_model *model = rd->model;
@@ -660,7 +666,8 @@ static void read_model(struct reader *rd, struct str body)
     read_annotations(rd);
 }
 
-// Out of memory is checked at the end: failed arenas return NULL, and the loops end early.
+// Reads the bytes of a model into objects. Out of memory is checked at the end: failed arenas
+// return NULL, and the loops end early.
 tsr_status tsr__serde_read(tsr_model *model)
 {
     struct reader rd = {.model = model};

@@ -13,7 +13,8 @@
 
 // ---- checks ---------------------------------------------------------------------------------
 
-// New annotations must be complete; those of a file are written back unchanged.
+// Checks an annotation before it is saved. New annotations must be complete; those of a file are
+// written back unchanged.
 static tsr_status check_entry(tsr_node *node, const tsr_node_config *nc)
 {
     struct place at = tsr__place_node(node);
@@ -81,7 +82,7 @@ static void touch_renamed(tsr_model *model)
 
 // ---- the model ------------------------------------------------------------------------------
 
-// Of a configuration in a file only the name can change.
+// Writes a configuration. Of a configuration in a file only the name can change.
 static void emit_config(struct rope *rope, void *data)
 {
     const tsr_config *config = data;
@@ -101,7 +102,7 @@ static void emit_config(struct rope *rope, void *data)
     tsr__rope_end(rope, mark);
 }
 
-// Of an operator set in a file only the version can change.
+// Writes an operator set. Of an operator set in a file only the version can change.
 static void emit_opset(struct rope *rope, void *data)
 {
     const struct opset *opset = data;
@@ -133,8 +134,8 @@ static void emit_main_graph(struct rope *rope, void *data)
     tsr__emit_graph(rope, F_MODEL_GRAPH, data);
 }
 
-// A changed list is written entry by entry; unchanged entries are references to the file. Other
-// lists keep their place.
+// Adds the changed lists of the model: opsets, metadata, configurations. A changed list is written
+// entry by entry; unchanged entries are references to the file. Other lists keep their place.
 static void parts_of_lists(struct parts *parts, tsr_model *model, uint32_t *managed, size_t *n)
 {
     if (model->opsets_changed) {
@@ -175,7 +176,8 @@ static void parts_of_functions(struct parts *parts, tsr_model *model)
     }
 }
 
-// The order of the fields in the file is kept (tsr__rope_rewrite).
+// Collects the parts of a changed model. The order of the fields in the file is kept
+// (tsr__rope_rewrite).
 static void build_model(struct rope *rope, tsr_model *model)
 {
     struct str origin = model->store->bytes;
@@ -192,7 +194,8 @@ static void build_model(struct rope *rope, tsr_model *model)
     tsr__rope_rewrite(rope, origin, managed, n, parts.at, parts.n);
 }
 
-// The rope refers to the bytes and names of the model. They must not change until it is written.
+// Collects the bytes of the model. The rope refers to the bytes and names of the model. They must
+// not change until it is written.
 static tsr_status build(tsr_model *model, struct rope *rope)
 {
     if (model_status(model) != TSR_OK)
@@ -217,8 +220,8 @@ static tsr_status build(tsr_model *model, struct rope *rope)
     return TSR_OK;
 }
 
-// The output contains references to the file from which the model was loaded, so it must be another
-// file.
+// Writes the model to a file. The output contains references to the file from which the model was
+// loaded, so it must be another file.
 tsr_status tsr_model_save(tsr_model *model, const char *path)
 {
     if (!path)
@@ -256,7 +259,7 @@ free_scratch:
     return st;
 }
 
-// *bytes and *n are unchanged after a failure.
+// Writes the model to new memory. *bytes and *n are unchanged after a failure.
 tsr_status tsr_model_save_bytes(tsr_model *model, void **bytes, size_t *n)
 {
     if (!bytes)

@@ -34,7 +34,8 @@ struct store *tsr__store_new(tsr_session *session)
     return store;
 }
 
-// Not atomic: all holders belong to one session, which one thread uses at a time.
+// Adds a reference to the store. Not atomic: all holders belong to one session, which one thread
+// uses at a time.
 struct store *tsr__store_hold(struct store *store)
 {
     store->refs++;

@@ -23,7 +23,7 @@ static void decode_sparse(tsr_tensor *tensor)
     decode_dims(tensor, tensor->sparse, F_SPARSE_TENSOR_DIMS);
 }
 
-// `type` is kept as in the file, even if it is unknown.
+// Decodes type, shape and place of a tensor. `type` is kept as in the file, even if it is unknown.
 void tsr__tensor_decode(tsr_tensor *tensor)
 {
     if (tensor->decoded)

@@ -113,8 +113,9 @@ static int64_t entries_wanted(const tsr_tensor *tensor, size_t entry, int64_t by
     return bytes / (int64_t)entry;
 }
 
-// Integers are varints of 64 bits, whose low bytes are the elements. They are counted first, so
-// that a corrupt count is an error and not a large allocation.
+// Reads the elements of a tensor from a list of integers. Integers are varints of 64 bits, whose
+// low bytes are the elements. They are counted first, so that a corrupt count is an error and not a
+// large allocation.
 static tsr_status load_integers(tsr_tensor *tensor, uint32_t number, size_t entry, int64_t bytes)
 {
     tsr_session *session = tensor->model->session;
@@ -142,7 +143,8 @@ static tsr_status load_integers(tsr_tensor *tensor, uint32_t number, size_t entr
     return TSR_OK;
 }
 
-// `bytes` includes both parts of complex numbers.
+// Reads the elements of a tensor from a list of floats or doubles. `bytes` includes both parts of
+// complex numbers.
 static tsr_status load_fixed(tsr_tensor *tensor, uint32_t number, size_t entry, int64_t bytes)
 {
     uint32_t type = entry == 4 ? WIRE_I32 : WIRE_I64;
@@ -245,7 +247,7 @@ static tsr_status load_sparse(tsr_tensor *tensor, int64_t bytes)
     return tsr__sparse_fill(tensor, &values, &indices, bytes);
 }
 
-// For an empty tensor no external file is opened.
+// Makes the data of a tensor available. For an empty tensor no external file is opened.
 static tsr_status load(tsr_tensor *tensor)
 {
     int64_t bytes = 0;
@@ -269,7 +271,8 @@ static tsr_status load(tsr_tensor *tensor)
     return TSR_OK;
 }
 
-// A failure is stored, so that it is reported once.
+// Makes the data of a tensor available, on the first call. A failure is stored, so that it is
+// reported once.
 tsr_status tsr__tensor_ready(tsr_tensor *tensor)
 {
     tsr__tensor_decode(tensor);
@@ -342,7 +345,7 @@ static int64_t read_texts(struct str body, struct str *list)
     return n;
 }
 
-// The strings point into the model.
+// Returns the strings of a tensor. The strings point into the model.
 tsr_status tsr__tensor_texts(const tsr_tensor *tensor, struct arena *arena, const struct str **out)
 {
     int64_t n = tsr_tensor_elements(tensor);

@@ -26,7 +26,7 @@ static tsr_status wrong(const tsr_tensor *tensor, const char *what)
     return TSR_MALFORMED;
 }
 
-// Indices in the file are not aligned.
+// Returns index i of a sparse tensor. Indices in the file are not aligned.
 static int64_t index_at(const char *indices, int64_t i)
 {
     int64_t index;
@@ -50,7 +50,8 @@ static int64_t element_of(const tsr_tensor *tensor, const char *indices, bool co
     return at;
 }
 
-// If an element is given twice, the last value is used.
+// Writes the values of a sparse tensor to their places in the dense one. If an element is given
+// twice, the last value is used.
 static tsr_status scatter(const tsr_tensor *tensor, const tsr_tensor *values,
                           const tsr_tensor *indices, char *out, size_t entry)
 {

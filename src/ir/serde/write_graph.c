@@ -12,7 +12,7 @@
 
 // ---- types, ports, value_info ---------------------------------------------------------------
 
-// A dimension without size and symbol is an empty message.
+// Writes a dimension. A dimension without size and symbol is an empty message.
 static void write_dim(struct rope *rope, uint32_t value_field, uint32_t param_field,
                       const tsr_dim *dim)
 {
@@ -22,7 +22,8 @@ static void write_dim(struct rope *rope, uint32_t value_field, uint32_t param_fi
         tsr__rope_bytes(rope, param_field, str_of(dim->symbol));
 }
 
-// Types that are not tensors are kept as bytes. rank -1: no shape. rank 0: an empty shape.
+// Writes the type of a value. Types that are not tensors are kept as bytes. rank -1: no shape. rank
+// 0: an empty shape.
 static void write_type(struct rope *rope, const struct vtype *known_type)
 {
     size_t type = tsr__rope_begin(rope, F_VALUE_INFO_TYPE);
@@ -108,7 +109,7 @@ static void part_info(struct parts *parts, uint32_t number, tsr_value *value, st
     tsr__part_emit(parts, number, emit_info, part);
 }
 
-// `number` is F_GRAPH_INPUT or F_GRAPH_OUTPUT.
+// Adds the inputs or outputs of a graph. `number` is F_GRAPH_INPUT or F_GRAPH_OUTPUT.
 static void parts_of_ports(struct parts *parts, uint32_t number, const struct port *at, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -120,7 +121,7 @@ static void parts_of_ports(struct parts *parts, uint32_t number, const struct po
     }
 }
 
-// Functions have plain names as inputs and outputs.
+// Adds the inputs or outputs of a function. Functions have plain names as inputs and outputs.
 static void parts_of_names(struct parts *parts, uint32_t number, const struct port *at, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -222,8 +223,8 @@ static const uint32_t tensor_data_fields[] = {
     F_TENSOR_STRING_DATA, F_TENSOR_INT64_DATA,    F_TENSOR_RAW_DATA,     F_TENSOR_DOUBLE_DATA,
     F_TENSOR_UINT64_DATA, F_TENSOR_EXTERNAL_DATA, F_TENSOR_DATA_LOCATION};
 
-// For a tensor of a file only the name is written. The data is written, too, if it was external or
-// sparse and has been copied into the model (transplant.c).
+// Writes a changed initializer. For a tensor of a file only the name is written. The data is
+// written, too, if it was external or sparse and has been copied into the model (transplant.c).
 static void emit_initializer(struct rope *rope, void *data)
 {
     const tsr_value *value = data;
@@ -245,7 +246,8 @@ static void emit_initializer(struct rope *rope, void *data)
     tsr__rope_end(rope, mark);
 }
 
-// Sparse initializers are not in this list; emit_sparse writes them.
+// Adds the dense initializers of a graph. Sparse initializers are not in this list; emit_sparse
+// writes them.
 static void parts_of_initializers(struct parts *parts, tsr_graph *graph)
 {
     for (size_t i = 0; i < graph->initializers.n; i++) {
@@ -299,7 +301,8 @@ static void emit_pair(struct rope *rope, void *data)
     tsr__parts_write(rope, part->field.number, part->field.bytes, &managed, 1, &parts);
 }
 
-// A quantization annotation names a tensor, and another in each parameter.
+// Writes a quantization annotation with new names. A quantization annotation names a tensor, and
+// another in each parameter.
 static void emit_annotation(struct rope *rope, void *data)
 {
     struct renamed_part *part = data;
@@ -324,7 +327,8 @@ static void emit_annotation(struct rope *rope, void *data)
     tsr__parts_write(rope, F_GRAPH_QUANTIZATION_ANNOTATION, part->field.bytes, managed, 2, &parts);
 }
 
-// `absent` avoids reading a large graph for fields that it does not have.
+// Adds the fields of one number, to be written with new names. `absent` avoids reading a large
+// graph for fields that it does not have.
 static void parts_renamed(struct parts *parts, tsr_graph *graph, uint32_t number,
                           void (*emit)(struct rope *, void *))
 {
@@ -397,7 +401,8 @@ static void emit_spliced_node(struct rope *rope, void *data)
     tsr__rope_splice(rope, F_GRAPH_NODE, at->node_body, at->splices, at->n_splices);
 }
 
-// Most changed nodes differ only in names.
+// Writes a node if it has changed; used when the graph is written in place. Most changed nodes
+// differ only in names.
 static bool change_node(struct places *at, const struct wire_field *field, tsr_node *node,
                         bool renamed)
 {
@@ -412,7 +417,8 @@ static bool change_node(struct places *at, const struct wire_field *field, tsr_n
     return change(at, node->flags & N_CHANGED, tsr__emit_node, node);
 }
 
-// If a graph is written in place, no call has set a type, so only the name can differ.
+// Writes a ValueInfo if its value was renamed. If a graph is written in place, no call has set a
+// type, so only the name can differ.
 static bool change_info(struct places *at, const struct wire_field *field, tsr_value *value)
 {
     if (!value || !(value->flags & V_RENAMED))
@@ -483,8 +489,8 @@ static void write_in_place(struct rope *rope, uint32_t number, tsr_graph *graph)
     tsr__rope_end(rope, mark);
 }
 
-// `managed` lists the fields that are written from objects: those in which something changed, and
-// those with renamed values. All others are copied.
+// Writes a graph. `managed` lists the fields that are written from objects: those in which
+// something changed, and those with renamed values. All others are copied.
 void tsr__emit_graph(struct rope *rope, uint32_t number, tsr_graph *graph)
 {
     uint32_t managed[8];
@@ -519,7 +525,7 @@ void tsr__emit_graph(struct rope *rope, uint32_t number, tsr_graph *graph)
     tsr__parts_write(rope, number, graph->body, managed, n, &parts);
 }
 
-// Called only for changed functions and for functions from another model.
+// Writes a function. Called only for changed functions and for functions from another model.
 void tsr__emit_function(struct rope *rope, void *data)
 {
     tsr_function *fn = data;

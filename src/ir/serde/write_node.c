@@ -45,7 +45,8 @@ static void emit_devices(struct rope *rope, void *data)
     tsr__rope_ints(rope, F_SPEC_DEVICE, spec->devices.at, spec->devices.n);
 }
 
-// A new spec (without `whole`) is written completely, a spec of a file only where it changed.
+// Writes a sharding spec. A new spec (without `whole`) is written completely, a spec of a file only
+// where it changed.
 static void emit_spec(struct rope *rope, void *data)
 {
     tsr_spec *spec = data;
@@ -105,7 +106,8 @@ static void part_same_int(struct parts *parts, struct str origin, uint32_t numbe
         tsr__part_int(parts, number, value);
 }
 
-// An entry without a configuration keeps its id, which may be empty (not the same as absent).
+// Writes the annotation of a node for one configuration. An entry without a configuration keeps its
+// id, which may be empty (not the same as absent).
 static void emit_node_config(struct rope *rope, void *data)
 {
     tsr_node_config *nc = data;
@@ -200,8 +202,9 @@ static void emit_new_attr(struct rope *rope, const tsr_attr *attr)
     tsr__rope_end(rope, mark);
 }
 
-// There are three cases: bytes from the file with graphs, bytes from the file without graphs (a
-// renamed copy or a shortened list), and no bytes (the attribute was created by a call).
+// Writes an attribute. There are three cases: bytes from the file with graphs, bytes from the file
+// without graphs (a renamed copy or a shortened list), and no bytes (the attribute was created by a
+// call).
 static void emit_attr(struct rope *rope, void *data)
 {
     const tsr_attr *attr = data;
@@ -252,7 +255,7 @@ static bool same_names(struct str origin, uint32_t number, const tsr_node *node)
     return i == count;
 }
 
-// Omitted slots are written as "".
+// Adds the names of all inputs or outputs of a node. Omitted slots are written as "".
 static void parts_of_slots(struct parts *parts, const tsr_node *node, uint32_t number)
 {
     for (size_t i = 0; i < slot_count(node, number); i++)
@@ -273,7 +276,8 @@ static void parts_of_head(struct parts *parts, const tsr_node *node, uint32_t *m
         tsr__part_text(parts, F_NODE_DOMAIN, node->domain->text);
 }
 
-// The i-th input field is input i, the i-th output field is output i.
+// Finds the names of inputs and outputs that differ from the old bytes. The i-th input field is
+// input i, the i-th output field is output i.
 size_t tsr__node_splices(const tsr_node *node, struct str origin, struct wire_splice s[SPLICES])
 {
     size_t count = 0, input = 0, output = 0;
@@ -306,9 +310,9 @@ static bool write_renamed(struct rope *rope, uint32_t number, const tsr_node *no
     return true;
 }
 
-// If only names differ, they are replaced in the old bytes. If lists differ, the changed lists are
-// managed, and their unchanged entries are references. For a new node (N_NEW) all known fields are
-// written; the others come from the node from which it was copied.
+// Writes a node. If only names differ, they are replaced in the old bytes. If lists differ, the
+// changed lists are managed, and their unchanged entries are references. For a new node (N_NEW) all
+// known fields are written; the others come from the node from which it was copied.
 static void write_node(struct rope *rope, uint32_t number, tsr_node *node)
 {
     uint32_t managed[9];
@@ -352,7 +356,8 @@ static void write_node(struct rope *rope, uint32_t number, tsr_node *node)
     tsr__parts_write(rope, number, origin, managed, count, &parts);
 }
 
-// Called when saving: a value may be renamed often, but its readers are visited once.
+// Marks the parts of a node that contain renamed values or configurations. Called when saving: a
+// value may be renamed often, but its readers are visited once.
 void tsr__touch_renamed(tsr_node *node)
 {
     for (size_t i = 0; i < node->n_inputs; i++)

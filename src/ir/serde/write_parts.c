@@ -9,7 +9,7 @@
 //     file.
 #include "ir/serde/write.h"
 
-// If out of memory, the list is unchanged; adding the next part fails.
+// Makes room for n more parts. If out of memory, the list is unchanged; adding the next part fails.
 void tsr__parts_reserve(struct parts *parts, size_t n)
 {
     if (n <= parts->cap - parts->n)
@@ -22,8 +22,8 @@ void tsr__parts_reserve(struct parts *parts, size_t n)
     parts->cap = parts->n + n;
 }
 
-// `span` is a complete field with its tag, mostly part of the old bytes. Returns NULL if out of
-// memory, which is checked when the model is complete.
+// Adds a part that is bytes. `span` is a complete field with its tag, mostly part of the old bytes.
+// Returns NULL if out of memory, which is checked when the model is complete.
 struct wire_part *tsr__part(struct parts *parts, uint32_t number, struct str span)
 {
     struct wire_part *part = vec_push(parts->arena, parts);
@@ -32,7 +32,8 @@ struct wire_part *tsr__part(struct parts *parts, uint32_t number, struct str spa
     return part;
 }
 
-// `emit` is called when the parts are written; `data` must live until then.
+// Adds a part that a function writes. `emit` is called when the parts are written; `data` must live
+// until then.
 void tsr__part_emit(struct parts *parts, uint32_t number, void (*emit)(struct rope *, void *),
                     void *data)
 {
