@@ -138,6 +138,21 @@ def missing_functions():
                 yield "%s names %s" % (page, name)
 
 
+def wrong_proof():
+    """README.md and docs/proof.md show the same output of `make proof`, with the sizes of bench/proof.py."""
+    sys.path.insert(0, "bench")
+    import proof
+    _, hidden, _, layers = proof.SIZES["large"]
+    weights = 4 * 12 * hidden**2 * layers  # float32; a layer has 12 matrices of hidden x hidden
+    limit = int(proof.SHARE * weights) + proof.BASE
+    head = "%s of float32 weights; limit of each environment: %s " % (proof.gigabytes(weights), proof.gigabytes(limit))
+    shown = [re.findall(r"^```\n(\S+ GB of float32 weights.*?)^```", text_of(page), flags=re.M | re.S) for page in ("README.md", "docs/proof.md")]
+    if shown[0][:1] != shown[1][:1] or not shown[0]:
+        yield "README.md and docs/proof.md show different tables"
+    elif not shown[0][0].startswith(head):
+        yield "the table does not begin with %r" % head
+
+
 def main():
     os.chdir(ROOT)
     page = text_of("ARCHITECTURE.md")
@@ -148,6 +163,7 @@ def main():
     check("the man page has all environment variables", list(undocumented_variables()))
     check("functions that documents name are public", list(missing_functions()))
     check("programs in documents compile", list(broken_programs()))
+    check("documents show the output of make proof", list(wrong_proof()))
     sys.exit(1 if failed else 0)
 
 
