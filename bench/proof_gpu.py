@@ -13,7 +13,7 @@ Steps, all by default; each keeps its results in FOLDER, so they can run in sepa
   table    prints the table
 The limit is the option gpu_mem_limit of ONNX Runtime's CUDA provider (`tessera run --gpu-memory`) for each rank. Exits with 1 if
 a step fails. --devices cpu:2 tries the script without a GPU, in float32. A CPU rank has no limit there, so its refusal is left out."""
-import argparse, contextlib, json, os, shutil, subprocess, sys, threading, time
+import argparse, contextlib, json, os, re, shutil, subprocess, sys, threading, time
 
 import numpy as np
 
@@ -137,7 +137,8 @@ class Proof:
             shutil.rmtree(parts, ignore_errors=True)
 
     def measure(self):
-        self.good("topology", "measure", "--devices", self.options.devices, "--seconds", self.options.seconds, "-o", self.path("devices.json"))
+        words = ["--devices", self.options.devices, "--seconds", self.options.seconds]
+        self.good("topology", "measure", *words, "-o", self.path("devices.json"))
 
     def two(self):
         parts = self.path("two")
@@ -164,7 +165,8 @@ class Proof:
 
     def measured(self, name, parts, *more):
         """Time of a run, memory of each rank and time to load."""
-        bench = self.document("bench", parts, "--seconds", self.options.seconds, *(["--transport", "shm"] if self.kind == "cpu" else []), *more)
+        transport = ["--transport", "shm"] if self.kind == "cpu" else []
+        bench = self.document("bench", parts, "--seconds", self.options.seconds, *transport, *more)
         self.figures[name] = dict(ms=bench["run_ms"]["p50"], peak=bench["memory"], load_s=bench["load_s"])
 
     def compare(self):
@@ -177,13 +179,14 @@ class Proof:
     def table(self):
         f = self.figures
         size = lambda peaks: " + ".join("?" if p is None else "%.2f" % (p / 1e9) for p in peaks)
+        refusal = lambda name: "refused: " + re.search(r"error\[[\w-]+\]", f[name])[0] if name in f else "(left out: no limit on a CPU)"
         times = lambda name: "%.2f (predicted %.2f)" % (f[name]["ms"], f[name + " predicted"]["ms"])
         peaks = "%s (predicted %s)" % (size(f["two"]["peak"]), size(f["two predicted"]["peak"]))
         print("\nmodel: %.2f GB of weights; limit %.3g GB per rank on %s" % (f["weights"] / 1e9, self.limit() / 1e9, self.options.devices))
         rows = [("", "limit", "peak of each rank, GB", "time of a run, ms", "result"),
                 ("1 rank", "none", size(f["one"]["peak"]), times("one"), "the reference"),
-                ("1 rank", self.options.limit, "", "", f.get("run refuses", "(left out: no limit on a CPU)")),
-                ("1 rank, plan", self.options.limit, "", "", f["plan refuses"].split("; largest")[0]),
+                ("1 rank", self.options.limit, "", "", refusal("run refuses")),
+                ("1 rank, plan", self.options.limit, "", "", refusal("plan refuses")),
                 ("2 ranks", self.options.limit, peaks, times("two"), "difference %.1e of the largest magnitude" % f["difference"])]
         widths = [max(len(row[i]) for row in rows) for i in range(4)]
         for row in rows:
