@@ -3,7 +3,7 @@
 import numpy as np
 from onnx import TensorProto, helper
 
-from build import add, bad, model, node, open_case, shard, stage, value
+from build import add, bad, model, node, open_case, shard, value
 
 TOP = "Sharding Formalism"
 SEMANTICS, VALIDITY, MISSING = (("formalism", TOP + ": " + s) for s in ("Semantics", "Validity", "Inference of missing elements"))

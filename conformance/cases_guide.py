@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The guide of onnx_ir ("Multi-Device Configurations"): its examples with smaller tensors (1024 becomes 8, 4096 becomes 4, 8 becomes 2)."""
 import numpy as np
-from onnx import helper
 
-from build import add, bad, entry, fill, model, node, open_case, shard, spec, stage
+from build import add, bad, model, node, open_case, shard, spec, stage
 
 QUICK, PATTERNS, MESH = (("guide", s) for s in ("A quick example", "Common sharding patterns", "2D device mesh"))
 REPLICATION, PIPELINE = ("guide", "Replication across device groups"), ("guide", "Pipeline parallelism (device placement)")

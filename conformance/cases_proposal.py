@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from build import add, fill, model, node, open_case, shard, spec, stage
+from build import add, model, node, open_case, shard, spec, stage
 
 SPLIT, BROADCAST = ("proposal", "Sharding as a Split"), ("proposal", "Sharding as a Broadcast")
 PIPELINE, DESIGN = ("proposal", "Pipeline Parallelism"), ("proposal", "Design")

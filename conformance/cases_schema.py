@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Structure: the comments of the schema, and the list of the guide's section "Validating the configuration"."""
-from onnx import TensorProto, helper
+from onnx import helper
 
 from build import add, bad, entry, fill, model, node, open_case, shard, spec, stage, value
 

@@ -114,17 +114,15 @@ def shardings_of(known):
     return rows
 
 
-def judge(case, shapes):
+def confirm(case, shapes):
     """Compares the verdict with the reference; returns {configuration: known layouts} of a structurally valid model."""
     broken = reference.broken_rules(case.model)
     found, known = {rule for rule, _, _ in broken}, {}
     constants = {t.name: numpy_helper.to_array(t) for t in case.model.graph.initializer}
-    silent = False
     if not broken:
         for config in case.model.configuration:
-            wrong, unknown, known[config.name] = reference.propagate(case.model, config.name, shapes, constants)
+            wrong, _, known[config.name] = reference.propagate(case.model, config.name, shapes, constants)
             found |= {rule for rule, _ in wrong}
-            silent = silent or bool(unknown)
     if case.verdict != "open":
         expected = {case.rule} if case.rule else set()
         assert found == expected, "%s: by hand %s, by the reference %s" % (case.name, expected, found)
@@ -135,7 +133,7 @@ def judge(case, shapes):
 def document(case, data):
     tensors = tensors_of(case.model)
     shapes = {k: t["shape"] for k, t in tensors.items() if all(isinstance(s, int) for s in t["shape"])}
-    known = judge(case, shapes)
+    known = confirm(case, shapes)
     configurations = {}
     for config in case.model.configuration:
         stages = {n.name: e.pipeline_stage for n in case.model.graph.node for e in n.device_configurations
@@ -168,6 +166,18 @@ def pretty(value, indent=0):
     return "%s\n%s\n%s%s" % ("{["[isinstance(value, list)], ",\n".join(rows), " " * indent, "}]"[isinstance(value, list)])
 
 
+def sections_page(index):
+    """Markdown: section -> cases."""
+    found = collections.OrderedDict()
+    for row in index:
+        for document, section in row["sections"]:
+            found.setdefault((document, section), []).append("`%s`" % row["name"])
+    order = ["schema", "proposal", "guide", "formalism"]
+    lines = ["# Cases by section", "", "Written by make.py. A case may belong to several sections.", "", "| document | section | cases |", "|---|---|---|"]
+    lines += ["| %s | %s | %s |" % (*key, ", ".join(names)) for key, names in sorted(found.items(), key=lambda item: order.index(item[0][0]))]
+    return "\n".join(lines) + "\n"
+
+
 def main(folder):
     os.makedirs(folder, exist_ok=True)
     names = [case.name for case in build.CASES]
@@ -184,7 +194,9 @@ def main(folder):
     with open(os.path.join(folder, "index.json"), "w", encoding="utf-8") as out:
         rows = ",\n".join(" " + json.dumps(row) for row in index)
         out.write('{"suite": "%s", "format": %d, "cases": [\n%s\n]}\n' % (VERSION, FORMAT, rows))
-    stale = {f for f in os.listdir(folder)} - {n + e for n in names for e in (".onnx", ".json")} - {"index.json"}
+    with open(os.path.join(folder, "sections.md"), "w", encoding="utf-8") as out:
+        out.write(sections_page(index))
+    stale = set(os.listdir(folder)) - {n + e for n in names for e in (".onnx", ".json")} - {"index.json", "sections.md"}
     for name in stale:
         os.remove(os.path.join(folder, name))
     counts = collections.Counter(case.verdict for case in build.CASES)

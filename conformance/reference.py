@@ -21,9 +21,6 @@ NARY = set("Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Equal Greater Less 
 BY_CLASS = {"BitwiseNot": UNARY, "Relu": UNARY, "Sqrt": UNARY, "Div": NARY}  # not listed, or listed in the wrong class
 REDUCE = {"Reduce" + name for name in "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split()}
 MATMUL = {"MatMul": (0, 1), "Gemm": (0, 1), "MatMulInteger": (0, 1), "QLinearMatMul": (0, 3)}  # inputs that are factors
-UNSUPPORTED = set("""If Loop Scan GRU LSTM RNN DFT STFT MelWeightMatrix TfIdfVectorizer AveragePool GlobalAveragePool GlobalLpPool
-GlobalMaxPool LpPool MaxPool MaxRoiPool Conv ConvInteger ConvTranspose DeformConv InstanceNormalization LpNormalization
-LayerNormalization SequenceConstruct SequenceAt Optional""".split())
 
 
 # ---- layouts ------------------------------------------------------------------------------------
@@ -272,12 +269,8 @@ def turned(layout, perm):
 
 def with_axis(layout, axis):
     """Inserts an axis of size 1."""
-    at = lambda c: (*c[:axis], 0, *c[axis:])
-    return Layout(at_list(layout.blocks, axis), {at(c): o for c, o in layout.owners.items()})
-
-
-def at_list(blocks, axis):
-    return [*blocks[:axis], [0], *blocks[axis:]]
+    blocks = [*layout.blocks[:axis], [0], *layout.blocks[axis:]]
+    return Layout(blocks, {(*c[:axis], 0, *c[axis:]): o for c, o in layout.owners.items()})
 
 
 def product(a, b):
