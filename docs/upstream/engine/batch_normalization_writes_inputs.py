@@ -6,7 +6,7 @@ The arrays with the running mean and variance that the caller passes are changed
 
 Expected: the arrays of the caller are unchanged
 Actual: mean and variance have new values after the run
-Seen with: onnxruntime 1.19.2 to 1.31.1, CPU execution provider, x86-64.
+Seen with: onnxruntime 1.20.1, 1.23.2, 1.28.0 and 1.31.1; CPU execution provider, x86-64.
 
 Usage: batch_normalization_writes_inputs.py [MODEL.onnx]    (writes the model to that file)
 Exit code 1: the bug is present; 0: it is fixed.

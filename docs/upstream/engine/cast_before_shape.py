@@ -6,7 +6,7 @@ From optimization level 1 on, the Cast is removed because Shape does not read el
 
 Expected: [3]
 Actual: "Could not find an implementation for Shape" while the session is created
-Seen with: onnxruntime 1.19.2 to 1.31.1, CPU execution provider, x86-64.
+Seen with: onnxruntime 1.20.1, 1.28.0 and 1.31.1 (not with 1.23.2); CPU execution provider, x86-64.
 
 Usage: cast_before_shape.py [MODEL.onnx]    (writes the model to that file)
 Exit code 1: the bug is present; 0: it is fixed.

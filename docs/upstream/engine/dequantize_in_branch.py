@@ -6,11 +6,11 @@ From optimization level 2 on. Apparently the fusion to MatMulNBits searches the 
 branch only.
 
 Expected: -32 in each column
-Actual: "TransposeDQWeightsForMatMulNBits Missing required weight" while the session is created
-Seen with: onnxruntime 1.31.1, CPU execution provider, x86-64.
+Actual: "TransposeDQWeightsForMatMulNBits Missing required weight" while the session is created; with 1.20.1 a segmentation fault
+Seen with: onnxruntime 1.20.1, 1.23.2, 1.28.0 and 1.31.1; CPU execution provider, x86-64.
 
 Usage: dequantize_in_branch.py [MODEL.onnx]    (writes the model to that file)
-Exit code 1: the bug is present; 0: it is fixed.
+Exit code 1: the bug is present, also by a signal; 0: it is fixed.
 """
 import sys
 

@@ -7,7 +7,7 @@ branches.
 
 Expected: [0, -1]
 Actual: abort
-Seen with: onnxruntime 1.19.2 to 1.31.1, CPU execution provider, x86-64.
+Seen with: onnxruntime 1.20.1, 1.23.2, 1.28.0 and 1.31.1; CPU execution provider, x86-64.
 
 Usage: dequantize_slice_branch.py [MODEL.onnx]    (writes the model to that file)
 Exit code 1: the bug is present, also by a signal; 0: it is fixed.

@@ -7,7 +7,7 @@ result has the values that are returned.
 
 Expected: multiples of 0.25: [0, 0, -0.25, -0.5, -0.5]
 Actual: [-0.1, -0.1, -0.3, -0.4, -0.4]. With ORT_DISABLE_ALL the result is right.
-Seen with: onnxruntime 1.31.1, CPU execution provider, x86-64.
+Seen with: onnxruntime 1.20.1, 1.23.2, 1.28.0 and 1.31.1; CPU execution provider, x86-64.
 
 Usage: double_qdq_merged.py [MODEL.onnx]    (writes the model to that file)
 Exit code 1: the bug is present; 0: it is fixed.

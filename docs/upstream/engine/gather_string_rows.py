@@ -6,7 +6,7 @@ Gather along axis 0 of a string tensor [3, 2].
 
 Expected: [["a", "b"], ["e", "f"]]
 Actual: [["a", ""], ["e", ""]]
-Seen with: onnxruntime 1.19.2 to 1.31.1, CPU execution provider, x86-64.
+Seen with: onnxruntime 1.20.1, 1.23.2, 1.28.0 and 1.31.1; CPU execution provider, x86-64.
 
 Usage: gather_string_rows.py [MODEL.onnx]    (writes the model to that file)
 Exit code 1: the bug is present; 0: it is fixed.

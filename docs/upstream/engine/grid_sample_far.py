@@ -6,7 +6,7 @@ padding_mode=zeros and a coordinate of 1e30, which presumably overflows when it 
 
 Expected: 0
 Actual: 0.25, a share of a pixel of the border
-Seen with: onnxruntime 1.25 to 1.31.1, CPU execution provider, x86-64.
+Seen with: onnxruntime 1.28.0 and 1.31.1 (not with 1.20.1 and 1.23.2); CPU execution provider, x86-64.
 
 Usage: grid_sample_far.py [MODEL.onnx]    (writes the model to that file)
 Exit code 1: the bug is present; 0: it is fixed.

@@ -7,7 +7,7 @@ larger cache in a freed buffer of the past.
 
 Expected: a result, y with 8 positions
 Actual: an error in the run ("attempting to re-use buffer" or a wrong shape)
-Seen with: onnxruntime 1.19.2 to 1.31.1, CPU execution provider, x86-64.
+Seen with: onnxruntime 1.28.0 and 1.31.1 (not with 1.20.1 and 1.23.2); CPU execution provider, x86-64.
 
 Usage: group_query_attention_cache.py [MODEL.onnx]    (writes the model to that file)
 Exit code 1: the bug is present; 0: it is fixed.

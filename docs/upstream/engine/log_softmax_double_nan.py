@@ -6,7 +6,7 @@ The float32 kernel returns NaN for the row. The float64 kernel returns positive 
 
 Expected: NaN for the row, as in float32
 Actual: [45.05, nan, 46.05, 47.05]
-Seen with: onnxruntime 1.31.1, CPU execution provider, x86-64.
+Seen with: onnxruntime 1.20.1, 1.23.2, 1.28.0 and 1.31.1; CPU execution provider, x86-64.
 
 Usage: log_softmax_double_nan.py [MODEL.onnx]    (writes the model to that file)
 Exit code 1: the bug is present; 0: it is fixed.

@@ -6,7 +6,7 @@ A product over an empty inner dimension is 0. For a vector as second input the o
 
 Expected: 64 zeros
 Actual: old contents of the memory, in most runs
-Seen with: onnxruntime 1.19.2 to 1.31.1, CPU execution provider, x86-64.
+Seen with: onnxruntime 1.20.1, 1.23.2, 1.28.0 and 1.31.1; CPU execution provider, x86-64.
 
 Usage: matmul_empty_inner.py [MODEL.onnx]    (writes the model to that file)
 Exit code 1: the bug is present; 0: it is fixed.

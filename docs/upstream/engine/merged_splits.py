@@ -8,7 +8,7 @@ takes both Splits for the same.
 
 Expected: the last half of each row, 6 elements
 Actual: the last third of each row, 4 elements
-Seen with: onnxruntime 1.19.2 to 1.31.1, CPU execution provider, x86-64.
+Seen with: onnxruntime 1.20.1, 1.23.2, 1.28.0 and 1.31.1; CPU execution provider, x86-64.
 
 Usage: merged_splits.py [MODEL.onnx]    (writes the model to that file)
 Exit code 1: the bug is present; 0: it is fixed.

@@ -7,7 +7,7 @@ the input makes the result right.
 
 Expected: the same numbers whether or not the input has a second reader
 Actual: different numbers
-Seen with: onnxruntime 1.23 to 1.31.1, CPU execution provider, x86-64.
+Seen with: onnxruntime 1.23.2, 1.28.0 and 1.31.1; CPU execution provider, x86-64.
 
 Usage: moe_in_place.py [MODEL.onnx]    (writes the model to that file)
 Exit code 1: the bug is present; 0: it is fixed.

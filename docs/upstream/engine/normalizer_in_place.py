@@ -7,7 +7,7 @@ Optimization does not matter; the script disables it.
 
 Expected: x / norm(x) for each row
 Actual: [[-0.33, -0.67, -0.67], [-0.6, 0, -0.8]]: all signs are equal
-Seen with: onnxruntime 1.19.2 to 1.31.1, CPU execution provider, x86-64.
+Seen with: onnxruntime 1.20.1, 1.23.2, 1.28.0 and 1.31.1; CPU execution provider, x86-64.
 
 Usage: normalizer_in_place.py [MODEL.onnx]    (writes the model to that file)
 Exit code 1: the bug is present; 0: it is fixed.

@@ -7,7 +7,7 @@ on, the pair is moved in front of the Transpose and the output is replaced by th
 
 Expected: -x = [[-0.1, -0.2], [-0.3, -0.4]]
 Actual: [[0, 0], [-0.5, -0.5]]
-Seen with: onnxruntime 1.31.1, CPU execution provider, x86-64.
+Seen with: onnxruntime 1.20.1, 1.23.2, 1.28.0 and 1.31.1; CPU execution provider, x86-64.
 
 Usage: output_quantized.py [MODEL.onnx]    (writes the model to that file)
 Exit code 1: the bug is present; 0: it is fixed.

@@ -7,7 +7,7 @@ never win. The result differs where all elements of a window are negative.
 
 Expected: [0, -1, -1, -1]: the first window has the padded 0
 Actual: [-1, -1, -1, -1]. With ORT_DISABLE_ALL the result is right.
-Seen with: onnxruntime 1.31.1, CPU execution provider, x86-64.
+Seen with: onnxruntime 1.20.1, 1.23.2, 1.28.0 and 1.31.1; CPU execution provider, x86-64.
 
 Usage: pad_maxpool.py [MODEL.onnx]    (writes the model to that file)
 Exit code 1: the bug is present; 0: it is fixed.

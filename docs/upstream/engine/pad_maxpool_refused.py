@@ -6,7 +6,7 @@ The Pad is merged into the pads of MaxPool, which must be smaller than the kerne
 
 Expected: [1, 1, 5] of 0, 1, 1, 1, 1
 Actual: "pads[dim] < kernel_shape[dim]" while the session is created
-Seen with: onnxruntime 1.31.1, CPU execution provider, x86-64.
+Seen with: onnxruntime 1.20.1, 1.23.2, 1.28.0 and 1.31.1; CPU execution provider, x86-64.
 
 Usage: pad_maxpool_refused.py [MODEL.onnx]    (writes the model to that file)
 Exit code 1: the bug is present; 0: it is fixed.

@@ -6,7 +6,7 @@ MaxPool with auto_pad=SAME_UPPER, kernel 2 and dilation 2. The padded size must 
 
 Expected: SAME_UPPER keeps the size: [2, 3, 3, 3]
 Actual: a smaller output
-Seen with: onnxruntime 1.19.2 to 1.31.1, CPU execution provider, x86-64.
+Seen with: onnxruntime 1.20.1, 1.23.2, 1.28.0 and 1.31.1; CPU execution provider, x86-64.
 
 Usage: pool_auto_pad_dilations.py [MODEL.onnx]    (writes the model to that file)
 Exit code 1: the bug is present; 0: it is fixed.

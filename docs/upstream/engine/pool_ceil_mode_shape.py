@@ -7,7 +7,7 @@ kernel, and counted by shape inference, whose result replaces the Shape node.
 
 Expected: [1, 1, 1], the shape of the other output
 Actual: [1, 1, 2]
-Seen with: onnxruntime 1.31.1, CPU execution provider, x86-64.
+Seen with: onnxruntime 1.23.2, 1.28.0 and 1.31.1 (not with 1.20.1); CPU execution provider, x86-64.
 
 Usage: pool_ceil_mode_shape.py [MODEL.onnx]    (writes the model to that file)
 Exit code 1: the bug is present; 0: it is fixed.

@@ -7,7 +7,7 @@ the quantized value. Apparently readers in subgraphs are not counted.
 
 Expected: -x[:3] = [-0.1, -0.7, 0.3]
 Actual: multiples of the scale 0.4
-Seen with: onnxruntime 1.19.2 to 1.31.1, CPU execution provider, x86-64.
+Seen with: onnxruntime 1.20.1, 1.23.2, 1.28.0 and 1.31.1; CPU execution provider, x86-64.
 
 Usage: quantize_moved_past_branch.py [MODEL.onnx]    (writes the model to that file)
 Exit code 1: the bug is present; 0: it is fixed.

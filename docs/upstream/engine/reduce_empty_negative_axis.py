@@ -6,7 +6,7 @@ With axis 1 instead of -1 the result is right.
 
 Expected: shape [0] for [0, 3] along axis -1
 Actual: shape [0, 3]
-Seen with: onnxruntime 1.19.2 to 1.31.1, CPU execution provider, x86-64.
+Seen with: onnxruntime 1.20.1, 1.23.2, 1.28.0 and 1.31.1; CPU execution provider, x86-64.
 
 Usage: reduce_empty_negative_axis.py [MODEL.onnx]    (writes the model to that file)
 Exit code 1: the bug is present; 0: it is fixed.

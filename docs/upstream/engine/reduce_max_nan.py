@@ -7,7 +7,7 @@ both rows.
 
 Expected: the same for both rows: [nan, nan]
 Actual: [nan, 2]
-Seen with: onnxruntime 1.31.1, CPU execution provider, x86-64.
+Seen with: onnxruntime 1.20.1, 1.23.2, 1.28.0 and 1.31.1; CPU execution provider, x86-64.
 
 Usage: reduce_max_nan.py [MODEL.onnx]    (writes the model to that file)
 Exit code 1: the bug is present; 0: it is fixed.

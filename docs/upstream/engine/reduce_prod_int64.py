@@ -6,7 +6,7 @@ Products beyond 2^53 lose their last bits, as in float64.
 
 Expected: 363 * 308 * 330 * 391 * 357 * 342 * 394
 Actual: wrong by 32
-Seen with: onnxruntime 1.31.1, CPU execution provider, x86-64.
+Seen with: onnxruntime 1.28.0 and 1.31.1 (not with 1.20.1 and 1.23.2); CPU execution provider, x86-64.
 
 Usage: reduce_prod_int64.py [MODEL.onnx]    (writes the model to that file)
 Exit code 1: the bug is present; 0: it is fixed.

@@ -6,7 +6,7 @@ The error is raised by relu_clip_fusion.cc. Clip of double is part of ONNX since
 
 Expected: [0, 1, 2, 2]
 Actual: "Unexpected data type for Clip" while the session is created
-Seen with: onnxruntime 1.31.1, CPU execution provider, x86-64.
+Seen with: onnxruntime 1.20.1, 1.23.2, 1.28.0 and 1.31.1; CPU execution provider, x86-64.
 
 Usage: relu_clip_double.py [MODEL.onnx]    (writes the model to that file)
 Exit code 1: the bug is present; 0: it is fixed.

@@ -7,7 +7,7 @@ this divides by a number of elements.
 
 Expected: y with shape [2, 7, 0, 5]
 Actual: the process is killed by SIGFPE
-Seen with: onnxruntime 1.19.2 to 1.31.1, CPU execution provider, x86-64.
+Seen with: onnxruntime 1.20.1, 1.23.2, 1.28.0 and 1.31.1; CPU execution provider, x86-64.
 
 Usage: scan_empty_axis.py [MODEL.onnx]    (writes the model to that file)
 Exit code 1: the bug is present, also by a signal; 0: it is fixed.

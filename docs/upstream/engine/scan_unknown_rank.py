@@ -6,7 +6,7 @@ The input is the result of a Reshape to a computed shape. ONNX does not require 
 
 Expected: the reshaped input
 Actual: "Subgraph must have the shape set for all outputs" in the run
-Seen with: onnxruntime 1.19.2 to 1.31.1, CPU execution provider, x86-64.
+Seen with: onnxruntime 1.20.1, 1.23.2, 1.28.0 and 1.31.1; CPU execution provider, x86-64.
 
 Usage: scan_unknown_rank.py [MODEL.onnx]    (writes the model to that file)
 Exit code 1: the bug is present; 0: it is fixed.

@@ -7,7 +7,7 @@ Transpose has readers in subgraphs only.
 
 Expected: -0.5 in each element
 Actual: abort
-Seen with: onnxruntime 1.31.1, CPU execution provider, x86-64.
+Seen with: onnxruntime 1.20.1, 1.23.2, 1.28.0 and 1.31.1; CPU execution provider, x86-64.
 
 Usage: transpose_dequantize_branch.py [MODEL.onnx]    (writes the model to that file)
 Exit code 1: the bug is present, also by a signal; 0: it is fixed.

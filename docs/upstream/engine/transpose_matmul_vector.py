@@ -7,7 +7,7 @@ Transpose is fused into the MatMul and then ignored, because the second input is
 
 Expected: x.T @ w = [16, 22]
 Actual: [8, 26], without an error. With ORT_DISABLE_ALL the result is right.
-Seen with: onnxruntime 1.31.1, CPU execution provider, x86-64.
+Seen with: onnxruntime 1.20.1, 1.23.2, 1.28.0 and 1.31.1; CPU execution provider, x86-64.
 
 Usage: transpose_matmul_vector.py [MODEL.onnx]    (writes the model to that file)
 Exit code 1: the bug is present; 0: it is fixed.

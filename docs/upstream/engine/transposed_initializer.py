@@ -8,7 +8,7 @@ new shape.
 
 Expected: x + w.T
 Actual: an error in the run, or another result: the shape of w does not match its data
-Seen with: onnxruntime 1.19.2 to 1.31.1, CPU execution provider, x86-64.
+Seen with: onnxruntime 1.20.1, 1.23.2, 1.28.0 and 1.31.1; CPU execution provider, x86-64.
 
 Usage: transposed_initializer.py [MODEL.onnx]    (writes the model to that file)
 Exit code 1: the bug is present; 0: it is fixed.
