@@ -27,13 +27,19 @@ with open(os.path.join(ROOT, "docs", "conformance.md"), encoding="utf-8") as pag
     PAGE = page.read()
 
 
+def listed_version(name):
+    """The version of a package in docs/conformance.md."""
+    return re.search(r"\b%s (\d[\d.]*\d)" % re.escape(name), PAGE).group(1)
+
+
 def files_are_current(folder):
     out = folder + "/cases"
     subprocess.run([sys.executable, "-B", os.path.join(SUITE, "make.py"), out], check=True, capture_output=True, timeout=harness.HANG_S)
     old = os.path.join(SUITE, "cases")
     names = sorted(os.listdir(out))
     assert names == sorted(os.listdir(old)), "run conformance/make.py"
-    changed = [n for n in names if not filecmp.cmp(os.path.join(out, n), os.path.join(old, n), shallow=False)]
+    same_onnx = importlib.metadata.version("onnx") == listed_version("onnx")  # it infers shapes and computes outputs
+    changed = [n for n in names if (same_onnx or n.endswith(".onnx")) and not filecmp.cmp(os.path.join(out, n), os.path.join(old, n), shallow=False)]
     assert not changed, "%d files differ, first %s; run conformance/make.py" % (len(changed), changed[0])
 
 
@@ -81,8 +87,7 @@ def tessera_answers(folder):
 
 def package_answers(name, adapter, column):
     def answers(folder):
-        version = importlib.metadata.version(name)
-        listed = re.search(r"\b%s (\d[\d.]*\d)" % re.escape(name), PAGE).group(1)
+        version, listed = importlib.metadata.version(name), listed_version(name)
         if version != listed:
             return "docs/conformance.md has %s %s, installed is %s" % (name, listed, version)
         results = runner.run(name, [os.path.join(SUITE, "adapters", adapter)], CASES, ["check", "shards", "run", "rewrite"])
