@@ -76,8 +76,9 @@ static const char *environment_text(const char *variable)
     return text ? text : "";
 }
 
-// An abstract name (its first byte is 0) that is common to the ranks of one job alone, made of the
-// user, a word and a hash: tessera-1000-29500-1c2f... It vanishes with the socket.
+// Sets the address of a rendezvous: an abstract name (its first byte is 0) that is common to the
+// ranks of one job alone, made of the user, a word and a hash: tessera-1000-29500-1c2f... It
+// vanishes with the socket.
 static void set_address(struct meeting *meeting, const char *word, const char *text, uint64_t seed)
 {
     meeting->address = (struct sockaddr_un){.sun_family = AF_UNIX};
@@ -87,8 +88,8 @@ static void set_address(struct meeting *meeting, const char *word, const char *t
     meeting->address_bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
-// The rendezvous of ranks that were started one by one. Their time limit is the caller's, if there
-// is one.
+// Sets the rendezvous of ranks that were started one by one. Their time limit is the caller's, if
+// there is one.
 static void meet_by_hand(const struct comm_options *options, struct meeting *meeting)
 {
     meeting->rank = options->rank;
@@ -127,7 +128,7 @@ static bool same_user(int fd)
     return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n) == 0 && who.uid == getuid();
 }
 
-// The answer, with the descriptor unless that is negative.
+// Sends the answer, with the descriptor unless that is negative.
 static bool send_answer(int to, enum answer answer, int fd)
 {
     char byte = (char)answer;
@@ -168,7 +169,7 @@ static bool answer_hello(int c, int fd, int ranks, bool *met, double until)
     return met[hello.rank];
 }
 
-// Serves one connection; false: an unknown process, or a rank that is not needed.
+// Serves one connection. False: an unknown process, or a rank that is not needed.
 static bool serve(int listener, int fd, int ranks, bool *met, double until)
 {
     int c = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
@@ -308,7 +309,7 @@ static tsr_status count_cores(tsr_session *session, const struct meeting *meetin
     return TSR_OK;
 }
 
-// The memory of the job: rank 0 creates it, the others fetch it. *out may be set even after a
+// Opens the memory of the job: rank 0 creates it, the others fetch it. *out may be set even after a
 // failure.
 static tsr_status open_memory(tsr_session *session, const struct comm_options *options,
                               struct meeting *meeting, struct shm_job **out)

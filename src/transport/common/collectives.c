@@ -22,7 +22,8 @@ struct parts {
     bool allocated;
 };
 
-// A rank without memory fails the job, since the others are about to wait for it.
+// Allocates the lists of a call's parts. A rank without memory fails the job, since the others are
+// about to wait for it.
 static tsr_status parts_open(struct endpoint *endpoint, const struct comm_call *call,
                              struct parts *parts, struct comm_trouble *why)
 {
@@ -152,8 +153,8 @@ tsr_status tsr__comm_broadcast(struct endpoint *endpoint, const struct comm_call
 
 // ---- two ranks ----------------------------------------------------------------------------------
 
-// The call as both ranks see it; group has room for 2. Ranks are in ascending order; the direction
-// is part of the detail, so that two ranks that both send detect it.
+// Returns the call as both ranks see it; group has room for 2. Ranks are in ascending order; the
+// direction is part of the detail, so that two ranks that both send detect it.
 static struct comm_call between(const struct comm_call *call, int from, int to, int64_t *group)
 {
     int64_t ends[2] = {from, to};

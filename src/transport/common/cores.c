@@ -30,7 +30,7 @@ static bool read_text(const char *path, char *out, size_t cap)
     return n > 0;
 }
 
-// Number of cores that a quota amounts to; 0: no limit.
+// Returns the number of cores that a quota amounts to; 0: no limit.
 static int quota_cores(double quota, double period)
 {
     if (quota <= 0 || period <= 0 || quota / period > MAX_CORES)
@@ -39,7 +39,7 @@ static int quota_cores(double quota, double period)
     return n < quota / period ? n + 1 : n;
 }
 
-// The quota of one group: "200000 100000" in cpu.max, or two files of cgroup v1.
+// Returns the quota of one control group: "200000 100000" in cpu.max, or two files of cgroup v1.
 static int group_cores(const char *folder)
 {
     char path[1200], text[128], *end;
@@ -58,7 +58,7 @@ static int group_cores(const char *folder)
     return 0;
 }
 
-// The smallest limit of a group and its parents; 0: none has a limit.
+// Returns the smallest limit of a control group and its parents; 0: none has a limit.
 static int least_of(const char *root, const char *group)
 {
     char path[1024];
@@ -76,8 +76,8 @@ static int least_of(const char *root, const char *group)
     return least;
 }
 
-// Lines of /proc/self/cgroup: "0::/user.slice" (v2), "4:cpu,cpuacct:/a" (v1). The smallest limit
-// applies.
+// Returns the number of cores that the control groups allow; 0: no limit. Lines of
+// /proc/self/cgroup: "0::/user.slice" (v2), "4:cpu,cpuacct:/a" (v1). The smallest limit applies.
 int tsr__cores_quota(const char *root, const char *groups)
 {
     char folder[512];
@@ -127,7 +127,7 @@ static int by_place(const void *a, const void *b)
     return (x->number > y->number) - (x->number < y->number);
 }
 
-// Cores that this process may run on, sorted by package.
+// Lists the cores that this process may run on, sorted by package.
 static int allowed(struct core *out, int cap)
 {
     cpu_set_t set;
@@ -156,7 +156,8 @@ int tsr__cores(void)
     return n > 0 ? n : 1;
 }
 
-// 8 cores, 3 parts: 0 and 1, 2 to 4, 5 to 7 of the sorted list.
+// Lists the cores of one part. Example: 8 cores, 3 parts: 0 and 1, 2 to 4, 5 to 7 of the sorted
+// list.
 int tsr__cores_share(int part, int parts, int *out, int cap)
 {
     struct core all[CPU_SETSIZE];
@@ -170,7 +171,7 @@ int tsr__cores_share(int part, int parts, int *out, int cap)
     return k;
 }
 
-// For the calling thread alone; threads that it starts later inherit it.
+// Binds the calling thread to the cores of one part; threads that it starts later inherit this.
 bool tsr__cores_keep(int part, int parts)
 {
     cpu_set_t set;

@@ -58,7 +58,8 @@ static bool number(const char *variable, int64_t *out)
     return text && tsr__str_int(str_of(text), out);
 }
 
-// The rank that a launcher gave this process; false: its variables are not set or are invalid.
+// Reads the rank that a launcher gave this process. False: its variables are not set or are
+// invalid.
 static bool place_of(const struct launcher *launcher, int *rank, int *ranks)
 {
     int64_t number_of_rank, count;
@@ -74,7 +75,8 @@ static bool place_of(const struct launcher *launcher, int *rank, int *ranks)
     return true;
 }
 
-// Rows are ordered by reliability: mpirun's variables come before Slurm's, which surround them.
+// Finds the launcher that started this process. Rows are ordered by reliability: mpirun's variables
+// come before Slurm's, which surround them.
 bool tsr_launcher(int *rank, int *ranks, const char **family)
 {
     for (size_t i = 0; i < TSR_COUNT(launchers); i++) {
@@ -105,7 +107,8 @@ static bool one_node(void)
     return false;
 }
 
-// Slurm on one host needs no MPI: the ranks use shared memory.
+// True if ranks of this launcher communicate over MPI. Slurm on one host needs no MPI: the ranks
+// use shared memory.
 bool tsr__launcher_is_mpi(const char *family)
 {
     enum speaks_mpi speaks = ALWAYS; // families without a row have their own plug-in

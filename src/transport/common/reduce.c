@@ -28,7 +28,8 @@ static uint32_t float_bits(float f)
     return u;
 }
 
-// Exact: every half is a float. Exponents are biased by 15 and by 127, hence 112.
+// Converts float16 to float. Exact: every half is a float. Exponents are biased by 15 and by 127,
+// hence 112.
 static float half_to_float(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16;
@@ -41,7 +42,8 @@ static float half_to_float(uint16_t h)
     return bits_float(sign | float_bits(f));
 }
 
-// To nearest, ties to even. 1.0F is 0x3F800000 -> 0x3C00; 65520 and more is infinity.
+// Converts to float16, rounding to the nearest value, ties to even. 1.0F is 0x3F800000 -> 0x3C00;
+// 65520 and more is infinity.
 uint16_t tsr__float_to_half(float f)
 {
     uint32_t u = float_bits(f), sign = u >> 16 & 0x8000;
@@ -63,8 +65,8 @@ static float bfloat_to_float(uint16_t b)
     return bits_float((uint32_t)b << 16);
 }
 
-// The upper half of the float, rounded to nearest, ties to even: 0x3F808000 (a tie) -> 0x3F80,
-// 0x3F818000 -> 0x3F82.
+// Converts to bfloat16: the upper half of the float, rounded to the nearest value, ties to even.
+// 0x3F808000 (a tie) -> 0x3F80, 0x3F818000 -> 0x3F82.
 uint16_t tsr__float_to_bfloat(float f)
 {
     uint32_t u = float_bits(f);
@@ -235,8 +237,8 @@ static __attribute__((noinline)) void fold_blocks(const struct kernel *kernel, e
 #define LARGE_SLICE  ((size_t)4 << 20)
 #define LARGE_OUTPUT ((size_t)16 << 20)
 
-// Vector code handles the start; the rest, and types without vector code, go through blocks. in and
-// out may overlap: each step reads all its inputs before it writes.
+// Reduces a range of elements. Vector code handles the start; the rest, and types without vector
+// code, go through blocks. in and out may overlap: each step reads all its inputs before it writes.
 static void reduce(tsr_dtype type, enum comm_reduce op, const void *const *in, int n,
                    void *const *out, int n_out, int64_t first, int64_t count, bool large)
 {

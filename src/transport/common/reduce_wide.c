@@ -132,7 +132,7 @@ static inline F16C __m256 from_bfloat(const char *p)
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
 }
 
-// The lower halves of 8 words.
+// Returns the lower halves of 8 words.
 static inline F16C __m128i narrow(__m256i u)
 {
     return _mm_packus_epi32(_mm256_castsi256_si128(u), _mm256_extracti128_si256(u, 1));
@@ -165,7 +165,7 @@ static inline F16C __m128i to_bfloat(__m256 x)
     return one_nan(narrow(_mm256_srli_epi32(u, 16)), x, 0x7FC0);
 }
 
-// Sixteen at a time.
+// Converts sixteen float16 numbers.
 static inline AVX512 __m512 from_half_16(const char *p)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
@@ -263,7 +263,7 @@ int tsr__reduce_level(void)
     return 0;
 }
 
-// NULL: no vector code for this type and operation.
+// Returns the vector code for a type and operation. NULL: there is none.
 static pass *pass_of(int level, tsr_dtype type, enum comm_reduce op)
 {
 #if defined(__x86_64__)
@@ -276,7 +276,7 @@ static pass *pass_of(int level, tsr_dtype type, enum comm_reduce op)
     return passes_plain[type][op];
 }
 
-// Non-temporal stores need whole cache lines.
+// True if all outputs begin at a cache line there: non-temporal stores need whole lines.
 static bool lined_up(char *const *out, int n_out, size_t at)
 {
     uintptr_t bits = 0;

@@ -13,7 +13,7 @@
 
 static const char *const reduce_names[COMM_REDUCE_COUNT] = {"none", "sum", "max", "min", "prod"};
 
-// The number comes from another rank and may be out of range.
+// Returns the name of a kind of call. The number comes from another rank and may be out of range.
 static const char *kind_name(uint32_t kind)
 {
     if (kind == COMM_HANDSHAKE)
@@ -54,8 +54,8 @@ void tsr__name_copy(char *out, size_t n, const char *text)
     memset(out + length, 0, n - length);
 }
 
-// The same, but does not write if nothing changes, since other ranks may have the line in their
-// caches. Names rarely change from run to run.
+// Copies a name, but does not write if nothing changes, since other ranks may have the line in
+// their caches. Names rarely change from run to run.
 static void name_write(char *out, size_t n, const char *text)
 {
     if (strncmp(out, text, n) != 0 || out[n - 1])
@@ -116,7 +116,7 @@ static bool difference(const struct comm_header *a, const struct comm_header *b,
     return true;
 }
 
-// "rank 1 AllReduce 'fc' (id 3)"
+// Writes where a rank is: "rank 1 is at AllReduce 'fc' (id 3)".
 static void describe(const struct comm_header *header, int rank, char *out, size_t n)
 {
     snprintf(out, n, "rank %d is at %.*s '%.*s' (id %lld)", rank, (int)sizeof header->op - 1,
@@ -140,7 +140,7 @@ tsr_status tsr__header_compare(const struct comm_header *mine, int my_rank,
     return tsr__trouble(why, TSR_PEER, their_rank, "the ranks disagree: %s, %s: %s", a, b, what);
 }
 
-// A hash of the fields that must agree and of the call number, so that two equal calls are
+// Returns a hash of the fields that must agree and of the call number, so that two equal calls are
 // distinguished.
 uint64_t tsr__mailbox_stamp(const struct comm_header *header, uint64_t meeting)
 {
@@ -195,9 +195,9 @@ static void relax(void)
 #endif
 }
 
-// Spins, then yields, then sleeps. With more ranks than cores it yields at once, because the rank
-// that it waits for needs the core. Returns true at most once a millisecond: then the caller checks
-// for failures.
+// Waits for a moment: spins, then yields, then sleeps. With more ranks than cores it yields at
+// once, because the rank that it waits for needs the core. Returns true at most once a millisecond:
+// then the caller checks for failures.
 bool tsr__patience(struct patience *patience, bool crowded)
 {
     unsigned round = patience->rounds++;
@@ -223,9 +223,9 @@ bool tsr__patience(struct patience *patience, bool crowded)
     return true;
 }
 
-// 1000 floats for 2 members: units of 64 elements (256 bytes), 16 of them, 8 each: 0..511 and
-// 512..999. With 3 members: 0..319, 320..639, 640..999. Unit sizes follow from the type alone, so
-// all members compute the same bounds.
+// Computes the slice of elements that member k folds. 1000 floats for 2 members: units of 64
+// elements (256 bytes), 16 of them, 8 each: 0..511 and 512..999. With 3 members: 0..319, 320..639,
+// 640..999. Unit sizes follow from the type alone, so all members compute the same bounds.
 void tsr__slice(int64_t count, size_t elem_bytes, int n, int k, int64_t *first, int64_t *length)
 {
     int64_t unit =
@@ -257,7 +257,8 @@ static tsr_status call_ok(const struct endpoint *endpoint, const struct comm_cal
     return TSR_OK;
 }
 
-// An invalid call ends the job: the other members wait in it.
+// Checks a call and fails the job if it is invalid. An invalid call ends the job: the other members
+// wait in it.
 static tsr_status check_call(struct endpoint *endpoint, const struct comm_call *call, bool folds,
                              struct comm_trouble *why)
 {
@@ -302,8 +303,8 @@ tsr_status tsr__comm_exchange(struct endpoint *endpoint, const struct comm_call 
 
 #define BARRIER_BLOCK 64 // ranks that synchronize at a time
 
-// One step of a barrier: synchronizes the ranks of this rank's block, which are `apart` from each
-// other. 200 ranks, rank 64: with 1 the ranks 64 to 127, with 64 the ranks 0, 64, 128 and 192.
+// Makes one step of a barrier: synchronizes the ranks of this rank's block, which are `apart` from
+// each other. 200 ranks, rank 64: with 1 the ranks 64 to 127, with 64 the ranks 0, 64, 128 and 192.
 static tsr_status meet_block(struct endpoint *endpoint, struct comm_call *call, int apart,
                              struct comm_trouble *why)
 {
@@ -321,9 +322,9 @@ static tsr_status meet_block(struct endpoint *endpoint, struct comm_call *call, 
     return tsr__comm_exchange(endpoint, call, &nothing, why);
 }
 
-// All-to-all would take n * n messages, so blocks of 64 ranks synchronize, then the heads of 64
-// blocks, and so on, and back in the same way. 100 ranks: {0..63} and {64..99}, then {0, 64}, then
-// the two blocks again. 65536 ranks: three levels.
+// Waits until all ranks have called it. All-to-all would take n * n messages, so blocks of 64 ranks
+// synchronize, then the heads of 64 blocks, and so on, and back in the same way. 100 ranks: {0..63}
+// and {64..99}, then {0, 64}, then the two blocks again. 65536 ranks: three levels.
 tsr_status tsr__comm_barrier(struct endpoint *endpoint, uint64_t plan, const char *what,
                              struct comm_trouble *why)
 {
@@ -364,7 +365,7 @@ void tsr__comm_close(struct endpoint *endpoint)
         endpoint->transport->close(endpoint);
 }
 
-// Continues with the remaining time after a signal.
+// Waits until the descriptor is readable. Continues with the remaining time after a signal.
 bool tsr__wait_readable(int fd, double until)
 {
     struct pollfd pollfd = {.fd = fd, .events = POLLIN};

@@ -31,7 +31,7 @@ static bool same_process(const struct device *device, int64_t rank)
            device->ranks[rank].host == device->mine.host;
 }
 
-// NULL: the group was not announced, so it has no communicator.
+// Returns the announced group of a call. NULL: it was not announced, so it has no communicator.
 static const struct device_group *group_of(const struct device *device,
                                            const struct comm_call *call)
 {
@@ -57,8 +57,8 @@ static bool export_to(struct device *device, const void *p, struct gpu_block *bl
     return true;
 }
 
-// The card for member i; false: it cannot open this rank's memory. Handles are made for other
-// processes only: they cost a driver call.
+// Writes the card of this call for member i. The card for member i; false: it cannot open this
+// rank's memory. Handles are made for other processes only: they cost a driver call.
 static bool fill_card(const struct device_call *call, int i, const struct comm_buffer *send,
                       const void *out)
 {
@@ -76,8 +76,8 @@ static bool fill_card(const struct device_call *call, int i, const struct comm_b
            export_to(device, out, &card->out_block, &card->out_offset);
 }
 
-// Every card of this rank has the same properties (place, reaches, NCCL); addresses and sizes are
-// for one reader each.
+// Writes the cards of this call for all members. Every card of this rank has the same properties
+// (place, reaches, NCCL); addresses and sizes are for one reader each.
 static void fill_cards(const struct device_call *call, const struct comm_buffer *send,
                        const void *out)
 {
@@ -130,8 +130,8 @@ static bool shares_gpu(const struct device *device, const int64_t *group, int n)
     return false;
 }
 
-// All members see the same cards, so all choose the same method. METHOD_AUTO: all buffers are in
-// host memory.
+// Returns the method for this call. All members see the same cards, so all choose the same method.
+// METHOD_AUTO: all buffers are in host memory.
 static enum gpu_method choose(const struct device_call *call)
 {
     const struct device *device = call->device;
@@ -166,8 +166,8 @@ static tsr_status ended(const struct device_call *call, tsr_status st)
     return st;
 }
 
-// The start of every call: records an event after the work that produces this rank's data, and
-// exchanges cards.
+// Starts a call: records an event after the work that produces this rank's data, and exchanges
+// cards.
 static tsr_status begin(struct device_call *call, const struct comm_buffer *send, const void *out,
                         struct comm_exchange *exchange)
 {
@@ -196,7 +196,8 @@ static tsr_status begin(struct device_call *call, const struct comm_buffer *send
     return exchange_cards(call, exchange);
 }
 
-// After begin() all members know the cards and choose the same method.
+// Reduces tensors of all members, by the method that they have in common. After begin() all members
+// know the cards and choose the same method.
 static tsr_status device_all_reduce(struct endpoint *endpoint, const struct comm_call *call,
                                     const void *in, void *out, struct comm_trouble *why)
 {
@@ -261,7 +262,8 @@ static void device_fail(struct endpoint *endpoint, tsr_status status, int rank, 
     tsr__nccl_abort(device);
 }
 
-// The rank leaves the job; tsr__device_close frees the struct when the rank's session is gone.
+// Closes the endpoint below. The rank leaves the job; tsr__device_close frees the struct when the
+// rank's session is gone.
 static void device_close(struct endpoint *endpoint)
 {
     struct device *device = device_of(endpoint);
@@ -329,7 +331,8 @@ static bool make_lists(struct device *device)
     return !device->arena.failed;
 }
 
-// Forwards to the endpoint below, except for calls with GPUs.
+// Opens the endpoint of a rank that may be on a GPU. Forwards to the endpoint below, except for
+// calls with GPUs.
 tsr_status tsr__device_open(tsr_session *session, struct endpoint *base,
                             const struct device_options *options, struct endpoint **out,
                             struct comm_trouble *why)

@@ -2,7 +2,8 @@
 // device_call.c - what all GPU methods share: steps over the endpoint below, and error texts.
 #include "transport/gpu/device.h"
 
-// 2 is the driver's "out of memory": then the diagnostic says how much is free.
+// Reports an error code of the driver as a diagnostic. 2 is the driver's "out of memory": then the
+// diagnostic says how much is free.
 tsr_status tsr__device_code(const struct device_call *call, int code, const char *doing)
 {
     if (code == 0)
@@ -24,7 +25,8 @@ tsr_status tsr__device_code(const struct device_call *call, int code, const char
                         call->device->options.card, rank, doing, words);
 }
 
-// The step becomes part of the detail, so that members at different steps of one call detect it.
+// Returns the call for one step over the endpoint below. The step becomes part of the detail, so
+// that members at different steps of one call detect it.
 struct comm_call tsr__device_step(const struct comm_call *call, uint64_t step)
 {
     struct comm_call below = *call;
@@ -44,8 +46,8 @@ tsr_status tsr__device_other_size(const struct device_call *call, int member, si
                         call->device->endpoint.rank, expected);
 }
 
-// theirs has room for every member. Also a barrier: no member returns before all have reached this
-// step.
+// Exchanges one word with every member. theirs has room for every member. Also a barrier: no member
+// returns before all have reached this step.
 tsr_status tsr__device_words(const struct device_call *call, uint64_t step, uint64_t mine,
                              uint64_t *theirs)
 {

@@ -36,7 +36,8 @@ static int64_t length_of(const struct chunks *chunks, int64_t i)
     return left < chunks->each ? left : chunks->each;
 }
 
-// The endpoint below waits for the other members; each chunk has its own step in the fingerprint.
+// Reduces one chunk over the endpoint below. The endpoint below waits for the other members; each
+// chunk has its own step in the fingerprint.
 static tsr_status reduce_below(const struct device_call *call, int64_t i, int64_t count,
                                const void *in, void *out)
 {
@@ -101,8 +102,8 @@ static tsr_status reduce_chunks(const struct device_call *call, const struct chu
     return tsr__device_code(call, code, "copying through the host");
 }
 
-// A member on the host, whose memory the endpoint below reads directly, makes the same calls chunk
-// by chunk.
+// Reduces as a member whose memory is on the host. A member on the host, whose memory the endpoint
+// below reads directly, makes the same calls chunk by chunk.
 static tsr_status reduce_from_host(const struct device_call *call, const struct chunks *chunks,
                                    const char *in, char *out)
 {
@@ -151,8 +152,8 @@ static size_t left_of(size_t bytes, size_t at)
     return left < CHUNK_BYTES ? left : CHUNK_BYTES;
 }
 
-// The part of `buffer` that a round moves: bytes from `at` on, one chunk at most. Parts that are
-// folded have a size and no address.
+// Returns the part of `buffer` that a round moves: bytes from `at` on, one chunk at most. Parts
+// that are folded have a size and no address.
 static struct comm_buffer chunk_of(struct comm_buffer buffer, size_t at)
 {
     size_t bytes = left_of(buffer.bytes, at);
@@ -203,7 +204,8 @@ static int bring_round_up(const struct device_call *call, const struct comm_exch
     return code;
 }
 
-// The sizes must be as expected; checked before they are split into chunks.
+// Checks that all members send the expected sizes. The sizes must be as expected; checked before
+// they are split into chunks.
 static tsr_status check_sizes(const struct device_call *call, const struct comm_exchange *exchange)
 {
     for (int i = 0; i < call->call->n_group; i++) {

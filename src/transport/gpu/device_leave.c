@@ -3,7 +3,8 @@
 // accesses its memory any more.
 #include "transport/gpu/device.h"
 
-// The device of a member in this process; NULL: it is this rank, or in another one.
+// Returns the device of a member in this process. NULL: the member is this rank, or in another
+// process.
 static struct device *neighbour(const struct device_call *call, int member)
 {
     const struct device *device = call->device;

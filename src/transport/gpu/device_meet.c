@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
-// Equal for all processes that can open each other's handles: same kernel and same process
-// namespace.
+// Returns a number for this host. Equal for all processes that can open each other's handles: same
+// kernel and same process namespace.
 static uint64_t host_id(void)
 {
     char text[256] = "";
@@ -24,8 +24,8 @@ static uint64_t host_id(void)
     return tsr__hash64(text, n, 0);
 }
 
-// exports is false if the driver gives no handles: then only ranks of this process can access the
-// memory.
+// Fills this rank's card. exports is false if the driver gives no handles: then only ranks of this
+// process can access the memory.
 static void describe_self(struct device *device)
 {
     struct rank_card *card = &device->mine;
@@ -47,7 +47,7 @@ static void describe_self(struct device *device)
             card->exports && tsr__seat_export_event(device->seat, i, &card->events[i]) == 0;
 }
 
-// One exchange over the transport below: every rank sends its own card and receives all cards.
+// Exchanges cards over the transport below: every rank sends its own card and receives all cards.
 static tsr_status exchange_rank_cards(struct device *device, uint64_t plan,
                                       struct comm_trouble *why)
 {
@@ -76,8 +76,9 @@ static tsr_status exchange_rank_cards(struct device *device, uint64_t plan,
     return device->base->transport->exchange(device->base, &call, &x, why);
 }
 
-// Every rank publishes its GPU; a rank on the host publishes zeros. Free memory is read before: no
-// rank loads until all have published.
+// Finds how many ranks share this rank's GPU, and its free memory. Every rank publishes its GPU; a
+// rank on the host publishes zeros. Free memory is read before: no rank loads until all have
+// published.
 tsr_status tsr__device_share(struct endpoint *endpoint, uint64_t plan, struct device_share *out,
                              struct comm_trouble *why)
 {
@@ -135,8 +136,8 @@ static bool import_rank(struct device *device, int rank)
     return true;
 }
 
-// In the same process the other rank's struct is read directly: it lives until all ranks have
-// ended.
+// Opens the events of another rank, if this rank can access its memory. In the same process the
+// other rank's struct is read directly: it lives until all ranks have ended.
 static bool reach_rank(struct device *device, int rank)
 {
     const struct rank_card *card = &device->ranks[rank];
@@ -160,9 +161,9 @@ static bool shares_gpu(const struct device *device, const struct device_group *g
     return false;
 }
 
-// NCCL is used for groups with a GPU for each member, or if requested. All members must decide the
-// same, or one would wait in NCCL for another. So only the cards are used, and the request of the
-// first member.
+// True if the group uses NCCL. NCCL is used for groups with a GPU for each member, or if requested.
+// All members must decide the same, or one would wait in NCCL for another. So only the cards are
+// used, and the request of the first member.
 static bool wants_nccl(const struct device *device, const struct device_group *group)
 {
     enum gpu_method asked = (enum gpu_method)device->ranks[group->group[0]].method;
@@ -183,8 +184,8 @@ static int compare_groups(const struct device_group *a, const struct device_grou
     return a->n - b->n;
 }
 
-// All ranks use the same order: two ranks with several common groups must not wait in different
-// groups.
+// Sorts the groups of this rank. All ranks use the same order: two ranks with several common groups
+// must not wait in different groups.
 static void sort_groups(struct device *device)
 {
     for (size_t i = 1; i < device->groups.n; i++)
@@ -216,9 +217,9 @@ static enum gpu_method expected_method(const struct device *device,
     return own ? METHOD_OWN : METHOD_HOST;
 }
 
-// The order matters: groups are sorted, cards are exchanged, then peer access is tested. NCCL opens
-// communicators in the sorted order, which is the same on all ranks, so that no rank waits in
-// another group.
+// Connects the devices of all ranks. The order matters: groups are sorted, cards are exchanged,
+// then peer access is tested. NCCL opens communicators in the sorted order, which is the same on
+// all ranks, so that no rank waits in another group.
 tsr_status tsr__device_meet(struct endpoint *endpoint, uint64_t plan, struct comm_trouble *why)
 {
     if (!tsr__device_is(endpoint))

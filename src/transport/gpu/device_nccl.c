@@ -39,7 +39,8 @@ void tsr__nccl_init(struct device *device)
     pthread_condattr_destroy(&attributes);
 }
 
-// Called with the lock held, by the rank itself or by a rank that aborts it. Acts only once.
+// Leaves all communicators. Called with the lock held, by the rank itself or by a rank that aborts
+// it. Acts only once.
 static void drop_comms(struct device *device, bool abort)
 {
     if (device->dropped)
@@ -49,8 +50,8 @@ static void drop_comms(struct device *device, bool abort)
         tsr__nccl_leave(device->gpu, device->groups.at[i].comm, abort);
 }
 
-// TSR_OK: the rank is inside, and leave() must follow. Otherwise the job has failed, and the
-// endpoint below has the reason.
+// Marks this rank as inside an NCCL call. TSR_OK: the rank is inside, and leave() must follow.
+// Otherwise the job has failed, and the endpoint below has the reason.
 static tsr_status enter(const struct device_call *call)
 {
     struct device *device = call->device;
@@ -79,8 +80,9 @@ static void leave(struct device *device)
     pthread_mutex_unlock(&device->nccl_lock);
 }
 
-// A rank that does not leave NCCL waits there for a failed rank. NCCL requires an abort from
-// another thread in this case. The rank does not use the communicator afterwards.
+// Aborts the NCCL calls of one rank of this process. A rank that does not leave NCCL waits there
+// for a failed rank. NCCL requires an abort from another thread in this case. The rank does not use
+// the communicator afterwards.
 static void abort_rank(struct device *device)
 {
     struct timespec until;
@@ -107,8 +109,8 @@ void tsr__nccl_abort(struct device *device)
     }
 }
 
-// The rank's thread has ended, so no call is active. Without a failure the communicators are
-// destroyed normally.
+// Closes the communicators of this rank. The rank's thread has ended, so no call is active. Without
+// a failure the communicators are destroyed normally.
 void tsr__nccl_close(struct device *device)
 {
     pthread_mutex_lock(&device->nccl_lock);
@@ -118,11 +120,11 @@ void tsr__nccl_close(struct device *device)
     pthread_mutex_destroy(&device->nccl_lock);
 }
 
-// If members share a GPU, the hosts synchronize before and after NCCL's kernels are started.
-// Before: no rank may start a waiting kernel while another must still allocate its output. After:
-// no rank may continue, perhaps to a kernel that must be loaded first, while another has not
-// started its own. Allocating and loading may wait for everything that runs on the GPU, and what
-// runs there waits for them.
+// Synchronizes the hosts around an NCCL call. If members share a GPU, the hosts synchronize before
+// and after NCCL's kernels are started. Before: no rank may start a waiting kernel while another
+// must still allocate its output. After: no rank may continue, perhaps to a kernel that must be
+// loaded first, while another has not started its own. Allocating and loading may wait for
+// everything that runs on the GPU, and what runs there waits for them.
 static tsr_status together(const struct device_call *call)
 {
     const struct comm_call *comm_call = call->call;
@@ -137,8 +139,8 @@ static tsr_status together(const struct device_call *call)
     return TSR_OK;
 }
 
-// Called after NCCL has started this rank's kernel, or refused to (code). The watchdog measures the
-// time from here to the rank's next call or rest.
+// Ends the start of an NCCL call. Called after NCCL has started this rank's kernel, or refused to
+// (code). The watchdog measures the time from here to the rank's next call or rest.
 static tsr_status started(const struct device_call *call, int code, const char *doing)
 {
     if (code != 0)
@@ -175,9 +177,9 @@ static bool is_aborted(struct device *device)
     return aborted;
 }
 
-// Opening a communicator waits for all members. A member that failed after the id was published
-// must not block the others forever: a failing rank of this process sets `aborted`, and for others
-// there is a deadline.
+// Opens a communicator, with a deadline. Opening a communicator waits for all members. A member
+// that failed after the id was published must not block the others forever: a failing rank of this
+// process sets `aborted`, and for others there is a deadline.
 static tsr_status join_in_time(const struct device_call *call, const struct nccl_id *id,
                                const struct device_group *group, void **comm)
 {
@@ -225,8 +227,8 @@ static tsr_status join(const struct device_call *call, const struct nccl_id *id,
     return st;
 }
 
-// The first member of the group creates the unique id of the communicator and broadcasts it over
-// the transport below. Then all members connect.
+// Opens the communicator of a group. The first member of the group creates the unique id of the
+// communicator and broadcasts it over the transport below. Then all members connect.
 tsr_status tsr__nccl_open(struct device *device, struct device_group *group, uint64_t plan,
                           struct comm_trouble *why)
 {
@@ -257,7 +259,8 @@ tsr_status tsr__nccl_open(struct device *device, struct device_group *group, uin
 struct slice {
     size_t at, bytes;
 };
-// The same slices as on the host (tsr__slice), so sums have the same order.
+// Returns the slice of member i. Slices are those of the host (tsr__slice), so sums have the same
+// order.
 static struct slice slice_of(const struct comm_call *call, int i)
 {
     int64_t first, length;
@@ -292,8 +295,8 @@ tsr_status tsr__nccl_reserve(const struct device_call *call, const struct comm_e
 
 // ---- reductions in group order ------------------------------------------------------------------
 
-// Each member receives its slice of all inputs, folds it in group order, and sends the result to
-// all: the same bits as with other methods.
+// Reduces by messages, in a fixed order. Each member receives its slice of all inputs, folds it in
+// group order, and sends the result to all: the same bits as with other methods.
 static tsr_status reduce_in_order(const struct device_call *call, void *comm, const void *in,
                                   void *out)
 {
@@ -333,9 +336,9 @@ static tsr_status reduce_in_order(const struct device_call *call, void *comm, co
     return exchange_parts(call, comm, parts, "gathering slices");
 }
 
-// NCCL does not specify the order of additions. If results must be reproducible, or if NCCL lacks
-// the type, slices are gathered and folded in group order. Groups that are too large for this use
-// the host.
+// Reduces a tensor over NCCL. NCCL does not specify the order of additions. If results must be
+// reproducible, or if NCCL lacks the type, slices are gathered and folded in group order. Groups
+// that are too large for this use the host.
 tsr_status tsr__nccl_sum(const struct device_call *call, void *comm, const void *in, void *out)
 {
     const struct comm_call *comm_call = call->call;
@@ -366,8 +369,8 @@ tsr_status tsr__nccl_sum(const struct device_call *call, void *comm, const void 
 
 // ---- messages -----------------------------------------------------------------------------------
 
-// All parts arrive in scratch memory, part i at i * bytes, and are folded in group order. The
-// member's own part is read in place.
+// Receives all parts and folds them. All parts arrive in scratch memory, part i at i * bytes, and
+// are folded in group order. The member's own part is read in place.
 static tsr_status fold_messages(const struct device_call *call, void *comm,
                                 struct comm_exchange *exchange, struct nccl_part *parts)
 {
@@ -398,8 +401,8 @@ static tsr_status fold_messages(const struct device_call *call, void *comm,
                             "reducing");
 }
 
-// Sizes are compared before any transfer, so that a member that sends another size is reported
-// instead of waited for.
+// Exchanges parts over NCCL. Sizes are compared before any transfer, so that a member that sends
+// another size is reported instead of waited for.
 tsr_status tsr__nccl_exchange_all(const struct device_call *call, void *comm,
                                   struct comm_exchange *exchange)
 {

@@ -114,10 +114,10 @@ static tsr_status fold_slice(const struct device_call *call, const void *in, voi
                             "reducing");
 }
 
-// On one GPU the first member folds everything. On several, each folds its slice, so that all links
-// are used. Ranks 0 and 1 on two GPUs add 1000 floats: rank 0 reads elements 0..511 of both and
-// writes the sums to both, rank 1 does the same with 512..999. touched: memory of other ranks is
-// accessed.
+// Reduces by direct access to the members' memory. On one GPU the first member folds everything. On
+// several, each folds its slice, so that all links are used. Ranks 0 and 1 on two GPUs add 1000
+// floats: rank 0 reads elements 0..511 of both and writes the sums to both, rank 1 does the same
+// with 512..999. touched: memory of other ranks is accessed.
 static tsr_status reduce_own(const struct device_call *call, const void *in, void *out,
                              bool *touched)
 {
@@ -149,8 +149,8 @@ tsr_status tsr__own_all_reduce(const struct device_call *call, const void *in, v
     return tsr__device_leave(call, st);
 }
 
-// Every member reads the others' parts in place and folds them in group order, after
-// await_all_ready().
+// Folds the parts of all members. Every member reads the others' parts in place and folds them in
+// group order, after await_all_ready().
 static tsr_status fold_parts(const struct device_call *call, struct comm_exchange *exchange)
 {
     const struct comm_call *comm_call = call->call;
@@ -176,7 +176,7 @@ static tsr_status fold_parts(const struct device_call *call, struct comm_exchang
                             "reducing");
 }
 
-// The stream waits only for the member whose part it copies.
+// Copies the part of one member. The stream waits only for the member whose part it copies.
 static tsr_status copy_part(const struct device_call *call, const struct comm_exchange *exchange,
                             int i)
 {

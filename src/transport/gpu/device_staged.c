@@ -57,7 +57,8 @@ static bool same_process(const struct device *device, const struct rank_card *ca
     return card->on_gpu && card->process == device->mine.process && card->host == device->mine.host;
 }
 
-// Depends on what all members know, so that all use this method or none.
+// True if the call can be staged in host memory. Depends on what all members know, so that all use
+// this method or none.
 bool tsr__staged_fits(const struct device_call *call)
 {
     const struct comm_call *comm_call = call->call;
@@ -131,7 +132,8 @@ static int fold_piece(const struct staged *staged, int piece)
     return tsr__seat_fold(seat, &fold, staged->up);
 }
 
-// Each piece of sums is copied to the host after its fold.
+// Folds this rank's slice and copies the sums to the host. Each piece of sums is copied to the host
+// after its fold.
 static int fold_and_send(const struct staged *staged)
 {
     const struct device_call *call = staged->call;
@@ -178,8 +180,8 @@ static int take_sums(const struct staged *staged)
     return tsr__seat_step_await(seat, LAST, staged->down);
 }
 
-// Enqueues work that accesses others' memory; nothing if one of them has left, which the next step
-// reports.
+// Enqueues work that accesses other ranks' memory. Does nothing if one of them has left; the next
+// step reports that.
 static tsr_status touching(const struct staged *staged, int (*work)(const struct staged *))
 {
     int code = 0;
@@ -206,9 +208,9 @@ static int have_memory(struct staged *staged)
     return code;
 }
 
-// Two barriers on the hosts. After the first, all downloads are enqueued, so each GPU may wait for
-// the others' and fold its slice. After the second, all sums are enqueued, so each may wait for
-// those of the others. Memory is allocated before the first.
+// Reduces one round with two barriers of the hosts. After the first, all downloads are enqueued, so
+// each GPU may wait for the others' and fold its slice. After the second, all sums are enqueued, so
+// each may wait for those of the others. Memory is allocated before the first.
 static tsr_status reduce_round(struct staged *staged, uint64_t round)
 {
     const struct device_call *call = staged->call;

@@ -14,7 +14,8 @@
 
 #define WATCH_LOOK_S 0.25
 
-// With the lock held: seconds since the start of the current NCCL call; 0: none.
+// Returns the seconds since the start of the current NCCL call, 0 without one. The caller holds the
+// lock.
 static double waited_s(const struct device *device)
 {
     return device->waits_since > 0 ? tsr__now_s() - device->waits_since : 0;
@@ -36,8 +37,8 @@ static void store_reason(struct device *device, const char *text)
     }
 }
 
-// The text is stored for all ranks of this process before the abort, so that a rank that returns
-// from NCCL finds it (tsr__device_rest).
+// Aborts the NCCL call that takes too long. The text is stored for all ranks of this process before
+// the abort, so that a rank that returns from NCCL finds it (tsr__device_rest).
 static void give_up(struct device *device, const char *node, double limit_s)
 {
     char text[GIVEN_UP_BYTES];
@@ -50,8 +51,8 @@ static void give_up(struct device *device, const char *node, double limit_s)
     device->endpoint.transport->fail(&device->endpoint, TSR_PEER, rank, text);
 }
 
-// One thread per rank with communicators. The lock is not held during the abort, which takes the
-// locks of other ranks.
+// Runs the watchdog. One thread per rank with communicators. The lock is not held during the abort,
+// which takes the locks of other ranks.
 static void *watch_main(void *data)
 {
     struct device *device = data;
@@ -77,7 +78,8 @@ static void *watch_main(void *data)
 
 // ---- calls from other threads -------------------------------------------------------------------
 
-// If no thread can be started, ranks are not watched.
+// Starts the watchdog of a rank that has communicators. If no thread can be started, ranks are not
+// watched.
 void tsr__watch_start(struct device *device)
 {
     bool any = false;

@@ -20,7 +20,7 @@ bool tsr__meet_nonce(uint8_t out[MEET_NONCE])
     return getrandom(out, MEET_NONCE, 0) == MEET_NONCE;
 }
 
-// Initially no rank is connected (fd -1) and none is lost.
+// Creates a meeting. Initially no rank is connected (fd -1) and none is lost.
 static struct meet *meet_new(tsr_session *session, const struct meet_place *place)
 {
     struct meet *meet = tsr__alloc(session, sizeof *meet);

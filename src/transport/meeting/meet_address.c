@@ -25,8 +25,8 @@ static const struct sockaddr *plain(const struct sockaddr_storage *address)
     return (const struct sockaddr *)(const void *)address;
 }
 
-// The bytes of an IP address; NULL: another family. An IPv4 address inside IPv6 (::ffff:10.0.0.1)
-// is returned as IPv4.
+// Returns the bytes of an IP address; NULL: another family. An IPv4 address inside IPv6
+// (::ffff:10.0.0.1) is returned as IPv4.
 static const uint8_t *bytes_of(const struct sockaddr *address, size_t *n)
 {
     if (address->sa_family == AF_INET) {
@@ -53,7 +53,8 @@ static bool is_loopback(const struct sockaddr *address)
 
 // ---- where rank 0 is ----------------------------------------------------------------------------
 
-// An abstract name, so no file is left behind. Other users can see it; SO_PEERCRED keeps them out.
+// Returns the address of rank 0 for ranks on this host. An abstract name, so no file is left
+// behind. Other users can see it; SO_PEERCRED keeps them out.
 static struct meet_address unix_address(int port)
 {
     struct meet_address out = {.address = {.ss_family = AF_UNIX}};
@@ -77,7 +78,8 @@ static bool is_local_name(const char *host)
            strcmp(host, "localhost") == 0;
 }
 
-// Without a secret, every address of the name must belong to the loopback.
+// Finds the addresses of rank 0. Without a secret, every address of the name must belong to the
+// loopback.
 bool tsr__meet_resolve(const struct meet_place *place, struct meet_addresses *out, char *why,
                        size_t n)
 {
@@ -172,8 +174,9 @@ static void set_port(struct meet_address *address, int port)
         ((struct sockaddr_in6 *)(void *)&address->address)->sin6_port = htons((uint16_t)port);
 }
 
-// On its own host, rank 0's name may resolve to the loopback (Debian's 127.0.1.1). So any address
-// of the interface is used if none of the name's addresses belongs to it.
+// Listens on an interface that the user has named. On its own host, rank 0's name may resolve to
+// the loopback (Debian's 127.0.1.1). So any address of the interface is used if none of the name's
+// addresses belongs to it.
 static int listen_on_interface(const char *interface, const struct meet_place *place,
                                const struct meet_addresses *found)
 {
@@ -277,7 +280,7 @@ static bool is_in_network(const struct sockaddr *address, const struct network *
     return true;
 }
 
-// "eth0:1" is a second address of eth0.
+// Copies the name of an interface. "eth0:1" is a second address of eth0.
 static void copy_name(const char *from, char name[IF_NAMESIZE])
 {
     snprintf(name, IF_NAMESIZE, "%.*s", (int)strcspn(from, ":"), from);

@@ -51,7 +51,8 @@ static void drop(struct reception *reception, int i)
     forget(reception, i);
 }
 
-// The greeting fits into the buffer of a new connection, so it is sent at once or never.
+// Accepts a connection and sends the greeting. The greeting fits into the buffer of a new
+// connection, so it is sent at once or never.
 static void admit(struct reception *reception, int fd, bool is_local)
 {
     uint8_t out[MEET_GREETING];
@@ -116,8 +117,8 @@ static bool is_taken(struct reception *reception, uint32_t rank)
     return false;
 }
 
-// The proof is checked before the other fields: an unknown process learns only that its secret is
-// wrong.
+// Decides whether a caller belongs to this job. The proof is checked before the other fields: an
+// unknown process learns only that its secret is wrong.
 static enum meet_verdict check_answer(struct reception *reception, const struct caller *caller,
                                       const struct meet_answer *answer, const struct meet_key *key)
 {
@@ -137,7 +138,7 @@ static enum meet_verdict check_answer(struct reception *reception, const struct 
     return MEET_WELCOME;
 }
 
-// Only a rank that proved the secret gets a signed verdict.
+// Sends the decision to the caller. Only a rank that proved the secret gets a signed verdict.
 static bool send_verdict(int fd, const struct meet_key *key, enum meet_verdict verdict)
 {
     uint8_t out[MEET_VERDICT], code[MEET_CODE];
@@ -147,7 +148,7 @@ static bool send_verdict(int fd, const struct meet_key *key, enum meet_verdict v
     return tsr__meet_write(fd, out, sizeof out, 0);
 }
 
-// The answer is complete. True: it is a rank of this job, and its connection is kept.
+// Handles a complete answer. True: it comes from a rank of this job, and its connection is kept.
 static bool answered(struct reception *reception, const struct caller *caller)
 {
     struct meet *meet = reception->meet;

@@ -21,8 +21,8 @@
 #define FIRST_PORT   20000 // ports derived from a name are below the ephemeral ports
 #define SOME_PORTS   10000
 
-// 20000 to 29999. If the names of two jobs on one host give the same port, the second rank 0 cannot
-// listen.
+// Returns a port between 20000 and 29999 for a name. If the names of two jobs on one host give the
+// same port, the second rank 0 cannot listen.
 static int port_of_text(const char *text, uint64_t seed)
 {
     return FIRST_PORT + (int)(tsr__hash64(text, strlen(text), seed) % SOME_PORTS);
@@ -43,8 +43,8 @@ static bool copy(char *out, size_t n, const char *text, size_t length)
     return true;
 }
 
-// "node[003-010,12],x7" -> "node003": the text before the bracket, then its first number as
-// written.
+// Finds the first host of a Slurm list. "node[003-010,12],x7" -> "node003": the text before the
+// bracket, then its first number as written.
 bool tsr__first_host(const char *list, char *out, size_t n)
 {
     size_t stem = strcspn(list, "[,");
@@ -76,8 +76,9 @@ static bool read_port(const char *text, int *out)
 
 // ---- ranks started by hand ----------------------------------------------------------------------
 
-// The first of "a:4,b:4" is a: the number after the colon is a number of ranks, not a port. IPv6
-// addresses contain colons, so they are in brackets: "[fd00::2]:4" is fd00::2.
+// Finds the first host of a list that the user gives. The first of "a:4,b:4" is a: the number after
+// the colon is a number of ranks, not a port. IPv6 addresses contain colons, so they are in
+// brackets: "[fd00::2]:4" is fd00::2.
 static bool first_of(const char *hosts, struct meet_place *out, const char **why)
 {
     size_t length = strcspn(hosts, ",");
@@ -146,7 +147,7 @@ static bool all_on_this_host(int ranks)
     return false;
 }
 
-// The host of rank 0, if the launcher gives it.
+// Finds the host of rank 0, if the launcher gives it.
 static bool launched_host(struct meet_place *out)
 {
     static const char *const lists[] = {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST",
@@ -194,7 +195,7 @@ static bool place_by_launcher(struct meet_place *out, const char **why)
     return launched_port(out);
 }
 
-// *why is always set, but valid only if false is returned.
+// Finds host and port of rank 0. *why is always set, but valid only if false is returned.
 bool tsr__meet_place(const struct comm_options *options, struct meet_place *out, const char **why)
 {
     *out = (struct meet_place){.secret = options->secret, .interface = options->interface};

@@ -71,7 +71,7 @@ static enum meet_side other_side(const struct meet *meet)
     return meet->rank == 0 ? MEET_FROM_OTHER : MEET_FROM_ZERO;
 }
 
-// Head, data, code. data NULL with 0 bytes: a notice.
+// Sends a frame: head, data, code. data NULL with 0 bytes: a notice.
 static bool send_frame(struct meet *meet, int to, enum meet_kind kind, int about, const void *data,
                        size_t bytes, double until)
 {
@@ -170,7 +170,8 @@ bool tsr__meet_swap(struct meet *meet, const struct link_card *mine,
 
 // ---- notices ------------------------------------------------------------------------------------
 
-// Once for each rank. A rank that has sent a farewell may close its connection.
+// Records that a rank is gone, once, and informs the others. Once for each rank. A rank that has
+// sent a farewell may close its connection.
 static void note_gone(struct meet *meet, int rank)
 {
     struct meet_state *state = &meet->states[rank];
@@ -211,7 +212,8 @@ static bool take_notice(struct meet *meet, int from)
     return true;
 }
 
-// Notices have a fixed length, so bytes are collected until one is complete; usually none arrives.
+// Reads notices of a rank. Notices have a fixed length, so bytes are collected until one is
+// complete; usually none arrives.
 static void check_wire(struct meet *meet, int rank)
 {
     struct meet_wire *wire = &meet->wires[rank];

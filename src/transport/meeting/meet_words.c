@@ -46,8 +46,8 @@ static void digest_of(struct sha256 *sha256, uint8_t out[MEET_CODE])
         out[i] = (uint8_t)(nibble(hex[2 * i]) << 4 | nibble(hex[2 * i + 1]));
 }
 
-// RFC 2104 with SHA-256: H(key ^ opad, H(key ^ ipad, text)); a key longer than a block is replaced
-// by its digest.
+// Computes a message authentication code. RFC 2104 with SHA-256: H(key ^ opad, H(key ^ ipad,
+// text)); a key longer than a block is replaced by its digest.
 void tsr__meet_hmac(const void *key, size_t key_bytes, const void *p, size_t bytes,
                     uint8_t out[MEET_CODE])
 {
@@ -84,8 +84,8 @@ bool tsr__meet_same_code(const uint8_t *a, const uint8_t *b)
     return differs == 0;
 }
 
-// The key depends on both nonces and on all fields of the answer, so that none can be changed in
-// transit.
+// Derives the key of a connection. The key depends on both nonces and on all fields of the answer,
+// so that none can be changed in transit.
 void tsr__meet_key(const char *secret, const struct meet_greeting *greeting,
                    const struct meet_answer *answer, struct meet_key *out)
 {
@@ -101,7 +101,8 @@ void tsr__meet_key(const char *secret, const struct meet_greeting *greeting,
     tsr__meet_hmac(secret, strlen(secret), said, sizeof said, out->bytes);
 }
 
-// The texts differ for the two sides: rank 0's proof cannot be sent back to it as a rank's proof.
+// Computes the proof that a side knows the secret. The texts differ for the two sides: rank 0's
+// proof cannot be sent back to it as a rank's proof.
 void tsr__meet_proof(const struct meet_key *key, enum meet_side side, uint8_t out[MEET_CODE])
 {
     char text[] = "proof of rank 0";
@@ -163,7 +164,7 @@ void tsr__meet_put_answer(const struct meet_answer *answer, uint8_t out[MEET_ANS
     memcpy(out + 16 + MEET_NONCE, answer->code, MEET_CODE);
 }
 
-// Fields are not checked here; check_answer (meet_greet.c) does that.
+// Decodes an answer. Fields are not checked here; check_answer (meet_greet.c) does that.
 bool tsr__meet_get_answer(const uint8_t in[MEET_ANSWER], struct meet_answer *out)
 {
     out->version = get16(in + 4);

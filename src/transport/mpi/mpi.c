@@ -8,7 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// Slurm starts both families; its process management interface says which.
+// Returns the MPI family of a launcher. Slurm starts both families; its process management
+// interface says which.
 static const char *family_of(const char *family)
 {
     if (strcmp(family, "slurm") != 0)
@@ -26,7 +27,7 @@ static tsr_status refuse(tsr_session *session, enum diag_code code, const char *
     return TSR_ENGINE;
 }
 
-// The link is the plug-in's own and stays open for later jobs.
+// Opens the link of the plug-in. The link is the plug-in's own and stays open for later jobs.
 static struct link *open_link(void *handle, char *why, size_t n)
 {
     link_open_fn open;
@@ -41,8 +42,8 @@ static struct link *open_link(void *handle, char *why, size_t n)
     return NULL;
 }
 
-// MPI and the launcher must agree about this rank: a plug-in for one MPI under mpirun of another
-// starts N jobs of one rank each.
+// Opens the endpoint of a rank under mpirun or srun. MPI and the launcher must agree about this
+// rank: a plug-in for one MPI under mpirun of another starts N jobs of one rank each.
 tsr_status tsr__mpi_open(tsr_session *session, const char *family,
                          const struct comm_options *options, struct endpoint **out)
 {

@@ -110,7 +110,7 @@ static bool keep(MPI_Request r, uint64_t *out)
     return true;
 }
 
-// MPI counts bytes in an int; the caller's chunks are smaller.
+// Starts to send a message. MPI counts bytes in an int; the caller's chunks are smaller.
 static bool link_send(struct link *link, int peer, int channel, const void *p, size_t bytes,
                       uint64_t *request)
 {
@@ -159,7 +159,8 @@ static void link_cancel(struct link *link, uint64_t *request)
         MPI_Wait(&r, &status); // a cancelled receive ends at once
 }
 
-// Without waiting: a message that has begun to arrive continues, and its rank may be gone.
+// Cancels a request. Without waiting: a message that has begun to arrive continues, and its rank
+// may be gone.
 static void link_withdraw(struct link *link, uint64_t *request)
 {
     (void)link;
@@ -195,7 +196,7 @@ static void drain(void)
     }
 }
 
-// Once, for the first caller: MPI_Finalize of the program, or the end of the process.
+// Ends the link, once: in MPI_Finalize of the program, or at the end of the process.
 static void end_link(void)
 {
     void (*on_end)(void *) = state.link.on_end;
@@ -208,7 +209,7 @@ static void end_link(void)
         drain();
 }
 
-// MPI calls this first in MPI_Finalize.
+// Ends the link. MPI calls this first in MPI_Finalize.
 static int before_finalize(MPI_Comm comm, int key, void *value, void *extra)
 {
     (void)comm;
@@ -226,7 +227,8 @@ static void end_mpi(void)
         MPI_Finalize();
 }
 
-// "4711 (my (odd) name) T 1 ...": T, after the last parenthesis. 0: not found.
+// Returns the state of a process. "4711 (my (odd) name) T 1 ...": T, after the last parenthesis. 0:
+// not found.
 static char process_state(pid_t pid)
 {
     char path[64], text[512];
@@ -241,8 +243,9 @@ static char process_state(pid_t pid)
     return name_end && name_end[1] == ' ' ? name_end[2] : 0;
 }
 
-// A rank may compute for long after its last call, so all others wait for it, as MPI programs do;
-// but not for one that is stopped or gone, as far as this host can tell.
+// True if the other ranks of this host still run. A rank may compute for long after its last call,
+// so all others wait for it, as MPI programs do; but not for one that is stopped or gone, as far as
+// this host can tell.
 static bool others_run(void)
 {
     if (!state.host_pids)
@@ -257,9 +260,10 @@ static bool others_run(void)
     return true;
 }
 
-// The program may have finalized MPI itself; then before_finalize has done all this. Without
-// MPI_Finalize launchers kill the remaining ranks, and MPICH's takes this rank's exit code 0 for
-// the job's. A rank that is stopped in MPI_Finalize has done all its work.
+// Ends MPI at the end of the process. The program may have finalized MPI itself; then
+// before_finalize has done all this. Without MPI_Finalize launchers kill the remaining ranks, and
+// MPICH's takes this rank's exit code 0 for the job's. A rank that is stopped in MPI_Finalize has
+// done all its work.
 static void at_exit(void)
 {
     int gone = 0;
@@ -293,7 +297,8 @@ static bool start_mpi(char *error, size_t n)
     return true;
 }
 
-// Process ids of another namespace are not valid here.
+// Exchanges the process ids of the ranks on this host. Process ids of another namespace are not
+// valid here.
 static void gather_pids(MPI_Comm host)
 {
     int own = (int)getpid();
@@ -331,8 +336,8 @@ static void count_host(void)
     state.link.host_cores = CPU_COUNT(&all) > 0 ? CPU_COUNT(&all) : 1;
 }
 
-// Errors are returned, not fatal. The attribute of MPI_COMM_SELF is deleted first in MPI_Finalize,
-// which calls before_finalize.
+// Creates a communicator for each channel. Errors are returned, not fatal. The attribute of
+// MPI_COMM_SELF is deleted first in MPI_Finalize, which calls before_finalize.
 static bool make_channels(char *error, size_t n)
 {
     for (int i = 0; i < LINK_CHANNELS; i++) {
@@ -348,7 +353,7 @@ static bool make_channels(char *error, size_t n)
     return true;
 }
 
-// "Open MPI v4.1.4, package: ..." -> "Open MPI v4.1.4".
+// Stores the name of the MPI library. "Open MPI v4.1.4, package: ..." -> "Open MPI v4.1.4".
 static void read_library(void)
 {
     char text[MPI_MAX_LIBRARY_VERSION_STRING];
@@ -362,7 +367,7 @@ static void read_library(void)
     snprintf(state.link.library, sizeof state.link.library, "%.100s", text);
 }
 
-// Everything that waits for the other ranks.
+// Does everything that waits for the other ranks.
 static void join_job(void)
 {
     state.joined = start_mpi(state.error, sizeof state.error) &&
@@ -374,8 +379,9 @@ static void join_job(void)
     count_host();
 }
 
-// MPI is initialized once for the life of the process: later jobs share the link. A start that
-// hangs (a rank never came) cannot be undone, so the process does not try again.
+// Opens the link over MPI. MPI is initialized once for the life of the process: later jobs share
+// the link. A start that hangs (a rank never came) cannot be undone, so the process does not try
+// again.
 struct link *tsr_link_open(char *error, size_t n)
 {
     if (state.open)

@@ -111,7 +111,7 @@ static size_t hosts_held(struct endpoint *endpoint)
     return tsr__shm_held(((struct hosts *)endpoint)->shm);
 }
 
-// Files go by messages: they move while the rank computes.
+// Sends a file to rank 0. Files go by messages: they move while the rank computes.
 static tsr_status hosts_give(struct endpoint *endpoint, const struct comm_call *call, int fd,
                              size_t bytes, struct comm_trouble *why)
 {
@@ -148,7 +148,7 @@ static const struct transport hosts_transport = {
     .method = hosts_method,
 };
 
-// While a rank waits in shared memory: checks the messages, too.
+// Checks messages while a rank waits in shared memory.
 static tsr_status check_net(void *data, const struct comm_call *call, int peer,
                             struct comm_trouble *why)
 {
@@ -167,7 +167,8 @@ struct card {
     int64_t pid, fd, ok;
 };
 
-// Boot id and host name: containers of one machine with different names are different hosts.
+// Returns a number for this host. Boot id and host name: containers of one machine with different
+// names are different hosts.
 uint64_t tsr__host_id(void)
 {
     char boot[64], name[256] = "";
@@ -179,7 +180,7 @@ uint64_t tsr__host_id(void)
     return tsr__hash64(name, strlen(name), tsr__hash64(boot, n > 0 ? (size_t)n : 0, 0));
 }
 
-// An all-gather of one card. The round is compared, so no rank is a round ahead.
+// Exchanges one card with every rank. The round is compared, so no rank is a round ahead.
 static tsr_status deal(struct endpoint *net, const struct card *mine, struct card *all,
                        struct comm_buffer *buffers, int64_t *group, int64_t round,
                        struct comm_trouble *why)
@@ -200,7 +201,7 @@ static tsr_status deal(struct endpoint *net, const struct card *mine, struct car
     return tsr__comm_all_to_all(net, &call, buffers, buffers + n, why);
 }
 
-// The memory of this host: created by its first rank, opened by the others.
+// Creates the memory of this host. Its first rank does this; the others open it.
 static bool make_memory(struct hosts *hosts, const struct comm_options *options)
 {
     return tsr__shm_new(hosts->session, hosts->net->size, options, &hosts->job) == TSR_OK;
@@ -219,8 +220,8 @@ static bool open_memory(struct hosts *hosts, const struct card *head,
     return tsr__shm_map(hosts->session, fd, hosts->net->size, options, &hosts->job) == TSR_OK;
 }
 
-// Three rounds: which ranks are on this host; its first rank has created the memory; which ranks
-// could open it.
+// Connects the ranks of this host, in three rounds: which ranks are on this host; its first rank
+// has created the memory; which ranks could open it.
 static tsr_status meet_host(struct hosts *hosts, const struct comm_options *options,
                             struct card *all, struct comm_buffer *buffers, int64_t *group,
                             struct comm_trouble *why)

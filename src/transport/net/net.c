@@ -8,7 +8,8 @@
 
 // ---- exchange -----------------------------------------------------------------------------------
 
-// Between headers and data: `arrived` gets all notes and may set the receive buffers.
+// Calls the caller's `arrived`. Between headers and data: `arrived` gets all notes and may set the
+// receive buffers.
 static tsr_status call_arrived(struct net *net, const struct comm_call *call,
                                struct comm_exchange *exchange, struct comm_trouble *why)
 {
@@ -60,7 +61,8 @@ static tsr_status take_part(struct net *net, const struct comm_call *call,
     return TSR_OK;
 }
 
-// Where parts to be folded arrive: scratch memory, except for this member's own part.
+// Prepares the places where parts to be folded arrive: scratch memory, except for this member's own
+// part.
 static tsr_status place_parts(struct net *net, const struct comm_call *call,
                               struct comm_exchange *exchange, struct comm_trouble *why)
 {
@@ -94,7 +96,7 @@ static tsr_status fold_parts(struct net *net, const struct comm_call *call,
     return TSR_OK;
 }
 
-// The part for member i, if it was too large to be sent with the header.
+// Sends the part for member i, if it was too large to be sent with the header.
 static tsr_status send_part(struct net *net, const struct comm_call *call,
                             const struct comm_exchange *exchange, int i, struct comm_trouble *why)
 {
@@ -104,8 +106,8 @@ static tsr_status send_part(struct net *net, const struct comm_call *call,
     return tsr__net_post(net, call, (int)call->group[i], false, part->p, part->bytes, why);
 }
 
-// Headers and small data first (meet), then what is larger: receives are posted before sends,
-// member by member, and complete() waits for all of them together.
+// Exchanges parts: headers and small data first (meet), then what is larger. Receives are posted
+// before sends, member by member, and complete() waits for all of them together.
 static tsr_status exchange_parts(struct net *net, const struct comm_call *call,
                                  struct comm_exchange *exchange, struct comm_trouble *why)
 {
@@ -150,7 +152,8 @@ static void net_fail(struct endpoint *endpoint, tsr_status status, int rank, con
     tsr__beat_fail((struct net *)endpoint, status, rank, text);
 }
 
-// The link is not closed here: MPI's belongs to the process, UCX's was closed by end_link.
+// Frees the endpoint. The link is not closed here: MPI's belongs to the process, UCX's was closed
+// by end_link.
 void tsr__net_free(struct endpoint *endpoint)
 {
     struct net *net = (struct net *)endpoint;
@@ -183,8 +186,8 @@ static void step_link(void *data)
 
 #define FLUSH_S 2.0 // longest wait for the last messages to leave
 
-// The network of this job ends when all ranks have sent everything: closing it earlier could lose
-// messages.
+// Closes the link of this job. The network of this job ends when all ranks have sent everything:
+// closing it earlier could lose messages.
 static void end_link(struct net *net)
 {
     struct timespec nap = {0, 100000};
@@ -196,8 +199,8 @@ static void end_link(struct net *net)
     net->link->close(net->link);
 }
 
-// `failed` is read before stop(): after a failure that is reported only during the farewell, no
-// message is pending, and all can be freed.
+// Ends the endpoint. `failed` is read before stop(): after a failure that is reported only during
+// the farewell, no message is pending, and all can be freed.
 static void net_close(struct endpoint *endpoint)
 {
     struct net *net = (struct net *)endpoint;
@@ -233,14 +236,15 @@ static const struct transport net_transport = {
     .take = tsr__net_take,
 };
 
-// MPI is about to end in this process, although the endpoint is open: send a farewell while
-// possible.
+// Sends a farewell while possible: MPI is about to end in this process, although the endpoint is
+// open.
 static void on_end(void *data)
 {
     stop(data);
 }
 
-// The heartbeat thread starts last: it reads all that was set before.
+// Creates the endpoint of a rank over a link. The heartbeat thread starts last: it reads all that
+// was set before.
 tsr_status tsr__net_open(tsr_session *session, struct link *link, struct meet *meet, uint32_t job,
                          const struct comm_options *options, struct endpoint **out)
 {

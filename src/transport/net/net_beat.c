@@ -43,8 +43,8 @@ static uint64_t host_hash(void)
 
 // ---- sending and receiving: the heartbeat thread, or a waiting one ------------------------------
 
-// A heartbeat of an earlier job, left over in the network, is dropped. Only the first reported
-// failure counts.
+// Stores a received heartbeat. A heartbeat of an earlier job, left over in the network, is dropped.
+// Only the first reported failure counts.
 static void take_beat(struct net *net, int rank)
 {
     struct peer *peer = &net->peers[rank];
@@ -65,7 +65,8 @@ static void take_beat(struct net *net, int rank)
     pthread_mutex_unlock(&net->lock);
 }
 
-// One receive is always posted for each rank. If it failed, the next step posts it again.
+// Receives the heartbeat of a rank. One receive is always posted for each rank. If it failed, the
+// next step posts it again.
 static void receive_beat(struct net *net, int rank)
 {
     struct peer *peer = &net->peers[rank];
@@ -84,8 +85,8 @@ static void receive_beat(struct net *net, int rank)
                                             &peer->receiving);
 }
 
-// At most one heartbeat per rank is pending, with its own buffer (`out`). The last one, a
-// farewell or a failure, is sent once and does not wait for its time.
+// Sends a heartbeat to a rank. At most one heartbeat per rank is pending, with its own buffer
+// (`out`). The last one, a farewell or a failure, is sent once and does not wait for its time.
 static void send_beat(struct net *net, int rank, double now, uint32_t farewell)
 {
     struct peer *peer = &net->peers[rank];
@@ -131,7 +132,8 @@ void tsr__beat_step(struct net *net)
     }
 }
 
-// 10 ms between two steps, so that failures are sent quickly; heartbeats are sent once a second.
+// Runs the heartbeat thread. It makes a step every 10 ms, so that failures are sent quickly;
+// heartbeats are sent once a second.
 static void *beat_thread(void *data)
 {
     struct net *net = data;
@@ -145,7 +147,8 @@ static void *beat_thread(void *data)
 
 // ---- start, stop --------------------------------------------------------------------------------
 
-// The thread blocks all signals, so that they reach the threads of the program that expect them.
+// Starts the heartbeat thread. The thread blocks all signals, so that they reach the threads of the
+// program that expect them.
 tsr_status tsr__beat_start(struct net *net, uint32_t job)
 {
     double now = tsr__now_s();
@@ -170,7 +173,7 @@ tsr_status tsr__beat_start(struct net *net, uint32_t job)
     return TSR_PEER;
 }
 
-// By its last heartbeat, after which nothing more comes from that rank.
+// True if the last heartbeat of that rank was a failure or a farewell; nothing more comes from it.
 bool tsr__beat_knows(struct net *net, int rank)
 {
     pthread_mutex_lock(&net->lock);
@@ -209,7 +212,8 @@ static bool farewell(struct net *net)
     return !open;
 }
 
-// Only the first caller sends a farewell: closing, or the end of the process (on_end of net.c).
+// Stops the heartbeat thread and sends a farewell. Only the first caller sends a farewell: closing,
+// or the end of the process (on_end of net.c).
 bool tsr__beat_stop(struct net *net, bool *answered)
 {
     if (atomic_exchange(&net->stop, true))
@@ -220,8 +224,8 @@ bool tsr__beat_stop(struct net *net, bool *answered)
     return true;
 }
 
-// Instead of a farewell: messages of a failed call refer to memory of the caller, so no call of the
-// network may be made any more.
+// Stops the heartbeat thread without a farewell: messages of a failed call refer to memory of the
+// caller, so no call of the network may be made any more.
 void tsr__beat_freeze(struct net *net)
 {
     if (atomic_exchange(&net->stop, true))
@@ -234,7 +238,7 @@ void tsr__beat_freeze(struct net *net)
 
 // ---- for the rank's thread ----------------------------------------------------------------------
 
-// Only stores the state, which is sent with the next heartbeat.
+// Stores this rank's state, which is sent with the next heartbeat.
 void tsr__beat_publish(struct net *net, const struct comm_call *call, enum beat_state state,
                        int peer)
 {
@@ -247,8 +251,8 @@ void tsr__beat_publish(struct net *net, const struct comm_call *call, enum beat_
     pthread_mutex_unlock(&net->lock);
 }
 
-// May be called from any thread. Only the first failure is kept, whether local or received in a
-// heartbeat.
+// Marks the job as failed, with the reason. May be called from any thread. Only the first failure
+// is kept, whether local or received in a heartbeat.
 void tsr__beat_fail(struct net *net, tsr_status status, int rank, const char *text)
 {
     pthread_mutex_lock(&net->lock);
@@ -289,8 +293,8 @@ static uint64_t ring_of(const struct net *net, int at)
     return 0;
 }
 
-// Only processes of this host can be looked up. A rank with a long computation has a thread that
-// sends heartbeats.
+// Fails if a rank has had no heartbeat for too long. Only processes of this host can be looked up.
+// A rank with a long computation has a thread that sends heartbeats.
 static tsr_status check_heartbeat(struct net *net, const struct comm_call *call, int peer,
                                   double silent_s, struct comm_trouble *why)
 {
@@ -337,7 +341,7 @@ static tsr_status check_peer(struct net *net, const struct comm_call *call, int 
     return TSR_OK;
 }
 
-// Called about every millisecond by a waiting rank. TSR_OK: continue waiting.
+// Checks the peer of a waiting rank, about every millisecond. TSR_OK: continue waiting.
 tsr_status tsr__beat_check(struct net *net, const struct comm_call *call, int peer,
                            struct comm_trouble *why)
 {

@@ -33,7 +33,7 @@ static size_t chunks_of(size_t bytes)
     return bytes / NET_CHUNK + (bytes % NET_CHUNK != 0);
 }
 
-// Every failure here fails the job: otherwise rank 0 and the sender would wait for each other.
+// Fails the job. Otherwise rank 0 and the sender would wait for each other.
 static tsr_status fail(struct net *net, struct comm_trouble *why)
 {
     tsr__beat_fail(net, why->status, why->rank, why->text);
@@ -97,7 +97,7 @@ static bool post_chunks(struct net *net, int peer, bool receives, char *map, siz
 
 // ---- the sender ---------------------------------------------------------------------------------
 
-// Nothing of it may be pending.
+// Frees a file. Nothing of it may be pending.
 static void gift_drop(struct net *net, struct net_gift *gift)
 {
     tsr__free(net->session, gift->requests, gift->n * sizeof *gift->requests);
@@ -130,8 +130,8 @@ static struct net_gift *gift_new(struct net *net, int fd, size_t bytes, uint64_t
     return gift;
 }
 
-// Files wait in a ring of COMM_GIFTS until rank 0 has them: `given` counts those begun, `settled`
-// those done. The head is sent first, then the file in chunks.
+// Sends a file to rank 0. Files wait in a ring of COMM_GIFTS until rank 0 has them: `given` counts
+// those begun, `settled` those done. The head is sent first, then the file in chunks.
 tsr_status tsr__net_give(struct endpoint *endpoint, const struct comm_call *call, int fd,
                          size_t bytes, struct comm_trouble *why)
 {
@@ -157,7 +157,7 @@ tsr_status tsr__net_give(struct endpoint *endpoint, const struct comm_call *call
     return TSR_OK;
 }
 
-// Afterwards rank 0 or the network has the oldest file, and this rank's memory for it is free.
+// Waits until rank 0 or the network has the oldest file. This rank's memory for it is then free.
 tsr_status tsr__net_settle(struct endpoint *endpoint, const struct comm_call *call,
                            struct comm_trouble *why)
 {
@@ -173,7 +173,7 @@ tsr_status tsr__net_settle(struct endpoint *endpoint, const struct comm_call *ca
 
 // ---- rank 0 -------------------------------------------------------------------------------------
 
-// A file of that many bytes, mapped for writing. -1: failed.
+// Creates a file of that many bytes and maps it for writing. -1: failed.
 static int make_file(size_t bytes, char **map)
 {
     int fd = memfd_create("tessera-gift", MFD_CLOEXEC);

@@ -31,8 +31,8 @@ static tsr_status lost(struct net *net, const struct comm_call *call, int peer,
 
 #define LOSS_S 2.0 // by then the meeting knows which rank died
 
-// A message failed. If the ranks watch each other, the reason is known soon: that rank died, or
-// another has failed.
+// Finds the reason of a failed message. If the ranks watch each other, it is known soon: that rank
+// died, or another has failed.
 static tsr_status find_loss(struct net *net, const struct comm_call *call, int peer,
                             struct comm_trouble *why)
 {
@@ -65,8 +65,8 @@ bool tsr__net_grow(tsr_session *session, char **p, size_t *have, size_t want)
     return *p;
 }
 
-// Marked done until its request exists, so that a request that was never made is not tested.
-// Pointers to other entries may move.
+// Adds an entry for a request. It is marked as done until the request exists, so that a request
+// that was never made is not tested. Pointers to other entries may move.
 static struct pending *add_pending(struct net *net)
 {
     if (net->n_pending == net->cap_pending) {
@@ -192,9 +192,9 @@ tsr_status tsr__net_give_up(struct net *net, struct comm_trouble *why)
 
 #define FRAME_CAP ((sizeof(struct comm_header) + NET_FRAME + 63) / 64 * 64)
 
-// Members are numbered by their index in the group. First the frames from them: each has room for
-// the largest frame, because its length is not known before it arrives. Then the frames to them, of
-// this group's length.
+// Returns the place of the frame from member i, an index in the group. First come the frames from
+// the members: each has room for the largest frame, because its length is not known before it
+// arrives. Then come the frames to them, of this group's length.
 char *tsr__net_frame(struct net *net, int i)
 {
     return net->frames + (size_t)i * FRAME_CAP;
@@ -215,7 +215,8 @@ static bool grow_frames(struct net *net, const struct comm_call *call)
                          (size_t)call->n_group * FRAME_CAP + out);
 }
 
-// Two members: 64 KiB; four: 21 KiB each; nine and more: 8 KiB each.
+// Returns the number of bytes that fit into a frame with its header. Two members: 64 KiB; four: 21
+// KiB each; nine and more: 8 KiB each.
 size_t tsr__net_room(const struct comm_call *call)
 {
     size_t others = call->n_group > 1 ? (size_t)call->n_group - 1 : 1;

@@ -12,8 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// The entry is written before `given` is raised (release), which rank 0 reads (acquire): so rank 0
-// reads a complete entry.
+// Offers a file to rank 0. The entry is written before `given` is raised (release), which rank 0
+// reads (acquire): so rank 0 reads a complete entry.
 tsr_status tsr__shm_give(struct endpoint *endpoint, const struct comm_call *call, int fd,
                          size_t bytes, struct comm_trouble *why)
 {
@@ -32,7 +32,8 @@ tsr_status tsr__shm_give(struct endpoint *endpoint, const struct comm_call *call
     return TSR_OK;
 }
 
-// The file is closed only now: until then rank 0 may open it through this process.
+// Waits until rank 0 has the oldest file of this rank, and closes it. The file is closed only now:
+// until then rank 0 may open it through this process.
 tsr_status tsr__shm_settle(struct endpoint *endpoint, const struct comm_call *call,
                            struct comm_trouble *why)
 {
@@ -81,7 +82,7 @@ tsr_status tsr__shm_take(struct endpoint *endpoint, const struct comm_call *call
     return TSR_OK;
 }
 
-// At the end of the endpoint: closes files that rank 0 did not take, also after a failure.
+// Closes files that rank 0 did not take, at the end of the endpoint and after a failure.
 void tsr__shm_drop_gifts(struct shm *me)
 {
     for (; me->settled < me->given; me->settled++)

@@ -48,8 +48,8 @@ static size_t lines(size_t bytes)
     return (bytes + LINE - 1) / LINE * LINE;
 }
 
-// 100 bytes: 100 - 1 = 99 is between 64 and 128, in steps of 8: class 6 * 8 + 4, whose largest size
-// is 104. Sizes below 64 share the class of 64.
+// Returns the size class of a block. 100 bytes: 100 - 1 = 99 is between 64 and 128, in steps of 8:
+// class 6 * 8 + 4, whose largest size is 104. Sizes below 64 share the class of 64.
 static unsigned class_of(size_t bytes)
 {
     size_t last = (bytes < LINE ? LINE : bytes) - 1;
@@ -57,7 +57,7 @@ static unsigned class_of(size_t bytes)
     return top * 8 + ((unsigned)(last >> (top - 3)) & 7);
 }
 
-// The largest size of a class.
+// Returns the largest size of a class.
 static size_t class_bytes(unsigned class)
 {
     return ((size_t)8 + class % 8 + 1) << (class / 8 - 3);
@@ -81,7 +81,7 @@ static struct block *first_large(const struct shm *me)
     return (struct block *)(heap_base(me) + small_bytes(me));
 }
 
-// NULL: it is the last block.
+// Returns the block behind this one. NULL: it is the last block.
 static struct block *after(const struct shm *me, struct block *block)
 {
     char *end = (char *)first_large(me) + me->heap.large;
@@ -122,7 +122,7 @@ static void unlist(struct shm_heap *heap, struct block *block)
     heap->given -= block->given;
 }
 
-// The smallest block of the class with at least that many bytes; NULL: none.
+// Returns the smallest free block of the class with at least that many bytes. NULL: there is none.
 static struct block *smallest_of(const struct shm_heap *heap, unsigned class, size_t bytes)
 {
     struct block *best = NULL;
@@ -134,7 +134,8 @@ static struct block *smallest_of(const struct shm_heap *heap, unsigned class, si
 
 // ---- large blocks -------------------------------------------------------------------------------
 
-// Every size is set here, so that the next block, or the heap for the last one, always knows it.
+// Sets the size of a block. Every size is set here, so that the next block, or the heap for the
+// last one, always knows it.
 static void set_bytes(struct shm *me, struct block *block, size_t bytes)
 {
     block->bytes = bytes;
@@ -188,7 +189,7 @@ static struct block *extend(struct shm *me, size_t bytes)
     return block;
 }
 
-// Called with the lock held.
+// Takes a large block from the heap. Called with the lock held.
 static struct block *take_large(struct shm *me, size_t bytes)
 {
     struct shm_heap *heap = &me->heap;
@@ -225,7 +226,8 @@ static void give_pages(struct shm_heap *heap, struct block *block)
         block->given = end - first;
 }
 
-// Called with the lock held. Neighbours with overwritten headers are left alone.
+// Returns a large block to the heap and joins it with free neighbours. Called with the lock held.
+// Neighbours with overwritten headers are left alone.
 static void free_large(struct shm *me, struct block *block)
 {
     struct shm_heap *heap = &me->heap;
@@ -245,7 +247,7 @@ static void free_large(struct shm *me, struct block *block)
 
 // ---- small blocks -------------------------------------------------------------------------------
 
-// Called with the lock held. NULL: the region is full.
+// Takes a small block from the heap. Called with the lock held. NULL: the region is full.
 static struct block *take_small(struct shm *me, size_t bytes)
 {
     struct shm_heap *heap = &me->heap;
@@ -272,7 +274,8 @@ static bool is_small(const struct shm *me, const struct block *block)
 
 // ---- entry points -------------------------------------------------------------------------------
 
-// From any thread of the rank's engine. NULL: the caller uses ordinary memory.
+// Allocates shared memory of this rank. From any thread of the rank's engine. NULL: the caller uses
+// ordinary memory.
 void *tsr__shm_alloc(struct endpoint *endpoint, size_t bytes)
 {
     struct shm *me = (struct shm *)endpoint;
@@ -291,14 +294,16 @@ void *tsr__shm_alloc(struct endpoint *endpoint, size_t bytes)
     return block ? (char *)block + LINE : NULL;
 }
 
-// Other ranks' heaps are mapped here too, but never freed here.
+// True if the address is in this rank's own heap. Other ranks' heaps are mapped here too, but never
+// freed here.
 static bool is_own(const struct shm *me, const void *p)
 {
     uintptr_t first = (uintptr_t)heap_base(me);
     return (uintptr_t)p >= first && (uintptr_t)p - first < me->job->at.heap_bytes;
 }
 
-// A block with an overwritten header is leaked rather than reused.
+// Frees shared memory of this rank. False: the address is not in its heap. A block with an
+// overwritten header is leaked rather than reused.
 bool tsr__shm_release(struct endpoint *endpoint, void *p)
 {
     struct shm *me = (struct shm *)endpoint;

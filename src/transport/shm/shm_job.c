@@ -35,8 +35,8 @@ static size_t whole_pages(size_t n)
     return (n + 4095) / 4096 * 4096;
 }
 
-// The same in every process, since it follows from the number of ranks; only the heap size is read
-// from the file.
+// Returns the layout of the shared memory of a job. The same in every process, since it follows
+// from the number of ranks; only the heap size is read from the file.
 static struct shm_layout layout_of(int ranks)
 {
     size_t n = (size_t)ranks;
@@ -152,7 +152,8 @@ tsr_status tsr__shm_new(tsr_session *session, int n, const struct comm_options *
     return TSR_OK;
 }
 
-// After a failure the job still holds the descriptor; tsr__shm_free closes it.
+// Maps the memory of a job that another process has created. After a failure the job still holds
+// the descriptor; tsr__shm_free closes it.
 tsr_status tsr__shm_map(tsr_session *session, int fd, int n, const struct comm_options *options,
                         struct shm_job **out)
 {
@@ -195,8 +196,9 @@ void tsr__shm_free(tsr_session *session, struct shm_job *job)
 
 // ---- failure ------------------------------------------------------------------------------------
 
-// The first rank that fails writes the reason; later ones, in any process, do not change it. The
-// value 1 makes readers wait until the text is complete.
+// Marks the job as failed, with the reason. The first rank that fails writes the reason; later
+// ones, in any process, do not change it. The value 1 makes readers wait until the text is
+// complete.
 void tsr__shm_fail(struct shm_job *job, tsr_status status, int rank, const char *text)
 {
     struct shm_head *head = shm_head(job);

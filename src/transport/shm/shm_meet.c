@@ -80,8 +80,8 @@ static bool process_gone(int pid)
     return state && (state[2] == 'Z' || state[2] == 'X');
 }
 
-// Fails if a rank has had no heartbeat for too long, in this rank's own time: a rank that was
-// stopped itself meanwhile reports no other.
+// Fails if a rank has had no heartbeat for too long. Only time in which this rank itself ran
+// counts, so that a rank that was stopped meanwhile reports no other.
 static tsr_status check_heartbeat(struct shm *me, const struct comm_call *call, int peer,
                                   struct comm_trouble *why)
 {
@@ -114,8 +114,8 @@ static tsr_status check_heartbeat(struct shm *me, const struct comm_call *call, 
 
 #define RING_LOOKS 50 // a ring seen this often is a deadlock, not a snapshot of moving ranks
 
-// In this order: a rank failed; the peer has ended; a deadlock; the peer's heartbeat; the transport
-// below. The first that applies is reported.
+// Checks, while this rank waits, in this order: a rank failed; the peer has ended; a deadlock; the
+// peer's heartbeat; the transport below. The first that applies is reported.
 tsr_status tsr__shm_check(struct shm *me, const struct comm_call *call, int peer,
                           struct comm_trouble *why)
 {
@@ -142,9 +142,9 @@ tsr_status tsr__shm_check(struct shm *me, const struct comm_call *call, int peer
     return me->also(me->also_data, call, peer, why);
 }
 
-// Most waits end within microseconds, so the first check costs one load. Only a rank that really
-// waits publishes for whom (others search that for deadlocks), and only one that waits long checks
-// the peer and the clock.
+// Waits until a word of a peer has reached a value. Most waits end within microseconds, so the
+// first check costs one load. Only a rank that really waits publishes for whom (others search that
+// for deadlocks), and only one that waits long checks the peer and the clock.
 tsr_status tsr__shm_await(struct shm *me, const struct comm_call *call, int peer,
                           const atomic_uint_fast64_t *word, unsigned shift, uint64_t wanted,
                           uint64_t *seen, struct comm_trouble *why)
@@ -255,8 +255,8 @@ static void announce(struct shm *me, const struct comm_call *call)
             announce_to(me, (int)call->group[i], NULL);
 }
 
-// Afterwards `seen` is the latest call that the peer has entered, and `entry` the one for our call
-// (see the example above).
+// Waits until a peer has entered this call. Afterwards `seen` is the latest call that the peer has
+// entered, and `entry` the one for our call (see the example above).
 static tsr_status await_member(struct shm *me, const struct comm_call *call, int peer,
                                struct comm_trouble *why)
 {
@@ -285,14 +285,14 @@ static tsr_status await_members(struct shm *me, const struct comm_call *call,
     return TSR_OK;
 }
 
-// A barrier inside a call: no comparison, members keep their entries.
+// Synchronizes the members inside a call. Nothing is compared; members keep their entries.
 tsr_status tsr__shm_sync(struct shm *me, const struct comm_call *call, struct comm_trouble *why)
 {
     announce(me, call);
     return await_members(me, call, why);
 }
 
-// Valid until this rank departs from the call.
+// Returns a rank's entry of the current call. Valid until this rank departs from the call.
 const struct shm_entry *tsr__shm_entry(const struct shm *me, int rank)
 {
     const struct shm_slot *slot = shm_slot(me->job, rank);
@@ -300,8 +300,8 @@ const struct shm_entry *tsr__shm_entry(const struct shm *me, int rank)
     return &slot->entries[self ? me->calls & 1 : me->peers[rank].entry];
 }
 
-// The first cache line of the header holds all that must agree; if it differs, a comparison field
-// by field finds out what.
+// Waits for all members and checks that they make the same call. The first cache line of the header
+// holds all that must agree; if it differs, a comparison field by field finds out what.
 tsr_status tsr__shm_meet(struct shm *me, const struct comm_call *call, struct comm_trouble *why)
 {
     const struct shm_entry *mine = tsr__shm_entry(me, me->endpoint.rank);
@@ -320,8 +320,8 @@ tsr_status tsr__shm_meet(struct shm *me, const struct comm_call *call, struct co
     return TSR_OK;
 }
 
-// Equal stamps mean equal headers, and no entry is read. Only if they differ are the entries
-// compared.
+// Waits for the other member and checks that it makes the same call. Equal stamps mean equal
+// headers, and no entry is read. Only if they differ are the entries compared.
 tsr_status tsr__shm_meet_in_mailbox(struct shm *me, const struct comm_call *call, int peer,
                                     struct comm_trouble *why)
 {
@@ -338,8 +338,8 @@ tsr_status tsr__shm_meet_in_mailbox(struct shm *me, const struct comm_call *call
                                 why);
 }
 
-// This rank reads nothing of this call afterwards and announces that to each member. It records
-// which ranks could read its own entry, for the call after the next one.
+// Ends a call. This rank reads nothing of this call afterwards and announces that to each member.
+// It records which ranks could read its own entry, for the call after the next one.
 void tsr__shm_depart(struct shm *me, const struct comm_call *call)
 {
     record_readers(me, call, &me->readers[me->calls & 1]);

@@ -14,7 +14,7 @@
 
 #include <stdio.h>
 
-// Offset of memory that the others can access; 0: they cannot.
+// Returns the offset of memory that the other ranks can access; 0: they cannot.
 static uint64_t reach(const struct shm *me, const void *p, size_t bytes)
 {
     uintptr_t base = (uintptr_t)me->job->base, at = (uintptr_t)p;
@@ -24,7 +24,7 @@ static uint64_t reach(const struct shm *me, const void *p, size_t bytes)
     return 0;
 }
 
-// The address of an offset that another rank published; NULL: not in the heap area. Another
+// Returns the address of an offset that another rank published; NULL: not in the heap area. Another
 // process may write any offset at any time, so callers read it once and use the checked copy.
 static char *at_offset(const struct shm *me, uint64_t offset, size_t bytes)
 {
@@ -41,7 +41,7 @@ static tsr_status refuse_offset(const struct comm_call *call, int peer, struct c
                         call->op, call->node, (long long)call->id, peer);
 }
 
-// This rank's index in the group (transport.c has checked that it is a member).
+// Returns this rank's index in the group (transport.c has checked that it is a member).
 static int place_of(const struct shm *me, const struct comm_call *call)
 {
     int i = 0;
@@ -52,8 +52,8 @@ static int place_of(const struct shm *me, const struct comm_call *call)
 
 // ---- all-reduce ---------------------------------------------------------------------------------
 
-// Every member folds the same numbers in the same order into its own output, without further
-// waiting.
+// Reduces tensors that fit into the entries. Every member folds the same numbers in the same order
+// into its own output, without further waiting.
 static tsr_status reduce_inline(struct shm *me, const struct comm_call *call, void *out)
 {
     for (int i = 0; i < call->n_group; i++)
@@ -103,14 +103,15 @@ static tsr_status await_chunk(struct shm *me, const struct comm_call *call, int 
     return tsr__shm_await(me, call, peer, &slot->staged, 0, wanted, &seen, why);
 }
 
-// Written before `staged` is raised, so that readers of the counter see the bytes.
+// Copies a chunk to this rank's staging area. Written before `staged` is raised, so that readers of
+// the counter see the bytes.
 static void stage(struct shm *me, const void *from, size_t bytes)
 {
     memcpy(shm_stage(me->job, me->endpoint.rank, me->staged), from, bytes);
     atomic_store_explicit(&me->slot->staged, ++me->staged, memory_order_release);
 }
 
-// The last chunk may be shorter.
+// Returns the size of the chunk that begins at `at`. The last chunk may be shorter.
 static size_t chunk_at(size_t bytes, size_t at)
 {
     if (at >= bytes)
@@ -130,7 +131,7 @@ struct pair {
     uint64_t turns[2]; // turn counters of both sides of the pair buffer when the call began
 };
 
-// 0 past the end, so that putting one piece ahead needs no test.
+// Returns the size of piece k; 0 past the end, so that putting one piece ahead needs no test.
 static size_t piece_at(const struct pair *pair, size_t k)
 {
     size_t at = k * SHM_PIECE;
@@ -141,8 +142,8 @@ static size_t piece_at(const struct pair *pair, size_t k)
     return SHM_PIECE;
 }
 
-// The cell that one rank writes for piece k and the other reads: the one that it read two pieces
-// ago.
+// Returns the cell that one rank writes for piece k and the other reads: the one that it read two
+// pieces ago.
 static char *cell_of(const struct pair *pair, bool higher, size_t k)
 {
     return pair->pair_buffer->cells[k & 1][(pair->turns[k & 1] + k / 2 + higher) & 1];
@@ -157,7 +158,7 @@ static void put_piece(const struct pair *pair, size_t k)
     atomic_store_explicit(&pair->me->slot->staged, ++pair->me->staged, memory_order_release);
 }
 
-// Each member publishes its input one piece ahead and folds both.
+// Reduces between two members. Each member publishes its input one piece ahead and folds both.
 static tsr_status reduce_pair(struct shm *me, const struct comm_call *call, int self,
                               const char *in, char *out, struct comm_trouble *why)
 {
@@ -192,8 +193,8 @@ static tsr_status reduce_pair(struct shm *me, const struct comm_call *call, int 
     return TSR_OK;
 }
 
-// One chunk of more than two members: all stage it, each folds a slice and puts the result into its
-// own place of the chunk, all take the others' slices.
+// Reduces one chunk of more than two members: all stage it, each folds a slice and puts the result
+// into its own place of the chunk, all take the others' slices.
 static tsr_status reduce_chunk(struct shm *me, const struct comm_call *call, int self,
                                const char *in, char *out, size_t bytes, struct comm_trouble *why)
 {
@@ -226,9 +227,9 @@ static tsr_status reduce_chunk(struct shm *me, const struct comm_call *call, int
     return TSR_OK;
 }
 
-// A staging area has four chunks in turn, with two barriers between a chunk and the next: it is
-// never written while another rank reads it. The chunks of the previous call must have been read
-// (tsr__shm_released).
+// Reduces chunk by chunk through the staging areas. A staging area has four chunks in turn, with
+// two barriers between a chunk and the next: it is never written while another rank reads it. The
+// chunks of the previous call must have been read (tsr__shm_released).
 static tsr_status reduce_staged(struct shm *me, const struct comm_call *call, int self,
                                 const char *in, char *out, struct comm_trouble *why)
 {
@@ -246,8 +247,8 @@ static tsr_status reduce_staged(struct shm *me, const struct comm_call *call, in
     return TSR_OK;
 }
 
-// Two members and few bytes. No other rank reads the mailbox, nor this rank's entry unless they
-// disagree: there is nothing to depart from.
+// Reduces few bytes of two members. No other rank reads the mailbox, nor this rank's entry unless
+// they disagree: there is nothing to depart from.
 static tsr_status reduce_in_mailbox(struct shm *me, const struct comm_call *call, const void *in,
                                     void *out, size_t bytes, struct comm_trouble *why)
 {
@@ -263,8 +264,9 @@ static tsr_status reduce_in_mailbox(struct shm *me, const struct comm_call *call
     return TSR_OK;
 }
 
-// The three methods of the file head. All members choose the same one, because size, group and the
-// location of tensors are known to all of them.
+// Reduces a tensor by one of the three methods of the file head. The three methods of the file
+// head. All members choose the same one, because size, group and the location of tensors are known
+// to all of them.
 tsr_status tsr__shm_all_reduce(struct endpoint *endpoint, const struct comm_call *call,
                                const void *in, void *out, struct comm_trouble *why)
 {
@@ -310,7 +312,8 @@ struct exchange {
     size_t *sent, *got;
 };
 
-// Every part begins on its own cache line, so that elements are aligned and never split.
+// Rounds up to cache lines. Every part begins on its own line, so that elements are aligned and
+// never split.
 static uint64_t line_up(uint64_t bytes)
 {
     return (bytes + SHM_LINE - 1) / SHM_LINE * SHM_LINE;
@@ -364,8 +367,8 @@ static size_t waiting(const struct exchange *exchange, int peer, size_t left, co
     return n < left ? n : left;
 }
 
-// Raised after the bytes were copied: the sender may reuse the space. The last part of a message
-// ends on a line, as push counts it.
+// Announces how much this rank has taken from the peer's ring, after the bytes were copied: the
+// sender may reuse the space. The last part of a message ends on a line, as push counts it.
 static void advance_taken(const struct exchange *exchange, int peer, size_t n, bool last)
 {
     struct shm *me = exchange->me;
@@ -393,7 +396,8 @@ static bool pull(struct exchange *exchange, int i)
     return true;
 }
 
-// Where the part of member i is, checked by check_sizes; NULL: it comes through the ring.
+// Returns the address of member i's part, which check_sizes has checked; NULL: it comes through the
+// ring.
 static const char *part_at(const struct exchange *exchange, int i)
 {
     return exchange->me->peers[exchange->call->group[i]].part;
@@ -431,8 +435,8 @@ static bool fold(struct exchange *exchange)
     return true;
 }
 
-// A member whose data is incomplete, or that has not taken all of ours; -1: done. Prefers one whose
-// ring is empty: data of others may wait to be folded with its data.
+// Returns a member whose data is incomplete, or that has not taken all of ours; -1: done. Prefers
+// one whose ring is empty: data of others may wait to be folded with its data.
 static int missing(const struct exchange *exchange)
 {
     int open = -1;
@@ -470,8 +474,8 @@ static bool step(struct exchange *exchange)
     return moved;
 }
 
-// A rank never waits for a single other one here: it serves all rings in turn, so no order of sizes
-// can deadlock.
+// Moves all parts through the rings. A rank never waits for a single other one here: it serves all
+// rings in turn, so no order of sizes can deadlock.
 static tsr_status move_parts(struct exchange *exchange, struct comm_trouble *why)
 {
     struct patience patience = {0};
@@ -512,7 +516,8 @@ static void offer(struct exchange *exchange)
     }
 }
 
-// Words of another process are read once into locals: it could change them between check and use.
+// Checks the sizes and addresses that the members published. Words of another process are read once
+// into locals: it could change them between check and use.
 static tsr_status check_sizes(const struct exchange *exchange, struct comm_trouble *why)
 {
     const struct shm *me = exchange->me;
@@ -590,8 +595,8 @@ static tsr_status call_arrived(struct exchange *exchange, struct comm_trouble *w
                                        (const int64_t(*)[COMM_NOTES])me->notes, why);
 }
 
-// Synchronizes, compares sizes, then copies: a rank that finds a difference has written nothing
-// yet.
+// Exchanges parts between all members. Synchronizes, compares sizes, then copies: a rank that finds
+// a difference has written nothing yet.
 static tsr_status exchange_all(struct exchange *exchange, struct comm_trouble *why)
 {
     struct shm *me = exchange->me;

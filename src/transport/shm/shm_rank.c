@@ -68,7 +68,7 @@ static tsr_status start_beat(struct shm *me)
     return TSR_PEER;
 }
 
-// Also for a partly created rank. The owner of the job frees it.
+// Frees the memory of a rank. Also for a partly created rank. The owner of the job frees it.
 static void shm_free(struct shm *me)
 {
     tsr_session *session = me->session;
@@ -112,8 +112,8 @@ static bool shm_alloc(struct shm *me)
     return ok && (me->notes = zeroed(session, n * sizeof *me->notes));
 }
 
-// Files that rank 0 has not taken are lost. GONE informs ranks that wait for this one; the memory
-// is freed after that.
+// Ends the endpoint of a rank. Files that rank 0 has not taken are lost. GONE informs ranks that
+// wait for this one; the memory is freed after that.
 static void shm_close(struct endpoint *endpoint)
 {
     struct shm *me = (struct shm *)endpoint;
@@ -145,7 +145,8 @@ static const struct transport shm_transport = {
     .take = tsr__shm_take,
 };
 
-// The heartbeat starts before the slot is SHM_AT_WORK, so a rank in that state has a heartbeat.
+// Creates the endpoint of a rank. The heartbeat starts before the slot is SHM_AT_WORK, so a rank in
+// that state has a heartbeat.
 tsr_status tsr__shm_endpoint(tsr_session *session, struct shm_job *job, int rank,
                              struct endpoint **out)
 {

@@ -66,13 +66,15 @@ struct thread_job {
     struct comm_trouble trouble;
 };
 
-// Not through the slot: its rank writes to nearby memory.
+// Returns the word that one rank writes for another. It is not in the slot, because its rank writes
+// to nearby memory.
 static struct word *word_of(const struct thread_job *job, int from, int to)
 {
     return &job->words[(size_t)from * (size_t)job->n + (size_t)to];
 }
 
-// From any thread. The lock protects the text alone; the flag is read without it.
+// Marks the job as failed, with the reason; from any thread. The lock protects the text alone; the
+// flag is read without it.
 static void threads_fail(struct endpoint *endpoint, tsr_status status, int rank, const char *text)
 {
     struct thread_job *job = ((struct slot *)endpoint)->job;
@@ -93,9 +95,9 @@ static tsr_status job_failure(struct thread_job *job, struct comm_trouble *why)
     return why->status;
 }
 
-// After a failure: waits until no member can be inside this rank's buffers, then marks the rank as
-// gone. A member enters IN_DATA only if the job has not failed after it announced IN_DATA, so one
-// of the two sees the other.
+// Leaves a failed call: waits until no member can be inside this rank's buffers, then marks the
+// rank as gone. A member enters IN_DATA only if the job has not failed after it announced IN_DATA,
+// so one of the two sees the other.
 static void leave(struct slot *me, const struct comm_call *call)
 {
     for (int i = 0; i < call->n_group; i++) {
@@ -107,7 +109,8 @@ static void leave(struct slot *me, const struct comm_call *call)
     atomic_store(&me->state, GONE);
 }
 
-// This rank found the failure or was informed of it: the first text stays.
+// Leaves a call that failed: this rank found the failure or was informed of it. The first text
+// stays.
 static tsr_status give_up(struct slot *me, const struct comm_call *call, struct comm_trouble *why)
 {
     threads_fail(&me->endpoint, why->status, why->rank, why->text);
@@ -190,8 +193,8 @@ static uint64_t announce_to(struct slot *me, int peer, bool in_mailbox, uint64_t
     return meeting;
 }
 
-// No other member has seen this rank in the call, so none can be in its buffers: it need not
-// leave().
+// Leaves a call of a job that has failed. No other member has seen this rank in the call, so none
+// can be in its buffers: it need not leave().
 static tsr_status already_failed(struct slot *me, struct comm_trouble *why)
 {
     atomic_store(&me->state, GONE);
@@ -267,7 +270,8 @@ static tsr_status depart(struct slot *me, const struct comm_call *call, struct c
     return TSR_OK;
 }
 
-// The job failed between arrival and data access; this rank has accessed nothing.
+// Leaves a call of a job that failed between arrival and data access; this rank has accessed
+// nothing.
 static tsr_status backed_off(struct slot *me, const struct comm_call *call,
                              struct comm_trouble *why)
 {
@@ -292,7 +296,7 @@ static void reduce_slice(struct slot *me, const struct comm_call *call)
                 length);
 }
 
-// Two members and few bytes: no member accesses another's buffers.
+// Reduces few bytes of two members. No member accesses another's buffers.
 static tsr_status reduce_in_mailbox(struct slot *me, const struct comm_call *call, const void *in,
                                     void *out, size_t bytes, struct comm_trouble *why)
 {
@@ -433,7 +437,8 @@ static const struct transport threads_transport = {
     .close = threads_close,
 };
 
-// Scratch memory for the largest group, so that calls do not allocate.
+// Initializes the slot of a rank, with scratch memory for the largest group, so that calls do not
+// allocate.
 static void slot_init(struct thread_job *job, int rank, int cores)
 {
     struct slot *slot = &job->slots[rank];
@@ -451,7 +456,7 @@ static void slot_init(struct thread_job *job, int rank, int cores)
     slot->notes = (int64_t(*)[COMM_NOTES])ARENA_ARRAY(&job->arena, int64_t, n * COMM_NOTES);
 }
 
-// Large, and mostly never touched; NULL: mailboxes are not used.
+// Allocates the mailboxes: large, and mostly never touched. NULL: mailboxes are not used.
 static struct mailbox *open_mailboxes(size_t pairs)
 {
     void *p = mmap(NULL, pairs * sizeof(struct mailbox), PROT_READ | PROT_WRITE,

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 
-// The port of a listening TCP socket; 0: it is not one.
+// Returns the port of a listening TCP socket; 0: it is not one.
 static in_port_t port_of(int fd)
 {
     int listens = 0;

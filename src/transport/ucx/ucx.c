@@ -54,7 +54,8 @@ static tsr_status refuse(tsr_session *session, enum diag_code code, const char *
 
 // ---- hosts of the ranks -------------------------------------------------------------------------
 
-// Called in rank order for every other rank. False: a card of another length, from another version.
+// Stores where another rank is. Called in rank order for every other rank. False: a card of another
+// length, from another version.
 static bool take_host(void *data, int rank, const struct link_card *card)
 {
     struct joining *joining = data;
@@ -85,7 +86,7 @@ static uint64_t network_id(void)
     return stat("/proc/self/ns/net", &stat_of) == 0 ? (uint64_t)stat_of.st_ino : 0;
 }
 
-// This rank counts itself; take_host adds the others.
+// Fills this rank's card. This rank counts itself; take_host adds the others.
 static void describe_this_host(struct joining *joining)
 {
     cpu_set_t cores;
@@ -101,8 +102,8 @@ static void describe_this_host(struct joining *joining)
     joining->meeting.host_ranks = 1;
 }
 
-// Cores of all ranks of this host. A launcher may have bound each to its own; else they share the
-// cores that a control group allows.
+// Returns the number of cores of all ranks of this host. A launcher may have bound each to its own;
+// otherwise they share the cores that a control group allows.
 static int count_cores(const struct joining *joining)
 {
     int all = 0;
@@ -113,7 +114,7 @@ static int count_cores(const struct joining *joining)
     return all;
 }
 
-// All ranks publish where they are; rank 0's job number is used by all.
+// Exchanges where the ranks are. Rank 0's job number is used by all.
 static bool swap_hosts(struct joining *joining, char *why, size_t n)
 {
     struct link_card card = {.bytes = sizeof joining->mine};

@@ -46,9 +46,9 @@ struct ucx {
 
 // ---- messages -----------------------------------------------------------------------------------
 
-// 40 bits of the job, 8 of the channel, 16 of the sender. Job 0xABCDEF0123, channel 1 (LINK_BEAT),
-// rank 5: tag 0xABCDEF0123010005. The whole tag is compared, so that a message of another job on
-// the same machines is never received.
+// Returns the tag of a message. 40 bits of the job, 8 of the channel, 16 of the sender. Job
+// 0xABCDEF0123, channel 1 (LINK_BEAT), rank 5: tag 0xABCDEF0123010005. The whole tag is compared,
+// so that a message of another job on the same machines is never received.
 static ucp_tag_t tag_of(const struct ucx *ucx, int channel, int sender)
 {
     return ucx->job << 24 | (uint64_t)(unsigned)channel << 16 | (uint64_t)(unsigned)sender;
@@ -68,8 +68,8 @@ static bool link_send(struct link *link, int peer, int channel, const void *p, s
     return !UCS_PTR_IS_ERR(sent);
 }
 
-// Without UCX's shortcut for messages that have arrived: a request is needed in any case, because
-// it alone has the number of bytes.
+// Starts to receive a message. Without UCX's shortcut for messages that have arrived: a request is
+// needed in any case, because it alone has the number of bytes.
 static bool link_receive(struct link *link, int peer, int channel, void *p, size_t bytes,
                          uint64_t *request)
 {
@@ -91,7 +91,8 @@ static void *pointer_of(uint64_t request)
     return (void *)(uintptr_t)(request & ~(uint64_t)RECEIVES);
 }
 
-// The caller holds the lock. *bytes is set only for a completed receive.
+// Returns the status of a request. The caller holds the lock. *bytes is set only for a completed
+// receive.
 static ucs_status_t status_of(uint64_t request, size_t *bytes)
 {
     ucp_tag_recv_info_t info = {0};
@@ -103,8 +104,8 @@ static ucs_status_t status_of(uint64_t request, size_t *bytes)
     return status;
 }
 
-// UCX makes progress only in calls. A step costs a system call or more, so it is done once for all
-// requests that are tested after it.
+// Makes progress. UCX makes progress only in calls. A step costs a system call or more, so it is
+// done once for all requests that are tested after it.
 static void link_step(struct link *link)
 {
     struct ucx *ucx = (struct ucx *)link;
@@ -131,7 +132,8 @@ static int link_test(struct link *link, uint64_t *request, size_t *bytes)
     return status == UCS_OK ? 1 : -1;
 }
 
-// The request is freed at once; UCX keeps it until the cancelled receive has ended.
+// Cancels a request. The request is freed at once; UCX keeps it until the cancelled receive has
+// ended.
 static void link_cancel(struct link *link, uint64_t *request)
 {
     struct ucx *ucx = (struct ucx *)link;
@@ -144,7 +146,7 @@ static void link_cancel(struct link *link, uint64_t *request)
     *request = 0;
 }
 
-// A receive that has begun to arrive continues.
+// Cancels a request. A receive that has begun to arrive continues.
 static void link_withdraw(struct link *link, uint64_t *request)
 {
     struct ucx *ucx = (struct ucx *)link;
@@ -162,7 +164,7 @@ static void link_failed(struct link *link)
 
 // ---- closing ------------------------------------------------------------------------------------
 
-// One step of a request of this link; true: it is done, or NULL.
+// Makes one step of a request of this link. True: it is done, or NULL.
 static bool step(struct ucx *ucx, void **request)
 {
     ucp_worker_progress(ucx->worker);
@@ -177,8 +179,8 @@ static bool step(struct ucx *ucx, void **request)
     return true;
 }
 
-// One flush at a time: a later call continues the pending one, and true means that all messages
-// before it have left.
+// Sends all pending messages. One flush at a time: a later call continues the pending one, and true
+// means that all messages before it have left.
 static bool link_flush(struct link *link)
 {
     struct ucx *ucx = (struct ucx *)link;
@@ -193,8 +195,8 @@ static bool link_flush(struct link *link)
 
 #define CLOSE_STEPS 10000 // other ranks may be gone, so closing has a limit
 
-// Forced: the other side may be gone and never answer. Pending messages are lost, so the caller has
-// flushed.
+// Closes the connection to a rank. Forced: the other side may be gone and never answer. Pending
+// messages are lost, so the caller has flushed.
 static void close_endpoint(struct ucx *ucx, ucp_ep_h endpoint)
 {
     ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
@@ -217,8 +219,8 @@ static bool is_settled(struct ucx *ucx)
     return false;
 }
 
-// Also for a partly created link: missing parts are NULL. A worker with pending messages is not
-// freed, nor its context: UCX (1.13) aborts the program otherwise.
+// Closes the link. Also for a partly created link: missing parts are NULL. A worker with pending
+// messages is not freed, nor its context: UCX (1.13) aborts the program otherwise.
 static void link_close(struct link *link)
 {
     struct ucx *ucx = (struct ucx *)link;
@@ -240,7 +242,7 @@ static void link_close(struct link *link)
 
 // ---- opening ------------------------------------------------------------------------------------
 
-// UCX would print errors; the user of the link reports them instead.
+// Ignores a message of UCX. The user of the link reports errors instead.
 static ucs_log_func_rc_t keep_quiet(const char *file, unsigned line, const char *function,
                                     ucs_log_level_t level,
                                     const ucs_log_component_config_t *component,
@@ -256,7 +258,7 @@ static ucs_log_func_rc_t keep_quiet(const char *file, unsigned line, const char 
     return UCS_LOG_FUNC_RC_STOP;
 }
 
-// Loading UCX installs crash handlers; the program should decide that.
+// Disables the crash handlers that loading UCX installs; the program should decide that.
 static void disable_crash_handlers(void)
 {
     static const int crashes[] = {SIGILL, SIGSEGV, SIGBUS, SIGFPE};
@@ -272,10 +274,10 @@ static bool fail(char *error, size_t n, const char *what, ucs_status_t status)
     return false;
 }
 
-// Over TCP a message of up to 256 KiB (a piece of a large sum) then needs one system call and no
-// reply; by default UCX splits it into pieces of 8 KiB, or asks first. RDMA devices keep UCX's
-// defaults, and so do settings of the user. UCX before 1.16 wants the names of a transport's
-// settings without the transport; unknown names have no effect.
+// Sets sizes of messages for TCP. Over TCP a message of up to 256 KiB (a piece of a large sum) then
+// needs one system call and no reply; by default UCX splits it into pieces of 8 KiB, or asks first.
+// RDMA devices keep UCX's defaults, and so do settings of the user. UCX before 1.16 wants the names
+// of a transport's settings without the transport; unknown names have no effect.
 static void configure_tcp(ucp_config_t *config)
 {
     static const char *const settings[][3] = {
@@ -307,8 +309,8 @@ static void add_rdma(char *list, size_t n)
     globfree(&found);
 }
 
-// TCP ports are opened on these interfaces only. RDMA devices have no ports to connect to.
-// UCX_NET_DEVICES has precedence.
+// Restricts UCX to these interfaces. TCP ports are opened on these interfaces only. RDMA devices
+// have no ports to connect to. UCX_NET_DEVICES has precedence.
 static void restrict_devices(ucp_config_t *config, const char *interfaces)
 {
     char list[4096];
@@ -320,9 +322,9 @@ static void restrict_devices(ucp_config_t *config, const char *interfaces)
     ucp_config_modify(config, "NET_DEVICES", list);
 }
 
-// Sockets that listen since the worker was created, and whose port is in the worker's address,
-// belong to UCX. The port is compared because another thread may have opened a socket at that
-// moment.
+// Finds the sockets on which UCX listens. Sockets that listen since the worker was created, and
+// whose port is in the worker's address, belong to UCX. The port is compared because another thread
+// may have opened a socket at that moment.
 static void find_ports(struct ucx *ucx, const struct listeners *before)
 {
     size_t bytes;
@@ -374,7 +376,7 @@ static void on_error(void *data, ucp_ep_h endpoint, ucs_status_t status)
     (void)status;
 }
 
-// Called once for each other rank with its card.
+// Creates the endpoint to another rank. Called once for each other rank with its card.
 static bool connect_to(void *data, int rank, const struct link_card *card)
 {
     struct ucx *ucx = data;
@@ -414,7 +416,7 @@ static bool fill_card(struct ucx *ucx, struct link_card *mine, char *error, size
     return fits;
 }
 
-// All ranks exchange the addresses of their workers, and each creates an endpoint to every other.
+// Exchanges the addresses of all workers, and creates an endpoint to every other rank.
 static bool wire(struct ucx *ucx, struct link_meeting *meeting, char *error, size_t n)
 {
     struct link_card *mine = malloc(sizeof *mine);
@@ -478,7 +480,7 @@ static bool start_round(struct greetings *greetings, int round)
     return true;
 }
 
-// The first request that is not done, or -1.
+// Returns the first request that is not done, or -1.
 static int first_pending(struct greetings *greetings)
 {
     int n = 2 * greetings->ucx->link.size, first = -1;
@@ -523,7 +525,7 @@ static void cancel_requests(struct greetings *greetings)
         }
 }
 
-// All ranks connect to each other.
+// Connects this rank to all others.
 static bool connect_all(struct ucx *ucx, char *error, size_t n)
 {
     size_t count = 2 * (size_t)ucx->link.size;
@@ -550,7 +552,8 @@ static bool connect_all(struct ucx *ucx, char *error, size_t n)
     return absent < 0;
 }
 
-// A partly created link is closed like a complete one: link_close skips what is missing.
+// Creates the link over UCX. A partly created link is closed like a complete one: link_close skips
+// what is missing.
 struct link *tsr_link_wire(struct link_meeting *meeting, char *error, size_t n)
 {
     struct ucx *ucx = calloc(1, sizeof *ucx);
