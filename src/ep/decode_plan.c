@@ -127,8 +127,8 @@ static tsr_status describe(struct decode_plan *plan, const tsr_plan_options *giv
 
 // ---- the plan ----------------------------------------------------------------------------------
 
-// Plans with the caches as states. The planner stores these in the metadata; they are removed there,
-// because the ranks of the provider do not keep the caches between runs.
+// Plans with the caches as states. The planner stores these in the metadata. They are removed
+// there, because the ranks of the provider do not keep the caches between runs.
 static tsr_status plan_step(tsr_model *model, const struct decode_plan *plan,
                             tsr_plan_options options, tsr_plan_summary *summary)
 {
@@ -140,8 +140,8 @@ static tsr_status plan_step(tsr_model *model, const struct decode_plan *plan,
     return st == TSR_OK ? tsr_model_set_metadata(model, META_STATE, NULL) : st;
 }
 
-// One token of a small model may be fastest on one device. The application has requested several, so
-// such a model gets the plan for longer inputs.
+// One token of a small model may be fastest on one device. The application has requested several,
+// so such a model gets the plan for longer inputs.
 tsr_status tsr__ep_plan(tsr_model *model, const tsr_plan_options *given, tsr_plan_summary *summary)
 {
     struct decode_plan plan = {.graph = tsr_model_graph(model)};

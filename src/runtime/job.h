@@ -83,7 +83,7 @@ struct tsr_job {
     struct rank_thread *rank_threads; // one per rank in this process
     int n;
     pthread_mutex_t lock;
-    pthread_cond_t change;
+    pthread_cond_t change; // a rank has changed something that the caller's thread waits for
     uint64_t runs_started, runs_collected;
     tsr_status ended; // TSR_PEER: a rank is lost, and no more runs are possible
 
@@ -97,6 +97,9 @@ struct tsr_job {
     int n_threads;       // number of started threads
     uint64_t sync_after; // number of runs after which all ranks synchronize
     bool closing;
+    pthread_cond_t posted;         // the caller's thread has posted something for the ranks
+    atomic_uint_fast64_t n_posted; // how often; ranks read it without the lock
+    uint64_t awaited;              // number of runs that the caller waits for; 0: ranks are loading
 
     struct children *children; // ranks that are child processes
 

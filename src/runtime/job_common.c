@@ -19,6 +19,7 @@ tsr_status tsr__job_new(tsr_session *session, const tsr_run_options *options, ts
     tsr__arena_init(&job->arena, session);
     pthread_mutex_init(&job->lock, NULL);
     pthread_cond_init(&job->change, NULL);
+    pthread_cond_init(&job->posted, NULL);
     *out = job;
     tsr_status st = tsr__run_options(session, options, &job->options);
     if (st != TSR_OK || !job->options.trace)
@@ -38,6 +39,7 @@ void tsr_job_close(tsr_job *job)
     if (job->has_bundle)
         tsr__bundle_close(&job->bundle);
     tsr__temporary_remove(job->profiles);
+    pthread_cond_destroy(&job->posted);
     pthread_cond_destroy(&job->change);
     pthread_mutex_destroy(&job->lock);
     tsr__arena_free(&job->arena);

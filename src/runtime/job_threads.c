@@ -8,10 +8,10 @@
 // that skipped a communication is detected there, and no wait is endless.
 //
 // Locking: the caller's thread writes runs_started, sync_after and closing; a rank's thread writes
-// its own opened, runs_done, runs_synced and failed. All of them are protected by job->lock, and
-// every writer broadcasts job->change. Inside a run a rank holds no lock of the job: it waits for
-// other ranks only in the transport. So a rank that hangs in a communication does not block the
-// lock, and the transport's time-out ends its wait.
+// its own opened, runs_done, runs_synced and failed. All of them are protected by job->lock. The
+// caller's thread broadcasts job->posted after a change, a rank's thread job->change. Inside a run
+// a rank holds no lock of the job: it waits for other ranks only in the transport. So a rank that
+// hangs in a communication does not block the lock, and the transport's time-out ends its wait.
 //
 // If a rank fails: tsr__rank_run reports it to the transport (tsr__comm_fail), which wakes every
 // other rank out of its communication with a failure; each thread sets failed and ends. wait_for
@@ -19,7 +19,31 @@
 // failed first.
 #include "runtime/job.h"
 
+#include <sched.h>
 #include <signal.h>
+
+#define SPIN_S     0.001 // longest time that a rank spins before it sleeps
+#define SPIN_POLLS 64    // polls between two looks at the clock
+
+// ---- both threads ------------------------------------------------------------------------------
+
+// True if the rank is loaded, has made that many runs and synchronized where required; or if it has
+// failed.
+static bool is_there(const struct rank_thread *rank_thread, uint64_t runs)
+{
+    if (!rank_thread->opened)
+        return false;
+    return rank_thread->failed || (rank_thread->runs_done >= runs &&
+                                   rank_thread->runs_synced >= rank_thread->job->sync_after);
+}
+
+static int count_there(const tsr_job *job, uint64_t runs)
+{
+    int there = 0;
+    for (int i = 0; i < job->n_threads; i++)
+        there += is_there(&job->rank_threads[i], runs);
+    return there;
+}
 
 // ---- a rank's thread ---------------------------------------------------------------------------
 
@@ -35,15 +59,40 @@ static bool must_meet(const struct rank_thread *rank_thread)
     return rank_thread->runs_done == job->sync_after && rank_thread->runs_synced < job->sync_after;
 }
 
+// Closing ends the wait, not the work: the rank still makes the runs that were started, because
+// other ranks wait for its part of them.
+static bool has_nothing_to_do(const struct rank_thread *rank_thread)
+{
+    const tsr_job *job = rank_thread->job;
+    return !job->closing && rank_thread->runs_done == job->runs_started &&
+           rank_thread->runs_synced >= job->sync_after;
+}
+
+// Waits a short time without sleeping until the caller posts something. A sleeping thread needs up
+// to 50 microseconds to wake up, and a program that generates text starts its next run within one
+// millisecond. Called with the lock, which is released meanwhile.
+static void spin(const struct rank_thread *rank_thread)
+{
+    tsr_job *job = rank_thread->job;
+    uint64_t seen = atomic_load(&job->n_posted);
+    double until = tsr__now_s() + SPIN_S;
+    pthread_mutex_unlock(&job->lock);
+    for (unsigned polls = 1; atomic_load(&job->n_posted) == seen; polls++) {
+        sched_yield(); // the caller's thread may need this core
+        if (polls % SPIN_POLLS == 0 && tsr__now_s() > until)
+            break;
+    }
+    pthread_mutex_lock(&job->lock);
+}
+
 // Waits, under the job's lock, until there is something to do.
 static enum task next_task(const struct rank_thread *rank_thread)
 {
     tsr_job *job = rank_thread->job;
-    // Closing ends the wait, not the work: the rank still makes the runs that were started, because
-    // other ranks wait for its part of them.
-    while (!job->closing && rank_thread->runs_done == job->runs_started &&
-           rank_thread->runs_synced >= job->sync_after)
-        pthread_cond_wait(&job->change, &job->lock);
+    if (rank_thread->rank.spin && rank_thread->runs_done && has_nothing_to_do(rank_thread))
+        spin(rank_thread);
+    while (has_nothing_to_do(rank_thread))
+        pthread_cond_wait(&job->posted, &job->lock);
     if (must_meet(rank_thread))
         return MEET;
     if (rank_thread->runs_done == job->runs_started)
@@ -51,14 +100,22 @@ static enum task next_task(const struct rank_thread *rank_thread)
     return RUN;
 }
 
+// Wakes the caller's thread if it can continue. While ranks load, it is woken for each of them,
+// because it reports the progress.
+static void report_progress(tsr_job *job)
+{
+    if (job->awaited == 0 || count_there(job, job->awaited) == job->n_threads)
+        pthread_cond_broadcast(&job->change);
+}
+
 // Runs and synchronizes until the job closes or the rank fails. The lock is held except while
-// working. The broadcast at the start of the loop tells the caller's thread what the last iteration
-// changed (the first time: that the rank is open).
+// working. The start of the loop reports what the last iteration changed (the first time: that the
+// rank is open).
 static void work(struct rank_thread *rank_thread)
 {
     tsr_job *job = rank_thread->job;
     while (rank_thread->rank.status == TSR_OK) {
-        pthread_cond_broadcast(&job->change);
+        report_progress(job);
         enum task task = next_task(rank_thread);
         if (task == STOP)
             return;
@@ -88,7 +145,7 @@ static void *rank_main(void *data)
     rank_thread->opened = true;
     work(rank_thread);
     rank_thread->failed = rank_thread->rank.status != TSR_OK;
-    pthread_cond_broadcast(&job->change);
+    report_progress(job);
     pthread_mutex_unlock(&job->lock);
     // Ranks that wait for this one afterwards get an error; closed last, so that a failure, which
     // is more informative, is reported first.
@@ -98,26 +155,15 @@ static void *rank_main(void *data)
 
 // ---- the caller's thread -----------------------------------------------------------------------
 
-// True if the rank is loaded, has made that many runs and synchronized where required; or if it has
-// failed.
-static bool is_there(const struct rank_thread *rank_thread, uint64_t runs)
-{
-    if (!rank_thread->opened)
-        return false;
-    return rank_thread->failed || (rank_thread->runs_done >= runs &&
-                                   rank_thread->runs_synced >= rank_thread->job->sync_after);
-}
-
 // Waits until every rank is loaded, or has made `runs` runs; the number of loaded ranks is reported
 // as progress.
 static void wait_for(tsr_job *job, uint64_t runs)
 {
     int last = -1;
     pthread_mutex_lock(&job->lock);
+    job->awaited = runs;
     for (;;) {
-        int there = 0;
-        for (int i = 0; i < job->n_threads; i++)
-            there += is_there(&job->rank_threads[i], runs);
+        int there = count_there(job, runs);
         // Loading is the one phase that takes long enough to be shown.
         if (runs == 0 && there != last)
             tsr__progress(job->session, "loading ranks", (uint64_t)there, (uint64_t)job->n_threads);
@@ -129,13 +175,20 @@ static void wait_for(tsr_job *job, uint64_t runs)
     pthread_mutex_unlock(&job->lock);
 }
 
+// Tells the ranks, under the lock, that there may be something to do.
+static void post(tsr_job *job)
+{
+    atomic_fetch_add(&job->n_posted, 1);
+    pthread_cond_broadcast(&job->posted);
+}
+
 // Sets the number of runs after which all ranks synchronize. Callers pass runs_started, so no rank
 // is past it.
 static void sync_after(tsr_job *job, uint64_t runs)
 {
     pthread_mutex_lock(&job->lock);
     job->sync_after = runs;
-    pthread_cond_broadcast(&job->change);
+    post(job);
     pthread_mutex_unlock(&job->lock);
 }
 
@@ -278,7 +331,7 @@ static tsr_status threads_start(tsr_job *job, const tsr_tensors *const *inputs, 
         return st;
     pthread_mutex_lock(&job->lock);
     job->runs_started++;
-    pthread_cond_broadcast(&job->change);
+    post(job);
     pthread_mutex_unlock(&job->lock);
     return TSR_OK;
 }
@@ -380,7 +433,7 @@ static void threads_close(tsr_job *job)
 {
     pthread_mutex_lock(&job->lock);
     job->closing = true;
-    pthread_cond_broadcast(&job->change);
+    post(job);
     pthread_mutex_unlock(&job->lock);
     for (int i = 0; i < job->n_threads; i++)
         pthread_join(job->rank_threads[i].thread, NULL);
