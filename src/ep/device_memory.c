@@ -426,7 +426,5 @@ tsr_status tsr__ep_memory_wait(struct fused *fused, OrtKernelContext *context, t
     struct output_places places = {place, &placing};
     for (size_t i = 0; i < fused->n_outputs; i++)
         fused->placed[i] = false;
-    if (fused->provider->factory->memory && tsr__job_on_gpu(fused->job))
-        return tsr__job_wait_placed(fused->job, &places, outputs);
-    return tsr_job_wait(fused->job, outputs);
+    return tsr__job_wait_placed(fused->job, &places, outputs);
 }

@@ -160,8 +160,8 @@ OrtStatus *tsr__ep_memory_copy(struct device_memory *memory, void *to, int to_gp
 // copy in host memory.
 tsr_status tsr__ep_memory_input(struct fused *fused, const OrtValue *value, const char *name,
                                 tsr_tensors *to, OrtStatus **failed) TSR_MUST_USE;
-// Waits for the run. Outputs that the application wants in GPU memory are written there; the others
-// are added to the set.
+// Waits for the run. Outputs are written to the application's memory if it is on the device of the
+// ranks; the others are added to the set.
 tsr_status tsr__ep_memory_wait(struct fused *fused, OrtKernelContext *context,
                                tsr_tensors *outputs) TSR_MUST_USE;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpu_tensors.c - inputs and outputs of a job that the caller has in GPU memory: takes the shards
-// of such inputs, and writes outputs into the caller's memory, without copies to the host.
+// gpu_tensors.c - inputs of a job that the caller has in GPU memory, and outputs in memory of the
+// caller: takes the shards of such inputs, and joins the shards of outputs there with one copy.
 //
 // A cache [1, 8, 512, 64] on GPU 0 is sharded over the heads of two ranks there: each rank copies
 // its 4 heads to a buffer of its own, which is kept for later runs. After the run both ranks copy 4
@@ -178,14 +178,17 @@ tsr_status tsr__gpu_shards_wait(const struct gpu_inputs *gpu, tsr_session *sessi
 
 // ---- places of outputs --------------------------------------------------------------------------
 
-// An output of a run, or a shard of it, in the memory of its rank's GPU.
+// An output of a run, or a shard of it, in the memory of its rank: device_data on a GPU, data on
+// the host.
 struct output_shard {
     struct rank *rank;
     struct tensor tensor;
     int64_t dims[RUN_MAX_RANK];
 };
 
-static OrtStatus *describe(const OrtApi *api, OrtValue *value, struct output_shard *out)
+// Sets type and shape of a shard, and *data to its elements.
+static OrtStatus *describe(const OrtApi *api, OrtValue *value, struct output_shard *out,
+                           void **data)
 {
     OrtTensorTypeAndShapeInfo *info = NULL;
     int type = 0;
@@ -198,27 +201,30 @@ static OrtStatus *describe(const OrtApi *api, OrtValue *value, struct output_sha
         failed = api->GetDimensions(info, out->dims, rank);
     api->ReleaseTensorTypeAndShapeInfo(info);
     if (!failed)
-        failed = api->GetTensorMutableData(value, &out->tensor.device_data);
+        failed = api->GetTensorMutableData(value, data);
     out->tensor.type = tsr__engine_dtype(type);
     out->tensor.rank = rank <= RUN_MAX_RANK ? (int)rank : -1;
     return failed;
 }
 
-// With a stand-in for the driver, all memory is memory of its GPUs.
-static bool is_on_gpu(const struct rank *rank, size_t i, OrtValue *value)
+static bool is_tensor(const struct rank *rank, const OrtValue *value)
 {
     int kind = 0;
-    if (!rank->seat || !value)
+    if (!value)
         return false;
     OrtStatus *failed = rank->engine->api->GetValueType(value, &kind);
     rank->engine->api->ReleaseStatus(failed);
-    if (failed || kind != ORT_TENSOR)
-        return false;
+    return !failed && kind == ORT_TENSOR;
+}
+
+// With a stand-in for the driver, all memory is memory of its GPUs.
+static bool is_on_gpu(const struct rank *rank, size_t i, OrtValue *value)
+{
     return tsr__gpu_stands_in(rank->gpu) ||
            (rank->binding && rank->stays[i] && tsr__gpu_holds(rank->engine, value));
 }
 
-// False: the rank does not have the output as numbers on its GPU.
+// False: the rank does not have the output as numbers, or it is on a GPU but the output is not.
 static bool find_shard(const tsr_job *job, int64_t giver, size_t run_slot, const char *name,
                        struct output_shard *out)
 {
@@ -229,10 +235,11 @@ static bool find_shard(const tsr_job *job, int64_t giver, size_t run_slot, const
         OrtValue *value = rank->run_slots[run_slot].outs[i];
         if (strcmp(rank->output_names[i], name) != 0)
             continue;
-        if (!is_on_gpu(rank, i, value))
+        if (!is_tensor(rank, value) || (rank->seat && !is_on_gpu(rank, i, value)))
             return false;
         *out = (struct output_shard){.rank = rank};
-        OrtStatus *failed = describe(rank->engine->api, value, out);
+        void **data = rank->seat ? &out->tensor.device_data : &out->tensor.data;
+        OrtStatus *failed = describe(rank->engine->api, value, out, data);
         rank->engine->api->ReleaseStatus(failed); // the ordinary way reports it
         out->tensor.dims = out->dims;
         return !failed && out->tensor.rank >= 0 && out->tensor.type != TSR_STRING &&
@@ -267,7 +274,28 @@ static tsr_status write_shards(tsr_job *job, const struct manifest_port *port,
     return st;
 }
 
-// Finds the shards of an output, one without a layout. False: not all are numbers on one GPU.
+// Copies the shards to the full tensor, all of them in host memory.
+static tsr_status join_on_host(tsr_job *job, const struct tile_layout *layout,
+                               const struct output_shard *shards, struct tensor *full, bool *fits)
+{
+    struct arena arena;
+    tsr__arena_init(&arena, job->session);
+    struct tile_piece *all = tsr__shards_full_piece(&arena, full);
+    *fits = all != NULL;
+    for (int64_t k = 0; k < layout->n_shards && *fits; k++) {
+        struct tile_piece *piece = tsr__layout_piece(&arena, layout, full->dims, k);
+        *fits = piece && tsr__shards_fit(piece, &shards[k].tensor);
+        if (*fits)
+            tsr__piece_copy(piece, shards[k].tensor.data, all, full->data,
+                            (size_t)tsr_dtype_bits(full->type) / 8);
+    }
+    tsr_status st = arena_status(&arena);
+    tsr__arena_free(&arena);
+    return st;
+}
+
+// Finds the shards of an output, one without a layout. False: not all are numbers on one GPU or on
+// the host.
 static bool find_shards(const tsr_job *job, size_t run_slot, const struct manifest_port *port,
                         struct output_shard *shards, int64_t n)
 {
@@ -276,7 +304,8 @@ static bool find_shards(const tsr_job *job, size_t run_slot, const struct manife
         if (!find_shard(job, giver, run_slot, port->name, &shards[k]) ||
             shards[k].tensor.type != shards[0].tensor.type ||
             shards[k].tensor.rank != shards[0].tensor.rank ||
-            shards[k].rank->card != shards[0].rank->card)
+            !shards[k].rank->seat != !shards[0].rank->seat ||
+            (shards[k].rank->seat && shards[k].rank->card != shards[0].rank->card))
             return false;
     }
     return true;
@@ -293,8 +322,8 @@ static void mark_placed(tsr_job *job, const char *name)
     }
 }
 
-// *done: the output is in the caller's memory, or not requested. Otherwise it goes the ordinary way
-// over the host.
+// *done: the output is in the caller's memory, or not requested. Otherwise the set gets a copy in
+// host memory.
 static tsr_status place_output(tsr_job *job, size_t run_slot, const struct manifest_port *port,
                                struct arena *arena, bool *done)
 {
@@ -325,8 +354,10 @@ static tsr_status place_output(tsr_job *job, size_t run_slot, const struct manif
     if (st != TSR_OK)
         return st;
     *done = !full.device_data && !full.data;
-    if (full.device_data && full.device - 1 == shards[0].rank->card)
+    if (full.device_data && shards[0].rank->seat && full.device - 1 == shards[0].rank->card)
         st = write_shards(job, port, layout, shards, &full, done);
+    else if (full.data && !shards[0].rank->seat)
+        st = join_on_host(job, layout, shards, &full, done);
     if (*done)
         mark_placed(job, port->name);
     return st;
@@ -350,7 +381,7 @@ static bool clear_marks(tsr_job *job)
     return !job->arena.failed;
 }
 
-tsr_status tsr__gpu_place_outputs(tsr_job *job, size_t run_slot)
+tsr_status tsr__job_place_outputs(tsr_job *job, size_t run_slot)
 {
     const struct manifest *manifest = &job->bundle.manifest;
     struct handover handover = tsr__job_handover(job);

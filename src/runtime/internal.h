@@ -304,8 +304,8 @@ bool tsr__gpu_is_local(const struct gpu_inputs *gpu, const struct tensor *tensor
 tsr_status tsr__gpu_shards_wait(const struct gpu_inputs *gpu, tsr_session *session);
 void tsr__gpu_buffers_reuse(struct gpu_buffer *buffers); // no run is pending
 void tsr__gpu_buffers_free(struct gpu_buffer *buffers, struct gpu_seat *seat);
-// Writes outputs on GPUs to the job's places and marks them: ranks skip them.
-tsr_status tsr__gpu_place_outputs(tsr_job *job, size_t run_slot);
+// Writes outputs to the job's places and marks them: ranks skip them.
+tsr_status tsr__job_place_outputs(tsr_job *job, size_t run_slot);
 
 // bench.c: the folder from which the weights of a model or a partition are mapped.
 struct str tsr__folder_of(struct arena *arena, const char *path);

@@ -401,7 +401,7 @@ static tsr_status threads_finish(tsr_job *job, tsr_tensors *const *outputs, enum
     if (form == SET_PER_RANK)
         return take_all(job, run_slot, outputs);
     if (job->places && outputs[0]) {
-        st = tsr__gpu_place_outputs(job, run_slot);
+        st = tsr__job_place_outputs(job, run_slot);
         if (st != TSR_OK) {
             take_all(job, run_slot, NULL);
             return st;

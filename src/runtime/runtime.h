@@ -37,15 +37,16 @@ bool tsr__job_can_place(const tsr_job *job, const struct tensor *full);
 // their exact shapes; they are not among the results. NULL: none.
 void tsr__job_set_places(tsr_job *job, const tsr_tensors *places);
 
-// Where the caller wants outputs (gpu_tensors.c). `place` is called for an output of this type,
-// rank and shape that is in GPU memory. It sets device and device_data to memory on a GPU. If the
-// output is not requested, it sets nothing. Otherwise (data) the output is returned in the set.
+// Where the caller wants outputs (gpu_tensors.c). `place` is called after the run for an output of
+// this type, rank and shape. It sets device and device_data to memory on a GPU, or data to memory
+// on the host. If the output is not requested, it sets nothing.
 struct tensor;
 struct output_places {
     tsr_status (*place)(void *data, const char *name, struct tensor *to);
     void *data;
 };
-// As tsr_job_wait; outputs on GPUs are written to their places, and the set gets the others.
+// As tsr_job_wait; outputs are written to their places if these are on the device of the ranks. The
+// set gets the others.
 tsr_status tsr__job_wait_placed(tsr_job *job, const struct output_places *places,
                                 tsr_tensors *outputs) TSR_MUST_USE;
 bool tsr__job_on_gpu(const tsr_job *job); // a rank in this process is

@@ -260,6 +260,30 @@ def bound_buffers_are_filled(folder):
     host.near(place, want)
 
 
+def memory_of_process(field):
+    with open("/proc/self/status") as f:
+        return next(int(line.split()[1]) << 10 for line in f if line.startswith(field))
+
+
+def outputs_are_joined_with_one_copy(folder):
+    """Shards of a large output are copied into the buffer of the application, not to other memory first."""
+    n, rows = 16384, 512
+    graph = helper.make_graph([helper.make_node("MatMul", ["X", "W"], ["Y"])], "g", [info("X", ["batch", 32])], [info("Y", ["batch", n])], [weight("W", 32, n)])
+    model = host.save(folder + "/wide.onnx", graph)
+    x, y = np.ones((rows, 32), np.float32), np.ones((rows, n), np.float32)
+    session = host.session(model, devices=2, dims="batch=1", threads=1)
+    binding = session.io_binding()
+    binding.bind_cpu_input("X", x)
+    binding.bind_output("Y", "cpu", 0, np.float32, y.shape, y.ctypes.data)
+    with open("/proc/self/clear_refs", "w") as f:
+        f.write("5")  # resets VmHWM
+    before = memory_of_process("VmRSS")
+    session.run_with_iobinding(binding)
+    peak = memory_of_process("VmHWM") - before
+    host.near([y], host.plain(model).run(None, {"X": x}))
+    assert peak < 1.7 * y.nbytes, (peak, y.nbytes)
+
+
 def decode(session, batch, length, shared, steps=6):
     """Greedy tokens and the caches after some steps. shared: past and present are one buffer of that length."""
     ids, tokens = np.tile([[1, 7, 11]], (batch, 1)), []
@@ -439,7 +463,7 @@ def nothing_is_left(folder):
 host.register()
 harness.run([models_are_right, sizes_other_than_planned, models_in_memory, annotated_models_run_as_annotated, texts_and_branches, functions_are_inlined,
              replaced_weights_are_used, defaults_of_inputs, without_devices_nothing_is_taken, wrong_options_fail_the_session, memory_and_threads, plans_from_files, a_cache_is_used_again,
-             declined_models, custom_operators_are_declined, functions_alone_are_taken, bound_buffers_are_filled, caches_in_one_buffer, decoders_are_sharded_by_heads,
+             declined_models, custom_operators_are_declined, functions_alone_are_taken, bound_buffers_are_filled, outputs_are_joined_with_one_copy, caches_in_one_buffer, decoders_are_sharded_by_heads,
              small_decoders_are_sharded, threads_and_sessions, asynchronous_runs, a_run_can_be_terminated,
              wrong_inputs_leave_the_session_usable, ranks_as_processes, unregistered_with_live_sessions, nothing_is_left])
 harness.finish()
