@@ -18,7 +18,8 @@
 #define IN_PYTHON "/lib/python3*/site-packages/onnxruntime/capi/libonnxruntime.so.*"
 #define IN_NODE   "/.deps/node_modules/onnxruntime-node/bin/napi-v*/linux/*/libonnxruntime.so.1*"
 
-// A link is always writable by all; its target is checked separately.
+// True if only root, this user or the owner of the program can change the file. A link is always
+// writable by all; its target is checked separately.
 static bool is_ours(const struct stat *at, const struct stat *program)
 {
     bool known = at->st_uid == 0 || at->st_uid == geteuid() || at->st_uid == program->st_uid;
@@ -64,7 +65,7 @@ static bool try_glob(struct cli *cli, const char *folder, const char *pattern, c
     return ok;
 }
 
-// Folders that tools/setup fills: a Python environment, Node's package, a bare library.
+// Tries the folders that tools/setup fills: a Python environment, Node's package, a bare library.
 static bool try_near(struct cli *cli, const char *folder, const char **found, const char **version)
 {
     return try_glob(cli, folder, "/.venv" IN_PYTHON, found, version) ||
@@ -84,8 +85,8 @@ bool cli_program_folder(char *out, size_t cap)
     return slash != NULL;
 }
 
-// Last, since starting Python is slow. -I: Python searches neither the working directory nor
-// PYTHONPATH nor the user's own packages.
+// Asks Python for its onnxruntime. Comes last, since starting Python is slow. -I: Python searches
+// neither the working directory nor PYTHONPATH nor the user's own packages.
 static bool try_python(struct cli *cli, const char **found, const char **version)
 {
     char line[PATH_MAX] = "";
@@ -101,7 +102,8 @@ static bool try_python(struct cli *cli, const char **found, const char **version
            try_glob(cli, line, "/capi/libonnxruntime.so.*", found, version);
 }
 
-// A Python of VIRTUAL_ENV need not pass cli_is_trusted: the user activated it.
+// Finds the Python to start. A Python of VIRTUAL_ENV need not pass cli_is_trusted: the user
+// activated it.
 void cli_python(char *out, size_t cap)
 {
     char folder[PATH_MAX];

@@ -17,7 +17,8 @@
 #include <string.h>
 #include <unistd.h>
 
-// Two columns: option and argument in 28 characters, then the help. tools/man parses these lines.
+// Prints two columns: option and argument in 28 characters, then the help. tools/man parses these
+// lines.
 static void print_option(FILE *to, const struct option *option)
 {
     char left[64];
@@ -47,7 +48,8 @@ static int help_command(const struct command *command)
     return EXIT_DONE;
 }
 
-// On stdout for --help; on stderr for a call without a command, which is a usage error.
+// Prints the list of commands, on stdout for --help, on stderr for a call without a command, which
+// is a usage error.
 static int help_all(FILE *to)
 {
     fprintf(
@@ -115,8 +117,8 @@ struct parsed {
     int code;
 };
 
-// --help wins over later mistakes: `tessera plan --help --nope` prints the help. A single "-" is an
-// argument.
+// Parses the command line. --help wins over later mistakes: `tessera plan --help --nope` prints the
+// help. A single "-" is an argument.
 static struct parsed parse(struct cli *cli, int argc, char **argv)
 {
     bool options = true;
@@ -176,7 +178,8 @@ int cli_read_rules(struct cli *cli)
     return 0;
 }
 
-// Also called by `report`, which opens a second session for the plan to compare with.
+// Opens the session of the command. Also called by `report`, which opens a second session for the
+// plan to compare with.
 int cli_open_session(struct cli *cli, tsr_session_options *options)
 {
     int code = cli_memory_limit(cli, &options->memory_limit);
@@ -225,7 +228,7 @@ static int end_output(int code)
     return EXIT_WRITE;
 }
 
-// After a usage error, --json may be among the words that were not parsed.
+// True if --json is given. After a usage error it may be among the words that were not parsed.
 static bool asks_json(int argc, char **argv)
 {
     for (int i = 2; i < argc && strcmp(argv[i], "--") != 0; i++)
@@ -234,9 +237,9 @@ static bool asks_json(int argc, char **argv)
     return false;
 }
 
-// With --json every command prints a document: {"$schema": ..., "version": 1, "exit": 3,
-// "findings": [...]}. After a usage error there is no session, so "findings" is empty. If ranks are
-// processes, only rank 0 prints.
+// Prints a JSON document if the command has printed none. With --json every command prints one:
+// {"$schema": ..., "version": 1, "exit": 3, "findings": [...]}. After a usage error there is no
+// session, so "findings" is empty. If ranks are processes, only rank 0 prints.
 static int print_missing_json(struct cli *cli, int code)
 {
     if (!cli->json || cli->printed_json || cli_rank(cli) > 0)
@@ -253,8 +256,9 @@ static int print_missing_json(struct cli *cli, int code)
     return cli_print_json(cli, json, code);
 }
 
-// There is at most one entry per word, so argc bounds both lists. Signal handlers end before the
-// session is freed; values that model_folder.c made are freed last.
+// Parses the command line and runs the command. There is at most one entry per word, so argc bounds
+// both lists. Signal handlers end before the session is freed; values that model_folder.c made are
+// freed last.
 static int run_command(struct cli *cli, int argc, char **argv)
 {
     cli->given = cli_alloc((size_t)argc, sizeof *cli->given);
@@ -273,7 +277,8 @@ static int run_command(struct cli *cli, int argc, char **argv)
     return code;
 }
 
-// The Python package implements two further commands: they need onnxruntime-genai.
+// Reports an unknown command. The Python package implements two further commands: they need
+// onnxruntime-genai.
 static int unknown_command(const char *name)
 {
     if (!strcmp(name, "chat") || !strcmp(name, "serve"))

@@ -60,7 +60,7 @@ static uintptr_t read_hex(const char **p)
     }
 }
 
-// The path in a line of /proc/self/maps if the address is in its range, else NULL:
+// Returns the path in a line of /proc/self/maps if the address is in its range, else NULL:
 // "7f10a000-7f10c000 r--p 00000000 08:01 42    /data/model.onnx"
 static const char *file_in_line(const char *line, uintptr_t address)
 {

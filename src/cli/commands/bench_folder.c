@@ -50,7 +50,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-// The upper median; 0 for an empty list.
+// Returns the upper median; 0 for an empty list.
 static double median(const double *list, size_t n)
 {
     double sorted[MAX_ROUNDS];
@@ -63,8 +63,8 @@ static double median(const double *list, size_t n)
 
 // ---- ours --------------------------------------------------------------------------------------
 
-// The first new token ends the prefill: with 128 prompt tokens it takes 0.5 s at 256 tokens per
-// second.
+// Generates once. The first new token ends the prefill: with 128 prompt tokens it takes 0.5 s at
+// 256 tokens per second.
 static tsr_status one_round(struct folder_bench *bench, bool counts)
 {
     tsr_generate_result result = {.size = sizeof result};
@@ -80,7 +80,7 @@ static tsr_status one_round(struct folder_bench *bench, bool counts)
     return TSR_OK;
 }
 
-// Half of our time, after a warm-up round.
+// Generates for half of our time, after a warm-up round.
 static tsr_status our_turn(struct folder_bench *bench)
 {
     double end = now() + bench->seconds / 2;
@@ -101,7 +101,8 @@ static const char peer_script[] =
 #include "cli/bench_peer.h"
     ;
 
-// %.17g prints integers without a fraction, for Python's int().
+// Sets an environment variable to a number. %.17g prints integers without a fraction, for Python's
+// int().
 static void set_number(const char *name, double number)
 {
     char text[40];
@@ -109,8 +110,8 @@ static void set_number(const char *name, double number)
     setenv(name, text, 1);
 }
 
-// Options are passed in the environment, so the shell does not interpret them. `exec` makes pclose
-// wait for Python. stderr would be a traceback if the package is missing.
+// Starts the peer. Options are passed in the environment, so the shell does not interpret them.
+// `exec` makes pclose wait for Python. stderr would be a traceback if the package is missing.
 static FILE *start_peer(const struct folder_bench *bench)
 {
     char python[PATH_MAX];
@@ -126,7 +127,8 @@ static FILE *start_peer(const struct folder_bench *bench)
     return popen("exec \"$TESSERA_PYTHON\" -I -c \"$TESSERA_SCRIPT\" 2>/dev/null", "r");
 }
 
-// Without a first line that names the version, peer_name stays empty and the peer is not shown.
+// Lets the peer generate. Without a first line that names the version, peer_name stays empty and
+// the peer is not shown.
 static void peer_turn(struct folder_bench *bench)
 {
     char line[200];
@@ -239,7 +241,7 @@ static bool read_count(struct cli *cli, const char *name, int64_t usual, int64_t
     return true;
 }
 
-// Options that generation, which makes its own plan, would ignore.
+// Returns an option that generation, which makes its own plan, would ignore; NULL: none.
 static const char *option_against_folder(const struct cli *cli)
 {
     static const char *const names[] = {"--config", "--memory",    "--stages", "--objective",
@@ -270,7 +272,7 @@ static int read_options(struct folder_bench *bench)
     return code;
 }
 
-// The same tokens as the peer's: 3, 34, 65 ... of the vocabulary.
+// Creates the prompt, with the same tokens as the peer's: 3, 34, 65 ... of the vocabulary.
 static void make_prompt(struct folder_bench *bench)
 {
     bench->ids = cli_alloc((size_t)bench->prompt, sizeof *bench->ids);
@@ -278,7 +280,8 @@ static void make_prompt(struct folder_bench *bench)
         bench->ids[i] = (3 + 31 * i) % bench->vocabulary;
 }
 
-// onnxruntime-genai defaults to one thread; it gets the total of our ranks.
+// Sets the number of threads. onnxruntime-genai defaults to one thread; it gets the total of our
+// ranks.
 static void share_cores(struct folder_bench *bench)
 {
     int ranks = bench->devices > 1 ? (int)bench->devices : 1, wanted = bench->run.threads;
@@ -290,7 +293,8 @@ static void share_cores(struct folder_bench *bench)
     }
 }
 
-// Our job stays open while the peer runs, so that its second turn loads nothing.
+// Measures both in turns. Our job stays open while the peer runs, so that its second turn loads
+// nothing.
 static tsr_status measure(struct folder_bench *bench)
 {
     tsr_status st = cli_engine(bench->cli, NULL, NULL);
@@ -312,7 +316,8 @@ static tsr_status measure(struct folder_bench *bench)
     return our_turn(bench);
 }
 
-// past_end: rounds have equal lengths because generation does not stop at the end token.
+// Measures generation. past_end: rounds have equal lengths because generation does not stop at the
+// end token.
 int cli_bench_folder(struct cli *cli, double seconds)
 {
     struct folder_bench *bench = cli_alloc(1, sizeof *bench);

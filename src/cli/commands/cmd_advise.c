@@ -74,7 +74,7 @@ static double per_dollar(const struct row *row)
 
 // ---- options -----------------------------------------------------------------------------------
 
-// "40ms", "2s", "500us"; a number alone is milliseconds.
+// Reads a time: "40ms", "2s", "500us"; a number alone is milliseconds.
 static bool read_time(const char *text, double *milliseconds)
 {
     static const struct {
@@ -93,7 +93,7 @@ static bool read_time(const char *text, double *milliseconds)
     return false;
 }
 
-// "tpot=40ms,ttft=2s"
+// Reads --slo: "tpot=40ms,ttft=2s".
 static int read_limits(struct cli *cli, struct limits *limits)
 {
     const char *text = cli_value(cli, "--slo");
@@ -126,7 +126,8 @@ static void skip_separators(const char **text)
         (*text)++;
 }
 
-// {"h100": 2.5, "l40s:4": 6}, or lines such as "h100 2.5". False: malformed, or too many.
+// Reads prices: {"h100": 2.5, "l40s:4": 6}, or lines such as "h100 2.5". False: malformed, or too
+// many.
 static bool parse_prices(const char *text, struct prices *prices)
 {
     for (skip_separators(&text); *text; skip_separators(&text)) {
@@ -175,7 +176,8 @@ static int read_prices(struct cli *cli, struct prices *prices)
     return 0;
 }
 
-// The price of the whole machine, else that of its device: "h100" in "h100:8" or "hosts:2xh100:8".
+// Returns the price of the whole machine, else that of its device: "h100" in "h100:8" or
+// "hosts:2xh100:8".
 static double price_of(const struct prices *prices, const struct row *row)
 {
     for (size_t i = 0; i < prices->n; i++)
@@ -209,7 +211,8 @@ static int read_boxes(struct advice *advice)
     return 0;
 }
 
-// The dimension of --batch, else the usual names, else the first one of the first input.
+// Finds the dimension of the batch: that of --batch, else the usual names, else the first one of
+// the first input.
 static int find_batch(struct advice *advice, const tsr_model *model)
 {
     static const char *const usual[] = {"batch", "batch_size", "N"};
@@ -307,8 +310,8 @@ static struct outcome plan_batch(struct advice *advice, tsr_topology *topology, 
     return outcome;
 }
 
-// Doubles the batch while it meets the limit, then bisects. A batch that was not found in time
-// counts as one that does not fit.
+// Finds the largest batch that meets the limit: doubles it while it meets the limit, then bisects.
+// A batch that was not found in time counts as one that does not fit.
 static tsr_status find_largest(struct advice *advice, tsr_topology *topology, struct row *row)
 {
     int64_t low = 0, high = advice->most + 1;
@@ -331,7 +334,7 @@ static tsr_status find_largest(struct advice *advice, tsr_topology *topology, st
     return TSR_OK;
 }
 
-// One prompt on the same machine.
+// Plans one prompt on the same machine.
 static tsr_status check_prompt(struct advice *advice, tsr_topology *topology, struct row *row)
 {
     if (!advice->prefill || !row->batch)
@@ -363,8 +366,8 @@ static int advise_box(struct advice *advice, struct row *row)
 
 // ---- results -----------------------------------------------------------------------------------
 
-// Machines with a plan come first, and of these the ones with a price: by tokens per dollar if they
-// have one, else per device.
+// Compares two rows. Machines with a plan come first, and of these the ones with a price: by tokens
+// per dollar if they have one, else per device.
 static int better_first(const void *a, const void *b)
 {
     const struct row *x = a, *y = b;

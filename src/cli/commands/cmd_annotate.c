@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// --cascade belongs to the option before it. All options with a value except these are edits.
+// Carries out the edits of the command line. --cascade belongs to the option before it. All options
+// with a value except these are edits.
 static void run_edits(struct editor *editor, const struct cli *cli)
 {
     for (size_t i = 0; i < cli->n_given; i++) {
@@ -21,7 +22,7 @@ static void run_edits(struct editor *editor, const struct cli *cli)
     }
 }
 
-// External data is copied first: if that fails, the model is not written.
+// Writes the edited model. External data is copied first: if that fails, the model is not written.
 static int finish(struct cli *cli, struct editor *editor, tsr_model *model, const char *out)
 {
     if (editor->code) {

@@ -94,7 +94,7 @@ static tsr_status measure(struct job *job, double seconds, tsr_bench_result *res
     return tsr_bench(cli->session, cli->arguments[0], &job->options, job->inputs, seconds, result);
 }
 
-// model_folder.c filled in --inputs; the user did not give it.
+// True if model_folder.c filled in --inputs; the user did not give it.
 static bool inputs_are_default(const struct cli *cli)
 {
     for (size_t i = 0; i < cli->n_made; i++)

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// With --quiet: errors and the totals.
+// Prints the diagnostics; with --quiet errors and the totals.
 static void print_findings(struct cli *cli)
 {
     size_t n = tsr_finding_count(cli->session);
@@ -32,7 +32,7 @@ static int print_check_json(struct cli *cli, int code)
 // By tsr_severity; SARIF's names.
 static const char *const levels[] = {"error", "warning", "note"};
 
-// {"text": TEXT}
+// Writes {"text": TEXT}.
 static void sarif_text(tsr_json *json, const char *key, const char *text)
 {
     tsr_json_begin(json, key, '{');
@@ -48,7 +48,7 @@ static bool occurs(const struct cli *cli, const char *code)
     return false;
 }
 
-// One rule per code that occurs.
+// Writes one rule per code that occurs.
 static void sarif_rules(struct cli *cli, tsr_json *json)
 {
     const char *code, *title, *explanation;
@@ -89,7 +89,8 @@ static void sarif_uri(tsr_json *json, const char *path)
     free(uri);
 }
 
-// Code-scanning services require a line, and a model has none: line 1.
+// Writes the place of a diagnostic. Code-scanning services require a line, and a model has none:
+// line 1.
 static void sarif_location(struct cli *cli, tsr_json *json, const tsr_finding *finding)
 {
     char name[512];
@@ -117,7 +118,7 @@ static void sarif_location(struct cli *cli, tsr_json *json, const tsr_finding *f
     tsr_json_end(json);
 }
 
-// The hint is part of the message: SARIF has fixes only as edits of text.
+// Writes the diagnostics. The hint is part of the message: SARIF has fixes only as edits of text.
 static void sarif_results(struct cli *cli, tsr_json *json)
 {
     tsr_json_begin(json, "results", '[');

@@ -40,7 +40,8 @@ static void bash(void)
            "complete -o default -F _tessera tessera\n");
 }
 
-// '--name[help]' and, with a value, ':value:_files'. Characters that _arguments reads are escaped.
+// Prints an option for zsh: '--name[help]' and, with a value, ':value:_files'. Characters that
+// _arguments reads are escaped.
 static void zsh_option(const struct command *command, const struct option *option)
 {
     (void)command;
@@ -70,7 +71,7 @@ static void zsh(void)
     printf("    esac\n}\ncompdef _tessera tessera\n");
 }
 
-// -l: a long option; -s: a short one; -r: it needs a value.
+// Prints an option for fish. -l: a long option; -s: a short one; -r: it needs a value.
 static void fish_option(const struct command *command, const struct option *option)
 {
     printf("complete -c tessera -n '__fish_seen_subcommand_from %s' ", command->name);

@@ -24,7 +24,7 @@ struct builder {
     bool failed;
 };
 
-// Xorshift: the same weights on every machine.
+// Returns the next random number by Xorshift: the same weights on every machine.
 static float next_random(struct builder *builder)
 {
     builder->random ^= builder->random << 13;
@@ -33,7 +33,7 @@ static float next_random(struct builder *builder)
     return (float)((double)(builder->random >> 11) / 4503599627370496.0 - 1.0); // [-1, 1)
 }
 
-// A matrix of random numbers, or a vector if columns is 0.
+// Adds a matrix of random numbers, or a vector if columns is 0.
 static tsr_value *weight(struct builder *builder, const char *name, int64_t rows, int64_t columns,
                          float scale, float shift)
 {
@@ -49,7 +49,7 @@ static tsr_value *weight(struct builder *builder, const char *name, int64_t rows
     return value;
 }
 
-// A node with one to three inputs (the later ones may be NULL); returns its output.
+// Adds a node with one to three inputs (the later ones may be NULL); returns its output.
 static tsr_value *node(struct builder *builder, const char *op, tsr_value *x, tsr_value *y,
                        tsr_value *z)
 {
@@ -85,7 +85,7 @@ static tsr_value *transpose(struct builder *builder, tsr_value *x, const int64_t
     return y;
 }
 
-// x * W + bias, with W sharded by columns or rows.
+// Adds x * W + bias, with W sharded by columns or rows.
 static tsr_value *project(struct builder *builder, tsr_value *x, const char *name, int64_t in,
                           int64_t out, bool rows)
 {
@@ -102,7 +102,8 @@ static tsr_value *project(struct builder *builder, tsr_value *x, const char *nam
     return node(builder, "Add", y, bias, NULL);
 }
 
-// [1, tokens, hidden] -> [1, heads, tokens, hidden / heads]; for keys the last two are exchanged.
+// Splits a tensor by heads: [1, tokens, hidden] -> [1, heads, tokens, hidden / heads]; for keys the
+// last two are exchanged.
 static tsr_value *by_heads(struct builder *builder, tsr_value *x, const char *name, bool exchanged)
 {
     const int64_t split[] = {1, TOKENS, HEADS, HIDDEN / HEADS};
@@ -126,7 +127,7 @@ static tsr_value *attention(struct builder *builder, tsr_value *x)
                    true);
 }
 
-// LayerNormalization(x + y).
+// Adds LayerNormalization(x + y).
 static tsr_value *residual_norm(struct builder *builder, tsr_value *x, tsr_value *y,
                                 const char *name)
 {
@@ -137,7 +138,7 @@ static tsr_value *residual_norm(struct builder *builder, tsr_value *x, tsr_value
     return node(builder, "LayerNormalization", node(builder, "Add", x, y, NULL), scale, shift);
 }
 
-// attention -> add & norm -> up, Relu, down -> add & norm.
+// Adds a transformer block: attention -> add & norm -> up, Relu, down -> add & norm.
 static tsr_status add_block(struct builder *builder)
 {
     const tsr_dim dims[] = {{1, ""}, {TOKENS, ""}, {HIDDEN, ""}};

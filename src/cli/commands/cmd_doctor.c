@@ -18,7 +18,7 @@ struct item {
 };
 #define ENGINE 3 // index of the item for ONNX Runtime
 
-// The first program of that name on PATH, or "".
+// Finds the first program of that name on PATH, or "".
 static void which(const char *name, char *out, size_t cap)
 {
     out[0] = 0;
@@ -48,7 +48,7 @@ static void check_engine(struct cli *cli, struct item *item)
     snprintf(item->detail, sizeof item->detail, "%s%s%s", version, ok ? " at " : "", found);
 }
 
-// Device names for configurations: "CPU: ...; GPU: CUDA; NPU: none". After check_engine.
+// Checks device names for configurations, after check_engine: "CPU: ...; GPU: CUDA; NPU: none".
 static void check_devices(struct cli *cli, struct item *item)
 {
     static const char *const kinds[] = {"CPU", "GPU", "NPU"};
@@ -67,7 +67,8 @@ static void check_devices(struct cli *cli, struct item *item)
     set(item, "device names", any, "needs an ONNX Runtime");
 }
 
-// Sharded and unsharded models with 8-bit weights may differ if the CPU saturates.
+// Checks whether the CPU saturates. Then sharded and unsharded models with 8-bit weights may
+// differ.
 static void check_bytes(struct cli *cli, struct item *item)
 {
     bool saturates = false;
@@ -87,7 +88,8 @@ static void check_bytes(struct cli *cli, struct item *item)
     snprintf(item->detail, sizeof item->detail, "%s", detail);
 }
 
-// Needs the launcher and our plug-in, which is built if this MPI's headers are installed.
+// Checks an MPI. It needs the launcher and our plug-in, which is built if this MPI's headers are
+// installed.
 static void check_mpi(struct item *item, const char *what, const char *program, const char *family,
                       const char *remedy)
 {
@@ -114,7 +116,7 @@ static void check_ucx(struct item *item)
     " -I -c 'import sys, onnx, onnxruntime; print(sys.version.split()[0], \"onnx\", "              \
     "onnx.__version__, \"onnxruntime\", onnxruntime.__version__)' 2>/dev/null"
 
-// Versions of the Python packages, into line; false: not installed.
+// Reads the versions of the Python packages into `line`; false: not installed.
 static bool ask_python(const char *command, char *line, int cap)
 {
     FILE *answer = popen(command, "r");
@@ -126,7 +128,7 @@ static bool ask_python(const char *command, char *line, int cap)
     return read && line[0];
 }
 
-// "CUDA 13.0; GPU 0: NVIDIA H200, 139 GiB, 138 GiB free; NCCL 2.30.7"
+// Checks the GPUs: "CUDA 13.0; GPU 0: NVIDIA H200, 139 GiB, 138 GiB free; NCCL 2.30.7".
 static void check_gpus(struct cli *cli, struct item *item)
 {
     tsr_gpus found = {.size = sizeof found, .why = ""};
@@ -167,8 +169,8 @@ static void check_python(struct item *item)
     snprintf(item->detail, sizeof item->detail, "%s", line);
 }
 
-// "2 ranks have 1 thread each and are pinned to cores 0 | 1; more than 2 are not pinned, with 1
-// thread".
+// Reports threads and cores of ranks: "2 ranks have 1 thread each and are pinned to cores 0 | 1;
+// more than 2 are not pinned, with 1 thread".
 static void check_ranks(struct item *item)
 {
     int cores[CORES_SHOWN], threads = 1;
@@ -210,7 +212,7 @@ static int print_text(const struct item *items, size_t n)
     return code_of(&items[ENGINE]);
 }
 
-// The detail is an array inside of the item, so it is written by hand.
+// Prints the items as JSON. The detail is an array inside of the item, so it is written by hand.
 static int print_doctor_json(struct cli *cli, const struct item *items, size_t n)
 {
     tsr_json *json = cli_json(cli);

@@ -10,7 +10,7 @@ static tsr_status infer(struct cli *cli, tsr_model *model)
     return tsr_infer_opts(model, config, cli_flag(cli, "--propagate"));
 }
 
-// If shardings contradict each other, nothing is written.
+// Infers shardings and writes the model. If shardings contradict each other, nothing is written.
 static int run(struct cli *cli)
 {
     const char *out = cli_value(cli, "-o");

@@ -78,7 +78,8 @@ static void add_weights(const tsr_graph *graph, struct facts *facts)
     }
 }
 
-// "float32 [batch, 64]"; unknown dimensions are "?", an unknown rank has no brackets.
+// Formats a type: "float32 [batch, 64]"; unknown dimensions are "?", an unknown rank has no
+// brackets.
 static void type_text(const tsr_value *value, char *out, size_t cap)
 {
     size_t k = (size_t)snprintf(out, cap, "%s", tsr_dtype_name(tsr_value_dtype(value)));
@@ -115,7 +116,7 @@ static void print_values(const struct interface *interface, const tsr_graph *gra
     }
 }
 
-// The name, or "#3 MatMul" for a node without one.
+// Returns the name of a node, or "#3 MatMul" for a node without one.
 static const char *node_label(const tsr_node *node, char *buffer, size_t cap)
 {
     if (tsr_node_name(node)[0])
@@ -133,14 +134,15 @@ static void each_entry(struct cli *cli, const tsr_model *model, void *data,
             f(cli, data, node, tsr_node_config_at(node, i));
 }
 
-// Empty if the model does not declare the configuration.
+// Returns the name of an annotation's configuration; empty if the model does not declare it.
 static const char *config_name(const tsr_node_config *nc)
 {
     const tsr_config *config = tsr_node_config_target(nc);
     return config ? tsr_config_name(config) : "";
 }
 
-// In the notation of --notation; `otherwise` for a spec that is not a valid sharding.
+// Returns a sharding in the notation of --notation; `otherwise` for a spec that is not a valid
+// sharding.
 static const char *spec_label(const struct cli *cli, const tsr_spec *spec, const char *otherwise)
 {
     tsr_notation notation = TSR_NOTATION_TILES;
@@ -159,7 +161,7 @@ static void count_entry(struct cli *cli, void *data, const tsr_node *node,
     facts->n_stages += tsr_node_config_stage(nc, &stage);
 }
 
-// "  tp2        mm:W {2,1:0,1}", "  tp2        mm stage 1".
+// Prints an annotation: "  tp2        mm:W {2,1:0,1}", "  tp2        mm stage 1".
 static void print_entry(struct cli *cli, void *data, const tsr_node *node,
                         const tsr_node_config *nc)
 {
@@ -262,7 +264,7 @@ static int print_text(struct cli *cli, tsr_model *model, struct facts *facts)
     return EXIT_DONE;
 }
 
-// An unknown shape is null; a dimension is a number, a symbol, or null.
+// Writes inputs or outputs. An unknown shape is null; a dimension is a number, a symbol, or null.
 static void json_values(tsr_json *json, const struct interface *interface, const tsr_graph *graph)
 {
     tsr_json_begin(json, interface->title, '[');
@@ -298,7 +300,7 @@ static void json_entry(tsr_json *json, const tsr_node *node, const tsr_node_conf
     tsr_json_int(json, "index", tsr_node_index(node));
 }
 
-// `sharding` is null for an invalid spec.
+// Writes the specs of a node. `sharding` is null for an invalid spec.
 static void json_specs(struct cli *cli, void *data, const tsr_node *node, const tsr_node_config *nc)
 {
     tsr_json *json = data;

@@ -17,7 +17,7 @@
 #define DEFAULT_PORT  29500
 #define DEFAULT_SHELL "ssh -x -o BatchMode=yes"
 
-// Host names point into `list`, which is changed.
+// Reads the list of hosts. Host names point into `list`, which is changed.
 static void read_hosts(char *list, struct launch *launch)
 {
     char *rest = NULL;
@@ -42,8 +42,8 @@ static const struct launch_rank *first_remote(const struct launch *launch)
     return NULL;
 }
 
-// The address at which the other ranks reach rank 0. If rank 0 is on this host, it is the address
-// of the interface towards the first remote host, which may not know this host's name.
+// Returns the address at which the other ranks reach rank 0. If rank 0 is on this host, it is the
+// address of the interface towards the first remote host, which may not know this host's name.
 static const char *master_of(const struct launch *launch)
 {
     static char address[256];
@@ -62,8 +62,8 @@ static const char *master_of(const struct launch *launch)
     return address;
 }
 
-// Another program may take the port before rank 0 does; then rank 0 reports it and the user starts
-// again.
+// Returns a free port. Another program may take it before rank 0 does; then rank 0 reports it and
+// the user starts again.
 static int free_port(void)
 {
     struct sockaddr_in any = {.sin_family = AF_INET};
@@ -89,7 +89,7 @@ static const char *make_secret(void)
     return text;
 }
 
-// Options have priority over the environment, then defaults.
+// Reads how to launch. Options have priority over the environment, then defaults.
 static int prepare(struct cli *cli, struct launch *launch)
 {
     tsr_run_options meeting = {.size = sizeof meeting};

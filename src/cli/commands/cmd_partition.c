@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// folder NULL: a dry run; plan.devices 0: nothing was planned.
+// Prints what was written. folder NULL: a dry run; plan.devices 0: nothing was planned.
 static int report(struct cli *cli, const char *folder, const tsr_partition_summary *summary,
                   struct prediction plan)
 {
@@ -52,7 +52,8 @@ static tsr_status prepare(struct cli *cli, const struct planning *plan, const ch
     return TSR_OK;
 }
 
-// An option that --layout genai would ignore, or NULL: its folders are always sharded by heads.
+// Returns an option that --layout genai would ignore, or NULL: its folders are always sharded by
+// heads.
 static const char *option_against_genai(const struct cli *cli)
 {
     static const char *const names[] = {"--config",    "--memory", "--stages",   "--time",

@@ -114,7 +114,7 @@ static const tsr_json_field search_fields[] = {
     {JSON_END},
 };
 
-// The two models of --with.
+// Writes the two models of --with.
 static void json_parts(tsr_json *json, const tsr_plan_summary *summary)
 {
     static const tsr_json_field before[] = {
@@ -155,7 +155,8 @@ static void json_feasible(tsr_json *json, const tsr_plan_summary *summary)
         tsr_json_null(json, "better");
 }
 
-// Feasible and infeasible plans have different keys; `feasible` is null if the search ended early.
+// Prints the plan as JSON. Feasible and infeasible plans have different keys; `feasible` is null if
+// the search ended early.
 static int print_json(struct cli *cli, const tsr_plan_summary *summary, int code)
 {
     tsr_json *json = cli_json(cli);
@@ -175,8 +176,8 @@ static int print_json(struct cli *cli, const tsr_plan_summary *summary, int code
 
 // ---- text --------------------------------------------------------------------------------------
 
-// --explain: the candidates of the node, the cost at the node itself, and the time of the best plan
-// that uses the candidate.
+// Prints, for --explain, the candidates of the node, the cost at the node itself, and the time of
+// the best plan that uses the candidate.
 static void print_choices(const tsr_plan_summary *summary)
 {
     if (summary->n_choices)
@@ -193,7 +194,8 @@ static void print_choices(const tsr_plan_summary *summary)
     }
 }
 
-// "devices 0,1" or "devices 32..63": three and more consecutive numbers are shortened.
+// Prints the devices of a stage: "devices 0,1" or "devices 32..63": three and more consecutive
+// numbers are shortened.
 static void print_devices(const tsr_plan_stage *stage)
 {
     int64_t first = stage->devices[0], last = stage->devices[stage->n_devices - 1];
@@ -233,7 +235,7 @@ static void print_collectives(const tsr_collective_count *list, size_t n, const 
     printf("%s\n", n ? "" : none);
 }
 
-// --with: the first model is the argument, the second that of the option.
+// Prints the two models of --with: the first is the argument, the second that of the option.
 static void print_parts(const tsr_plan_summary *summary)
 {
     for (size_t i = 0; i < summary->n_parts; i++) {
@@ -248,7 +250,7 @@ static void print_parts(const tsr_plan_summary *summary)
 
 #define MAX_SUBSETS 64 // with more devices the planner searches blocks instead of subsets
 
-// Which device sets the planner compared.
+// Prints which device sets the planner compared.
 static void print_block(const tsr_plan_summary *summary)
 {
     if (summary->copies > 1)
@@ -264,8 +266,9 @@ static void print_block(const tsr_plan_summary *summary)
                "nodes on one subset of the devices\n");
 }
 
-// With stages: the time of the partitioned model. The program's cost may assume full tensors at
-// borders, and for devices of different speed it adds a wait at every node.
+// Returns the predicted time. With stages it is that of the partitioned model: the program's cost
+// may assume full tensors at borders, and for devices of different speed it adds a wait at every
+// node.
 static int64_t predicted(const tsr_plan_summary *summary)
 {
     if (summary->n_parts)
@@ -333,7 +336,7 @@ static void print_plan(const tsr_plan_summary *summary)
 
 #define MAX_LISTED 1024 // devices; the file lists every link, so a large topology would be huge
 
-// OUT.topology.json next to OUT.onnx, for programs that do not read models.
+// Writes OUT.topology.json next to OUT.onnx, for programs that do not read models.
 static tsr_status write_topology(struct cli *cli, const char *out, const tsr_topology *topology)
 {
     char path[4096];
@@ -352,7 +355,7 @@ static tsr_status write_topology(struct cli *cli, const char *out, const tsr_top
     return status;
 }
 
-// The topology that --devices auto chose, or the given one.
+// Returns the topology that --devices auto chose, or the given one.
 static const tsr_topology *chosen_topology(const tsr_plan_options *options,
                                            const tsr_plan_summary *summary)
 {
@@ -391,8 +394,8 @@ static tsr_status write_files(struct cli *cli, tsr_model *model, const tsr_plan_
     return write_model(cli, options->with, other);
 }
 
-// Files are written before the summary is printed: a summary on stdout means that they exist. With
-// --json an infeasible plan is a document too.
+// Writes the files, then prints the summary: a summary on stdout means that they exist. With --json
+// an infeasible plan is a document too.
 static int finish(struct cli *cli, tsr_status status, tsr_model *model,
                   const tsr_plan_options *options, const tsr_plan_summary *summary)
 {
@@ -493,7 +496,8 @@ struct together {
     tsr_dim_size sizes[2 * CLI_MAX_DIMS];
 };
 
-// `--dim seq=128 --dim batch=8 --with-dim seq=1`: the second model has seq 1 and batch 8.
+// Adds the sizes of --with-dim. `--dim seq=128 --dim batch=8 --with-dim seq=1`: the second model
+// has seq 1 and batch 8.
 static void join_sizes(struct together *together, tsr_plan_options *options)
 {
     size_t n = 0;
@@ -529,7 +533,7 @@ static int read_together(struct cli *cli, struct together *together, tsr_plan_op
     return 0;
 }
 
-// The caller frees the models, also after an error.
+// Loads the model and that of --with. The caller frees the models, also after an error.
 static tsr_status load_both(struct cli *cli, struct together *together, tsr_plan_options *options,
                             tsr_model **m)
 {
@@ -548,7 +552,7 @@ static bool ends_with(const char *text, const char *end)
     return n >= k && strcmp(text + n - k, end) == 0;
 }
 
-// Mistakes that can be found without reading a file.
+// Reports mistakes that can be found without reading a file.
 static int check_words(struct cli *cli)
 {
     const char *program = cli_value(cli, "--export-lp");
@@ -583,7 +587,8 @@ static int64_t fullest(const tsr_plan_summary *summary)
     return most;
 }
 
-// A plan with less memory that is not slower replaces the points before it.
+// Adds a point to the curve. A plan with less memory that is not slower replaces the points before
+// it.
 static void add_point(struct points *points, struct point point)
 {
     while (points->n && points->at[points->n - 1].milliseconds >= point.milliseconds)
@@ -669,7 +674,8 @@ static void stop_planning(int signal)
     tsr_session_cancel(planning_session, true);
 }
 
-// Ctrl-C stops the search, which returns the best plan so far; a second Ctrl-C ends the program.
+// Plans until Ctrl-C stops the search, which then returns the best plan so far; a second Ctrl-C
+// ends the program.
 static tsr_status plan_until_stopped(struct cli *cli, tsr_model *model,
                                      const tsr_plan_options *options, tsr_plan_summary *out)
 {

@@ -37,7 +37,7 @@ static int replay(struct report *report, const char *path)
     return code;
 }
 
-// --config, else the only configuration; NULL: the model has none and is planned.
+// Returns --config, else the only configuration; NULL: the model has none and is planned.
 static const char *config_of(const struct report *report)
 {
     const char *named = cli_value(report->cli, "--config");
@@ -129,7 +129,7 @@ static tsr_status prepare(struct report *report)
     return simulate(report);
 }
 
-// document: a plan, or NULL for the model's own shardings.
+// Loads the model and its plan. document: a plan, or NULL for the model's own shardings.
 static int load(struct report *report, const char *path, const char *document)
 {
     tsr_status status = tsr_model_load(report->cli->session, path, &report->model);
@@ -154,8 +154,8 @@ static bool ends_with(const char *text, const char *end)
     return n >= k && strcmp(text + n - k, end) == 0;
 }
 
-// Needs a second session, since a session stores one simulation. `file` is a model with shardings,
-// or a plan document for the same model.
+// Loads the plan to compare with. Needs a second session, since a session stores one simulation.
+// `file` is a model with shardings, or a plan document for the same model.
 static int load_beside(struct report *other, struct report *report, struct cli *own,
                        const char *file)
 {
@@ -213,8 +213,8 @@ static void add_word(FILE *to, const char *word)
     fputc('\'', to);
 }
 
-// The command that makes the page, as text for a shell; to be freed. Includes options that were
-// filled in for a generation folder.
+// Returns the command that makes the page, as text for a shell; to be freed. Includes options that
+// were filled in for a generation folder.
 static char *command_of(const struct cli *cli)
 {
     char *text = NULL;

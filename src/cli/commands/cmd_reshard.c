@@ -15,7 +15,8 @@
 
 #define SHOWN 60 // columns of a list of groups
 
-// "0,1 2,3". Beyond SHOWN columns the number of groups follows: there may be thousands.
+// Formats groups of devices: "0,1 2,3". Beyond SHOWN columns the number of groups follows: there
+// may be thousands.
 static void groups_text(char *out, size_t cap, const tsr_step *step)
 {
     size_t k = 0;
@@ -36,7 +37,8 @@ static void groups_text(char *out, size_t cap, const tsr_step *step)
     }
 }
 
-// "all-to-all 0 to 1" moves a sharded axis, "all-gather 0" has one axis, "all-reduce" none.
+// Formats a step: "all-to-all 0 to 1" moves a sharded axis, "all-gather 0" has one axis,
+// "all-reduce" none.
 static void op_text(char *out, size_t cap, const tsr_step *step)
 {
     if (step->to_axis >= 0)
@@ -47,7 +49,7 @@ static void op_text(char *out, size_t cap, const tsr_step *step)
         snprintf(out, cap, "%s", step->op);
 }
 
-// time: picoseconds, or -1.
+// Prints the steps and their time in picoseconds, if it is not -1.
 static void print_steps(const tsr_step *steps, size_t n, int64_t time)
 {
     if (n == 0) {
@@ -66,7 +68,7 @@ static void print_steps(const tsr_step *steps, size_t n, int64_t time)
         printf("predicted time %.3f us\n", (double)time / 1e6);
 }
 
-// `time` is written only if --devices is given.
+// Prints the steps as JSON. `time` is written only if --devices is given.
 static int print_steps_json(struct cli *cli, const tsr_step *steps, size_t n, int64_t time)
 {
     static const tsr_json_field fields[] = {

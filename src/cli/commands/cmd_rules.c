@@ -50,7 +50,7 @@ static void print_line(const tsr_rule *rule)
            rule->whole[0] ? "replicated: " : "", cli_text_or(rule->whole, rule->rule));
 }
 
-// Escapes bars, which would end a cell of a Markdown table.
+// Prints a cell of a Markdown table. Bars are escaped, because they would end the cell.
 static void print_cell(const char *text)
 {
     for (; *text; text++)

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// An output without a rank is a sequence or an empty optional.
+// Prints type and shape of each output. One without a rank is a sequence or an empty optional.
 static void print_outputs(const tsr_tensors *tensors)
 {
     for (size_t i = 0; i < tsr_tensors_count(tensors); i++) {
@@ -30,7 +30,7 @@ static void print_outputs(const tsr_tensors *tensors)
     }
 }
 
-// `elements` is written for sequences only.
+// Writes type and shape of each output. `elements` is written for sequences only.
 static void json_outputs(tsr_json *json, const tsr_tensors *tensors)
 {
     tsr_json_begin(json, "outputs", '[');
@@ -48,7 +48,8 @@ static void json_outputs(tsr_json *json, const tsr_tensors *tensors)
     tsr_json_end(json);
 }
 
-// Details of the ranks are always in the JSON document, in text only with --verbose.
+// Prints the results. Details of the ranks are always in the JSON document, in text only with
+// --verbose.
 static int report(const struct job *job, const tsr_tensors *outputs)
 {
     struct cli *cli = job->cli;
@@ -74,7 +75,8 @@ static int report(const struct job *job, const tsr_tensors *outputs)
     return EXIT_DONE;
 }
 
-// A name with an unknown extension is written as .npz too, which the user may not expect.
+// Prints the format of a file whose extension is unknown. It is written as .npz, which the user may
+// not expect.
 static void print_format(const struct cli *cli, const char *file)
 {
     const char *slash = strrchr(file, '/'), *base = slash ? slash + 1 : file;

@@ -57,7 +57,8 @@ static double percent(const tsr_simulation_summary *simulation, double seconds)
     return simulation->seconds > 0 ? 100 * seconds / simulation->seconds : 0;
 }
 
-// Spans are sorted by device, so each bar starts where the previous one ended.
+// Prints the simulation with a bar for each device. Spans are sorted by device, so each bar starts
+// where the previous one ended.
 static void print_text(const struct cli *cli, const tsr_simulation_summary *simulation)
 {
     char bar[CELLS + 1];

@@ -17,7 +17,7 @@ static void piece_name(const tsr_pieces *dict, size_t i, char *out, size_t cap)
         snprintf(out, cap, "%lld.%zu", (long long)device, i - (size_t)first);
 }
 
-// Index of the tensor to split: --name, or the only one. -1 after a message.
+// Returns the index of the tensor to split: --name, or the only one. -1 after a message.
 static int64_t choose(struct cli *cli, const tsr_tensors *tensors)
 {
     const char *name = cli_value(cli, "--name");
@@ -112,8 +112,8 @@ free_pieces:
     return code;
 }
 
-// `code` is set by errors that the command itself reports, `status` by those of the library. An
-// invalid sharding is a usage error.
+// Splits or joins a tensor. `code` is set by errors that the command itself reports, `status` by
+// those of the library. An invalid sharding is a usage error.
 static int convert(struct cli *cli, const char *sharding, const char *file, tsr_tensors *in,
                    tsr_tensors *out)
 {

@@ -6,7 +6,7 @@
 // 3, on device 4.
 #include "cli/cli.h"
 
-// "[0, 4]"; cut off if it does not fit.
+// Formats a list: "[0, 4]"; cut off if it does not fit.
 static void list_text(char *out, size_t cap, const int64_t *v, int rank)
 {
     size_t k = (size_t)snprintf(out, cap, "[");
@@ -19,7 +19,7 @@ static void list_text(char *out, size_t cap, const int64_t *v, int rank)
         snprintf(out + k, cap - k, "]");
 }
 
-// size = stop - start
+// Returns the sizes of a box: stop - start.
 static const int64_t *size_of(const tsr_box *box, int rank)
 {
     static int64_t size[CLI_MAX_RANK];

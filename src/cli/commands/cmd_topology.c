@@ -54,7 +54,7 @@ static void print_source(const char *text)
     }
 }
 
-// "  0, 5 us, 5 GB/s to 1 3": equal links of a device are on one line.
+// Prints the links of each device; equal links are on one line: "  0, 5 us, 5 GB/s to 1 3".
 static void print_links(const tsr_topology *topology)
 {
     int from, to, last = -1;
@@ -95,13 +95,14 @@ static tsr_status predict_times(tsr_topology *topology, struct predicted_times *
     return status;
 }
 
-// A device cannot be reached, or the links of these devices are not listed.
+// True if the collective has a time. It has none if a device cannot be reached, or the links of
+// these devices are not listed.
 static bool has_time(const tsr_topology_price *price)
 {
     return price->picoseconds < INT64_MAX / 4;
 }
 
-// One row per collective, one column per size, with the fastest algorithm.
+// Prints one row per collective, one column per size, with the fastest algorithm.
 static void print_times(const struct predicted_times *times)
 {
     printf("\nover all devices, in microseconds\n%-16s", "");
@@ -122,7 +123,7 @@ static void print_times(const struct predicted_times *times)
     }
 }
 
-// The operator of a collective: "all-reduce" gives "AllReduce".
+// Returns the operator of a collective: "all-reduce" gives "AllReduce".
 static void operator_name(const char *word, char *out, size_t capacity)
 {
     size_t n = 0;
@@ -134,7 +135,7 @@ static void operator_name(const char *word, char *out, size_t capacity)
     out[n] = 0;
 }
 
-// "collectives_us": {"AllReduce": {"1024": 13.1, ...}, ...}
+// Writes "collectives_us": {"AllReduce": {"1024": 13.1, ...}, ...}.
 static void add_times(tsr_json *json, const struct predicted_times *times)
 {
     tsr_json_begin(json, "collectives_us", '{');
@@ -199,7 +200,7 @@ static int write_file(struct cli *cli, const tsr_topology *topology, const char 
     return code;
 }
 
-// Without -o the JSON goes to stdout, with or without --json.
+// Writes the topology. Without -o the JSON goes to stdout, with or without --json.
 static int make(struct cli *cli, tsr_topology *topology)
 {
     const char *out = cli_value(cli, "-o");
@@ -209,7 +210,7 @@ static int make(struct cli *cli, tsr_topology *topology)
     return cli_print_json(cli, as_json(cli, topology), code);
 }
 
-// "4" or "cpu:4": number of ranks on this host.
+// Reads a number of ranks on this host: "4" or "cpu:4".
 static bool read_ranks(const char *text, uint64_t *out)
 {
     return cli_count_of(strncmp(text, "cpu:", 4) == 0 ? text + 4 : text, out) && *out > 0;
@@ -222,7 +223,8 @@ struct measurement {
     const char *file;
 };
 
-// --devices: cpu:4 is a number of ranks, cuda:2 names devices; with --model also a topology file.
+// Reads --devices: cpu:4 is a number of ranks, cuda:2 names devices; with --model also a topology
+// file.
 static int read_devices(struct cli *cli, struct measurement *measurement)
 {
     const char *devices = cli_value(cli, "--devices");
@@ -273,7 +275,7 @@ static tsr_status measure_here(struct cli *cli, const struct measurement *measur
     return tsr_topology_add_profile(*out, &measurement->options);
 }
 
-// Under a launcher every rank measures, and rank 0 gets the topology.
+// Measures the devices. Under a launcher every rank measures, and rank 0 gets the topology.
 static int measure(struct cli *cli, double seconds)
 {
     struct measurement measurement = {.run = {.size = sizeof measurement.run}};

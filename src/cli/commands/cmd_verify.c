@@ -14,7 +14,8 @@
 
 // ---- JSON --------------------------------------------------------------------------------------
 
-// `recorded`: comparison with the outputs recorded in a test_data_set_N; -1: no recording.
+// Writes `recorded`: the comparison with the outputs recorded in a test_data_set_N; -1: no
+// recording.
 static void json_recorded(tsr_json *json, int recorded)
 {
     if (recorded < 0)
@@ -31,7 +32,7 @@ static const tsr_json_field output_fields[] = {
     {JSON_END},
 };
 
-// `rank`: of the element that differs most; null if it is not known.
+// Writes the first difference. `rank`: of the element that differs most; null if it is not known.
 static void json_first(tsr_json *json, const tsr_first_difference *first)
 {
     static const tsr_json_field fields[] = {
@@ -47,7 +48,8 @@ static void json_first(tsr_json *json, const tsr_first_difference *first)
         tsr_json_record(json, "first", fields, first);
 }
 
-// One string per edit, for `annotate --script`. A line that is too long for the buffer is left out.
+// Writes one string per edit, for `annotate --script`. A line that is too long for the buffer is
+// left out.
 static void json_sharding(tsr_json *json, const char *edits)
 {
     char line[4096];
@@ -93,7 +95,8 @@ static tsr_input_sizes sizes_of(const tsr_verify_summary *result)
                              .n_sizes = result->n_sizes};
 }
 
-// With --random the results are in each trial, otherwise at the top.
+// Prints the verification as JSON. With --random the results are in each trial, otherwise at the
+// top.
 static int print_verify_json(struct cli *cli, const tsr_verify_options *options,
                              const tsr_verify_summary *result, int code)
 {
@@ -146,7 +149,7 @@ static void print_outputs(const tsr_verify_summary *result)
     print_verdict(result);
 }
 
-// The largest max_rel; NaN compares false and so counts as the largest.
+// Returns the largest max_rel; NaN compares false and so counts as the largest.
 static double worst(const tsr_trial *trial)
 {
     double most = 0;
@@ -156,7 +159,7 @@ static double worst(const tsr_trial *trial)
     return most;
 }
 
-// Trial i has seed + i. The edits of failed trials are printed.
+// Prints one line per trial. Trial i has seed + i. The edits of failed trials are printed.
 static void print_trials(const tsr_verify_options *options, const tsr_verify_summary *result)
 {
     printf("%-8s %12s %12s %12s\n", "seed", "sharded", "collectives", "max rel");

@@ -21,7 +21,7 @@ static bool need_config(struct editor *editor)
     return editor->config != NULL;
 }
 
-// The colon before COUNT in NAME:COUNT[=device,...], or NULL.
+// Returns the colon before COUNT in NAME:COUNT[=device,...], or NULL.
 static const char *declares(const char *text)
 {
     for (const char *p = strchr(text, ':'); p; p = strchr(p + 1, ':')) {
@@ -45,7 +45,8 @@ static size_t split_names(char *text, const char **out, size_t cap)
     return n;
 }
 
-// "tp:2=cpu,gpu" declares configuration tp with 2 devices, cpu and gpu, and selects it.
+// Declares a configuration and selects it. "tp:2=cpu,gpu": configuration tp with 2 devices, cpu and
+// gpu.
 static void declare(struct editor *editor, const char *text, const char *colon)
 {
     size_t length = strlen(text) + 1;
@@ -62,7 +63,8 @@ static void declare(struct editor *editor, const char *text, const char *colon)
     free(copy);
 }
 
-// An existing configuration is selected even if its name looks like a declaration ("a:2").
+// Declares or selects a configuration. An existing configuration is selected even if its name looks
+// like a declaration ("a:2").
 static void edit_config(struct editor *editor, const char *text)
 {
     const char *colon = declares(text);
@@ -97,7 +99,8 @@ static bool at_equals(struct editor *editor, const char *text, const char *form,
     return true;
 }
 
-// NODE may be a glob; each node has its own value of that name.
+// Shards a value. NODE may be a glob; each node has its own value of that name. NODE may be a glob;
+// each node has its own value of that name.
 static void edit_shard(struct editor *editor, const char *text)
 {
     size_t n;
@@ -113,7 +116,8 @@ static void edit_shard(struct editor *editor, const char *text)
     free(value);
 }
 
-// Without a selected configuration editor->config is NULL, which means all.
+// Removes the shardings of a value. Without a selected configuration editor->config is NULL, which
+// means all.
 static void edit_unshard(struct editor *editor, const char *text)
 {
     char *value = NULL;
@@ -126,7 +130,7 @@ static void edit_unshard(struct editor *editor, const char *text)
     free(value);
 }
 
-// `none` removes the stage. The checker reports negative stages.
+// Sets the pipeline stage of nodes. `none` removes the stage. The checker reports negative stages.
 static void edit_stage(struct editor *editor, const char *text)
 {
     size_t n;
@@ -270,7 +274,8 @@ void edit_apply(struct editor *editor, const char *option, const char *value, bo
     edit_wrong(editor, EXIT_USAGE, "unknown edit '%s'", option);
 }
 
-// Existing labels are always updated, since they would show old shardings.
+// Writes labels that show the shardings, if they are wanted. Existing labels are always updated,
+// since they would show old shardings.
 tsr_status cli_label(const struct cli *cli, tsr_model *model)
 {
     if (cli_flag(cli, "--labels"))

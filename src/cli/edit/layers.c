@@ -86,8 +86,8 @@ static bool read_rules(struct layers *layers, char *text)
     return layers->n_rules > 0;
 }
 
-// The device of an annotation; NULL: no rule matches. With "gpu(layers.); cpu(=layers.9)" layers.9
-// is on gpu, since prefixes come first.
+// Returns the device of an annotation; NULL: no rule matches. With "gpu(layers.); cpu(=layers.9)"
+// layers.9 is on gpu, since prefixes come first.
 static const char *device_of(const struct layers *layers, const char *annotation)
 {
     if (layers->n_rules == 0)
@@ -110,7 +110,7 @@ static int by_node(const void *a, const void *b)
     return (x->node > y->node) - (x->node < y->node);
 }
 
-// The highest stage of the node's producers; -1: none.
+// Returns the highest stage of the node's producers; -1: none.
 static long least_stage(const struct layers *layers, const tsr_node *node)
 {
     long least = -1;
@@ -125,9 +125,9 @@ static long least_stage(const struct layers *layers, const tsr_node *node)
     return least;
 }
 
-// The first stage of the device from `least` on, or a new one; -1: too many stages. Data must not
-// go back to an earlier stage: after embed (cpu, 0) and layer (gpu, 1) the head (cpu) gets a new
-// stage 2.
+// Returns the first stage of the device from `least` on, or a new one; -1: too many stages. Data
+// must not go back to an earlier stage: after embed (cpu, 0) and layer (gpu, 1) the head (cpu) gets
+// a new stage 2.
 static long stage_of(struct layers *layers, const char *device, long least)
 {
     for (long stage = least < 0 ? 0 : least; stage < layers->n_stages; stage++)
@@ -139,7 +139,8 @@ static long stage_of(struct layers *layers, const char *device, long least)
     return layers->n_stages++;
 }
 
-// Nodes without an annotation get no stage, but pass on the minimum stage of their producers.
+// Finds the stage of every node. Nodes without an annotation get no stage, but pass on the minimum
+// stage of their producers.
 static bool place(struct layers *layers)
 {
     const tsr_graph *graph = tsr_model_graph(layers->editor->model);
@@ -164,7 +165,8 @@ static bool place(struct layers *layers)
     return true;
 }
 
-// One device per stage, with the names of the rules in capitals, or without names for `auto`.
+// Declares the configuration: one device per stage, with the names of the rules in capitals, or
+// without names for `auto`.
 static tsr_config *make_config(const struct layers *layers)
 {
     tsr_config *config = NULL;

@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Nodes of the same name are in graph order.
+// Compares two entries by name. Nodes of the same name are in graph order.
 static int by_name(const void *a, const void *b)
 {
     const struct name_entry *x = a, *y = b;
@@ -54,7 +54,7 @@ static void found(struct editor *editor, tsr_node *node)
     editor->found[editor->n_found++] = node;
 }
 
-// Binary search for the first entry of that name, then all of them.
+// Adds all nodes of a name, by binary search for the first one.
 static void find_named(struct editor *editor, const char *name)
 {
     size_t low = 0, high = editor->n_names;
@@ -102,7 +102,8 @@ static void find_by(struct editor *editor, const tsr_graph *graph, const char *t
             found(editor, node);
 }
 
-// One step of a path. The main graph has a sorted list of names; subgraphs are searched.
+// Adds the nodes that one step of a path names. The main graph has a sorted list of names;
+// subgraphs are searched.
 static void find_step(struct editor *editor, const tsr_graph *graph, const char *text, bool globs)
 {
     int64_t index;
@@ -119,15 +120,15 @@ static void find_step(struct editor *editor, const tsr_graph *graph, const char 
         find_by(editor, graph, text, matches_glob);
 }
 
-// The subgraph of node under that attribute, or NULL.
+// Returns the subgraph of a node under that attribute, or NULL.
 static tsr_graph *branch_of(const tsr_node *node, const char *name)
 {
     tsr_attr *attr = tsr_node_find_attr(node, name);
     return attr && tsr_attr_graph_count(attr) ? tsr_attr_graph(attr, 0) : NULL;
 }
 
-// `outer > branch > inner`: a node, its attribute, a node of that subgraph. Every step but the last
-// must match exactly one node. Changes the text.
+// Adds the nodes of a path. `outer > branch > inner`: a node, its attribute, a node of that
+// subgraph. Every step but the last must match exactly one node. Changes the text.
 static void find_path(struct editor *editor, const tsr_graph *graph, char *text, bool globs)
 {
     for (char *arrow; (arrow = strstr(text, " > "));) {
@@ -146,7 +147,7 @@ static void find_path(struct editor *editor, const tsr_graph *graph, char *text,
     find_step(editor, graph, text, globs);
 }
 
-// `function NAME > inner`: a node of the body of that function.
+// Adds nodes of the body of a function: `function NAME > inner`.
 static void find_in_function(struct editor *editor, char *text, bool globs)
 {
     static const char word[] = "function ";
@@ -212,7 +213,7 @@ static const char *nearest_node(const struct editor *editor, const char *text)
     return nearest;
 }
 
-// "'x', 'W', 'y'": inputs, then outputs, cut off at `cap`.
+// Writes the names of a node's values: "'x', 'W', 'y'", inputs first, cut off at `cap`.
 static void values_text(const tsr_node *node, char *out, size_t cap)
 {
     size_t k = 0, inputs = tsr_node_input_count(node), all = inputs + tsr_node_output_count(node);
@@ -273,7 +274,7 @@ static bool quoted_target(struct editor *editor, const char *text, size_t n, cha
     return true;
 }
 
-// Number of colons that split the text into nodes and their value.
+// Returns the number of colons that split the text into nodes and their value.
 static int try_splits(struct editor *editor, const char *text, size_t n, bool globs, char **value,
                       size_t *at)
 {
@@ -294,8 +295,8 @@ static int try_splits(struct editor *editor, const char *text, size_t n, bool gl
     return splits;
 }
 
-// "a:b:c" may be node a with value b:c, or node a:b with value c: every colon is tried, exact names
-// before globs, and exactly one split must match.
+// Finds nodes and their value. "a:b:c" may be node a with value b:c, or node a:b with value c:
+// every colon is tried, exact names before globs, and exactly one split must match.
 bool edit_find_target(struct editor *editor, const char *text, size_t n, char **value)
 {
     bool ok = false;

@@ -19,8 +19,8 @@ static char *trim(char *text)
     return text;
 }
 
-// The value is the rest of the line. " --cascade" at its end is the flag of --remove-config; shell
-// quotes around the value are removed.
+// Carries out one line of a script. The value is the rest of the line. " --cascade" at its end is
+// the flag of --remove-config; shell quotes around the value are removed.
 static void script_line(struct editor *editor, char *line)
 {
     char *option = trim(line);

@@ -72,7 +72,8 @@ bool launch_is_address(const char *host)
     return true;
 }
 
-// Connecting a datagram socket sends nothing and makes the kernel choose a route.
+// Finds the address of this host towards another. Connecting a datagram socket sends nothing and
+// makes the kernel choose a route.
 bool launch_route_to(const char *host, char *out, size_t n)
 {
     struct addrinfo want = {.ai_socktype = SOCK_DGRAM}, *found = NULL;

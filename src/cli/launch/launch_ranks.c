@@ -59,8 +59,8 @@ static void quote(FILE *out, const char *word)
     fputc('\'', out);
 }
 
-// The first line of the input is the secret. When the input ends (the launcher or the network is
-// gone), the rank is stopped.
+// Returns the shell script that starts a rank on another host. The first line of its input is the
+// secret. When the input ends (the launcher or the network is gone), the rank is stopped.
 char *launch_script(const struct launch *launch, const struct launch_rank *rank)
 {
     char *text = NULL, folder[4096];
@@ -104,7 +104,8 @@ static void set_number(const char *name, int value)
     setenv(name, text, 1);
 }
 
-// 127 is the shell's code for a program that cannot be started.
+// Starts the program of a rank in this process. 127 is the shell's code for a program that cannot
+// be started.
 static void become_rank(const struct launch *launch, const struct launch_rank *rank)
 {
     set_number("RANK", rank->rank);
@@ -271,7 +272,7 @@ static bool pump(const struct launch *launch, struct child *children, struct pol
 
 // ---- the end ----------------------------------------------------------------------------------
 
-// As in shells: 128 plus the number of the signal.
+// Returns the exit code as shells do: 128 plus the number of the signal.
 static int code_of(int status)
 {
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
@@ -296,7 +297,8 @@ static int reap(const struct launch *launch, struct child *children, int code, i
     return code;
 }
 
-// Closing the input ends a remote rank, which may still print errors; its shell gets SIGKILL only.
+// Ends all ranks. Closing the input ends a remote rank, which may still print errors; its shell
+// gets SIGKILL only.
 static void end_all(const struct launch *launch, struct child *children, int signal_number)
 {
     for (int i = 0; i < launch->n; i++) {

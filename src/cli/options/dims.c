@@ -33,7 +33,8 @@ static bool is_list(const char *text)
     return digits && sign[1 + digits] == ',' && strchr(sign + 1 + digits, '=');
 }
 
-// "batch=2,seq=9" -> "--dim batch=2 --dim seq=9".
+// Reports a list in one option and prints the options to use: "batch=2,seq=9" -> "--dim batch=2
+// --dim seq=9".
 static int refuse_list(struct cli *cli, const char *option, const char *list)
 {
     char text[512] = "";
@@ -147,7 +148,8 @@ static size_t append(char *text, size_t cap, size_t at, const char *before, cons
     return at;
 }
 
-// "batch and seq have no size; assuming 128, not sharded. Set --dim batch=N --dim seq=N".
+// Prints which sizes are assumed: "batch and seq have no size; assuming 128, not sharded. Set --dim
+// batch=N --dim seq=N".
 void cli_report_dims(const struct cli *cli, const tsr_model *model, const tsr_dim_size *sizes,
                      size_t n)
 {

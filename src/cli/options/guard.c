@@ -34,7 +34,7 @@ static bool same_file(const char *a, const char *b)
            x.st_ino == y.st_ino;
 }
 
-// A pipe or device such as /dev/null, which may be written twice.
+// True for a pipe or device such as /dev/null, which may be written twice.
 static bool is_special(const char *path)
 {
     struct stat st;

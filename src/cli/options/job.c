@@ -42,7 +42,8 @@ static tsr_status choose_config(struct job *job)
     return status;
 }
 
-// After tsr_join an error of one rank reaches the others.
+// Joins the ranks of the job and finds the engine. After tsr_join an error of one rank reaches the
+// others.
 tsr_status job_prepare(struct job *job)
 {
     struct cli *cli = job->cli;

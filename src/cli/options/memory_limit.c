@@ -16,7 +16,7 @@
 #define LIMIT_NUMERATOR   7
 #define LIMIT_DENOMINATOR 8
 
-// The number in a small file of the kernel; -1: no limit ("max").
+// Returns the number in a small file of the kernel; -1: no limit ("max").
 static int64_t read_number(const char *path)
 {
     char text[64];
@@ -32,7 +32,7 @@ static int64_t read_number(const char *path)
     return value > 0 ? (int64_t)value : -1;
 }
 
-// The default limit in bytes; 0: unknown, no limit. Reads both versions of control groups.
+// Returns the default limit in bytes; 0: unknown, no limit. Reads both versions of control groups.
 static int64_t default_limit(void)
 {
     static const char *const limits[] = {"/sys/fs/cgroup/memory.max",
@@ -77,7 +77,7 @@ void *cli_alloc(size_t n, size_t bytes_each)
     return require(calloc(n, bytes_each), n, bytes_each);
 }
 
-// New elements are not zeroed.
+// Changes the size of a list. New elements are not zeroed.
 void *cli_grow(void *old, size_t n, size_t bytes_each)
 {
     size_t bytes;

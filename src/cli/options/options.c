@@ -61,7 +61,7 @@ size_t cli_values(const struct cli *cli, const char *name, const char **list)
     return n;
 }
 
-// The name has n characters: "--json" of "--json=1".
+// Finds an option in a table. The name has n characters: "--json" of "--json=1".
 static const struct option *find_in(const struct option *table, const char *name, size_t n)
 {
     for (const struct option *option = table; option && option->name; option++)
@@ -110,7 +110,7 @@ const char *cli_removed(const char *option, const char *value)
 
 // ---- values ------------------------------------------------------------------------------------
 
-// The first character is checked because strtoull accepts " 7", "+7" and "-7".
+// Reads a number. The first character is checked because strtoull accepts " 7", "+7" and "-7".
 bool cli_count_of(const char *text, uint64_t *out)
 {
     char *end;
@@ -213,7 +213,8 @@ static int fill_integer(const struct cli *cli, const struct given *given, void *
     return 0;
 }
 
-// "--gpu-way needs auto, own, nccl or host, not 'x'". An empty choice has no name.
+// Reports an unknown choice: "--gpu-way needs auto, own, nccl or host, not 'x'". An empty choice
+// has no name.
 static int refuse_choice(const struct cli *cli, const struct given *given)
 {
     char list[256] = "";
@@ -242,7 +243,7 @@ static int fill_text(const struct cli *cli, const struct given *given, void *to)
     return 0;
 }
 
-// An empty choice has a place in the enumeration and no name.
+// Stores the number of a choice. An empty choice has a place in the enumeration and no name.
 static int fill_enum(const struct cli *cli, const struct given *given, void *to)
 {
     const char *const *choices = given->option->choices;

@@ -26,8 +26,8 @@ int cli_rank(const struct cli *cli)
     return rank;
 }
 
-// Length of the host name in an entry, including the brackets of an IPv6 address: "a:4" -> 1,
-// "[::1]:4" -> 5. 0: invalid.
+// Returns the length of the host name in an entry, including the brackets of an IPv6 address: "a:4"
+// -> 1, "[::1]:4" -> 5. 0: invalid.
 static size_t name_length(const char *entry, size_t length)
 {
     if (*entry != '[') {
@@ -38,8 +38,8 @@ static size_t name_length(const char *entry, size_t length)
     return close && close > entry + 1 ? (size_t)(close + 1 - entry) : 0;
 }
 
-// Number of ranks of an entry; 0: invalid. "a" -> 1, "a:4" -> 4, "[::1]:4" -> 4; "a:", ":4", "a:x"
-// and "::1" are invalid, and so is "-a", which a remote shell would read as an option.
+// Returns the number of ranks of an entry; 0: invalid. "a" -> 1, "a:4" -> 4, "[::1]:4" -> 4; "a:",
+// ":4", "a:x" and "::1" are invalid, and so is "-a", which a remote shell would read as an option.
 static int ranks_on(const char *entry, size_t length)
 {
     char number[16];
@@ -92,7 +92,7 @@ int cli_hosts_wanted(struct cli *cli, const char *list)
     return cli_usage(cli, "--hosts needs a list such as a:4,b:4 or a,[::1]:2, not '%s'", list);
 }
 
-// --rank and --ranks. Without --meet the path of the argument is the name of the meeting.
+// Reads --rank and --ranks. Without --meet the path of the argument is the name of the meeting.
 static int read_rank(struct cli *cli, tsr_run_options *options)
 {
     static char path[PATH_MAX];
@@ -152,7 +152,7 @@ static int read_secret(struct cli *cli, const char *file, tsr_run_options *optio
     return 0;
 }
 
-// An option has priority over the environment.
+// Reads how ranks find each other. An option has priority over the environment.
 int cli_read_meeting(struct cli *cli, tsr_run_options *options)
 {
     const char *file = cli_value(cli, "--secret-file");
@@ -163,8 +163,8 @@ int cli_read_meeting(struct cli *cli, tsr_run_options *options)
     return file ? read_secret(cli, file, options) : 0;
 }
 
-// Checked before the ranks look for each other: with a wrong number they would wait for ranks that
-// are never started. The run itself reports a manifest that cannot be read.
+// Checks the number of ranks before the ranks look for each other: with a wrong number they would
+// wait for ranks that are never started. The run itself reports a manifest that cannot be read.
 static int check_ranks(struct cli *cli, const tsr_run_options *options)
 {
     char path[PATH_MAX];

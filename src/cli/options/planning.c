@@ -15,8 +15,8 @@ tsr_status cli_topology(struct cli *cli, const char *text, tsr_topology **out)
                              out);
 }
 
-// "4" is a number of equal devices; other texts are names or files of topologies. A text that is
-// neither is a usage error.
+// Reads --devices. "4" is a number of equal devices; other texts are names or files of topologies.
+// A text that is neither is a usage error.
 static int read_devices(struct cli *cli, struct planning *planning)
 {
     const char *text = cli_value(cli, "--devices");
@@ -128,7 +128,8 @@ void cli_print_assumed(FILE *to, struct prediction prediction)
         tera ? giga / 1000 : giga, tera ? "T" : "G");
 }
 
-// Number of ranks in the manifest; 0: the argument is a model, or the manifest cannot be read.
+// Returns the number of ranks in the manifest; 0: the argument is a model, or the manifest cannot
+// be read.
 static int64_t partition_ranks(const struct cli *cli)
 {
     tsr_manifest *manifest = NULL;

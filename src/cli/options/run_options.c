@@ -17,7 +17,8 @@ static size_t append(char *set, size_t cap, size_t n, const char *text)
     return n < cap ? n + (size_t)snprintf(set + n, cap - n, ",%s", text) : n;
 }
 
-// --inputs random:7, --shape x:2x3 and --dim batch=2 become "random:7,x:2x3,batch=2".
+// Returns the description of the inputs. --inputs random:7, --shape x:2x3 and --dim batch=2 become
+// "random:7,x:2x3,batch=2".
 const char *cli_inputs(struct cli *cli)
 {
     static char set[8192];
@@ -59,8 +60,8 @@ void cli_print_seed(struct cli *cli, const char *set)
         cli_print(cli, "random inputs, seed %.*s\n", (int)strcspn(seed, ","), seed);
 }
 
-// Hosts need not have each other's rank files. If the launcher has more ranks than the partition,
-// rank 0's file is read, and the run reports the error.
+// Reads or creates the inputs of a run. Hosts need not have each other's rank files. If the
+// launcher has more ranks than the partition, rank 0's file is read, and the run reports the error.
 tsr_status cli_load_inputs(struct cli *cli, const char *set, const tsr_run_options *options,
                            tsr_tensors *inputs, tsr_model **m, tsr_input_sizes *sizes)
 {
@@ -121,7 +122,8 @@ static int read_lists(struct cli *cli, tsr_run_options *options)
     return code;
 }
 
-// The library reads no environment variables itself.
+// Reads the options of a run, from the command line and the environment. The library reads no
+// environment variables itself.
 int cli_read_run_options(struct cli *cli, tsr_run_options *options)
 {
     const char *level = cli_value(cli, "--optimize");

@@ -28,7 +28,7 @@ static int exit_code(tsr_status status)
     return (size_t)status < sizeof codes ? codes[status] : EXIT_NO;
 }
 
-// Number of earlier diagnostics with the same code; counting stops above MAX_SAME_CODE.
+// Returns the number of earlier diagnostics with the same code; counting stops above MAX_SAME_CODE.
 static size_t same_code_before(const struct cli *cli, size_t at)
 {
     size_t n = 0;
@@ -38,7 +38,7 @@ static size_t same_code_before(const struct cli *cli, size_t at)
     return n;
 }
 
-// plan-count is a note that answers the user's --devices auto.
+// True if the diagnostic is printed. plan-count is a note that answers the user's --devices auto.
 static bool is_shown(const struct cli *cli, const tsr_finding *finding)
 {
     if (finding->severity == TSR_ERROR)
@@ -49,8 +49,9 @@ static bool is_shown(const struct cli *cli, const tsr_finding *finding)
            strcmp(finding->code, "plan-count") == 0;
 }
 
-// Called once by every command, at its end. A status without a diagnostic (a cancelled plan, or no
-// memory for the diagnostic) gets a line too, so that no failure is silent.
+// Prints the diagnostics and returns the exit code. Called once by every command, at its end. A
+// status without a diagnostic (a cancelled plan, or no memory for the diagnostic) gets a line too,
+// so that no failure is silent.
 int cli_finish(struct cli *cli, tsr_status status)
 {
     size_t shown = 0, more = 0;
@@ -178,7 +179,7 @@ const char *cli_domain(const char *domain)
     return cli_text_or(domain, "ai.onnx");
 }
 
-// One of four buffers in turn, so that one printf may use four texts.
+// Returns one of four buffers in turn, so that one printf may use four texts.
 static char *scratch(void)
 {
     static char buffers[4][48];
@@ -187,7 +188,7 @@ static char *scratch(void)
     return buffers[next];
 }
 
-// "512 B", "1.5 KiB", "99.9 KiB", "139 GiB".
+// Formats a number of bytes: "512 B", "1.5 KiB", "99.9 KiB", "139 GiB".
 const char *cli_bytes(int64_t bytes)
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};

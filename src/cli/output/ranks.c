@@ -5,7 +5,7 @@
 // Only rank 0 has these facts. The peak memory of each rank is printed next to the planned memory.
 #include "cli/output/summary.h"
 
-// "; own with ranks 0+1, nccl with ranks 0+1+2+3"
+// Prints how a rank communicates: "; own with ranks 0+1, nccl with ranks 0+1+2+3".
 static void print_ways(FILE *to, const tsr_rank_facts *facts)
 {
     for (size_t i = 0; i < facts->n_groups; i++) {
@@ -16,8 +16,8 @@ static void print_ways(FILE *to, const tsr_rank_facts *facts)
     }
 }
 
-// "rank 1: CUDA:0 (CUDA), 4 threads, 10.5 MiB (planned 10.1 MiB) of at most 3.0 GiB; own with ranks
-// 0+1"
+// Prints one rank: "rank 1: CUDA:0 (CUDA), 4 threads, 10.5 MiB (planned 10.1 MiB) of at most 3.0
+// GiB; own with ranks 0+1".
 static void print_rank(FILE *to, int rank, const tsr_rank_facts *facts, int64_t planned)
 {
     fprintf(to, "rank %d: %s (%s), %d thread%s, ", rank, facts->device, facts->provider,

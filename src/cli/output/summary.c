@@ -2,8 +2,8 @@
 // summary.c - the summary of a partition as text and as JSON, for partition, verify and demo.
 #include "cli/output/summary.h"
 
-// One line per device, the number of sharded nodes, then each node that could not be sharded with
-// its reason. "common": the file of weights that all devices read.
+// Prints one line per device, the number of sharded nodes, then each node that could not be sharded
+// with its reason. "common": the file of weights that all devices read.
 void summary_print(FILE *to, const tsr_partition_summary *summary)
 {
     fprintf(to, "%-7s %14s %12s %12s\n", "device", "weights", "bytes", "files");
