@@ -14,7 +14,8 @@ struct sizes {
     VEC(tsr_dim_size) at;
 };
 
-// The first size of a name is used: the caller's sizes are added before those of the inputs.
+// Adds the size of a name, unless it has one: the caller's sizes are added before those of the
+// inputs.
 static void add_size(struct sizes *sizes, const char *name, int64_t size)
 {
     for (size_t i = 0; i < sizes->at.n; i++)
@@ -25,8 +26,8 @@ static void add_size(struct sizes *sizes, const char *name, int64_t size)
         *at = (tsr_dim_size){name, size};
 }
 
-// Inputs that are missing, or have another rank than in the model, are skipped: running refuses
-// them later. A dimension of size 0 stays unknown and is not sharded.
+// Adds the sizes of the inputs. Inputs that are missing, or have another rank than in the model,
+// are skipped: running refuses them later. A dimension of size 0 stays unknown and is not sharded.
 static void add_sizes(struct sizes *sizes, const tsr_model *model, const tsr_tensors *inputs)
 {
     const tsr_graph *graph = tsr_model_graph(model);

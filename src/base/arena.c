@@ -75,7 +75,8 @@ static void default_free(void *p, size_t bytes)
         free(p);
 }
 
-// A tsr_alloc_fn; bytes 0 frees. If the old or the new memory is mapped, the contents are copied.
+// Allocates, resizes or frees memory. A tsr_alloc_fn; bytes 0 frees. If the old or the new memory
+// is mapped, the contents are copied.
 void *tsr__default_alloc(void *data, void *old, size_t old_bytes, size_t bytes)
 {
     (void)data;
@@ -133,8 +134,8 @@ void tsr__nomem(tsr_session *session, size_t bytes)
     };
 }
 
-// Fails with a diagnostic if memory_used would exceed the lower one of memory_limit and
-// memory_budget. The old memory then stays valid.
+// Resizes memory of the session. Fails with a diagnostic if memory_used would exceed the lower one
+// of memory_limit and memory_budget. The old memory then stays valid.
 void *tsr__realloc(tsr_session *session, void *p, size_t old_bytes, size_t bytes)
 {
     if (!p)
@@ -168,7 +169,8 @@ void *tsr__alloc(tsr_session *session, size_t bytes)
     return tsr__realloc(session, NULL, 0, bytes);
 }
 
-// `bytes` must be the size that was allocated, otherwise memory_used becomes wrong.
+// Frees memory of the session. `bytes` must be the size that was allocated, otherwise memory_used
+// becomes wrong.
 void tsr__free(tsr_session *session, void *p, size_t bytes)
 {
     if (!p)
@@ -287,8 +289,8 @@ static struct arena_block *block_for(struct arena *arena, size_t bytes, size_t a
     return block_new(arena, *own ? need : usual);
 }
 
-// Called if the zeroed part of the newest block is too small. A request of more than a quarter of a
-// block gets a block of its own.
+// Allocates if the zeroed part of the newest block is too small. A request of more than a quarter
+// of a block gets a block of its own.
 void *tsr__arena_slow(struct arena *arena, size_t bytes, size_t align)
 {
     if (arena->failed)
@@ -323,7 +325,7 @@ void *tsr__arena_slow(struct arena *arena, size_t bytes, size_t align)
     return p;
 }
 
-// The result is aligned to 16.
+// Allocates memory that is not zeroed, aligned to 16.
 void *tsr__arena_raw(struct arena *arena, size_t bytes)
 {
     if (arena->failed)
@@ -393,8 +395,8 @@ static bool grow_in_place(struct arena *arena, const char *at, size_t old_bytes,
 #endif
 }
 
-// Capacities are 8, 13, 20, 31, ... The old storage that stays unused in the arena is at most twice
-// the current one.
+// Makes room for one more element. Capacities are 8, 13, 20, 31, ... The old storage that stays
+// unused in the arena is at most twice the current one.
 bool tsr__vec_grow(struct arena *arena, void **at, size_t n, size_t *cap, size_t size)
 {
     void *old, *grown;

@@ -150,7 +150,8 @@ bool tsr__diag_has(const tsr_session *session, const char *code)
     return false;
 }
 
-// For diagnostics about temporary copies of a file, because the user knows only the original.
+// Replaces the file name in diagnostics about temporary copies of a file, because the user knows
+// only the original.
 void tsr__diag_set_file(tsr_session *session, const struct diag_mark *mark, const char *folder,
                         const char *file)
 {
@@ -228,7 +229,8 @@ tsr_status tsr_finding_at(const tsr_session *session, size_t i, tsr_finding *out
     return TSR_OK;
 }
 
-// Unknown texts are "" and unknown numbers -1, so that callers can print them.
+// Returns diagnostic i. Unknown texts are "" and unknown numbers -1, so that callers can print
+// them.
 tsr_finding tsr_finding_value(const tsr_session *session, size_t i)
 {
     if (i >= session->diags.n)
@@ -266,7 +268,7 @@ tsr_finding tsr_finding_value(const tsr_session *session, size_t i)
     };
 }
 
-// Invalidates the texts of all diagnostics.
+// Removes all diagnostics. Invalidates the texts of all diagnostics.
 void tsr_finding_clear(tsr_session *session)
 {
     if (!session)
@@ -367,7 +369,7 @@ static void add_place(struct text *text, const struct place *place)
     }
 }
 
-// Indents the second and following lines of a message.
+// Adds a message; its second and following lines are indented.
 static void add_lines(struct text *text, struct str str)
 {
     const char *newline;

@@ -145,8 +145,8 @@ void tsr__sha256_add(struct sha256 *sha256, const void *data, size_t n)
         memcpy(sha256->block, p + n / 64 * 64, n % 64);
 }
 
-// The padding fills a block up to 56 bytes. After 3 bytes it takes 53. After 60 bytes it takes 60,
-// of which 4 end that block and 56 begin another.
+// Ends the digest and writes it in hexadecimal. The padding fills a block up to 56 bytes. After 3
+// bytes it takes 53. After 60 bytes it takes 60, of which 4 end that block and 56 begin another.
 void tsr__sha256_hex(struct sha256 *sha256, char out[65])
 {
     static const char digits[] = "0123456789abcdef";

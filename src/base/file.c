@@ -99,7 +99,7 @@ static void *read_pages(tsr_session *session, int fd, size_t n)
     return MAP_FAILED;
 }
 
-// `bytes` is not 0.
+// Returns the contents of a file. `bytes` is not 0. `bytes` is not 0.
 static void *file_pages(tsr_session *session, int fd, off_t bytes)
 {
     if (bytes <= READ_MOST)
@@ -109,7 +109,8 @@ static void *file_pages(tsr_session *session, int fd, off_t bytes)
     return mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, fd, 0);
 }
 
-// The descriptor stays open, because outfile.c copies from it without touching the mapping.
+// Maps a file into memory. The descriptor stays open, because outfile.c copies from it without
+// touching the mapping.
 tsr_status tsr__file_map(tsr_session *session, const char *path, struct mapped *out)
 {
     struct stat st;
@@ -139,7 +140,7 @@ void tsr__file_unmap(struct mapped *mapped)
     *mapped = (struct mapped){.fd = -1};
 }
 
-// *out is unchanged after a failure.
+// Reads a file of limited size. *out is unchanged after a failure.
 tsr_status tsr__file_read(tsr_session *session, struct arena *arena, const char *path, size_t limit,
                           struct str *out)
 {

@@ -104,8 +104,8 @@ static size_t threads_for(size_t files)
     return size_min(size_min(files, cores), FOLLOW_THREADS);
 }
 
-// n_threads is not changed, because it assigns files to threads. Threads that could not be started
-// have `all` NULL.
+// Starts the threads that compute digests. n_threads is not changed, because it assigns files to
+// threads. Threads that could not be started have `all` NULL.
 static void start_threads(struct follow *follow)
 {
     sigset_t all, before;

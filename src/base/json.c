@@ -207,7 +207,7 @@ void tsr_json_int(tsr_json *json, const char *key, int64_t value)
         tsr__text_printf(&json->text, "%" PRId64, value);
 }
 
-// NaN and infinities become null.
+// Adds a number. NaN and infinities become null.
 void tsr_json_number(tsr_json *json, const char *key, double value)
 {
     char digits[32];
@@ -254,7 +254,8 @@ void tsr_json_collectives(tsr_json *json, const char *key, const tsr_collective_
     tsr_json_end(json);
 }
 
-// May be called several times; the final newline is added the first time.
+// Returns the complete document; NULL after a failure. May be called several times; the final
+// newline is added the first time.
 const char *tsr_json_text(tsr_json *json)
 {
     if (!json || json->failed || json->text.failed || json->depth || json->level[0].count != 1)

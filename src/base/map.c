@@ -33,15 +33,16 @@ static uint32_t read32(const unsigned char *p)
 
 __extension__ typedef unsigned __int128 uint128;
 
-// Multiplies to 128 bits and combines both halves with xor, so that every input bit affects all
-// output bits.
+// Combines two numbers: multiplies to 128 bits and joins both halves with xor, so that every input
+// bit affects all output bits.
 static inline uint64_t fold(uint64_t a, uint64_t b)
 {
     uint128 product = (uint128)a * b;
     return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 
-// Both factors contain a secret key. With a public one, factors of zero could be constructed.
+// Returns the hash of a key. Both factors contain a secret key. With a public one, factors of zero
+// could be constructed.
 static uint32_t keyed_hash(const struct map *map, const char *key, size_t n)
 {
     const unsigned char *p = (const unsigned char *)key;
@@ -67,7 +68,7 @@ static uint32_t keyed_hash(const struct map *map, const char *key, size_t n)
     return hash ? hash : 1;
 }
 
-// Draws sixteen random bytes from the kernel, per process. Systems without them use constants;
+// Reads sixteen random bytes of the process from the kernel. Systems without them use constants;
 // names can then be constructed to collide, which makes look-ups slow.
 static void draw_key(uint64_t key[2])
 {
@@ -80,7 +81,7 @@ static void draw_key(uint64_t key[2])
 
 // ---- the map -----------------------------------------------------------------------------------
 
-// The old table stays unused in the arena.
+// Moves the entries to a larger table. The old table stays unused in the arena.
 static bool resize(struct map *map, size_t cap)
 {
     struct map_slot *slots = ARENA_ARRAY(map->arena, struct map_slot, cap);
@@ -161,8 +162,8 @@ void **tsr__map_at(struct map *map, struct str key)
     return &slot->value;
 }
 
-// If the key cannot be copied, its slot is freed again. The slot was added last, so no search needs
-// to pass over it.
+// Returns the place of a key, which is copied if it is new. If the key cannot be copied, its slot
+// is freed again. The slot was added last, so no search needs to pass over it.
 void **tsr__map_at_copy(struct map *map, struct str key)
 {
     size_t n = map->n;

@@ -33,7 +33,8 @@ int tsr__fd_above(int fd)
     return above;
 }
 
-// The number of tries is bounded, because an attacker could rename forever.
+// Opens a file by openat2. The number of tries is bounded, because an attacker could rename
+// forever.
 static int open_kernel(int root, const char *name, uint64_t resolve)
 {
     struct open_how how = {.flags = OPEN_FLAGS, .resolve = resolve | RESOLVE_NO_MAGICLINKS};
@@ -117,8 +118,9 @@ static int open_no_links(int root, const char *name, bool use_kernel)
     return is_answer(fd) ? fd : open_walking(root, name);
 }
 
-// Three steps: look up the target of the name with O_PATH, check that it is beneath root, and open
-// it again without following links. If something was swapped in between, the third step fails.
+// Opens a file beneath root through links, in three steps: looks up the target of the name with
+// O_PATH, checks that it is beneath root, and opens it again without following links. If something
+// was swapped in between, the third step fails.
 int tsr__open_through(int folder, const char *name, int root, bool use_kernel)
 {
     char target[PATH_MAX], home[PATH_MAX];
@@ -139,7 +141,8 @@ int tsr__open_through(int folder, const char *name, int root, bool use_kernel)
     return open_no_links(root, target + n + 1, use_kernel);
 }
 
-// ELOOP and ENOTDIR may come from links that stay inside, which are allowed.
+// Opens a file that is beneath root. ELOOP and ENOTDIR may come from links that stay inside, which
+// are allowed.
 int tsr__open_beneath(int root, const char *name, bool use_kernel)
 {
     if (use_kernel) {
@@ -241,8 +244,9 @@ static const char *name_problem(struct str name)
     return NULL;
 }
 
-// EXDEV: a link that leads out of the model's folder may lead to the folder of the real file.
-// ENOENT: only that folder may have the file.
+// Opens a file in the model's folder, or in the folder of the real file. EXDEV: a link that leads
+// out of the model's folder may lead to the folder of the real file. ENOENT: only that folder may
+// have the file.
 static int open_allowed(const struct folder *folder, const char *name)
 {
     int fd = tsr__open_beneath(folder->fd, name, true);

@@ -118,8 +118,8 @@ int tsr__path_open_parent(const char *path)
 
 // ---- one file ----------------------------------------------------------------------------------
 
-// Pipes and devices (-o /dev/null, /dev/stdout) are written directly. Links in /dev and /proc are
-// treated as devices.
+// True if the path is written directly: pipes and devices (-o /dev/null, /dev/stdout). Links in
+// /dev and /proc are treated as devices.
 static bool is_special(const char *path)
 {
     struct stat st;
@@ -224,7 +224,8 @@ static void release(struct outfile *outfile)
         .session = outfile->session, .fd = -1, .dir_fd = -1, .failed = true, .status = TSR_USAGE};
 }
 
-// Creating the temporary file is the last step that can fail.
+// Opens an output file. Creating the temporary file is the last step that can fail. Creating the
+// temporary file is the last step that can fail.
 tsr_status tsr__out_open(tsr_session *session, const char *path, struct outfile *out)
 {
     struct outfile outfile = {.session = session, .fd = -1, .dir_fd = -1};
@@ -251,7 +252,8 @@ failed:
     return status;
 }
 
-// Continues after partial writes. Returns false after a failure, now or before.
+// Writes bytes to the file. Continues after partial writes. Returns false after a failure, now or
+// before.
 static bool write_all(struct outfile *outfile, const char *p, size_t n)
 {
     while (n > 0 && !outfile->failed) {
@@ -268,7 +270,7 @@ static bool write_all(struct outfile *outfile, const char *p, size_t n)
     return !outfile->failed;
 }
 
-// The buffer is empty afterwards, even after a failure.
+// Writes the buffer. It is empty afterwards, even after a failure.
 static bool flush(struct outfile *outfile)
 {
     size_t n = outfile->n;
@@ -276,7 +278,7 @@ static bool flush(struct outfile *outfile)
     return !outfile->failed && write_all(outfile, outfile->buffer, n);
 }
 
-// Flushes the buffer first if the data does not fit.
+// Adds bytes to the output. Flushes the buffer first if the data does not fit.
 void tsr__out_write(struct outfile *outfile, const void *p, size_t n)
 {
     if (outfile->failed || n == 0)
@@ -297,7 +299,7 @@ void tsr__out_write(struct outfile *outfile, const void *p, size_t n)
 
 #define GATHER_MOST 1024 // pieces per call (Linux' IOV_MAX)
 
-// After a partial writev, writes the rest of the piece alone.
+// Writes several pieces by writev. After a partial write, writes the rest of the piece alone.
 static void gather_all(struct outfile *outfile, const struct iovec *iovec, int n)
 {
     while (n > 0 && !outfile->failed) {
@@ -421,8 +423,9 @@ void tsr__out_copy(struct outfile *outfile, int fd, uint64_t offset, uint64_t le
     }
 }
 
-// fsync makes the rename safe against a power failure. It is always called if an existing target is
-// replaced. Large new files are not synced, which doubles the speed; their sources still exist.
+// True if the file is synced before it is renamed. fsync makes the rename safe against a power
+// failure. It is always called if an existing target is replaced. Large new files are not synced,
+// which doubles the speed; their sources still exist.
 static bool must_sync(const struct outfile *outfile)
 {
     struct stat st;
@@ -451,7 +454,8 @@ static void publish(struct outfile *outfile)
         fail_write(outfile, errno);
 }
 
-// If the session has run out of memory, the output may be incomplete and is not published.
+// Publishes the output file under its name. If the session has run out of memory, the output may be
+// incomplete and is not published.
 tsr_status tsr__out_commit(struct outfile *outfile)
 {
     if (!outfile->path)

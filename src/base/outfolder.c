@@ -16,7 +16,7 @@
 
 #define NAME_TRIES 100
 
-// Example: "a/parts" and ".x" give "a/.x".
+// Returns the path of a name in the folder of `path`: "a/parts" and ".x" give "a/.x".
 static char *sibling(tsr_session *session, const char *path, const char *name)
 {
     size_t folder = (size_t)(tsr__path_name(path) - path), n = folder + strlen(name);
@@ -40,8 +40,8 @@ static bool is_dots(const char *name)
     return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
 }
 
-// Output folders may contain folders "rank0", "rank12" (genai/rank_folders.c), which contain only
-// files.
+// True for "rank0", "rank12". Output folders may contain such folders (genai/rank_folders.c), which
+// contain only files.
 static bool is_rank_name(const char *name)
 {
     if (strncmp(name, "rank", 4) != 0 || !name[4])
@@ -126,8 +126,8 @@ static enum target classify_target(const char *path)
     return found;
 }
 
-// Allows an absent target, an empty folder and, with `replace`, a folder as this program creates
-// them.
+// Checks that the output folder may be written: an absent target, an empty folder and, with
+// `replace`, a folder as this program creates them.
 static tsr_status check_target(tsr_session *session, const char *path, bool replace)
 {
     struct place at = PLACE_NONE;
@@ -154,7 +154,8 @@ static tsr_status check_target(tsr_session *session, const char *path, bool repl
     return TSR_WRITE;
 }
 
-// If the parent cannot be opened, make_sibling will report it.
+// Removes temporary folders that earlier processes left beside the target. If the parent cannot be
+// opened, make_sibling will report it.
 static void sweep_parent(const struct outfolder *outfolder)
 {
     int parent = tsr__path_open_parent(outfolder->path);
@@ -214,7 +215,7 @@ static void release_folder(struct outfolder *outfolder)
     tsr__path_free(outfolder->session, &outfolder->path);
 }
 
-// "." and "/" have no sibling and are rejected.
+// Creates a temporary folder beside the target. "." and "/" have no sibling and are rejected.
 tsr_status tsr__outfolder_open(tsr_session *session, const char *path, bool replace,
                                struct outfolder *out)
 {
@@ -250,8 +251,8 @@ struct str tsr__outfolder_path(struct outfolder *outfolder, struct arena *arena,
     return tsr__arena_printf(arena, "%s/%s", outfolder->temporary, name);
 }
 
-// For file systems without RENAME_EXCHANGE. A crash between the two renames leaves the old folder
-// as `old`.
+// Replaces the target by two renames, for file systems without RENAME_EXCHANGE. A crash between the
+// two leaves the old folder as `old`.
 static bool replace_by_steps(struct outfolder *outfolder, const char *old)
 {
     if (rename(outfolder->path, old) != 0)
@@ -264,7 +265,7 @@ static bool replace_by_steps(struct outfolder *outfolder, const char *old)
     return false;
 }
 
-// The new folder must be on disk before the old one is removed.
+// Writes the folder to disk. The new folder must be there before the old one is removed.
 static void sync_all(const char *path)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -274,8 +275,8 @@ static void sync_all(const char *path)
     close(fd);
 }
 
-// With RENAME_EXCHANGE a complete folder has the name at every moment. Without it, the old folder
-// is renamed first.
+// Replaces the target by the new folder. With RENAME_EXCHANGE a complete folder has the name at
+// every moment. Without it, the old folder is renamed first.
 tsr_status tsr__outfolder_replace(struct outfolder *outfolder, bool use_kernel)
 {
     sync_all(outfolder->temporary);
@@ -303,6 +304,7 @@ tsr_status tsr__outfolder_replace(struct outfolder *outfolder, bool use_kernel)
     return status;
 }
 
+// Renames the new folder to the target. rename succeeds if the target is absent or an empty folder.
 // rename succeeds if the target is absent or an empty folder.
 static tsr_status place_folder(struct outfolder *outfolder)
 {
@@ -340,6 +342,7 @@ tsr_status tsr__outfolder_commit(struct outfolder *outfolder)
     return TSR_OK;
 }
 
+// Removes the temporary folder. It is emptied by its descriptor first, which needs no memory.
 // Empties the folder by its descriptor first, which needs no memory.
 void tsr__outfolder_abort(struct outfolder *outfolder)
 {

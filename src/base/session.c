@@ -6,7 +6,7 @@
 // session" are stored in one of its result arenas; the next call of the same kind frees that arena.
 #include "base/internal.h"
 
-// The session itself is allocated by its allocator and included in memory_used.
+// Creates a session. The session itself is allocated by its allocator and included in memory_used.
 tsr_session *tsr_session_new(const tsr_session_options *options)
 {
     tsr_session_options given = {0};
@@ -34,7 +34,8 @@ tsr_session *tsr_session_new(const tsr_session_options *options)
     return session;
 }
 
-// The engine may use the rest of the session, so it is freed first.
+// Frees a session and all that it owns. The engine may use the rest of the session, so it is freed
+// first.
 void tsr_session_free(tsr_session *session)
 {
     if (!session)

@@ -2,7 +2,7 @@
 // str.c - text views: comparing, numbers, edit distance. Allocates nothing.
 #include "base/internal.h"
 
-// Example: "a" < "ab" < "b".
+// Compares two texts by bytes: "a" < "ab" < "b".
 int tsr__str_cmp(struct str a, struct str b)
 {
     size_t n = size_min(a.n, b.n);
@@ -52,9 +52,9 @@ static void trim_shared(struct str *a, struct str *b)
     }
 }
 
-// row[j] is the distance between the first i bytes of a and the first j of b. "shard" and "sharp"
-// have distance 1, and so have "axis" and "axes". Stops at a row in which every entry exceeds the
-// limit.
+// Returns the edit distance of two texts, or more than the limit. row[j] is the distance between
+// the first i bytes of a and the first j of b. "shard" and "sharp" have distance 1, and so have
+// "axis" and "axes". Stops at a row in which every entry exceeds the limit.
 size_t tsr__str_distance(struct str a, struct str b, size_t limit)
 {
     size_t row[DISTANCE_MAX + 1];
@@ -79,7 +79,8 @@ size_t tsr__str_distance(struct str a, struct str b, size_t limit)
     return row[b.n] > limit ? limit + 1 : row[b.n];
 }
 
-// The text must be at least as long as both ends of the pattern, otherwise they would overlap.
+// True if the text matches a pattern with at most one star. The text must be at least as long as
+// both ends of the pattern, otherwise they would overlap.
 bool tsr__star_matches(struct str pattern, struct str text, struct str *rest)
 {
     const char *star = memchr(pattern.p, '*', pattern.n);
@@ -112,8 +113,8 @@ static bool is_nearer(struct str wanted, struct str candidate, size_t *limit)
     return true;
 }
 
-// Example: for "shard" and {"shape", "sharp"}, "shape" has distance 2; "sharp" has 1 and is
-// returned.
+// Returns the candidate with the smallest edit distance, or an empty text. For "shard" and
+// {"shape", "sharp"}, "shape" has distance 2; "sharp" has 1 and is returned.
 struct str tsr__nearest(struct str wanted, const struct str *candidates, size_t n)
 {
     struct str nearest = {NULL, 0};

@@ -112,7 +112,7 @@ bool tsr__folder_remove(const char *path)
     return false;
 }
 
-// Failures are not reported, because the next process sweeps.
+// Removes a folder with its contents. Failures are not reported, because the next process sweeps.
 void tsr__tree_remove(const char *path)
 {
     for (int i = 0; i < QUIET_TRIES; i++)
@@ -120,7 +120,8 @@ void tsr__tree_remove(const char *path)
             return;
 }
 
-// Async-signal-safe; keeps errno. A forked child has the same slots but is not their owner.
+// Removes the temporary files of the session. Async-signal-safe; keeps errno. A forked child has
+// the same slots but is not their owner.
 void tsr_session_sweep(tsr_session *session)
 {
     int error = errno;
@@ -309,7 +310,7 @@ static int make_locked(const char *pattern, char path[TEMPORARY_PATH])
     return -1;
 }
 
-// The folder stays open, because its descriptor holds the lock.
+// Creates a temporary folder. The folder stays open, because its descriptor holds the lock.
 tsr_status tsr__temporary_folder(tsr_session *session, const char *base, const char *kind,
                                  struct temporary **out)
 {
@@ -337,7 +338,7 @@ tsr_status tsr__temporary_folder(tsr_session *session, const char *base, const c
     return TSR_OK;
 }
 
-// The folder is removed when the session is freed.
+// Creates a temporary folder for the caller. The folder is removed when the session is freed.
 tsr_status tsr_session_temporary(tsr_session *session, const char *base, const char **path)
 {
     struct temporary *temporary = NULL;

@@ -16,7 +16,7 @@ void tsr__text_init(struct text *text, tsr_session *session)
     *text = (struct text){.session = session};
 }
 
-// Leaves an empty text with the default `max`.
+// Frees the memory of a text and leaves it empty, with the default `max`.
 void tsr__text_free(struct text *text)
 {
     tsr__free(text->session, text->p, text->cap);
@@ -108,8 +108,9 @@ static size_t length_by_first(unsigned char first)
     return 0;
 }
 
-// Example: E2 82 AC is the euro sign 0x20AC: four bits of the first byte, six bits of each other.
-// Overlong forms, UTF-16 surrogates and numbers above 0x10FFFF are rejected.
+// Decodes one character of UTF-8. Example: E2 82 AC is the euro sign 0x20AC: four bits of the first
+// byte, six bits of each other. Overlong forms, UTF-16 surrogates and numbers above 0x10FFFF are
+// rejected.
 size_t tsr__utf8(const char *p, size_t n, uint32_t *out)
 {
     const unsigned char *u = (const unsigned char *)p;
@@ -158,10 +159,10 @@ static size_t bytes_of(size_t length)
     return length ? length : 1;
 }
 
-// "a\x1Bb" with the byte 27 between a and b becomes the six characters a \x1B b. Newlines and tabs
-// stay. If `last` is false, more bytes may follow, and an incomplete character at the end is left
-// for the next call. At most `cap` bytes are written; *used is the number of bytes that were
-// converted.
+// Replaces control characters by escapes. "a\x1Bb" with the byte 27 between a and b becomes the six
+// characters a \x1B b. Newlines and tabs stay. If `last` is false, more bytes may follow, and an
+// incomplete character at the end is left for the next call. At most `cap` bytes are written; *used
+// is the number of bytes that were converted.
 size_t tsr_safe_text(const char *text, size_t n, bool last, char *out, size_t cap, size_t *used)
 {
     static const char digits[] = "0123456789ABCDEF";
@@ -191,7 +192,8 @@ size_t tsr_safe_text(const char *text, size_t n, bool last, char *out, size_t ca
     return made;
 }
 
-// Unlike tsr_safe_text this escapes newlines, because a name must stay on its line.
+// Adds text with control characters as escapes. Unlike tsr_safe_text this escapes newlines, because
+// a name must stay on its line.
 void tsr__text_add_safe(struct text *text, struct str str)
 {
     size_t i = 0, clean = 0; // str[clean..i) needs no escapes
@@ -226,7 +228,8 @@ static void plain_point(char *p)
     *to = 0;
 }
 
-// 0.1 needs 15 digits, 0.1 + 0.2 needs 17: "0.30000000000000004".
+// Writes a number with as few digits as give the same number again. 0.1 needs 15 digits, 0.1 + 0.2
+// needs 17: "0.30000000000000004".
 void tsr__double_text(double value, char out[32])
 {
     for (int digits = 15; digits <= 17; digits++) {

@@ -25,8 +25,8 @@ struct str tsr__bundle_file_path(const struct bundle *bundle, struct arena *aren
     return tsr__arena_printf(arena, "%s%s%s", bundle->path, slash, name);
 }
 
-// The folder stays open until tsr__bundle_close, because files are opened relative to it
-// (tsr__folder_file).
+// Opens a partition and reads its manifest. The folder stays open until tsr__bundle_close, because
+// files are opened relative to it (tsr__folder_file).
 tsr_status tsr__bundle_open(tsr_session *session, struct arena *arena, const char *path,
                             struct bundle *out)
 {
@@ -57,7 +57,8 @@ void tsr__bundle_close(struct bundle *bundle)
 
 // ---- checking files ----------------------------------------------------------------------------
 
-// As pread, but retries after signals. A fault point may make it fail.
+// Reads bytes at an offset, as pread does, but retries after signals. A fault point may make it
+// fail.
 static ssize_t read_at(tsr_session *session, int fd, char *buffer, size_t want, uint64_t at)
 {
     for (;;) {
@@ -99,7 +100,8 @@ static tsr_status digest_of(const struct bundle *bundle, int fd, uint64_t bytes,
     return st;
 }
 
-// For callers that changed a file and write the manifest again.
+// Computes size and digest of a file anew. For callers that changed a file and write the manifest
+// again.
 tsr_status tsr__bundle_digest(const struct bundle *bundle, struct manifest_file *file)
 {
     struct place at = PLACE_NONE;
@@ -121,8 +123,8 @@ tsr_status tsr__bundle_digest(const struct bundle *bundle, struct manifest_file 
     return st;
 }
 
-// Always compares the size, which finds truncated copies. The digest of a large file is compared
-// only with check_files, because that reads all of it.
+// Checks a file of the partition. Always compares the size, which finds truncated copies. The
+// digest of a large file is compared only with check_files, because that reads all of it.
 static tsr_status check_open_file(const struct bundle *bundle, const struct manifest_file *file,
                                   int fd, bool check_files, const struct place *at)
 {
@@ -146,7 +148,8 @@ static tsr_status check_open_file(const struct bundle *bundle, const struct mani
     return TSR_MALFORMED;
 }
 
-// The reader of the manifest has checked that the file is listed (known_file).
+// Opens and checks a file of the partition. The reader of the manifest has checked that the file is
+// listed (known_file).
 static tsr_status check_file(const struct bundle *bundle, const char *name, bool check_files)
 {
     struct place at = PLACE_NONE;

@@ -65,7 +65,8 @@ tsr_status tsr_manifest_about(const tsr_manifest *manifest, tsr_manifest_facts *
     return TSR_OK;
 }
 
-// A port counts as kept only if its layout shards it: ranks may also have the full tensor.
+// Returns input or output i. A port counts as kept only if its layout shards it: ranks may also
+// have the full tensor.
 static tsr_status get_port(tsr_session *session, const struct manifest_port *ports, size_t n,
                            size_t i, tsr_manifest_port *out)
 {

@@ -95,7 +95,7 @@ static int64_t int_member(struct reader *reader, const json_t *object, const cha
     return reader->failed ? low : i;
 }
 
-// *n is 0 after a failure.
+// Returns a list and its length. *n is 0 after a failure.
 static const json_t *list_member(struct reader *reader, const json_t *object, const char *key,
                                  size_t *n)
 {
@@ -142,8 +142,8 @@ static bool hex_ok(const char *text, size_t n)
     return strlen(text) == n && strspn(text, "0123456789abcdef") == n;
 }
 
-// "files" has the digests, "sizes" the sizes. Both list the same files if they have equal counts
-// and every name has a size.
+// Reads names, sizes and digests of the files. "files" has the digests, "sizes" the sizes. Both
+// list the same files if they have equal counts and every name has a size.
 static void read_files(struct reader *reader, const json_t *root, struct manifest *manifest)
 {
     const json_t *files = member(reader, root, "files", JSON_OBJECT);
@@ -259,7 +259,7 @@ static void read_device_stages(struct reader *reader, const json_t *entry,
     device->n_stages = n;
 }
 
-// A rank has at most two data files: its own and the common one.
+// Reads the entry of one rank. A rank has at most two data files: its own and the common one.
 static void read_device(struct reader *reader, const json_t *entry, const struct manifest *manifest,
                         int64_t rank, struct manifest_device *device)
 {
@@ -289,7 +289,7 @@ static void read_device(struct reader *reader, const json_t *entry, const struct
     }
 }
 
-// "weights" and "devices" are lists with one entry per rank.
+// Reads the entries of all ranks. "weights" and "devices" are lists with one entry per rank.
 static void read_devices(struct reader *reader, const json_t *root, struct manifest *manifest)
 {
     size_t n, n_weights;
@@ -311,7 +311,8 @@ static void read_devices(struct reader *reader, const json_t *root, struct manif
     }
 }
 
-// The shape is null if the rank is unknown, else a list of numbers, symbols and nulls.
+// Reads the shape of a port. The shape is null if the rank is unknown, else a list of numbers,
+// symbols and nulls.
 static void read_shape(struct reader *reader, const json_t *entry, struct manifest_port *port)
 {
     const json_t *shape = reader->failed ? NULL : json_object_get(entry, "shape");
@@ -414,7 +415,7 @@ static void read_states(struct reader *reader, const json_t *root, struct manife
     }
 }
 
-// `key` is "inputs" or "outputs".
+// Reads the inputs or outputs. `key` is "inputs" or "outputs".
 static struct manifest_port *read_ports(struct reader *reader, const json_t *root, const char *key,
                                         int64_t n_ranks, size_t *n)
 {
@@ -435,7 +436,8 @@ static struct manifest_port *read_ports(struct reader *reader, const json_t *roo
     return ports;
 }
 
-// Members must ascend, so that there are no duplicates and all readers use the same order.
+// Reads a group of ranks. Members must ascend, so that there are no duplicates and all readers use
+// the same order.
 static void read_group(struct reader *reader, const json_t *list, int64_t n_ranks,
                        struct manifest_group *group)
 {
@@ -455,8 +457,8 @@ static void read_group(struct reader *reader, const json_t *list, int64_t n_rank
     group->ranks = ranks;
 }
 
-// Entry i has id i. If there are more groups than ranks, they cannot be disjoint; this is rejected
-// before memory is allocated.
+// Reads the collectives. Entry i has id i. If there are more groups than ranks, they cannot be
+// disjoint; this is rejected before memory is allocated.
 static void read_collectives(struct reader *reader, const json_t *root, struct manifest *manifest)
 {
     size_t n;
@@ -485,7 +487,7 @@ static void read_collectives(struct reader *reader, const json_t *root, struct m
     }
 }
 
-// This list is for people; nothing depends on it.
+// Reads the nodes that are not sharded. This list is for people; nothing depends on it.
 static void read_replicated(struct reader *reader, const json_t *root, struct manifest *manifest)
 {
     const json_t *list = list_member(reader, root, "replicated", &manifest->n_replicated);
@@ -528,7 +530,7 @@ static tsr_status read_root(struct reader *reader, const json_t *root, struct ma
     return reader->failed ? TSR_MALFORMED : TSR_OK;
 }
 
-// `offset` is the byte at which parsing stopped.
+// Reports that the file is not a JSON object. `offset` is the byte at which parsing stopped.
 static tsr_status report_no_object(tsr_session *session, struct str file, uint64_t offset,
                                    const char *text)
 {
@@ -539,7 +541,7 @@ static tsr_status report_no_object(tsr_session *session, struct str file, uint64
     return TSR_MALFORMED;
 }
 
-// *out is written only on success. Its strings are in the arena.
+// Reads a manifest. *out is written only on success. Its strings are in the arena.
 tsr_status tsr__manifest_parse(tsr_session *session, struct arena *arena, struct str file,
                                struct str text, struct manifest *out)
 {
@@ -565,7 +567,8 @@ tsr_status tsr__manifest_parse(tsr_session *session, struct arena *arena, struct
     return st;
 }
 
-// Also rejects the backslash, which is a separator on other systems.
+// True if the name can be that of a file in the folder. Also rejects the backslash, which is a
+// separator on other systems.
 bool tsr__manifest_name_ok(struct str name)
 {
     if (name.n == 0 || name.n > 255 || str_is(name, ".") || str_is(name, ".."))

@@ -33,8 +33,8 @@ static void write_layout(tsr_json *json, const struct tile_layout *layout)
     tsr_json_end(json);
 }
 
-// "shape" is null if the rank is unknown. In the list a number is a size, a string a symbol, null
-// an unknown size: [null, "seq", 64].
+// Writes the inputs or outputs. "shape" is null if the rank is unknown. In the list a number is a
+// size, a string a symbol, null an unknown size: [null, "seq", 64].
 static void write_ports(tsr_json *json, const char *key, const struct manifest_port *ports,
                         size_t n)
 {
@@ -137,7 +137,8 @@ static void write_collectives(tsr_json *json, const struct manifest *manifest)
     tsr_json_end(json);
 }
 
-// "files" and "sizes" are objects by file name; manifest_read.c checks that they agree.
+// Writes the members that follow the ports. "files" and "sizes" are objects by file name;
+// manifest_read.c checks that they agree.
 static void write_rest(tsr_json *json, const struct manifest *manifest)
 {
     tsr_json_fields(json, list_fields, manifest);
@@ -151,7 +152,7 @@ static void write_rest(tsr_json *json, const struct manifest *manifest)
     tsr_json_end(json);
 }
 
-// The caller frees *owner, also after a failure.
+// Returns the manifest as JSON. The caller frees *owner, also after a failure.
 const char *tsr__manifest_text(tsr_session *session, const struct manifest *manifest,
                                tsr_json **owner)
 {

@@ -23,8 +23,8 @@ static const char hint_absent[] =
     "library: tsr_engine_open in C, TESSERA_ORT=/path/to/libonnxruntime.so for the command and "
     "Python";
 
-// path NULL: tries the usual names, then names with a version, the newest first. Returns NULL if
-// none could be opened; dlerror then refers to the last one.
+// Loads ONNX Runtime. path NULL: tries the usual names, then names with a version, the newest
+// first. Returns NULL if none could be opened; dlerror then refers to the last one.
 static void *open_library(const char *path)
 {
     // it has threads and exit handlers, so it is never unloaded
@@ -46,7 +46,8 @@ static void *open_library(const char *path)
     return NULL;
 }
 
-// The path of the loaded library, for messages; its name if the loader does not provide the path.
+// Writes the path of the loaded library, for messages; its name if the loader does not provide the
+// path.
 static void library_path(void *handle, const char *path, char *out, size_t n)
 {
     struct link_map *map = NULL;
@@ -55,7 +56,7 @@ static void library_path(void *handle, const char *path, char *out, size_t n)
     snprintf(out, n, "%s", path ? path : loader_names[0]);
 }
 
-// NULL: the library is not ONNX Runtime.
+// Returns the API base of a library. NULL: it is not ONNX Runtime.
 static const OrtApiBase *base_of(void *handle)
 {
     void *symbol = dlsym(handle, "OrtGetApiBase");
@@ -110,7 +111,8 @@ static OrtStatus *open_shared_env(struct engine *engine)
     return st;
 }
 
-// After a failure, what was created stays in the engine and is released with it.
+// Creates environment, memory info and allocator. After a failure, what was created stays in the
+// engine and is released with it.
 static tsr_status open_env(tsr_session *session, struct engine *engine)
 {
     OrtStatus *st = open_shared_env(engine);
@@ -145,7 +147,8 @@ static void engine_free(tsr_session *session, void *engine)
     tsr__free(session, e, sizeof *e);
 }
 
-// Also for a session that runs no model: the endpoint to other ranks is stored here.
+// Returns the engine of a session, and creates it. A session that runs no model has one too: the
+// endpoint to other ranks is stored there.
 struct engine *tsr__engine_state(tsr_session *session)
 {
     if (session->engine)
@@ -180,8 +183,8 @@ static tsr_status engine_open(tsr_session *session, struct engine *engine, const
     return st;
 }
 
-// For the execution provider (src/ep) in the host's ONNX Runtime: the sessions of the ranks use the
-// host's environment.
+// Makes the session use the ONNX Runtime that loaded the execution provider (src/ep). The sessions
+// of the ranks use the host's environment.
 tsr_status tsr__engine_adopt(tsr_session *session, const OrtApiBase *base)
 {
     struct engine *engine = tsr__engine_state(session);
@@ -198,7 +201,7 @@ tsr_status tsr__engine_adopt(tsr_session *session, const OrtApiBase *base)
     return st;
 }
 
-// The first call decides which library is used; later calls ignore `path`.
+// Loads ONNX Runtime. The first call decides which library is used; later calls ignore `path`.
 tsr_status tsr_engine_open(tsr_session *session, const char *path, const char **found,
                            const char **version)
 {
@@ -225,7 +228,7 @@ tsr_status tsr__engine(tsr_session *session, struct engine **out)
     return st;
 }
 
-// "1.31.1" -> 31, "1.17.0-dev" -> 17, "2.0" -> 0.
+// Returns the minor version: "1.31.1" -> 31, "1.17.0-dev" -> 17, "2.0" -> 0.
 int tsr__ort_minor(const char *version)
 {
     int minor = 0;

@@ -49,7 +49,8 @@ int tsr__gpu_copy_to(struct gpu_seat *seat, void *to, const void *from, size_t b
 static const int newer_types[] = {TSR_UINT2, TSR_INT2, TSR_FLOAT8E8M0};
 #define FIRST_NEWER 24
 
-// 24 -> TSR_UINT2, 1 -> 1: types below 24 have the same number in both.
+// Converts a type number of the engine. 24 -> TSR_UINT2, 1 -> 1: types below 24 have the same
+// number in both.
 tsr_dtype tsr__engine_dtype(int type)
 {
     bool newer = type >= FIRST_NEWER && type < FIRST_NEWER + (int)TSR_COUNT(newer_types);
@@ -81,7 +82,7 @@ static OrtStatus *read_tensor_info(const OrtApi *api, const OrtTypeInfo *info, s
     return NULL;
 }
 
-// Unwraps the optional, then the sequence, then reads the tensor type.
+// Reads a type: unwraps the optional, then the sequence, then reads the tensor type.
 static OrtStatus *read_info(const OrtApi *api, OrtTypeInfo *info, struct wanted *out)
 {
     int kind = 0;
@@ -318,7 +319,7 @@ static tsr_status take_element(const struct engine *engine, OrtValue *sequence, 
     return st;
 }
 
-// Elements are named "0", "1", ...
+// Copies a sequence from the engine. Elements are named "0", "1", ...
 static tsr_status take_sequence(const struct engine *engine, OrtValue *value, const char *name,
                                 tsr_tensors *to, OrtStatus **failed)
 {
@@ -374,8 +375,8 @@ tsr_status tsr__engine_view(const struct engine *engine, OrtValue *v, const char
     return take(engine, v, name, to, tsr_tensors_borrow, failed);
 }
 
-// The destination must have the type and shape of the value; otherwise returns TSR_INVALID and
-// writes nothing.
+// Copies a value to the caller's tensor. The destination must have the type and shape of the value;
+// otherwise returns TSR_INVALID and writes nothing.
 tsr_status tsr__engine_fill(const struct engine *engine, struct gpu_seat *seat, OrtValue *v,
                             const struct tensor *place, OrtStatus **failed)
 {

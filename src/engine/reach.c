@@ -8,10 +8,11 @@
 #include "engine/engine.h"
 #include "transport/transport.h"
 
-// ONNX Runtime does not check for NULL: it expects an exception, which its own allocator throws
-// through this function. Nothing here has to be undone then. Called by any thread of the engine.
-// The rank's thread sets memory->running before and after sessions are created; an outdated value
-// does no harm, because `release` checks where the memory came from.
+// Allocates memory for the engine, shared with the other ranks while a model runs. ONNX Runtime
+// does not check for NULL: it expects an exception, which its own allocator throws through this
+// function. Nothing here has to be undone then. Called by any thread of the engine. The rank's
+// thread sets memory->running before and after sessions are created; an outdated value does no
+// harm, because `release` checks where the memory came from.
 static void *allocate(OrtAllocator *a, size_t bytes)
 {
     struct shared_memory *memory = (struct shared_memory *)a;
@@ -21,7 +22,8 @@ static void *allocate(OrtAllocator *a, size_t bytes)
     return p ? p : memory->ordinary->Alloc(memory->ordinary, bytes);
 }
 
-// The transport recognizes its own addresses and returns false for all others.
+// Frees memory of the engine. The transport recognizes its own addresses and returns false for all
+// others.
 static void release(OrtAllocator *a, void *p)
 {
     struct shared_memory *memory = (struct shared_memory *)a;
@@ -34,7 +36,8 @@ static const OrtMemoryInfo *info_of(const OrtAllocator *a)
     return ((const struct shared_memory *)a)->info;
 }
 
-// Registered once per engine; a later session with the same endpoint gets the same result.
+// Lets the engine allocate memory that the other ranks can access. Registered once per engine; a
+// later session with the same endpoint gets the same result.
 bool tsr__reach_share(struct engine *engine, struct endpoint *place)
 {
     struct shared_memory *memory = &engine->shared;
@@ -59,13 +62,13 @@ bool tsr__reach_share(struct engine *engine, struct endpoint *place)
     return false;
 }
 
-// Only tensors of runs use the shared memory, of which there is less.
+// Sets whether a model runs. Only tensors of runs use the shared memory, of which there is less.
 void tsr__reach_running(struct engine *engine, bool running)
 {
     atomic_store(&engine->shared.running, running);
 }
 
-// Called before tsr__comm_close, because the allocator uses the endpoint.
+// Ends the shared allocator, before tsr__comm_close, because the allocator uses the endpoint.
 void tsr__reach_end(struct engine *engine)
 {
     struct shared_memory *memory = &engine->shared;

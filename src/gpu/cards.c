@@ -46,7 +46,8 @@ static int describe_card(const struct gpu *gpu, int ordinal, struct gpu_card *ca
     return 0;
 }
 
-// GPUs before one that fails are still listed, with the reason.
+// Lists the GPUs. Those before one that fails are still listed, with the reason. GPUs before one
+// that fails are still listed, with the reason.
 static void survey(const struct gpu_libraries *libraries, struct gpu_survey *out)
 {
     struct gpu gpu;
@@ -101,8 +102,8 @@ static bool read_all(int fd, char *p, size_t n)
     return true;
 }
 
-// A driver that crashes or hangs affects only the child. The child sends the struct through a pipe;
-// anything shorter, or a timeout, means no GPUs.
+// Lists the GPUs in a child process, so that a driver that crashes or hangs affects only the child.
+// The child sends the struct through a pipe; anything shorter, or a timeout, means no GPUs.
 static void survey_in_child(const struct gpu_libraries *libraries, struct gpu_survey *out)
 {
     int ends[2];
@@ -130,7 +131,7 @@ static void survey_in_child(const struct gpu_libraries *libraries, struct gpu_su
         ;
 }
 
-// If this process already uses the driver, a child could not.
+// Lists the GPUs. If this process already uses the driver, a child could not.
 void tsr__gpu_survey(const struct gpu_libraries *libraries, struct gpu_survey *out)
 {
     if (tsr__gpu_started(libraries))

@@ -20,7 +20,7 @@ static const struct entry driver_entries[] = {GPU_FUNCTIONS(ENTRY)};
 static const struct entry nccl_entries[] = {
     NCCL_FUNCTIONS(ENTRY){"ncclGetErrorString", offsetof(struct gpu, ncclGetErrorString)}};
 
-// The first function that the library lacks, or NULL.
+// Looks up functions of a library. Returns the name of the first one that it lacks, or NULL.
 static const char *fill(struct gpu *gpu, void *library, const struct entry *entries, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -32,13 +32,13 @@ static const char *fill(struct gpu *gpu, void *library, const struct entry *entr
     return NULL;
 }
 
-// Both libraries start threads, so they are never unloaded.
+// Loads a library. Both libraries start threads, so they are never unloaded.
 static void *open_library(const char *name)
 {
     return dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
 }
 
-// If NCCL lacks a function, it is not used.
+// Loads NCCL. If it lacks a function, it is not used.
 static void load_nccl(struct gpu *gpu, const char *name)
 {
     gpu->nccl = open_library(name ? name : nccl_name);
@@ -53,8 +53,8 @@ static void load_nccl(struct gpu *gpu, const char *name)
     gpu->nccl_version = 0;
 }
 
-// Functions are looked up at run time, so one binary works with and without a driver. A driver that
-// lacks one is treated as absent; `why` names the function.
+// Loads the driver. Functions are looked up at run time, so one binary works with and without a
+// driver. A driver that lacks one is treated as absent; `why` names the function.
 bool tsr__gpu_load(const struct gpu_libraries *libraries, struct gpu *gpu, char *why, size_t n)
 {
     const char *name = libraries->driver ? libraries->driver : driver_name;
@@ -85,7 +85,8 @@ bool tsr__gpu_load(const struct gpu_libraries *libraries, struct gpu *gpu, char 
     return true;
 }
 
-// Only for a library that is already loaded; before cuInit the driver returns errors.
+// True if this process uses the GPU driver already. Looks only at a library that is loaded; before
+// cuInit the driver returns errors.
 bool tsr__gpu_started(const struct gpu_libraries *libraries)
 {
     const char *name = libraries->driver ? libraries->driver : driver_name;

@@ -4,7 +4,8 @@
 // Example: 1000003 floats, aligned to 16 bytes: 250000 threads of 4 floats, then 3 of one.
 #include "gpu/internal.h"
 
-// Once per type and reduction; the module stays until the seat closes.
+// Loads the kernels that fold a type, once per type and reduction; the module stays until the seat
+// closes.
 int tsr__seat_prepare(struct gpu_seat *seat, tsr_dtype type, enum gpu_reduce reduce)
 {
     if (!tsr__fold_has(type))
@@ -38,7 +39,8 @@ static bool aligned(const struct gpu_fold *fold)
     return all % 16 == 0;
 }
 
-// One thread for each of `count` units, in blocks of GPU_BLOCK. The call copies the arguments.
+// Starts a kernel with one thread for each of `count` units, in blocks of GPU_BLOCK. The call
+// copies the arguments.
 static int launch(const struct gpu_seat *seat, void *function, const struct gpu_fold *fold,
                   size_t skip, uint64_t count, void *stream)
 {

@@ -7,7 +7,7 @@
 
 enum { NCCL_INT8 = 0, NCCL_NONE = -1 };
 
-// NCCL's number of a type; bool is reduced as bytes 0 and 1.
+// Returns NCCL's number of a type; bool is reduced as bytes 0 and 1.
 static int type_of(tsr_dtype type)
 {
     switch (type) {
@@ -70,8 +70,8 @@ int tsr__nccl_all_reduce(const struct gpu *gpu, void *comm, const struct gpu_fol
                               ops[fold->reduce], comm, stream);
 }
 
-// The group is ended also after a failure; otherwise the next call would be part of it. The caller
-// copies a member's part for itself.
+// Sends and receives the parts of all members. The group is ended also after a failure; otherwise
+// the next call would be part of it. The caller copies a member's part for itself.
 int tsr__nccl_exchange(const struct gpu *gpu, void *comm, const struct nccl_part *parts,
                        int members, int self, void *stream)
 {

@@ -33,7 +33,8 @@ static void free_joining(struct nccl_joining *joining)
     free(joining);
 }
 
-// The thread does not use the struct after unlocking, unless the join was abandoned.
+// Runs the thread that opens a communicator. The thread does not use the struct after unlocking,
+// unless the join was abandoned.
 static void *join_main(void *data)
 {
     struct nccl_joining *joining = data;
@@ -56,7 +57,8 @@ static void *join_main(void *data)
     return NULL;
 }
 
-// The thread has its own copies, because the caller may abandon it; the last of both frees them.
+// Starts to open a communicator. The thread has its own copies, because the caller may abandon it;
+// the last of both frees them.
 struct nccl_joining *tsr__nccl_join_start(const struct gpu_seat *seat, const struct nccl_id *id,
                                           int members, int self)
 {

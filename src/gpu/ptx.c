@@ -70,7 +70,8 @@ static void unpack(struct text *text, const struct element *element, char to, in
     }
 }
 
-// float32 in a lane to bfloat16 in %t0: round to nearest even, one NaN of each sign.
+// Writes code that converts float32 in a lane to bfloat16 in %t0: round to nearest even, one NaN of
+// each sign.
 static void round_bfloat(struct text *text, int lane)
 {
     tsr__text_printf(text,
@@ -128,7 +129,8 @@ static void pack(struct text *text, const struct element *element, int lanes)
     }
 }
 
-// A := A op X in one lane. For floats, max and min select X also if it alone is NaN.
+// Writes code for A := A op X in one lane. For floats, max and min select X also if it alone is
+// NaN.
 static void combine(struct text *text, const struct element *element, bool is_bool,
                     enum gpu_reduce reduce, int lane)
 {
@@ -164,7 +166,7 @@ static void combine(struct text *text, const struct element *element, bool is_bo
                      element->as, lane, lane, element->as, lane, lane, lane);
 }
 
-// One load or store of a thread's part of one tensor, at address %d2.
+// Writes one load or store of a thread's part of one tensor, at address %d2.
 static void access(struct text *text, const struct element *element, bool wide, bool store)
 {
     const char *verb = store ? "st" : "ld", *what;
@@ -191,8 +193,9 @@ static void point_at(struct text *text, size_t argument)
         argument);
 }
 
-// The loop over members is unrolled; a jump to STORE leaves it after n_in inputs, a jump to DONE
-// ends the stores after n_out. d1 is the byte offset of the thread.
+// Writes a kernel that folds tensors. The loop over members is unrolled; a jump to STORE leaves it
+// after n_in inputs, a jump to DONE ends the stores after n_out. d1 is the byte offset of the
+// thread.
 static void write_fold(struct text *text, const char *name, const struct element *element,
                        bool is_bool, enum gpu_reduce reduce)
 {
@@ -241,7 +244,7 @@ void tsr__ptx_fold(struct text *text, tsr_dtype type, enum gpu_reduce reduce)
     write_fold(text, "single", element, type == TSR_BOOL, reduce);
 }
 
-// Thread i moves unit i: row i / per_row, position i % per_row.
+// Writes a kernel that copies rows. Thread i moves unit i: row i / per_row, position i % per_row.
 static void write_rows(struct text *text, int bytes)
 {
     static const char *const types[] = {

@@ -16,14 +16,14 @@ enum { HOST_PORTABLE = 1, PEER_ALREADY = 704, POINTER_NUMBER = 7 };
 
 // ---- opening -----------------------------------------------------------------------------------
 
-// Events for other processes if the driver supports them.
+// Creates an event, for other processes if the driver supports that.
 static int make_event(const struct gpu *gpu, void **out)
 {
     int code = gpu->cuEventCreate(out, EVENT_NO_TIMING | EVENT_BETWEEN_PROCESSES);
     return code == 0 ? 0 : gpu->cuEventCreate(out, EVENT_NO_TIMING);
 }
 
-// Kernels for units of 1, 2, 4, 8 and 16 bytes: seat->rows[log2 of the unit].
+// Loads the kernels for units of 1, 2, 4, 8 and 16 bytes: seat->rows[log2 of the unit].
 static int load_rows(struct gpu_seat *seat)
 {
     static const char *const names[] = {"rows1", "rows2", "rows4", "rows8", "rows16"};
@@ -39,7 +39,7 @@ static int load_rows(struct gpu_seat *seat)
     return code;
 }
 
-// If a step fails, tsr__seat_close frees the rest.
+// Creates context, stream and events. If a step fails, tsr__seat_close frees the rest.
 static int fill_seat(struct gpu_seat *seat)
 {
     const struct gpu *gpu = seat->gpu;
@@ -84,7 +84,7 @@ int tsr__seat_open(tsr_session *session, const struct gpu *gpu, int card, struct
     return code;
 }
 
-// The context must be current and the modules idle.
+// Unloads all modules. The context must be current and the modules idle.
 static void unload(struct gpu_seat *seat)
 {
     const struct gpu *gpu = seat->gpu;
@@ -164,7 +164,7 @@ int tsr__seat_free_memory(const struct gpu_seat *seat, int64_t *available, int64
 
 // ---- memory ------------------------------------------------------------------------------------
 
-// 0 bytes get an address, too.
+// Allocates GPU memory. 0 bytes get an address, too.
 int tsr__seat_alloc(struct gpu_seat *seat, size_t bytes, void **out)
 {
     device_address p = 0;
@@ -188,7 +188,7 @@ static size_t grown(size_t had, size_t wanted)
     return size_max(more, wanted);
 }
 
-// A block only grows.
+// Returns a scratch block of at least that size. A block only grows.
 int tsr__seat_scratch(struct gpu_seat *seat, int block, size_t bytes, void *stream, void **out)
 {
     if (bytes > seat->scratch[block].bytes || !seat->scratch[block].p) {
@@ -208,7 +208,8 @@ int tsr__seat_scratch(struct gpu_seat *seat, int block, size_t bytes, void *stre
     return 0;
 }
 
-// Portable: fast for every context of this process.
+// Returns pinned host memory of at least that size. Portable: fast for every context of this
+// process.
 int tsr__seat_pinned(struct gpu_seat *seat, size_t bytes, void *stream, void **out)
 {
     if (bytes > seat->pinned.bytes || !seat->pinned.p) {
@@ -268,7 +269,8 @@ int tsr__seat_settle(const struct gpu_seat *seat)
     return seat->gpu->cuCtxSynchronize();
 }
 
-// log2 of the widest unit that divides all addresses and lengths: 12 and 8 give 2 (4 bytes).
+// Returns log2 of the widest unit that divides all addresses and lengths: 12 and 8 give 2 (4
+// bytes).
 static int unit_of(const struct gpu_rows *rows)
 {
     uint64_t all = address(rows->to) | address(rows->from) | rows->width;
@@ -282,7 +284,7 @@ static int unit_of(const struct gpu_rows *rows)
     return log;
 }
 
-// For rows of more than 2^31 units.
+// Copies rows one by one, for rows of more than 2^31 units.
 static int copy_each(const struct gpu_seat *seat, const struct gpu_rows *rows, void *stream)
 {
     int code = 0;
@@ -297,8 +299,8 @@ static int copy_each(const struct gpu_seat *seat, const struct gpu_rows *rows, v
 // Kernels count units in 32 bits.
 #define MOST_UNITS (UINT32_MAX / 2)
 
-// Rows without gaps are one copy. Others use a kernel that moves units of 1 << log bytes, at most
-// MOST_UNITS per launch. Longer rows are copied one by one.
+// Copies rows. Rows without gaps are one copy. Others use a kernel that moves units of 1 << log
+// bytes, at most MOST_UNITS per launch. Longer rows are copied one by one.
 int tsr__seat_rows(struct gpu_seat *seat, const struct gpu_rows *rows, void *stream)
 {
     if (rows->rows == 0 || rows->width == 0)
@@ -368,7 +370,7 @@ void *tsr__seat_step_event(const struct gpu_seat *seat, int step)
 
 // ---- access to other seats ---------------------------------------------------------------------
 
-// Two seats on one GPU need no peer access.
+// Enables access to the memory of another GPU. Two seats on one GPU need no peer access.
 int tsr__seat_reach(struct gpu_seat *seat, const struct gpu_seat *other)
 {
     if (memcmp(seat->id, other->id, sizeof seat->id) == 0)
@@ -404,7 +406,7 @@ int tsr__seat_export(struct gpu_seat *seat, const void *p, struct gpu_block *out
     return 0;
 }
 
-// The entry for that block's address and process, or a new one.
+// Returns the entry for that block's address and process, or a new one.
 static struct imported *entry_of(struct gpu_seat *seat, const struct gpu_block *block)
 {
     for (size_t i = 0; i < seat->imported.n; i++) {
@@ -415,7 +417,7 @@ static struct imported *entry_of(struct gpu_seat *seat, const struct gpu_block *
     return vec_push(&seat->arena, &seat->imported);
 }
 
-// A new number at the same address is a new block.
+// Opens memory of another process. A new number at the same address is a new block.
 int tsr__seat_import(struct gpu_seat *seat, const struct gpu_block *block, void **out)
 {
     struct imported *imported = entry_of(seat, block);

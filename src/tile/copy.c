@@ -142,7 +142,8 @@ int64_t tsr__piece_pack(const struct tile_piece *mine, const void *src,
     return tsr__piece_move(mine, src, theirs, message, elem_bytes, TILE_PACKED_TO, NULL);
 }
 
-// Sender and receiver both pass the sender's piece as `from`, so that both use the same order.
+// Copies what a message contains of this piece. Sender and receiver both pass the sender's piece as
+// `from`, so that both use the same order.
 int64_t tsr__piece_unpack(const struct tile_piece *mine, void *dst, const struct tile_piece *theirs,
                           const void *message, size_t elem_bytes)
 {

@@ -18,15 +18,15 @@ static void put(struct sink *sink, int64_t v)
     sink->n++;
 }
 
-// Equal parts are encoded as their number, unequal ones as negative shares: shares of 3 units and 1
-// unit, bits 3 and 4, are -24.
+// Returns the number that encodes the shards of a factor. Equal parts are encoded as their number,
+// unequal ones as negative shares: shares of 3 units and 1 unit, bits 3 and 4, are -24.
 int64_t tsr__cuts_number(const struct tile_factor *factor)
 {
     return factor->shares ? -(int64_t)factor->shares : factor->cuts;
 }
 
-// Example: a vector with two shards on devices 0 and 1, whose factor has size s: 1 | 1 s 2 | 1 0 0
-// | 2 | 1 0 | 1 1.
+// Encodes a layout as numbers. Example: a vector with two shards on devices 0 and 1, whose factor
+// has size s: 1 | 1 s 2 | 1 0 0 | 2 | 1 0 | 1 1.
 size_t tsr__layout_encode(const struct tile_layout *layout, int64_t *out, size_t cap)
 {
     struct sink sink = {out, 0, out ? cap : 0};
@@ -68,8 +68,8 @@ static bool take(struct source *source, int64_t least, int64_t most, int64_t *ou
     return true;
 }
 
-// The inverse of tsr__cuts_number. A negative number must encode unequal shares in lowest terms, as
-// tsr__shares_of returns them.
+// Decodes what tsr__cuts_number encodes. A negative number must encode unequal shares in lowest
+// terms, as tsr__shares_of returns them.
 static bool take_cuts(struct source *source, struct tile_factor *factor)
 {
     int64_t number, units[TILE_MAX_UNITS];
@@ -111,7 +111,7 @@ static bool take_dim(struct arena *arena, struct source *source, struct tile_dim
     return open <= 1;
 }
 
-// The loops must be the sharded factors, each once, in any order.
+// Decodes the loops. They must be the sharded factors, each once, in any order.
 static bool take_loops(struct source *source, struct tile_layout *layout)
 {
     int64_t n;
@@ -131,7 +131,7 @@ static bool take_loops(struct source *source, struct tile_layout *layout)
     return true;
 }
 
-// Owners of a shard must be strictly ascending, as tsr__layout_own stores them.
+// Decodes the owners. Those of a shard must be strictly ascending, as tsr__layout_own stores them.
 static bool take_owners(struct arena *arena, struct source *source, struct tile_layout *layout)
 {
     int64_t n_shards, kept = 0;

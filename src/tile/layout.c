@@ -12,7 +12,7 @@
 
 #include <stdlib.h>
 
-// All arrays have one extra entry, so that none is empty.
+// Allocates a layout. All arrays have one extra entry, so that none is empty.
 static struct tile_layout *layout_alloc(struct arena *arena, int rank, int n_loops,
                                         int64_t n_shards, size_t n_owners)
 {
@@ -139,8 +139,8 @@ static int factor_ordinal(const struct tile_layout *layout, const struct tile_lo
     return n;
 }
 
-// in_a[i] becomes the loop of a that corresponds to loop i of b: the k-th sharded factor of the
-// same dimension.
+// Finds for every loop of b the one of a. in_a[i] becomes the loop of a that corresponds to loop i
+// of b: the k-th sharded factor of the same dimension.
 static void match_loops(const struct tile_layout *a, const struct tile_layout *b, int *in_a)
 {
     for (int i = 0; i < b->n_loops; i++)
@@ -155,8 +155,8 @@ static int64_t loop_cuts(const struct tile_layout *layout, int i)
     return layout->dims[layout->loops[i].dim].factors[layout->loops[i].factor].cuts;
 }
 
-// The coordinates are the digits of the shard number, the last loop fastest: shard 4 of loops of 2
-// and 3 is (1,1).
+// Computes the coordinates of a shard. The coordinates are the digits of the shard number, the last
+// loop fastest: shard 4 of loops of 2 and 3 is (1,1).
 void tsr__layout_coords(const struct tile_layout *layout, int64_t shard, int64_t *coords)
 {
     for (int i = layout->n_loops - 1; i >= 0; i--) {
@@ -189,8 +189,9 @@ static bool in_order(const struct tile_layout *layout)
     return true;
 }
 
-// Example: {2,2} with axis 1 as the outer loop numbers its tiles (0,0) (1,0) (0,1) (1,1). The
-// result numbers them (0,0) (0,1) (1,0) (1,1), each with the owners that it had.
+// Returns the layout with its loops in the order of the dimensions. Example: {2,2} with axis 1 as
+// the outer loop numbers its tiles (0,0) (1,0) (0,1) (1,1). The result numbers them (0,0) (0,1)
+// (1,0) (1,1), each with the owners that it had.
 struct tile_layout *tsr__layout_ordered(struct arena *arena, const struct tile_layout *layout)
 {
     if (in_order(layout))
@@ -238,9 +239,10 @@ static bool dim_is_cut(const struct tile_dim *dim)
     return false;
 }
 
-// An unknown size (0) follows from the others, so it equals a known one if all other sizes are
-// equal. If different factors are unknown, the dimensions are not equal. Example: of 12 elements, 3
-// x (unknown, 2 parts) is 3 times 2 parts of 4, but unknown x (2, 2 parts) is 6 times 1 of 2.
+// True if two dimensions are sharded alike. An unknown size (0) follows from the others, so it
+// equals a known one if all other sizes are equal. If different factors are unknown, the dimensions
+// are not equal. Example: of 12 elements, 3 x (unknown, 2 parts) is 3 times 2 parts of 4, but
+// unknown x (2, 2 parts) is 6 times 1 of 2.
 static bool dims_equal(const struct tile_dim *a, const struct tile_dim *b)
 {
     if (!dim_is_cut(a) || !dim_is_cut(b))
@@ -262,8 +264,8 @@ static bool dims_equal(const struct tile_dim *a, const struct tile_dim *b)
     }
 }
 
-// The same layout can be written in two forms ({4} of 8, or {2/2*4/2}), which are not equal here.
-// sharding/layouts/canonical.c normalizes them first.
+// True if two layouts are equal in form. The same layout can be written in two forms ({4} of 8, or
+// {2/2*4/2}), which are not equal here. sharding/layouts/canonical.c normalizes them first.
 bool tsr__layout_equal(const struct tile_layout *a, const struct tile_layout *b)
 {
     if (a->rank != b->rank || a->n_shards != b->n_shards || a->n_loops != b->n_loops)
@@ -296,7 +298,8 @@ bool tsr__layout_has_device(const struct tile_layout *layout, int64_t device)
     return false;
 }
 
-// To visit all shards of a device: shard_of(d, 0), shard_of(d, result + 1), ...
+// Returns the first shard of a device from `from` on, or -1. To visit all shards of a device:
+// shard_of(d, 0), shard_of(d, result + 1), ...
 int64_t tsr__layout_shard_of(const struct tile_layout *layout, int64_t device, int64_t from)
 {
     for (int64_t k = from < 0 ? 0 : from; k < layout->n_shards; k++)

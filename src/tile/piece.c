@@ -11,7 +11,8 @@
 //     3*4/2, shard 1:   all of the high digit, 2 and 3 of the low:   [2,4) [6,8) [10,12)
 #include "tile/tile.h"
 
-// As tsr__dim_sizes, but a factor may have fewer elements than parts. Some shards are then empty.
+// Computes the sizes of factors as tsr__dim_sizes does, but a factor may have fewer elements than
+// parts. Some shards are then empty.
 static bool factor_sizes(const struct tile_dim *dim, int64_t size, int64_t *sizes)
 {
     int64_t known = 1, rest = -1;
@@ -54,9 +55,10 @@ bool tsr__dim_sizes(const struct tile_dim *dim, int64_t size, int64_t *sizes)
     return true;
 }
 
-// Example: 12 elements as factors 3 (not sharded) and 4 (2 shards), coordinate 1. The digit with
-// unit 1 has the range [2,4), the digit with unit 4 has [0,3). `run` is the lower digit and `count`
-// is 3: the intervals are [2,4), [6,8) and [10,12).
+// Describes the intervals of a shard along one dimension. Example: 12 elements as factors 3 (not
+// sharded) and 4 (2 shards), coordinate 1. The digit with unit 1 has the range [2,4), the digit
+// with unit 4 has [0,3). `run` is the lower digit and `count` is 3: the intervals are [2,4), [6,8)
+// and [10,12).
 bool tsr__dim_digits(const struct tile_dim *dim, int64_t size, const int64_t *coords,
                      struct tile_digits *digits)
 {
@@ -85,7 +87,8 @@ bool tsr__dim_digits(const struct tile_dim *dim, int64_t size, const int64_t *co
     return true;
 }
 
-// The digits above `run` take all their values. Each combination is one interval.
+// Lists the intervals. The digits above `run` take all their values. Each combination is one
+// interval.
 void tsr__digits_intervals(const struct tile_digits *digits, struct tile_interval *out, int64_t cap)
 {
     int64_t digit[TILE_MAX_FACTORS];
@@ -118,7 +121,8 @@ int64_t tsr__dim_intervals(const struct tile_dim *dim, int64_t size, const int64
     return digits.count;
 }
 
-// Example: [8,6] with {2,1}: shard 1 has rows [4,8) and columns [0,6).
+// Returns the piece of a tensor that a shard is. Example: [8,6] with {2,1}: shard 1 has rows [4,8)
+// and columns [0,6).
 struct tile_piece *tsr__layout_piece(struct arena *arena, const struct tile_layout *layout,
                                      const int64_t *shape, int64_t shard)
 {

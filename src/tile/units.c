@@ -63,7 +63,7 @@ int64_t tsr__share_size(int64_t size, int64_t cuts, tile_shares shares, int64_t 
     return tsr__share_start(size, cuts, shares, j + 1) - tsr__share_start(size, cuts, shares, j);
 }
 
-// Example: 6 and 2 are divided by 2, so parts end at 3 and 4.
+// Returns shares in lowest terms: 6 and 2 are divided by 2, so parts end at 3 and 4.
 tile_shares tsr__shares_of(const int64_t *units, int64_t n, bool *fits)
 {
     int64_t divisor = 0, end = 0;
@@ -87,8 +87,9 @@ tile_shares tsr__shares_of(const int64_t *units, int64_t n, bool *fits)
     return shares;
 }
 
-// Example: 10 elements in units of 4 are 3 units. With two equal parts the second begins at unit 1,
-// element 4. With shares 3 and 1 it begins at unit floor(3 * 3 / 4) = 2, element 8.
+// Returns the first element of part j. Example: 10 elements in units of 4 are 3 units. With two
+// equal parts the second begins at unit 1, element 4. With shares 3 and 1 it begins at unit floor(3
+// * 3 / 4) = 2, element 8.
 int64_t tsr__division_start(const struct tile_division *division, int64_t length, int64_t j)
 {
     int64_t units = length / division->unit + (length % division->unit != 0);
@@ -152,7 +153,7 @@ static int64_t shard_with(const struct tile_layout *layout, const int64_t *units
     return shard;
 }
 
-// Every unit becomes a shard, with the owners of its part.
+// Returns the layout in which every unit is a shard, with the owners of its part.
 struct tile_layout *tsr__layout_units(struct arena *arena, const struct tile_layout *layout)
 {
     struct tile_layout *parts = tsr__layout_ordered(arena, layout);

@@ -19,7 +19,8 @@
 // leaked address.
 #define MEMORY_MARKER "*/_ORT_MEM_ADDR_/*"
 
-// Duplicate keys are errors, because readers differ in which of the two values they use.
+// Reports an unknown or duplicate key. Duplicate keys are errors, because readers differ in which
+// of the two values they use.
 static tsr_status bad_key(tsr_session *session, const struct place *at, struct str key,
                           struct str value)
 {
@@ -46,7 +47,8 @@ static tsr_status take_number(tsr_session *session, const struct place *at, stru
     return TSR_OK;
 }
 
-// Opening the file later checks whether the name leads out of the folder.
+// Checks the location of external data. Opening the file later checks whether the name leads out of
+// the folder.
 static tsr_status check_location(tsr_session *session, const struct place *at, struct str location)
 {
     struct str marker = STR(MEMORY_MARKER);
@@ -63,7 +65,8 @@ static tsr_status check_location(tsr_session *session, const struct place *at, s
     return TSR_OK;
 }
 
-// The strings of *out point into the tensor. The checksum is not used.
+// Reads where the external data of a tensor is. The strings of *out point into the tensor. The
+// checksum is not used.
 tsr_status tsr__external_parse(tsr_session *session, struct str tensor, const struct place *at,
                                struct wire_external *out)
 {
@@ -125,7 +128,7 @@ static tsr_status check_window(tsr_session *session, const struct wire_external 
     return TSR_OK;
 }
 
-// The caller closes the descriptor.
+// Opens the file of external data and checks its size. The caller closes the descriptor.
 tsr_status tsr__external_open(tsr_session *session, const struct folder *folder,
                               const struct wire_external *external, const struct place *at,
                               int *fd_out, uint64_t *length_out)
@@ -151,7 +154,8 @@ tsr_status tsr__external_open(tsr_session *session, const struct folder *folder,
     return TSR_OK;
 }
 
-// An empty range has no mapping (base is NULL), but a non-NULL pointer.
+// Maps external data into memory. An empty range has no mapping (base is NULL), but a non-NULL
+// pointer.
 tsr_status tsr__external_map(tsr_session *session, const struct folder *folder,
                              const struct wire_external *external, const struct place *at,
                              struct external_map *out)

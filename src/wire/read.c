@@ -40,7 +40,9 @@ struct scan {
     const unsigned char *p, *end;
 };
 
-// A varint has seven bits in each byte, lowest first; the high bit is set if another byte follows.
+// Reads a varint. It has seven bits in each byte, lowest first; the high bit is set if another byte
+// follows. A varint has seven bits in each byte, lowest first; the high bit is set if another byte
+// follows.
 static enum wrong take_varint(struct scan *scan, uint64_t *out)
 {
     uint64_t v = 0;
@@ -357,7 +359,7 @@ struct str tsr__wire_bytes(struct str body, uint32_t number, bool *present)
     return last;
 }
 
-// *out is unchanged if the field is absent, so it can hold the default.
+// Finds an integer field. *out is unchanged if the field is absent, so it can hold the default.
 bool tsr__wire_int(struct str body, uint32_t number, int64_t *out)
 {
     struct wire_cursor cursor = wire_over(body);
@@ -414,7 +416,8 @@ size_t tsr__wire_ints(struct str body, uint32_t number, int64_t *out, size_t cap
     return n;
 }
 
-// If there is one occurrence, the usual case, nothing is copied.
+// Returns a message field; several occurrences are merged. If there is one occurrence, the usual
+// case, nothing is copied.
 struct str tsr__wire_merged(struct arena *arena, struct str body, uint32_t number, bool *present)
 {
     struct wire_cursor cursor = wire_over(body);

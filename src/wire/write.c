@@ -52,7 +52,7 @@ static void close_run(struct rope *rope)
         rope->open.at[i].piece = rope->pieces.n - 1;
 }
 
-// The rest of the old chunk stays unused.
+// Starts a new chunk of at least n bytes. The rest of the old chunk stays unused.
 static bool new_chunk(struct rope *rope, size_t n)
 {
     size_t bytes = size_max(size_min((size_t)rope_size(rope), CHUNK_BYTES), FIRST_BYTES);
@@ -139,7 +139,7 @@ void tsr__rope_ints(struct rope *rope, uint32_t number, const int64_t *v, size_t
 
 // ---- nested messages ---------------------------------------------------------------------------
 
-// The mark is the nesting depth, because messages end in reverse order.
+// Begins a nested message. The mark is the nesting depth, because messages end in reverse order.
 size_t tsr__rope_begin(struct rope *rope, uint32_t number)
 {
     size_t mark = rope->open.n;
@@ -419,7 +419,7 @@ static inline char *put_head(char *p, uint32_t number, size_t length)
     return varint_put(put_tag(p, number, WIRE_LEN), length);
 }
 
-// `from` may be NULL if n is 0.
+// Copies bytes and returns the end. `from` may be NULL if n is 0.
 static inline char *put_bytes(char *p, const char *from, size_t n)
 {
     if (n)
@@ -427,7 +427,8 @@ static inline char *put_bytes(char *p, const char *from, size_t n)
     return p + n;
 }
 
-// Renaming changes a few names in most nodes of a model, so each node is copied in one run.
+// Writes a message with some of its texts replaced. Renaming changes a few names in most nodes of a
+// model, so each node is copied in one run.
 void tsr__rope_splice(struct rope *rope, uint32_t number, struct str origin,
                       const struct wire_splice *splice, size_t n)
 {
