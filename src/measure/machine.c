@@ -161,8 +161,7 @@ static int sharers(const struct requested_device *requested, int n, int i)
 
 #define FLOPS_PER_CLOCK 256.0 // per multiprocessor: 128 lanes with fused multiply-add
 
-// If the driver does not report a property, a typical GPU is assumed: 80 multiprocessors at 1.5
-// GHz, 1 TB/s. An H200 (132 units at 1.98 GHz) gets 132 * 1.98e9 * 256 = 66.9e12 FLOP/s.
+// Returns how many numbers element() reads per element of the tensor; 0: not numeric.
 static tsr_topology_device numbers_of(const struct gpu_card *card, const char *name, int ranks)
 {
     double clock = card->clock_khz > 0 ? 1e3 * card->clock_khz : 1.5e9;

@@ -147,8 +147,8 @@ static int64_t memory_here(void)
     return pages > 0 && page > 0 ? (int64_t)pages * page : 0;
 }
 
-// Samples with half a gigabyte of weights take a second to load, so they are timed only in the
-// first and last pass.
+// True if a sample is timed in this pass. Samples with half a gigabyte of weights take a second to
+// load, so they are timed only in the first and last pass.
 static bool is_timed(const struct measure_rank *rank, const struct sample *sample, int pass)
 {
     if (sample->node.many && pass > 0 && pass < rank->passes - 1)
@@ -176,8 +176,8 @@ static tsr_status one_pass(struct measure_rank *rank, int pass, double *best,
     return TSR_OK;
 }
 
-// A core may run at half speed for a second or two while another uses the same physical core. So
-// samples are timed again later, by threads on other cores.
+// Times all samples in several passes. A core may run at half speed for a second or two while
+// another uses the same physical core. So samples are timed again later, by threads on other cores.
 static tsr_status compute(struct measure_rank *rank, struct comm_trouble *why)
 {
     double seconds[MEASURE_SAMPLES] = {0};
@@ -211,8 +211,8 @@ static void find_groups(struct measure_rank *rank)
         rank->group[rank->n_groups++] = n;
 }
 
-// Barriers before each part: all ranks compute at the same time and then use links at the same
-// time, as in a run. Collectives are measured on one host only.
+// Measures everything. Barriers before each part: all ranks compute at the same time and then use
+// links at the same time, as in a run. Collectives are measured on one host only.
 static tsr_status all_parts(struct measure_rank *rank, struct comm_trouble *why)
 {
     if (rank->gpu) {
@@ -239,7 +239,7 @@ static tsr_status all_parts(struct measure_rank *rank, struct comm_trouble *why)
     return tsr__measure_collectives(rank, why);
 }
 
-// A rank that fails notifies the others; otherwise they would wait for it.
+// Measures as one rank. If it fails, it notifies the others; otherwise they would wait for it.
 void tsr__measure_rank(struct measure_rank *rank)
 {
     struct comm_trouble why = {0};
@@ -309,13 +309,13 @@ static tsr_status find_gpus(struct measuring *measuring, tsr_session *session)
                            measuring->engine->gpu_why);
 }
 
-// Number of samples. Those for kinds of work need at least half a second.
+// Returns the number of samples. Those for kinds of work need at least half a second.
 static size_t samples_for(const struct measuring *measuring)
 {
     return measuring->seconds < 0.5 ? MEASURE_BRIEFLY : tsr__n_samples;
 }
 
-// Number of passes that fit in the time limit.
+// Returns the number of passes that fit in the time limit.
 static int passes_for(const struct measuring *measuring)
 {
     if (measuring->seconds < 1)
@@ -325,8 +325,8 @@ static int passes_for(const struct measuring *measuring)
 
 #define MATRICES 8 // for all ranks together: 512 MiB, more than a shared cache holds
 
-// Number of 64 MiB matrices per rank that one row is multiplied with: 8 for one rank, 4 each for
-// two. One if time is short, although a shared cache may hold it.
+// Returns the number of 64 MiB matrices per rank that one row is multiplied with: 8 for one rank, 4
+// each for two. One if time is short, although a shared cache may hold it.
 static int matrices_for(const struct measuring *measuring)
 {
     if (measuring->seconds < 1 || measuring->n >= MATRICES)
@@ -515,7 +515,8 @@ static tsr_status with_threads(struct measuring *measuring)
 
 // ---- as processes ------------------------------------------------------------------------------
 
-// measure_rank has pointers of the child process; the parent reads only its numbers (collect).
+// Measures in a child process. measure_rank has pointers of the child process; the parent reads
+// only its numbers (collect).
 static tsr_status child_work(struct spawn *spawn, tsr_session *session, int rank,
                              struct message *out)
 {
@@ -564,7 +565,8 @@ static tsr_status with_children(struct measuring *measuring)
 
 // ---- under a launcher --------------------------------------------------------------------------
 
-// Every rank sends its results to all, so that each has all of them in the same order.
+// Exchanges results: every rank sends its own to all, so that each has all of them in the same
+// order.
 static tsr_status exchange_results(struct measuring *measuring, struct endpoint *endpoint)
 {
     int64_t group[MEASURE_RANKS];
@@ -621,7 +623,7 @@ static tsr_status make_models(struct measuring *measuring)
                               matrices_for(measuring));
 }
 
-// Under a launcher, *place is the rank of this process and the number of ranks.
+// Reads the options. Under a launcher, *place is the rank of this process and the number of ranks.
 static tsr_status read_options(struct measuring *measuring, const tsr_measure_options *given,
                                struct endpoint **place)
 {

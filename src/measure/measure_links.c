@@ -27,7 +27,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-// 16 times: the third smallest (index 2).
+// Returns a typical time: of 16, the third smallest (index 2).
 double tsr__measure_typical(double *times, size_t n)
 {
     if (!n)
@@ -50,7 +50,7 @@ static struct comm_call call_of(struct measure_rank *rank, const int64_t *group,
                               .node = "links"};
 }
 
-// A call that transfers tensors, which are in the memory of the rank's device.
+// Returns a call that transfers tensors, which are in the memory of the rank's device.
 static struct comm_call tensor_call(struct measure_rank *rank, const int64_t *group, int n,
                                     enum comm_kind kind)
 {
@@ -66,7 +66,8 @@ static void restart(struct measure_rank *rank, int64_t what)
     rank->calls = 0;
 }
 
-// Number of repetitions: the first rank of the group computes it from the time of its trial.
+// Computes the number of repetitions. The first rank of the group computes it from the time of its
+// trial.
 static tsr_status choose_repetitions(struct measure_rank *rank, const int64_t *group, int n,
                                      double first, double seconds, int64_t *times,
                                      struct comm_trouble *why)
@@ -133,8 +134,8 @@ static tsr_status time_pair(struct measure_rank *rank, const int64_t *pair, size
     return TSR_OK;
 }
 
-// Latency is the one-way time of 8 bytes; bandwidth follows from the additional time of 4 MiB. The
-// first rank of the pair stores both.
+// Measures the link of a pair. Latency is the one-way time of 8 bytes; bandwidth follows from the
+// additional time of 4 MiB. The first rank of the pair stores both.
 static tsr_status link(struct measure_rank *rank, const int64_t *pair, void *p, double seconds,
                        struct comm_trouble *why)
 {
@@ -269,7 +270,8 @@ static tsr_status time_calls(struct measure_rank *rank, struct timed_group *time
     return st;
 }
 
-// The barrier includes all ranks, so that all groups start at the same time, as in a run.
+// Times a collective of a group. The barrier includes all ranks, so that all groups start at the
+// same time, as in a run.
 static tsr_status time_group(struct measure_rank *rank, struct timed_group *timed_group,
                              int64_t bytes, enum tsr_collective what, double seconds, double *out,
                              struct comm_trouble *why)

@@ -90,7 +90,7 @@ static void scale_seen(struct sim_device *device, double times)
         device->tasks.at[i].seen *= times;
 }
 
-// Predicted seconds of the task without earlier measurements.
+// Returns the predicted seconds of the task without earlier measurements.
 static double predicted_time(const struct sim *sim, const struct sim_task *task)
 {
     const struct topology_profile *seen =
@@ -101,7 +101,7 @@ static double predicted_time(const struct sim *sim, const struct sim_task *task)
     return predicted;
 }
 
-// Without a profile, nodes get their predicted times.
+// Gives nodes their predicted times, without a profile.
 static void use_predictions(struct sim_device *device)
 {
     for (size_t i = 0; i < device->tasks.n; i++)
@@ -162,8 +162,9 @@ static double sum_collectives(const struct sim *sim, const struct sim_device *de
     return sum;
 }
 
-// If a run took longer than the nodes and collectives of its slowest rank, the difference was lost
-// at synchronization points. If it took less, nodes are faster than in the profile.
+// Fits the times of nodes to that of the run. If a run took longer than the nodes and collectives
+// of its slowest rank, the difference was lost at synchronization points. If it took less, nodes
+// are faster than in the profile.
 static void fit_sharded(const struct round *round, struct sim *sim)
 {
     const struct sim_device *slowest = &sim->devices[0];
@@ -237,7 +238,7 @@ static tsr_status add_points(struct sim *sim)
     return TSR_OK;
 }
 
-// Called by partition with the rank graphs in memory.
+// Reads the rank graphs. Called by partition with the rank graphs in memory.
 static tsr_status use_parts(void *data, const struct partition_part *parts, int64_t n)
 {
     struct round *round = data;
@@ -355,8 +356,8 @@ static tsr_status add_config(const struct modelled *of, tsr_model *model)
                                 &made);
 }
 
-// A topology with the same device names, but so slow (1 MFLOP/s) that the planner shards every
-// node.
+// Creates a topology with the same device names, but so slow (1 MFLOP/s) that the planner shards
+// every node.
 static tsr_status slow_devices(const struct modelled *of, tsr_topology **out)
 {
     char text[32];
@@ -388,7 +389,7 @@ static tsr_status plan_for(const struct modelled *of, tsr_model *model)
     return st;
 }
 
-// *out: the plan was run before. If not, it is recorded.
+// Finds out whether the plan was run before (*out). If not, it is recorded.
 static tsr_status is_known(struct modelled *of, tsr_model *model, bool *out)
 {
     const char *edits;
@@ -404,7 +405,7 @@ static tsr_status is_known(struct modelled *of, tsr_model *model, bool *out)
     return TSR_OK;
 }
 
-// number 0: unsharded on every rank.
+// Plans, runs and times once. number 0: unsharded on every rank.
 static tsr_status one_round(struct modelled *of, int number)
 {
     struct round round = {.of = of, .whole = number == 0};
@@ -436,7 +437,7 @@ static tsr_status open_inputs(tsr_session *session, const char *set, const tsr_m
     return tsr_tensors_load(*inputs, set, model, false);
 }
 
-// The caller frees both, also after a failure.
+// Loads the model and its inputs. The caller frees both, also after a failure.
 static tsr_status open_model(tsr_session *session, const tsr_measure_options *options,
                              tsr_model **model, tsr_tensors **inputs)
 {

@@ -47,7 +47,8 @@ static void set_links(tsr_topology *topology, const struct measured *measured)
     }
 }
 
-// Collectives are timed if all ranks are on one host. A linear fit needs two points.
+// Stores the times of collectives. They are timed if all ranks are on one host. A linear fit needs
+// two points.
 static bool set_times(tsr_topology *topology, const struct measured *measured)
 {
     if (!measured->one_host)
@@ -67,8 +68,8 @@ static bool set_times(tsr_topology *topology, const struct measured *measured)
     return true;
 }
 
-// Example: a transpose of 64 MiB by single elements takes 10.8 ms, but the speed of its kind,
-// measured with rows, predicts 4.8 ms: the factor is 2.26.
+// Stores factors for large samples. Example: a transpose of 64 MiB by single elements takes 10.8
+// ms, but the speed of its kind, measured with rows, predicts 4.8 ms: the factor is 2.26.
 static bool set_sizes(tsr_topology *topology, const struct measured *measured)
 {
     for (int i = 0; i < measured->n_sizes; i++) {

@@ -23,8 +23,8 @@ struct along {
     int64_t length;
 };
 
-// [2, 3, 4] of float32 along axis 1: outer 2, length 3, inner 16 bytes. A negative axis counts from
-// the end.
+// Describes a tensor along an axis. [2, 3, 4] of float32 along axis 1: outer 2, length 3, inner 16
+// bytes. A negative axis counts from the end.
 static OrtStatus *describe_axis(struct kernel *kernel, const struct tensor_view *view, int64_t axis,
                                 struct along *out)
 {
@@ -63,8 +63,8 @@ static OrtStatus *copy_part(struct kernel *kernel, const struct along *along, co
     return tsr__kernel_rows(kernel, &rows);
 }
 
-// Also adds the value to the fingerprint of the call, so that members with different files fail
-// before any transfer.
+// Reads an attribute, and adds it to the fingerprint of the call, so that members with different
+// files fail before any transfer.
 static OrtStatus *read_int(struct kernel *kernel, const OrtKernelInfo *info,
                            enum comm_attribute attribute, int64_t least, int64_t most, int64_t *out)
 {
@@ -116,7 +116,7 @@ static OrtStatus *read_division(struct kernel *kernel, const OrtKernelInfo *info
     return read_shares(kernel, info);
 }
 
-// A rank, not an index in the group.
+// Reads a member of the group: a rank, not an index in the group.
 static OrtStatus *read_member(struct kernel *kernel, const OrtKernelInfo *info,
                               enum comm_attribute attribute, int64_t *out)
 {
@@ -143,8 +143,8 @@ OrtStatus *tsr__reduce_scatter_create(struct kernel *kernel, const OrtKernelInfo
     return read_division(kernel, info);
 }
 
-// The shares in member order. Along the outermost axis they are already in this order in memory, so
-// nothing is copied.
+// Copies the shares in member order. Along the outermost axis they are already in this order in
+// memory, so nothing is copied.
 static OrtStatus *parts_in_order(struct kernel *kernel, const struct along *along, const void *data,
                                  int64_t *counts, const char **out)
 {
@@ -171,7 +171,7 @@ static OrtStatus *parts_in_order(struct kernel *kernel, const struct along *alon
     return NULL;
 }
 
-// [8, 6] along axis 0 over 2 members: each passes 8 rows and gets the sum of 4.
+// Runs ReduceScatter. [8, 6] along axis 0 over 2 members: each passes 8 rows and gets the sum of 4.
 static OrtStatus *reduce_scatter(struct kernel *kernel, OrtKernelContext *context,
                                  const struct tensor_view *view, int64_t *counts)
 {
@@ -213,7 +213,7 @@ OrtStatus *tsr__reduce_create(struct kernel *kernel, const OrtKernelInfo *info)
     return read_member(kernel, info, ATTRIBUTE_ROOT, &kernel->root);
 }
 
-// The output of a member without a result; it is not read.
+// Creates the output of a member without a result; it is not read.
 static OrtStatus *empty_output(struct kernel *kernel, OrtKernelContext *context)
 {
     int64_t none = 0;
@@ -282,7 +282,7 @@ static tsr_status refuse(const struct kernel *kernel, struct comm_trouble *why, 
     return TSR_PEER;
 }
 
-// The members' lengths give the shape.
+// Allocates the output. The members' lengths give its shape.
 static tsr_status all_to_all_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
                                      struct comm_trouble *why)
 {
@@ -346,7 +346,7 @@ static OrtStatus *interleave(const struct all_to_all_call *state)
     return NULL;
 }
 
-// Scratch block 0 has outgoing data, block 1 incoming data.
+// Packs the parts for all members. Scratch block 0 has outgoing data, block 1 incoming data.
 static OrtStatus *pack_parts(struct all_to_all_call *state)
 {
     struct kernel *kernel = state->kernel;
@@ -363,8 +363,8 @@ static OrtStatus *pack_parts(struct all_to_all_call *state)
     return NULL;
 }
 
-// Two members with [4,6] each, split along axis 1 and concatenated along axis 0: each keeps 3 of
-// its columns, sends 3, and gets [8,3]. The notes have the lengths of the others.
+// Runs AllToAll. Two members with [4,6] each, split along axis 1 and concatenated along axis 0:
+// each keeps 3 of its columns, sends 3, and gets [8,3]. The notes have the lengths of the others.
 static OrtStatus *all_to_all(struct all_to_all_call *state)
 {
     struct kernel *kernel = state->kernel;
@@ -405,7 +405,7 @@ OrtStatus *tsr__all_to_all_compute(struct kernel *kernel, OrtKernelContext *cont
 
 // ---- Broadcast, Send, Recv ---------------------------------------------------------------------
 
-// The rank, then the sizes; 15 sizes fit.
+// Writes the shape into the notes: the rank, then the sizes; 15 sizes fit.
 static OrtStatus *note_shape(struct kernel *kernel, const struct tensor_view *view, int64_t *notes)
 {
     if (view->rank > NOTED_RANK)
@@ -425,7 +425,7 @@ struct receive_context {
     OrtStatus *status;
 };
 
-// The size of a tensor described by notes; false: invalid.
+// Computes the size of a tensor described by notes; false: invalid.
 static bool noted_bytes(const int64_t *notes, tsr_dtype type, int64_t *out)
 {
     int64_t bytes = (int64_t)tsr__elem_bytes(type);
@@ -469,8 +469,8 @@ OrtStatus *tsr__broadcast_create(struct kernel *kernel, const OrtKernelInfo *inf
     return read_member(kernel, info, ATTRIBUTE_ROOT, &kernel->root);
 }
 
-// The root sends the shape in the notes; the others then allocate their outputs and receive
-// directly into them.
+// Runs Broadcast. The root sends the shape in the notes; the others then allocate their outputs and
+// receive directly into them.
 static OrtStatus *broadcast(struct kernel *kernel, OrtKernelContext *context,
                             const struct tensor_view *view, struct comm_buffer *send,
                             struct comm_buffer *recv)
@@ -526,7 +526,7 @@ OrtStatus *tsr__send_create(struct kernel *kernel, const OrtKernelInfo *info)
     return NULL;
 }
 
-// The file of another rank.
+// Reports that the session has the file of another rank.
 static OrtStatus *wrong_side(struct kernel *kernel)
 {
     return tsr__kernel_error(

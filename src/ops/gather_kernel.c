@@ -65,7 +65,7 @@ struct gather {
 
 enum { NOTE_LENGTH, NOTE_RANK, NOTE_OTHERS };
 
-// A hash of all sizes but that of the axis, which members compare instead of shapes.
+// Returns a hash of all sizes but that of the axis, which members compare instead of shapes.
 static int64_t hash_others(const struct tensor_view *view, int axis)
 {
     int64_t dims[OPS_MAX_RANK];
@@ -81,7 +81,7 @@ static bool bytes_of(const struct gather *gather, int64_t length, size_t *out)
            !__builtin_mul_overflow(*out, gather->outer, out);
 }
 
-// The members' lengths give the shape of the output.
+// Allocates the output. The members' lengths give its shape.
 static tsr_status gather_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
                                  struct comm_trouble *why)
 {

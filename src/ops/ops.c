@@ -35,7 +35,7 @@ static const struct op_kernel kernels[COMM_KIND_COUNT] = {
 
 // ---- common attributes -------------------------------------------------------------------------
 
-// -1: not a lower-case hex digit.
+// Returns the value of a lower-case hex digit; -1: not one.
 static int hex_digit(int c)
 {
     if (c >= '0' && c <= '9')
@@ -43,7 +43,7 @@ static int hex_digit(int c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-// The fingerprint: exactly 16 hex digits.
+// Reads the fingerprint: exactly 16 hex digits.
 static bool read_plan(const char *text, uint64_t *out)
 {
     uint64_t v = 0;
@@ -58,7 +58,8 @@ static bool read_plan(const char *text, uint64_t *out)
     return n == 16;
 }
 
-// Also sets kernel->self. A group without this rank means that the session has another rank's file.
+// Checks the group and finds this rank in it (kernel->self). A group without this rank means that
+// the session has another rank's file.
 static OrtStatus *check_group(struct kernel *kernel, const int64_t *group, size_t n)
 {
     const struct endpoint *endpoint = kernel->ops->endpoint;
@@ -83,7 +84,7 @@ static OrtStatus *check_group(struct kernel *kernel, const int64_t *group, size_
     return NULL;
 }
 
-// Attributes that every operator has.
+// Reads the attributes that every operator has.
 static OrtStatus *read_common(struct kernel *kernel, const OrtKernelInfo *info)
 {
     char *plan;
@@ -115,7 +116,7 @@ static OrtStatus *read_common(struct kernel *kernel, const OrtKernelInfo *info)
 
 // ---- OrtCustomOp functions ---------------------------------------------------------------------
 
-// `struct op` begins with it.
+// Returns the operator. `struct op` begins with what ONNX Runtime passes.
 static const struct op *op_of(const OrtCustomOp *op)
 {
     return (const struct op *)op;
@@ -131,14 +132,14 @@ static const char *get_provider(const OrtCustomOp *op)
     return op_of(op)->side == SIDE_CUDA ? "CUDAExecutionProvider" : NULL; // NULL: CPU
 }
 
-// Shapes are always in host memory.
+// Returns where an input is. Shapes are always in host memory.
 static int get_memory(const OrtCustomOp *op, size_t i)
 {
     bool shape = i == 1 && comm_has(op_of(op)->kind, TRAIT_TAKES_SHAPE);
     return shape ? ORT_MEMORY_CPU_INPUT : ORT_MEMORY_DEFAULT;
 }
 
-// 0 is any type; elem_type says which, and each run is checked.
+// Returns the type of an input. 0 is any type; elem_type says which, and each run is checked.
 static int get_input_type(const OrtCustomOp *op, size_t i)
 {
     return i == 0 ? (int)op_of(op)->only : (int)TSR_INT64; // shape and token
@@ -185,8 +186,8 @@ static int get_end_version(const OrtCustomOp *op)
     return INT32_MAX;
 }
 
-// X and the token may be overwritten: pairs of input and output 0-0 and 1-1. One allocation holds
-// both lists, so release_inplace frees the first pointer.
+// Lists outputs that may overwrite inputs: X and the token, pairs of input and output 0-0 and 1-1.
+// One allocation holds both lists, so release_inplace frees the first pointer.
 static size_t get_inplace(int **inputs, int **outputs)
 {
     int *pairs = malloc(4 * sizeof *pairs);
@@ -251,7 +252,7 @@ static OrtStatus *infer_same(const OrtCustomOp *op, OrtShapeInferContext *contex
 
 // ---- kernels -----------------------------------------------------------------------------------
 
-// Also for partly created kernels. The session of ops outlives all kernels.
+// Frees a kernel, also a partly created one. The session of ops outlives all kernels.
 static void kernel_destroy(void *kernel)
 {
     struct kernel *k = kernel;
@@ -293,7 +294,7 @@ static void note_group(struct ops *ops, const int64_t *ranks, int n)
     *group = (struct ops_group){kept, n};
 }
 
-// For ranks on GPUs: does slow work before the first run.
+// Does slow work before the first run, for ranks on GPUs.
 static OrtStatus *prepare(struct kernel *kernel)
 {
     struct endpoint *endpoint = kernel->ops->endpoint;
@@ -309,8 +310,8 @@ static OrtStatus *prepare(struct kernel *kernel)
     return NULL;
 }
 
-// Called once per node and session. Partly created kernels can be destroyed, because their memory
-// starts as zeros.
+// Creates the kernel of a node. Called once per node and session. Partly created kernels can be
+// destroyed, because their memory starts as zeros.
 static OrtStatus *kernel_create(const OrtCustomOp *op, const OrtApi *api, const OrtKernelInfo *info,
                                 void **out)
 {
@@ -344,7 +345,7 @@ static OrtStatus *kernel_create(const OrtCustomOp *op, const OrtApi *api, const 
     return NULL;
 }
 
-// The clock of ONNX Runtime's profile, so that trace.c can combine both.
+// Returns the time by the clock of ONNX Runtime's profile, so that trace.c can combine both.
 static uint64_t now_ns(void)
 {
     struct timespec timespec;
@@ -352,7 +353,7 @@ static uint64_t now_ns(void)
     return (uint64_t)timespec.tv_sec * 1000000000u + (uint64_t)timespec.tv_nsec;
 }
 
-// Events beyond the limit, or out of memory, are dropped.
+// Records when a kernel ran. Events beyond the limit, or out of memory, are dropped.
 static void note_event(struct kernel *kernel, uint64_t start_ns)
 {
     struct ops *ops = kernel->ops;
@@ -370,7 +371,8 @@ static void note_event(struct kernel *kernel, uint64_t start_ns)
                                     .type = kernel->call.type};
 }
 
-// On the engine's stream. A stand-in for the driver has no stream, so the work is waited for.
+// Runs a kernel, on a GPU on the engine's stream. A stand-in for the driver has no stream, so the
+// work is waited for.
 static OrtStatus *compute(struct kernel *kernel, OrtKernelContext *context)
 {
     struct comm_trouble why;
@@ -409,7 +411,8 @@ static OrtStatus *kernel_compute(void *kernel, OrtKernelContext *context)
 #define SIDE_OPS   (4 * COMM_KIND_COUNT)
 #define LIST_BYTES (2 * SIDE_OPS * sizeof(struct op))
 
-// The functions that ONNX Runtime calls. It reads those of `version`; an older engine gets its own.
+// Fills in the functions that ONNX Runtime calls. It reads those of `version`; an older engine gets
+// its own.
 static void op_init(struct op *op, int minor)
 {
     op->ort = (OrtCustomOp){
@@ -444,7 +447,7 @@ static void op_init(struct op *op, int minor)
     }
 }
 
-// One end of a collective, for all types and for float16 ("SendF16").
+// Adds one end of a collective, for all types and for float16 ("SendF16").
 static OrtStatus *add_end(struct ops *ops, int minor, struct op *two, const struct op *end)
 {
     for (int k = 0; k < 2; k++) {
@@ -457,8 +460,8 @@ static OrtStatus *add_end(struct ops *ops, int minor, struct op *two, const stru
     return NULL;
 }
 
-// list has 4 entries per collective: for all types and for float16, then the same for the receiving
-// end.
+// Adds the operators of one side. list has 4 entries per collective: for all types and for float16,
+// then the same for the receiving end.
 static OrtStatus *add_side(struct ops *ops, int minor, struct op *list, enum op_side side)
 {
     for (int kind = 0; kind < COMM_KIND_COUNT; kind++) {
@@ -477,7 +480,8 @@ static OrtStatus *add_side(struct ops *ops, int minor, struct op *list, enum op_
     return NULL;
 }
 
-// A rank on a GPU has every operator twice; the engine picks one by where it places the node.
+// Adds all operators. A rank on a GPU has every operator twice; the engine picks one by where it
+// places the node.
 static OrtStatus *add_all(struct ops *ops, int minor, OrtSessionOptions *options)
 {
     struct gpu_seat *seat = ops->endpoint ? tsr__device_seat(ops->endpoint) : NULL;

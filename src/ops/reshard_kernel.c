@@ -41,7 +41,7 @@ struct reshard {
     struct moves *moves; // NULL: not computed yet
 };
 
-// Bytes per element in a message; for strings, of the length.
+// Returns the bytes per element in a message; for strings, of the length.
 static size_t unit_of(const struct kernel *kernel)
 {
     if (kernel->call.type == TSR_STRING)
@@ -81,7 +81,7 @@ static OrtStatus *check_layout(struct kernel *kernel, const char *name,
     return NULL;
 }
 
-// The numbers go into the fingerprint: all members must have the same.
+// Reads a layout. Its numbers go into the fingerprint: all members must have the same.
 static OrtStatus *read_layout(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
                               struct tile_layout **out)
 {
@@ -110,7 +110,7 @@ OrtStatus *tsr__reshard_create(struct kernel *kernel, const OrtKernelInfo *info)
     return NULL;
 }
 
-// Empty intervals are dropped. before: end of the last one.
+// Reads an interval. Empty ones are dropped. before: end of the last one.
 static bool read_interval(const int64_t *v, int64_t before, struct asked *asked)
 {
     if (v[0] < before || v[1] < v[0])
@@ -122,7 +122,8 @@ static bool read_interval(const int64_t *v, int64_t before, struct asked *asked)
     return true;
 }
 
-// For each member and axis: the number of intervals, and their bounds.
+// Reads the intervals that members ask for. For each member and axis: the number of intervals, and
+// their bounds.
 static OrtStatus *read_windows(struct kernel *kernel, const int64_t *v, size_t n)
 {
     struct reshard *reshard = kernel->reshard;
@@ -178,7 +179,7 @@ OrtStatus *tsr__halo_create(struct kernel *kernel, const OrtKernelInfo *info)
     return read_windows(kernel, windows, n);
 }
 
-// The rest is in the kernel's arena.
+// Frees the moves. The rest is in the kernel's arena.
 void tsr__reshard_free(struct kernel *kernel)
 {
     if (kernel->reshard)
@@ -187,7 +188,8 @@ void tsr__reshard_free(struct kernel *kernel)
 
 // ---- moves -------------------------------------------------------------------------------------
 
-// Both lists ascend. 0..4 and 6..8 beside 2..7: 2 elements of the first, 1 of the second.
+// Returns the number of elements that two lists of intervals have in common. Both lists ascend.
+// 0..4 and 6..8 beside 2..7: 2 elements of the first, 1 of the second.
 static int64_t overlap_dim(const struct tile_piece *a, const struct tile_piece *b, int axis)
 {
     int64_t sum = 0, i = 0, j = 0;
@@ -205,7 +207,7 @@ static int64_t overlap_dim(const struct tile_piece *a, const struct tile_piece *
     return sum;
 }
 
-// The number of elements that two pieces have in common.
+// Returns the number of elements that two pieces have in common.
 static int64_t overlap(const struct tile_piece *a, const struct tile_piece *b)
 {
     int64_t n = 1;
@@ -214,7 +216,7 @@ static int64_t overlap(const struct tile_piece *a, const struct tile_piece *b)
     return n;
 }
 
-// The owner of a source shard that sends to the rank; the rank itself if it is an owner.
+// Returns the owner of a source shard that sends to the rank; the rank itself if it is an owner.
 static int64_t sender_of(const struct tile_layout *source, int64_t shard, int64_t rank)
 {
     const int64_t *owners;
@@ -226,8 +228,8 @@ static int64_t sender_of(const struct tile_layout *source, int64_t shard, int64_
     return owners[(size_t)rank % n];
 }
 
-// NULL with *shard < 0: the rank has none. NULL with a shard: the layout does not fit the shape, or
-// out of memory.
+// Returns the piece of a rank. NULL with *shard < 0: the rank has none. NULL with a shard: the
+// layout does not fit the shape, or out of memory.
 static const struct tile_piece *piece_of(struct reshard *reshard, const struct tile_layout *layout,
                                          const int64_t *shape, int64_t rank, int64_t *shard)
 {
@@ -281,7 +283,8 @@ static void plan_member(struct kernel *kernel, struct moves *moves, int i, int64
     }
 }
 
-// NULL: out of memory (arena.failed), or the layouts do not fit. The old moves are freed.
+// Computes what each member sends and receives. NULL: out of memory (arena.failed), or the layouts
+// do not fit. The old moves are freed.
 static struct moves *make_moves(struct kernel *kernel, const int64_t *shape)
 {
     struct reshard *reshard = kernel->reshard;
@@ -379,8 +382,8 @@ static OrtStatus *make_output(struct kernel *kernel, OrtKernelContext *context,
     return tsr__kernel_output(kernel, context, 0, dims, rank, out);
 }
 
-// Outgoing messages, then space for incoming ones. In each call, because other kernels use the
-// scratch memory too.
+// Reserves space for outgoing messages, then for incoming ones; in each call, because other kernels
+// use the scratch memory too.
 static OrtStatus *place_messages(struct kernel *kernel, struct moves *moves)
 {
     char *at;
@@ -406,7 +409,7 @@ static OrtStatus *pack(struct kernel *kernel, struct moves *moves, const void *d
     return NULL;
 }
 
-// The same for lengths of strings, in host memory.
+// Packs the lengths of strings, in host memory.
 static OrtStatus *pack_lengths(struct kernel *kernel, struct moves *moves, const int64_t *lengths)
 {
     TRY(place_messages(kernel, moves));
@@ -416,7 +419,8 @@ static OrtStatus *pack_lengths(struct kernel *kernel, struct moves *moves, const
     return NULL;
 }
 
-// All members compare the shape too. round distinguishes two exchanges of one communication.
+// Exchanges the messages. All members compare the shape too. round distinguishes two exchanges of
+// one communication.
 static tsr_status exchange(struct kernel *kernel, const struct moves *moves,
                            struct comm_exchange *comm_exchange, uint64_t round,
                            struct comm_trouble *why)
@@ -430,7 +434,8 @@ static tsr_status exchange(struct kernel *kernel, const struct moves *moves,
     return st;
 }
 
-// The characters for and from member i; the lengths were exchanged before.
+// Packs the characters for member i, and reserves space for those from it; the lengths were
+// exchanged before.
 static OrtStatus *texts_of_member(struct kernel *kernel, const struct moves *moves, int i,
                                   struct arena *arena, const struct texts *texts,
                                   struct comm_buffer *send, struct comm_buffer *recv)
@@ -460,7 +465,7 @@ static OrtStatus *texts_of_member(struct kernel *kernel, const struct moves *mov
     return NULL;
 }
 
-// `out` points into recv.
+// Copies the strings of member i to their places. `out` points into recv.
 static OrtStatus *place_texts(struct kernel *kernel, const struct moves *moves, int i,
                               struct arena *arena, const struct comm_buffer *recv,
                               struct texts *out)
@@ -488,8 +493,8 @@ static OrtStatus *write_texts(struct kernel *kernel, OrtKernelContext *context,
     return tsr__texts_write(kernel, context, dims, moves->want->rank, out);
 }
 
-// Strings need two exchanges: the lengths, then all characters. The lengths tell receivers the
-// number of bytes.
+// Reshards strings, in two exchanges: the lengths, then all characters. The lengths tell receivers
+// the number of bytes.
 static OrtStatus *reshard_texts(struct kernel *kernel, OrtKernelContext *context,
                                 struct arena *arena)
 {

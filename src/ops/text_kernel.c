@@ -52,7 +52,7 @@ OrtStatus *tsr__texts_write(struct kernel *kernel, OrtKernelContext *context, co
     return NULL;
 }
 
-// Lengths from another rank: not negative, no overflow.
+// Sums lengths from another rank. False: one is negative, or the sum overflows.
 bool tsr__texts_total(const int64_t *lengths, int64_t n, size_t *out)
 {
     int64_t total = 0;
@@ -85,7 +85,7 @@ struct text_gather {
     int64_t outer, inner;
 };
 
-// Each message has a length of 8 bytes per element, then the characters.
+// Allocates the messages. Each has a length of 8 bytes per element, then the characters.
 static tsr_status texts_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
                                 struct comm_trouble *why)
 {
@@ -156,7 +156,7 @@ static OrtStatus *interleave(struct text_gather *gather, struct texts *out)
     return NULL;
 }
 
-// {"ab", "c"} is 2 and 1, 8 bytes each, then abc.
+// Packs strings into a message: {"ab", "c"} is 2 and 1, 8 bytes each, then abc.
 static char *message_of(struct arena *arena, const struct texts *texts, int64_t n, size_t *bytes)
 {
     size_t head = (size_t)n * sizeof(int64_t);
@@ -172,8 +172,8 @@ static char *message_of(struct arena *arena, const struct texts *texts, int64_t 
     return message;
 }
 
-// All members send their message to all; the notes have the sizes. Rows of all members are
-// interleaved: [2,1] and [2,2] along axis 1 are [2,3].
+// Gathers strings. All members send their message to all; the notes have the sizes. Rows of all
+// members are interleaved: [2,1] and [2,2] along axis 1 are [2,3].
 static OrtStatus *gather_texts(struct kernel *kernel, OrtKernelContext *context,
                                struct arena *arena)
 {
@@ -237,7 +237,7 @@ struct spread {
     int rank, root; // rank: number of dimensions; root: index in the group
 };
 
-// The shape from the root's notes; false: invalid.
+// Reads the shape from the root's notes; false: invalid.
 static bool read_notes(struct spread *spread, const int64_t *notes, int64_t *bytes)
 {
     *bytes = notes[COMM_NOTES - 1];
@@ -273,7 +273,7 @@ static tsr_status spread_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
     return TSR_OK;
 }
 
-// The message of the root and its notes.
+// Packs the message of the root and its notes.
 static OrtStatus *fill_message(struct spread *spread, const struct tensor_view *view,
                                const struct texts *texts, struct comm_buffer *send, int64_t *notes)
 {

@@ -94,8 +94,8 @@ static void release_managed(void *owner)
         managed->deleter(managed);
 }
 
-// Nothing is copied. If the tensor is refused, the caller still owns it. Otherwise its deleter is
-// called once, when the set frees it.
+// Adds a tensor of another library to the set. Nothing is copied. If the tensor is refused, the
+// caller still owns it. Otherwise its deleter is called once, when the set frees it.
 tsr_status tsr_tensors_from_dlpack(tsr_tensors *tensors, const char *name, void *managed)
 {
     if (!managed)
@@ -128,8 +128,8 @@ static void free_managed(struct dl_managed *managed)
     free(managed->context);
 }
 
-// The result is one separate block of memory, so that it may outlive the session and be freed by
-// any thread.
+// Returns a tensor of the set for another library. The result is one separate block of memory, so
+// that it may outlive the session and be freed by any thread.
 tsr_status tsr_tensors_to_dlpack(const tsr_tensors *tensors, size_t i, void **out)
 {
     if (!out)

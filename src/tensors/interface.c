@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-// 0: not a tensor type, or name is NULL.
+// Returns the type of a name; 0: not a tensor type, or name is NULL.
 static tsr_dtype dtype_of(const char *name)
 {
     if (!name)
@@ -23,7 +23,8 @@ static tsr_dtype dtype_of(const char *name)
     return (tsr_dtype)0;
 }
 
-// Dimensions of unknown size, with or without a name, are copied as they are.
+// Adds the inputs of the manifest to the model. Dimensions of unknown size, with or without a name,
+// are copied as they are.
 static tsr_status add_inputs(tsr_model *model, const struct manifest *manifest)
 {
     for (size_t i = 0; i < manifest->n_inputs; i++) {
@@ -38,7 +39,8 @@ static tsr_status add_inputs(tsr_model *model, const struct manifest *manifest)
     return TSR_OK;
 }
 
-// Sequences and other types without a name are left to the rank file.
+// True if all inputs are tensors. Sequences and other types without a name are left to the rank
+// file.
 static bool are_tensors(const struct manifest *manifest)
 {
     for (size_t i = 0; i < manifest->n_inputs; i++)
@@ -64,9 +66,9 @@ static bool folder_of(const tsr_model *rank, char *out, size_t cap)
     return access(manifest, R_OK) == 0;
 }
 
-// A rank file has only the rank's own shards; the manifest next to it has the inputs of the
-// unsharded model, which become a model without nodes. *out stays NULL without a manifest, or if an
-// input is not a tensor.
+// Creates a model without nodes that has the inputs of the unsharded model. A rank file has only
+// the rank's own shards; the manifest next to it has these inputs. *out stays NULL without a
+// manifest, or if an input is not a tensor.
 tsr_status tsr__unsharded_inputs(const tsr_model *rank, tsr_model **out)
 {
     char folder[PATH_MAX];

@@ -63,7 +63,7 @@ static const char *value_of(struct str head, const char *key)
     return NULL;
 }
 
-// '<f4', "|b1", '>i8', '<U12', '|S3'; '|O' sets object
+// Reads the type: '<f4', "|b1", '>i8', '<U12', '|S3'; '|O' sets object.
 static bool read_descr(struct str head, struct npy *out)
 {
     const char *p = value_of(head, "descr"), *end = head.p + head.n;
@@ -101,7 +101,7 @@ static bool read_order(struct str head, struct npy *out)
     return out->columns || (left >= 5 && memcmp(p, "False", 5) == 0);
 }
 
-// (), (3,), (2, 3)
+// Reads the shape: (), (3,), (2, 3).
 static bool read_shape(struct str head, struct npy *out)
 {
     const char *p = value_of(head, "shape"), *end = head.p + head.n;
@@ -227,7 +227,7 @@ static bool read_text(const struct npy *npy, const char *p, char *to, struct str
     return true;
 }
 
-// The caller has checked that data has all elements of the shape.
+// Reads strings. The caller has checked that data has all elements of the shape.
 static tsr_status read_texts(tsr_tensors *tensors, struct str name, const char *file,
                              const struct npy *npy, const char *data, int64_t n)
 {
@@ -303,7 +303,8 @@ tsr_status tsr__npy_read(tsr_tensors *tensors, struct str name, const char *file
 
 // ---- writing -----------------------------------------------------------------------------------
 
-// Types that numpy lacks are written as unsigned integers of the same bits.
+// Returns numpy's letter of a type. Types that numpy lacks are written as unsigned integers of the
+// same bits.
 static char letter_of(tsr_dtype type, int *bytes)
 {
     int bits = tsr_dtype_bits(type);
@@ -344,8 +345,8 @@ static size_t put_head(const struct tensor *tensor, char letter, int number, cha
     return total;
 }
 
-// Number of characters of a string; -1: not UTF-8, or it ends in a zero, which numpy would treat as
-// padding.
+// Returns the number of characters of a string; -1: not UTF-8, or it ends in a zero, which numpy
+// would treat as padding.
 static int64_t characters(struct str text)
 {
     int64_t n = 0;
@@ -373,9 +374,9 @@ static void put_text(struct str text, bool unicode, char *to)
     }
 }
 
-// numpy strings have a fixed width, that of the longest one. {"a", "bcd"} becomes U3: 3 * 4 bytes
-// each, "a" padded with zeros. If one string is not valid UTF-8, all are stored as raw
-// bytes (type S).
+// Writes strings as numpy does. They have a fixed width, that of the longest one. {"a", "bcd"}
+// becomes U3: 3 * 4 bytes each, "a" padded with zeros. If one string is not valid UTF-8, all are
+// stored as raw bytes (type S).
 static tsr_status texts_image(struct arena *arena, const struct tensor *x, struct npy_image *out)
 {
     int64_t n = tsr__tensor_elements(x), width = 1, bytes = 1, total;

@@ -24,7 +24,7 @@
 #define LIMIT32       0xFFFFFFFFu
 #define DATE          0x21 // 1 January 1980
 
-// An n-byte little-endian number.
+// Reads an n-byte little-endian number.
 static uint64_t get(const char *p, int n)
 {
     uint64_t v = 0;
@@ -80,7 +80,7 @@ static bool find_directory(struct str z, uint64_t *at, uint64_t *n)
     return true;
 }
 
-// The 64-bit extension contains the values that do not fit elsewhere, in this order.
+// Reads the 64-bit extension: the values that do not fit elsewhere, in this order.
 static bool read_wide(struct str field, struct member *member)
 {
     uint64_t *wide[3] = {&member->size, &member->packed, &member->at};
@@ -96,7 +96,8 @@ static bool read_wide(struct str field, struct member *member)
     return true;
 }
 
-// Each extra field has a number, a length and that many bytes; number 1 is the 64-bit extension.
+// Reads the extra fields. Each has a number, a length and that many bytes; number 1 is the 64-bit
+// extension.
 static bool read_extra(struct str extra, struct member *member)
 {
     while (extra.n >= 4) {
@@ -131,7 +132,7 @@ static bool read_entry(struct str z, uint64_t *at, struct member *member)
     return read_extra((struct str){p + CENTRAL_BYTES + name, extra}, member);
 }
 
-// The name of the tensor: that of the entry without ".npy".
+// Returns the name of the tensor: that of the entry without ".npy".
 static struct str tensor_name(const struct member *member)
 {
     struct str name = member->name;
@@ -183,8 +184,9 @@ static uint32_t crc_of(uint32_t crc, const char *p, size_t n)
     return (uint32_t)crc32_z(crc, (const unsigned char *)p, n);
 }
 
-// Stored entries are read in place. Compressed ones are decompressed into a buffer of the size that
-// the archive states. A size that deflate cannot reach is refused first.
+// Reads an entry of the archive. Stored entries are read in place. Compressed ones are decompressed
+// into a buffer of the size that the archive states. A size that deflate cannot reach is refused
+// first.
 static tsr_status read_member(tsr_tensors *tensors, const char *file, const struct member *member)
 {
     struct str bytes = member->bytes, name = tensor_name(member);
@@ -264,8 +266,8 @@ static int by_place(const void *a, const void *b)
     return ((*x)->at > (*y)->at) - ((*x)->at < (*y)->at);
 }
 
-// Entries that share bytes could decompress to any multiple of the file: 100 KB could fill the
-// memory. Without them, all sizes together are at most MAX_RATIO times the file.
+// Refuses entries that share bytes. They could decompress to any multiple of the file: 100 KB could
+// fill the memory. Without them, all sizes together are at most MAX_RATIO times the file.
 static tsr_status refuse_overlapping(const struct directory *directory, struct arena *arena)
 {
     struct member **order = ARENA_ARRAY(arena, struct member *, directory->n + 1);
@@ -337,8 +339,8 @@ static uint64_t small(uint64_t v)
     return v < LIMIT32 ? v : LIMIT32;
 }
 
-// Fields that local and central headers share, from the required version to the length of the extra
-// field.
+// Writes the fields that local and central headers share, from the required version to the length
+// of the extra field.
 static void put_common(struct writer *writer, const struct member *member, size_t extra)
 {
     put(writer, extra ? 45 : 20, 2);
@@ -404,8 +406,8 @@ static void write_entry(struct writer *writer, const struct member *member)
     flush(writer);
 }
 
-// Archives of 4 GiB or 65535 entries need the 64-bit end record and its locator. The usual end
-// record then has all ones in the fields that are too small.
+// Writes the end record. Archives of 4 GiB or 65535 entries need the 64-bit end record and its
+// locator. The usual end record then has all ones in the fields that are too small.
 static void write_end(struct writer *writer, uint64_t at, uint64_t n)
 {
     uint64_t bytes = writer->out.offset - at, end = writer->out.offset;
@@ -453,7 +455,8 @@ struct leaves {
     size_t n;
 };
 
-// An optional without a value counts 0, a sequence its number of elements.
+// Counts the tensors to be written. An optional without a value counts 0, a sequence its number of
+// elements.
 static size_t count_leaves(const tsr_tensors *tensors)
 {
     size_t n = 0;
@@ -473,7 +476,7 @@ static void add_leaf(struct leaves *leaves, struct str name, const struct tensor
     leaves->tensors[leaves->n++] = x;
 }
 
-// The tensors of a set, those of a sequence NAME as NAME.0, NAME.1, ...
+// Lists the tensors of a set, those of a sequence NAME as NAME.0, NAME.1, ...
 static tsr_status find_leaves(struct arena *arena, const tsr_tensors *tensors, struct leaves *out)
 {
     size_t most = count_leaves(tensors);
@@ -513,7 +516,8 @@ static tsr_status write_archive(struct writer *writer, struct arena *arena,
     return TSR_OK;
 }
 
-// The file appears under its name only when it is complete (tsr__out_commit).
+// Writes a set of tensors as .npz. The file appears under its name only when it is complete
+// (tsr__out_commit).
 tsr_status tsr__npz_save(const tsr_tensors *tensors, const char *path)
 {
     struct writer writer = {0};

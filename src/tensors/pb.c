@@ -13,7 +13,8 @@ enum { GROUP_NAME = 1, GROUP_TYPE = 2, GROUP_TENSORS = 3, GROUP_OF_TENSORS = 1 }
 enum { VARINT = 0, LENGTH = 2 };
 #define MAX_MESSAGE ((size_t)1 << 40) // strings are part of it
 
-// Seven bits per byte, lowest first; the eighth bit is set if more follow: 300 is AC 02.
+// Writes a varint. Seven bits per byte, lowest first; the eighth bit is set if more follow: 300 is
+// AC 02.
 static void put_varint(struct text *text, uint64_t v)
 {
     char c[10];
@@ -61,8 +62,8 @@ static void write_tensor(struct outfile *outfile, struct text *head, const struc
         tsr__out_write(outfile, x->data, x->bytes);
 }
 
-// A nested message is preceded by its length, so the head of the tensor is built first. out: what
-// comes before.
+// Writes an element of a sequence. A nested message is preceded by its length, so the head of the
+// tensor is built first. out: what comes before.
 static void write_element(struct outfile *outfile, struct text *out, struct text *head,
                           const struct tensor *x)
 {
@@ -76,7 +77,7 @@ static void write_element(struct outfile *outfile, struct text *out, struct text
     out->n = 0;
 }
 
-// A failed text stays failed, so one check at the end suffices.
+// Writes a sequence. A failed text stays failed, so one check at the end suffices.
 static tsr_status write_sequence(tsr_session *session, struct outfile *outfile,
                                  const struct tensor *x)
 {
@@ -115,7 +116,8 @@ static tsr_status write_file(tsr_session *session, const char *path, const struc
     return st;
 }
 
-// The folder appears under its name only when all of its files are written.
+// Writes a set of tensors as a folder of .pb files. The folder appears under its name only when all
+// of its files are written.
 tsr_status tsr__pb_save(const tsr_tensors *tensors, const char *folder)
 {
     struct outfolder outfolder;

@@ -54,8 +54,9 @@ static tsr_status list_ports(const tsr_model *model, bool outputs, struct ports 
     return arena_status(&out->arena);
 }
 
-// numpy has no bfloat16 and no 8-bit floats: their bits are stored as unsigned integers. If the
-// model needs bfloat16 x and the file has uint16 x, the type becomes bfloat16 and the bits stay.
+// Sets types that numpy lacks. numpy has no bfloat16 and no 8-bit floats: their bits are stored as
+// unsigned integers. If the model needs bfloat16 x and the file has uint16 x, the type becomes
+// bfloat16 and the bits stay.
 static void retype(tsr_tensors *tensors, const struct ports *ports)
 {
     for (size_t k = 0; k < ports->n; k++) {
@@ -72,7 +73,8 @@ static void retype(tsr_tensors *tensors, const struct ports *ports)
 
 // ---- .npy --------------------------------------------------------------------------------------
 
-// A model with one input gives the name; else the file name without its extension.
+// Reads a .npy file. A model with one input gives the name; else the file name without its
+// extension.
 static tsr_status load_npy(tsr_tensors *tensors, const char *file, const struct ports *ports)
 {
     const char *slash = strrchr(file, '/');
@@ -133,7 +135,7 @@ static tsr_status take_file(tsr_tensors *tensors, struct arena *arena,
     return TSR_OK;
 }
 
-// wrapped and type: of the input or output, from tsr__value_wrapped.
+// Reads a .pb file. wrapped and type: of the input or output, from tsr__value_wrapped.
 static tsr_status load_pb(tsr_tensors *tensors, const char *file, const char *name, int wrapped,
                           tsr_dtype type)
 {
@@ -154,7 +156,7 @@ static tsr_status load_pb(tsr_tensors *tensors, const char *file, const char *na
     return TSR_MALFORMED;
 }
 
-// A file for one input or output of the model.
+// Reads the file for one input or output of the model.
 static tsr_status load_port(tsr_tensors *tensors, const char *file, const tsr_value *value,
                             bool output)
 {
@@ -192,7 +194,7 @@ static tsr_status load_folder(tsr_tensors *tensors, const char *folder, const st
     return TSR_OK;
 }
 
-// One file: for the only input of the model, or a tensor named like the file.
+// Reads one file: for the only input of the model, or a tensor named like the file.
 static tsr_status load_single(tsr_tensors *tensors, const char *file, const struct ports *ports)
 {
     char name[256];
@@ -222,8 +224,8 @@ static uint64_t roll(struct dice *dice) // SplitMix64
     return z ^ z >> 31;
 }
 
-// In (-1, 1), bell-shaped: the sum of four uniform numbers of 16 bits; exact in float32, so all
-// types get the same value.
+// Returns a random number in (-1, 1), bell-shaped: the sum of four uniform numbers of 16 bits;
+// exact in float32, so all types get the same value.
 static float roll_float(struct dice *dice)
 {
     uint64_t r = roll(dice);
@@ -231,7 +233,8 @@ static float roll_float(struct dice *dice)
     return (float)(sum - 2 * 65535) / 131072.0F;
 }
 
-// Integers are 0 or 1, which are valid token ids, positions and masks for any model.
+// Fills a tensor with random numbers. Integers are 0 or 1, which are valid token ids, positions and
+// masks for any model.
 static bool fill(struct tensor *x, struct dice *dice)
 {
     int64_t n = tsr_dtype_bits(x->type) ? (int64_t)(x->bytes * 8) / tsr_dtype_bits(x->type) : 0;
@@ -275,7 +278,7 @@ static bool fill(struct tensor *x, struct dice *dice)
 
 #define MAX_RANK 64
 
-// "2x3" or "" (a scalar)
+// Reads a shape: "2x3" or "" (a scalar).
 static bool read_shape(struct str text, int *rank, int64_t *dims)
 {
     *rank = 0;
@@ -379,7 +382,7 @@ static struct entry next_entry(struct str list, size_t from)
     return entry;
 }
 
-// The comma before the one at `at`; SIZE_MAX: none.
+// Returns the comma before the one at `at`; SIZE_MAX: none.
 static size_t comma_before(struct str list, size_t at)
 {
     while (at-- > 0)
@@ -434,7 +437,8 @@ static tsr_status no_input(tsr_session *session, const char *set, struct str nam
     return bad_set(session, set, name, text);
 }
 
-// A shape for an input that the model does not have is an error: it would have no effect.
+// Reads the sizes and shapes of a set. A shape for an input that the model does not have is an
+// error: it would have no effect.
 static tsr_status read_sizes(struct given_sizes *given, tsr_session *session, const char *set,
                              struct str list, struct ports *ports)
 {
@@ -462,8 +466,8 @@ static tsr_status read_sizes(struct given_sizes *given, tsr_session *session, co
     return arena_status(given->arena);
 }
 
-// The shape that the model declares. An unknown dimension gets the size of its symbol in the set,
-// else that of "*", else 1.
+// Computes the shape that the model declares. An unknown dimension gets the size of its symbol in
+// the set, else that of "*", else 1.
 static void usual_shape(const struct given_sizes *given, const tsr_value *value, int rank,
                         int64_t *dims)
 {
@@ -510,8 +514,8 @@ static tsr_status random_port(tsr_tensors *tensors, const char *set,
     return TSR_UNSUPPORTED;
 }
 
-// random, random:7, random:7,x:2x3,batch=2: a seed after a colon, then shapes for inputs that have
-// none, and sizes of symbols.
+// Creates random inputs. random, random:7, random:7,x:2x3,batch=2: a seed after a colon, then
+// shapes for inputs that have none, and sizes of symbols.
 static tsr_status load_random(tsr_tensors *tensors, const char *set, struct ports *ports)
 {
     struct str rest = str_of(set + strlen("random"));
@@ -559,7 +563,7 @@ static tsr_status keep_outputs(tsr_tensors *tensors, struct ports *ports)
     return TSR_OK;
 }
 
-// "random", "random:7", "random,x:2x3"
+// True for "random", "random:7", "random,x:2x3".
 bool tsr__set_is_random(const char *set)
 {
     size_t n = strlen("random");

@@ -29,7 +29,8 @@ tsr_status tsr_tensors_new(tsr_session *session, tsr_tensors **out)
     return TSR_OK;
 }
 
-// Memory of another library is released to it first; x->cap is the size of our own block.
+// Frees a tensor. Memory of another library is released to it first; x->cap is the size of our own
+// block.
 void tsr__tensor_free(tsr_session *session, struct tensor *x)
 {
     tsr_tensors_free(x->sequence);
@@ -106,7 +107,8 @@ void tsr__tensors_unindex(tsr_tensors *tensors)
     tsr__arena_free(&tensors->names);
 }
 
-// The index has a copy of the name, because the name of a replaced tensor is freed with it.
+// Adds a name to the index. The index has a copy of the name, because the name of a replaced tensor
+// is freed with it.
 static bool index_name(tsr_tensors *tensors, struct str name, size_t place)
 {
     struct str copy = tsr__arena_str(&tensors->names, name);
@@ -116,8 +118,8 @@ static bool index_name(tsr_tensors *tensors, struct str name, size_t place)
     return slot != NULL;
 }
 
-// Called before a tensor with a new name is appended: creates the index when the set is large
-// enough.
+// Prepares the index for a new name, before the tensor is appended: creates the index when the set
+// is large enough.
 static bool index_new(tsr_tensors *tensors, struct str name)
 {
     bool ok = true;
@@ -159,7 +161,7 @@ static tsr_status bad_shape(tsr_tensors *tensors, struct str name, tsr_dtype typ
     return TSR_UNSUPPORTED;
 }
 
-// Bytes of the elements; false: invalid shape.
+// Computes the bytes of the elements; false: invalid shape.
 static bool data_bytes(tsr_dtype type, int rank, const int64_t *dims, size_t *out)
 {
     int64_t n = 1;
@@ -243,7 +245,7 @@ static struct tensor *take_out(tsr_tensors *tensors, size_t i)
     return x;
 }
 
-// In every case x is in one of the two sets, or freed.
+// Moves a tensor to another set. In every case it is in one of the two sets afterwards, or freed.
 tsr_status tsr__tensors_move(tsr_tensors *from, size_t i, tsr_tensors *to)
 {
     struct tensor *x = take_out(from, i);
@@ -281,7 +283,8 @@ struct str tsr__tensor_text(const struct tensor *x, int64_t i)
     return (struct str){text + start, (size_t)(ends[i] - start)};
 }
 
-// Layout: the end of each string, then all strings, then a zero: {"ab", "c"} is 2, 3, "abc".
+// Adds a tensor of strings. Layout: the end of each string, then all strings, then a zero: {"ab",
+// "c"} is 2, 3, "abc".
 tsr_status tsr__tensors_add_texts(tsr_tensors *tensors, struct str name, int rank,
                                   const int64_t *dims, const struct str *texts)
 {
@@ -393,8 +396,8 @@ int tsr_tensors_gpu(const tsr_tensors *tensors, size_t i, const void **data)
     return tensors->at[i]->device - 1;
 }
 
-// A tensor of numbers or strings is one block of bytes; a sequence contains tensors; an empty
-// optional contains nothing.
+// Copies a tensor. One of numbers or strings is one block of bytes; a sequence contains tensors; an
+// empty optional contains nothing.
 static tsr_status copy_tensor(const struct tensor *from, tsr_tensors *to)
 {
     struct str name = str_of(from->name);

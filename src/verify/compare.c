@@ -11,7 +11,8 @@
 
 #include <math.h>
 
-// Types that are not listed (integers, booleans, strings) must be equal.
+// Returns the tolerance of a type. Types that are not listed (integers, booleans, strings) must be
+// equal.
 double tsr__tolerance(tsr_dtype type)
 {
     switch (type) { // relative to the largest magnitude of the tensor; about a thousand units of
@@ -38,8 +39,8 @@ double tsr__tolerance(tsr_dtype type)
 
 // ---- one element as a double -------------------------------------------------------------------
 
-// 1 bit sign, 5 exponent (bias 15), 10 fraction. 0x3C00: exponent 15, fraction 0: 1024 * 2^(15 -
-// 25) = 1.
+// Converts float16: 1 bit sign, 5 exponent (bias 15), 10 fraction. 0x3C00: exponent 15, fraction 0:
+// 1024 * 2^(15 - 25) = 1.
 static double half_value(uint16_t bits)
 {
     int exponent = bits >> 10 & 31, fraction = bits & 1023;
@@ -57,7 +58,7 @@ static double half_value(uint16_t bits)
     return magnitude;
 }
 
-// The upper half of a float32.
+// Converts bfloat16, the upper half of a float32.
 static double bfloat_value(uint16_t bits)
 {
     uint32_t wide = (uint32_t)bits << 16;
@@ -66,8 +67,8 @@ static double bfloat_value(uint16_t bits)
     return v;
 }
 
-// The FNUZ types have one NaN, 0x80. E4M3FN has NaN in place of the largest number. E5M2 follows
-// IEEE: values above infinity (124) are NaN.
+// True if an 8-bit float is NaN. The FNUZ types have one NaN, 0x80. E4M3FN has NaN in place of the
+// largest number. E5M2 follows IEEE: values above infinity (124) are NaN.
 static bool eighth_is_nan(uint8_t bits, bool e4, bool uz)
 {
     if (uz)
@@ -77,7 +78,8 @@ static bool eighth_is_nan(uint8_t bits, bool e4, bool uz)
     return (bits & 127) > 124;
 }
 
-// 8-bit floats: exponent bits, bias, whether the type has infinities, whether NaN is 0x80 alone.
+// Converts an 8-bit float. The types differ in exponent bits, bias, whether there are infinities,
+// and whether NaN is 0x80 alone.
 static double eighth_value(tsr_dtype dtype, uint8_t bits)
 {
     bool e4 = dtype == TSR_FLOAT8E4M3FN || dtype == TSR_FLOAT8E4M3FNUZ;
@@ -109,8 +111,8 @@ static double eighth_value(tsr_dtype dtype, uint8_t bits)
         return (double)v;                                                                          \
     } while (0)
 
-// Element i as a double; for complex numbers i counts real and imaginary parts. 64-bit integers
-// above 2^53 are rounded: wide_gap distinguishes them.
+// Returns element i as a double; for complex numbers i counts real and imaginary parts. 64-bit
+// integers above 2^53 are rounded: wide_gap distinguishes them.
 static double element(tsr_dtype dtype, const void *data, size_t i)
 {
     uint16_t half;
@@ -171,8 +173,8 @@ static bool same_kind(const tsr_tensors *a, size_t i, const tsr_tensors *b, size
     return true;
 }
 
-// Difference of two 64-bit integers. It is computed before rounding: 2^53 and 2^53 + 1 are the same
-// double, but differ by 1.
+// Returns the difference of two 64-bit integers. It is computed before rounding: 2^53 and 2^53 + 1
+// are the same double, but differ by 1.
 static double wide_gap(tsr_dtype dtype, const void *want, const void *got, size_t i)
 {
     uint64_t a, b;
@@ -185,8 +187,8 @@ static double wide_gap(tsr_dtype dtype, const void *want, const void *got, size_
     return (double)(a > b ? a - b : b - a);
 }
 
-// Difference of element i: 0 for equal elements and for two NaNs; infinite if only one is NaN or
-// infinite.
+// Returns the difference of element i: 0 for equal elements and for two NaNs; infinite if only one
+// is NaN or infinite.
 static double gap(tsr_dtype dtype, const void *want, const void *got, size_t i)
 {
     if (dtype == TSR_INT64 || dtype == TSR_UINT64)
@@ -200,7 +202,7 @@ static double gap(tsr_dtype dtype, const void *want, const void *got, size_t i)
     return d;
 }
 
-// n numbers, two per element for complex tensors. Sets max_abs and max_rel.
+// Computes max_abs and max_rel of n numbers, two per element for complex tensors.
 static void measure(tsr_dtype dtype, const void *want, const void *got, size_t n,
                     tsr_difference *out)
 {
@@ -241,7 +243,8 @@ static void compare_sequences(const tsr_tensors *want, const tsr_tensors *got, d
     }
 }
 
-// From cheap to expensive checks: type and shape, equal bytes, then element by element.
+// Compares two tensors, from cheap to expensive checks: type and shape, equal bytes, then element
+// by element.
 tsr_difference tsr__compare(const tsr_tensors *want, size_t i, const tsr_tensors *got, int64_t k,
                             double tolerance)
 {
@@ -285,8 +288,8 @@ tsr_difference tsr__compare(const tsr_tensors *want, size_t i, const tsr_tensors
     return out;
 }
 
-// Number of the element with the largest difference, for complex numbers of both parts; -1: none
-// differs, or they cannot be compared.
+// Returns the number of the element with the largest difference, for complex numbers of both parts;
+// -1: none differs, or they cannot be compared.
 int64_t tsr__compare_worst(const tsr_tensors *want, size_t i, const tsr_tensors *got, int64_t k)
 {
     if (k < 0 || !same_kind(want, i, got, (size_t)k) || !numbers_of(tsr_tensors_dtype(want, i)))

@@ -33,7 +33,7 @@ tsr_status tsr__reference_use_floats(const struct work *work, tsr_model *model)
     return work->floats ? use_floats(model, &any) : TSR_OK;
 }
 
-// The unsharded model runs again, from a copy of its file.
+// Forgets the unsharded results, so that the unsharded model runs again, from a copy of its file.
 static tsr_status forget_reference(struct work *work)
 {
     work->ran_unsharded = false;
@@ -59,7 +59,7 @@ static void report(struct work *work, const struct outcome *rounded)
               worst->max_abs, worst->max_rel);
 }
 
-// Both models change: later trials shard copies of work->model.
+// Changes both models: later trials shard copies of work->model.
 static tsr_status prepare(struct work *work, tsr_model *model, bool *any)
 {
     tsr_status st = use_floats(model, any);

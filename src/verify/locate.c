@@ -14,7 +14,7 @@
 
 // ---- making all values outputs ------------------------------------------------------------------
 
-// Every value of the main graph whose type is known becomes an output of the model.
+// Makes every value of the main graph whose type is known an output of the model.
 static tsr_status make_outputs(tsr_model *model)
 {
     tsr_graph *graph = tsr_model_graph(model);
@@ -54,7 +54,8 @@ static tsr_status unsharded_values(struct work *work, tsr_tensors *out)
     return st;
 }
 
-// model is a copy; all its values are outputs afterwards.
+// Runs the sharded model and returns all values. model is a copy; all its values are outputs
+// afterwards.
 static tsr_status sharded_values(struct work *work, tsr_model *model, const char *config,
                                  tsr_tensors *out)
 {
@@ -72,7 +73,8 @@ static tsr_status sharded_values(struct work *work, tsr_model *model, const char
 
 // ---- owner of an element ------------------------------------------------------------------------
 
-// The element is a row-major index: the last dimension is split off first.
+// True if the piece contains an element. It is a row-major index: the last dimension is split off
+// first.
 static bool has_element(const struct tile_piece *piece, const int64_t *shape, int64_t element)
 {
     for (int dim = piece->rank - 1; dim >= 0; dim--) {
@@ -128,8 +130,8 @@ struct found {
     tsr_difference difference;
 };
 
-// Nodes are in an order in which values are computed before they are read, so the first value that
-// differs is the origin.
+// Finds the first value that differs. Nodes are in an order in which values are computed before
+// they are read, so that value is the origin.
 static bool find_first(const struct work *work, const tsr_model *model,
                        const tsr_tensors *unsharded, const tsr_tensors *sharded,
                        struct found *found)
@@ -172,8 +174,8 @@ static void report_first(struct work *work, const struct found *found, int64_t r
               found->difference.max_abs, found->difference.max_rel);
 }
 
-// A failure here is not a failure of the verification, whose difference was already found, so it is
-// not reported.
+// Finds where a difference begins. A failure here is not a failure of the verification, whose
+// difference was already found, so it is not reported.
 void tsr__verify_locate(struct work *work, tsr_model *model, const char *config,
                         tsr_first_difference *out)
 {

@@ -39,7 +39,7 @@ static bool plain(struct work *work)
     return true;
 }
 
-// The version of the default domain; 0: none.
+// Returns the version of the default domain; 0: none.
 static int64_t opset_of(const tsr_model *model)
 {
     for (size_t i = 0; i < tsr_model_opset_count(model); i++)
@@ -48,8 +48,8 @@ static int64_t opset_of(const tsr_model *model)
     return 0;
 }
 
-// The latest operator set in which an operator of the model changed its meaning (or its types):
-// below it the model would have another meaning.
+// Returns the latest operator set in which an operator of the model changed its meaning (or its
+// types): below it the model would have another meaning.
 static int64_t lowest(tsr_model *model, int64_t opset, bool types)
 {
     int64_t least = 0;
@@ -79,7 +79,8 @@ static int64_t lowered_opset(struct work *work, const char *version)
     return 0;
 }
 
-// *path is the model's own file unless the engine refuses its operator set or computes it wrong.
+// Finds the file that the engine can run. *path is the model's own file unless the engine refuses
+// its operator set or computes it wrong.
 tsr_status tsr__verify_lowered(struct work *work, const char **path)
 {
     const char *found, *version;

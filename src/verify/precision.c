@@ -17,7 +17,7 @@ struct precision_pass {
     double *at; // by value
 };
 
-// 0 (exact) for constants, inputs, and missing inputs of a node.
+// Returns the tolerance of a value: 0 (exact) for constants, inputs, and missing inputs of a node.
 static double of_value(const struct precision_pass *precision_pass, const tsr_value *value)
 {
     if (value)
@@ -27,7 +27,7 @@ static double of_value(const struct precision_pass *precision_pass, const tsr_va
 
 static double visit_graph(struct precision_pass *precision_pass, const tsr_graph *graph);
 
-// The largest tolerance inside of its bodies.
+// Returns the largest tolerance inside of a node's bodies.
 static double visit_bodies(struct precision_pass *precision_pass, const tsr_node *node)
 {
     double most = 0;
@@ -39,7 +39,8 @@ static double visit_bodies(struct precision_pass *precision_pass, const tsr_node
     return most;
 }
 
-// The tolerance of an output is at least that of its type, of the node's inputs, and of its bodies.
+// Sets the tolerance of a node's outputs: at least that of the type, of the node's inputs, and of
+// its bodies.
 static double visit_node(struct precision_pass *precision_pass, const tsr_node *node)
 {
     double read = tsr__node_draws(node) ? INFINITY : visit_bodies(precision_pass, node),
@@ -65,7 +66,8 @@ static double visit_graph(struct precision_pass *precision_pass, const tsr_graph
     return most;
 }
 
-// One pass in node order: the inputs of a node have their tolerance by then.
+// Finds the tolerance of all values, in one pass in node order: the inputs of a node have their
+// tolerance by then.
 tsr_status tsr__precision_find(struct work *work)
 {
     if (work->precision)
@@ -80,8 +82,8 @@ tsr_status tsr__precision_find(struct work *work)
     return TSR_OK;
 }
 
-// The caller's tolerance replaces the computed one, but random values stay incomparable. 0: must be
-// equal.
+// Returns the tolerance of an output; 0: must be equal. The caller's tolerance replaces the
+// computed one, but random values stay incomparable.
 double tsr__precision_of(const struct work *work, const char *name)
 {
     const tsr_value *value = tsr_graph_value(tsr_model_graph(work->model), name);

@@ -25,7 +25,8 @@ static tsr_value *add_before(tsr_graph *graph, tsr_node *before, const char *op,
     return tsr_node_output(node, 0);
 }
 
-// y = MoE(x): readers of y read Where(false, x, y), so that x is in use until y is complete.
+// Keeps the input of a node in use until its output is complete. y = MoE(x): readers of y read
+// Where(false, x, y).
 static tsr_status keep_first_input(struct arena *arena, tsr_node *node, size_t number)
 {
     static const unsigned char no = 0;
@@ -61,7 +62,7 @@ static tsr_status keep_first_input(struct arena *arena, tsr_node *node, size_t n
     return st;
 }
 
-// The Split reads a copy of a copy ..., one for each Split of its value with fewer outputs.
+// Makes a Split read a copy of a copy ..., one for each Split of its value with fewer outputs.
 static tsr_status copy_split(struct arena *arena, tsr_node *node, size_t copies, size_t number)
 {
     tsr_value *x = tsr_node_input(node, 0);

@@ -131,7 +131,8 @@ static tsr_status measure_growth(struct loading *loading, struct growth *out)
     return TSR_OK;
 }
 
-// An input with two unknown dimensions has 4 times the bytes for each doubling.
+// Returns the bytes of all inputs at a size. An input with two unknown dimensions has 4 times the
+// bytes for each doubling.
 static double bytes_at(const struct growth *growth, int64_t size)
 {
     double all = 0;
@@ -254,7 +255,7 @@ static bool set_batch_of_one(struct loading *loading)
     return set.p != NULL;
 }
 
-// Some models are exported for a batch of one, whatever they declare.
+// Tries a batch of one: some models are exported for it, whatever they declare.
 static tsr_status try_batch_of_one(struct loading *loading, struct open_size *open)
 {
     struct growth growth = {0};
@@ -270,7 +271,7 @@ static tsr_status try_batch_of_one(struct loading *loading, struct open_size *op
     return st;
 }
 
-// Leaves the inputs loaded with the largest size at which the unsharded model runs, or with 1.
+// Loads the inputs with the largest size at which the unsharded model runs, or with 1.
 static tsr_status find_size(struct loading *loading, const struct growth *growth,
                             struct open_size *open)
 {
@@ -313,7 +314,8 @@ static tsr_status broadcast_size(struct loading *loading, const struct growth *g
     return load_at(loading, open->size);
 }
 
-// Random inputs: sizes that the model was planned for, then one size for the remaining dimensions.
+// Creates random inputs: with sizes that the model was planned for, then one size for the remaining
+// dimensions.
 static tsr_status load_random(struct loading *loading, int64_t *open_size)
 {
     const tsr_dim_size *kept = NULL;
@@ -342,7 +344,7 @@ static tsr_status load_random(struct loading *loading, int64_t *open_size)
     return st;
 }
 
-// Sizes of all symbols, in the memory of the results.
+// Lists the sizes of all symbols, in the memory of the results.
 static tsr_status list_sizes(struct loading *loading, tsr_input_sizes *out)
 {
     struct arena *arena = &loading->session->results[RESULT_INPUTS];

@@ -12,7 +12,7 @@
 #define INNER 64
 #define COLS  16
 
-// y = x w, unsigned by signed bytes.
+// Writes the model y = x w, unsigned by signed bytes.
 static tsr_status save_probe(tsr_session *session, const char *path)
 {
     static const int64_t w_dims[2] = {INNER, COLS};
@@ -42,8 +42,8 @@ static tsr_status save_probe(tsr_session *session, const char *path)
     return st;
 }
 
-// The first element of the product is 64 * 255 * 127 = 2,072,640 if nothing saturates; any other
-// number means that sums of pairs overflowed.
+// Runs the probe. The first element of the product is 64 * 255 * 127 = 2,072,640 if nothing
+// saturates; any other number means that sums of pairs overflowed.
 static tsr_status run_probe(tsr_session *session, const char *path, bool *out)
 {
     static const int64_t dims[2] = {ROWS, INNER};
@@ -68,7 +68,8 @@ static tsr_status run_probe(tsr_session *session, const char *path, bool *out)
     return st;
 }
 
-// *out is set on success only. The model is in a temporary folder, which is always removed.
+// Finds out whether this CPU saturates 8-bit products. *out is set on success only. The model is in
+// a temporary folder, which is always removed.
 tsr_status tsr_engine_saturates(tsr_session *session, const char *work, bool *out)
 {
     struct arena arena;
@@ -106,7 +107,7 @@ static const tsr_node *reads_signed_bytes(const struct work *work, const struct 
     return NULL;
 }
 
-// Reported only as a possible reason: the difference may have another one.
+// Reports saturation as a possible reason: the difference may have another one.
 void tsr__verify_saturation(struct work *work)
 {
     const struct shapes *shapes = tsr__work_shapes(work);

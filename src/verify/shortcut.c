@@ -14,7 +14,7 @@ static bool is_float(tsr_dtype type)
     return type == TSR_FLOAT16 || type == TSR_BFLOAT16 || type == TSR_FLOAT || type == TSR_DOUBLE;
 }
 
-// The only output of a node with only one input; NULL: it has more.
+// Returns the only output of a node with only one input; NULL: it has more.
 static const tsr_value *single(const tsr_node *node, const tsr_value **from)
 {
     if (tsr_node_input_count(node) != 1 || tsr_node_output_count(node) != 1)
@@ -44,8 +44,8 @@ static const tsr_node *narrowed_before_integer(const tsr_model *model, const str
     return NULL;
 }
 
-// `unsharded`: all values of a second run of the unsharded model. True if an output differs from
-// the first run.
+// True if an output of a second unsharded run differs from the first run. `unsharded`: all values
+// of the second run.
 static bool unsharded_changed(const struct work *work, const tsr_tensors *unsharded)
 {
     for (size_t i = 0; i < tsr_tensors_count(work->unsharded); i++) {

@@ -18,7 +18,7 @@ struct trials {
     int64_t devices;    // 0: declared by the model
 };
 
-// The configuration: the model's own, or a new one with that many devices.
+// Chooses the configuration: the model's own, or a new one with that many devices.
 static tsr_status choose_config(struct trials *trials)
 {
     struct work *work = trials->work;
@@ -55,7 +55,7 @@ static tsr_status choose_config(struct trials *trials)
 
 // ---- one trial ---------------------------------------------------------------------------------
 
-// The new configuration, with the names of the topology's devices if there is one.
+// Adds the new configuration, with the names of the topology's devices if there is one.
 static tsr_status add_config(struct trials *trials, tsr_model *model, tsr_config **out)
 {
     const tsr_topology *topology = trials->work->options->topology;
@@ -130,7 +130,7 @@ static tsr_status try_once(struct trials *trials, uint64_t seed, tsr_trial *out)
     return st;
 }
 
-// The first error since the mark: why the sharding was refused.
+// Returns the first error since the mark: why the sharding was refused.
 static const char *refusal(const struct work *work, const struct diag_mark *mark)
 {
     for (size_t i = mark->n; i < tsr_finding_count(work->session); i++) {
@@ -148,8 +148,8 @@ static void add_trial(tsr_verify_summary *result, const tsr_trial *trial)
         result->recorded = trial->recorded;
 }
 
-// A trial that Tessera itself refuses is not a wrong result: it is listed with its status and does
-// not affect the result.
+// True if Tessera itself refuses the trial. That is not a wrong result: it is listed with its
+// status and does not affect the result.
 static bool is_refused(const tsr_trial *trial)
 {
     return trial->status == TSR_UNSUPPORTED;
@@ -176,8 +176,8 @@ static tsr_status run_trial(struct trials *trials, size_t i, tsr_trial *trial, b
     return st;
 }
 
-// A trial that fails does not stop the others: the first failure is returned at the end. If all
-// trials are refused, so is the verification.
+// Makes all trials. One that fails does not stop the others: the first failure is returned at the
+// end. If all trials are refused, so is the verification.
 tsr_status tsr__verify_trials(struct work *work, tsr_verify_summary *result)
 {
     struct trials trials = {.work = work};

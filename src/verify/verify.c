@@ -20,8 +20,8 @@ static bool is_folder(const char *path)
     return path && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-// A folder of ONNX test data may have recorded outputs: they are loaded too if there is a first
-// one.
+// Loads the inputs. A folder of ONNX test data may have recorded outputs: they are loaded too if
+// there is a first one.
 static tsr_status load_inputs(struct work *work)
 {
     const char *set = "random";
@@ -38,7 +38,7 @@ static tsr_status load_inputs(struct work *work)
     return TSR_OK;
 }
 
-// close_all must be called in every case.
+// Loads the model and its inputs. close_all must be called in every case.
 static tsr_status open_all(struct work *work)
 {
     tsr_status st = tsr_model_load(work->session, work->path, &work->model);
@@ -117,7 +117,7 @@ static tsr_status verify_own(struct work *work, tsr_verify_summary *result)
     return st;
 }
 
-// In reverse order of opening; what was not opened is NULL.
+// Frees everything in reverse order of opening; what was not opened is NULL.
 static void close_all(struct work *work)
 {
     tsr__scratch_close(&work->scratch);
@@ -155,8 +155,8 @@ static tsr_status check_owners(tsr_session *session, const tsr_verify_options *o
     return tsr__plan_options_owned(session, options->plan);
 }
 
-// A kernel refused the inputs. If outputs were recorded for them, they are valid for the model, and
-// the engine lacks a feature (a mask shorter than the keys, zero points per channel).
+// True if the engine lacks a feature. A kernel refused the inputs. If outputs were recorded for
+// them, they are valid for the model (a mask shorter than the keys, zero points per channel).
 static bool engine_lacks(const struct work *work)
 {
     return tsr__diag_has(work->session, "engine-failed") && tsr_tensors_count(work->recorded) > 0;
@@ -185,7 +185,7 @@ static tsr_status verify_opened(struct work *work, tsr_verify_summary *found)
     return st;
 }
 
-// The result is set if the model was compared, or at least one trial was made.
+// Verifies a model. The result is set if the model was compared, or at least one trial was made.
 tsr_status tsr_verify_into(tsr_session *session, const char *model,
                            const tsr_verify_options *options, tsr_verify_summary *result)
 {

@@ -2,7 +2,7 @@
 // verify_result.c - the handle of a verification's result, and its accessors.
 #include "verify/verify.h"
 
-// The inputs own the sizes, and the partitions become handles: both are copied into the result.
+// Copies the result. The inputs own the sizes, and the partitions become handles.
 static tsr_status fill(tsr_verify_result *result, const tsr_verify_summary *summary)
 {
     struct arena *memory = result->memory;

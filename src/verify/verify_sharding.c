@@ -136,7 +136,8 @@ static void keep_replicated(struct arena *arena, tsr_partition_summary *summary)
     }
 }
 
-// The session has only the summary of the last partition; there may be several.
+// Copies the summary of a partition. The session has only that of the last partition; there may be
+// several.
 static void keep_summary(struct arena *arena, tsr_partition_summary *summary)
 {
     size_t n = summary->devices;
@@ -168,7 +169,7 @@ static const char *device_of(const tsr_model *model, const char *name)
     return NULL;
 }
 
-// The engine's error does not say which model failed.
+// Reports that the unsharded model failed. The engine's error does not say which model failed.
 static void report_reference(struct work *work)
 {
     struct place at = PLACE_NONE;
@@ -179,7 +180,7 @@ static void report_reference(struct work *work)
         "ONNX Runtime also fails to run the unsharded model; the error above is its message");
 }
 
-// The unsharded run is made once for all shardings.
+// Runs the unsharded model, once for all shardings.
 static tsr_status run_unsharded(struct work *work, const tsr_model *model, const char *config)
 {
     tsr_run_options options = work->run;
@@ -205,8 +206,8 @@ static tsr_status run_unsharded(struct work *work, const tsr_model *model, const
     return st;
 }
 
-// The part of a rank that was started separately (--rank K): rank 0 partitions and compares, all
-// run.
+// Does the part of a rank that was started separately (--rank K): rank 0 partitions and compares,
+// all run.
 static tsr_status follow_rank_0(struct work *work)
 {
     char parts[SCRATCH_PATH];

@@ -65,7 +65,7 @@ static tsr_status join(const char *family)
     return tsr__env_open(process.session, NULL, &process.mpi);
 }
 
-// Tried once; later sessions get the first error.
+// Joins the MPI job. Tried once; later sessions get the first error.
 static struct endpoint *join_mpi(const char *family, char *why, size_t n)
 {
     if (!process.mpi && !process.mpi_error[0] && join(family) != TSR_OK) {
@@ -78,7 +78,7 @@ static struct endpoint *join_mpi(const char *family, char *why, size_t n)
     return process.mpi;
 }
 
-// The job of that name and size, created if necessary. A failed job is not joined again, so a
+// Joins the job of that name and size, created if necessary. A failed job is not joined again, so a
 // program can create its sessions anew after a failure.
 static struct endpoint *join_threads(const char *name, int64_t rank, int64_t size, char *why,
                                      size_t n)
@@ -107,7 +107,7 @@ static struct endpoint *join_threads(const char *name, int64_t rank, int64_t siz
     return tsr__threads_endpoint(jobs->job, (int)rank);
 }
 
-// The session's endpoint. NULL: `why` has the reason.
+// Returns the session's endpoint. NULL: `why` has the reason.
 static struct endpoint *find_place(const OrtApi *api, const OrtSessionOptions *options, char *why,
                                    size_t n)
 {
