@@ -143,8 +143,8 @@ static bool table_ok(const int64_t *table, size_t n, bool usage, int64_t *sum)
     return add_ok(*sum, most, sum) && *sum <= PROGRAM_MOST;
 }
 
-// An assignment takes one entry of each table. If the largest entries sum to at most PROGRAM_MOST,
-// the cost of an assignment cannot overflow.
+// True if the cost of an assignment cannot overflow. An assignment takes one entry of each table,
+// so the largest entries must sum to at most PROGRAM_MOST.
 static bool costs_ok(const struct program *program)
 {
     int64_t sum = 0;

@@ -86,7 +86,7 @@ static bool pair_allowed(const struct program *program, const struct program_edg
            allowed(program, edge->a, i) && allowed(program, edge->b, j);
 }
 
-// Terms with the factor 0 are left out.
+// Writes the objective. Terms with the factor 0 are left out.
 static void write_objective(struct lp *lp)
 {
     const struct program *program = lp->program;
@@ -207,7 +207,8 @@ static void write_limit_row(struct lp *lp, uint32_t l, uint32_t t, const struct 
     tsr__text_printf(lp->out, " <= %" PRId64 "\n", limit->bound);
 }
 
-// A time needs a row only if its set of uses is not a subset of another time's set.
+// Writes the memory limits. A time needs a row only if its set of uses is not a subset of another
+// time's set.
 static tsr_status write_limit_rows(struct lp *lp)
 {
     const struct program *program = lp->program;

@@ -132,7 +132,7 @@ static bool make_tree(struct solver *solver, uint64_t cells)
 
 // ---- without rows
 
-// Without rows, one pass over the tree gives the optimum.
+// Solves a program without rows: one pass over the tree gives the optimum.
 static void eliminate(struct solver *solver)
 {
     int64_t least = tsr__tree_up(&solver->tree, solver->dense.cost);
@@ -603,8 +603,8 @@ static bool try_marginals(const struct program *program, const struct program_op
     return done;
 }
 
-// Example: u costs {3, 5}, v costs {0, 1}, the edge costs {0, 9; forbidden, 0}. The marginals of v
-// are {3, 6}.
+// Computes the least cost of the program for each choice of a node. Example: u costs {3, 5}, v
+// costs {0, 1}, the edge costs {0, 9; forbidden, 0}. The marginals of v are {3, 6}.
 tsr_status tsr__program_marginals(const struct program *program,
                                   const struct program_options *options, struct arena *arena,
                                   uint32_t node, struct program_marginal *out)

@@ -8,7 +8,7 @@
 
 // ---- tables
 
-// All cells are 0. The caller owns the only reference. Returns NULL if out of memory.
+// Creates a table of zeros. The caller owns the only reference. Returns NULL if out of memory.
 struct table *tsr__table_new(struct core *core, uint32_t rows, uint32_t cols)
 {
     size_t bytes = sizeof(struct table) + (size_t)rows * cols * sizeof(int64_t);
@@ -51,7 +51,8 @@ static bool keep_times(const struct core *core, const struct program_limit *limi
     return true;
 }
 
-// `begin` and `end` are rows of the core. A use without rows (begin == end) is left out.
+// Adds a use of rows. `begin` and `end` are rows of the core. A use without rows (begin == end) is
+// left out.
 static void add_use(struct core *core, const struct program_use *use, uint32_t begin, uint32_t end)
 {
     struct core_node *node = &core->nodes[use->node];
@@ -114,7 +115,7 @@ static void shift_table(struct core *core, int64_t *cell, size_t n)
         cell[i] = cell[i] == COST_FORBIDDEN ? NEVER : cell[i] - least;
 }
 
-// If `pin` is NONE, the node gets all choices of the program, otherwise only this one.
+// Adds a node. If `pin` is NONE, it gets all choices of the program, otherwise only this one.
 static bool add_node(struct core *core, uint32_t v, uint32_t pin)
 {
     const struct program_node *node = &core->program->nodes.at[v];
@@ -140,8 +141,8 @@ struct recent {
 };
 #define RECENT 4096
 
-// Edges with the same costs share one table, for example in repeated layers. The shift is added for
-// each edge.
+// Adds an edge. Edges with the same costs share one table, for example in repeated layers. The
+// shift is added for each edge.
 static bool add_edge(struct core *core, const struct program_edge *edge, struct recent *recent)
 {
     uint32_t ka = core->program->nodes.at[edge->a].k, kb = core->program->nodes.at[edge->b].k;
@@ -220,7 +221,7 @@ static void remove_from_edge(struct core *core, struct core_edge *edge, uint32_t
     edge->dirty = true;
 }
 
-// `dead` marks the choices of v to remove. Costs, origins and usages are compacted in place.
+// Removes choices of v, which `dead` marks. Costs, origins and usages are compacted in place.
 void tsr__core_remove(struct core *core, uint32_t v, const uint8_t *dead)
 {
     struct core_node *node = &core->nodes[v];

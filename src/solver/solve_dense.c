@@ -6,7 +6,8 @@
 // `touch`: with edges 0-1 and 1-2, first is {0, 1, 3, 4} and touch {0, 0, 1, 1}.
 #include "solve_dense.h"
 
-// to_dense[v] is the dense number of node v of the core. It is undefined for eliminated nodes.
+// Numbers the remaining nodes. to_dense[v] is the dense number of node v of the core. It is
+// undefined for eliminated nodes.
 static void number_nodes(struct dense *dense, uint32_t *to_dense)
 {
     const struct core *core = dense->core;
@@ -19,7 +20,8 @@ static void number_nodes(struct dense *dense, uint32_t *to_dense)
         }
 }
 
-// first[v + 1] first counts the edges of v, then becomes the prefix sum.
+// Lists the edges of each node. first[v + 1] first counts the edges of v, then becomes the prefix
+// sum.
 static void number_edges(struct dense *dense, const uint32_t *to_dense)
 {
     const struct core *core = dense->core;

@@ -68,8 +68,8 @@ static bool view_edges(struct core *core, uint32_t v, struct dominance *buffers)
     return true;
 }
 
-// least[i * k + c] is the least entry of choice c over edge i. sum[c] is the cost of c plus its
-// least entries over all edges.
+// Finds the least entries of choices. least[i * k + c] is that of choice c over edge i. sum[c] is
+// the cost of c plus its least entries over all edges.
 static bool find_least(struct core *core, const struct core_node *node, const struct view *views,
                        int64_t *least, int64_t *sum)
 {

@@ -42,7 +42,8 @@ static double **by_node(const struct dense *dense, uint64_t *n)
     return rows;
 }
 
-// Copies the tables as doubles and counts the cells that one pass visits. Messages start at 0.
+// Copies the edges inside the region. The first pass finds them (each once, at its end a) and
+// counts cells. So the tables do not move while the second pass fills them.
 static bool fill_edges(struct dual *dual)
 {
     const struct dense *dense = dual->dense;
@@ -80,7 +81,8 @@ static void fill_gamma(struct dual *dual)
     }
 }
 
-// Messages and multipliers start at 0, so the first bound is the sum of the least entries.
+// Creates a dual. Messages and multipliers start at 0, so the first bound is the sum of the least
+// entries.
 bool tsr__dual_init(struct dual *dual, const struct dense *dense)
 {
     struct heap *heap = dense->heap;
@@ -132,7 +134,7 @@ void tsr__dual_apply_lambda(struct dual *dual)
 
 // ---- passes
 
-// sum[choice] becomes the cost of the choice plus all messages to v.
+// Sums the messages to a node. sum[choice] becomes the cost of the choice plus all messages to v.
 void tsr__dual_gather(const struct dual *dual, uint32_t v, double *sum)
 {
     const struct dense *dense = dual->dense;
@@ -222,9 +224,9 @@ static void send_all(struct dual *dual, uint32_t v, bool later, double *bound)
     }
 }
 
-// The pass up sends to later nodes, the pass down to earlier ones. Only the pass down computes a
-// bound: the least entry of each node and each message, minus the multipliers times the bounds of
-// the rows.
+// Makes a pass up, which sends to later nodes, and a pass down, which sends to earlier ones. Only
+// the pass down computes a bound: the least entry of each node and each message, minus the
+// multipliers times the bounds of the rows.
 void tsr__dual_pass(struct dual *dual)
 {
     const struct dense *dense = dual->dense;

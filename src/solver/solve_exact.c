@@ -166,7 +166,8 @@ static void free_buffers(struct exact *exact)
     tsr__heap_free(dense->heap, exact->parts);
 }
 
-// `shift` gives the finest unit for which all sums stay within ROOM: a bound of 1e9 leaves 23 bits.
+// Computes the bound in integers. `shift` gives the finest unit for which all sums stay within
+// ROOM: a bound of 1e9 leaves 23 bits.
 int64_t tsr__dual_exact(const struct dual *dual)
 {
     const struct dense *dense = dual->dense;

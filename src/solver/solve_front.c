@@ -87,7 +87,7 @@ static double lagrangian_cost(const struct run *run, const struct point *point)
     return sum;
 }
 
-// Only active rows have multipliers; those of other rows are 0.
+// Copies the multipliers of active rows; those of other rows are 0.
 static bool run_multipliers(struct run *run)
 {
     const struct dense *dense = run->front->dense;
@@ -110,7 +110,8 @@ static bool run_multipliers(struct run *run)
     return true;
 }
 
-// used[v][choice][a] becomes the usage of active row a by the choice, summed over all uses of v.
+// Computes the usage of active rows. used[v][choice][a] becomes the usage of active row a by the
+// choice, summed over all uses of v.
 static void run_used(struct run *run, uint32_t v)
 {
     const struct dense *dense = run->front->dense;
@@ -125,7 +126,7 @@ static void run_used(struct run *run, uint32_t v)
     }
 }
 
-// Nodes without uses keep NULL, which own_point reads as 0.
+// Computes the usages of all nodes. Nodes without uses keep NULL, which own_point reads as 0.
 static bool run_usages(struct run *run)
 {
     const struct dense *dense = run->front->dense;
@@ -230,7 +231,8 @@ static struct set keep(struct run *run, int which)
     return out;
 }
 
-// Usage only grows towards the roots, so a point above a bound is dropped at once.
+// True if a point keeps all bounds. Usage only grows towards the roots, so a point above a bound is
+// dropped at once.
 static bool keeps_bounds(const struct run *run, const struct point *point)
 {
     for (uint32_t i = 0; i < run->n_rows; i++)
@@ -434,8 +436,8 @@ static bool add_others(struct run *run)
     return true;
 }
 
-// Roots share no edges, but they share rows. So their points are summed like those of siblings.
-// joined[i] is kept for the pass back.
+// Joins the points of all roots. Roots share no edges, but they share rows. So their points are
+// summed like those of siblings. joined[i] is kept for the pass back.
 static bool join_roots(struct run *run)
 {
     struct tree *tree = run->front->tree;

@@ -66,8 +66,8 @@ void *tsr__heap_get(struct heap *heap, size_t n, size_t size)
     return link_block(heap, block, bytes);
 }
 
-// Like realloc: after a failure p stays valid. Unlinks the block first, because its neighbours
-// point to it.
+// Changes the size of a block as realloc does: after a failure p stays valid. Unlinks the block
+// first, because its neighbours point to it.
 void *tsr__heap_grow(struct heap *heap, void *p, size_t n, size_t size)
 {
     if (!p)
@@ -137,7 +137,8 @@ bool tsr__effort_over(const struct effort *effort)
     return elapsed >= effort->seconds || (effort->slice_work && elapsed >= effort->slice_end);
 }
 
-// Example: limit 1000, work 200, fraction 0.05: the slice ends at work 251 (200 + 50 + 1).
+// Limits the work of the next part. Example: limit 1000, work 200, fraction 0.05: the slice ends at
+// work 251 (200 + 50 + 1).
 void tsr__effort_slice(struct effort *effort, double fraction)
 {
     effort->slice_work = 0;

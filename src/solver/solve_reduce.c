@@ -181,8 +181,9 @@ static bool propagate(struct core *core, const struct core_edge *edge, uint32_t 
     return any;
 }
 
-// A worklist algorithm. `dead` only grows, so it terminates; then every remaining choice has a
-// partner over every edge. Tables are changed once, at the end.
+// Removes choices without a partner over some edge, by a worklist. `dead` only grows, so it
+// terminates; then every remaining choice has a partner over every edge. Tables are changed once,
+// at the end.
 static void arc_consistency(struct core *core)
 {
     struct queue queue = {0};
@@ -323,7 +324,7 @@ static bool mark_unsupported(const uint8_t *count, uint32_t k, uint8_t *dead)
     return any;
 }
 
-// If table = f(a) + g(b), adds f and g to the costs of the nodes and removes the edge.
+// Removes an edge whose table is f(a) + g(b), and adds f and g to the costs of the nodes.
 static bool decompose(struct core *core, struct queue *queue, uint32_t id)
 {
     struct core_edge *edge = &core->edges.at[id];
@@ -409,8 +410,8 @@ static void trim_uses(struct core *core, uint32_t v)
     }
 }
 
-// RI: v has one neighbour w, so its best choice depends on w alone. Adds the minimum to the costs
-// of w.
+// Eliminates a node with one neighbour w (RI): its best choice depends on w alone. Adds the minimum
+// to the costs of w.
 static void fold_leaf(struct core *core, struct queue *queue, uint32_t v)
 {
     struct core_node *node = &core->nodes[v];
@@ -439,9 +440,9 @@ static void fold_leaf(struct core *core, struct queue *queue, uint32_t v)
     push_node(core, queue, w);
 }
 
-// RII: v has two neighbours a and b. A table between them replaces v; its cells are the minima over
-// v. Example: v costs {0, 4}, the edge to a {1, 0} and to b {2, 0} (by choice of v). The cell is
-// min(0 + 1 + 2, 4 + 0 + 0) = 3, by v = 0.
+// Eliminates a node with two neighbours a and b (RII). A table between them replaces v; its cells
+// are the minima over v. Example: v costs {0, 4}, the edge to a {1, 0} and to b {2, 0} (by choice
+// of v). The cell is min(0 + 1 + 2, 4 + 0 + 0) = 3, by v = 0.
 static void fold_link(struct core *core, struct queue *queue, uint32_t v)
 {
     struct core_node *node = &core->nodes[v];
@@ -478,7 +479,8 @@ static void fold_link(struct core *core, struct queue *queue, uint32_t v)
     push_node(core, queue, b);
 }
 
-// R0: a node without edges and uses takes its cheapest choice; its cost is added to the shift.
+// Eliminates a node without edges and uses (R0): it takes its cheapest choice; its cost is added to
+// the shift.
 static void fold_single(struct core *core, uint32_t v)
 {
     struct core_node *node = &core->nodes[v];
@@ -509,7 +511,8 @@ static bool mark_forbidden(struct core *core, uint32_t v, uint8_t *dead)
     return any;
 }
 
-// Nodes with uses are not eliminated, because the rows still depend on them.
+// Tries to eliminate a node. Nodes with uses are not eliminated, because the rows still depend on
+// them.
 static void visit_node(struct core *core, struct queue *queue, uint32_t v, struct scratch *scratch)
 {
     struct core_node *node = &core->nodes[v];
@@ -784,8 +787,8 @@ static bool probe(struct core *core, struct queue *queue, struct scratch *scratc
     return any;
 }
 
-// Each round empties the queues and then reduces the rows, after which more nodes may be
-// eliminated. Probes only when a round changes nothing, at most PROBES times.
+// Reduces the program. Each round empties the queues and then reduces the rows, after which more
+// nodes may be eliminated. Probes only when a round changes nothing, at most PROBES times.
 void tsr__core_reduce(struct core *core)
 {
     struct queue queue = {0};

@@ -59,7 +59,7 @@ bool tsr__region_init(struct region *region, const struct dense *dense, struct e
     return true;
 }
 
-// x may violate rows; their slack is then negative.
+// Starts with a solution. x may violate rows; their slack is then negative.
 void tsr__region_start(struct region *region, const uint32_t *x, const double *lambda)
 {
     const struct dense *dense = region->dense;
@@ -333,8 +333,8 @@ static void fill_base(struct region *region, uint32_t i)
     region->effort->work += (dense->first[v + 1] - dense->first[v]) * (uint64_t)k;
 }
 
-// `base` has the costs without multipliers. `unary` has the costs with multipliers, n cells further
-// on.
+// Copies the costs of choices. `base` has the costs without multipliers. `unary` has the costs with
+// multipliers, n cells further on.
 static bool fill_cells(struct region *region)
 {
     size_t n = 0;
@@ -378,7 +378,8 @@ static int64_t local_cost(const struct region *region, const uint32_t *choice)
             *u##_end = (g)->dense->uses + (g)->dense->first_use[(g)->nodes[i] + 1];                \
          u < u##_end; u++)
 
-// own[s] becomes the usage of span s by these choices, computed with a difference array.
+// Computes the usage of spans. own[s] becomes the usage of span s by these choices, computed with a
+// difference array.
 static void use_spans(struct region *region, const uint32_t *choice, int64_t *own)
 {
     memset(own, 0, ((size_t)region->n_spans + 1) * sizeof(int64_t));
@@ -396,8 +397,8 @@ static void use_spans(struct region *region, const uint32_t *choice, int64_t *ow
         own[s] += own[s - 1];
 }
 
-// `span` first marks where uses begin or end, then holds the span of each row. The slack of a span
-// is the least slack of its rows plus the usage of the region itself.
+// Divides the rows into spans. `span` first marks where uses begin or end, then holds the span of
+// each row. The slack of a span is the least slack of its rows plus the usage of the region itself.
 static void find_spans(struct region *region, double factor)
 {
     const struct dense *dense = region->dense;
@@ -449,8 +450,8 @@ static double excess(const struct region *region, const int64_t *own)
     return sum;
 }
 
-// sum[s] is the sum of the multipliers before span s. A use of spans 1..2 adds sum[3] - sum[1] per
-// unit.
+// Adds the multipliers to the costs. sum[s] is the sum of the multipliers before span s. A use of
+// spans 1..2 adds sum[3] - sum[1] per unit.
 static void apply_multipliers(struct region *region)
 {
     region->sum[0] = 0;
@@ -597,7 +598,8 @@ bool tsr__region_move(struct region *region, const struct dual *dual, uint32_t f
     return taken;
 }
 
-// Each node where x and y differ has two choices, that of x first. All other nodes are fixed.
+// Combines two solutions. Each node where x and y differ has two choices, that of x first. All
+// other nodes are fixed.
 bool tsr__region_fuse(struct region *region, const uint32_t *y, double factor, int64_t most)
 {
     const struct dense *dense = region->dense;

@@ -91,8 +91,9 @@ bool tsr__search_offer(struct search *search, const uint32_t *x)
     return true;
 }
 
-// `best` is a sum of doubles: subtract a margin, then round up, because costs are integers. A bound
-// of 41.2 means that no solution costs less than 42. `sure` is exact and needs no margin.
+// Returns the bound as an integer. `best` is a sum of doubles: subtracts a margin, then rounds up,
+// because costs are integers. A bound of 41.2 means that no solution costs less than 42. `sure` is
+// exact and needs no margin.
 int64_t tsr__search_bound(const struct search *search)
 {
     // more than the rounding error
@@ -161,7 +162,8 @@ static struct move_plan *plan_of(struct search *search, int i)
     return plan->made ? plan : NULL;
 }
 
-// penalty[v][choice] becomes the multipliers times the usage of the choice. prefix[0] stays 0.
+// Computes the penalties. penalty[v][choice] becomes the multipliers times the usage of the choice.
+// prefix[0] stays 0.
 static void set_penalties(struct search *search, const double *lambda)
 {
     const struct dense *dense = search->dense;
@@ -355,8 +357,8 @@ static void polish_regions(struct search *search, int rounds)
     tsr__search_offer(search, search->region.x);
 }
 
-// Solutions at lower multipliers are cheaper but violate rows. This combines parts of them with the
-// best solution.
+// Combines parts of cheaper solutions with the best one. Solutions at lower multipliers are cheaper
+// but violate rows.
 void tsr__search_relax(struct search *search, struct tree *tree, const double *lambda)
 {
     static const double factors[] = {0.995, 0.98, 0.95, 0.9, 0.8, 0.5};
@@ -412,8 +414,9 @@ void tsr__search_polish(struct search *search, int rounds)
     }
 }
 
-// The tree has small treewidth, so the minimum of the relaxation is exact. Offers its solution. The
-// minimum minus the multipliers times the row bounds is a bound of the program.
+// Computes an exact bound. The tree has small treewidth, so the minimum of the relaxation is exact.
+// Offers its solution. The minimum minus the multipliers times the row bounds is a bound of the
+// program.
 void tsr__search_exact(struct search *search, struct tree *tree, const double *lambda)
 {
     const struct dense *dense = search->dense;
@@ -458,9 +461,9 @@ static void try_rounding(struct search *search, bool may_repair)
     search->repair_work += search->effort->work - before;
 }
 
-// The target of a step is a bound that is higher by the factor `reach`. If the target is missed for
-// a while, reach shrinks. When it is tiny, it is reset and the best multipliers are restored.
-// Returns true if they were restored; then no step is due.
+// Adapts the target of a step: a bound that is higher by the factor `reach`. If the target is
+// missed for a while, reach shrinks. When it is tiny, it is reset and the best multipliers are
+// restored. Returns true if they were restored; then no step is due.
 static bool adapt_reach(struct search *search)
 {
     struct dual *dual = &search->dual;
@@ -495,8 +498,9 @@ static void prove_exactly(struct search *search)
     search->effort->work += search->dual.cells;
 }
 
-// Each iteration runs a pass, sometimes rounds a candidate, and makes a step of the multipliers.
-// The target of the step is the best cost, or `reach` above the best bound if that is less.
+// Improves bound and solution. Each iteration runs a pass, sometimes rounds a candidate, and makes
+// a step of the multipliers. The target of the step is the best cost, or `reach` above the best
+// bound if that is less.
 void tsr__search_climb(struct search *search, int passes)
 {
     struct dual *dual = &search->dual;

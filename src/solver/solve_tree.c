@@ -59,7 +59,8 @@ struct builder {
     uint64_t *random; // NULL: no node may be added to `fixed`
 };
 
-// Breaks ties by number, so that the order is the same on every machine.
+// Compares two entries by weight. Ties are broken by number, so that the order is the same on every
+// machine.
 static bool before(struct heap_entry a, struct heap_entry b)
 {
     return a.weight < b.weight || (a.weight == b.weight && a.node < b.node);
@@ -85,7 +86,7 @@ static void heap_push(struct builder *builder, uint32_t node)
     builder->heap[at] = entry;
 }
 
-// The heap must not be empty.
+// Removes the first entry. The heap must not be empty.
 static struct heap_entry heap_pop(struct builder *builder)
 {
     struct heap_entry top = builder->heap[0], last = builder->heap[--builder->n_heap];
@@ -444,7 +445,8 @@ void tsr__tree_start(struct tree *tree, const struct tree_bucket *bucket)
     memset(tree->offset, 0, bucket->n_factors * sizeof(size_t));
 }
 
-// Children have smaller numbers than their parents, so their messages are ready in time.
+// Sends messages towards the roots and returns the least cost. Children have smaller numbers than
+// their parents, so their messages are ready in time.
 int64_t tsr__tree_up(struct tree *tree, int64_t *const *unary)
 {
     int64_t total = 0;
@@ -517,8 +519,9 @@ static void down_cell(struct tree *tree, struct tree_bucket *bucket, size_t cell
     }
 }
 
-// down[cell] becomes the least cost of everything outside the subtree of the bucket. In the example
-// at the top of this file, b's down message at c = 0 is c's own cost, 0.
+// Sends messages from the roots. down[cell] becomes the least cost of everything outside the
+// subtree of the bucket. In the example at the top of this file, b's down message at c = 0 is c's
+// own cost, 0.
 bool tsr__tree_down(struct tree *tree, int64_t *const *unary)
 {
     for (uint32_t i = 0; i < tree->m; i++) {
@@ -550,8 +553,8 @@ static uint32_t root_of(const struct tree *tree, uint32_t i)
     return i;
 }
 
-// The sums of a cell plus its down message cover the tree of the node. The minima of the other
-// roots are added.
+// Computes the least cost for each choice of a node. The sums of a cell plus its down message cover
+// the tree of the node. The minima of the other roots are added.
 void tsr__tree_marginals(struct tree *tree, int64_t *const *unary, uint32_t node, int64_t *out)
 {
     const struct tree_bucket *bucket = &tree->buckets[tree->position[node]];

@@ -57,8 +57,9 @@ static bool add_config(struct lines *lines, const tsr_config *config)
     return add_line(lines, line);
 }
 
-// The notation may omit leading dimensions, so the rank must be the real one, declared or inferred.
-// An empty spec has no edit. An invalid one is an error and ends the list.
+// Adds the edit for a spec. The notation may omit leading dimensions, so the rank must be the real
+// one, declared or inferred. An empty spec has no edit. An invalid one is an error and ends the
+// list.
 static tsr_status add_spec(struct lines *lines, const tsr_spec *spec, struct str path)
 {
     const tsr_value *value = tsr_spec_value(spec);
@@ -129,8 +130,8 @@ static tsr_status add_delay(struct lines *lines, const tsr_node *node, struct st
     return TSR_NOMEM;
 }
 
-// Nodes are named by index, "#3", and nodes of bodies by their path, because not every node has a
-// name.
+// Adds the edits for a graph. Nodes are named by index, "#3", and nodes of bodies by their path,
+// because not every node has a name.
 static tsr_status add_graph(struct lines *lines, const tsr_graph *graph, const tsr_config *config,
                             struct str before)
 {

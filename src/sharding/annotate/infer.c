@@ -13,8 +13,8 @@ struct writing {
     const struct shapes *shapes;
 };
 
-// A node has one spec for a value that it reads twice. If the layouts of the two inputs differ,
-// none is written.
+// True if all uses of a value in a node have the same layout. A node has one spec for a value that
+// it reads twice. If the layouts of the two inputs differ, none is written.
 static bool readings_agree(const struct node_flow *nf, const tsr_value *value,
                            const struct tile_layout *layout)
 {
@@ -53,7 +53,7 @@ static bool can_be_written(const struct writing *writing, const tsr_value *value
     return true;
 }
 
-// Considers this configuration only. A pipeline stage alone is not a spec.
+// True if the node has a spec in this configuration. A pipeline stage alone is not a spec.
 static bool has_any_spec(const tsr_node *node, const tsr_config *config)
 {
     const tsr_node_config *nc = tsr_node_find_config(node, config);
@@ -63,7 +63,8 @@ static bool has_any_spec(const tsr_node *node, const tsr_config *config)
 static tsr_status write_nodes(const struct writing *writing, tsr_graph *graph,
                               const struct node_flow *nodes, size_t count);
 
-// Bodies that run unchanged have no flow, and nothing is written into them.
+// Writes specs into the bodies of a node. Bodies that run unchanged have no flow, and nothing is
+// written into them.
 static tsr_status write_bodies(const struct writing *writing, const struct node_flow *nf)
 {
     if (!nf->bodies)
@@ -77,8 +78,8 @@ static tsr_status write_bodies(const struct writing *writing, const struct node_
     return TSR_OK;
 }
 
-// Outputs get the layout that the node produces. A requested layout is explicit, so the model
-// already has it.
+// Writes the specs of a node. Outputs get the layout that the node produces. A requested layout is
+// explicit, so the model already has it.
 static tsr_status write_node(const struct writing *writing, tsr_node *node,
                              const struct node_flow *nf)
 {
@@ -114,7 +115,7 @@ static tsr_status write_node(const struct writing *writing, tsr_node *node,
     return TSR_OK;
 }
 
-// nodes[i] is the i-th node of the graph.
+// Writes the specs of all nodes. nodes[i] is the i-th node of the graph.
 static tsr_status write_nodes(const struct writing *writing, tsr_graph *graph,
                               const struct node_flow *nodes, size_t count)
 {
@@ -172,8 +173,8 @@ static tsr_config *choose(tsr_model *model, const char *name)
     return NULL;
 }
 
-// Inlines function calls in the model itself, because specs of a node in a function would apply to
-// all calls of the function.
+// Infers missing specs. Inlines function calls in the model itself, because specs of a node in a
+// function would apply to all calls of the function.
 static tsr_status infer(tsr_model *model, const char *config, make_flow *make)
 {
     tsr_session *session = tsr_model_session(model);

@@ -79,7 +79,7 @@ static bool is_stale(const tsr_node *node, const char *key, bool wanted)
     return true;
 }
 
-// Removing a pair moves the later ones forward, so i stays the same.
+// Removes labels that are wrong. Removing a pair moves the later ones forward, so i stays the same.
 static tsr_status remove_stale(tsr_node *node, bool wanted)
 {
     const char *key, *value;
@@ -106,8 +106,8 @@ bool tsr_model_labelled(const tsr_model *model)
     return false;
 }
 
-// Also labels nodes of bodies and functions. A label that is already correct is not written again,
-// so the node keeps its bytes.
+// Writes or removes the labels of all nodes, also in bodies and functions. A label that is already
+// correct is not written again, so the node keeps its bytes.
 tsr_status tsr_model_label(tsr_model *model, bool wanted)
 {
     for (tsr_node *node = tsr_model_next_node(model, NULL); node;

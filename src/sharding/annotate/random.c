@@ -268,9 +268,9 @@ static int by_device(const void *a, const void *b)
     return int64_order(x->device, y->device);
 }
 
-// The cell of a device is its position in the grid, without the axes that have no factor. Devices
-// that differ only along those axes do the same work. Placements list devices in ascending order,
-// so the seats are sorted.
+// Places the parts on the grid. The cell of a device is its position in the grid, without the axes
+// that have no factor. Devices that differ only along those axes do the same work. Placements list
+// devices in ascending order, so the seats are sorted.
 static bool place(struct dice *dice, const struct rule *rule, const struct grid *grid,
                   const int *factor, struct placement *placement)
 {
@@ -356,8 +356,8 @@ static struct tile_layout *joint_layout(const struct choice *choice, size_t i)
     return found;
 }
 
-// A value that the node reads several times has one spec. If the uses differ (Gemm of A, A and A)
-// it gets none; otherwise all uses get it.
+// Joins the layouts of a value that the node reads several times: it has one spec. If the uses
+// differ (Gemm of A, A and A) it gets none; otherwise all uses get it.
 static bool join_readings(struct dice *dice, struct choice *choice)
 {
     struct tile_layout **joined =
@@ -493,14 +493,14 @@ static struct tile_layout *any_layout(struct dice *dice, const struct shape *sha
     return NULL;
 }
 
-// Types smaller than a byte cannot be transferred in parts, so no other layout is requested for
-// them.
+// True if a value may be resharded. Types smaller than a byte cannot be transferred in parts, so no
+// other layout is requested for them.
 static bool movable(const struct shape *shape)
 {
     return shape->rank >= 0 && shape->rank <= TILE_MAX_RANK && tsr_dtype_bits(shape->dtype) >= 8;
 }
 
-// Outputs get no spec, the layout that results, or any other layout.
+// Chooses the specs of outputs: no spec, the layout that results, or any other layout.
 static bool choose_outputs(struct dice *dice, const struct placement *placement,
                            struct choice *choice)
 {
@@ -523,7 +523,7 @@ static bool choose_outputs(struct dice *dice, const struct placement *placement,
     return true;
 }
 
-// For a node that is not sharded: sometimes lets it run on some devices only.
+// Chooses for a node that is not sharded: sometimes it runs on some devices only.
 static bool choose_unsharded(struct dice *dice, struct choice *choice)
 {
     struct grid grid;
@@ -721,9 +721,10 @@ static tsr_status shard_stages(struct dice *dice, tsr_graph *graph)
     return TSR_OK;
 }
 
-// In one of five draws the model is first divided into stages. For that it must have more than two
-// nodes and no stages, there must be more than one device, and all values must be transferable. The
-// draw depends only on the seed, so a seed always gives the same annotations.
+// Shards a model at random. In one of five draws the model is first divided into stages. For that
+// it must have more than two nodes and no stages, there must be more than one device, and all
+// values must be transferable. The draw depends only on the seed, so a seed always gives the same
+// annotations.
 tsr_status tsr_model_shard_random(tsr_model *model, tsr_config *config, uint64_t seed,
                                   const tsr_dim_size *sizes, size_t n)
 {

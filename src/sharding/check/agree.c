@@ -180,8 +180,8 @@ static void report_uncut(const struct agree *agree, const tsr_value *value, cons
         "the node has a sharding, but runs replicated on its devices: %s", why);
 }
 
-// As check_layouts, but without diagnostics. It is used for the second rule of an operator: the
-// node is consistent if either rule fits.
+// Checks the layouts as check_layouts does, but without diagnostics. It is used for the second rule
+// of an operator: the node is consistent if either rule fits.
 static bool fits_all(const struct agree *agree)
 {
     struct solve all;
@@ -226,8 +226,8 @@ static bool share_device(const struct tile_layout *a, const struct tile_layout *
     return false;
 }
 
-// Unsharded inputs must have a device in common, on which the node runs. Intersects the devices of
-// all inputs.
+// Checks that unsharded inputs have a device in common, on which the node runs. Intersects the
+// devices of all inputs.
 static bool check_unsharded(struct agree *agree)
 {
     if (agree->n == 0)

@@ -109,7 +109,7 @@ static const char *nearest_config(struct check *check, struct str name)
     return "name one that the model declares, or remove the annotation";
 }
 
-// The ir module accepts any device count, so it is checked here.
+// Checks a configuration. The ir module accepts any device count, so it is checked here.
 static void check_config(struct check *check, const tsr_config *config)
 {
     struct place at = place_model(check, config);
@@ -267,7 +267,7 @@ static struct shape shape_of(struct check *check, const tsr_value *value, const 
     return shape;
 }
 
-// A spec of an unknown value is still examined, but without a shape.
+// Checks a spec. A spec of an unknown value is still examined, but without a shape.
 static void check_spec(struct check *check, const tsr_node *node, const tsr_config *config,
                        int64_t devices, const tsr_spec *spec)
 {
@@ -318,8 +318,8 @@ static struct config_state *check_binding(struct check *check, const tsr_node *n
     return state;
 }
 
-// Only records whether stages ever decrease in file order. In most models they do not, and no
-// further check is needed.
+// Records whether stages ever decrease in file order. In most models they do not, and no further
+// check is needed.
 static void check_stage(struct check *check, const tsr_node *node, const tsr_node_config *nc,
                         struct config_state *state)
 {
@@ -348,8 +348,8 @@ static tsr_model *model_to_follow(const struct check *check)
     return check->model;
 }
 
-// Nodes with a warning are recorded, so that the flow does not report them again. check_model tests
-// scratch.failed at its end.
+// Checks the specs of a node against its rule. Nodes with a warning are recorded, so that the flow
+// does not report them again. check_model tests scratch.failed at its end.
 static void check_operator(struct check *check, const tsr_node *node, const tsr_node_config *nc)
 {
     if (!check->shapes && !check->arena.failed)
@@ -437,7 +437,7 @@ struct reach {
     const tsr_node *from;
 };
 
-// reach->stage counts from 1, messages from 0.
+// Reports a value that flows back to an earlier stage. reach->stage counts from 1, messages from 0.
 static void report_return(struct check *check, const tsr_node *node, const tsr_config *config,
                           const tsr_value *value, int64_t stage, const struct reach *reach)
 {
@@ -450,7 +450,7 @@ static void report_return(struct check *check, const tsr_node *node, const tsr_c
               (long long)reach->stage - 1);
 }
 
-// reach->stage counts from 1, messages from 0.
+// Reports a value of a later stage. reach->stage counts from 1, messages from 0.
 static void report_order(struct check *check, const tsr_node *node, const tsr_config *config,
                          const tsr_value *value, int64_t stage, const struct reach *reach)
 {
@@ -502,8 +502,8 @@ static void walk_stages(struct check *check, const tsr_config *config, struct re
     }
 }
 
-// Stage k runs on device k of the configuration's list of names. Reports stages that are not an
-// index of that list.
+// Reports stages that are not an index of the configuration's list of names. Stage k runs on device
+// k of that list.
 static void check_stages_have_devices(struct check *check, const struct config_state *state)
 {
     if (!tsr_config_device_name_count(state->config) || state->places || !state->beyond)
@@ -513,8 +513,8 @@ static void check_stages_have_devices(struct check *check, const struct config_s
                            state->config);
 }
 
-// If stages never decrease in file order, no value can flow backwards and the check is skipped. One
-// array serves all configurations and is cleared for each.
+// Checks that no value flows to an earlier stage. If stages never decrease in file order, none can,
+// and the check is skipped. One array serves all configurations and is cleared for each.
 static bool check_stages(struct check *check)
 {
     struct reach *reach = NULL;

@@ -60,8 +60,8 @@ static bool is_in_call(const tsr_node *node)
     return false;
 }
 
-// Example: 1000 nodes in the file allow 2^17 + 256 000 = 387 072 nodes. From 16 384 nodes on, the
-// limit is 2^22.
+// Returns how many nodes inlining may create. Example: 1000 nodes in the file allow 2^17 + 256 000
+// = 387 072 nodes. From 16 384 nodes on, the limit is 2^22.
 static struct budget budget_of(const tsr_model *model)
 {
     size_t n = tsr__model_node_ids(model);
@@ -133,7 +133,8 @@ static tsr_status inline_round(tsr_model *model, struct arena *arena, struct bud
     return TSR_OK;
 }
 
-// Recursion is checked first, so the rounds end. MAX_ROUNDS still limits the depth of calls.
+// Inlines all function calls. Recursion is checked first, so the rounds end. MAX_ROUNDS still
+// limits the depth of calls.
 tsr_status tsr__inline_calls(tsr_model *model)
 {
     struct arena arena;

@@ -21,7 +21,7 @@ struct walk {
     size_t depth;
 };
 
-// The array has space for all functions, and none is entered twice.
+// Enters a function. The array has space for all functions, and none is entered twice.
 static void enter(struct walk *walk, const tsr_function *function)
 {
     walk->colours[tsr__function_index(function)] = GREY;

@@ -104,7 +104,7 @@ static tsr_status move_specs(const struct expanded *expanded, const struct node_
     return TSR_OK;
 }
 
-// *n_made is the number of nodes that replace the old one.
+// Replaces a node by several. *n_made is the number of nodes that replace the old one.
 static tsr_status expand_node(struct arena *arena, const struct flow *flow,
                               const struct node_flow *nf, tsr_node *twin, tsr_config *config,
                               size_t *n_made)
@@ -156,7 +156,7 @@ static void add_origins(struct arena *arena, struct origins *origins, size_t ori
     }
 }
 
-// If a node cannot be replaced, *failed is its index.
+// Replaces all such nodes of a copy. If a node cannot be replaced, *failed is its index.
 static tsr_status expand_model(struct arena *arena, const struct flow *flow, tsr_model *copy,
                                tsr_config *config, struct origins *origins, size_t *failed)
 {
@@ -257,8 +257,8 @@ static void report_unsharded(const struct flow *flow, tsr_session *session)
     }
 }
 
-// The flows of all rounds stay in the arena. Of the copies only the last one is kept; the caller
-// frees it after the flow.
+// Replaces nodes until none is left. The flows of all rounds stay in the arena. Of the copies only
+// the last one is kept; the caller frees it after the flow.
 struct flow *tsr__flow_expand(struct arena *arena, struct flow *flow, tsr_model **made)
 {
     struct rounds rounds = {.arena = arena};

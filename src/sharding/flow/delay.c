@@ -75,8 +75,8 @@ static bool same_size(const tsr_dim *a, const tsr_dim *b)
     return a->symbol[0] && strcmp(a->symbol, b->symbol) == 0;
 }
 
-// Unknown shapes are treated as different. The sum is then reduced at once, which is always
-// correct.
+// True if two values have the same shape. Unknown shapes are treated as different. The sum is then
+// reduced at once, which is always correct.
 static bool same_shape(const struct shapes *shapes, const tsr_value *x, const tsr_value *y)
 {
     struct shape a = tsr__shapes_of(shapes, x), b = tsr__shapes_of(shapes, y);
@@ -88,8 +88,8 @@ static bool same_shape(const struct shapes *shapes, const tsr_value *x, const ts
     return true;
 }
 
-// Example: adding a partial [8,1] to [8,6] gives a partial [8,6], which is larger to reduce than
-// before. So this is rejected.
+// Returns how a node passes on a partial sum. Example: adding a partial [8,1] to [8,6] gives a
+// partial [8,6], which is larger to reduce than before. So this is rejected.
 enum sum_mode tsr__sum_fits(const struct shapes *shapes, const tsr_node *node, size_t input)
 {
     enum sum_mode mode = tsr__rule_sum(node, input);

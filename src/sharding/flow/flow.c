@@ -33,7 +33,8 @@ struct step {
     bool bound;        // the node must run where one of its lists is stored
 };
 
-// Values of unknown rank, and values that are not tensors, are unsharded and get rank 0.
+// Returns the rank of a value's layout. Values of unknown rank, and values that are not tensors,
+// are unsharded and get rank 0.
 static int layout_rank(int rank)
 {
     if (rank < 0 || rank > TILE_MAX_RANK)
@@ -65,8 +66,8 @@ static struct shape shape_of(const struct step *step, const tsr_value *value)
     return tsr__shapes_element(step->work->flow->shapes, value);
 }
 
-// A constant has no layout: each device stores the part that it needs. An initializer that is also
-// an input can be overridden by the caller, so it is not a constant here.
+// True for a constant. It has no layout: each device stores the part that it needs. An initializer
+// that is also an input can be overridden by the caller, so it is not a constant here.
 static bool is_constant(const tsr_value *value)
 {
     return tsr_value_initializer(value) && !tsr_value_is_input(value);
@@ -126,7 +127,7 @@ bool tsr__inherits_spec(const struct flow *flow, const tsr_value *value)
            !(flow->staged && tsr__layout_is_whole(layout));
 }
 
-// In the formalism, an input without a spec inherits the layout from its producer.
+// Gives inputs without a spec the layout of their producer, as the formalism says.
 static void inherit_specs(struct step *step)
 {
     for (size_t i = 0; i < step->n_in; i++) {
@@ -253,7 +254,7 @@ static void set_stage(const struct step *step, bool *on)
         on[d] = !step->stage || step->stage[d];
 }
 
-// Nodes of a body run on the devices that run the body.
+// Restricts the devices to those that run the body: nodes of a body run there.
 static void keep_within(const struct flow_work *work, bool *on)
 {
     if (!work->within)
@@ -338,7 +339,7 @@ static const tsr_value *slot(const struct step *step, bool out, size_t i)
     return tsr_node_input(step->node, i);
 }
 
-// As tsr__solve_add, with the shape of the value in slot i.
+// Adds the layout of slot i, as tsr__solve_add does, with the shape of the value.
 static bool add(struct step *step, struct solve *solve, bool out, size_t i,
                 const struct tile_layout *layout, bool each_loop, bool pin)
 {
@@ -346,8 +347,8 @@ static bool add(struct step *step, struct solve *solve, bool out, size_t i,
     return tsr__solve_add(solve, out, (int)i, layout, &shape, each_loop, pin);
 }
 
-// Explicit output specs are optional: if the inputs contradict one, the output is resharded after
-// the node.
+// Adds the explicit specs of outputs. They are optional: if the inputs contradict one, the output
+// is resharded after the node.
 static void add_outputs(struct step *step, struct solve *solve)
 {
     for (size_t i = 0; i < step->n_out; i++) {
@@ -439,8 +440,8 @@ static bool solve_step(struct step *step, const struct rule *rule, enum solve_mo
     return true;
 }
 
-// A device with several shards processes each of them if that is possible; otherwise it is dropped.
-// In bodies a device processes one shard only.
+// Places a node by a rule. A device with several shards processes each of them if that is possible;
+// otherwise it is dropped. In bodies a device processes one shard only.
 static bool place_rule(struct step *step, const struct rule *rule)
 {
     struct solve v = {0}, one;
@@ -550,7 +551,8 @@ static int64_t try_rule(struct step *step, const struct rule *rule)
     return q;
 }
 
-// The second rule needs no communication. It is used unless the first one has a better quality.
+// Places a node by the better of its two rules. The second rule needs no communication. It is used
+// unless the first one has a better quality.
 static bool place_better(struct step *step, const struct rule *rule)
 {
     const struct rule *other =
@@ -677,8 +679,8 @@ static bool inputs_ready(struct step *step)
     return true;
 }
 
-// Layouts of the result are allocated in work->arena, temporary ones in work->scratch, which is
-// freed after the node.
+// Allocates the lists of a step. Layouts of the result are allocated in work->arena, temporary ones
+// in work->scratch, which is freed after the node.
 static bool allocate(struct step *step)
 {
     struct arena *arena = step->work->arena;
@@ -982,8 +984,8 @@ static bool follow(struct step *step)
     return ok;
 }
 
-// `nf` must be zeroed. Returns false if the flow cannot continue; work->base->failed is set if out
-// of memory.
+// Finds the layouts of one node. `nf` must be zeroed. Returns false if the flow cannot continue;
+// work->base->failed is set if out of memory.
 bool tsr__flow_node(struct flow_work *work, tsr_node *node, struct node_flow *nf)
 {
     struct step step = {.work = work, .node = node, .nf = nf};

@@ -187,9 +187,9 @@ static bool state_sizes_fit(const struct follow *follow, const struct tile_layou
     "values that a body carries or returns must be on all devices that run the body, and "         \
     "must keep their sharded sizes in every iteration"
 
-// The spec of the input takes precedence over the spec of the result. A state with an explicit
-// layout keeps it (fixed): if the body produces another layout, the value is resharded inside the
-// body.
+// Sets the first layout of a state. The spec of the input takes precedence over the spec of the
+// result. A state with an explicit layout keeps it (fixed): if the body produces another layout,
+// the value is resharded inside the body.
 static bool start_state(struct follow *follow, int i)
 {
     const tsr_node *node = follow->ask->node;
@@ -213,8 +213,8 @@ static bool start_state(struct follow *follow, int i)
     return follow->states[i] != NULL;
 }
 
-// A slice is the part of a Scan input that one iteration reads. It has the same layout without the
-// scan axis.
+// Sets the layout of a slice: the part of a Scan input that one iteration reads. It has the same
+// layout without the scan axis.
 static bool start_slice(struct follow *follow, int i)
 {
     size_t in = (size_t)(follow->control->n_steer + follow->control->n_states + i);
@@ -247,9 +247,9 @@ static bool start(struct follow *follow)
 
 // ---- one iteration ------------------------------------------------------------------------------
 
-// The inputs of a body are numbers (iteration, condition), then states, then slices. The body of a
-// Loop with two states has numbers as inputs 0 and 1 and states as inputs 2 and 3. Initializers are
-// replicated on all devices.
+// Sets the layouts of a body's inputs: numbers (iteration, condition), then states, then slices.
+// The body of a Loop with two states has numbers as inputs 0 and 1 and states as inputs 2 and 3.
+// Initializers are replicated on all devices.
 static bool start_body(struct follow *follow, struct body_flow *flow)
 {
     const struct control *control = follow->control;
@@ -309,8 +309,8 @@ static bool follow_body(struct follow *follow, struct body_flow *flow, int repor
     return true;
 }
 
-// tsr__flow_node is called for nodes of bodies while the outer node is being placed. So the fields
-// of `work` that belong to one node are saved and restored.
+// Runs the flow of all bodies. tsr__flow_node is called for nodes of bodies while the outer node is
+// being placed. So the fields of `work` that belong to one node are saved and restored.
 static bool follow_bodies(struct follow *follow, int report)
 {
     struct flow_work *work = follow->work;
@@ -350,8 +350,9 @@ static bool settle_state(struct follow *follow, int i)
     return !same;
 }
 
-// Each state changes at most twice. With many states the limit of iterations may be reached. The
-// last iterations then replicate all states that still change.
+// Repeats the flow until no state changes its layout. Each state changes at most twice. With many
+// states the limit of iterations may be reached. The last iterations then replicate all states that
+// still change.
 static bool settle(struct follow *follow)
 {
     for (int turn = 0; turn < MAX_TURNS; turn++) {
@@ -432,7 +433,7 @@ static struct tile_layout *outer_result(struct follow *follow, int i)
     return whole(follow, rank);
 }
 
-// A result that is sharded inside must be sharded in the same way outside.
+// Sets the layout of a result outside of the bodies: as it is sharded inside.
 static bool join_result(struct follow *follow, int i)
 {
     size_t out = (size_t)(follow->control->n_states + i);
@@ -450,9 +451,9 @@ static bool join_result(struct follow *follow, int i)
     return follow->results[i] != NULL;
 }
 
-// First chooses the layout of each result (states already have theirs). Then requests these layouts
-// at the outputs of every body: the condition, states and results. The condition is replicated,
-// because all devices must take the same decision.
+// Sets the layouts of outputs. First chooses that of each result (states already have theirs). Then
+// requests these layouts at the outputs of every body: the condition, states and results. The
+// condition is replicated, because all devices must take the same decision.
 static bool set_outputs(struct follow *follow)
 {
     const struct control *control = follow->control;
@@ -636,8 +637,9 @@ static bool leave_unchanged(struct follow *follow)
     return !follow->work->arena->failed && !follow->work->scratch.failed;
 }
 
-// After any failure, or if nothing in a body is sharded, the node runs unchanged and unsharded.
-// settle() reports nothing; if the caller wants diagnostics, a last iteration reports them.
+// Finds the layouts of a node with bodies. After any failure, or if nothing in a body is sharded,
+// the node runs unchanged and unsharded. settle() reports nothing; if the caller wants diagnostics,
+// a last iteration reports them.
 bool tsr__flow_bodies(struct flow_work *work, struct flow_ask *ask)
 {
     struct control *control = ARENA_NEW(work->arena, struct control);

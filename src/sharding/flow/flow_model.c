@@ -8,8 +8,8 @@
 #include "sharding/flow/flow.h"
 #include "sharding/layouts/node_placement.h"
 
-// All values of one rank share one layout object, so that "replicated everywhere" is a comparison
-// of pointers.
+// Replicates a value on all devices. All values of one rank share one layout object, so that
+// "replicated everywhere" is a comparison of pointers.
 static bool start_value(struct flow_work *work, const tsr_value *value)
 {
     struct tile_layout *layout =
@@ -18,7 +18,7 @@ static bool start_value(struct flow_work *work, const tsr_value *value)
     return layout != NULL;
 }
 
-// Model inputs are replicated on all devices.
+// Sets the layouts of model inputs, which are replicated on all devices.
 static bool start_values(struct flow_work *work, const tsr_graph *graph)
 {
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
@@ -69,7 +69,7 @@ bool tsr__flow_start(struct flow_work *work, struct arena *arena, tsr_model *mod
     return true;
 }
 
-// Most models have no lists and need no preliminary runs.
+// True if the model has lists of tensors. Most have none and need no preliminary runs.
 static bool any_list(const struct flow_work *work)
 {
     const tsr_graph *graph = tsr_model_graph(work->flow->model);
@@ -87,7 +87,8 @@ static bool any_list(const struct flow_work *work)
 
 static bool forward(struct flow_work *work, int report, const bool *keep);
 
-// With lists, runs without diagnostics come first, until every list has the right layout.
+// Finds the layouts of all nodes. With lists, runs without diagnostics come first, until every list
+// has the right layout.
 bool tsr__flow_forward(struct flow_work *work, int report, const bool *keep)
 {
     size_t ids = tsr__model_value_ids(work->flow->model);
@@ -110,8 +111,8 @@ bool tsr__flow_forward(struct flow_work *work, int report, const bool *keep)
     return forward(work, report, keep);
 }
 
-// Discards the results of earlier runs, except the marks of lists. Reshards at nodes that must not
-// be replaced (keep) are reported, because these nodes cause them.
+// Runs the flow once. Discards the results of earlier runs, except the marks of lists. Reshards at
+// nodes that must not be replaced (keep) are reported, because these nodes cause them.
 static bool forward(struct flow_work *work, int report, const bool *keep)
 {
     tsr_graph *graph = tsr_model_graph(work->flow->model);
@@ -150,8 +151,8 @@ static struct flow *run(struct arena *arena, tsr_model *model, const tsr_config 
     return NULL;
 }
 
-// The flow is allocated in the arena. Returns NULL after a failure, with a diagnostic unless out of
-// memory.
+// Runs the flow of a model. It is allocated in the arena. Returns NULL after a failure, with a
+// diagnostic unless out of memory.
 struct flow *tsr__flow_run(struct arena *arena, tsr_model *model, const tsr_config *config,
                            const struct shapes *shapes, bool quiet, const bool *keep)
 {

@@ -144,8 +144,8 @@ static bool try_node(struct propagate *propagate, size_t i, struct node_flow *nf
     return ok;
 }
 
-// The layout of the value has changed from `before`. Returns the first reader that did not need
-// resharding before and needs it now.
+// Returns the first reader that did not need resharding before and needs it now. The layout of the
+// value has changed from `before`.
 static size_t first_disturbed(struct propagate *propagate, const tsr_value *value,
                               const struct tile_layout *before)
 {

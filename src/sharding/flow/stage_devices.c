@@ -161,7 +161,7 @@ void tsr__diag_stage_beyond(tsr_session *session, const struct place *at, int64_
               (long long)stage, tsr_config_name(config), tsr_config_device_name_count(config));
 }
 
-// Stage k runs on device k. Returns false, with an error, if there are fewer devices.
+// Runs stage k on device k. Returns false, with an error, if there are fewer devices.
 static bool use_device_per_stage(struct stages *stages, tsr_session *session,
                                  const tsr_config *config)
 {
@@ -196,7 +196,8 @@ static bool default_devices(struct stages *stages, struct arena *arena, const ts
 
 // ---- nodes --------------------------------------------------------------------------------------
 
-// of_value is the index of the stage plus 1; 0 means "depends on no stage".
+// Returns the later of a stage and that of a value. of_value is the index of the stage plus 1; 0
+// means "depends on no stage".
 static int later(int latest, const tsr_value *value, const int *of_value)
 {
     if (value && of_value[tsr__value_id(value)] - 1 > latest)
@@ -311,7 +312,8 @@ bool tsr__stages_find(struct arena *arena, tsr_model *model, const tsr_config *c
     return !arena->failed && follow_nodes(stages, arena, model, config);
 }
 
-// A node without a stage runs on the devices of its specs, if it has any.
+// Returns the devices on which a node runs. A node without a stage runs on the devices of its
+// specs, if it has any.
 const bool *tsr__stages_devices(const struct stages *stages, const tsr_node *node,
                                 bool explicit_specs)
 {

@@ -148,7 +148,7 @@ static int64_t stride_of(const struct tile_layout *layout, int loop)
     return stride;
 }
 
-// Compares the owner lists of two shards. The lists ascend, so equal sets are equal lists.
+// True if two shards have the same owners. These are in ascending order within a shard.
 static bool same_owners(const struct tile_layout *layout, int64_t a, int64_t b)
 {
     const int64_t *of_a, *of_b;

@@ -92,7 +92,7 @@ static bool make_piece(tsr_pieces *dict, struct held *held, const struct tile_la
     return held->data != NULL;
 }
 
-// dict->n counts the pieces that have memory; tsr_pieces_free frees these.
+// Allocates the pieces. dict->n counts the pieces that have memory; tsr_pieces_free frees these.
 static tsr_status make_pieces(tsr_pieces *dict, const struct tile_layout *layout)
 {
     size_t n = (size_t)layout->first[layout->n_shards], at = 0;
@@ -132,7 +132,8 @@ static tsr_status fill(tsr_pieces *dict, const void *data)
     return TSR_OK;
 }
 
-// *out is set only after all pieces are filled. A failure frees the pieces made so far.
+// Splits a tensor into its pieces. *out is set only after all pieces are filled. A failure frees
+// the pieces made so far.
 tsr_status tsr_pieces_new(tsr_session *session, const char *sharding, tsr_dtype type, int rank,
                           const int64_t *shape, const void *data, tsr_pieces **out)
 {
@@ -247,7 +248,7 @@ static tsr_status compare(const tsr_pieces *dict)
     return TSR_OK;
 }
 
-// Elements of a tile without an owner are zero in the result.
+// Joins the pieces of a tensor. Elements of a tile without an owner are zero in the result.
 tsr_status tsr_pieces_join(const tsr_pieces *dict, void *out)
 {
     struct arena scratch;

@@ -136,8 +136,9 @@ static bool device_fits(struct spec_scope *sc, const tsr_spec *spec, int64_t d, 
     return false;
 }
 
-// A number in the device list means a group if a group has that key. If the key is also a device
-// number, the list cannot name that device. This is allowed, but reported as a remark.
+// Checks a group of devices. A number in the device list means a group if a group has that key. If
+// the key is also a device number, the list cannot name that device. This is allowed, but reported
+// as a remark.
 static void examine_group(struct spec_scope *sc, const tsr_spec *spec, size_t i)
 {
     const int64_t *members = NULL;
@@ -179,7 +180,7 @@ static bool *used_groups(struct spec_scope *sc, const tsr_spec *spec,
     return used;
 }
 
-// If several groups have the same key, only the second one reports an error.
+// Checks all groups. If several have the same key, only the second one reports an error.
 static void examine_groups(struct spec_scope *sc, const tsr_spec *spec,
                            const struct group_index *index)
 {
@@ -260,9 +261,9 @@ static size_t named_devices(const tsr_spec *spec, const struct group_index *inde
     return count;
 }
 
-// The limit grows with the length of the device list and of the groups, so that a small file cannot
-// demand much memory. Example: 1,000 entries that all name one group of 1,000 devices take 6 KB in
-// the file, but would expand to a million owners.
+// Returns how many owners a spec may have. The limit grows with the length of the device list and
+// of the groups, so that a small file cannot demand much memory. Example: 1,000 entries that all
+// name one group of 1,000 devices take 6 KB in the file, but would expand to a million owners.
 static size_t most_owners(const tsr_spec *spec)
 {
     size_t listed = tsr_spec_devices(spec, NULL), count;
@@ -348,7 +349,7 @@ static void examine_repeats(struct spec_scope *sc, const tsr_spec *spec,
            "device %lld %s", (long long)twice, how);
 }
 
-// A number in the device list names a group if a group has that key, else a device. Repeated
+// Checks the device list. A number names a group if a group has that key, else a device. Repeated
 // devices are checked only if all entries are valid, because an invalid entry would count as a
 // device.
 static void examine_devices(struct spec_scope *sc, const tsr_spec *spec, bool cut)
@@ -378,7 +379,7 @@ static void examine_devices(struct spec_scope *sc, const tsr_spec *spec, bool cu
 
 // ---- axes and sizes ----------------------------------------------------------------------------
 
-// If the rank is unknown, any axis may be valid.
+// Checks an axis. If the rank is unknown, any axis may be valid.
 static void examine_axis(struct spec_scope *sc, const tsr_spec *spec, int64_t axis, int rank)
 {
     if (rank < 0 || front_axis(axis, rank) != INT64_MIN)
@@ -436,7 +437,7 @@ static void examine_axes(struct spec_scope *sc, const tsr_spec *spec, int rank)
                "the axes are not listed in order; shards are numbered in the order of the list");
 }
 
-// NULL and "" both mean that there is no symbol.
+// Compares two symbols. NULL and "" both mean that there is no symbol.
 static bool same_symbol(const char *a, const char *b)
 {
     if (!a || !b)

@@ -78,7 +78,7 @@ static bool fail(struct solve *solve, const char *why)
     return false;
 }
 
-// The pointer becomes invalid when a split replaces the rule.
+// Returns the factors of an axis. The pointer becomes invalid when a split replaces the rule.
 static const struct rule_dim *dim_of(const struct solve *solve, bool out, int i, int axis)
 {
     return &rule_slot(solve->rule, out, (size_t)i)->dims[axis];
@@ -293,9 +293,9 @@ static int factor_below(const struct solve *solve, bool out, int i, int axis, in
     return -1;
 }
 
-// For equal shards: the leading factors are fully split, then one is split into equal runs. Factors
-// 4 and 16 in 8 shards: 4 is split in 4 and 16 in 2. Coordinate c of the shard becomes c / 2 of the
-// first and c % 2 of the second, so the strides are 2 and 1.
+// Finds the factors to split, for equal shards: the leading factors are fully split, then one is
+// split into equal runs. Factors 4 and 16 in 8 shards: 4 is split in 4 and 16 in 2. Coordinate c of
+// the shard becomes c / 2 of the first and c % 2 of the second, so the strides are 2 and 1.
 static int targets_even(struct solve *solve, bool out, int i, int axis, int64_t at, int64_t cuts,
                         struct target *target)
 {
@@ -336,7 +336,8 @@ static bool same_factor_sizes(const struct solve *solve, const struct rule_dim *
     return true;
 }
 
-// For unknown sizes: possible only if layout and rule have the same factors.
+// Finds the factors to split, for unknown sizes: possible only if layout and rule have the same
+// factors.
 static int targets_alike(struct solve *solve, const struct rule_dim *dim, const struct tile_dim *l,
                          int k, struct target *target)
 {
@@ -348,8 +349,8 @@ static int targets_alike(struct solve *solve, const struct rule_dim *dim, const 
     return 1;
 }
 
-// For unequal shares: the outermost factor is split and all others are unsharded. Example: 4096
-// elements are 32 heads of 128. Shares of 3 units and 1 unit are 24 and 8 heads.
+// Finds the factor to split, for unequal shares: the outermost one, and all others are unsharded.
+// Example: 4096 elements are 32 heads of 128. Shares of 3 units and 1 unit are 24 and 8 heads.
 static int target_shared(struct solve *solve, bool out, int i, int axis, int64_t at,
                          const struct tile_factor *cut, struct target *target)
 {
@@ -437,8 +438,8 @@ static const char *why_whole(const struct rule_factor *factor)
     return "a dimension is sharded that this operator needs unsharded";
 }
 
-// Statistics (the axis of a softmax) are sharded only on request, because the node is then replaced
-// by several nodes.
+// True if a factor may be sharded. Statistics (the axis of a softmax) are sharded only on request,
+// because the node is then replaced by several nodes.
 static bool may_cut(struct solve *solve, const struct target *target)
 {
     const struct rule_factor *factor = &solve->rule->factors[target->factor];
@@ -506,8 +507,8 @@ struct owned {
     int64_t *first, *count, *at;
 };
 
-// With SOLVE_ONE_PART, a device with several shards is treated as one without any. Returns false if
-// out of memory.
+// Finds the shard of each device. With SOLVE_ONE_PART, a device with several shards is treated as
+// one without any. Returns false if out of memory.
 static bool find_owned(const struct solve *solve, const struct tile_layout *layout,
                        struct owned *owned)
 {
@@ -608,9 +609,10 @@ static bool one_part_of_sums(const struct solve *solve)
     return solve->mode == SOLVE_VALID || !reduces(solve) || tsr__solve_devices(solve) == n;
 }
 
-// An explicit layout describes its tensor completely. Axes that it does not shard stay unsharded,
-// and must not have been sharded before. A sharded axis is not split further: if 6 = 2 * 3 is in 2
-// shards, the 3 stays unsharded, even if another layout of the node splits the 6.
+// Fixes the axes of an explicit layout. An explicit layout describes its tensor completely. Axes
+// that it does not shard stay unsharded, and must not have been sharded before. A sharded axis is
+// not split further: if 6 = 2 * 3 is in 2 shards, the 3 stays unsharded, even if another layout of
+// the node splits the 6.
 //
 // Inputs may shard different axes, such as A {2,1:(0,1),2} and B {1,2:(0,2),(1,2)} of Add. A device
 // then computes the intersection of its shards, if every pair of shards has a device. All inputs
@@ -667,8 +669,9 @@ bool tsr__solve_add(struct solve *solve, bool out, int i, const struct tile_layo
 
 // ---- results ------------------------------------------------------------------------------------
 
-// A dimension of several factors can be written as a spec if at most one size is unknown. This is
-// tested after every added split, so that a placement that cannot be written is rejected at once.
+// True if the layout of a tensor can be written as a spec: a dimension of several factors can if at
+// most one size is unknown. This is tested after every added split, so that a placement that cannot
+// be written is rejected at once.
 static bool writable(struct solve *solve, const struct rule_tensor *tensor, int n)
 {
     for (int i = 0; i < n; i++)
@@ -785,8 +788,8 @@ bool tsr__solve_even(struct solve *solve)
     return true;
 }
 
-// Each row of the result's coordinates has one entry per factor of the rule. The rule may be in
-// solve->keep, which must live as long as the placement.
+// Returns the placement. Each row of its coordinates has one entry per factor of the rule. The rule
+// may be in solve->keep, which must live as long as the placement.
 bool tsr__solve_result(const struct solve *solve, struct arena *arena, struct placement *out)
 {
     size_t n = 0, factors = (size_t)solve->rule->n_factors;

@@ -58,7 +58,8 @@ static bool project_dim(struct arena *arena, const struct placement *placement,
     return true;
 }
 
-// The layout is canonical. A tensor that the node reads on the host is replicated on all devices.
+// Returns the layout that a placement gives to a tensor, in canonical form. A tensor that the node
+// reads on the host is replicated on all devices.
 struct tile_layout *tsr__placement_project(struct arena *arena, const struct placement *placement,
                                            const struct rule_tensor *tensor)
 {

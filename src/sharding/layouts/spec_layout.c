@@ -106,8 +106,8 @@ static bool count_up(struct arena *arena, struct tile_layout *layout)
     return true;
 }
 
-// The owners of shard k are in entry k of the device list. If there is one shard, all entries own
-// it. Without a list, device k owns it.
+// Reads the owners of all shards. Those of shard k are in entry k of the device list. If there is
+// one shard, all entries own it. Without a list, device k owns it.
 static bool read_owners(struct arena *arena, const tsr_spec *spec, struct tile_layout *layout)
 {
     const int64_t *devices, *members;
@@ -149,8 +149,8 @@ static void read_loops(const tsr_spec *spec, int rank, struct tile_layout *layou
     }
 }
 
-// Examines the spec each time. A spec with errors has no layout. Without errors, only lack of
-// memory can make the rest fail.
+// Returns the layout that a spec describes. Examines the spec each time. A spec with errors has no
+// layout. Without errors, only lack of memory can make the rest fail.
 tsr_status tsr__spec_layout(struct arena *arena, const tsr_spec *spec, const struct shape *shape,
                             bool quiet, struct tile_layout **out)
 {
@@ -445,7 +445,8 @@ static tsr_status shard_text(struct arena *arena, tsr_node *node, tsr_value *val
     return replace_spec(node, config, value, answer.layout, &counting);
 }
 
-// The caller may mix objects of two models, so both are checked before anything is written.
+// Shards a value of a node as a text says. The caller may mix objects of two models, so both are
+// checked before anything is written.
 tsr_status tsr_node_shard_text(tsr_node *node, tsr_value *value, tsr_config *config,
                                const char *text)
 {

@@ -92,7 +92,7 @@ static bool shape_fits(tsr_session *session, int rank, const int64_t *shape)
     return fits;
 }
 
-// If `devices` <= 0, any device number is allowed.
+// Checks the device numbers of a layout. If `devices` <= 0, any device number is allowed.
 static bool devices_fit(tsr_session *session, const struct tile_layout *layout, int64_t devices)
 {
     int64_t most = -1;
@@ -106,7 +106,8 @@ static bool devices_fit(tsr_session *session, const struct tile_layout *layout, 
     return false;
 }
 
-// The boxes live in the session until the next call, which frees them before it reads its text.
+// Lists the tiles of a sharding. The boxes live in the session until the next call, which frees
+// them before it reads its text.
 tsr_status tsr_tiles(tsr_session *session, const char *text, int rank, const int64_t *shape,
                      int64_t devices, const tsr_box **out, size_t *n)
 {

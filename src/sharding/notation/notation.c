@@ -242,7 +242,7 @@ static bool fit_rank(struct parser *parser, bool leading)
     return true;
 }
 
-// An unknown size (-1) fits everything.
+// Checks that the factors of an axis fit its size. An unknown size (-1) fits everything.
 static bool fit_size(struct parser *parser, int axis)
 {
     const struct tile_dim *dim = &parser->dims[axis];

@@ -182,7 +182,7 @@ static bool mesh_shape(struct parser *parser, struct mesh *mesh)
     return true;
 }
 
-// Each dimension is one factor. Its number of shards is the product of its axes.
+// Sets the dimensions. Each is one factor, whose number of shards is the product of its axes.
 static bool mesh_dims(struct parser *parser, const struct mesh *mesh)
 {
     if (mesh->unnumbered && mesh->shape.n != 1)

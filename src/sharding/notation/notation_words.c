@@ -5,7 +5,8 @@
 
 #define MAX_DEVICE INT32_MAX // num_devices is 32 bits wide in the file format
 
-// `what` is a constant or a text in the arena. It is NULL if there was no memory for the text.
+// Records the first error. `what` is a constant or a text in the arena. It is NULL if there was no
+// memory for the text.
 bool tsr__parser_fail(struct parser *parser, tsr_status status, size_t at, const char *what)
 {
     if (parser->status != TSR_OK)
@@ -47,7 +48,7 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-// A blank ends a number: "1 2" is two numbers.
+// Reads a number. A blank ends it: "1 2" is two numbers.
 bool tsr__parser_number(struct parser *parser, const char *expected, int64_t *out)
 {
     if (!is_digit(tsr__parser_peek(parser)))
@@ -60,8 +61,8 @@ bool tsr__parser_number(struct parser *parser, const char *expected, int64_t *ou
     return tsr__parser_fail(parser, TSR_MALFORMED, start, "this number is too large");
 }
 
-// *out is -1 for "-1". These are counted (suppressed), because some callers do not allow tiles
-// without an owner.
+// Reads a device. *out is -1 for "-1". These are counted (suppressed), because some callers do not
+// allow tiles without an owner.
 bool tsr__parser_device(struct parser *parser, int64_t *out)
 {
     tsr__parser_peek(parser);

@@ -152,8 +152,8 @@ static bool axis_differs(const struct pairing *pairing, int axis)
     return false;
 }
 
-// Example: {2,2} to {4,1} differs in axes 0 and 1. This tries {4,2} (axis 0 as in the target) and
-// {2,1} (axis 1 as in the target).
+// Adds layouts between source and target. Example: {2,2} to {4,1} differs in axes 0 and 1. This
+// tries {4,2} (axis 0 as in the target) and {2,1} (axis 1 as in the target).
 static void add_mixed(const struct pairing *pairing, struct between *between)
 {
     int axes[TILE_MAX_RANK], n = 0;
@@ -382,7 +382,7 @@ static void list_between(const struct search *s, const struct pairing *pairing,
 
 // ---- search ------------------------------------------------------------------------------------
 
-// Used to estimate the work.
+// Returns the size of the largest group, to estimate the work.
 static int64_t largest_group(const struct partial *partial)
 {
     int64_t n = 1;
@@ -417,7 +417,7 @@ static tsr_status pair(struct search *s, struct arena *arena, const struct tile_
     return status;
 }
 
-// A step that does nothing has no cost and is not counted.
+// Returns the cost after a step. A step that does nothing has no cost and is not counted.
 static struct cost after_step(const struct cost *cost, const struct reshard_step *step)
 {
     return (struct cost){cost->bytes + tsr__reshard_cost(step),
@@ -570,9 +570,9 @@ static bool all_single(const struct partial *partial)
     return true;
 }
 
-// The search uses only layouts and costs, in an arena of its own. Only the steps of the best path
-// are built in full (groups, moves), in the caller's arena. A pending reduction in groups of one
-// device is already complete.
+// Finds the cheapest steps from one layout to another. The search uses only layouts and costs, in
+// an arena of its own. Only the steps of the best path are built in full (groups, moves), in the
+// caller's arena. A pending reduction in groups of one device is already complete.
 tsr_status tsr__reshard_plan(struct arena *arena, const struct tile_layout *from,
                              const struct partial *pending, const struct tile_layout *to,
                              const int64_t *shape, size_t elem_bytes, struct reshard **out)

@@ -89,8 +89,8 @@ static bool gather_shard(const struct pairing *pairing, struct reshard_step *out
     return seen == all;
 }
 
-// out->received is already set. `axis` is -2 while nothing is joined, then the joined axis, or -1
-// for several.
+// Recognizes an all-gather. out->received is already set. `axis` is -2 while nothing is joined,
+// then the joined axis, or -1 for several.
 bool tsr__reshard_gather(const struct pairing *pairing, struct reshard_step *out)
 {
     int64_t *scratch = ARENA_ARRAY(pairing->made, int64_t, pairing->n_devices + 1);
@@ -230,7 +230,8 @@ static bool split_region(const struct pairing *pairing, struct region *region,
     return true;
 }
 
-// `had` is the size of the joined axis that the distinct parts cover together.
+// Forms the groups of a region. `had` is the size of the joined axis that the distinct parts cover
+// together.
 static bool region_groups(const struct pairing *pairing, struct region *region, int joined, int cut,
                           struct reshard_step *out)
 {
@@ -286,10 +287,10 @@ static void count_sent(const struct pairing *pairing, struct reshard_step *out)
         }
 }
 
-// Devices whose shards differ only in the joined axis before, and only in the split axis after,
-// form a region and exchange only with each other. {2,1} to {1,2} on two devices is one region, in
-// which each sends half of its data. Every region must consist of full groups, otherwise this is
-// not an all-to-all.
+// Recognizes an all-to-all. Devices whose shards differ only in the joined axis before, and only in
+// the split axis after, form a region and exchange only with each other. {2,1} to {1,2} on two
+// devices is one region, in which each sends half of its data. Every region must consist of full
+// groups, otherwise this is not an all-to-all.
 bool tsr__reshard_exchange_axes(const struct pairing *pairing, struct reshard_step *out)
 {
     struct region region;

@@ -81,8 +81,9 @@ static int64_t overlap(tsr_session *session, const struct tile_digits *x,
     return n;
 }
 
-// *left limits the intervals of one side. A strided split of a large dimension has as many
-// intervals as elements, and each is copied separately later.
+// Lists the intervals of a shard along one dimension. *left limits the intervals of one side. A
+// strided split of a large dimension has as many intervals as elements, and each is copied
+// separately later.
 static tsr_status take_part(struct arena *arena, const struct tile_dim *dim, int64_t size,
                             int64_t index, struct dim_part *out, int64_t *left)
 {
@@ -162,7 +163,8 @@ static bool take_owners(const struct pairing *pairing, struct side *side)
     return true;
 }
 
-// From here on shards are numbered in dimension order, regardless of the order in the layout.
+// Reads the layout of one side. From here on shards are numbered in dimension order, regardless of
+// the order in the layout.
 static tsr_status take_side(struct pairing *pairing, struct side *side,
                             const struct tile_layout *layout, const int64_t *shape)
 {
@@ -188,7 +190,8 @@ static tsr_status take_side(struct pairing *pairing, struct side *side,
 
 // ---- both --------------------------------------------------------------------------------------
 
-// Both lists of intervals are ascending, so one loop over both is enough.
+// Returns the number of elements that two parts have in common. Both lists of intervals are
+// ascending, so one loop over both is enough.
 static int64_t shared(const struct dim_part *x, const struct dim_part *y)
 {
     int64_t n = 0;
@@ -238,7 +241,7 @@ static bool take_common(struct pairing *pairing, const int64_t *shape)
     return true;
 }
 
-// Both lists are ascending.
+// True if two devices have the same shards. Both lists are ascending.
 static bool same_shards(const struct side *side, size_t x, size_t y)
 {
     size_t n = side_count(side, x);
@@ -272,8 +275,8 @@ static tsr_status take_groups(struct pairing *pairing)
     return TSR_OK;
 }
 
-// Work and memory grow with the number of pairs of shards and of owners, so these are limited
-// first.
+// Compares the shards of two layouts. Work and memory grow with the number of pairs of shards and
+// of owners, so these are limited first.
 tsr_status tsr__pairing_new(struct arena *arena, const struct tile_layout *from,
                             const struct partial *pending, const struct tile_layout *to,
                             const int64_t *shape, size_t elem_bytes, struct pairing *out)

@@ -59,7 +59,8 @@ static bool same_owners(const struct tile_layout *layout, int64_t x, int64_t y)
                   (size_t)n * sizeof *layout->owners) == 0;
 }
 
-// The owners of a tile form one group. Tiles with the same owners share their group.
+// Forms the groups of a pending reduction: the owners of a tile form one group. Tiles with the same
+// owners share their group.
 static tsr_status pending_groups(const struct ask *ask, const char *text,
                                  const struct tile_layout *layout, struct partial *out)
 {
@@ -118,7 +119,8 @@ static tsr_status make_public(struct arena *arena, const struct reshard *reshard
     return arena_status(arena);
 }
 
-// *first is set as soon as the source is parsed, even if a later error occurs.
+// Finds the steps between two shardings given as texts. *first is set as soon as the source is
+// parsed, even if a later error occurs.
 tsr_status tsr__reshard_texts(const struct reshard_request *request, struct arena *arena,
                               struct reshard **out, const struct tile_layout **first)
 {
@@ -146,7 +148,8 @@ tsr_status tsr__reshard_texts(const struct reshard_request *request, struct aren
     return tsr__reshard_plan(arena, from, pending, to, request->shape, q.unit, out);
 }
 
-// The steps belong to the session and are freed by the next call of this function.
+// Finds the steps between two shardings. The steps belong to the session and are freed by the next
+// call of this function.
 tsr_status tsr_reshard_plan(tsr_session *session, const char *from, const char *to,
                             const char *pending, tsr_dtype type, int rank, const int64_t *shape,
                             const tsr_step **out, size_t *n)

@@ -147,7 +147,7 @@ static size_t idle_owner(const struct pairing *pairing, const struct load *load,
     return best;
 }
 
-// For each source shard that contains missing elements, one owner sends them.
+// Lists the moves: for each source shard that contains missing elements, one owner sends them.
 static bool plain_moves(const struct pairing *pairing, struct load *load, move_list *list)
 {
     for (size_t t = 0; t < pairing->n_devices; t++)
@@ -173,9 +173,9 @@ struct pattern {
     bool out_same;             // a device sends the same elements in all its moves
 };
 
-// first_in and first_out must be zeroed. They store the first move that each device receives or
-// sends. Later moves are compared with it, so one pass is enough. A move has at least one element,
-// so 0 elements means that there was no move yet.
+// Finds what the moves have in common. first_in and first_out must be zeroed. They store the first
+// move that each device receives or sends. Later moves are compared with it, so one pass is enough.
+// A move has at least one element, so 0 elements means that there was no move yet.
 static struct pattern pattern_of(const struct pairing *pairing, const struct reshard_move *move,
                                  size_t n, struct reshard_move *first_in,
                                  struct reshard_move *first_out)
@@ -348,8 +348,8 @@ static size_t sending_group(const struct pairing *pairing, const struct load *lo
     return pairing->group[s];
 }
 
-// Every device receives the partial values of its shards from the members of a group and combines
-// them. *own is set if each device uses its own group.
+// Lists the moves of a reduction. Every device receives the partial values of its shards from the
+// members of a group and combines them. *own is set if each device uses its own group.
 static tsr_status combine_moves(const struct pairing *pairing, struct load *load, move_list *list,
                                 bool *own)
 {
@@ -408,7 +408,7 @@ static int name_combination(const struct pairing *pairing, bool own)
     return COMM_REDUCE_SCATTER;
 }
 
-// Each member combines one part, then all gather the parts.
+// Adds the bytes of an all-reduce: each member combines one part, then all gather the parts.
 static void load_all_reduce(const struct pairing *pairing, struct load *load)
 {
     for (size_t t = 0; t < pairing->n_devices; t++) {
@@ -422,8 +422,8 @@ static void load_all_reduce(const struct pairing *pairing, struct load *load)
     }
 }
 
-// The partial sums go from member to member; the receiver of the result is the last. The first
-// member receives nothing.
+// Adds the bytes of a reduction to one member. The partial sums go from member to member; the
+// receiver of the result is the last. The first member receives nothing.
 static void load_reduce(const struct pairing *pairing, struct load *load,
                         const struct reshard_step *out)
 {
