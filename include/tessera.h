@@ -344,7 +344,9 @@ typedef struct tsr_plan_options {
     const char *export_lp;
     /* Node (by name or output) whose candidates are reported, or NULL. */
     const char *explain;
-    int64_t stages; /* pipeline stages: 0: none, K, or TSR_STAGES_AUTO */
+    /* Number of pipeline stages, or TSR_STAGES_AUTO. 0: none, unless one stage on each host beats all
+     * plans without stages; 1: none. */
+    int64_t stages;
     tsr_objective objective;
     /* Another model with the same weights on the same devices (decode beside prefill), or NULL.
      * Both are planned together, and shared weights get one sharding. It may be loaded from the
@@ -398,10 +400,24 @@ typedef struct tsr_plan_count {
     int64_t devices; /* or ranks, if faster devices run several ranks */
     bool ranks;      /* faster devices run several ranks */
     bool chosen;
-    bool fits;    /* in their memory; if not, cost is 0 or that of a plan that needs more */
-    int64_t cost; /* as in tsr_plan_facts */
+    bool fits;      /* in their memory; if not, cost is 0 or that of a plan that needs more */
+    int64_t cost;   /* as in tsr_plan_facts */
+    bool undecided; /* no plan that fits was found in time, and none was proved to be impossible */
 } tsr_plan_count;
 #define TSR_PLAN_COUNT_INIT TSR_INIT(tsr_plan_count)
+
+/* A plan that an expert would make by hand, and why it was not chosen. */
+typedef struct tsr_plan_expert {
+    size_t size;
+    const char *name;        /* "tensor parallel on 8 devices" */
+    bool fits;               /* in memory; if not, the times are 0 */
+    bool undecided;          /* does not fit: no plan of this kind was found in time */
+    double milliseconds;     /* predicted time of one run */
+    double communication_ms; /* the part of it that is communication */
+    int64_t needs_bytes;     /* does not fit: memory per device that would suffice; 0: unknown */
+    const char *reason;      /* "slower by 12 %: 3.1 ms more communication" */
+} tsr_plan_expert;
+#define TSR_PLAN_EXPERT_INIT TSR_INIT(tsr_plan_expert)
 
 /* What a plan costs. Times are in picoseconds, memory in bytes. */
 typedef struct tsr_plan_facts {
@@ -428,6 +444,7 @@ typedef struct tsr_plan_facts {
     int64_t fits_devices;    /* not feasible: number of devices that would suffice; 0: unknown */
     int64_t better_devices, better_cost; /* fewer devices that are no slower; 0: none found */
     size_t n_collectives, n_stages, n_bindings, n_counts;
+    size_t n_compared; /* experts' plans: those that fit, the fastest first, then the others */
 } tsr_plan_facts;
 #define TSR_PLAN_FACTS_INIT TSR_INIT(tsr_plan_facts)
 
@@ -453,6 +470,8 @@ TSR_API tsr_status tsr_plan_result_binding(const tsr_plan_result *result, size_t
                                            tsr_plan_binding *out);
 TSR_API tsr_status tsr_plan_result_count(const tsr_plan_result *result, size_t i,
                                          tsr_plan_count *out);
+TSR_API tsr_status tsr_plan_result_compared(const tsr_plan_result *result, size_t i,
+                                            tsr_plan_expert *out);
 
 /* ---- 6 partition ----------------------------------------------------------------------------- */
 

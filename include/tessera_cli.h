@@ -369,6 +369,7 @@ typedef struct tsr_plan_tensor {
 typedef struct tsr_plan_choice {
     const char *name;               /* the factors of its rule that are cut: "m/4", "whole" */
     bool chosen, feasible;          /* not feasible: no plan has it within the limits */
+    bool undecided;                 /* not feasible: no such plan was found in time */
     int64_t cost;                   /* of the best plan in which the node runs so, picoseconds */
     int64_t compute, communication; /* of the node alone */
     int64_t weights;                /* bytes of constants on a device */
@@ -391,12 +392,6 @@ typedef struct tsr_plan_part {
 } tsr_plan_part;
 
 /* Owned by the session until the next plan. */
-/* The predicted time of a plan that an expert would make by hand. */
-typedef struct tsr_plan_expert {
-    const char *name; /* "tensor parallel on 8 devices" */
-    double milliseconds;
-} tsr_plan_expert;
-
 typedef struct tsr_plan_summary {
     size_t size;
     size_t devices;
@@ -445,9 +440,12 @@ typedef struct tsr_plan_summary {
     double device_flops; /* of the first device, float32 operations per second */
     /* not feasible: the search ended before it found a plan or proved infeasibility */
     bool undecided;
-    /* experts' plans that fit; none is faster than this plan */
+    /* experts' plans that fit, the fastest first; none is faster than this plan */
     const tsr_plan_expert *compared;
     size_t n_compared;
+    /* experts' plans that do not fit or were not found in time; they follow `compared` in memory */
+    const tsr_plan_expert *rejected;
+    size_t n_rejected;
 } tsr_plan_summary;
 
 struct arena;
@@ -461,6 +459,23 @@ TSR_API tsr_status tsr_plan_into(tsr_model *model, const tsr_plan_options *optio
                                  tsr_plan_summary *summary);
 TSR_API tsr_status tsr_plan_for_into(tsr_model *model, const tsr_plan_options *options,
                                      const tsr_tensors *inputs, tsr_plan_summary *summary);
+/* One row of the picture of a plan: nodes of several layers that are sharded in the same way. */
+typedef struct tsr_picture_row {
+    const char *nodes;    /* "layers.{0-31}/mlp/up" */
+    const char *sharding; /* of their weights, in words: "columns over 8" */
+    const char *devices;  /* that store a part: "0..7" */
+    size_t count;         /* number of nodes */
+    int64_t stage;        /* pipeline stage; -1: none */
+} tsr_picture_row;
+typedef struct tsr_picture {
+    const tsr_picture_row *rows; /* in the order of the graph */
+    size_t n;
+    size_t left_out; /* number of nodes with small weights that are not listed */
+} tsr_picture;
+/* The nodes with the largest weights of a configuration. No rows for more than 1024 devices. Owned
+ * by the session until the next plan. */
+TSR_API tsr_status tsr_plan_picture(tsr_model *model, const char *config, const tsr_dim_size *sizes,
+                                    size_t n_sizes, tsr_picture *out);
 /* Writes the plan that the model has just been given as a JSON document (docs/formats.md): options,
  * summary, the digest of the file that it was read from, and each node's shardings as edits. The
  * same plan gives the same bytes. */

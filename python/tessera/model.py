@@ -37,6 +37,18 @@ class Value:
     shape: List[Union[int, str, None]]
 
 
+@dataclass(frozen=True)
+class ComparedPlan:
+    """A plan that an expert would make by hand, and why it was not chosen. The times are 0 if it does not fit in memory."""
+
+    name: str
+    fits: bool
+    milliseconds: float
+    communication_ms: float
+    needs_bytes: int
+    reason: str
+
+
 @dataclass
 class Plan:
     """What was chosen, and what it is predicted to cost."""
@@ -52,6 +64,7 @@ class Plan:
     cut_nodes: int
     collectives: Dict[str, int] = field(default_factory=dict)
     stages: int = 0
+    compared: List[ComparedPlan] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -408,8 +421,10 @@ def plan_of(result: Any) -> Plan:
     facts = read(_api.tsr_plan_facts, library.tsr_plan_result_about, result)
     picoseconds = facts.latency if facts.n_stages else facts.cost
     counts = counts_of(facts.n_collectives, library.tsr_plan_result_collective, result)
+    experts = [read(_api.tsr_plan_expert, library.tsr_plan_result_compared, result, i) for i in range(facts.n_compared)]
+    compared = [ComparedPlan(_text(e.name), e.fits, e.milliseconds, e.communication_ms, e.needs_bytes, _text(e.reason)) for e in experts]
     return Plan(facts.devices, facts.optimal, facts.gap, picoseconds / 1e9, facts.one_device / 1e9, list(facts.memory[:facts.devices]),
-                _text(facts.config), facts.nodes, facts.cut_nodes, counts, facts.n_stages)
+                _text(facts.config), facts.nodes, facts.cut_nodes, counts, facts.n_stages, compared)
 
 
 def _serialized(source: Any) -> bytes:

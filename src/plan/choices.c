@@ -59,7 +59,9 @@ static tsr_status try_choice(struct choice_list *list, tsr_model *model, tsr_top
     if (status != TSR_OK && !infeasible)
         return status;
     tsr__diag_back(list->session, &before, false);
-    tsr_plan_count count = {.devices = choice->n, .ranks = choice->shared_by > 0};
+    tsr_plan_count count = {.devices = choice->n,
+                            .ranks = choice->shared_by > 0,
+                            .undecided = infeasible && summary.undecided};
     if (!infeasible) {
         count.cost = summary.cost;
         count.fits = keeps_memory(&summary, choice, options.memory);
@@ -106,7 +108,7 @@ static tsr_status copy_list(const struct choice_list *list, tsr_plan_summary *su
     return TSR_OK;
 }
 
-// Formats the list: "1: 12.3 ms, 2: 7.1 ms, 4 ranks: 6.2 ms, 4: no memory"
+// Formats the list: "1: 12.3 ms, 2: 7.1 ms, 4 ranks: 6.2 ms, 4: does not fit in memory"
 static struct str list_text(struct arena *arena, const tsr_plan_count *tried, size_t n)
 {
     struct str text = STR("");
@@ -118,8 +120,9 @@ static struct str list_text(struct arena *arena, const tsr_plan_count *tried, si
                 tsr__arena_printf(arena, STR_FMT "%s%lld%s: %.3g ms", STR_ARG(text), before,
                                   (long long)tried[i].devices, ranks, (double)tried[i].cost / 1e9);
         else
-            text = tsr__arena_printf(arena, STR_FMT "%s%lld%s: does not fit in memory",
-                                     STR_ARG(text), before, (long long)tried[i].devices, ranks);
+            text = tsr__arena_printf(
+                arena, STR_FMT "%s%lld%s: %s", STR_ARG(text), before, (long long)tried[i].devices,
+                ranks, tried[i].undecided ? "not found in time" : "does not fit in memory");
     }
     return text;
 }

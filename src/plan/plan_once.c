@@ -210,24 +210,127 @@ static tsr_status keep_sizes(struct request *request)
 
 // ---- plans -------------------------------------------------------------------------------------
 
-static tsr_status plan_unstaged(struct request *request, bool write, tsr_plan_summary *out)
-{
-    struct found_plan found;
-    tsr_status st = tsr__search_find(&request->models, &request->options, &found);
-    out->undecided = st == TSR_INFEASIBLE && found.undecided;
-    if (st != TSR_OK)
-        return st;
-    if (!found.result.feasible)
-        return tsr__plan_refuse(&request->models, &request->options, found.result.infeasible, out);
-    return tsr__search_take(&found, &request->options, write, out);
-}
-
 // Sets the bound to the lower of the bounds with and without stages.
 static void set_bound(tsr_plan_summary *out, int64_t bound)
 {
     out->bound = int64_min(out->bound, bound);
     out->optimal = out->cost <= out->bound;
     out->gap = (double)(out->cost - out->bound) / (double)int64_max(out->cost, 1);
+}
+
+// Adds the list of experts' plans to the summary. `own` are the figures of the chosen plan.
+static tsr_status add_compared(const struct request *request, const struct found_plan *found,
+                               const struct compared_plan *own, tsr_plan_summary *out)
+{
+    struct arena *arena = &request->planners[0].session->results[RESULT_PLAN];
+    return tsr__compared_write(arena, &found->compared, own, out);
+}
+
+#define PIPELINE_SHARE 0.2 // share of the time for the pipeline of hosts
+#define PIPELINE_MOST  64  // largest number of devices of such a pipeline
+
+// True if a pipeline of hosts may be compared with this plan. Programs and explanations refer to
+// the plan without stages.
+static bool allows_pipeline(const struct request *request)
+{
+    const struct planner *planner = &request->planners[0];
+    const tsr_plan_options *options = &request->options;
+    return request->models.n == 1 && options->objective == TSR_LATENCY && !planner->config &&
+           !options->export_lp && !options->explain && planner->machine.n > 1 &&
+           planner->machine.n <= PIPELINE_MOST &&
+           (planner->machine.topology->host > 0 || !tsr__planner_alike(planner));
+}
+
+#define PIPELINE "pipeline of hosts, tensor parallel inside" // name of an expert's plan
+
+// Plans the pipeline of hosts. `write`: writes it into the model, too.
+static tsr_status plan_pipeline(struct request *request, bool write, struct compared_plan *pipeline,
+                                tsr_plan_summary *out)
+{
+    struct request staged = {0};
+    struct budget *budget = request->planners[0].budget;
+    struct budget part = tsr__budget_part(budget, PIPELINE_SHARE);
+    struct stage_rival rival = {.cost = PLAN_NEVER, .by_hosts = true};
+    struct diag_mark before = tsr__diag_mark(budget->session);
+    tsr_status st = open_request(&staged, request->planners[0].model, &request->options, &part);
+    if (st == TSR_OK)
+        st = tsr__plan_stages(&staged.models, &staged.options, write, &rival, out);
+    if (write)
+        request->planners[0].config = staged.planners[0].config; // keep_sizes needs it
+    else
+        tsr__diag_back(budget->session, &before, false);
+    *pipeline = (struct compared_plan){
+        .name = PIPELINE, .fits = rival.time > 0, .time = rival.time, .compute = rival.compute};
+    close_request(&staged);
+    return st;
+}
+
+// True if the pipeline is faster than the plan without stages, or the only one that fits.
+static bool pipeline_wins(const struct compared_plan *pipeline, const struct request *request,
+                          const struct found_plan *found)
+{
+    if (!pipeline->fits)
+        return false;
+    return !found->result.feasible || request->planners[0].memory.exceeds ||
+           pipeline->time < tsr__search_figures(found).time;
+}
+
+// Adds why there is no plan, and the experts' plans that were tried.
+static tsr_status refuse(struct request *request, const struct found_plan *found,
+                         tsr_plan_summary *out)
+{
+    struct compared_plan none = {0};
+    tsr_status added = TSR_OK, st = tsr__plan_refuse(&request->models, &request->options,
+                                                     found->result.infeasible, out);
+    if (st == TSR_INFEASIBLE)
+        added = add_compared(request, found, &none, out);
+    return added == TSR_OK ? st : added;
+}
+
+// Makes the pipeline the result, even if time is up or the caller cancelled: it takes little time.
+static tsr_status take_pipeline(struct request *request, const struct found_plan *found, bool write,
+                                tsr_plan_summary *out)
+{
+    struct budget *budget = request->planners[0].budget, before = *budget;
+    bool cancelled = tsr__cancelled(budget->session), stopped = tsr__budget_over(budget);
+    struct compared_plan pipeline;
+    tsr_session_cancel(budget->session, false);
+    budget->end = 0;
+    tsr_status st = plan_pipeline(request, write, &pipeline, out);
+    *budget = before;
+    tsr_session_cancel(budget->session, cancelled);
+    if (st != TSR_OK)
+        return st;
+    out->bound = out->cost;
+    if (!found->result.infeasible)
+        set_bound(out, found->result.bound);
+    out->stopped = stopped && !out->optimal;
+    out->used_devices = request->planners[0].machine.n;
+    out->copies = 1;
+    return add_compared(request, found, &pipeline, out);
+}
+
+static tsr_status plan_unstaged(struct request *request, bool write, tsr_plan_summary *out)
+{
+    struct found_plan found;
+    struct compared_plan pipeline = {0};
+    tsr_status st = TSR_OK;
+    if (allows_pipeline(request))
+        st = plan_pipeline(request, false, &pipeline, out);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__search_find(&request->models, &request->options, &found);
+    out->undecided = st == TSR_INFEASIBLE && found.undecided;
+    if (st != TSR_OK)
+        return st;
+    if (pipeline.fits && !tsr__compared_add(&request->planners[0].arena, &found.compared, pipeline))
+        return TSR_NOMEM;
+    if (!pipeline_wins(&pipeline, request, &found)) {
+        if (!found.result.feasible)
+            return refuse(request, &found, out);
+        return tsr__search_take(&found, &request->options, write, out);
+    }
+    return take_pipeline(request, &found, write, out);
 }
 
 // Plans with any number of stages, or none. Starts with a plan without stages, which stages must
@@ -263,7 +366,12 @@ static tsr_status plan_auto(struct request *request, struct request *plain, bool
     }
     if (st == TSR_OK && rival.cost < PLAN_NEVER)
         set_bound(out, bound);
-    return st;
+    if (st != TSR_OK || rival.wins)
+        return st;
+    struct compared_plan own = {.time = rival.time};
+    if (out->objective == TSR_LATENCY)
+        own.compute = rival.compute;
+    return add_compared(plain, &found, &own, out);
 }
 
 // Plans with stages. If the caller exports the program or explains a node, there is no plan without

@@ -84,6 +84,7 @@ tsr_status tsr_plan_result_about(const tsr_plan_result *result, tsr_plan_facts *
         .n_stages = from->n_stages,
         .n_bindings = from->n_binding,
         .n_counts = from->n_tried,
+        .n_compared = from->n_compared + from->n_rejected,
     };
     tsr__result_write(out, &facts, sizeof facts);
     return TSR_OK;
@@ -115,4 +116,12 @@ tsr_status tsr_plan_result_count(const tsr_plan_result *result, size_t i, tsr_pl
 {
     const tsr_plan_summary *from = &result->summary;
     return tsr__element_read(result->session, SIZED_LIST(from->tried, from->n_tried, cost), i, out);
+}
+
+tsr_status tsr_plan_result_compared(const tsr_plan_result *result, size_t i, tsr_plan_expert *out)
+{
+    const tsr_plan_summary *from = &result->summary;
+    return tsr__element_read(
+        result->session, SIZED_LIST(from->compared, from->n_compared + from->n_rejected, reason), i,
+        out);
 }

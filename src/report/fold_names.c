@@ -62,9 +62,23 @@ static int by_number(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+// Signs of folded numbers, and how the text between them is written.
+struct form {
+    const char *dash, *more;
+    void (*add)(struct text *text, const char *s);
+};
+
+static void add_plain(struct text *text, const char *s)
+{
+    tsr__text_add(text, str_of(s));
+}
+
+static const struct form html = {"&#8211;", ",&#8230;", tsr__html_text},
+                         plain = {"-", ",...", add_plain};
+
 // The k-th number of all names: "7" if equal, "{0-23}" if consecutive, else "{1,5,9,...}".
-static void write_numbers(struct text *text, const struct folded *names, size_t n_names, size_t k,
-                          int64_t *sorted)
+static void write_numbers(struct text *text, const struct form *form, const struct folded *names,
+                          size_t n_names, size_t k, int64_t *sorted)
 {
     size_t n = 0;
     for (size_t i = 0; i < n_names; i++)
@@ -78,16 +92,18 @@ static void write_numbers(struct text *text, const struct folded *names, size_t 
         return;
     }
     if (n > 2 && sorted[n - 1] - sorted[0] + 1 == (int64_t)n) {
-        tsr__text_printf(text, "{%lld&#8211;%lld}", (long long)sorted[0], (long long)sorted[n - 1]);
+        tsr__text_printf(text, "{%lld%s%lld}", (long long)sorted[0], form->dash,
+                         (long long)sorted[n - 1]);
         return;
     }
     for (size_t i = 0; i < size_min(n, MAX_LISTED); i++)
         tsr__text_printf(text, "%s%lld", i > 0 ? "," : "{", (long long)sorted[i]);
-    tsr__text_printf(text, "%s}", n > MAX_LISTED ? ",&#8230;" : "");
+    tsr__text_printf(text, "%s}", n > MAX_LISTED ? form->more : "");
 }
 
-// Writes "layers.{0-23}/q", escaped.
-void tsr__fold_write(struct text *text, const struct folded *names, size_t n_names)
+// Writes "layers.{0-23}/q".
+static void write_folded(struct text *text, const struct form *form, const struct folded *names,
+                         size_t n_names)
 {
     size_t bytes = n_names * sizeof(int64_t), number = 0;
     int64_t *sorted = tsr__alloc(text->session, bytes);
@@ -105,13 +121,23 @@ void tsr__fold_write(struct text *text, const struct folded *names, size_t n_nam
         tsr__text_init(&piece, text->session);
         tsr__text_add(&piece, (struct str){s, length});
         if (piece.p)
-            tsr__html_text(text, piece.p);
+            form->add(text, piece.p);
         tsr__text_free(&piece);
         s += length;
         if (*s == PLACE) {
-            write_numbers(text, names, n_names, number++, sorted);
+            write_numbers(text, form, names, n_names, number++, sorted);
             s++;
         }
     }
     tsr__free(text->session, sorted, bytes);
+}
+
+void tsr__fold_write(struct text *text, const struct folded *names, size_t n_names)
+{
+    write_folded(text, &html, names, n_names);
+}
+
+void tsr__fold_text(struct text *text, const struct folded *names, size_t n_names)
+{
+    write_folded(text, &plain, names, n_names);
 }

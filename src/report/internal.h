@@ -156,6 +156,8 @@ struct folded {
 struct folded tsr__fold_name(struct arena *arena, const char *name);
 // Writes names with the same pattern as one: "layers.{0-23}.mlp", escaped.
 void tsr__fold_write(struct text *text, const struct folded *names, size_t n_names);
+// Writes the same without escapes, for a terminal.
+void tsr__fold_text(struct text *text, const struct folded *names, size_t n_names);
 
 // tensor_table.c
 void tsr__tensors_largest(struct page *page);

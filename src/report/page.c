@@ -4,7 +4,7 @@
 // Sections without content are left out, and so are their links at the top: without a simulation
 // there is no memory, time or communication; without a topology no drawing of devices; without a
 // trace no measured timeline.
-#include "report/internal.h"
+#include "report/plan_picture.h"
 
 #include <stdio.h>
 
@@ -37,11 +37,12 @@ static void link_to(struct page *page, bool there, const char *id, const char *w
 }
 
 // The conditions are those under which the sections are written.
-static void write_contents(struct page *page)
+static void write_contents(struct page *page, const struct picture *picture)
 {
     bool simulated = page->simulation != NULL;
     PUT(page, "<nav aria-label=\"sections\">");
     link_to(page, page->comparison != NULL, "beside", "Comparison");
+    link_to(page, picture->rows.n > 0, "plan", "Plan");
     link_to(page, simulated, "memory", "Memory");
     link_to(page, simulated, "time", "Time");
     link_to(page, simulated || page->measured.lanes.devices, "timeline", "Timeline");
@@ -140,11 +141,17 @@ static void write_command(struct page *page)
 
 void tsr__page_write(struct page *page, const struct verdict *verdict, const char *data)
 {
+    struct picture picture;
+    // Without memory the arena has failed, and the page is not written to a file.
+    if (!tsr__picture_make(page->arena, page->model, page->config, page->sizes, page->n_sizes,
+                           &picture))
+        return;
     tsr__html_begin(page);
     write_head(page);
     tsr__verdict_write(page, verdict);
-    write_contents(page);
+    write_contents(page, &picture);
     tsr__comparison_write(page);
+    tsr__plan_section(page, &picture);
     if (page->simulation)
         write_simulated(page);
     write_measured_alone(page);

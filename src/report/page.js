@@ -231,7 +231,8 @@ timeline('lanes');
 timeline('measured');
 
 // How a tensor is sharded: draws the two most important dimensions; a third sharded one gives several pictures.
-var COLOURS = ['#2f6fd0', '#d9622b', '#2a9d78', '#8a5bc7', '#b8860b', '#c24a7b', '#3b8ea5', '#6b7a2f'];
+// White digits on these colours have a contrast of at least 4.5.
+var COLOURS = ['#2f6fd0', '#c0501d', '#1f7f60', '#8a5bc7', '#8a6508', '#b8416f', '#2f7488', '#5f6d29'];
 function devices(list) {
     var text = list.slice(0, 12).join(', ') + (list.length > 12 ? ' \u2026' : '');
     return (list.length > 1 ? 'devices ' : 'device ') + text;

@@ -731,6 +731,9 @@ def test_plan(d):
     rc, text, err = call("plan", path, "--devices", 2, "--dim", "n=1", "--json")
     one = json.loads(call("plan", path, "--devices", 1, "--dim", "n=1", "--json")[1])["cost"]
     check("plan tells the time on one device", rc == 0 and json.loads(text)["one_device"] == one > 0, (rc, text))
+    text = call("plan", path, "--devices", 2, "--memory", "200KiB", "--dim", "n=8")[1]
+    check("plan shows what is sharded how", re.search("devices 0,1 +columns over 2\n", text) and re.search("devices 0,1 +rows over 2\n", text), text)
+    check("plan shows why others lost", re.search(r"one device: needs more than 25\d KiB per device, the limit is 200 KiB\n", text), text)
     check("plan: one device is as fast", "one device would be as fast" in call("plan", os.path.join(d, "m.onnx"), "--devices", 2)[1])
     check("plan: one device is slower", "one device would" not in call("plan", path, "--devices", 2, "--dim", "n=4096")[1])
 

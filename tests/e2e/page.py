@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page of `tessera report` in a real browser, Chromium without a window: nothing is wider than the screen at 390 and 1280 pixels, every
 mark is reached by keyboard and by touch and tells what it is, nothing is loaded, no name becomes markup, the console stays empty.
-TESSERA_PICTURES=FOLDER keeps a picture of each page.
+TESSERA_PICTURES=FOLDER keeps a picture of each page. axe-core, if it is installed, finds no violation at 400, 900 and 1600 pixels: `npm install axe-core`
+in a folder that AXE_CORE names, or `npm install -g axe-core`.
 
 usage: page.py TESSERA MODELS"""
-import json, os, sys
+import json, os, shutil, subprocess, sys
 
 import numpy as np
 import onnx
@@ -125,6 +126,45 @@ def llama(chromium, d):
     works(chromium, d + "/page.html")
 
 
+def axe_core():
+    """Text of axe-core's script, or None."""
+    folders = [os.environ.get("AXE_CORE", "")]
+    if not folders[0] and shutil.which("npm"):
+        found = subprocess.run(["npm", "root", "-g"], capture_output=True, text=True, timeout=harness.HANG_S)
+        folders = [found.stdout.strip()]
+    for folder in folders:
+        for path in (folder + "/node_modules/axe-core/axe.min.js", folder + "/axe-core/axe.min.js"):
+            if folder and os.path.exists(path):
+                return open(path, encoding="utf-8").read()
+    return None
+
+
+def violations(chromium, path, script):
+    """Rules of axe-core that the page violates, with the first element, in three widths and both schemes."""
+    found = []
+    for width, dark in ((400, False), (900, False), (900, True), (1600, False), (1600, True)):
+        tab = browser.Tab(chromium, path, width, touch=width == 400, dark=dark)
+        tab.run(script + "; 0")
+        rules = tab.run("axe.run().then(r => r.violations.map(v => [v.id, v.nodes.length, v.nodes[0].target.join(' '), v.nodes[0].failureSummary]))")
+        found += [(width, "dark" if dark else "light", *rule) for rule in rules]
+        if os.environ.get("TESSERA_PICTURES"):
+            tab.picture("%s/axe-%d%s.png" % (os.environ["TESSERA_PICTURES"], width, "-dark" if dark else ""))
+        tab.close()
+    return found
+
+
+def accessible(chromium, d):
+    """A plan of two hosts with experts' plans beside it: no violation of axe-core's rules."""
+    script = axe_core()
+    if not script:
+        return "axe-core is not installed (npm install -g axe-core)"
+    model = os.path.join(MODELS, "llama_tiny", "model.onnx")
+    good("report", model, "--devices", "hosts:2x2", "--memory", "1MiB", "--dim", "batch=8", "--dim", "seq=32", "-o", d + "/page.html")
+    found = violations(chromium, d + "/page.html", script)
+    assert not found, "\n".join(map(str, found))
+    return None
+
+
 def large(chromium, d):
     layers.save(d + "/m.onnx", 62)
     edits = [w for i in range(62) for w in ("--shard", "/model/layers.%d/mlp/up/Add:/model/layers.%d/mlp/up/Add_output_0={8,1,1}" % (i, i))]
@@ -160,7 +200,7 @@ def hostile(chromium, d):
     tab.close()
 
 
-CASES = (llama, large, hostile)
+CASES = (llama, accessible, large, hostile)
 if not browser.program():
     for case in CASES:
         harness.skip(case.__name__, "no Chromium here (apt-get install chromium)")

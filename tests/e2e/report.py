@@ -100,6 +100,9 @@ def numbers(d):
         for op, n in plan["collectives"].items():
             assert "%d %s" % (n, op) in words_seen, op
         verdict(p, data, simulated, plan)
+        assert "replicated on 4, tokens over 4" in words_seen, "the plan is not shown in words"
+        if source == model and "--plan" not in words:
+            assert all(c["name"] in words_seen and c["reason"] in words_seen for c in plan["compared"] + plan["rejected"]), plan["compared"]
         assert "tessera report %s" % source in words_seen.replace("'", ""), "the command is not shown"
 
 

@@ -3,6 +3,7 @@
 // number of devices for each stage, every order of unlike devices. The time of a stage comes from
 // planning its nodes as a separate model.
 #include "nets.h"
+#include "topology/topology.h"
 
 enum { MOST = 12, CHANNELS = 16, SPACE = 8 };
 // Seconds per operation, per byte of memory, per message, per byte of a link: integral picoseconds.
@@ -472,9 +473,77 @@ static void nothing_is_divided(void **state)
     net_free(t);
 }
 
+// Two hosts of two devices with a slow network, and memory for half of the weights on each host.
+static struct net *two_hosts(double network_latency)
+{
+    const struct chain c = {8, {3, 3, 3, 3, 3, 3, 3, 3}};
+    struct net *t = net_new("hosts:2x2", FLOPS * SLOW, BANDWIDTH * SLOW, LATENCY, LINK);
+    for (size_t i = 0; i < t->topology->links.n; i++) {
+        struct topology_link *link = &t->topology->links.at[i];
+        if (link->from / 2 != link->to / 2)
+            link->latency = network_latency;
+    }
+    t->o.memory = weights_of(&c, 0, c.n) / 4 + 4 * CHANNELS * SPACE * SPACE * 4;
+    assert_int_equal(tsr_graph_add_output(t->g, add_chain(t, &c, 0, c.n)), TSR_OK);
+    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    return t;
+}
+
+static const tsr_plan_expert *find_expert(const struct net *t, const char *begin)
+{
+    for (size_t i = 0; i < t->p.n_compared + t->p.n_rejected; i++)
+        if (strncmp(t->p.compared[i].name, begin, strlen(begin)) == 0)
+            return &t->p.compared[i];
+    return NULL;
+}
+
+// With a slow network, sharding each node over both hosts communicates in every layer. A stage on
+// each host communicates once, so the pipeline is the plan, although no stages were requested.
+static void a_pipeline_of_hosts_may_win(void **state)
+{
+    (void)state;
+    struct net *t = two_hosts(1e-3);
+    const tsr_plan_expert *pipeline = find_expert(t, "pipeline of hosts");
+    assert_non_null(pipeline);
+    assert_true(pipeline->fits);
+    assert_int_equal(t->p.n_stages, 2);
+    assert_int_equal(t->p.stages[0].devices[0], 2); // the host of device 0 returns the outputs
+    assert_int_equal(t->p.stages[1].devices[0], 0);
+    assert_in_range(t->p.latency, 1000000000, 1999999999); // one transfer of 1 ms
+    assert_true(pipeline->milliseconds * 1e9 - (double)t->p.latency < 1);
+    assert_string_equal(pipeline->reason, "as fast as the plan");
+    for (size_t i = 0; i < t->p.n_compared; i++)
+        assert_true(t->p.compared[i].milliseconds * 1e9 + 1 >= (double)t->p.latency);
+    net_free(t);
+}
+
+// With a fast network it is listed with the reason why it lost.
+static void a_pipeline_of_hosts_may_lose(void **state)
+{
+    (void)state;
+    struct net *t = two_hosts(LATENCY);
+    const tsr_plan_expert *pipeline = find_expert(t, "pipeline of hosts");
+    const tsr_plan_expert *alone = find_expert(t, "data parallel on");
+    if (!alone)
+        alone = find_expert(t, "one device");
+    assert_non_null(pipeline);
+    assert_int_equal(t->p.n_stages, 0);
+    assert_true(pipeline->milliseconds > t->p.milliseconds);
+    assert_non_null(strstr(pipeline->reason, "slower by "));
+    assert_non_null(strstr(pipeline->reason, "more computation"));
+    assert_true(pipeline->communication_ms < pipeline->milliseconds);
+    assert_non_null(alone); // all weights exceed the memory of one device
+    assert_false(alone->fits);
+    assert_true(alone->needs_bytes > t->o.memory);
+    assert_non_null(strstr(alone->reason, "per device, the limit is "));
+    net_free(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_pipeline_of_hosts_may_win),
+        cmocka_unit_test(a_pipeline_of_hosts_may_lose),
         cmocka_unit_test(a_chain_is_cut_best),
         cmocka_unit_test(equal_latency_has_the_best_period),
         cmocka_unit_test(nothing_is_divided),

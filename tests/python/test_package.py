@@ -90,6 +90,7 @@ def test_plan_and_infeasible():
     assert tessera.load(MODEL).plan("auto", dims=DIMS).devices >= 1
     assert 1 <= tessera.load(MODEL).plan("auto:ring:4", dims=DIMS).devices <= 4
     plan = model.plan("ring:4", dims=DIMS)
+    assert plan.compared and all(c.reason and (c.milliseconds >= plan.milliseconds * (1 - 1e-9) if c.fits else c.milliseconds == 0) for c in plan.compared), plan.compared
     assert plan.devices == 4 and plan.milliseconds > 0 and plan.cut_nodes > 0 and len(plan.memory) == 4
     try:
         tessera.load(MODEL).plan(2, memory="10KiB", dims=DIMS)

@@ -13,6 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MAX_NAME     48 // width of the column of node names
+#define MAX_COMPARED 4  // experts' plans in the text; --json lists all
+#define MAX_REJECTED 2
+
 static const char *const objectives[] = {
     [TSR_LATENCY] = "latency", [TSR_THROUGHPUT] = "throughput"};
 
@@ -30,6 +34,7 @@ static const tsr_json_field choice_fields[] = {
     {JSON_FIELD(tsr_plan_choice, "name", name)},
     {JSON_FIELD(tsr_plan_choice, "chosen", chosen)},
     {JSON_FIELD(tsr_plan_choice, "feasible", feasible)},
+    {JSON_FIELD(tsr_plan_choice, "undecided", undecided)},
     {JSON_FIELD(tsr_plan_choice, "cost", cost)},
     {JSON_FIELD(tsr_plan_choice, "compute", compute)},
     {JSON_FIELD(tsr_plan_choice, "communication", communication)},
@@ -89,9 +94,13 @@ static const tsr_json_field infeasible_fields[] = {
 
 // Written for --devices auto, which tries several numbers of devices.
 static const tsr_json_field tried_fields[] = {
-    {JSON_FIELD(tsr_plan_count, "devices", devices)}, {JSON_FIELD(tsr_plan_count, "ranks", ranks)},
-    {JSON_FIELD(tsr_plan_count, "chosen", chosen)},   {JSON_FIELD(tsr_plan_count, "fits", fits)},
-    {JSON_FIELD(tsr_plan_count, "cost", cost)},       {JSON_END},
+    {JSON_FIELD(tsr_plan_count, "devices", devices)},
+    {JSON_FIELD(tsr_plan_count, "ranks", ranks)},
+    {JSON_FIELD(tsr_plan_count, "chosen", chosen)},
+    {JSON_FIELD(tsr_plan_count, "fits", fits)},
+    {JSON_FIELD(tsr_plan_count, "cost", cost)},
+    {JSON_FIELD(tsr_plan_count, "undecided", undecided)},
+    {JSON_END},
 };
 
 static const tsr_json_field head_fields[] = {
@@ -101,15 +110,27 @@ static const tsr_json_field head_fields[] = {
     {JSON_END},
 };
 
-// Plans that experts would make by hand.
+// Plans that experts would make by hand, and why they were not chosen.
 static const tsr_json_field expert_fields[] = {
     {JSON_FIELD(tsr_plan_expert, "name", name)},
     {JSON_FIELD(tsr_plan_expert, "milliseconds", milliseconds)},
+    {JSON_FIELD(tsr_plan_expert, "communication_ms", communication_ms)},
+    {JSON_FIELD(tsr_plan_expert, "reason", reason)},
+    {JSON_END},
+};
+
+// Those that do not fit, or that were not found in time (undecided).
+static const tsr_json_field rejected_fields[] = {
+    {JSON_FIELD(tsr_plan_expert, "name", name)},
+    {JSON_FIELD(tsr_plan_expert, "undecided", undecided)},
+    {JSON_OR_NULL(tsr_plan_expert, "needs_bytes", needs_bytes)},
+    {JSON_FIELD(tsr_plan_expert, "reason", reason)},
     {JSON_END},
 };
 
 static const tsr_json_field search_fields[] = {
     {JSON_RECORDS(tsr_plan_summary, "compared", compared, n_compared, expert_fields)},
+    {JSON_RECORDS(tsr_plan_summary, "rejected", rejected, n_rejected, rejected_fields)},
     {JSON_RECORDS_IF_ANY(tsr_plan_summary, "tried", tried, n_tried, tried_fields)},
     {JSON_END},
 };
@@ -190,7 +211,7 @@ static void print_choices(const tsr_plan_summary *summary)
         if (choice->feasible)
             printf("%14.4f%s\n", (double)choice->cost / 1e9, choice->chosen ? "  chosen" : "");
         else
-            printf("%14s\n", "does not fit");
+            printf("%14s\n", choice->undecided ? "not found in time" : "does not fit");
     }
 }
 
@@ -207,7 +228,7 @@ static void print_devices(const tsr_plan_stage *stage)
         printf("%s%lld", d ? "," : "", (long long)stage->devices[d]);
 }
 
-static void print_stages(const tsr_plan_summary *summary)
+static void print_stages(const tsr_plan_summary *summary, bool requested)
 {
     if (!summary->n_stages)
         return;
@@ -221,6 +242,10 @@ static void print_stages(const tsr_plan_summary *summary)
         printf("; %zu node%s (#%lld to #%lld), %s and %s of transfers, %s\n", stage->nodes,
                cli_plural(stage->nodes), (long long)stage->first, (long long)stage->last,
                cli_time(stage->time), cli_time(stage->transfer), cli_bytes(stage->memory));
+    }
+    if (!requested) {
+        printf("this pipeline beats all plans without stages; --stages auto compares others\n");
+        return;
     }
     bool full = summary->objective == TSR_THROUGHPUT || summary->n_parts;
     printf("search space: stages of consecutive nodes on consecutive devices, divided where "
@@ -305,7 +330,44 @@ static void print_hint(const tsr_plan_summary *summary)
         printf("nothing is sharded: every device does all of the work\n");
 }
 
-static void print_plan(const tsr_plan_summary *summary)
+// The nodes with the largest weights by devices: "layers.{0-31}/up  devices 0..7  columns over 8".
+static void print_picture(const tsr_picture *picture)
+{
+    size_t nodes = 0, devices = 0;
+    for (size_t i = 0; i < picture->n; i++) {
+        size_t length = strlen(picture->rows[i].nodes);
+        nodes = length > nodes ? length : nodes;
+        length = strlen(picture->rows[i].devices);
+        devices = length > devices ? length : devices;
+    }
+    nodes = nodes < MAX_NAME ? nodes : MAX_NAME;
+    if (picture->n)
+        printf("largest weights:\n");
+    for (size_t i = 0; i < picture->n; i++) {
+        const tsr_picture_row *row = &picture->rows[i];
+        printf("  %-*s  devices %-*s  %s\n", (int)nodes, row->nodes, (int)devices, row->devices,
+               row->sharding);
+    }
+    if (picture->left_out)
+        printf("  and %zu smaller ones\n", picture->left_out);
+}
+
+// The best experts' plans, and those that do not fit, with the reasons why they were not chosen.
+static void print_compared(const tsr_plan_summary *summary)
+{
+    size_t shown = summary->n_compared < MAX_COMPARED ? summary->n_compared : MAX_COMPARED;
+    size_t unfit = summary->n_rejected < MAX_REJECTED ? summary->n_rejected : MAX_REJECTED;
+    if (shown + unfit)
+        printf("compared with:\n");
+    for (size_t i = 0; i < shown; i++)
+        printf("  %s: %s, %s\n", summary->compared[i].name,
+               cli_time((int64_t)(summary->compared[i].milliseconds * 1e9)),
+               summary->compared[i].reason);
+    for (size_t i = 0; i < unfit; i++)
+        printf("  %s: %s\n", summary->rejected[i].name, summary->rejected[i].reason);
+}
+
+static void print_plan(const tsr_plan_summary *summary, const tsr_picture *picture, bool staged)
 {
     int64_t most = 0;
     for (size_t i = 0; i < summary->devices; i++)
@@ -324,11 +386,13 @@ static void print_plan(const tsr_plan_summary *summary)
                summary->stopped ? " (the search was stopped)" : "");
     cli_print_assumed(stdout, cli_prediction(summary));
     print_block(summary);
-    print_stages(summary);
+    print_stages(summary, staged);
     print_parts(summary);
     printf("memory: %s on the fullest device\n", cli_bytes(most));
     printf("communication:");
     print_collectives(summary->collectives, summary->n_collectives, " none");
+    print_picture(picture);
+    print_compared(summary);
     print_hint(summary);
 }
 
@@ -410,7 +474,12 @@ static int finish(struct cli *cli, tsr_status status, tsr_model *model,
     if (status != TSR_OK)
         return code;
     if (!cli->quiet) {
-        print_plan(summary);
+        tsr_picture picture = {0};
+        // The picture is optional, so a failure leaves it out.
+        if (tsr_plan_picture(model, summary->config, options->sizes, options->n_sizes, &picture) !=
+            TSR_OK)
+            picture = (tsr_picture){0};
+        print_plan(summary, &picture, options->stages != 0);
         print_choices(summary);
     }
     for (size_t i = 0; i < sizeof written / sizeof *written; i++)

@@ -123,6 +123,7 @@ tsr_status tsr__planner_explain(struct planner *planner, const struct program *p
         list[i] = (tsr_plan_choice){.name = tsr__arena_str(arena, candidate->name).p,
                                     .chosen = i == node->choice,
                                     .feasible = marginal[i].feasible,
+                                    .undecided = !marginal[i].feasible && !marginal[i].infeasible,
                                     .cost = marginal[i].feasible ? marginal[i].cost : 0,
                                     .compute = candidate->compute,
                                     .communication = candidate->comm,

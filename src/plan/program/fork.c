@@ -36,6 +36,7 @@ bool tsr__planner_fork(const struct planner *root, const unsigned char *staged,
     // The caller's list may change, so it is copied.
     memcpy(list, devices, n * sizeof *list);
     out->machine.numbers = list;
+    out->machine.expert = root->machine.expert;
     if (!tsr__planner_devices(out) || !tsr__planner_list(out))
         return false;
     if (staged)

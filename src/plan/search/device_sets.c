@@ -98,29 +98,57 @@ static int64_t least_time(const struct set_search *search, const struct device_s
     return whole_number(time);
 }
 
+// Returns the bytes of the weights of the first model.
+static double weight_bytes(const struct planner *planner)
+{
+    double weights = 0;
+    for (size_t i = 0; i < planner->ends.constants.n; i++)
+        if (tsr_value_initializer(planner->ends.constants.at[i])) // a weight, not a cache
+            weights += (double)tsr__value_bytes(planner, planner->ends.constants.at[i]);
+    return weights;
+}
+
 // True if the weights of a model exceed the memory of all devices of the set together.
 static bool is_too_small(const struct set_search *search, const int64_t *devices, int64_t n)
 {
     const struct planner *planner = search->models->planners[0];
     int64_t limit = tsr__models_limit(search->models, search->options);
-    double memory = 0, weights = 0;
+    double memory = 0;
     for (int64_t i = 0; i < n; i++) {
         int64_t own = planner->machine.topology->device[devices[i]].memory;
         memory += (double)(limit > 0 ? limit : own);
         if (limit <= 0 && own <= 0)
             return false;
     }
-    for (size_t i = 0; i < planner->ends.constants.n; i++)
-        if (tsr_value_initializer(planner->ends.constants.at[i])) // a weight, not a cache
-            weights += (double)tsr__value_bytes(planner, planner->ends.constants.at[i]);
-    return weights > memory && !planner->memory.may_exceed;
+    return weight_bytes(planner) > memory && !planner->memory.may_exceed;
+}
+
+// Records that the weights do not fit on the set. Of unlike devices there are too many such sets to
+// list.
+static bool record_too_small(struct set_search *search, const struct device_set *set)
+{
+    struct planner *planner = search->models->planners[0];
+    int64_t limit = tsr__models_limit(search->models, search->options);
+    if (!tsr__planner_alike(planner))
+        return true;
+    struct compared_plan compared = {
+        .name = tsr__expert_name(search, set),
+        .proved = true,
+        .weights_only = true,
+        .needs = whole_number(weight_bytes(planner) / (double)set->n),
+        .limit = limit > 0 ? limit : planner->machine.topology->device[set->devices[0]].memory};
+    return tsr__compared_add(&planner->arena, &search->compared, compared);
 }
 
 // Adds a candidate, or drops it if there are SETS_MOST already. False: out of memory.
 static bool add_set(struct set_search *search, const int64_t *devices, int64_t n, int64_t copies)
 {
-    if (search->n == SETS_MOST || n < 1 || is_too_small(search, devices, n))
+    struct device_set tried = {
+        .devices = devices, .n = n, .copies = copies, .expert = EXPERT_TENSOR};
+    if (search->n == SETS_MOST || n < 1)
         return true;
+    if (is_too_small(search, devices, n))
+        return record_too_small(search, &tried);
     int64_t *list = ARENA_ARRAY(&search->models->planners[0]->arena, int64_t, (size_t)n);
     if (!list)
         return false;

@@ -27,6 +27,23 @@ struct device_set {
     int64_t least; // lower bound of the time: the devices divide the work evenly and never wait
 };
 
+// An expert's plan, for the list in the summary (compared.c).
+struct compared_plan {
+    const char *name;
+    bool fits;
+    bool proved;       // if it does not fit: this is proved; else no plan was found in time
+    bool weights_only; // `needs` covers the weights only
+    int64_t time;      // picoseconds of all runs; 0 if it does not fit
+    int64_t compute;   // the part of the time in which nodes run; 0: unknown
+    int64_t needs;     // if it does not fit: memory per device that it needs; 0: unknown
+    int64_t limit;     // if it does not fit: memory of the smallest device
+    size_t order;      // position in the list
+};
+struct compared_list {
+    struct compared_plan *at;
+    size_t n, cap;
+};
+
 // The best plan of all models on one set.
 struct set_plan {
     struct device_set set;
@@ -37,15 +54,12 @@ struct set_plan {
     struct program_result result;
     // time of one run of each model, including the gathering of outputs
     int64_t run[PLAN_MAX_MODELS];
-    int64_t cost;  // cost of all runs, as charged by the program
-    int64_t time;  // `cost`, corrected for devices of different speed
-    int64_t bound; // lower bound: no plan of the set costs less
-};
-
-// The time of an expert's plan, for the list in the summary.
-struct expert_time {
-    const char *name;
-    int64_t time; // picoseconds of all runs
+    int64_t cost;       // cost of all runs, as charged by the program
+    int64_t time;       // `cost`, corrected for devices of different speed
+    int64_t bound;      // lower bound: no plan of the set costs less
+    bool copies_exceed; // a plan of one copy was found, but all copies together exceed the memory
+    int64_t reserved;   // bytes that were subtracted from the memory limit of the set's program
+    struct compared_plan compared; // of an expert's plan, without its name
 };
 
 // The dimension whose size is divided among copies. It is the first dimension of an input and has a
@@ -65,7 +79,7 @@ struct set_search {
     struct device_set sets[SETS_MOST];
     size_t n;
     struct set_plan *best; // best plan of a set, if it beats all devices at once; else NULL
-    VEC(struct expert_time) compared;
+    struct compared_list compared;
 };
 
 // The sizes of symbols that the caller gave for model m.
@@ -128,6 +142,15 @@ int64_t tsr__set_more_bytes(const struct set_model *model);
 // `reserved` is the part of these bytes that was already subtracted from the limit of the set's
 // program.
 bool tsr__set_fits(const struct set_model *model, int64_t reserved);
+
+// search.c: returns the name of an expert's plan on the set: "tensor parallel on 8 devices".
+const char *tsr__expert_name(const struct set_search *search, const struct device_set *set);
+
+// compared.c: sets plan->compared after the set was planned.
+tsr_status tsr__compared_record(struct set_plan *plan) TSR_MUST_USE;
+// False: out of memory.
+bool tsr__compared_add(struct arena *arena, struct compared_list *list,
+                       struct compared_plan compared);
 
 // set_plans.c: plans all models on plan->set with a share of the budget. `beat` is the time of the
 // best plan so far in picoseconds; 0: there is none.

@@ -11,8 +11,7 @@
 #define ADVICE_SHARE 0.3
 #define ADVICE_NEAR  0.01
 
-// Formats a size: "16 GiB", "1.5 MiB", "100 bytes".
-static struct str bytes_text(struct arena *arena, int64_t bytes)
+struct str tsr__plan_bytes_text(struct arena *arena, int64_t bytes)
 {
     static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
     double size = (double)bytes;
@@ -56,7 +55,7 @@ static struct str binding_text(struct planner *planner, const tsr_plan_summary *
     struct str text = STR("");
     const char *before = "; largest values: ";
     for (size_t i = 0; i < summary->n_binding; i++) {
-        struct str size = bytes_text(&planner->arena, summary->binding[i].bytes);
+        struct str size = tsr__plan_bytes_text(&planner->arena, summary->binding[i].bytes);
         text = tsr__arena_printf(&planner->arena, STR_FMT "%s\"%s\" (" STR_FMT ")", STR_ARG(text),
                                  before, summary->binding[i].value, STR_ARG(size));
         if (!text.p)
@@ -85,7 +84,7 @@ static struct str help_text(struct planner *planner, const tsr_plan_summary *sum
     long long devices = (long long)summary->fits_devices;
     // The missing bytes of all devices together: either memory for each device, or more devices.
     double more = (double)(summary->needs_bytes - memory) * (double)planner->machine.n;
-    struct str need = bytes_text(&planner->arena, summary->needs_bytes);
+    struct str need = tsr__plan_bytes_text(&planner->arena, summary->needs_bytes);
     if (planner->shapes.full != planner->shapes.known)
         sizes = ", or give sizes with --dim: symbolic dimensions without a size are not sharded";
     if (!summary->needs_bytes)
@@ -118,9 +117,9 @@ static tsr_status report_infeasible(struct planner *planner, int64_t memory,
 {
     struct str what = binding_text(planner, out);
     struct str hint = help_text(planner, out, memory);
-    struct str have = bytes_text(&planner->arena, memory);
+    struct str have = tsr__plan_bytes_text(&planner->arena, memory);
     struct str need = STR("the needed memory was not found in time");
-    struct str bytes = bytes_text(&planner->arena, out->needs_bytes);
+    struct str bytes = tsr__plan_bytes_text(&planner->arena, out->needs_bytes);
     if (out->needs_bytes > 0)
         need = tsr__arena_printf(&planner->arena, STR_FMT " %s is needed", STR_ARG(bytes),
                                  which_device(planner));
@@ -137,11 +136,11 @@ static tsr_status report_stopped(struct planner *planner, int64_t memory,
                                  const tsr_plan_summary *out)
 {
     struct str hint = help_text(planner, out, memory);
-    struct str have = bytes_text(&planner->arena, memory);
+    struct str have = tsr__plan_bytes_text(&planner->arena, memory);
     struct str need = STR("");
     if (out->needs_bytes > 0)
         need = tsr__arena_printf(&planner->arena, "; " STR_FMT " %s is enough",
-                                 STR_ARG(bytes_text(&planner->arena, out->needs_bytes)),
+                                 STR_ARG(tsr__plan_bytes_text(&planner->arena, out->needs_bytes)),
                                  which_device(planner));
     if (!hint.p || !have.p || !need.p)
         return TSR_NOMEM;
@@ -158,7 +157,7 @@ static struct str need_text(struct planner *planner, int64_t needs)
 {
     if (needs <= 0)
         return STR("; the needed memory was not found in time");
-    struct str need = bytes_text(&planner->arena, needs);
+    struct str need = tsr__plan_bytes_text(&planner->arena, needs);
     return tsr__arena_printf(&planner->arena, "; " STR_FMT " per device is needed", STR_ARG(need));
 }
 
@@ -172,7 +171,8 @@ tsr_status tsr__plan_report_none(struct planner *planner, const char *what, bool
         hint = tsr__arena_printf(&planner->arena,
                                  "give each device " STR_FMT " (--memory %lld), or use more "
                                  "devices",
-                                 STR_ARG(bytes_text(&planner->arena, needs)), (long long)needs);
+                                 STR_ARG(tsr__plan_bytes_text(&planner->arena, needs)),
+                                 (long long)needs);
     if (!need.p || !hint.p)
         return TSR_NOMEM;
     if (proved)
@@ -195,8 +195,8 @@ tsr_status tsr__plan_warn_memory(struct planner *planner)
         return TSR_NOMEM;
     for (int64_t device = 0; device < planner->machine.n; device++)
         most = int64_max(most, bytes[device]);
-    struct str need = bytes_text(&planner->arena, most);
-    struct str have = bytes_text(&planner->arena, planner->memory.bytes[0]);
+    struct str need = tsr__plan_bytes_text(&planner->arena, most);
+    struct str have = tsr__plan_bytes_text(&planner->arena, planner->memory.bytes[0]);
     if (!need.p || !have.p)
         return TSR_NOMEM;
     tsr__diag(planner->session, DIAG_plan_memory, NULL,
@@ -207,8 +207,7 @@ tsr_status tsr__plan_warn_memory(struct planner *planner)
     return TSR_OK;
 }
 
-// Returns the memory of the smallest device.
-static int64_t least_memory(const struct planner *planner)
+int64_t tsr__plan_least_memory(const struct planner *planner)
 {
     int64_t least = PLAN_NO_LIMIT;
     for (size_t c = 0; c < planner->memory.n_classes; c++)
@@ -238,7 +237,7 @@ tsr_status tsr__plan_refuse(struct models *models, const tsr_plan_options *optio
                             tsr_plan_summary *out)
 {
     struct planner *planner = models->planners[0];
-    int64_t memory = least_memory(planner);
+    int64_t memory = tsr__plan_least_memory(planner);
     *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)planner->machine.n};
     tsr_status st = find_least(models, out);
     if (st == TSR_OK && models->n == 1 && !tsr__budget_over(planner->budget))

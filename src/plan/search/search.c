@@ -180,7 +180,7 @@ static struct str devices_text(struct arena *arena, const struct device_set *set
 }
 
 // Formats the name of a plan: "tensor parallel on 8 devices, 4 copies"
-static const char *expert_name(struct set_search *search, const struct device_set *set)
+const char *tsr__expert_name(const struct set_search *search, const struct device_set *set)
 {
     static const char *const words[] = {[EXPERT_TENSOR] = "tensor parallel",
                                         [EXPERT_SEQUENCE] = "sequence parallel",
@@ -209,12 +209,13 @@ static tsr_status plan_expert(struct set_search *search, struct device_set *set,
     struct arena *arena = &search->models->planners[0]->arena;
     template.expert = expert;
     tsr_status st = plan_set(search, &template, share, 0, &plan);
-    if (st != TSR_OK || !plan.result.feasible || plan.planners[0].memory.exceeds)
+    if (st != TSR_OK)
         return st;
-    struct expert_time *at = vec_push(arena, &search->compared);
-    if (!at)
+    plan.compared.name = tsr__expert_name(search, &template);
+    if (!tsr__compared_add(arena, &search->compared, plan.compared))
         return TSR_NOMEM;
-    *at = (struct expert_time){expert_name(search, &template), plan.time};
+    if (!plan.compared.fits)
+        return TSR_OK;
     set->estimate = int64_min(set->estimate, plan.time);
     return TSR_OK;
 }
@@ -414,8 +415,7 @@ static tsr_status find(struct found_plan *found, const tsr_plan_options *options
         return refuse_unlike(planner);
     *search = (struct set_search){.models = models, .options = options, .all = &found->result};
     tsr_status st = find_best(found, search, &bound);
-    found->compared = search->compared.at;
-    found->n_compared = search->compared.n;
+    found->compared = search->compared;
     if (found->planned && !found->result.infeasible)
         bound = int64_min(bound, found->result.bound);
     if (st == TSR_OK && search->best)
@@ -569,21 +569,16 @@ static void add_devices(const struct found_plan *found, const struct model_memor
     }
 }
 
-static void add_compared(tsr_plan_summary *out, const char *name, int64_t ps)
+struct compared_plan tsr__search_figures(const struct found_plan *found)
 {
-    tsr_plan_expert *list = (tsr_plan_expert *)out->compared;
-    list[out->n_compared++] = (tsr_plan_expert){name, (double)ps / 1e9};
-}
-
-// Lists the experts' plans, with space for one more.
-static bool add_experts(const struct found_plan *found, tsr_plan_summary *out)
-{
-    struct arena *arena = &found->models->planners[0]->session->results[RESULT_PLAN];
-    out->compared = ARENA_ARRAY(arena, tsr_plan_expert, found->n_compared + 1);
-    for (size_t i = 0; out->compared && i < found->n_compared; i++)
-        add_compared(out, tsr__arena_str(arena, str_of(found->compared[i].name)).p,
-                     found->compared[i].time);
-    return !arena->failed;
+    const struct models *models = found->set ? &found->set->models : found->models;
+    int64_t time = found->result.cost;
+    if (found->set)
+        time = found->set->time;
+    else if (models->n == 1)
+        time -= tsr__unlike_devices_correction(models->planners[0]);
+    return (struct compared_plan){
+        .fits = true, .time = time, .compute = tsr__compared_compute_all(models)};
 }
 
 static tsr_status summarize(const struct found_plan *found, tsr_plan_summary *out)
@@ -612,8 +607,6 @@ static tsr_status summarize(const struct found_plan *found, tsr_plan_summary *ou
     out->peak = memory.peak;
     add_devices(found, &memory, out);
     tsr__planner_copy_counts(parts, out);
-    if (!add_experts(found, out))
-        return TSR_NOMEM;
     if (found->models->n == 1) {
         out->milliseconds = (double)(result->cost - tsr__unlike_devices_correction(planner)) / 1e9;
         return TSR_OK;
@@ -660,10 +653,13 @@ static tsr_status compare_devices(struct found_plan *found, const tsr_plan_optio
     if (!over && (found->set || !tsr__planner_alike(planner)))
         st = best_device(found->models, options, &out->one_device);
     bool listed = false;
-    for (size_t i = 0; i < out->n_compared; i++)
-        listed = listed || strcmp(out->compared[i].name, ONE_DEVICE) == 0;
-    if (st == TSR_OK && out->one_device > 0 && !listed)
-        add_compared(out, ONE_DEVICE, out->one_device);
+    for (size_t i = 0; i < found->compared.n; i++)
+        listed = listed || strcmp(found->compared.at[i].name, ONE_DEVICE) == 0;
+    struct compared_plan one = {
+        .name = ONE_DEVICE, .fits = true, .time = out->one_device, .compute = out->one_device};
+    if (st == TSR_OK && out->one_device > 0 && !listed &&
+        !tsr__compared_add(&planner->arena, &found->compared, one))
+        return TSR_NOMEM;
     if (st != TSR_OK || over || found->set || planner->memory.exceeds)
         return st;
     return tsr__plan_better(planner, options, out);
@@ -701,12 +697,14 @@ tsr_status tsr__search_take(struct found_plan *found, const tsr_plan_options *op
         st = tsr__planner_write(models->planners[m], options->config);
     if (st != TSR_OK)
         return st;
+    struct compared_plan own = tsr__search_figures(found);
     st = summarize(found, out);
-    if (st != TSR_OK || !write)
-        return st;
-    if (models->n == 1)
+    if (st == TSR_OK && models->n == 1 && write)
         st = compare_devices(found, options, out);
-    if (st != TSR_OK || !options->explain)
+    if (st == TSR_OK)
+        st = tsr__compared_write(&models->planners[0]->session->results[RESULT_PLAN],
+                                 &found->compared, &own, out);
+    if (st != TSR_OK || !write || !options->explain)
         return st;
     return explain(found, options->explain, out);
 }

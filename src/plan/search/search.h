@@ -13,8 +13,7 @@ struct found_plan {
     struct set_plan *set;         // the set of the plan; NULL: all devices at once
     bool planned;                 // all devices at once were planned
     bool undecided;               // no plan was found in time, and none was proved to be impossible
-    const struct expert_time *compared;
-    size_t n_compared;
+    struct compared_list compared;
     double ms; // milliseconds that the search took
 };
 
@@ -25,6 +24,17 @@ tsr_status tsr__search_find(struct models *models, const tsr_plan_options *optio
 // Fills in the summary, and writes the plan into the models if `write` is set.
 tsr_status tsr__search_take(struct found_plan *found, const tsr_plan_options *options, bool write,
                             tsr_plan_summary *out) TSR_MUST_USE;
+
+// Returns time and computation of the found plan, for the comparison with experts' plans.
+struct compared_plan tsr__search_figures(const struct found_plan *found);
+
+// compared.c: returns the time of the chosen candidates of all nodes, without communication.
+int64_t tsr__compared_compute(const struct planner *planner);
+int64_t tsr__compared_compute_all(const struct models *models);
+// Adds the list to the summary, with the reason why `plan` is better than each entry.
+tsr_status tsr__compared_write(struct arena *arena, const struct compared_list *list,
+                               const struct compared_plan *plan,
+                               tsr_plan_summary *out) TSR_MUST_USE;
 
 // device_count.c: sets better_devices, a smaller number of devices that is at least as fast.
 tsr_status tsr__plan_better(struct planner *planner, const tsr_plan_options *options,
@@ -40,6 +50,10 @@ tsr_status tsr__plan_refuse(struct models *models, const tsr_plan_options *optio
 // Reports "no WHAT fits ..." with the memory that each device needs (0: not known).
 tsr_status tsr__plan_report_none(struct planner *planner, const char *what, bool proved,
                                  int64_t needs) TSR_MUST_USE;
+// Formats a size: "16 GiB", "1.5 MiB", "100 bytes".
+struct str tsr__plan_bytes_text(struct arena *arena, int64_t bytes);
+// Returns the memory of the smallest device; PLAN_NO_LIMIT: there is no limit.
+int64_t tsr__plan_least_memory(const struct planner *planner);
 // Warns that the chosen plan needs more than the assumed memory of the devices.
 tsr_status tsr__plan_warn_memory(struct planner *planner) TSR_MUST_USE;
 

@@ -121,6 +121,7 @@ static tsr_status solve_set(struct set_search *search, struct set_plan *plan, in
         struct set_model model = set_model(search, plan, 0);
         reserved = int64_min(tsr__set_input_bytes(&model), limit - 1);
     }
+    plan->reserved = reserved;
     if (!tsr__models_build(models, limit > 0 ? limit - reserved : limit))
         return TSR_NOMEM;
     st = tsr__planner_solve(planners[0], models->program, beat >> models->shift, &plan->result);
@@ -131,6 +132,7 @@ static tsr_status solve_set(struct set_search *search, struct set_plan *plan, in
         add_costs(search, models, plan);
         struct set_model model = set_model(search, plan, 0);
         plan->result.feasible = models->n > 1 || tsr__set_fits(&model, reserved);
+        plan->copies_exceed = !plan->result.feasible;
     }
     add_bound(search, models, plan);
     return TSR_OK;
@@ -148,6 +150,8 @@ tsr_status tsr__set_plan(struct set_search *search, struct set_plan *plan, doubl
     }
     uint64_t work = plan->budget.work;
     tsr_status st = solve_set(search, plan, beat);
+    if (st == TSR_OK && plan->set.expert)
+        st = tsr__compared_record(plan);
     tsr__budget_spend(all, work - plan->budget.work);
     for (size_t m = 0; m < plan->n_open; m++)
         plan->planners[m].budget = all;

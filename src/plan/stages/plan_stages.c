@@ -269,6 +269,8 @@ static tsr_status find_stages(struct staging *staging, const tsr_plan_options *o
     tsr_status st = check_number(staging, options->stages);
     if (st != TSR_OK)
         return st;
+    if (staging->by_hosts)
+        return tsr__host_pipeline(staging, pipeline);
     st = tsr__stages_search(staging, options, MEASURE_TIME, pipeline);
     if (st != TSR_OK || !pipeline->n || staging->other)
         return st;
@@ -279,12 +281,26 @@ static tsr_status find_stages(struct staging *staging, const tsr_plan_options *o
 static tsr_status none_found(struct staging *staging, const tsr_plan_options *options,
                              struct stage_rival *rival, tsr_plan_summary *out)
 {
-    if (!rival || rival->cost >= PLAN_NEVER)
+    if (!rival || (rival->cost >= PLAN_NEVER && !rival->by_hosts))
         return refuse(staging, options, out);
     rival->wins = true;
+    rival->hasty = staging->hasty;
     if (!staging->hasty)
         rival->bound = PLAN_NEVER; // there is no plan with stages
     return TSR_OK;
+}
+
+// Compares the stages with the plan without stages, and records their figures.
+static bool rival_wins(const struct staging *staging, tsr_plan_summary *out,
+                       struct stage_rival *rival)
+{
+    if (staging->by_hosts) // no other pipeline was compared, so the simulated time counts
+        out->cost = out->latency;
+    rival->bound = out->bound;
+    rival->time = out->cost;
+    rival->compute = tsr__compared_compute(staging->planner);
+    rival->wins = out->cost > rival->cost;
+    return rival->wins;
 }
 
 // Finds the stages, plans their nodes, writes the plan into the model, and sums it up.
@@ -316,12 +332,8 @@ static tsr_status staged(struct staging *staging, const tsr_plan_options *given,
     out->solve_ms = 1e3 * (tsr__clock() - planner->budget->begin);
     if (st != TSR_OK)
         return st;
-    if (rival) {
-        rival->bound = out->bound;
-        rival->wins = out->cost > rival->cost;
-        if (rival->wins)
-            return TSR_OK;
-    }
+    if (rival && rival_wins(staging, out, rival))
+        return TSR_OK;
     if (options.export_lp)
         st = export_stages(staging, &pipeline, options.export_lp);
     if (st != TSR_OK)
@@ -365,6 +377,9 @@ tsr_status tsr__plan_stages(struct models *models, const tsr_plan_options *optio
         return TSR_NOMEM;
     if (rival && rival->cost < PLAN_NEVER)
         staging.rival = rival->cost;
+    staging.by_hosts = rival && rival->by_hosts;
+    if (staging.by_hosts)
+        staging.planner->machine.expert = EXPERT_TENSOR;
     if (models->n > 1) {
         if (!staging_init(models, 1, options, &other))
             return TSR_NOMEM;

@@ -45,8 +45,7 @@ bool tsr__search_may_start(const struct stage_search *search, size_t start, size
     return (!coarse && tsr__search_devices(search) <= ALL_STARTS) || start % n == 0;
 }
 
-// The least memory of the devices of a block.
-static int64_t memory_of(const struct staging *staging, const int64_t *devices, size_t n)
+int64_t tsr__stages_memory(const struct staging *staging, const int64_t *devices, size_t n)
 {
     int64_t least = PLAN_NO_LIMIT;
     if (staging->memory > 0)
@@ -94,7 +93,7 @@ bool tsr__search_blocks(struct stage_search *search)
             memcpy(block->devices, &search->order[start], block->n * sizeof *block->devices);
             // Ascending, so that blocks of the same devices have the same kind in every order.
             qsort(block->devices, block->n, sizeof *block->devices, by_device);
-            block->memory = memory_of(search->staging, block->devices, block->n);
+            block->memory = tsr__stages_memory(search->staging, block->devices, block->n);
         }
     // Ranges are described by the nodes of the first kind.
     return search->staging->all_kinds.n > 0 || tsr__search_kind(search, block_at(search, 0, 0));

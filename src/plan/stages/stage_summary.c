@@ -204,7 +204,9 @@ tsr_status tsr__stages_bound(struct staging *staging, const struct pipeline *pip
     tsr_plan_stage at[STAGES_MOST];
     int64_t least = 0;
     tsr_status st = TSR_OK;
-    if (!pipeline->answer.feasible)
+    if (staging->by_hosts)
+        least = shared_out(staging);
+    else if (!pipeline->answer.feasible)
         st = find_bound(staging, options, &least);
     if (st != TSR_OK)
         return st;

@@ -90,6 +90,7 @@ struct staging {
     struct map strategies; // strategies of kinds on the devices of a block (pipeline_program.c)
     double end;            // by tsr__clock: no range is solved afterwards; 0: no limit
     bool hasty;            // ranges were left out for lack of time
+    bool by_hosts;         // only the pipeline of host_pipeline.c is planned
     int64_t rival;         // time of a plan without stages, which stages must beat; INT64_MAX: none
     int64_t least;         // lower bound over all pipelines (pipeline_search.c); 0: none was proved
 };
@@ -186,6 +187,13 @@ struct pipeline {
 tsr_status tsr__stages_search(struct staging *staging, const tsr_plan_options *options,
                               enum measure what, struct pipeline *out) TSR_MUST_USE;
 
+// stage_devices.c: returns the least memory limit of the devices.
+int64_t tsr__stages_memory(const struct staging *staging, const int64_t *devices, size_t n);
+
+// host_pipeline.c: makes a stage of each host. line->n is 0 if there is one host only, or if a
+// stage does not fit in memory.
+tsr_status tsr__host_pipeline(struct staging *staging, struct pipeline *line) TSR_MUST_USE;
+
 // pipeline_search.c: solves pipelines that may be better than this one, all stages together; the
 // best becomes *line. One model only. *least: lower bound over all pipelines; 0: none was proved.
 tsr_status tsr__pipeline_search(struct staging *staging, const tsr_plan_options *options,
@@ -259,9 +267,13 @@ tsr_status tsr__stages_explain(struct staging *staging, const struct pipeline *p
 // write: the plan is written into the models.
 // rival: NULL, or a plan without stages, which stages must beat; nothing is written if they do not.
 struct stage_rival {
-    int64_t cost; // picoseconds; PLAN_NEVER: none
+    int64_t cost;  // picoseconds; PLAN_NEVER: none
+    bool by_hosts; // plan only the pipeline with one stage on each host, tensor parallel inside
     bool wins;
-    int64_t bound; // lower bound of plans with stages
+    int64_t bound;   // lower bound of plans with stages
+    int64_t time;    // time of the best plan with stages; 0: none was found
+    int64_t compute; // the part of that time in which nodes run
+    bool hasty;      // stages were left out for lack of time
 };
 tsr_status tsr__plan_stages(struct models *models, const tsr_plan_options *options, bool write,
                             struct stage_rival *rival, tsr_plan_summary *out) TSR_MUST_USE;
