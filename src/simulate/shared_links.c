@@ -141,9 +141,9 @@ double tsr__sim_end(struct shared_links *shared, const struct sim_comm *comm,
         size_t link = uses->at[i].link;
         double from = begin, *free = &shared->free[link];
         // The cost of a communication includes that its groups share links, so only other ones
-        // delay it.
+        // delay it. The link is occupied for the time of all groups.
         bool others = shared->by[link] != comm;
-        if (others && *free > begin)
+        if (*free > begin)
             from = *free;
         double until = from + uses->at[i].seconds;
         if (others && until > end)

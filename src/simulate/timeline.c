@@ -347,8 +347,21 @@ static tsr_simulated_device *list_devices(struct run *run, size_t n)
     return list;
 }
 
-// Computes the results. The period is the time between the ends of the last two requests: by then a
-// pipeline is full. A device is idle while it neither computes, communicates nor waits for a
+#define LEAST_STEADY 6 // with fewer requests, the last two give the period
+
+// Returns the time between the ends of two requests in the middle, when each stage has a request. At
+// the end, stages become idle one after the other, and the last requests share links with fewer.
+static double steady_period(const double *ends, int requests)
+{
+    int first = requests / 3, last = 2 * requests / 3;
+    if (requests < LEAST_STEADY) {
+        first = requests - 2;
+        last = requests - 1;
+    }
+    return (ends[last] - ends[first]) / (last - first);
+}
+
+// Computes the results. A device is idle while it neither computes, communicates nor waits for a
 // partner.
 static tsr_status sum_up(struct run *run)
 {
@@ -360,7 +373,7 @@ static tsr_status sum_up(struct run *run)
     simulation->first = run->ends[0];
     simulation->period = simulation->seconds;
     if (requests > 1)
-        simulation->period = run->ends[requests - 1] - run->ends[requests - 2];
+        simulation->period = steady_period(run->ends, requests);
     size_t n = (size_t)(run->fold.copies ? run->devices : run->sim.n);
     simulation->device = list_devices(run, n);
     simulation->devices = n;

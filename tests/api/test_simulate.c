@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Simulation and report through the public interface: what they tell, old callers, and lack of memory at every point.
 #include "base/base.h"
+#include "topology/topology.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -252,9 +253,39 @@ static void pipelines_are_as_computed(void **state)
     }
 }
 
+// All transfers of six stages go through one port, which bounds the period of plan and simulation.
+static void plan_and_simulation_share_ports(void **state)
+{
+    enum { STAGES = 6 };
+    (void)state;
+    tsr_session *s = tsr_session_new(NULL);
+    tsr_topology *t = NULL;
+    tsr_plan_summary plan = {.size = sizeof plan};
+    tsr_simulation_summary simulated = {.size = sizeof simulated};
+    tsr_model *m = make_chain(s, STAGES);
+    assert_int_equal(tsr_topology_parse(s, "hosts:6x1", &t), TSR_OK);
+    tsr_topology_set_links(t, 1e-6, 1e9);
+    for (int d = 0; d < STAGES; d++)
+        tsr_topology_set_device(t, d, &(tsr_topology_device){.flops = 1e15, .bandwidth = 1e29});
+    for (size_t i = 0; i < t->links.n; i++)
+        t->links.at[i].out_port = t->links.at[i].in_port = 0;
+    tsr_plan_options how = {.size = sizeof how, .topology = t, .config = "c", .memory = 1 << 30};
+    assert_int_equal(tsr_plan_into(m, &how, &plan), TSR_OK);
+    assert_int_equal(plan.n_stages, STAGES);
+    tsr_simulate_options options = {.size = sizeof options, .topology = t, .requests = 30};
+    assert_int_equal(tsr_simulate_into(m, &options, &simulated), TSR_OK);
+    double transfers = (STAGES - 1) * 4096 * 64 * 4 / 1e9;
+    assert_true(within(simulated.period, transfers, 0.02));
+    assert_true(within((double)plan.period / 1e12, simulated.period, 0.01));
+    tsr_topology_free(t);
+    tsr_model_free(m);
+    tsr_session_free(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(told),
+                                       cmocka_unit_test(plan_and_simulation_share_ports),
                                        cmocka_unit_test(copies_are_simulated_once),
                                        cmocka_unit_test(ten_thousand_devices),
                                        cmocka_unit_test(pipelines_are_as_computed),

@@ -473,6 +473,28 @@ static void nothing_is_divided(void **state)
     net_free(t);
 }
 
+// Six stages send through one port of the network. In each run the port carries five transfers, so
+// that the period is not shorter, although no stage takes part in more than two.
+static void stages_share_a_port(void **state)
+{
+    (void)state;
+    const double network = 1e8; // bytes per second
+    const struct chain c = {6, {1, 1, 1, 1, 1, 1}};
+    struct net *t = net_new("hosts:6x1", 1e15, 1e15, 1e-9, network);
+    for (size_t i = 0; i < t->topology->links.n; i++)
+        t->topology->links.at[i].out_port = t->topology->links.at[i].in_port = 0;
+    t->topology->ports.at[0].bandwidth = network;
+    t->o.stages = c.n;
+    t->o.objective = TSR_THROUGHPUT;
+    assert_int_equal(tsr_graph_add_output(t->g, add_chain(t, &c, 0, c.n)), TSR_OK);
+    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(t->p.n_stages, c.n);
+    double transfer = CHANNELS * SPACE * SPACE * 4 / network * 1e12;
+    double period = (double)t->p.period;
+    assert_true(period > 4.99 * transfer && period < 5.2 * transfer);
+    net_free(t);
+}
+
 // Two hosts of two devices with a slow network, and memory for half of the weights on each host.
 static struct net *two_hosts(double network_latency)
 {
@@ -542,6 +564,7 @@ static void a_pipeline_of_hosts_may_lose(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(stages_share_a_port),
         cmocka_unit_test(a_pipeline_of_hosts_may_win),
         cmocka_unit_test(a_pipeline_of_hosts_may_lose),
         cmocka_unit_test(a_chain_is_cut_best),

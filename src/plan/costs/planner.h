@@ -279,6 +279,9 @@ struct planner {
     // planner of the device set that the nodes' candidates come from, or NULL
     struct planner *block;
 
+    // by link: bytes of the collectives whose cost is computed; NULL: not recorded (link_uses.c)
+    double *link_load;
+
     struct program program;
     uint32_t n_times; // number of points in time in the program: PLAN_TIMES for each node
     struct planner_memory memory;
@@ -403,6 +406,9 @@ int64_t tsr__resharding_time(struct planner *planner, uint32_t from, uint32_t to
                              const struct plan_value *value);
 int64_t tsr__planner_steps_time(struct planner *planner, const struct reshard *reshard,
                                 uint32_t from, const struct plan_value *value);
+// Adds the bytes that each link carries during the resharding to by_link.
+void tsr__resharding_load(struct planner *planner, uint32_t from, uint32_t to,
+                          const struct plan_value *value, double *by_link);
 // True if each step of the resharding has an operator. Otherwise all steps become one Reshard.
 bool tsr__planner_has_operators(struct planner *planner, uint32_t from, uint32_t to,
                                 const struct plan_value *value);

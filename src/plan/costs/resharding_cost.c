@@ -35,6 +35,10 @@ int64_t tsr__planner_combine(struct planner *planner, enum tsr_collective what,
     if (size < 2)
         return 0;
     struct topology_groups all = {(int)(count / size), (int)size, devices};
+    for (int g = 0; planner->link_load && g < all.count; g++)
+        tsr__topology_load(planner->machine.topology, what,
+                           &(struct topology_groups){1, all.size, devices + g * all.size}, bytes,
+                           planner->link_load);
     return tsr__collective_cost(planner->machine.topology, what, &all, bytes);
 }
 
@@ -270,6 +274,7 @@ static int64_t largest_message(struct planner *planner, const struct reshard_ste
     if (pair.bytes == 0)
         return 0;
     int64_t ends[2] = {pair.from, pair.to};
+    planner->link_load = NULL; // the exchange has recorded its links already
     return tsr__planner_combine(planner, TSR_SEND, &(struct device_group){ends, 2}, 1, pair.bytes);
 }
 
@@ -281,10 +286,11 @@ int64_t tsr__planner_steps_time(struct planner *planner, const struct reshard *r
     int64_t before = tsr__planner_bytes(planner, from, value), ps = 0;
     const struct tile_layout *at = planner->layouts.at[from].tiles;
     int64_t resharded = resharded_bytes(reshard, at);
-    if (resharded >= 0)
-        return int64_max(
-            exchange_time(planner, at, reshard->steps[reshard->n_steps - 1].layout, resharded),
-            largest_message(planner, &reshard->direct, value));
+    if (resharded >= 0) {
+        int64_t exchange =
+            exchange_time(planner, at, reshard->steps[reshard->n_steps - 1].layout, resharded);
+        return int64_max(exchange, largest_message(planner, &reshard->direct, value));
+    }
     for (int i = 0; i < reshard->n_steps; i++) {
         if (ps >= PLAN_NEVER)
             return PLAN_NEVER;
@@ -428,6 +434,14 @@ int64_t tsr__resharding_time(struct planner *planner, uint32_t from, uint32_t to
     *at = cost(planner, from, to, value);
     *slot = at;
     return *at;
+}
+
+void tsr__resharding_load(struct planner *planner, uint32_t from, uint32_t to,
+                          const struct plan_value *value, double *by_link)
+{
+    planner->link_load = by_link;
+    (void)cost(planner, from, to, value);
+    planner->link_load = NULL;
 }
 
 // Returns the operator of a step in a rank file; NULL: none.

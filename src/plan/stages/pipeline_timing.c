@@ -7,19 +7,9 @@
 //     choosing: a gather of 8 MiB on device 0 and a message of 8 MiB. Here: two messages of 4 MiB.
 //
 // Devices synchronize only where they communicate, so a stage that waits for nothing starts at
-// once. Several simulated runs give the period: a device starts its next run when it is done with
-// the one before.
-#include "plan/stages/stages.h"
+// once. The period comes from several runs (pipeline_period.c).
+#include "plan/stages/pipeline_events.h"
 
-// An event that takes time on some devices. If `meets` is set, it starts when all of them are
-// ready, and ends for all at once.
-struct event {
-    const int64_t *devices; // numbers of the topology
-    size_t n;
-    int64_t ps;
-    const int64_t *each; // by index in devices, if they differ; else NULL
-    bool meets;
-};
 // The layouts that a value has so far, its producer's first.
 struct value_forms {
     VEC(uint32_t) layouts;
@@ -33,6 +23,7 @@ struct timing {
     struct value_forms *forms; // by value id
     VEC(struct event) events;
     VEC(struct event) pending; // events of the current stage since its devices last synchronized
+    struct link_recorder links;
     struct stage_clock *out;
 };
 
@@ -145,6 +136,8 @@ static bool add_move(struct timing *timing, uint32_t from, uint32_t want,
         takes[wanted->owners[i]] = true;
     struct event event = event_of(timing, takes, ps);
     event.meets = !local;
+    if (!local)
+        event.uses = tsr__link_uses_move(&timing->links, from, want, value);
     add_in_order(timing, event, transfer);
     return true;
 }
@@ -215,7 +208,9 @@ static bool run_node(struct timing *timing, const struct plan_node *node, size_t
         event.each = candidate->each;
     add_in_order(timing, event, false);
     if (candidate->comm > 0) {
-        event = (struct event){stage->devices, stage->n, candidate->comm, NULL, true};
+        event = (struct event){
+            .devices = stage->devices, .n = stage->n, .ps = candidate->comm, .meets = true};
+        event.uses = tsr__link_uses_sum(&timing->links, node, stage);
         add_in_order(timing, event, false);
     }
     timing->out->time[k] += candidate->compute + candidate->comm;
@@ -297,7 +292,7 @@ static void happen(const struct event *event, int64_t *clock)
     }
 }
 
-// Simulates one more run; returns when its last device is done.
+// Simulates one run; returns when its last device is done.
 static int64_t play(const struct timing *timing, int64_t *clock)
 {
     int64_t end = 0;
@@ -314,17 +309,13 @@ static int64_t play(const struct timing *timing, int64_t *clock)
 // ends is the period.
 static bool play_runs(struct timing *timing)
 {
+    struct event_list events = {timing->events.at, timing->events.n};
     int64_t *clock = ARENA_ARRAY(&timing->arena, int64_t, (size_t)timing->planner->machine.n);
     if (!clock)
         return false;
-    int64_t before = play(timing, clock), last = before;
-    timing->out->latency = before;
-    for (size_t run = 0; run < 2 * timing->pipeline->n + 2; run++) {
-        before = last;
-        last = play(timing, clock);
-    }
-    timing->out->period = last - before;
-    return true;
+    timing->out->latency = play(timing, clock);
+    return tsr__pipeline_period(timing->planner, &timing->arena, &events,
+                                3 * timing->pipeline->n + 3, &timing->out->period);
 }
 
 bool tsr__pipeline_timing(struct staging *staging, const struct pipeline *pipeline,
@@ -336,7 +327,10 @@ bool tsr__pipeline_timing(struct staging *staging, const struct pipeline *pipeli
     tsr__arena_init(&timing.arena, staging->planner->session);
     timing.forms = ARENA_ARRAY(&timing.arena, struct value_forms,
                                tsr__model_value_ids(staging->planner->model) + 1);
-    bool ok = timing.forms && list_events(&timing) && play_runs(&timing);
+    bool ok =
+        timing.forms &&
+        tsr__link_recorder_init(&timing.links, staging->planner, &timing.arena, pipeline->n) &&
+        list_events(&timing) && play_runs(&timing);
     tsr__arena_free(&timing.arena);
     return ok;
 }
