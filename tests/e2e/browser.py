@@ -127,7 +127,7 @@ class Tab:
     def picture(self, path, whole=True):
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
-        shot = self.call("Page.captureScreenshot", captureBeyondViewport=True, **({"clip": clip} if whole else {}))
+        shot = self.call("Page.captureScreenshot", captureBeyondViewport=whole, **({"clip": clip} if whole else {}))
         with open(path, "wb") as f:
             f.write(base64.b64decode(shot["data"]))
 

@@ -200,7 +200,15 @@ def hostile(chromium, d):
     tab.close()
 
 
-CASES = (llama, accessible, large, hostile)
+def picture(_, d):
+    """tools/report-picture makes the picture of README."""
+    tool = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools", "report-picture")
+    made = subprocess.run([sys.executable, tool, os.path.dirname(TESSERA), d + "/report.png"], capture_output=True, text=True, timeout=harness.HANG_S)
+    assert made.returncode == 0, made.stderr
+    assert open(d + "/report.png", "rb").read(8) == b"\x89PNG\r\n\x1a\n" and 20_000 < os.path.getsize(d + "/report.png") < 200_000
+
+
+CASES = (llama, accessible, picture, large, hostile)
 if not browser.program():
     for case in CASES:
         harness.skip(case.__name__, "no Chromium here (apt-get install chromium)")
