@@ -5,6 +5,8 @@
 // outputs itself.
 #include "plan/search/device_sets.h"
 
+#include <math.h>
+
 // Finds the batch dimension by comparing sizes. With 4 copies, [64, 512] in the model and [16, 512]
 // in the set have the batch in dimension 0. If two dimensions differ, or one by another factor, the
 // result is BATCH_UNCLEAR.
@@ -252,21 +254,32 @@ static int64_t regather_time(const struct set_model *model, const struct plan_no
     return ps;
 }
 
-static bool reads_batch(const struct set_model *model, const struct plan_node *node)
+// Returns how much larger the full node is than the share of one copy, by its tensors: 8 for a
+// batch in 8 copies, 64 for scores [rows, rows] of rows in 8 copies. 1: it does not read the batch.
+static double growth(const struct set_model *model, const struct plan_node *node)
 {
-    for (size_t k = 0; k < tsr_node_input_count(node->node); k++) {
-        const tsr_value *value = tsr_node_input(node->node, k);
-        if (value && tsr__set_batch_dim(model, value) != BATCH_NOWHERE)
-            return true;
+    double most = 1;
+    bool reads = false;
+    for (int side = SIDE_INPUT; side <= SIDE_OUTPUT; side++) {
+        size_t n = side == SIDE_OUTPUT ? tsr_node_output_count(node->node)
+                                       : tsr_node_input_count(node->node);
+        for (size_t i = 0; i < n; i++) {
+            const tsr_value *value = node_value(node->node, (enum slot_side)side, i);
+            if (!value || tsr__set_batch_dim(model, value) == BATCH_NOWHERE)
+                continue;
+            reads = reads || side == SIDE_INPUT;
+            most = fmax(most, (double)tsr__value_bytes(model->all, value) /
+                                  fmax((double)tsr__value_bytes(model->part, value), 1));
+        }
     }
-    return false;
+    return reads ? most : 1;
 }
 
 // Returns the time of all nodes that the copies do not divide: every copy gathers the inputs. With
 // `computes`, includes the time of computing the full node.
 static int64_t undivided_time(const struct set_model *model, bool computes)
 {
-    int64_t ps = 0, more;
+    int64_t ps = 0;
     for (size_t i = 0; i < model->part->n_nodes && model->set->copies > 1; i++) {
         const struct plan_node *node = &model->part->nodes[i];
         if (!node->strategy || tsr__set_divides(model, node))
@@ -274,8 +287,9 @@ static int64_t undivided_time(const struct set_model *model, bool computes)
         ps = int64_min(ps + regather_time(model, node), PLAN_NEVER);
         int64_t compute = node->strategy->at.at[node->choice].compute;
         compute -= int64_min(compute, whole_number(1e12 * model->part->machine.slowest.overhead));
-        if (computes && reads_batch(model, node) && mul_ok(compute, model->set->copies - 1, &more))
-            ps = int64_min(ps + more, PLAN_NEVER);
+        if (computes)
+            ps = int64_min(ps + whole_number((double)compute * (growth(model, node) - 1)),
+                           PLAN_NEVER);
     }
     return ps;
 }
