@@ -103,6 +103,60 @@ def random_shardings(d, name):
     assert rc == 0, (name, doc, err)
 
 
-CASES = [(rows_on_devices, sorted(VARIANTS)), (random_shardings, sorted(VARIANTS))]
+LONG, SHORT = 131072, 19
+ON_CPU = [word for i in range(8) for word in ("--map-device", "CUDA:%d=CPU" % i)]
+
+
+def layer(path, kind, batch="batch"):
+    """A decoder layer of 2 query heads and 1 key head: `kind` is the attention, as an operator or as products and a softmax with a mask as input."""
+    constants = {n: floats(64, 32 if n in "kv" else 64) / 8 for n in ("wq", "wk", "wv", "wo")}
+    constants["wk"], constants["wv"] = (floats(64, 64 if kind in ("parts", "multi_head") else 32) / 8 for _ in range(2))
+    nodes = [helper.make_node("MatMul", ["x", "w" + n], [n]) for n in "qkv"]
+    inputs = {"x": [batch, "seq", 64]}
+    if kind == "group_query":
+        inputs.update(lengths=[batch], total=[1])
+        nodes += [helper.make_node("GroupQueryAttention", ["q", "k", "v", "", "", "lengths", "total"], ["a", "pk", "pv"], "attention", domain="com.microsoft", num_heads=2, kv_num_heads=1)]
+    elif kind == "multi_head":
+        nodes += [helper.make_node("MultiHeadAttention", ["q", "k", "v"], ["a"], "attention", domain="com.microsoft", num_heads=2, unidirectional=1)]
+    elif kind == "attention":
+        nodes += [helper.make_node("Attention", ["q", "k", "v"], ["a"], "attention", is_causal=1, q_num_heads=2, kv_num_heads=1)]
+    else:
+        inputs["mask"] = ["seq", "seq"]
+        constants.update(heads=np.array([0, 0, 2, 32]), flat=np.array([0, 0, 64]))
+        for n in "qkv":
+            nodes += [helper.make_node("Reshape", [n, "heads"], [n + "4"]), helper.make_node("Transpose", [n + "4"], [n + "h"], perm=[0, 2, 3, 1] if n == "k" else [0, 2, 1, 3])]
+        nodes += [helper.make_node("MatMul", ["qh", "kh"], ["s"], "attention"), helper.make_node("Add", ["s", "mask"], ["m"]), helper.make_node("Softmax", ["m"], ["p"]), helper.make_node("MatMul", ["p", "vh"], ["o4"]),
+                  helper.make_node("Transpose", ["o4"], ["ot"], perm=[0, 2, 1, 3]), helper.make_node("Reshape", ["ot", "flat"], ["a"])]
+    nodes += [helper.make_node("MatMul", ["a", "wo"], ["o"]), helper.make_node("Add", ["o", "x"], ["y"])]
+    info = [helper.make_tensor_value_info(n, TensorProto.INT32 if n in ("lengths", "total") else TensorProto.FLOAT, s) for n, s in inputs.items()]
+    graph = helper.make_graph(nodes, "g", info, [helper.make_tensor_value_info("y", TensorProto.FLOAT, inputs["x"])], [numpy_helper.from_array(c, n) for n, c in constants.items()])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)], ir_version=10), path)
+    values = {"x": floats(1, SHORT, 64), "lengths": np.array([SHORT - 1], np.int32), "total": np.array([SHORT], np.int32), "mask": np.where(np.tri(SHORT), 0, -np.inf).astype(np.float32)}
+    np.savez(path + ".npz", **{n: values[n] for n in inputs})
+
+
+def long_prompt(d, kind):
+    """128k tokens (32k with a mask for all of them) and fewer heads than devices: rows are sharded, and the plan is right for a short prompt too."""
+    layer(d + "/m.onnx", kind)
+    given = "--devices", "h100:8", "--dim", "batch=1", "--dim", "seq=%d" % (LONG // 4 if kind == "parts" else LONG)
+    rc, doc, err = tessera("plan", d + "/m.onnx", *given, "--explain", "attention", "-o", d + "/p.onnx")
+    assert rc == 0, err
+    rows = "m/8" if kind == "parts" else "q/8"
+    assert [c["name"] for c in doc["choices"] if c.get("chosen")] == [rows], doc["choices"]
+    rc, doc, err = tessera("plan", d + "/m.onnx", *given, "-o", d + "/p.onnx")
+    times = {x["name"]: x["milliseconds"] for x in doc["compared"]}
+    assert doc["milliseconds"] <= times["context parallel on 8 devices"] * 1.001 and times["context parallel on 8 devices"] < times["one device"] / 4, (doc["milliseconds"], times)
+    rc, doc, err = tessera("verify", d + "/p.onnx", "--inputs", d + "/m.onnx.npz", "--threads", 1, *ON_CPU)
+    assert rc == 0 and doc["ok"] and not doc["replicated"], (doc, err)
+
+
+def short_prompt(d, kind):
+    layer(d + "/m.onnx", kind)
+    rc, doc, err = tessera("plan", d + "/m.onnx", "--devices", "h100:8", "--dim", "batch=1", "--dim", "seq=64")
+    assert rc == 0 and not any(x["name"].startswith("context") for x in doc["compared"]), (doc["compared"], err)
+
+
+KINDS = ["group_query", "multi_head", "attention", "parts"]
+CASES = [(rows_on_devices, sorted(VARIANTS)), (random_shardings, sorted(VARIANTS)), (long_prompt, KINDS), (short_prompt, KINDS[:1])]
 harness.run([("%s (%s)" % (function.__name__, name), lambda d, function=function, name=name: function(d, name)) for function, names in CASES for name in names])
 harness.finish()

@@ -87,6 +87,19 @@ static tsr_value *as_cache(struct part *part, const struct node_flow *nf,
     return tsr__with_ints(tsr__part_node(part, "Transpose", any, 1, x), "perm", turned, 4);
 }
 
+// Returns a slice of keys or values with the size of its last dimension. ONNX shape inference does
+// not know it after a Slice with computed bounds, and then gives an attention a result of size 0.
+static tsr_value *with_last_size(struct part *part, const struct node_flow *nf,
+                                 const struct rule_tensor *tensor, tsr_value *x)
+{
+    int64_t shape[] = {0, 0, 0, 0};
+    const struct rule_dim *dim = &tensor->dims[tensor->rank - 1];
+    shape[tensor->rank - 1] = 1;
+    for (int i = 0; i < dim->n; i++)
+        shape[tensor->rank - 1] *= local_size(part, nf, dim->factors[i]);
+    return tsr__part_node(part, "Reshape", any, 2, x, tsr__part_ints(part, shape, tensor->rank));
+}
+
 tsr_status tsr__causal_begin(struct part *part, const struct step *st, tsr_value **inputs,
                              size_t *n_inputs)
 {
@@ -102,9 +115,9 @@ tsr_status tsr__causal_begin(struct part *part, const struct step *st, tsr_value
     bool made = true;
     for (int i = 0; i < 2; i++) { // keys, values
         tsr_value **x = &inputs[rewrite->index + i], **past = &inputs[rewrite->first + i];
-        *past = as_cache(part, nf, &nf->place.rule->inputs[rewrite->index + i],
-                         slice(part, *x, none, rows.start, axis));
-        *x = slice(part, *x, rows.start, rows.stop, axis);
+        const struct rule_tensor *tensor = &nf->place.rule->inputs[rewrite->index + i];
+        *past = as_cache(part, nf, tensor, slice(part, *x, none, rows.start, axis));
+        *x = with_last_size(part, nf, tensor, slice(part, *x, rows.start, rows.stop, axis));
         made = made && *x && *past;
     }
     tsr_value **mask = &inputs[rewrite->last];

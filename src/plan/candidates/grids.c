@@ -69,6 +69,17 @@ static bool may_cut(const struct rule_factor *factor, int64_t size, int64_t cuts
 
 // ---- experts' plans ----------------------------------------------------------------------------
 
+static bool has_factor(const struct rule_tensor *tensor, int factor)
+{
+    if (tensor->host || tensor->absent)
+        return false;
+    for (int d = 0; d < tensor->rank; d++)
+        for (int k = 0; k < tensor->dims[d].n; k++)
+            if (tensor->dims[d].factors[k] == factor)
+                return true;
+    return false;
+}
+
 static bool reads_weight(const struct candidate_builder *builder)
 {
     for (size_t i = 0; i < builder->n_in; i++) {
@@ -88,6 +99,28 @@ int tsr__rule_experts(const struct rule *rule)
     return -1;
 }
 
+// True if the factor belongs to a dimension of a constant that the node reads.
+static bool is_of_weight(const struct candidate_builder *builder, int factor)
+{
+    for (size_t i = 0; i < builder->n_in; i++) {
+        const struct rule_tensor *tensor = rule_slot(builder->rule, SIDE_INPUT, i);
+        if (tsr_node_input(builder->node, i) && tensor && has_factor(tensor, factor) &&
+            value_at(builder, SIDE_INPUT, i)->constant)
+            return true;
+    }
+    return false;
+}
+
+// True if the factor is the rows of the sequence: it has their number, the result has it, and no
+// weight has it.
+static bool is_context(const struct candidate_builder *builder, int f)
+{
+    int64_t sizes[RULE_MAX_FACTORS];
+    tsr__planner_sizes(builder->planner->shapes.known, builder->node, builder->rule, sizes);
+    return sizes[f] == builder->planner->machine.context && builder->rule->n_outputs > 0 &&
+           has_factor(&builder->rule->outputs[0], f) && !is_of_weight(builder, f);
+}
+
 // True if the expert's plan, if there is one, allows sharding the factor. A size that the model
 // itself gives is one of weights or heads; any other size is a number of tokens.
 static bool is_allowed(const struct candidate_builder *builder, int f)
@@ -96,6 +129,8 @@ static bool is_allowed(const struct candidate_builder *builder, int f)
     const struct rule_factor *factor = &builder->rule->factors[f];
     if (expert == EXPERT_NONE)
         return true;
+    if (expert == EXPERT_CONTEXT)
+        return is_context(builder, f);
     if (expert == EXPERT_EXPERTS && tsr__rule_experts(builder->rule) >= 0)
         return f == tsr__rule_experts(builder->rule);
     if (factor->kind == FACTOR_STAT)
@@ -199,22 +234,6 @@ static int wired_sides(const struct planner_machine *machine, int64_t *sides)
     for (int i = 0; i < n; i++)
         sides[i] = inner[n - 1 - i];
     return left == 1 ? n : 0;
-}
-
-// True if the factor belongs to a dimension of a constant that the node reads.
-static bool is_of_weight(const struct candidate_builder *builder, int factor)
-{
-    for (size_t i = 0; i < builder->n_in; i++) {
-        const struct rule_tensor *tensor = rule_slot(builder->rule, SIDE_INPUT, i);
-        if (!tsr_node_input(builder->node, i) || !tensor || tensor->host || tensor->absent ||
-            !value_at(builder, SIDE_INPUT, i)->constant)
-            continue;
-        for (int d = 0; d < tensor->rank; d++)
-            for (int k = 0; k < tensor->dims[d].n; k++)
-                if (tensor->dims[d].factors[k] == factor)
-                    return true;
-    }
-    return false;
 }
 
 // Tries a logical grid of two sides: tokens are sharded along the first, weights and heads along

@@ -168,6 +168,7 @@ enum expert {
     EXPERT_TENSOR,   // tensor parallel: weights and heads are sharded, tokens are not
     EXPERT_SEQUENCE, // as EXPERT_TENSOR, but tokens are sharded at nodes without weights
     EXPERT_EXPERTS,  // as EXPERT_TENSOR, with the experts of a mixture on different devices
+    EXPERT_CONTEXT,  // context parallel: only rows of the sequence are sharded; keys are gathered
 };
 
 // The planned devices, counted from 0. `numbers` gives their numbers in the topology: the set {4,
@@ -187,6 +188,7 @@ struct planner_machine {
     tile_shares only_shares; // 0: equal parts
     int64_t grid[2];         // sides of a logical grid that is tried in addition; 0: none
     enum expert expert;      // allow only the candidates of this expert's plan
+    int64_t context;         // length of the sequence; for EXPERT_CONTEXT
 };
 // Shapes of the values.
 struct planner_shapes {

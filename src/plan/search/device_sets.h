@@ -23,6 +23,7 @@ struct device_set {
     tile_shares shares; // 0: equal parts
     int64_t grid[2];    // sides of a logical grid that is tried in addition; 0: none
     enum expert expert; // allow only the candidates of this expert's plan
+    int64_t context;    // length of the sequence; for EXPERT_CONTEXT
     int64_t estimate;   // predicted picoseconds of an expert's plan; PLAN_NEVER: unknown
     int64_t least; // lower bound of the time: the devices divide the work evenly and never wait
 };

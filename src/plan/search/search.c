@@ -2,8 +2,8 @@
 // search.c - finds the best plan without pipeline stages for a list of models, and fills in its
 // summary.
 //
-// Experts' plans come first: tensor parallel on every device set (device_sets.c), sequence parallel
-// and expert parallel on all devices. They take milliseconds, so there is soon a result, and they
+// Experts' plans come first: tensor parallel on every device set (device_sets.c), sequence parallel,
+// expert parallel and context parallel on all devices. They take milliseconds, so there is soon a result, and they
 // show which sets are promising. Then up to 64 devices are planned at once, and after that the sets
 // with all their candidates. More than 64 equal devices are planned only as copies of a set, and
 // all at once only if no set fits.
@@ -14,9 +14,10 @@
 
 #define ONE_DEVICE    "one device" // name of an expert's plan
 #define EXPERTS_SHARE 0.3          // share of the budget for all experts' plans
-#define ALL_SHARE     0.5 // share of the rest for all devices at once, if there are sets as well
-#define EXPERTS_MOST  64  // largest number of devices of an expert's plan
-#define SET_SHARE     0.5 // share of the rest for the next set: the most promising gets most
+#define ALL_SHARE     0.5  // share of the rest for all devices at once, if there are sets as well
+#define EXPERTS_MOST  64   // largest number of devices of an expert's plan
+#define LONG_SEQUENCE 4096 // shortest sequence for which context parallelism is compared
+#define SET_SHARE     0.5  // share of the rest for the next set: the most promising gets most
 // number of devices up to which the summary covers each device individually
 #define SUMMED_MOST 64
 // number of sets that are planned with all candidates, the most promising first
@@ -184,7 +185,8 @@ const char *tsr__expert_name(const struct set_search *search, const struct devic
 {
     static const char *const words[] = {[EXPERT_TENSOR] = "tensor parallel",
                                         [EXPERT_SEQUENCE] = "sequence parallel",
-                                        [EXPERT_EXPERTS] = "experts spread"};
+                                        [EXPERT_EXPERTS] = "experts spread",
+                                        [EXPERT_CONTEXT] = "context parallel"};
     struct arena *arena = &search->models->planners[0]->arena;
     struct str devices = devices_text(arena, set);
     if (set->n == 1 && set->copies > 1)
@@ -228,6 +230,20 @@ static bool has_mixture(const struct planner *planner)
     return false;
 }
 
+// Returns the length of the sequence: the largest second dimension of an input, such as ids [batch,
+// seq].
+static int64_t sequence_length(const struct planner *planner)
+{
+    const tsr_graph *graph = tsr_model_graph(planner->model);
+    int64_t longest = 0;
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
+        struct shape shape = tsr__shapes_of(planner->shapes.known, tsr_graph_input(graph, i));
+        if (shape.rank >= 2)
+            longest = int64_max(longest, shape.dims[1].value);
+    }
+    return longest;
+}
+
 // True if no more experts' plans are needed. After the time is up, they continue until one fits.
 static bool has_enough(const struct set_search *search)
 {
@@ -242,10 +258,15 @@ static tsr_status plan_experts_on_all(struct set_search *search, double share)
 {
     const struct planner *planner = search->models->planners[0];
     struct device_set all = tsr__sets_all(search);
-    static const enum expert experts[] = {EXPERT_TENSOR, EXPERT_SEQUENCE, EXPERT_EXPERTS};
+    static const enum expert experts[] = {EXPERT_TENSOR, EXPERT_SEQUENCE, EXPERT_EXPERTS,
+                                          EXPERT_CONTEXT};
+    all.context = sequence_length(planner);
     for (size_t i = 0; i < TSR_COUNT(experts); i++) {
-        if (has_enough(search) || (experts[i] == EXPERT_EXPERTS && !has_mixture(planner)))
+        if (has_enough(search))
             break;
+        if ((experts[i] == EXPERT_EXPERTS && !has_mixture(planner)) ||
+            (experts[i] == EXPERT_CONTEXT && all.context < LONG_SEQUENCE))
+            continue;
         tsr_status st = plan_expert(search, &all, experts[i], share);
         if (st != TSR_OK)
             return st;
@@ -258,7 +279,7 @@ static tsr_status plan_experts_on_all(struct set_search *search, double share)
 static tsr_status plan_experts(struct set_search *search)
 {
     const struct planner *planner = search->models->planners[0];
-    double share = EXPERTS_SHARE / (double)(search->n + 3);
+    double share = EXPERTS_SHARE / (double)(search->n + 4);
     tsr_status st = TSR_OK;
     if (planner->machine.n < 2 || !tsr__sets_free(search->models))
         return TSR_OK;

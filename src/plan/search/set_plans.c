@@ -56,6 +56,7 @@ static tsr_status open_planner(const struct set_search *search, struct set_plan 
     planner->machine.only_shares = plan->set.shares;
     memcpy(planner->machine.grid, plan->set.grid, sizeof planner->machine.grid);
     planner->machine.expert = plan->set.expert;
+    planner->machine.context = plan->set.context;
     if (!sizes || !tsr__planner_devices(planner) ||
         !tsr__planner_values(planner, sizes, tsr__sets_sizes(search, m).n, all))
         return TSR_NOMEM;
