@@ -113,8 +113,8 @@ static tsr_status set_attributes(const struct draft *draft, tsr_node *node)
     return st;
 }
 
-// The names of the node's outputs: those of the model, each once, without inputs that the model
-// returns unchanged.
+// Lists the names of the node's outputs: those of the model, each once, without inputs that the
+// model returns unchanged.
 static const char **output_names(struct draft *draft, tsr_value *const *inputs, size_t n_inputs,
                                  size_t *count)
 {
@@ -132,7 +132,7 @@ static const char **output_names(struct draft *draft, tsr_value *const *inputs, 
     return names;
 }
 
-// The node's outputs are typed, because ONNX Runtime does not load it otherwise.
+// Adds the outputs of the node. They are typed, because ONNX Runtime does not load it otherwise.
 static tsr_status add_outputs(struct draft *draft, tsr_graph *to, const tsr_node *node,
                               tsr_value *const *inputs, size_t n_inputs)
 {

@@ -27,7 +27,7 @@ void tsr__draft_types(struct draft *draft)
         note_type(draft, tsr_graph_input(graph, i));
 }
 
-// Values of unknown type are recorded as TSR_UNDEFINED.
+// True if the model has values of the type. Values of unknown type are recorded as TSR_UNDEFINED.
 static bool has_type(const struct draft *draft, tsr_dtype type)
 {
     return draft->types >> type & 1;

@@ -258,7 +258,7 @@ static tsr_status write_or_visit(struct draft *draft, struct part *parts, const 
     return tsr__parts_publish(draft, parts, folder, options->force, manifest);
 }
 
-// Nothing is written before the proof has succeeded.
+// Plans and writes the partition. Nothing is written before the proof has succeeded.
 static tsr_status partition_with(struct draft *draft, const char *folder,
                                  const tsr_partition_options *options,
                                  tsr_partition_summary *summary)
@@ -307,7 +307,8 @@ free_models:
     return st;
 }
 
-// All planning data is in the arena. Only the summary, which the session owns, outlives it.
+// Partitions a model. All planning data is in the arena. Only the summary, which the session owns,
+// outlives it.
 static tsr_status partition(struct request *request, struct draft draft)
 {
     const tsr_config *config;

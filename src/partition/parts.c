@@ -39,8 +39,9 @@ static bool is_live_anywhere(const struct draft *draft, const struct form *form)
     return false;
 }
 
-// A rank has the inputs that it needs. Inputs that no rank needs are on their first owner, so that
-// no input disappears. Inputs that are needed only for their sizes are added later (emit_shape.c).
+// Adds the inputs of a rank: those that it needs. Inputs that no rank needs are on their first
+// owner, so that no input disappears. Inputs that are needed only for their sizes are added later
+// (emit_shape.c).
 static tsr_status add_inputs(struct part *part)
 {
     tsr_graph *graph = tsr_model_graph(part->draft->model);

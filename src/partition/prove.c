@@ -84,8 +84,8 @@ static void check_sizes(void *data, const struct step *st)
     }
 }
 
-// Engines do not load a collective without an element type. Planning already rejects such values
-// (steps/convert.c).
+// Checks that a collective has an element type; engines do not load it otherwise. Planning already
+// rejects such values (steps/convert.c).
 static void check_type(void *data, const struct step *st)
 {
     struct sizes *sizes = data;
@@ -196,8 +196,8 @@ static bool same_place(const tsr_node *a, const tsr_node *b)
     return (control.bodies[0] == g) == (d.bodies[0] == h) && same_place(x, y);
 }
 
-// For a changed file: true if the node is the communication that the manifest lists under this
-// number.
+// True if the node is the communication that the manifest lists under this number. For a changed
+// file.
 static bool matches_manifest(const struct draft *p, const tsr_node *node, int64_t id)
 {
     const struct manifest_collective *collective = &p->resealing->collectives[id];

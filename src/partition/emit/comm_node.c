@@ -156,8 +156,8 @@ static const char *local_op(const struct part *part, const struct step *st, size
     return row->op;
 }
 
-// The last input is the token. outputs[1] becomes the token of the rank, so the next communication
-// waits for this one.
+// Adds a communication node. The last input is the token. outputs[1] becomes the token of the rank,
+// so the next communication waits for this one.
 tsr_node *tsr__comm_node(struct part *part, const struct step *st, size_t group, tsr_value **inputs,
                          size_t n_inputs, const char *const outputs[2])
 {

@@ -67,8 +67,8 @@ static int transposed_axis(const struct step *st, int i)
     return axis > 0 ? axis : 0;
 }
 
-// The output gets a new name if it is unused, or if a Transpose after the node produces the named
-// value.
+// Returns the name of an output. It is new if the output is unused, or if a Transpose after the
+// node produces the named value.
 static const char *output_name(struct part *part, const struct step *st, size_t i)
 {
     size_t n_states = (size_t)st->flow->control->n_states;
@@ -199,8 +199,9 @@ tsr_status tsr__control_begin(struct part *part, struct step *st, struct control
 
 // ---- a body ------------------------------------------------------------------------------------
 
-// Example: a loop with 2 control inputs (iteration, condition), 1 state and 1 scan input gets the
-// token as input 3. The token may be the last input, so i runs up to n.
+// Starts the body of a control-flow node. Example: a loop with 2 control inputs (iteration,
+// condition), 1 state and 1 scan input gets the token as input 3. The token may be the last input,
+// so i runs up to n.
 tsr_status tsr__control_open(struct part *part, const struct step *st, int k,
                              const struct control_node *made)
 {

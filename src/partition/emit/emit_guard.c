@@ -444,8 +444,8 @@ static tsr_status add_branch(struct guard *guard, const char *name, bool empty)
 
 // ---- the If -------------------------------------------------------------------------------------
 
-// The branches read the node's inputs as outer values. Engines mishandle some of these, so the
-// branches read copies. restore_inputs undoes this, because other nodes may read the inputs too.
+// Makes the branches read copies of the node's inputs. They read them as outer values, and engines
+// mishandle some of these. restore_inputs undoes this, because other nodes may read the inputs too.
 // ONNX Runtime moves a QuantizeLinear back through a Transpose to the value before both, and
 // overlooks that a branch reads that value (quirk quantize_moved_through_transpose).
 static tsr_status shield_inputs(struct guard *guard)

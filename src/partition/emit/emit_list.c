@@ -118,7 +118,8 @@ static tsr_status fill_body(struct part *part, const struct step *st, size_t gro
     return tsr__part_token_output(part);
 }
 
-// All ranks run the same number of iterations: the length was sent before (convert.c).
+// Emits the transfer of a list. All ranks run the same number of iterations: the length was sent
+// before (convert.c).
 static tsr_status emit_sequence(struct part *part, struct step *st, size_t group,
                                 tsr_value *source_list)
 {

@@ -158,7 +158,8 @@ static tsr_status begin_factor(struct part *part, const struct step *st,
     return TSR_OK;
 }
 
-// With several factors (GatherND), an index is local only if it is local in all of them.
+// Adds nodes that make indices local. With several factors (GatherND), an index is local only if it
+// is local in all of them.
 tsr_status tsr__lookup_begin(struct part *part, const struct step *st, tsr_value **inputs,
                              tsr_value **here)
 {

@@ -257,9 +257,9 @@ static struct str word_at(struct str words, int64_t at)
     return (struct str){words.p, n};
 }
 
-// Some attributes have one entry per element of a factor; the local node gets the local entries. Of
-// the directions "forward" and "reverse" of a recurrent layer, the second of two devices gets the
-// second.
+// Rewrites an attribute with one entry per element of a factor; the local node gets the local
+// entries. Of the directions "forward" and "reverse" of a recurrent layer, the second of two
+// devices gets the second.
 static tsr_status rewrite_named(const struct local_copy *copy, const struct rule_rewrite *rewrite,
                                 tsr_attr *attr, const struct local_size *part)
 {
@@ -277,8 +277,8 @@ static tsr_status rewrite_named(const struct local_copy *copy, const struct rule
     return text.p ? tsr_node_set_string(copy->node, rewrite->name, text.p) : TSR_NOMEM;
 }
 
-// Example: [1 3 4] is reshaped to [0 -1], sharded in two. The first device reshapes an empty shard
-// to [0 12], so its Reshape needs allowzero = 1, which makes 0 a size.
+// Sets allowzero. Example: [1 3 4] is reshaped to [0 -1], sharded in two. The first device reshapes
+// an empty shard to [0 12], so its Reshape needs allowzero = 1, which makes 0 a size.
 static tsr_status rewrite_zeros(const struct local_copy *copy, const struct rule_rewrite *rewrite)
 {
     struct draft *draft = copy->part->draft;

@@ -50,7 +50,7 @@ static const char *const arith_ops[] = {
     [ARITH_DIV] = "Div", [ARITH_MOD] = "Mod",
 };
 
-// Example: [5 2] and [3 3] give [1 0].
+// Returns 1 where a is larger than b, else 0. Example: [5 2] and [3 3] give [1 0].
 tsr_value *tsr__part_one_where_larger(struct part *part, tsr_value *a, tsr_value *b)
 {
     tsr_value *larger = tsr__part_node(part, "Greater", (struct str){0}, 2,
@@ -211,7 +211,8 @@ static bool counts_in(const struct tile_layout *layout, int64_t device, int64_t 
     return all;
 }
 
-// Example: [4,6] with the mask [1,0] contributes [4,0].
+// Returns what this rank contributes to the sizes of a value. Example: [4,6] with the mask [1,0]
+// contributes [4,0].
 tsr_value *tsr__part_count(struct part *part, struct form *from, struct str name)
 {
     int64_t mask[TILE_MAX_RANK] = {0};

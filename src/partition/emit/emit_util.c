@@ -36,7 +36,8 @@ static struct form *plain_form(struct part *part, const struct item *it)
     return plain;
 }
 
-// Other forms get a number: y/2 is form 2 of y. If the model has a y/2, it is y/1002.
+// Returns the name of a form. The first has the name of the value; others get a number: y/2 is form
+// 2 of y. If the model has a y/2, it is y/1002.
 struct str tsr__form_name(struct part *part, struct form *form)
 {
     struct item *it = form->item;
@@ -63,7 +64,7 @@ static tsr_value *add_ints(struct part *part, const int64_t *v, int64_t n)
                                      (size_t)n * sizeof(*v));
 }
 
-// Equal lists share one constant.
+// Returns a constant list. Equal lists share one constant.
 tsr_value *tsr__part_ints(struct part *part, const int64_t *v, int64_t n)
 {
     if (n == 0)
@@ -282,8 +283,8 @@ static tsr_status declare_cache(struct part *part, tsr_value *value, const struc
     return tsr_value_set_type(value, form->item->dtype, form->item->rank, dims);
 }
 
-// Engines cannot infer all ranks. Example: they do not infer the rank of an Expand to computed
-// sizes, and then reject a Scan of it.
+// Declares the ranks of outputs where engines cannot infer them. Example: they do not infer the
+// rank of an Expand to computed sizes, and then reject a Scan of it.
 tsr_status tsr__part_keep_declared(struct part *part, const struct step *st)
 {
     bool of_list = reads_list(st);
@@ -305,7 +306,8 @@ tsr_status tsr__part_keep_declared(struct part *part, const struct step *st)
 
 // ---- bodies ------------------------------------------------------------------------------------
 
-// An output of a body must be produced in the body, and only once. Other values are copied.
+// Adds an output of a body. It must be produced in the body, and only once. Other values are
+// copied.
 tsr_status tsr__part_body_output(struct part *part, tsr_value *value, tsr_dtype type)
 {
     bool own = value && tsr_value_graph(value) == part->graph && tsr_value_producer(value) &&
@@ -315,7 +317,7 @@ tsr_status tsr__part_body_output(struct part *part, tsr_value *value, tsr_dtype 
     return value ? tsr_graph_add_output(part->graph, value) : TSR_NOMEM;
 }
 
-// A body gets and returns the token like any loop state.
+// Adds the token as input of a body, which gets and returns it like any loop state.
 tsr_value *tsr__part_token_input(struct part *part)
 {
     static const tsr_dim one[1] = {{1, ""}};

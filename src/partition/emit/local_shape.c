@@ -152,8 +152,8 @@ bool tsr__shape_input_of(struct draft *draft, const struct node_flow *nf,
     return shape_in->made != NULL;
 }
 
-// Two dimensions with the same factors in the same order, and without windows, have equal local
-// sizes.
+// True if two dimensions have equal local sizes: the same factors in the same order, and no
+// windows.
 static bool same_factors(const struct rule_dim *a, const struct rule_dim *b)
 {
     if (a->n == 0 || a->n != b->n || a->window || b->window)
@@ -393,9 +393,9 @@ static tsr_value *sizes_from_full_shape(struct part *part, const struct shape_in
     return tsr__part_node(part, "Mul", (struct str){0}, 2, sizes, tsr__part_ints(part, kept, n));
 }
 
-// Example: a constant [8,6] for a result {2,1} becomes [4,6]. Entries 0, 1 and -1 stay. If the
-// shape is not constant, nodes compute it: from the sizes of the result if these are known, else
-// from the full shape.
+// Returns the shape input of a local node. Example: a constant [8,6] for a result {2,1} becomes
+// [4,6]. Entries 0, 1 and -1 stay. If the shape is not constant, nodes compute it: from the sizes
+// of the result if these are known, else from the full shape.
 tsr_value *tsr__part_local_shape(struct part *part, const struct shape_input *shape_in,
                                  tsr_value *host, tsr_value *data)
 {

@@ -26,7 +26,8 @@ struct scope *tsr__scope_of(struct draft *draft, const tsr_value *value)
     return scope;
 }
 
-// New steps always go to draft->steps. Changing the scope therefore swaps the lists of steps.
+// Enters a scope. New steps always go to draft->steps. Changing the scope therefore swaps the lists
+// of steps.
 void tsr__scope_enter(struct draft *draft, struct scope *to)
 {
     if (draft->scope == to)
@@ -203,8 +204,8 @@ const struct tile_layout *tsr__item_layout(struct draft *draft, const struct ite
     return tsr__layout_whole(draft->arena, it->rank, layout->owners, (size_t)layout->first[1]);
 }
 
-// Forms are kept in creation order, so each form is derived from an earlier one. Constants are also
-// added to a list for the weight writer.
+// Adds a form of a value. Forms are kept in creation order, so each form is derived from an earlier
+// one. Constants are also added to a list for the weight writer.
 struct form *tsr__form_new(struct draft *draft, struct item *it, const struct tile_layout *layout,
                            enum form_kind kind)
 {
@@ -284,8 +285,8 @@ struct step *tsr__step_between(struct draft *draft, int kind, struct form *from,
     return st;
 }
 
-// 4-bit types are transferred as the 8-bit type that holds all their values, because messages
-// consist of full bytes.
+// Returns the type in which a value is transferred. 4-bit types are transferred as the 8-bit type
+// that holds all their values, because messages consist of full bytes.
 tsr_dtype tsr__transfer_type(tsr_dtype type)
 {
     switch (type) {
@@ -347,7 +348,8 @@ const char *tsr__step_op(const struct step *st)
     return tsr__collective((int)tsr__step_collective(st))->op;
 }
 
-// The tensors of a list are transferred one by one, so its type is the type of the tensors.
+// Returns the type that a step transfers. The tensors of a list are transferred one by one, so its
+// type is the type of the tensors.
 tsr_dtype tsr__step_type(const struct step *st)
 {
     const struct item *it = st->outputs[0]->item;

@@ -38,8 +38,8 @@ static bool same_owners(const struct tile_layout *a, const struct tile_layout *b
     return n == m && memcmp(x, y, n * sizeof(*x)) == 0;
 }
 
-// All unsharded layouts are equal here, whatever their rank, because the rank of a value may be
-// unknown.
+// True if two layouts are the same. All unsharded layouts are equal here, whatever their rank,
+// because the rank of a value may be unknown.
 bool tsr__layout_same(const struct tile_layout *a, const struct tile_layout *b)
 {
     if (tsr__layout_is_whole(a) && tsr__layout_is_whole(b))
@@ -318,10 +318,10 @@ static bool pair_owners(struct arena *arena, struct gather_groups *gather, int64
     return n > 0;
 }
 
-// Example: [8,6] {2,2} on ranks 0 1 2 3 is gathered along its first dimension. The result is {1,2}
-// with columns 0..2 on ranks 0 and 2 and columns 3..5 on ranks 1 and 3. The groups are {0,2} and
-// {1,3}. A dimension with two sharded factors or an outer factor cannot be gathered: the elements
-// would be in the wrong order.
+// Returns the layout after an all-gather of one loop, and its groups. Example: [8,6] {2,2} on ranks
+// 0 1 2 3 is gathered along its first dimension. The result is {1,2} with columns 0..2 on ranks 0
+// and 2 and columns 3..5 on ranks 1 and 3. The groups are {0,2} and {1,3}. A dimension with two
+// sharded factors or an outer factor cannot be gathered: the elements would be in the wrong order.
 const struct tile_layout *tsr__gathered_layout(struct arena *arena, const struct tile_layout *from,
                                                int loop, struct device_group **groups,
                                                size_t *n_groups)
@@ -382,8 +382,9 @@ struct local_size tsr__local_size(const struct tile_dim *dim, const int64_t *coo
     return size;
 }
 
-// Example: 10 elements in units of 4 are 3 units, split into 2 shards. Shard 0 has 1 unit, 4
-// elements. Shard 1 has 2 units, the last of which is short: 8 - 2 = 6 elements.
+// Returns the size of a shard. Example: 10 elements in units of 4 are 3 units, split into 2 shards.
+// Shard 0 has 1 unit, 4 elements. Shard 1 has 2 units, the last of which is short: 8 - 2 = 6
+// elements.
 int64_t tsr__local_size_of(const struct local_size *size, int64_t whole)
 {
     int64_t units = (whole + size->unit - 1) / size->unit;

@@ -43,11 +43,12 @@ static bool has_factor(const struct rule_tensor *tensor, int factor)
     return false;
 }
 
-// If the summed factor of a node is sharded, each device computes a partial sum, and only the
-// device with the last shard adds the input. A factor that the input itself has is no reason to
-// leave it out: every expert adds its own bias. Shard i of k starts at i * n / k, so the last shard is
-// empty only if n is 0: for n = 1 and k = 3 the shards are empty, empty, [0]. An empty Gemm must
-// not add C, because ONNX Runtime leaves out beta * C then (quirk gemm_of_empty).
+// True if a device does not add this input of the node. If the summed factor of a node is sharded,
+// each device computes a partial sum, and only the device with the last shard adds the input. A
+// factor that the input itself has is no reason to leave it out: every expert adds its own bias.
+// Shard i of k starts at i * n / k, so the last shard is empty only if n is 0: for n = 1 and k = 3
+// the shards are empty, empty, [0]. An empty Gemm must not add C, because ONNX Runtime leaves out
+// beta * C then (quirk gemm_of_empty).
 bool tsr__input_is_skipped(const struct node_flow *nf, int64_t device, int input)
 {
     if (is_added_by_first(nf, device, input))
@@ -113,10 +114,10 @@ bool tsr__trims(const struct node_flow *nf)
 
 // ---- lists of numbers --------------------------------------------------------------------------
 
-// A pooling with ceil_mode gets explicit pads and rounds down, even if it is not sharded. Before
-// opset 22, ONNX shape inference counts one output too many if the last window would start in the
-// padding (9 elements, kernel 2, stride 2, one pad at each end: 6 instead of 5). Engines compare
-// results with that shape and plan memory by it.
+// True for a pooling that rounds up. A pooling with ceil_mode gets explicit pads and rounds down,
+// even if it is not sharded. Before opset 22, ONNX shape inference counts one output too many if
+// the last window would start in the padding (9 elements, kernel 2, stride 2, one pad at each end:
+// 6 instead of 5). Engines compare results with that shape and plan memory by it.
 static bool rounds_up(const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;
@@ -241,8 +242,8 @@ static bool is_rewritten(struct draft *draft, const struct node_flow *nf,
     return rewrite == tsr__sizes_rewrite(nf);
 }
 
-// If a shard may be empty, a reduction gets non-negative axes. Engines misread negative axes of an
-// empty tensor.
+// Returns the axes of a reduction. If a shard may be empty, a reduction gets non-negative axes.
+// Engines misread negative axes of an empty tensor.
 int tsr__reduction_axes(const struct draft *draft, const struct node_flow *nf, const char **name,
                         int64_t *axes)
 {

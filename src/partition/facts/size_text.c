@@ -162,7 +162,7 @@ static struct size_result read_atom(struct expr *expr)
     return word.n ? read_symbol(expr, word) : not_known;
 }
 
-// Operators apply from left to right: "a*b/2" is (a*b)/2.
+// Reads a product. Operators apply from left to right: "a*b/2" is (a*b)/2.
 static struct size_result read_product(struct expr *expr)
 {
     struct size_result left = read_atom(expr);
@@ -180,7 +180,7 @@ static struct size_result read_product(struct expr *expr)
     }
 }
 
-// The first product may have a minus sign: "-kernel + width + 1".
+// Reads the first product, which may have a minus sign: "-kernel + width + 1".
 static struct size_result read_first(struct expr *expr)
 {
     struct size_result nothing = {.ok = true};
@@ -189,7 +189,7 @@ static struct size_result read_first(struct expr *expr)
     return read_product(expr);
 }
 
-// The nesting depth is limited because the text comes from an untrusted file.
+// Reads a sum. The nesting depth is limited because the text comes from an untrusted file.
 static struct size_result read_sum(struct expr *expr)
 {
     struct size_result left = {0};
@@ -207,8 +207,8 @@ static struct size_result read_sum(struct expr *expr)
     return left;
 }
 
-// The text is first looked up as a symbol, before it is parsed. A text such as "10" or "-1" is a
-// symbol too: ONNX stores numbers as numbers.
+// Computes a size from its text. The text is first looked up as a symbol, before it is parsed. A
+// text such as "10" or "-1" is a symbol too: ONNX stores numbers as numbers.
 static struct size_result size_of(struct draft *draft, const struct size_maker *maker,
                                   const tsr_dim *dim)
 {

@@ -102,8 +102,8 @@ static bool start_body(struct draft *draft, struct body *body)
     return !draft->arena->failed;
 }
 
-// The first output of a loop body is the condition. No layout is recorded for it: every device gets
-// it.
+// Starts the plan of a body. The first output of a loop body is the condition. No layout is
+// recorded for it: every device gets it.
 unsigned char *tsr__body_open(struct draft *draft, const struct step *st, struct body *body)
 {
     const tsr_graph *graph = body->flow->graph;

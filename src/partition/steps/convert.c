@@ -109,8 +109,8 @@ static struct form *repeat_node(struct draft *draft, struct item *it, const stru
     return form;
 }
 
-// A Constant node of another stage or device is copied, not sent: engines need shapes and axes as
-// constants when they load the model.
+// Copies a Constant node of another stage or device instead of sending its value: engines need
+// shapes and axes as constants when they load the model.
 static struct form *repeated_form(struct draft *draft, struct item *it,
                                   const struct tile_layout *want)
 {
@@ -313,7 +313,7 @@ static struct form *reshard_form(struct draft *draft, struct item *it,
     return reshard_unknown(draft, it, from, want, reader);
 }
 
-// Broadcasts from the first device, so that all have the same bits.
+// Broadcasts a value from the first device, so that all have the same bits.
 struct form *tsr__draft_same_bits(struct draft *draft, struct item *it,
                                   const struct tile_layout *on, const tsr_node *reader)
 {

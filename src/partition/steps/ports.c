@@ -284,8 +284,8 @@ static bool place_at_producer(struct draft *draft, const tsr_value *value)
     return layout != NULL;
 }
 
-// Only for models with stages: if outputs of later stages were on rank 0, its next run would be
-// late.
+// Places the outputs of models with stages: if outputs of later stages were on rank 0, its next run
+// would be late.
 static tsr_status place_outputs(struct draft *draft)
 {
     tsr_graph *graph = tsr_model_graph(draft->model);

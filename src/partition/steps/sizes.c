@@ -29,8 +29,8 @@ struct item *tsr__shape_item(struct draft *draft, struct item *it)
     return item->name.p ? item : NULL;
 }
 
-// Example: [n,6] {2,1} on ranks 0 and 1, n = 7. Rank 0 counts [3,6], rank 1 [4,0]; the sum is
-// [7,6]. See counts_in in emit_shape.c.
+// Plans the sum of sizes over the ranks. Example: [n,6] {2,1} on ranks 0 and 1, n = 7. Rank 0
+// counts [3,6], rank 1 [4,0]; the sum is [7,6]. See counts_in in emit_shape.c.
 struct form *tsr__draft_count(struct draft *draft, struct form *from, const struct tile_layout *on,
                               struct device_group *group)
 {

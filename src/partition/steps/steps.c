@@ -233,8 +233,8 @@ static bool reduce_results(struct draft *draft, const struct node_flow *nf, stru
     return true;
 }
 
-// First plans the conversions of the inputs and of the outer values that bodies read, then the
-// step.
+// Plans one turn of a node: first the conversions of the inputs and of the outer values that bodies
+// read, then the step.
 static bool draft_turn(struct draft *draft, const struct node_flow *nf)
 {
     size_t n_inputs;
@@ -255,7 +255,7 @@ static bool draft_turn(struct draft *draft, const struct node_flow *nf)
     return reduce_results(draft, nf, st);
 }
 
-// A node has several turns only if a device has several shards (turns.c).
+// Plans a node. It has several turns only if a device has several shards (turns.c).
 static bool draft_node(struct draft *draft, const struct node_flow *nf)
 {
     for (size_t turn = 0;; turn++) {

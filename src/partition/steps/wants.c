@@ -18,7 +18,8 @@ void tsr__draft_want(struct draft *draft, const tsr_value *value, const struct t
         want->layout = layout;
 }
 
-// A node that only returns sizes does not read its input. Subgraphs read unsharded values.
+// Records the layouts in which a node reads its inputs. A node that only returns sizes does not
+// read its input. Subgraphs read unsharded values.
 void tsr__node_wants(struct draft *draft, const struct node_flow *nf)
 {
     tsr_value **captures;

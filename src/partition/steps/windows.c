@@ -151,8 +151,8 @@ static struct step *window_step(struct draft *draft, int kind, struct form *from
     return st;
 }
 
-// All owners take part in the exchange, also those that lack no elements, because a collective
-// waits for all.
+// Plans the exchange of missing elements. All owners take part, also those that lack no elements,
+// because a collective waits for all.
 static struct form *exchange(struct draft *draft, struct item *it, const struct tile_layout *base,
                              struct windows *windows, const tsr_node *reader)
 {

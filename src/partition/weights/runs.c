@@ -24,7 +24,8 @@ static void runs_here(struct runs *runs)
     runs->stop = base + interval->stop * runs->inner;
 }
 
-// Axes inside the innermost sharded axis belong to each run. An empty piece has no runs.
+// Starts at the first run of a piece. Axes inside the innermost sharded axis belong to each run. An
+// empty piece has no runs.
 void tsr__runs_begin(struct runs *runs, const struct tile_piece *piece, const int64_t *shape)
 {
     *runs = (struct runs){.piece = piece, .last = -1, .inner = 1};

@@ -89,8 +89,8 @@ static int64_t owner_in(const struct header *header, const struct form *form)
     return -1;
 }
 
-// Offsets in the header count from the end of the header, offsets of forms from the start of the
-// file.
+// Adds an entry. Offsets in the header count from the end of the header, offsets of forms from the
+// start of the file.
 static tsr_status add_form(struct header *header, const struct form *form)
 {
     int64_t rank = owner_in(header, form), dims[TILE_MAX_RANK];

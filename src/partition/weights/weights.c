@@ -21,7 +21,7 @@ static bool stays_inside(const struct item *it, int64_t bytes)
     return bytes <= INLINE_BYTES || (integers && it->rank <= 1 && bytes <= INLINE_VECTOR);
 }
 
-// Large constants are aligned to pages, because engines map them.
+// Returns the alignment of a constant. Large ones are aligned to pages, because engines map them.
 static uint64_t align_of(uint64_t bytes)
 {
     return bytes >= LARGE_BYTES ? LARGE_ALIGN : SMALL_ALIGN;

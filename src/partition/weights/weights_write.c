@@ -153,7 +153,8 @@ static int64_t next_wanted(const struct writer *writers, size_t n, int64_t bytes
     return first;
 }
 
-// Each block starts at data that a rank needs, so every iteration makes progress.
+// Writes a source block by block. Each block starts at data that a rank needs, so every iteration
+// makes progress.
 static tsr_status write_blocks(const struct source *source, struct writer *writers, size_t n,
                                int64_t bytes, unsigned char *buffer)
 {
@@ -303,7 +304,7 @@ static tsr_status batch_form(struct batch *batch, struct form *form)
     return n ? write_form(batch->draft, form, writers, n, batch->buffer) : TSR_OK;
 }
 
-// open[i] is set if files[i] must be committed or aborted.
+// Opens a file of the batch. open[i] is set if files[i] must be committed or aborted.
 static tsr_status batch_open_file(struct batch *batch, int64_t i, struct outfolder *outfolder,
                                   const char *name)
 {

@@ -49,8 +49,7 @@ static void extend(struct form *form, size_t end)
         form->end = end;
 }
 
-// Lists the layouts that readers want, in order. The first is the producer's (PLAN_NO_LAYOUT: none
-// yet).
+// Returns the layouts of a value; the first is its producer's, or replicated.
 static bool forms_of(struct planner *planner, const tsr_value *v, uint32_t first, size_t begin,
                      struct forms *out)
 {

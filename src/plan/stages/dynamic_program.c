@@ -54,8 +54,8 @@ int64_t tsr__search_value(struct stage_search *search, size_t i, size_t j, size_
     return *at;
 }
 
-// `begin` is the split point where the last stage begins. It is ignored unless it restricts the
-// next stage.
+// Returns the cell of a partial pipeline. `begin` is the split point where the last stage begins.
+// It is ignored unless it restricts the next stage.
 struct cell *tsr__search_cell(struct stage_search *search, size_t stages, size_t begin, size_t cut,
                               size_t devices)
 {
@@ -65,7 +65,8 @@ struct cell *tsr__search_cell(struct stage_search *search, size_t stages, size_t
     return &search->cells[(at * cuts + cut) * (tsr__search_devices(search) + 1) + devices];
 }
 
-// Of pipelines with the same sum, the one with the faster slowest stage: it finishes more runs.
+// True if pipeline a is better. Of pipelines with the same sum, it is the one with the faster
+// slowest stage: it finishes more runs.
 static bool better(const struct stage_search *search, const struct cell *a, const struct cell *b)
 {
     if (search->bottleneck && a->most != b->most)

@@ -32,7 +32,7 @@ static bool find_hosts(const struct planner *planner, struct arena *arena, struc
     return out->speed != NULL;
 }
 
-// Stage k of n runs on host n - 1 - k.
+// Returns the host of a stage: stage k of n runs on host n - 1 - k.
 static int host_of_stage(const struct hosts *hosts, int64_t k)
 {
     return (int)(hosts->n - 1 - k);

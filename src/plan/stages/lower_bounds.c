@@ -34,7 +34,8 @@ static bool fill_floor(const struct staging *staging, struct kind *kind)
     return true;
 }
 
-// For each split point, the lower bound of the nodes behind it on any block; 0 if there is no time.
+// Computes for each split point the lower bound of the nodes behind it on any block; 0 if there is
+// no time.
 static bool fill_rest(struct stage_search *search)
 {
     const struct staging *staging = search->staging;

@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-// node NULL: the diagnostic is not about a single node.
+// Reports an error. node NULL: the diagnostic is not about a single node.
 static tsr_status refuse(const struct staging *staging, const tsr_node *node, const char *hint,
                          const char *what)
 {

@@ -16,7 +16,7 @@ struct stage_layouts {
     const struct stage *stage;
 };
 
-// Device i of the stage is stage->devices[i].
+// Converts a layout of a stage to one of all devices. Device i of the stage is stage->devices[i].
 static uint32_t on_all_devices(void *context, const tsr_value *value, uint32_t layout)
 {
     const struct stage_layouts *layouts = context;
@@ -100,7 +100,8 @@ static bool set_strategies(struct pipeline_program *setup)
     return true;
 }
 
-// Nodes in no stage run on all devices: their outputs are replicated, like inputs of the model.
+// Removes nodes in no stage from the program. They run on all devices: their outputs are
+// replicated, like inputs of the model.
 static void hide_common(struct pipeline_program *setup)
 {
     struct planner *planner = setup->staging->planner;

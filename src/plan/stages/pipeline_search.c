@@ -174,7 +174,7 @@ static void add_ending(struct stage_search *search, const struct state *state, s
         list[(*n)++] = (struct ending){total, before->sum + own + state->sum, own, begin, block};
 }
 
-// All last stages of the pipelines that end at the state, best first. NULL: out of memory.
+// Lists all last stages of the pipelines that end at the state, best first. NULL: out of memory.
 static struct ending *list_endings(struct stage_search *search, const struct state *state,
                                    size_t *n)
 {
@@ -244,7 +244,8 @@ static void look_at_order(struct stage_search *search)
 
 // ---- entry -------------------------------------------------------------------------------------
 
-// If the first pipeline does not flow, none does (tsr__stages_search).
+// True if every stage sends only to the next one. If the first pipeline does not flow, none does
+// (tsr__stages_search).
 static bool flows(struct staging *staging, const struct pipeline *pipeline)
 {
     for (size_t k = 1; k < pipeline->n; k++)

@@ -42,9 +42,9 @@ static void flush(struct timing *timing)
     timing->pending.n = 0;
 }
 
-// The engine receives from other stages as soon as the order of communication allows
-// (simulate/simulate_order.c): before nodes that do not communicate. So the sender need not wait
-// for them.
+// Adds an event in the order of the engine. It receives from other stages as soon as the order of
+// communication allows (simulate/simulate_order.c): before nodes that do not communicate. So the
+// sender need not wait for them.
 static void add_in_order(struct timing *timing, struct event event, bool transfer)
 {
     if (!event.meets && !transfer) {
@@ -58,7 +58,7 @@ static void add_in_order(struct timing *timing, struct event event, bool transfe
     add_event(timing, event);
 }
 
-// An event of the marked devices.
+// Returns an event of the marked devices.
 static struct event event_of(struct timing *timing, const bool *takes, int64_t ps)
 {
     struct event event = {.ps = ps};
@@ -120,7 +120,8 @@ static uint32_t source_of(struct timing *timing, const struct value_forms *forms
     return forms->layouts.at[0];
 }
 
-// Devices that have the full value slice it; else those that send and receive synchronize.
+// Adds a resharding. Devices that have the full value slice it; else those that send and receive
+// synchronize.
 static bool add_move(struct timing *timing, uint32_t from, uint32_t want,
                      const struct plan_value *value, int64_t ps, bool transfer)
 {
@@ -170,7 +171,7 @@ static bool bring(struct timing *timing, const tsr_value *v, uint32_t want, size
 
 // ---- nodes -------------------------------------------------------------------------------------
 
-// The full value on the first n devices of a stage.
+// Returns the layout of the full value on the first n devices of a stage.
 static uint32_t whole_on(struct timing *timing, const struct stage *stage, const tsr_value *value,
                          size_t n)
 {
@@ -244,7 +245,7 @@ static bool bring_outputs(struct timing *timing)
     return true;
 }
 
-// A node in no stage runs on all devices.
+// Adds a node in no stage, which runs on all devices.
 static void run_common(struct timing *timing, size_t node)
 {
     const struct planner *planner = timing->planner;
@@ -253,7 +254,7 @@ static void run_common(struct timing *timing, size_t node)
                                      .ps = timing->staging->times[node]});
 }
 
-// All events of one run, in graph order.
+// Lists all events of one run, in graph order.
 static bool list_events(struct timing *timing)
 {
     const struct planner *planner = timing->planner;
@@ -305,8 +306,8 @@ static int64_t play(const struct timing *timing, int64_t *clock)
     return end;
 }
 
-// The first run gives the latency. With as many concurrent runs as stages, the time between two
-// ends is the period.
+// Plays several runs. The first one gives the latency. With as many concurrent runs as stages, the
+// time between two ends is the period.
 static bool play_runs(struct timing *timing)
 {
     struct event_list events = {timing->events.at, timing->events.n};

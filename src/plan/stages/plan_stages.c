@@ -9,8 +9,7 @@
 
 // ---- from the devices of a block to those of the topology --------------------------------------
 
-// The chosen candidate of each node of the stage becomes the only one in the planner of all
-// devices.
+// Makes the chosen candidate of each node of the stage the only one in the planner of all devices.
 static bool take_stage(struct planner *planner, const struct stage *stage)
 {
     const struct planner *own = &stage->kind->planner;
@@ -46,7 +45,7 @@ static bool memory_of_stage(struct staging *staging, const struct stage *stage, 
     return true;
 }
 
-// The stage in the second model: the same devices, its own nodes.
+// Returns the stage in the second model: the same devices, its own nodes.
 static struct stage second_stage(const struct stage *stage)
 {
     struct stage other = *stage;
@@ -86,7 +85,7 @@ static tsr_status take_pipeline(struct staging *staging, struct pipeline *pipeli
 
 // ---- stage numbers -----------------------------------------------------------------------------
 
-// The number of stage k in the model.
+// Returns the number of stage k in the model.
 static int64_t number_of(const struct staging *staging, size_t k)
 {
     if (staging->n_hand)
@@ -94,8 +93,8 @@ static int64_t number_of(const struct staging *staging, size_t k)
     return (int64_t)k;
 }
 
-// Manual stages keep their numbers. A single stage needs no number if it has device 0, which
-// returns the outputs anyway.
+// Writes the stages into the model. Manual stages keep their numbers. A single stage needs no
+// number if it has device 0, which returns the outputs anyway.
 static tsr_status set_stages(struct staging *staging, const struct pipeline *pipeline)
 {
     if (pipeline->n == 1 && !staging->n_hand && pipeline->at[0].devices[0] == 0)
@@ -132,7 +131,8 @@ static tsr_status refuse(struct staging *staging, const tsr_plan_options *option
     return tsr__plan_report_none(planner, "plan in stages", proved, out->needs_bytes);
 }
 
-// More stages than devices, ranges or STAGES_MOST are refused; "auto" (0 or less) never is.
+// Checks the number of stages. More than devices, ranges or STAGES_MOST are refused; "auto" (0 or
+// less) never is.
 static tsr_status check_number(const struct staging *staging, int64_t stages)
 {
     int64_t most = int64_min(staging->planner->machine.n, (int64_t)staging->n_ranges);
@@ -202,7 +202,8 @@ static tsr_status take_plan(struct staging *staging, const tsr_plan_options *opt
     return tsr__stages_bound(staging, pipeline, options, out);
 }
 
-// "plan.lp" becomes "plan.2.lp" for stage 2; without an extension the number is appended.
+// Returns the path of a stage's file. "plan.lp" becomes "plan.2.lp" for stage 2; without an
+// extension the number is appended.
 static struct str numbered_path(struct arena *arena, const char *path, size_t stage)
 {
     const char *slash = strrchr(path, '/'), *dot = strrchr(path, '.');
@@ -211,7 +212,7 @@ static struct str numbered_path(struct arena *arena, const char *path, size_t st
     return tsr__arena_printf(arena, "%.*s.%zu%s", (int)(dot - path), path, stage, dot);
 }
 
-// Each stage has its own program and file.
+// Writes the programs. Each stage has its own program and file.
 static tsr_status export_stages(struct staging *staging, const struct pipeline *pipeline,
                                 const char *path)
 {
@@ -246,7 +247,7 @@ static tsr_status write_model(struct staging *staging, const char *config,
     return tsr__planner_add_counts(planner, counts, n, out) ? TSR_OK : TSR_NOMEM;
 }
 
-// Stages have the same numbers in both models.
+// Writes the stages into all models. They have the same numbers in both.
 static tsr_status write_all(struct staging *staging, const char *config,
                             const struct pipeline *pipeline, bool write, tsr_plan_part *parts,
                             tsr_plan_summary *out)
@@ -344,7 +345,8 @@ static tsr_status staged(struct staging *staging, const tsr_plan_options *given,
     return tsr__stages_explain(staging, &pipeline, options.explain, out);
 }
 
-// Memory limit of each device: the caller's; else that of the caller's topology; else none.
+// Returns the memory limit of each device: the caller's; else that of the caller's topology; else
+// none.
 static int64_t memory_limit(const tsr_plan_options *options)
 {
     if (options->memory > 0 || options->topology)
@@ -352,7 +354,7 @@ static int64_t memory_limit(const tsr_plan_options *options)
     return -1;
 }
 
-// A staging before its split points are known. False: out of memory.
+// Initializes a staging before its split points are known. False: out of memory.
 static bool staging_init(struct models *models, size_t m, const tsr_plan_options *options,
                          struct staging *out)
 {

@@ -24,7 +24,8 @@
 
 // ---- planners of blocks ------------------------------------------------------------------------
 
-// Numbers are written exactly (%a): devices of one kind have equal bits.
+// Writes the rates of a device. Numbers are written exactly (%a): devices of one kind have equal
+// bits.
 static void key_of_device(struct text *key, const tsr_topology_device *device)
 {
     tsr__text_printf(key, "%a %a %a", device->flops, device->bandwidth, device->overhead);
@@ -56,7 +57,8 @@ static bool key_of(struct staging *staging, const int64_t *devices, size_t n, st
     return !key->failed;
 }
 
-// The planner holds no range until select_range gives it one: node_at is -1 for all nodes.
+// Creates the planner of a kind of block. It holds no range until select_range gives it one:
+// node_at is -1 for all nodes.
 static struct kind *kind_new(struct staging *staging, const int64_t *devices, size_t n)
 {
     struct kind *kind = ARENA_NEW(&staging->planner->arena, struct kind);
@@ -79,7 +81,7 @@ static struct kind *kind_new(struct staging *staging, const int64_t *devices, si
     return kind;
 }
 
-// The kind of the block, found by its key or made.
+// Returns the kind of the block, found by its key or made.
 static struct kind *kind_of_key(struct staging *staging, struct str key, const int64_t *devices,
                                 size_t n)
 {
@@ -89,7 +91,7 @@ static struct kind *kind_of_key(struct staging *staging, struct str key, const i
     return at ? *at : NULL;
 }
 
-// The map has its own copy of the key.
+// Returns the kind of a block of devices. The map has its own copy of the key.
 struct kind *tsr__stages_kind(struct staging *staging, const int64_t *devices, size_t n)
 {
     struct text key;
@@ -190,7 +192,7 @@ static void select_range(struct staging *staging, struct kind *kind, size_t i, s
     list_given(planner);
 }
 
-// Bytes on the fullest device.
+// Returns the bytes on the fullest device.
 static int64_t peak_of(const struct program *program, const uint32_t *choice)
 {
     int64_t most = 0;
@@ -221,7 +223,7 @@ struct range_solve {
     struct models models; // models of this kind, with their common program
 };
 
-// Times of one run of each model, and of all runs.
+// Adds the times of one run of each model, and of all runs.
 static void add_times(const struct range_solve *solve, const struct program_result *result,
                       struct point *point)
 {
@@ -233,7 +235,8 @@ static void add_times(const struct range_solve *solve, const struct program_resu
     point->bound = int64_min(tsr__models_unscaled(models, result->bound), point->time);
 }
 
-// The solution as a point, which is the best for every limit between its memory and `limit`.
+// Returns the solution as a point, which is the best for every limit between its memory and
+// `limit`.
 static struct point point_of(const struct range_solve *solve, const struct program_result *result,
                              int64_t limit)
 {
@@ -268,7 +271,8 @@ static tsr_status solve_program(struct range_solve *solve, struct program_option
     return TSR_OK;
 }
 
-// The program of one model's nodes in the range. Tables of an unfinished program are dropped.
+// Builds the program of one model's nodes in the range. Tables of an unfinished program are
+// dropped.
 static bool make_program(struct staging *staging, struct range_solve *solve, struct kind *kind)
 {
     struct planner *planner = &kind->planner;
@@ -284,7 +288,7 @@ static bool make_program(struct staging *staging, struct range_solve *solve, str
     return made;
 }
 
-// The caller must call end_range, also after a failure.
+// Builds the programs of a range. The caller must call end_range, also after a failure.
 static tsr_status begin_range(struct staging *staging, struct range_solve *solve)
 {
     struct kind *kind = solve->kind;
@@ -315,7 +319,7 @@ static void end_range(struct range_solve *solve)
     tsr__arena_free(&solve->scratch);
 }
 
-// The points of ranges of that structure. NULL: out of memory.
+// Returns the points of ranges of that structure. NULL: out of memory.
 static struct range_points *front_of(struct staging *staging, struct kind *kind, size_t i, size_t j)
 {
     const struct range *range = tsr__stages_range(staging, i, j);
@@ -340,7 +344,8 @@ static struct range_points *front_of(struct staging *staging, struct kind *kind,
     return *f;
 }
 
-// A point is valid for every limit between its memory and its own limit.
+// Returns the point for a memory limit. A point is valid for every limit between its memory and its
+// own limit.
 static const struct point *find_point(const struct point *points, size_t n, int64_t memory)
 {
     for (size_t i = 0; i < n; i++) {
@@ -429,7 +434,7 @@ tsr_status tsr__range_bound(struct staging *staging, struct kind *kind, size_t i
     return TSR_OK;
 }
 
-// If no time is left, or after cancelling, repeats the solve with little effort.
+// Repeats the solve with little effort, if no time is left or after cancelling.
 static tsr_status solve_again(struct staging *staging, struct range_solve *solve,
                               struct program_result *result, struct point *out)
 {

@@ -28,7 +28,7 @@ static char letter_of(const struct plan_value *value)
     return 'g';
 }
 
-// The number of a value from outside, counted from 1. comes: an earlier range makes it.
+// Returns the number of a value from outside, counted from 1. comes: an earlier range makes it.
 static uintptr_t number_of(struct range_key *range_key, const tsr_value *value, bool comes)
 {
     uint32_t id = tsr__value_id(value);
@@ -81,7 +81,8 @@ static void describe_value(struct range_key *range_key, const tsr_value *value)
     tsr__text_printf(&range_key->key, "%zu.%zu ", (size_t)at - range_key->begin, slot);
 }
 
-// A node inside a subgraph counts as the node of the main graph that owns it.
+// True if a later node reads the value. A node inside a subgraph counts as the node of the main
+// graph that owns it.
 static bool is_read_later(void *data, tsr_node *node, size_t input)
 {
     struct range_key *range_key = data;
@@ -131,7 +132,7 @@ static void describe_node(struct range_key *range_key, const struct plan_node *n
     }
 }
 
-// Keys are long and many: their digests are stored.
+// Returns the number of a structure. Keys are long and many: their digests are stored.
 uint32_t tsr__stages_structure(struct staging *staging, struct str key)
 {
     char hex[65];
@@ -147,7 +148,8 @@ uint32_t tsr__stages_structure(struct staging *staging, struct str key)
     return (uint32_t)((uintptr_t)*at - 1);
 }
 
-// Strategies have the same numbers in all kinds, since their nodes are in the same order.
+// Describes the nodes of a range. Strategies have the same numbers in all kinds, since their nodes
+// are in the same order.
 static void describe(struct range_key *range_key)
 {
     struct staging *staging = range_key->staging;
@@ -174,7 +176,7 @@ static void describe(struct range_key *range_key)
     tsr__arena_free(&range_key->scratch);
 }
 
-// Described on first use. NULL: out of memory.
+// Returns the range from i to j, described on first use. NULL: out of memory.
 const struct range *tsr__stages_range(struct staging *staging, size_t i, size_t j)
 {
     struct range *range = &staging->ranges[i * (staging->n_ranges + 1) + j];

@@ -17,7 +17,7 @@
 
 // ---- nodes that belong together ----------------------------------------------------------------
 
-// a is a node of the first model, b one of the second: both must be in one stage.
+// Records that two nodes must be in one stage: a of the first model, b of the second.
 static void add_shared(struct staging *staging, const struct reader *a, const struct reader *b)
 {
     if (a->node == SIZE_MAX || b->node == SIZE_MAX)
@@ -95,7 +95,7 @@ static struct stage_window window_of(const struct staging *staging, size_t cut)
     return window;
 }
 
-// The first model keeps the split points that have a counterpart.
+// Keeps the split points of the first model that have a counterpart.
 static void drop_cuts(struct staging *staging)
 {
     size_t kept = 0;

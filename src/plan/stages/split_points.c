@@ -35,7 +35,7 @@ struct splitting {
     size_t *last;          // by node: the last reader that is not common
 };
 
-// The index of the producer of a value; -1: none that is planned.
+// Returns the index of the producer of a value; -1: none that is planned.
 static int64_t made_at(const struct planner *planner, const tsr_value *value)
 {
     const tsr_node *from = value ? tsr_value_producer(value) : NULL;
@@ -65,7 +65,7 @@ static bool is_common(const struct splitting *splitting, size_t i)
            constants <= splitting->all_bytes / COMMON_SHARE;
 }
 
-// A node with a manual stage runs there only.
+// True if the node has a manual stage: it runs there only.
 static bool has_stage(const struct staging *staging, size_t i)
 {
     return staging->hand && staging->hand[i] >= 0;
@@ -124,7 +124,7 @@ static bool is_staged(const struct splitting *splitting, size_t i)
     return splitting->staging->staged[tsr__node_id(splitting->planner->nodes[i].node)];
 }
 
-// By node: the last staged node that reads its output.
+// Finds for each node the last staged node that reads its output.
 static void find_last_readers(struct splitting *splitting)
 {
     const struct planner *planner = splitting->planner;
@@ -143,7 +143,7 @@ static void find_last_readers(struct splitting *splitting)
     }
 }
 
-// Bytes of staged values that cross before node i: first the changes, then the sums.
+// Computes the bytes of staged values that cross before node i: first the changes, then the sums.
 static void add_crossing(struct splitting *splitting, int64_t *width)
 {
     const struct planner *planner = splitting->planner;
@@ -269,7 +269,7 @@ static bool covers(const struct places *places)
     return 2 * n >= places->shares;
 }
 
-// Occurrences of the most frequent kind of place.
+// Returns the occurrences of the most frequent kind of place.
 static size_t most_of_kind(const struct places *places)
 {
     size_t most = 0, n = size_min(places->n, LAYER_NODES);
@@ -293,9 +293,9 @@ static size_t keep_kind(struct places *places, const struct place_between *like,
     return kept;
 }
 
-// Repeated layers are split at the same places, so that ranges are equal and many can be tried. The
-// narrowest kind is kept, at every second or third layer if there are too many; others if they are
-// no wider and there is space. False: layers do not repeat.
+// Keeps places between repeated layers. Layers are split at the same places, so that ranges are
+// equal and many can be tried. The narrowest kind is kept, at every second or third layer if there
+// are too many; others if they are no wider and there is space. False: layers do not repeat.
 static bool keep_layers(struct places *places)
 {
     size_t most = most_of_kind(places), kept = 0;
@@ -346,7 +346,7 @@ static void keep_shares(struct places *places, size_t shares)
     }
 }
 
-// Each manual stage ends at one of the places: the narrowest possible one is kept.
+// Keeps a place for each manual stage: it ends at the narrowest possible one.
 static void keep_windows(const struct staging *staging, struct places *places)
 {
     for (size_t k = 0; k + 1 < staging->n_hand; k++) {
@@ -402,7 +402,7 @@ static void keep_places(const struct staging *staging, struct places *places)
     keep_windows(staging, places);
 }
 
-// The split points: the kept places, and the ends of the graph.
+// Chooses the split points: the kept places, and the ends of the graph.
 static bool choose_places(struct splitting *splitting, const int64_t *width)
 {
     struct places places;
@@ -427,7 +427,7 @@ static bool choose_places(struct splitting *splitting, const int64_t *width)
     return true;
 }
 
-// Time of all nodes on one device, and bytes of all constants.
+// Sums the time of all nodes on one device, and the bytes of all constants.
 static void add_up(struct splitting *splitting)
 {
     const struct planner *planner = splitting->planner;

@@ -18,7 +18,7 @@ size_t tsr__search_devices(const struct stage_search *search)
     return (size_t)search->staging->planner->machine.n;
 }
 
-// 4 devices: sizes 1, 2, 3 and 4. 12 devices: 1, 2, 3, 4, 6, 8 and 12.
+// Lists the sizes of blocks. 4 devices: sizes 1, 2, 3 and 4. 12 devices: 1, 2, 3, 4, 6, 8 and 12.
 void tsr__search_sizes(struct stage_search *search)
 {
     size_t n = tsr__search_devices(search);
@@ -32,9 +32,9 @@ void tsr__search_sizes(struct stage_search *search)
     }
 }
 
-// With many devices, and in a coarse search, blocks do not overlap: of 128, blocks of 32 start at
-// 0, 32, 64 and 96. Unlike devices have dozens of kinds of blocks, so a coarse search uses only
-// powers of two and all devices.
+// True if a block of n devices may start there. With many devices, and in a coarse search, blocks
+// do not overlap: of 128, blocks of 32 start at 0, 32, 64 and 96. Unlike devices have dozens of
+// kinds of blocks, so a coarse search uses only powers of two and all devices.
 bool tsr__search_may_start(const struct stage_search *search, size_t start, size_t n)
 {
     bool coarse = search->grain > 1, power_of_two = (n & (n - 1)) == 0;
@@ -60,7 +60,7 @@ int64_t tsr__stages_memory(const struct staging *staging, const int64_t *devices
     return least;
 }
 
-// size is an index of search->sizes.
+// Returns a block. size is an index of search->sizes.
 static struct block *block_at(struct stage_search *search, size_t start, size_t size)
 {
     return &search->blocks[start * search->n_sizes + size];
@@ -101,7 +101,7 @@ bool tsr__search_blocks(struct stage_search *search)
 
 // ---- transfers ---------------------------------------------------------------------------------
 
-// Time of sending a value from one device to all of a block. Cached by block.
+// Returns the time of sending a value from one device to all of a block. Cached by block.
 static int64_t send_time(struct stage_search *search, struct planner *planner, int64_t from,
                          const int64_t *to, size_t n, size_t start, const tsr_value *value)
 {
@@ -121,8 +121,8 @@ static int64_t send_time(struct stage_search *search, struct planner *planner, i
     return *found;
 }
 
-// Time of the transfers from the stage before, of one run of the model. Outputs stay on the first
-// device of their stage (partition/steps/ports.c).
+// Returns the time of the transfers from the stage before, of one run of the model. Outputs stay on
+// the first device of their stage (partition/steps/ports.c).
 int64_t tsr__search_transfer(struct stage_search *search, struct staging *model, size_t from,
                              size_t to, const struct block *block)
 {
@@ -139,7 +139,7 @@ int64_t tsr__search_transfer(struct stage_search *search, struct staging *model,
     return int64_min(ps, NEVER_FITS);
 }
 
-// Time that a stage needs to send to the next one, of which one device is known.
+// Returns the time that a stage needs to send to the next one, of which one device is known.
 static int64_t hand_over(struct stage_search *search, struct staging *model, size_t from, size_t to,
                          const struct block *block)
 {
@@ -198,7 +198,7 @@ static int64_t least_transfer(struct stage_search *search, const struct block *b
     return least;
 }
 
-// The same for all values that the range reads from others.
+// Returns a lower bound for all values that the range reads from others.
 static int64_t least_transfers(struct stage_search *search, size_t i, size_t j,
                                const struct block *block)
 {
@@ -231,7 +231,7 @@ static int64_t least_busy(struct stage_search *search, const struct block *block
     return block->n == 1 ? sum : most;
 }
 
-// The same for all values that the range receives and sends.
+// Returns a lower bound for all values that the range receives and sends.
 static int64_t least_crossings(struct stage_search *search, size_t i, size_t j,
                                const struct block *block, const struct neighbours *near)
 {
@@ -245,7 +245,7 @@ static int64_t least_crossings(struct stage_search *search, size_t i, size_t j,
     return int64_min(comes + goes, NEVER_FITS);
 }
 
-// All devices before the block, and all behind it.
+// Returns all devices before the block, and all behind it.
 static struct neighbours neighbours_of(const struct stage_search *search, const struct block *block)
 {
     size_t next = block->start + block->n;

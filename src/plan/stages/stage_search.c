@@ -35,7 +35,7 @@ static bool links_alike(struct stage_search *search)
     return true;
 }
 
-// A few devices on a ring or grid differ by their position.
+// Labels devices by position: a few devices on a ring or grid differ by it.
 static void label_places(struct stage_search *search, size_t *label)
 {
     size_t n = tsr__search_devices(search);
@@ -45,7 +45,7 @@ static void label_places(struct stage_search *search, size_t *label)
         label[device] = device;
 }
 
-// label: by device, the first device that is like it.
+// Labels devices by kind. label: by device, the first device that is like it.
 static void label_devices(const struct stage_search *search, size_t *label)
 {
     const tsr_topology_device *devices = search->staging->planner->machine.topology->device;
@@ -63,8 +63,8 @@ static void swap(size_t *a, size_t *b)
     *b = kept;
 }
 
-// The next permutation of labels in lexicographic order: 0 2 1 becomes 1 0 2. False: it was the
-// last.
+// Makes the next permutation of labels in lexicographic order: 0 2 1 becomes 1 0 2. False: it was
+// the last.
 static bool next_order(size_t *label, size_t n)
 {
     size_t i = n - 1;
@@ -157,7 +157,8 @@ static void try_orders(struct stage_search *search, tsr_objective objective, str
     }
 }
 
-// Number of stages: at most one for each device and range; the requested number, if there is one.
+// Sets the possible numbers of stages: at most one for each device and range; the requested number,
+// if there is one.
 static void bound_stages(struct stage_search *search, int64_t asked)
 {
     int64_t most =
@@ -171,8 +172,8 @@ static void bound_stages(struct stage_search *search, int64_t asked)
     search->most = (size_t)most;
 }
 
-// If `flows` is set, stages may send only to the next one. It is ignored if there would be too many
-// cells.
+// Initializes a search. If `flows` is set, stages may send only to the next one. It is ignored if
+// there would be too many cells.
 static bool search_init(struct stage_search *search, struct staging *staging,
                         const tsr_plan_options *options, bool flows)
 {
@@ -247,8 +248,9 @@ static void limit_search(struct stage_search *search, tsr_objective objective,
     search->known = tsr__search_known(search, takes);
 }
 
-// Every 16th split point first, every 4th, then each, so that there is a pipeline when time is up.
-// A finer search wins ties, so that without a time limit the coarse ones change nothing.
+// Searches with every 16th split point first, every 4th, then each, so that there is a pipeline
+// when time is up. A finer search wins ties, so that without a time limit the coarse ones change
+// nothing.
 static void refine(struct stage_search *search, tsr_objective objective, struct pipeline *out)
 {
     find_any(search, objective, out);
@@ -299,7 +301,8 @@ tsr_status tsr__search_orders(struct staging *staging, const tsr_plan_options *o
     return search.status;
 }
 
-// For throughput, pipelines whose stages send only to the next one come first.
+// Finds the best pipeline. For throughput, pipelines whose stages send only to the next one come
+// first.
 tsr_status tsr__stages_search(struct staging *staging, const tsr_plan_options *options,
                               enum measure what, struct pipeline *out)
 {

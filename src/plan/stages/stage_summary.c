@@ -24,7 +24,7 @@
 
 // ---- times --------------------------------------------------------------------------------------
 
-// Devices, memory and nodes of one stage.
+// Describes one stage: devices, memory and nodes.
 static bool summarize_stage(struct staging *staging, const struct stage *stage,
                             const int64_t *memory, tsr_plan_stage *out)
 {
@@ -46,7 +46,7 @@ static bool summarize_stage(struct staging *staging, const struct stage *stage,
     return true;
 }
 
-// Time and transfers of the stages from `from` to `to`, both included.
+// Sums time and transfers of the stages from `from` to `to`, both included.
 static int64_t sum_of(const tsr_plan_stage *at, size_t from, size_t to)
 {
     int64_t sum = 0;
@@ -55,7 +55,7 @@ static int64_t sum_of(const tsr_plan_stage *at, size_t from, size_t to)
     return sum;
 }
 
-// The stage of a node.
+// Returns the stage of a node.
 static size_t stage_of(const struct staging *staging, const struct pipeline *pipeline, size_t node)
 {
     size_t k = 0;
@@ -64,8 +64,8 @@ static size_t stage_of(const struct staging *staging, const struct pipeline *pip
     return k;
 }
 
-// Time that stage k is busy with one run, with receiving and sending; longer if it reads a value of
-// a stage before the previous one.
+// Returns the time that stage k is busy with one run, with receiving and sending; longer if it
+// reads a value of a stage before the previous one.
 static int64_t busy_time(struct staging *staging, const struct pipeline *pipeline,
                          const tsr_plan_stage *at, size_t k)
 {
@@ -85,7 +85,7 @@ static int64_t busy_time(struct staging *staging, const struct pipeline *pipelin
     return int64_max(own, waiting);
 }
 
-// Period of runs: the time of the busiest stage.
+// Returns the period of runs: the time of the busiest stage.
 static int64_t period_of(struct staging *staging, const struct pipeline *pipeline,
                          const tsr_plan_stage *at)
 {
@@ -113,7 +113,7 @@ bool tsr__stages_summarize(struct staging *staging, const struct pipeline *pipel
     return true;
 }
 
-// Time and transfers of each stage, of all runs of all models.
+// Computes time and transfers of each stage, of all runs of all models.
 static void add_runs(const struct staging *staging, const struct pipeline *pipeline,
                      tsr_plan_stage *at)
 {
@@ -124,15 +124,15 @@ static void add_runs(const struct staging *staging, const struct pipeline *pipel
     }
 }
 
-// Time of the nodes in no stage, of all runs.
+// Returns the time of the nodes in no stage, of all runs.
 static int64_t common_time(const struct staging *staging)
 {
     int64_t run[PLAN_MAX_MODELS] = {staging->common, staging->other ? staging->other->common : 0};
     return tsr__models_time(staging->models, run);
 }
 
-// The cost by the objective. The period of two models is that of the stage that is busiest with
-// both.
+// Returns the cost by the objective. The period of two models is that of the stage that is busiest
+// with both.
 static int64_t cost_of(struct staging *staging, const struct pipeline *pipeline,
                        const tsr_plan_stage *at, tsr_objective objective)
 {
@@ -147,7 +147,7 @@ static int64_t cost_of(struct staging *staging, const struct pipeline *pipeline,
 
 // ---- the answer ---------------------------------------------------------------------------------
 
-// Time of the model on device 0 alone; stays 0 if it does not fit.
+// Computes the time of the model on device 0 alone; stays 0 if it does not fit.
 static tsr_status one_device(struct staging *staging, tsr_plan_summary *out)
 {
     struct point point = {0};
@@ -241,7 +241,7 @@ static tsr_status name_devices(struct planner *planner, const struct stage *stag
     return TSR_OK;
 }
 
-// A node in no stage: every device runs it, and there is no other candidate.
+// Explains a node in no stage: every device runs it, and there is no other candidate.
 static tsr_status explain_common(const struct staging *staging, const struct plan_node *node,
                                  tsr_plan_summary *out)
 {

@@ -73,8 +73,8 @@ static tsr_status solve_line(struct throughput *throughput, struct pipeline_answ
     return st;
 }
 
-// The caller must call tsr__pipeline_program_end in every case. setup.late: there was no time for
-// the program.
+// Builds the program of a pipeline. The caller must call tsr__pipeline_program_end in every case.
+// setup.late: there was no time for the program.
 static tsr_status begin_throughput(struct throughput *throughput, struct staging *staging,
                                    const struct pipeline *pipeline)
 {
