@@ -18,7 +18,7 @@ import argparse, glob, os, resource, shutil, subprocess, sys, tempfile, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SIZES = {"large": (32, 4096, 32, 4), "small": (16, 1024, 8, 6)}  # tokens, hidden size, heads, layers
-SHARE, BASE = 0.6, 256 << 20  # limit: this share of the weights, and this for programs and libraries
+SHARE = 0.6  # the limit is this share of the weights, and `base` of the environment for programs and libraries
 TOLERANCE = 5e-5  # of float32, relative to the largest magnitude, as in `tessera verify`
 GROUPS = "/sys/fs/cgroup"
 SECRET = "a secret of this proof alone"
@@ -36,6 +36,7 @@ class AddressSpace:
     """RLIMIT_AS of one process. It counts every mapping, also those of files."""
 
     text = "of address space (RLIMIT_AS)"
+    base = 256 << 20
 
     def __init__(self, size):
         self.size = size
@@ -56,6 +57,7 @@ class Group:
     """A control group (v2). It counts anonymous memory and the page cache. The kernel drops cached pages of files before it kills."""
 
     text = "of memory (cgroup v2, memory.max, no swap)"
+    base = 64 << 20  # most pages of programs and libraries are those of files
 
     def __init__(self, size):
         self.size = size
@@ -254,7 +256,7 @@ class Proof:
         np.savez(self.path("in.npz"), x=np.random.default_rng(1).standard_normal((1, tokens, hidden), dtype="f4"))
         write_layers(self.folder, self.size[3])
         self.weights = os.path.getsize(self.path("weights.bin"))
-        self.limit_bytes = int(SHARE * self.weights) + BASE
+        self.limit_bytes = int(SHARE * self.weights) + self.limit_kind.base
         print("# %s of weights made in %.0f s" % (gigabytes(self.weights), time.time() - began), flush=True)
 
     def probe(self):
@@ -287,7 +289,7 @@ class Proof:
 
     def whole(self):
         """The unsharded model in one environment, and before that without a limit where there is memory for it."""
-        needed = 1.2 * self.weights + BASE
+        needed = 1.2 * self.weights + AddressSpace.base
         with open("/proc/meminfo") as f:
             available = next(int(line.split()[1]) << 10 for line in f if line.startswith("MemAvailable"))
         if available < needed:
@@ -305,7 +307,7 @@ class Proof:
 
     def partition(self):
         """Plans and partitions the model, each in one environment."""
-        plan = [self.tessera, "plan", self.path("model.onnx"), "--devices", "2", "--memory", str(self.limit_bytes - BASE), "-o", self.path("planned.onnx")]
+        plan = [self.tessera, "plan", self.path("model.onnx"), "--devices", "2", "--memory", str(self.limit_bytes - self.limit_kind.base), "-o", self.path("planned.onnx")]
         partition = [self.tessera, "partition", self.path("planned.onnx"), "-o", self.path("parts")]
         for name, words in (("tessera plan", plan), ("tessera partition", partition)):
             ran, = run([self.limit()], [words], self.env)

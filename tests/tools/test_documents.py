@@ -144,7 +144,7 @@ def wrong_proof():
     import proof
     _, hidden, _, layers = proof.SIZES["large"]
     weights = 4 * 12 * hidden**2 * layers  # float32; a layer has 12 matrices of hidden x hidden
-    limit = int(proof.SHARE * weights) + proof.BASE
+    limit = int(proof.SHARE * weights) + proof.AddressSpace.base
     head = "%s of float32 weights; limit of each environment: %s " % (proof.gigabytes(weights), proof.gigabytes(limit))
     shown = [re.findall(r"^```\n(\S+ GB of float32 weights.*?)^```", text_of(page), flags=re.M | re.S) for page in ("README.md", "docs/proof.md")]
     if shown[0][:1] != shown[1][:1] or not shown[0]:
