@@ -181,7 +181,7 @@ static void make_states(struct draft *draft, struct manifest *manifest)
             tsr_value_name(draft->states.at[i].past), tsr_value_name(draft->states.at[i].present)};
 }
 
-// There are at most two files per rank, one with common data, and one EPContext model.
+// True if a factor of the rule is sharded.
 static bool has_cut_factor(const struct placement *place)
 {
     if (!place->rule)
@@ -217,6 +217,8 @@ static void count_nodes(const struct draft *draft, struct manifest *manifest)
         manifest->cut_nodes += is_sharded(&flow->nodes[i]);
 }
 
+// Fills the manifest. There are at most two files per rank, one with common data, and one EPContext
+// model.
 tsr_status tsr__parts_manifest(struct draft *draft, const struct part *parts,
                                struct manifest *manifest)
 {
