@@ -115,7 +115,8 @@ static bool keep_time(struct bench *bench, double t)
     return true;
 }
 
-// The slots are free for the same reason as run slots: at most RUN_SLOTS runs are pending.
+// Starts a run. The slots are free for the same reason as run slots: at most RUN_SLOTS runs are
+// pending.
 static tsr_status start_run(struct bench *bench)
 {
     bench->started[bench->asked++ % RUN_SLOTS] = tsr__now_s();
@@ -161,7 +162,7 @@ static tsr_status some_runs(struct bench *bench, int64_t runs)
     return TSR_OK;
 }
 
-// Seconds that the runs between two broadcasts should take.
+// Returns the seconds that the runs between two broadcasts should take.
 static double batch_seconds(const struct bench *bench, double seconds)
 {
     bool overlaps = bench->in_flight > 1 && tsr__job_place(bench->job);
@@ -210,7 +211,8 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-// The times are sorted, and there is at least one. Share 0.5 of 4 times is the third (index 2).
+// Returns a percentile of the times. They are sorted, and there is at least one. Share 0.5 of 4
+// times is the third (index 2).
 static double percentile(const struct bench *bench, double share)
 {
     size_t i = (size_t)(share * (double)(bench->n - 1) + 0.5);
@@ -228,8 +230,8 @@ static void time_communication(const tsr_job *job)
     }
 }
 
-// For ranks that are threads of this process: the memory of the process is that of all ranks
-// together; GPU memory is known per rank.
+// Reports memory of ranks that are threads of this process: the memory of the process is that of
+// all ranks together; GPU memory is known per rank.
 static void report_here(const struct bench *bench, struct rank_report *all, int ranks,
                         int64_t memory)
 {
@@ -296,7 +298,7 @@ static void summarize_times(struct bench *bench, tsr_bench_result *result)
         *at[i] = percentile(bench, shares[i]);
 }
 
-// Called by all ranks, because it contains a collective.
+// Computes the result. Called by all ranks, because it contains a collective.
 static tsr_status summarize(struct bench *bench, tsr_bench_result *result)
 {
     struct arena *kept = &bench->session->results[RESULT_RUN];
@@ -345,8 +347,8 @@ static tsr_status open_job(struct bench *bench, const char *path, const tsr_run_
     return tsr_job_open_model(bench->session, path, options, &bench->job);
 }
 
-// Loading and warming up are timed separately: the first runs allocate memory and fill caches, and
-// do not count.
+// Loads, warms up and measures. Loading and warming up are timed separately: the first runs
+// allocate memory and fill caches, and do not count.
 static tsr_status run_job(struct bench *bench, const tsr_run_options *options,
                           tsr_bench_result *result)
 {
@@ -415,8 +417,8 @@ static tsr_status bench_work(struct spawn *spawn, tsr_session *session, int rank
     return TSR_OK;
 }
 
-// Only the message of rank 0 has the result, including the shares and memory of all ranks.
-// process_memory is 0, because each rank has its own process.
+// Reads the result in the parent. Only the message of rank 0 has it, including the shares and
+// memory of all ranks. process_memory is 0, because each rank has its own process.
 static tsr_status bench_take(struct spawn *spawn, tsr_session *session, int rank,
                              struct message *in)
 {
@@ -470,7 +472,7 @@ static tsr_status bench(tsr_session *session, const tsr_run_options *given, stru
     return bench_here(session, work->path, &options, work->inputs, work->seconds, work->result);
 }
 
-// The caller's struct may be from an older version and shorter.
+// Measures runs. The caller's struct may be from an older version and shorter.
 tsr_status tsr_bench(tsr_session *session, const char *path, const tsr_run_options *options,
                      const tsr_tensors *inputs, double seconds, tsr_bench_result *result)
 {

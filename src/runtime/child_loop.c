@@ -75,7 +75,8 @@ free_inputs:
     return st;
 }
 
-// The two texts are views of a file, so the names are copied and terminated for the call.
+// Makes an output a state, as the parent asks. The two texts are views of a file, so the names are
+// copied and terminated for the call.
 static tsr_status serve_keep(struct child_loop *child_loop, int fd)
 {
     struct message message;
@@ -120,7 +121,8 @@ static tsr_status serve(struct child_loop *child_loop, struct note note, int fd)
     return TSR_OK;
 }
 
-// The child has already joined the others (spawn.c), so its job is a launched one.
+// Opens the job of a child. The child has already joined the others (spawn.c), so its job is a
+// launched one.
 static tsr_status open_job(struct child_loop *child_loop, const struct children *children)
 {
     tsr_run_options options = children->options;
@@ -147,9 +149,9 @@ static void keep_own_socket(const struct children *children, int rank)
     }
 }
 
-// open_job joins, loads and synchronizes with the other ranks; READY tells the parent that this is
-// done. The job is closed here in every case, because the process exits without running exit
-// handlers.
+// Runs a child until the parent closes it. open_job joins, loads and synchronizes with the other
+// ranks; READY tells the parent that this is done. The job is closed here in every case, because
+// the process exits without running exit handlers.
 tsr_status tsr__child_loop_work(struct spawn *spawn, tsr_session *session, int rank,
                                 struct message *out)
 {

@@ -20,7 +20,8 @@ struct place tsr__rank_place(const struct rank *rank)
     return at;
 }
 
-// Called on the rank's thread: the diagnostic goes to the rank's session.
+// Reports an error of the engine. Called on the rank's thread: the diagnostic goes to the rank's
+// session.
 tsr_status tsr__engine_failed(struct rank *rank, OrtStatus *status, enum diag_code code,
                               const char *hint, const char *what)
 {
@@ -93,8 +94,9 @@ static tsr_status report_out_of_memory(struct rank *rank, OrtStatus *status, con
 
 // ---- loading -----------------------------------------------------------------------------------
 
-// Example: "... Current official support for domain ai.onnx is till opset 21." Returns 0 if the
-// text does not contain this phrase.
+// Returns the newest operator set that the engine supports, from its error text. Example: "...
+// Current official support for domain ai.onnx is till opset 21." Returns 0 if the text does not
+// contain this phrase.
 static int64_t supported_opset(const char *words)
 {
     static const char before[] = "domain ai.onnx is till opset ";
@@ -104,7 +106,7 @@ static int64_t supported_opset(const char *words)
     return strtoll(at + sizeof before - 1, NULL, 10);
 }
 
-// The version of the standard domain, whose name is empty; 0: the model does not import it.
+// Returns the version of the standard domain, whose name is empty; 0: the model does not import it.
 static int64_t model_opset(const tsr_model *model)
 {
     for (size_t i = 0; i < tsr_model_opset_count(model); i++)
@@ -145,9 +147,9 @@ static bool refused_opset(struct rank *rank, const char *words)
     return true;
 }
 
-// The text of ONNX Runtime for missing external data differs by release and node, so the files of
-// the model are checked here. TSR_OK: all exist; otherwise a diagnostic was added. Rank files were
-// checked before.
+// Checks that the external data of the model exists. The text of ONNX Runtime for missing external
+// data differs by release and node, so the files of the model are checked here. TSR_OK: all exist;
+// otherwise a diagnostic was added. Rank files were checked before.
 static tsr_status check_external_data(struct rank *rank)
 {
     tsr_model *model = NULL;
@@ -228,8 +230,8 @@ static struct str quoted(const char *message, const char *before, char end)
     return (struct str){at, (size_t)(stop - at)};
 }
 
-// A kernel failed. The model was loaded, so the values do not fit the node. The text says which
-// one: "... while running Reshape node. Name:'r' Status Message: ...".
+// Reports that a kernel failed. A kernel failed. The model was loaded, so the values do not fit the
+// node. The text says which one: "... while running Reshape node. Name:'r' Status Message: ...".
 static tsr_status kernel_failed(struct rank *rank, OrtStatus *status)
 {
     const char *message = rank->engine->api->GetErrorMessage(status);

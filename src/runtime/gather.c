@@ -16,7 +16,8 @@ struct gathered {
     int ranks, self;
 };
 
-// The notes are the lengths. Rank 0 allocates memory for all texts; other ranks receive nothing.
+// Allocates memory for the texts. The notes are the lengths. Rank 0 allocates memory for all texts;
+// other ranks receive nothing.
 static tsr_status lengths_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
                                   struct comm_trouble *why)
 {
@@ -38,7 +39,8 @@ static tsr_status lengths_arrived(void *data, const int64_t (*notes)[COMM_NOTES]
     return TSR_OK;
 }
 
-// Three ranks with "a", "" and "bcd": rank 0 gets these three texts, other ranks three empty ones.
+// Exchanges the texts. Three ranks with "a", "" and "bcd": rank 0 gets these three texts, other
+// ranks three empty ones.
 static tsr_status exchange(struct endpoint *endpoint, const struct gather_call *about,
                            struct str mine, struct gathered *gathered, struct comm_trouble *why)
 {
@@ -67,8 +69,8 @@ static tsr_status exchange(struct endpoint *endpoint, const struct gather_call *
     return tsr__comm_exchange(endpoint, &call, &exchange, why);
 }
 
-// The texts are in the caller's arena. If this rank has no memory for the list, it fails only after
-// the exchange, so that other ranks do not wait for it.
+// Gathers a text of each rank on rank 0. The texts are in the caller's arena. If this rank has no
+// memory for the list, it fails only after the exchange, so that other ranks do not wait for it.
 tsr_status tsr__gather(tsr_session *session, struct endpoint *endpoint,
                        const struct gather_call *about, struct str mine, struct arena *arena,
                        struct str **out)

@@ -102,7 +102,7 @@ static int fit_buffer(struct gpu_seat *seat, struct gpu_buffer *buffer, size_t b
     return code;
 }
 
-// By convention, the producer has the tensors ready on the default stream.
+// Waits once for the tensors. By convention, the producer has them ready on the default stream.
 static int begin_copies(struct gpu_inputs *gpu)
 {
     struct gpu_seat *seat = gpu->rank->seat;
@@ -113,7 +113,7 @@ static int begin_copies(struct gpu_inputs *gpu)
     return code == 0 ? tsr__seat_wait(seat, NULL) : code;
 }
 
-// The rank is not on the GPU of the tensor: the host takes the shard.
+// Takes the shard on the host, because the rank is not on the GPU of the tensor.
 static tsr_status shard_on_host(const struct gpu_inputs *gpu, const struct gpu_shard *shard,
                                 tsr_tensors *pieces)
 {
@@ -217,7 +217,8 @@ static bool is_tensor(const struct rank *rank, const OrtValue *value)
     return !failed && kind == ORT_TENSOR;
 }
 
-// With a stand-in for the driver, all memory is memory of its GPUs.
+// True if an output is in memory of the rank's GPU. With a stand-in for the driver, all memory is
+// memory of its GPUs.
 static bool is_on_gpu(const struct rank *rank, size_t i, OrtValue *value)
 {
     return tsr__gpu_stands_in(rank->gpu) ||
@@ -311,7 +312,7 @@ static bool find_shards(const tsr_job *job, size_t run_slot, const struct manife
     return true;
 }
 
-// No rank need give the output, also none that has a copy.
+// Marks an output as returned. No rank need give it, also none that has a copy.
 static void mark_placed(tsr_job *job, const char *name)
 {
     for (int i = 0; i < job->n; i++) {
@@ -322,8 +323,8 @@ static void mark_placed(tsr_job *job, const char *name)
     }
 }
 
-// *done: the output is in the caller's memory, or not requested. Otherwise the set gets a copy in
-// host memory.
+// Writes an output to the caller's memory. *done: it is there, or not requested. Otherwise the set
+// gets a copy in host memory.
 static tsr_status place_output(tsr_job *job, size_t run_slot, const struct manifest_port *port,
                                struct arena *arena, bool *done)
 {

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <strings.h>
 
-// "CUDA:1" -> 1, "CUDA" -> 0; -1: not a CUDA GPU.
+// Returns the number of a GPU: "CUDA:1" -> 1, "CUDA" -> 0; -1: not a CUDA GPU.
 static int card_of(struct str name)
 {
     int64_t card = 0;
@@ -73,7 +73,7 @@ static tsr_status refuse_gpu(struct rank *rank, const struct comm_trouble *why)
     return TSR_ENGINE;
 }
 
-// For an unsharded model, which has no endpoint but needs the GPU to copy outputs.
+// Opens the GPU of an unsharded model, which has no endpoint but needs the GPU to copy outputs.
 static tsr_status open_gpu_alone(struct rank *rank, int card)
 {
     struct comm_trouble why;
@@ -87,10 +87,10 @@ static tsr_status open_gpu_alone(struct rank *rank, int card)
     return refuse_gpu(rank, &why);
 }
 
-// A rank without an endpoint only opens its GPU context. Any other rank opens the device endpoint
-// over its own endpoint, even without a GPU, because calls of the other ranks go through it.
-// Afterwards rank->endpoint is the device endpoint and rank->base the one of the transport;
-// tsr__gpu_leave reverses that.
+// Opens the GPU of a rank. A rank without an endpoint only opens its GPU context. Any other rank
+// opens the device endpoint over its own endpoint, even without a GPU, because calls of the other
+// ranks go through it. Afterwards rank->endpoint is the device endpoint and rank->base the one of
+// the transport; tsr__gpu_leave reverses that.
 tsr_status tsr__gpu_place(struct rank *rank)
 {
     int card = tsr__gpu_card(rank->engine, rank->device, rank->options);
@@ -123,7 +123,8 @@ tsr_status tsr__gpu_place(struct rank *rank)
 #define OUTSIDE_SHARE 16 // one part of 16 at most
 #define OUTSIDE_BYTES ((int64_t)512 << 20)
 
-// 6 GiB free for 2 ranks: 3 GiB each, of which the engine may use 2.8.
+// Returns the memory that the engine may use. 6 GiB free for 2 ranks: 3 GiB each, of which the
+// engine may use 2.8.
 static int64_t limit_of(const struct device_share *share)
 {
     if (share->ranks < 1 || share->free <= 0)
@@ -135,8 +136,8 @@ static int64_t limit_of(const struct device_share *share)
     return part - outside;
 }
 
-// The limit of the user replaces the share, but the exchange is made in any case, because all ranks
-// take part in it.
+// Finds the memory limit of a rank on a GPU. The limit of the user replaces the share, but the
+// exchange is made in any case, because all ranks take part in it.
 tsr_status tsr__gpu_limit(struct rank *rank, struct comm_trouble *why)
 {
     struct device_share share = {0};
@@ -155,7 +156,8 @@ tsr_status tsr__gpu_limit(struct rank *rank, struct comm_trouble *why)
     return TSR_OK;
 }
 
-// Also for a rank without a GPU, or one whose opening failed halfway: every field is checked.
+// Closes the GPU of a rank. Also for a rank without a GPU, or one whose opening failed halfway:
+// every field is checked.
 void tsr__gpu_leave(struct rank *rank)
 {
     if (rank->on_gpu)
@@ -195,8 +197,8 @@ static OrtStatus *find_device_outputs(struct rank *rank)
     return NULL;
 }
 
-// A rank on a GPU leaves output tensors there until they are taken. Without a GPU, or with a
-// stand-in for the driver, nothing is bound.
+// Creates the binding of a rank on a GPU. A rank on a GPU leaves output tensors there until they
+// are taken. Without a GPU, or with a stand-in for the driver, nothing is bound.
 tsr_status tsr__gpu_bind(struct rank *rank)
 {
     const OrtApi *api = rank->engine->api;

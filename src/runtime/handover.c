@@ -60,7 +60,7 @@ bool tsr__hand_gives(const struct handover *handover, int64_t rank)
 
 // ---- joining ------------------------------------------------------------------------------------
 
-// A missing tensor is left out of the outputs.
+// Moves a tensor to the outputs. A missing one is left out.
 static tsr_status move_named(tsr_tensors *from, const char *name, tsr_tensors *to)
 {
     int64_t at = from ? tsr_tensors_find(from, name) : -1;
@@ -69,8 +69,8 @@ static tsr_status move_named(tsr_tensors *from, const char *name, tsr_tensors *t
     return tsr__tensors_move(from, (size_t)at, to);
 }
 
-// Outputs are in the order of the model, whichever ranks computed them. Tensors are moved out of
-// their sets; only joined ones are copied.
+// Joins the outputs of all ranks, in the order of the model, whichever ranks computed them. Tensors
+// are moved out of their sets; only joined ones are copied.
 tsr_status tsr__hand_join(const struct handover *handover, tsr_tensors *const *sets,
                           tsr_tensors *outputs)
 {
@@ -95,7 +95,8 @@ tsr_status tsr__hand_join(const struct handover *handover, tsr_tensors *const *s
 
 // ---- between processes --------------------------------------------------------------------------
 
-// Fields that both sides compare before the data is used: the same partition and the same run.
+// Returns the fields that both sides compare before the data is used: the same partition and the
+// same run.
 static struct comm_call call_of(const struct handover *handover, uint64_t run)
 {
     return (struct comm_call){.plan = handover->plan,
@@ -118,7 +119,8 @@ static tsr_status failed(const struct handover *handover, const struct comm_trou
     return why->status;
 }
 
-// The endpoint owns the file on success; the transport closes it on failure too.
+// Sends this rank's outputs to rank 0. The endpoint owns the file on success; the transport closes
+// it on failure too.
 tsr_status tsr__hand_give(const struct handover *handover, uint64_t run, const tsr_tensors *mine)
 {
     struct message message = tsr__message_new();
@@ -170,7 +172,8 @@ static tsr_status take_from(const struct handover *handover, uint64_t run, int f
     return st;
 }
 
-// In rank order. Each rank sends before it waits, so this cannot deadlock.
+// Receives the outputs of all ranks, in rank order. Each rank sends before it waits, so this cannot
+// deadlock.
 tsr_status tsr__hand_take(const struct handover *handover, uint64_t run, tsr_tensors *const *sets)
 {
     for (int r = 1; r < handover->place->size; r++) {

@@ -42,7 +42,7 @@ static tsr_status choose_kind(tsr_job *job)
     return TSR_OK;
 }
 
-// kind NULL: a partition; options and launcher determine the kind.
+// Opens a job of a kind. kind NULL: a partition; options and launcher determine the kind.
 static tsr_status open_as(tsr_session *session, const char *path, const tsr_run_options *options,
                           const struct job_kind *kind, bool states, tsr_job **out)
 {
@@ -98,9 +98,9 @@ tsr_status tsr_job_open(tsr_session *session, const char *folder, const tsr_run_
 
 // ---- runs --------------------------------------------------------------------------------------
 
-// After a rank is lost, later calls return the same status. Other failures are stored in the rank
-// (tsr__ranks_verdict). Invalid inputs (TSR_INVALID) leave the ranks unchanged, and the caller may
-// try again.
+// Stores that a rank was lost. After a rank is lost, later calls return the same status. Other
+// failures are stored in the rank (tsr__ranks_verdict). Invalid inputs (TSR_INVALID) leave the
+// ranks unchanged, and the caller may try again.
 static tsr_status remember_failure(tsr_job *job, tsr_status st)
 {
     if (st == TSR_PEER)
@@ -108,8 +108,8 @@ static tsr_status remember_failure(tsr_job *job, tsr_status st)
     return st;
 }
 
-// runs_started - runs_collected is the number of pending runs. Run r uses slot r % RUN_SLOTS, so
-// pending runs never share a slot.
+// Starts a run. runs_started - runs_collected is the number of pending runs. Run r uses slot r %
+// RUN_SLOTS, so pending runs never share a slot.
 static tsr_status start(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form)
 {
     if (job->process != getpid())
@@ -119,9 +119,9 @@ static tsr_status start(tsr_job *job, const tsr_tensors *const *inputs, enum run
     return remember_failure(job, job->kind->start(job, inputs, form));
 }
 
-// A wait without a pending run. If the job has ended, returns its failure instead of an error about
-// the order: a loop that pipelines runs need not know how many of them the failure cancelled. Any
-// call may have found the failure: a start, a barrier or a wait.
+// Returns the failure of a wait without a pending run. If the job has ended, it is that of the job
+// instead of an error about the order: a loop that pipelines runs need not know how many of them
+// the failure cancelled. Any call may have found the failure: a start, a barrier or a wait.
 static tsr_status nothing_pending(tsr_job *job)
 {
     if (job->ended != TSR_OK)
@@ -132,9 +132,9 @@ static tsr_status nothing_pending(tsr_job *job)
     return wrong_order(job, "no run is in progress");
 }
 
-// A GPU tensor as destination of an output needs a rank of this process that has the full output.
-// It is refused if outputs are joined or ranks are other processes, because it would stay
-// unchanged.
+// Checks tensors on GPUs that are destinations of outputs. A GPU tensor as destination of an output
+// needs a rank of this process that has the full output. It is refused if outputs are joined or
+// ranks are other processes, because it would stay unchanged.
 static tsr_status check_destinations(const tsr_job *job, tsr_tensors *const *outputs,
                                      enum run_sets form)
 {
@@ -197,8 +197,8 @@ tsr_status tsr_job_run(tsr_job *job, const tsr_tensors *inputs, tsr_tensors *out
 
 // ---- the rest ----------------------------------------------------------------------------------
 
-// A kind returns TSR_INVALID without a diagnostic if no rank has both names; the diagnostic is
-// added here, for every kind.
+// Makes an output the input of the next run. A kind returns TSR_INVALID without a diagnostic if no
+// rank has both names; the diagnostic is added here, for every kind.
 tsr_status tsr_job_add_state(tsr_job *job, const char *past, const char *present)
 {
     if (job->runs_started)

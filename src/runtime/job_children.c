@@ -39,9 +39,8 @@ static tsr_status give_up(struct children *children)
     return children->failed = st;
 }
 
-// Returns the next note of one child; the caller closes *fd. There is no time limit: the children
-// watch each other, and tsr__child_set_over is true as soon as one has exited or the job has
-// failed. A signal only causes one more check.
+// Reads the next note, which may come with a file. A stopped program gets as much time as a rank
+// would.
 static tsr_status next_note(struct children *children, int rank, struct note *note, int *fd)
 {
     struct pollfd wait = {.fd = children->sockets[rank][0], .events = POLLIN};
@@ -53,7 +52,8 @@ static tsr_status next_note(struct children *children, int rank, struct note *no
     return give_up(children);
 }
 
-// The answer to a run has the word that started it, and the results as a file.
+// True if a note is the answer to a run: it has the word that started it, and the results as a
+// file.
 static bool is_result(struct note note)
 {
     return note.word == START || note.word == START_CUT;
@@ -127,7 +127,8 @@ static tsr_status all_answers(struct children *children, tsr_status *best)
 
 // ---- notes -------------------------------------------------------------------------------------
 
-// A note to a dead child cannot be sent. This is how a death between two calls is found.
+// Sends a note to all children. A note to a dead child cannot be sent. This is how a death between
+// two calls is found.
 static tsr_status send_all(struct children *children, enum word word)
 {
     struct note note = {(int32_t)word, TSR_OK};
@@ -139,8 +140,8 @@ static tsr_status send_all(struct children *children, enum word word)
     return TSR_OK;
 }
 
-// A child that refuses its inputs ends the job, so full inputs are checked here. States that the
-// caller named are not in the manifest; only the children know what a later run needs.
+// Checks full inputs: a child that refuses its inputs ends the job. States that the caller named
+// are not in the manifest; only the children know what a later run needs.
 static tsr_status check_inputs(tsr_job *job, const tsr_tensors *inputs)
 {
     const struct manifest *manifest = &job->bundle.manifest;
@@ -150,8 +151,8 @@ static tsr_status check_inputs(tsr_job *job, const tsr_tensors *inputs)
     return tsr__inputs_check(manifest, job->session, inputs, needed);
 }
 
-// Every child gets all inputs of the run in a separate file and takes its shards itself. This waits
-// only while the socket is full: a child reads the note after its earlier runs.
+// Starts a run. Every child gets all inputs of the run in a separate file and takes its shards
+// itself. This waits only while the socket is full: a child reads the note after its earlier runs.
 static tsr_status children_start(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form)
 {
     struct children *children = job->children;
@@ -214,7 +215,7 @@ static tsr_status children_add_state(tsr_job *job, const char *past, const char 
     return job->arena.failed ? TSR_NOMEM : best;
 }
 
-// For notes whose answer is a status only. Results of runs that arrive meanwhile are kept.
+// Sends a note whose answer is a status only. Results of runs that arrive meanwhile are kept.
 static tsr_status send_and_wait(struct children *children, enum word word)
 {
     tsr_status best, st = send_all(children, word);
@@ -249,8 +250,7 @@ static tsr_status take_results(struct children *children, tsr_tensors *const *se
     return TSR_OK;
 }
 
-// Joins the outputs of all ranks as the manifest says. Each child sends all that its rank has; if
-// several ranks have a shard, the join uses that of its first owner.
+// Takes full outputs of which some are not on rank 0: they are joined.
 static tsr_status take_joined(tsr_job *job, tsr_tensors *outputs)
 {
     struct arena arena;
@@ -267,7 +267,7 @@ static tsr_status take_joined(tsr_job *job, tsr_tensors *outputs)
     return st;
 }
 
-// Counted before anything can fail: a lost run counts as collected too.
+// Collects a run. It is counted before anything can fail: a lost run counts as collected too.
 static tsr_status children_finish(tsr_job *job, tsr_tensors *const *outputs, enum run_sets form)
 {
     job->runs_collected++;
@@ -282,8 +282,8 @@ static tsr_status children_finish(tsr_job *job, tsr_tensors *const *outputs, enu
 
 // ---- opening and closing -----------------------------------------------------------------------
 
-// SOCK_SEQPACKET keeps notes separate: one send is one receive. All descriptors are -1 first, so
-// that close_sockets knows which were created.
+// Creates the sockets. SOCK_SEQPACKET keeps notes separate: one send is one receive. All
+// descriptors are -1 first, so that close_sockets knows which were created.
 static bool make_sockets(struct children *children)
 {
     for (int i = 0; i < children->work.n; i++)
@@ -413,7 +413,7 @@ static void children_close(tsr_job *job)
     tsr__free(children->session, children, sizeof *children);
 }
 
-// give_up has already reported the cause.
+// Returns the failure of the children. give_up has already reported the cause.
 static tsr_status children_verdict(tsr_job *job)
 {
     return job->children->failed;

@@ -27,8 +27,8 @@ tsr_status tsr__job_new(tsr_session *session, const tsr_run_options *options, ts
     return tsr__temporary_folder(session, job->options.work, "trace", &job->profiles);
 }
 
-// The kind is closed first: it joins threads and waits for children that still use the bundle, the
-// profiles and the arena. The rest is freed in reverse order of its creation.
+// Closes a job. The kind is closed first: it joins threads and waits for children that still use
+// the bundle, the profiles and the arena. The rest is freed in reverse order of its creation.
 void tsr_job_close(tsr_job *job)
 {
     if (!job ||
@@ -46,8 +46,8 @@ void tsr_job_close(tsr_job *job)
     tsr__free(job->session, job, sizeof *job);
 }
 
-// A launched rank checks only its own file; a process that runs or starts all ranks checks all
-// files.
+// Opens the partition of a job and checks its files. A launched rank checks only its own file; a
+// process that runs or starts all ranks checks all files.
 tsr_status tsr__job_open_folder(tsr_job *job, const char *folder)
 {
     const struct endpoint *endpoint = job->endpoint;
@@ -74,7 +74,7 @@ tsr_status tsr__job_open_folder(tsr_job *job, const char *folder)
     return tsr__bundle_verify(&job->bundle, &mine, 1, job->options.check_files);
 }
 
-// The inputs of the model, as in the manifest; a rank file may have fewer.
+// True if the model has the input. The manifest lists all; a rank file may have fewer.
 static bool has_input(const struct manifest *manifest, const char *name)
 {
     for (size_t i = 0; i < manifest->n_inputs; i++)
@@ -83,7 +83,7 @@ static bool has_input(const struct manifest *manifest, const char *name)
     return false;
 }
 
-// "did you mean 'x'?", or NULL. Only the first 256 inputs are searched.
+// Returns a suggestion, "did you mean 'x'?", or NULL. Only the first 256 inputs are searched.
 static const char *near_input(const struct manifest *manifest, const char *name, char *text,
                               size_t cap)
 {
@@ -98,8 +98,8 @@ static const char *near_input(const struct manifest *manifest, const char *name,
     return text;
 }
 
-// A warning for each such tensor, not an error: input files made for one model are often used for
-// another, and ranks ignore inputs that they do not have.
+// Adds a warning for each tensor that is no input. It is not an error: input files made for one
+// model are often used for another, and ranks ignore inputs that they do not have.
 void tsr__job_note_unknown(tsr_job *job, const tsr_tensors *inputs)
 {
     char hint[256];
@@ -114,8 +114,8 @@ void tsr__job_note_unknown(tsr_job *job, const tsr_tensors *inputs)
     }
 }
 
-// Number of ranks for which the caller gives sets. With children these are all ranks, although none
-// is in this process (job->n is 0).
+// Returns the number of ranks for which the caller gives sets. With children these are all ranks,
+// although none is in this process (job->n is 0).
 static int ranks_here(const tsr_job *job)
 {
     if (job->children)
@@ -148,7 +148,8 @@ tsr_status tsr__job_sets_owned(const tsr_job *job, const tsr_tensors *const *set
 
 // ---- outputs -----------------------------------------------------------------------------------
 
-// Views of the job, rebuilt for each use: states may have been added since the last one.
+// Returns a view of the job for the handover, rebuilt for each use: states may have been added
+// since the last one.
 struct handover tsr__job_handover(const tsr_job *job)
 {
     return (struct handover){.session = job->session,
@@ -167,9 +168,9 @@ bool tsr__job_handed(const tsr_job *job)
     return job->has_bundle && tsr__hand_any(&handover);
 }
 
-// One set per rank of the partition, not only for ranks in this process: rank 0 of a launched job
-// receives the outputs of the others. After a failure the missing entries are NULL, which
-// tsr__job_sets_free accepts.
+// Creates one set per rank of the partition, not only for ranks in this process: rank 0 of a
+// launched job receives the outputs of the others. After a failure the missing entries are NULL,
+// which tsr__job_sets_free accepts.
 tsr_status tsr__job_sets_new(const tsr_job *job, struct arena *arena, tsr_tensors ***out)
 {
     int64_t ranks = job->bundle.manifest.n_ranks;
@@ -207,8 +208,8 @@ struct endpoint *tsr__job_endpoint(const tsr_job *job, int i)
     return job->rank_threads[i].rank.endpoint;
 }
 
-// All ranks of a partition have the same fingerprint. 0 if no rank is in this process (children)
-// and for an unsharded model.
+// Returns the fingerprint of the partition, which all ranks have. 0 if no rank is in this process
+// (children) and for an unsharded model.
 uint64_t tsr__job_plan(const tsr_job *job)
 {
     if (job->n == 0)
@@ -216,7 +217,8 @@ uint64_t tsr__job_plan(const tsr_job *job)
     return job->rank_threads[0].rank.plan;
 }
 
-// The ranks wait for work: tsr_job_start publishes this with the run, under the lock.
+// Sets the options of the next run. The ranks wait for work: tsr_job_start publishes this with the
+// run, under the lock.
 void tsr__job_set_run_options(tsr_job *job, const OrtRunOptions *options)
 {
     for (int i = 0; i < job->n; i++)
@@ -242,7 +244,8 @@ static bool is_reached(const struct rank *rank, const struct tensor *tensor)
     return tensor->device ? rank->seat && rank->card == tensor->device - 1 : !rank->seat;
 }
 
-// The ranks that write an output must reach its memory; a state stays on its rank.
+// True if the ranks can write an output to the caller's memory. The ranks that write an output must
+// reach its memory; a state stays on its rank.
 bool tsr__job_can_place(const tsr_job *job, const struct tensor *full)
 {
     const struct manifest_port *port = output_port(&job->bundle.manifest, full->name);

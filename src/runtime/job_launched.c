@@ -34,8 +34,8 @@ static tsr_status report_to_others(tsr_job *job, tsr_status status)
     return status;
 }
 
-// Everything before the ranks synchronize. A failure here (a damaged file, no engine) is known to
-// this rank only, so the caller must report it to the others.
+// Does everything before the ranks synchronize. A failure here (a damaged file, no engine) is known
+// to this rank only, so the caller must report it to the others.
 static tsr_status prepare(tsr_job *job, const char *folder)
 {
     tsr_status st = tsr__ranks_prepare(job, folder);
@@ -47,7 +47,8 @@ static tsr_status prepare(tsr_job *job, const char *folder)
     return job->arena.failed ? TSR_NOMEM : TSR_OK;
 }
 
-// After prepare, the rank itself reports failures to the others (rank.c).
+// Opens the job of a launched rank. After prepare, the rank itself reports failures to the others
+// (rank.c).
 static tsr_status launched_open(tsr_job *job, const char *folder, bool states)
 {
     tsr_status st = prepare(job, folder);
@@ -114,14 +115,16 @@ static tsr_status start_rank(tsr_job *job, const tsr_tensors *const *inputs, enu
     return TSR_OK;
 }
 
-// For a child of a process that collects results itself (child_loop.c): nothing is sent to rank 0.
+// Starts a run of a child whose parent collects results itself (child_loop.c): nothing is sent to
+// rank 0.
 tsr_status tsr__launched_start_own(tsr_job *job, const tsr_tensors *inputs)
 {
     tsr__job_note_unknown(job, inputs);
     return start_rank(job, &inputs, FULL_SET);
 }
 
-// After a failed run nothing is sent; finish reports the reason.
+// Runs this rank and sends its outputs. After a failed run nothing is sent; finish reports the
+// reason.
 static tsr_status launched_start(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form)
 {
     uint64_t run = job->runs_started;
@@ -167,8 +170,8 @@ static tsr_status collect_handed(tsr_job *job, uint64_t run, tsr_tensors *output
     return tsr__hand_join(&handover, sets, outputs);
 }
 
-// Every rank creates all sets, although only rank 0 fills more than one: the code is the same on
-// all ranks, and empty sets are cheap.
+// Collects the outputs that ranks sent. Every rank creates all sets, although only rank 0 fills
+// more than one: the code is the same on all ranks, and empty sets are cheap.
 static tsr_status finish_handed(tsr_job *job, uint64_t run, tsr_tensors *outputs,
                                 enum run_sets form)
 {
@@ -204,7 +207,8 @@ static tsr_status launched_finish(tsr_job *job, tsr_tensors *const *outputs, enu
 
 // ---- the rest ----------------------------------------------------------------------------------
 
-// Another rank may have states that this one does not; rank 0 reports for all.
+// Makes an output a state of this rank. Another rank may have states that this one does not; rank 0
+// reports for all.
 static tsr_status launched_add_state(tsr_job *job, const char *past, const char *present)
 {
     bool kept = tsr__ranks_keep(job, past, present);

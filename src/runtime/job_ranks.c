@@ -10,8 +10,8 @@
 
 #include <stdlib.h>
 
-// The arena returns zeroed memory, so a rank that is never opened can be freed: its session is
-// NULL.
+// Allocates the ranks of a job. The arena returns zeroed memory, so a rank that is never opened can
+// be freed: its session is NULL.
 tsr_status tsr__ranks_new(tsr_job *job, int n)
 {
     job->rank_threads = ARENA_ARRAY(&job->arena, struct rank_thread, (size_t)n);
@@ -43,8 +43,8 @@ void tsr__ranks_describe(tsr_job *job, struct rank *rank, int number, int cores,
         rank->profile = tsr__arena_printf(&job->arena, "%s/rank%d", job->profiles->path, number).p;
 }
 
-// Cores and ranks are those of this host, as counted by the transport: under a launcher, ranks may
-// be on several hosts.
+// Sets path, endpoint and threads of a rank. Cores and ranks are those of this host, as counted by
+// the transport: under a launcher, ranks may be on several hosts.
 void tsr__ranks_describe_part(tsr_job *job, struct rank *rank, int number,
                               struct endpoint *endpoint)
 {
@@ -59,7 +59,8 @@ void tsr__ranks_describe_part(tsr_job *job, struct rank *rank, int number,
     rank->weight_bytes = manifest->devices[number].weight_bytes;
 }
 
-// All ranks determine the same GPUs, from the manifest and the options.
+// Opens the folder and finds the GPUs of the ranks. All ranks determine the same GPUs, from the
+// manifest and the options.
 tsr_status tsr__ranks_prepare(tsr_job *job, const char *folder)
 {
     tsr_status st = tsr__job_open_folder(job, folder);
@@ -74,10 +75,10 @@ tsr_status tsr__ranks_prepare(tsr_job *job, const char *folder)
     return tsr__ranks_new(job, job->endpoint ? 1 : (int)job->bundle.manifest.n_ranks);
 }
 
-// A failed rank does not run any more, so its diagnostics can be read. A rank that failed because
-// of another only repeats the message of the transport. So the first rank that failed by itself is
-// preferred. Its diagnostics are added to the job's session at every call, so that later calls
-// report the same.
+// Returns the failure of the ranks, with its diagnostics. A failed rank does not run any more, so
+// its diagnostics can be read. A rank that failed because of another only repeats the message of
+// the transport. So the first rank that failed by itself is preferred. Its diagnostics are added to
+// the job's session at every call, so that later calls report the same.
 tsr_status tsr__ranks_verdict(tsr_job *job)
 {
     const struct rank *worst = NULL;
@@ -243,8 +244,9 @@ static tsr_status bind_places(tsr_job *job, int i, size_t run_slot)
     return st;
 }
 
-// From a set of full inputs the rank takes its shards; a set per rank is used as it is. `ran` says
-// whether states have a value: runs are made in order, so an earlier run will have been made.
+// Binds the inputs of one rank. From a set of full inputs the rank takes its shards; a set per rank
+// is used as it is. `ran` says whether states have a value: runs are made in order, so an earlier
+// run will have been made.
 static tsr_status bind_rank(tsr_job *job, int i, size_t run_slot, const tsr_tensors *const *inputs,
                             enum run_sets form)
 {
@@ -297,7 +299,8 @@ unbind:
 
 // ---- the one rank on the caller's thread -------------------------------------------------------
 
-// Under a launcher this waits for the other ranks, which open at the same time.
+// Opens the one rank of this process. Under a launcher this waits for the other ranks, which open
+// at the same time.
 tsr_status tsr__ranks_open_here(tsr_job *job)
 {
     struct rank_thread *only = &job->rank_threads[0];
@@ -307,7 +310,7 @@ tsr_status tsr__ranks_open_here(tsr_job *job)
     return tsr__ranks_verdict(job);
 }
 
-// A failure is reported when the run is collected.
+// Runs the one rank of this process. A failure is reported when the run is collected.
 void tsr__ranks_run_here(tsr_job *job)
 {
     struct rank_thread *only = &job->rank_threads[0];
@@ -317,9 +320,9 @@ void tsr__ranks_run_here(tsr_job *job)
 
 // ---- states, traces, the end -------------------------------------------------------------------
 
-// Recorded twice: each rank keeps the value (if it has both names), and the job's list tells the
-// handover which outputs are not results. The list is copied, because an arena cannot grow in
-// place; there are few states.
+// Makes an output a state. Recorded twice: each rank keeps the value (if it has both names), and
+// the job's list tells the handover which outputs are not results. The list is copied, because an
+// arena cannot grow in place; there are few states.
 bool tsr__ranks_keep(tsr_job *job, const char *past, const char *present)
 {
     bool found = false;
@@ -335,8 +338,8 @@ bool tsr__ranks_keep(tsr_job *job, const char *past, const char *present)
     return found;
 }
 
-// A rank need not have every state: states of other stages belong to other ranks. The manifest was
-// checked, so each state has a rank.
+// Makes the outputs that the manifest names states. A rank need not have every state: states of
+// other stages belong to other ranks. The manifest was checked, so each state has a rank.
 tsr_status tsr__ranks_keep_named(tsr_job *job)
 {
     const struct manifest *manifest = &job->bundle.manifest;
@@ -345,7 +348,8 @@ tsr_status tsr__ranks_keep_named(tsr_job *job)
     return job->arena.failed ? TSR_NOMEM : TSR_OK;
 }
 
-// All ranks complete the last started run before any of them is traced.
+// Writes the trace of the ranks. All ranks complete the last started run before any of them is
+// traced.
 tsr_status tsr__ranks_trace(tsr_job *job)
 {
     if (job->runs_started) {
@@ -363,7 +367,7 @@ tsr_status tsr__ranks_trace(tsr_job *job)
     return st;
 }
 
-// Values are released before the pieces that they point to.
+// Frees the ranks. Values are released before the pieces that they point to.
 void tsr__ranks_free(tsr_job *job)
 {
     for (int i = 0; i < job->n; i++) {

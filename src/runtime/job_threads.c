@@ -50,17 +50,18 @@ static int count_there(const tsr_job *job, uint64_t runs)
 // What a rank does next; STOP: the job is closing and all started runs are made.
 enum task { RUN, MEET, STOP };
 
-// The caller wants a barrier after sync_after runs, this rank has made exactly that many, and has
-// not synchronized yet. A rank that is behind runs first; none can be ahead: sync_after is set to
-// runs_started by the thread that starts runs, which then waits.
+// True if this rank must synchronize now: the caller wants a barrier after sync_after runs, this
+// rank has made exactly that many, and has not synchronized yet. A rank that is behind runs first;
+// none can be ahead: sync_after is set to runs_started by the thread that starts runs, which then
+// waits.
 static bool must_meet(const struct rank_thread *rank_thread)
 {
     const tsr_job *job = rank_thread->job;
     return rank_thread->runs_done == job->sync_after && rank_thread->runs_synced < job->sync_after;
 }
 
-// Closing ends the wait, not the work: the rank still makes the runs that were started, because
-// other ranks wait for its part of them.
+// True if the rank's thread must wait. Closing ends the wait, not the work: the rank still makes
+// the runs that were started, because other ranks wait for its part of them.
 static bool has_nothing_to_do(const struct rank_thread *rank_thread)
 {
     const tsr_job *job = rank_thread->job;
@@ -132,8 +133,8 @@ static void work(struct rank_thread *rank_thread)
     }
 }
 
-// A rank's thread from start to end. The rank is opened without the lock, so that all ranks load in
-// parallel; its diagnostics go to its own session.
+// Runs the thread of a rank from start to end. The rank is opened without the lock, so that all
+// ranks load in parallel; its diagnostics go to its own session.
 static void *rank_main(void *data)
 {
     struct rank_thread *rank_thread = data;
@@ -237,9 +238,9 @@ static tsr_status start_threads(tsr_job *job)
 
 // ---- opening -----------------------------------------------------------------------------------
 
-// ONNX Runtime has one list of operator domains per process. Creating a session with a new domain
-// adds to it, but not thread-safely. A session without a model fails, but only after its domains
-// are in the list.
+// Registers the operator domain before the ranks create their sessions. ONNX Runtime has one list
+// of operator domains per process. Creating a session with a new domain adds to it, but not
+// thread-safely. A session without a model fails, but only after its domains are in the list.
 static void prime(struct engine *engine, struct endpoint *any)
 {
     const OrtApi *api = engine->api;
@@ -286,7 +287,8 @@ static tsr_status describe_ranks(tsr_job *job)
     return job->arena.failed ? TSR_NOMEM : TSR_OK;
 }
 
-// One note for all ranks, because they have the same kernels.
+// Reports weights that each rank packs for itself. One note for all ranks, because they have the
+// same kernels.
 static void note_unshared_packing(const tsr_job *job)
 {
     for (int i = 0; i < job->n; i++) {
@@ -375,7 +377,7 @@ free_sets:
     return st;
 }
 
-// For full outputs that are all on rank 0.
+// Takes full outputs that are all on rank 0.
 static tsr_status take_first(tsr_job *job, size_t run_slot, tsr_tensors *outputs)
 {
     tsr_status st = tsr__rank_take(&job->rank_threads[0].rank, run_slot, job->session, outputs);
@@ -419,8 +421,8 @@ static tsr_status threads_add_state(tsr_job *job, const char *past, const char *
     return tsr__ranks_keep(job, past, present) ? TSR_OK : TSR_INVALID;
 }
 
-// Every rank has made all started runs and synchronized after them: no message is pending. The
-// results stay in their slots for threads_finish.
+// Waits until every rank has made all started runs and synchronized after them: no message is
+// pending. The results stay in their slots for threads_finish.
 static tsr_status threads_barrier(tsr_job *job)
 {
     sync_after(job, job->runs_started);
@@ -428,7 +430,7 @@ static tsr_status threads_barrier(tsr_job *job)
     return tsr__ranks_verdict(job);
 }
 
-// Threads are joined before anything that they use is freed.
+// Ends the rank threads. Threads are joined before anything that they use is freed.
 static void threads_close(tsr_job *job)
 {
     pthread_mutex_lock(&job->lock);

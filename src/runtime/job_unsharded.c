@@ -6,7 +6,8 @@
 // before it returns, finish returns its results.
 #include "runtime/job.h"
 
-// The engine first: its release decides whether the file must be copied (tsr__unsharded_open).
+// Opens an unsharded model. The engine comes first: its release decides whether the file must be
+// copied (tsr__unsharded_open).
 static tsr_status unsharded_open(tsr_job *job, const char *path, bool states)
 {
     (void)states; // there is no manifest to name them
@@ -28,8 +29,8 @@ static tsr_status unsharded_open(tsr_job *job, const char *path, bool states)
     return tsr__ranks_open_here(job);
 }
 
-// TSR_OK means that inputs were bound. unsharded_finish reports a failed run, as the other kinds
-// do.
+// Runs an unsharded model. TSR_OK means that inputs were bound. unsharded_finish reports a failed
+// run, as the other kinds do.
 static tsr_status unsharded_start(tsr_job *job, const tsr_tensors *const *inputs,
                                   enum run_sets form)
 {
@@ -40,7 +41,7 @@ static tsr_status unsharded_start(tsr_job *job, const tsr_tensors *const *inputs
     return TSR_OK;
 }
 
-// The results are taken even after a failure: that frees their slot.
+// Takes the results, even after a failure: that frees their slot.
 static tsr_status unsharded_finish(tsr_job *job, tsr_tensors *const *outputs, enum run_sets form)
 {
     (void)form; // one rank: its set is the full one
@@ -58,7 +59,8 @@ static tsr_status unsharded_add_state(tsr_job *job, const char *past, const char
     return tsr__ranks_keep(job, past, present) ? TSR_OK : TSR_INVALID;
 }
 
-// The session may have mapped files of the copy, so it is closed before the folder is removed.
+// Closes an unsharded model. The session may have mapped files of the copy, so it is closed before
+// the folder is removed.
 static void unsharded_close(tsr_job *job)
 {
     tsr__ranks_free(job);

@@ -27,8 +27,8 @@
 
 // ---- writing -----------------------------------------------------------------------------------
 
-// The kernel writes at most 2 GiB at a time, so larger blocks are written in steps. After a failure
-// nothing more is written.
+// Writes bytes to the file. The kernel writes at most 2 GiB at a time, so larger blocks are written
+// in steps. After a failure nothing more is written.
 static void write_all(struct message *message, const void *bytes, size_t n)
 {
     const char *at = bytes;
@@ -45,9 +45,9 @@ static void write_all(struct message *message, const void *bytes, size_t n)
     }
 }
 
-// bytes NULL flushes. If the data does not fit into the buffer, the buffer is written first, so the
-// file has the order of the calls. Data larger than the buffer, or without memory for one, is
-// written at once.
+// Adds bytes to a message. bytes NULL flushes. If the data does not fit into the buffer, the buffer
+// is written first, so the file has the order of the calls. Data larger than the buffer, or without
+// memory for one, is written at once.
 void tsr__message_put(struct message *message, const void *bytes, size_t n)
 {
     if (message->n && (!bytes || message->n + n > BUFFER)) {
@@ -72,13 +72,14 @@ void tsr__message_drop(struct message *message)
     message->n = 0;
 }
 
-// An unnamed file in memory: it disappears when both sides have closed it.
+// Creates a message: an unnamed file in memory that disappears when both sides have closed it.
 struct message tsr__message_new(void)
 {
     return (struct message){.fd = memfd_create("tessera-note", MFD_CLOEXEC)};
 }
 
-// A message without a file has failed too, so callers check only this.
+// Writes the buffer. False: the message has failed; one without a file has failed too, so callers
+// check only this.
 bool tsr__message_flush(struct message *message)
 {
     if (message->fd >= 0)
@@ -98,7 +99,7 @@ void tsr__message_put_text(struct message *message, struct str text)
         tsr__message_put(message, text.p, text.n);
 }
 
-// Only tensors in host memory: the callers have refused those on a GPU.
+// Adds a tensor in host memory: the callers have refused those on a GPU.
 static void put_tensor(struct message *message, const struct tensor *x)
 {
     tsr__message_put_text(message, str_of(x->name));
@@ -123,7 +124,7 @@ void tsr__message_put_tensors(struct message *message, const tsr_tensors *tensor
         put_tensor(message, tensors->at[i]);
 }
 
-// get_place reads the texts in this order.
+// Adds a place. get_place reads the texts in this order.
 static void put_place(struct message *message, const struct place *at)
 {
     const struct str texts[] = {at->file, at->graph, at->node,
@@ -168,14 +169,15 @@ bool tsr__message_open(int fd, struct message *message)
     return true;
 }
 
-// `end` must be the mapped length, up to a page.
+// Unmaps a message. `end` must be the mapped length, up to a page.
 void tsr__message_close(const struct message *message)
 {
     if (message->bytes)
         munmap((void *)message->bytes, message->end);
 }
 
-// n 0 returns a valid pointer, not NULL. at <= end always holds, so the difference cannot wrap.
+// Returns the next n bytes. n 0 returns a valid pointer, not NULL. at <= end always holds, so the
+// difference cannot wrap.
 const void *tsr__message_get(struct message *message, size_t n)
 {
     if (message->failed || n > message->end - message->at) {
@@ -204,7 +206,8 @@ struct str tsr__message_text(struct message *message)
     return bytes ? (struct str){bytes, (size_t)n} : (struct str){"", 0};
 }
 
-// Each text takes at least one byte of the message, so a count larger than the rest is invalid.
+// Reads strings. Each takes at least one byte of the message, so a count larger than the rest is
+// invalid.
 static tsr_status get_texts(struct message *message, tsr_tensors *to, struct str name, int rank,
                             const int64_t *dims)
 {
@@ -278,7 +281,8 @@ static tsr_status get_tensor(struct message *message, tsr_tensors *to, int depth
     return message->failed ? TSR_MALFORMED : TSR_OK;
 }
 
-// A wrong n does no harm: each tensor takes bytes of the message, which run out.
+// Reads a set of tensors. A wrong n does no harm: each tensor takes bytes of the message, which run
+// out.
 static tsr_status get_list(struct message *message, tsr_tensors *to, int depth)
 {
     int64_t n = tsr__message_int(message);
@@ -297,7 +301,7 @@ tsr_status tsr__message_tensors(struct message *message, tsr_tensors *to)
     return get_list(message, to, 0);
 }
 
-// Views of the message; tsr__diag copies them.
+// Reads a place. Its texts are views of the message; tsr__diag copies them.
 static struct place get_place(struct message *message)
 {
     struct place at = PLACE_NONE;
@@ -312,7 +316,7 @@ static struct place get_place(struct message *message)
     return at;
 }
 
-// Diagnostics after one that cannot be read are dropped; those before it are kept.
+// Reads diagnostics. Those after one that cannot be read are dropped; those before it are kept.
 bool tsr__message_findings(struct message *message, tsr_session *session, bool add)
 {
     bool own = false;

@@ -117,7 +117,8 @@ static bool is_state(const struct manifest *manifest, const char *input)
     return false;
 }
 
-// Sequences and optionals have no type name in the manifest; the ranks check them.
+// Checks type and shape of an input. Sequences and optionals have no type name in the manifest; the
+// ranks check them.
 static tsr_status check_type_and_shape(tsr_session *session, const struct manifest_port *port,
                                        const struct tensor *tensor)
 {
@@ -146,7 +147,7 @@ static tsr_status check_type_and_shape(tsr_session *session, const struct manife
                        "give a tensor of the shape that the model declares", text);
 }
 
-// Inputs that no rank reads may be missing.
+// True if an input must be given. Inputs that no rank reads may be missing.
 static bool is_needed(const struct manifest *manifest, const char *input, enum inputs_needed needed)
 {
     if (needed == NEED_NONE || (needed == NEED_ALL_BUT_STATES && is_state(manifest, input)))

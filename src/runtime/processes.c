@@ -9,7 +9,8 @@
 #define RANKS_PER_CORE 16
 #define RANKS_HERE     64
 
-// A folder from another source must not decide how many threads or processes are started.
+// Checks the number of ranks that a folder requires. A folder from another source must not decide
+// how many threads or processes are started.
 tsr_status tsr__run_may_start(tsr_session *session, const char *folder,
                               const struct manifest *manifest, const tsr_run_options *options)
 {
@@ -38,8 +39,8 @@ bool tsr__run_on_gpus(tsr_session *session, const struct manifest *manifest,
     return false;
 }
 
-// A forked process cannot use a driver that its parent has started. Ranks on the host can be forked
-// by any process.
+// Checks that ranks may be forked. A forked process cannot use a driver that its parent has
+// started. Ranks on the host can be forked by any process.
 tsr_status tsr__run_may_fork(tsr_session *session, const struct manifest *manifest,
                              const tsr_run_options *options)
 {
@@ -48,8 +49,8 @@ tsr_status tsr__run_may_fork(tsr_session *session, const struct manifest *manife
     return tsr__gpu_refuse_fork(session, options);
 }
 
-// In the order of cost: the manifest, the state of this process, then the files (all digests with
-// check_files).
+// Checks a partition in the order of cost: the manifest, the state of this process, then the files
+// (all digests with check_files).
 static tsr_status check_bundle(tsr_session *session, const char *folder,
                                const tsr_run_options *options, const struct bundle *bundle)
 {
@@ -62,8 +63,8 @@ static tsr_status check_bundle(tsr_session *session, const char *folder,
     return tsr__bundle_verify(bundle, NULL, 0, options->check_files);
 }
 
-// The bundle is closed again: every child opens it itself. The engine stays in the session, so that
-// forked children have it loaded.
+// Checks a partition before children are started. The bundle is closed again: every child opens it
+// itself. The engine stays in the session, so that forked children have it loaded.
 tsr_status tsr__run_prepare(tsr_session *session, const char *folder,
                             const tsr_run_options *options, int *ranks)
 {

@@ -44,7 +44,8 @@ const char *tsr__kind_provider(struct str kind, char *const *names, int n)
     return NULL;
 }
 
-// "GPU:1" becomes "CUDA:1" if the engine has CUDA; other names are unchanged.
+// Returns the device that the engine has. "GPU:1" becomes "CUDA:1" if the engine has CUDA; other
+// names are unchanged.
 struct str tsr__device_resolved(const struct engine *engine, struct str name, char *out, size_t cap)
 {
     const char *colon = memchr(name.p ? name.p : "", ':', name.n);
@@ -137,8 +138,8 @@ static bool add_given(struct options *options, struct arena *arena, const tsr_ru
 
 #define MINOR_TF32 18 // first release with this option
 
-// The arena grows by the requested size, not by doubling. float32 products are exact unless TF32 is
-// requested.
+// Adds the CUDA provider. The arena grows by the requested size, not by doubling. float32 products
+// are exact unless TF32 is requested.
 static OrtStatus *append_cuda(struct rank *rank, OrtSessionOptions *options, const char *id)
 {
     const OrtApi *api = rank->engine->api;

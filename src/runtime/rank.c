@@ -48,8 +48,8 @@ static const char *kind_text(char *out, size_t cap, const struct wanted *kind)
     return out;
 }
 
-// An empty optional (given->optional) fits only an optional input. The type of a sequence is that
-// of its elements.
+// True if a tensor fits the kind of an input. An empty optional (given->optional) fits only an
+// optional input. The type of a sequence is that of its elements.
 static bool kind_fits(const struct wanted *given, const struct wanted *wanted)
 {
     if (given->optional)
@@ -63,8 +63,8 @@ static tsr_status refuse_shape(struct rank *rank, tsr_session *session, size_t i
                         "give a tensor of the shape that the model declares", text);
 }
 
-// Dimensions that the model leaves open (-1) accept any size. named.c checks that dimensions with
-// the same name have the same size.
+// Checks the shape of an input. Dimensions that the model leaves open (-1) accept any size. named.c
+// checks that dimensions with the same name have the same size.
 static tsr_status check_shape(struct rank *rank, tsr_session *session, size_t i,
                               const struct tensor *tensor)
 {
@@ -134,15 +134,16 @@ static bool is_written_in_place(const struct rank *rank, const struct run_slot *
     return rank->options->states_in_place && (!rank->binding || run_slot->kept[state->input]);
 }
 
-// A state with its own buffer: runs write to it, so it must not be a view of the caller's tensor.
+// True if an input is a state with its own buffer: runs write to it, so it must not be a view of
+// the caller's tensor.
 static bool is_buffer(const struct rank *rank, size_t input, const struct tensor *tensor)
 {
     bool numbers = tensor->rank >= 0 && tensor->type != TSR_STRING;
     return numbers && rank->options->states_in_place && !rank->binding && is_state(rank, input);
 }
 
-// A value over a tensor on this rank's GPU, without a copy, after all earlier work on the GPU's
-// default stream: by convention the producer has it ready there.
+// Creates a value over a tensor on this rank's GPU, without a copy, after all earlier work on the
+// GPU's default stream: by convention the producer has it ready there.
 static OrtStatus *device_value(struct rank *rank, const struct tensor *tensor, OrtValue **out)
 {
     const OrtMemoryInfo *info =
@@ -190,8 +191,8 @@ static tsr_status make_value(struct rank *rank, tsr_session *session, size_t i,
     return TSR_ENGINE;
 }
 
-// A state that the caller does not set keeps its value from the last run (`kept`). The caller must
-// set it for the first run.
+// Binds an input of the rank. A state that the caller does not set keeps its value from the last
+// run (`kept`). The caller must set it for the first run.
 static tsr_status bind_input(struct rank *rank, struct run_slot *run_slot, size_t i,
                              const tsr_tensors *inputs, tsr_session *session, bool ran)
 {
@@ -239,8 +240,8 @@ static int64_t find_name(const char *const *names, size_t n, const char *name)
     return -1;
 }
 
-// Called before the first run, while the rank waits for work. The list is made anew because an
-// arena does not grow in place.
+// Makes an output a state of this rank. Called before the first run, while the rank waits for work.
+// The list is made anew because an arena does not grow in place.
 bool tsr__rank_keep(struct rank *rank, const char *past, const char *present)
 {
     int64_t in = find_name(rank->input_names, rank->n_inputs, past);
@@ -274,8 +275,8 @@ static tsr_status peer_failed(struct rank *rank, const struct comm_trouble *why)
     return why->status;
 }
 
-// The input value of this run is also its output. A value that the caller gave now belongs to the
-// state.
+// Keeps the buffer of a state after a run. The input value of this run is also its output. A value
+// that the caller gave now belongs to the state.
 static void keep_buffer(struct rank *rank, struct rank_state *state, struct run_slot *run_slot)
 {
     OrtValue *value = run_slot->ins[state->input];
@@ -331,7 +332,8 @@ static void lend_states(const struct rank *rank, struct run_slot *run_slot)
     }
 }
 
-// After a failed run, so that releasing the slot's values does not release the states.
+// Takes back the states after a failed run, so that releasing the slot's values does not release
+// them.
 static void take_back_states(const struct rank *rank, struct run_slot *run_slot)
 {
     for (size_t k = 0; k < rank->n_states; k++)
@@ -342,8 +344,8 @@ static void take_back_states(const struct rank *rank, struct run_slot *run_slot)
             run_slot->ins[i] = NULL;
 }
 
-// If a run fails in one of our operators, another rank is the cause, and its message is used
-// instead of the engine's.
+// Runs the rank's model once. If a run fails in one of our operators, another rank is the cause,
+// and its message is used instead of the engine's.
 static tsr_status run_once(struct rank *rank, struct run_slot *run_slot)
 {
     if (rank->n_outputs == 0)
@@ -373,8 +375,8 @@ static tsr_status run_once(struct rank *rank, struct run_slot *run_slot)
     return peer_failed(rank, why);
 }
 
-// The name of the barrier is sent with it, to distinguish a rank at another barrier from a late
-// one.
+// Waits at a barrier of all ranks. The name of the barrier is sent with it, to distinguish a rank
+// at another barrier from a late one.
 void tsr__rank_meet(struct rank *rank, const char *what)
 {
     struct comm_trouble why;
@@ -422,8 +424,8 @@ static tsr_status place_and_load(struct rank *rank)
     return tsr__rank_load(rank);
 }
 
-// While sessions are created, tensors are allocated in ordinary memory (reach.c), because these are
-// weights.
+// Loads the rank's model and synchronizes with the others. While sessions are created, tensors are
+// allocated in ordinary memory (reach.c), because these are weights.
 static void load_and_meet(struct rank *rank)
 {
     tsr__reach_running(rank->engine, false);
@@ -437,7 +439,8 @@ static void load_and_meet(struct rank *rank)
     tsr__rank_meet(rank, "start");
 }
 
-// Every rank reaches the barrier or reports why not, so that no rank waits for a failed one.
+// Opens a rank. Every rank reaches the barrier or reports why not, so that no rank waits for a
+// failed one.
 void tsr__rank_open(struct rank *rank)
 {
     if (!rank->options)
@@ -526,7 +529,7 @@ static tsr_status take_output(struct rank *rank, const struct run_slot *run_slot
     return st;
 }
 
-// The rank has written this output, or another rank its shard, to the place of the caller.
+// True if the rank has written this output, or another rank its shard, to the place of the caller.
 static bool is_in_place(const struct rank *rank, size_t output)
 {
     return rank->places && tsr_tensors_find(rank->places, rank->output_names[output]) >= 0;
@@ -542,8 +545,8 @@ static bool is_result(const struct rank *rank, size_t output)
     return strcmp(rank->output_names[output], RUN_TOKEN_OUTPUT) != 0;
 }
 
-// The slot keeps its values: a launched rank copies them for rank 0 and takes them for itself
-// later.
+// Copies the outputs of a run. The slot keeps its values: a launched rank copies them for rank 0
+// and takes them for itself later.
 tsr_status tsr__rank_copy(struct rank *rank, size_t run_slot, tsr_session *session,
                           tsr_tensors *outputs)
 {
@@ -557,7 +560,7 @@ tsr_status tsr__rank_copy(struct rank *rank, size_t run_slot, tsr_session *sessi
     return TSR_OK;
 }
 
-// The slot is free afterwards, also after a failure.
+// Moves the outputs of a run to the caller. The slot is free afterwards, also after a failure.
 tsr_status tsr__rank_take(struct rank *rank, size_t run_slot, tsr_session *session,
                           tsr_tensors *outputs)
 {
@@ -568,7 +571,7 @@ tsr_status tsr__rank_take(struct rank *rank, size_t run_slot, tsr_session *sessi
     return st;
 }
 
-// values NULL: the rank failed before its slots were created.
+// Releases the values of a slot. values NULL: the rank failed before its slots were created.
 static void release_values(const OrtApi *api, OrtValue **values, size_t n)
 {
     if (!values)
@@ -598,9 +601,9 @@ void tsr__rank_findings(const struct rank *rank, tsr_session *session)
     }
 }
 
-// The engine requires this order: values before their session, shared weights and operators after
-// the session that uses them, the GPU's seat last. A rank that was never opened has no session and
-// nothing else.
+// Frees a rank. The engine requires this order: values before their session, shared weights and
+// operators after the session that uses them, the GPU's seat last. A rank that was never opened has
+// no session and nothing else.
 void tsr__rank_free(struct rank *rank)
 {
     if (!rank->session)

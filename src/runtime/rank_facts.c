@@ -13,9 +13,9 @@
 
 // ---- memory ------------------------------------------------------------------------------------
 
-// Peak bytes of an allocator of the rank's session; 0: this engine does not report it. The engine
-// returns it as text, for one kind of memory of the session. The allocator is a handle that is
-// released.
+// Returns the peak bytes of an allocator of the rank's session; 0: this engine does not report it.
+// The engine returns it as text, for one kind of memory of the session. The allocator is a handle
+// that is released.
 static int64_t most_in_use(const struct rank *rank, const OrtMemoryInfo *where)
 {
     const OrtApi *api = rank->engine->api;
@@ -47,9 +47,10 @@ int64_t tsr__job_gpu_memory(const tsr_job *job, int i)
     return most_in_use(&job->rank_threads[i].rank, job->rank_threads[i].rank.on_gpu);
 }
 
-// On a GPU the arena includes the weights; on the host, weights are mapped files. For a rank with
-// its own process the growth of the process is measured. Several ranks in one process cannot be
-// distinguished: then the arena's count and the weights of the rank file are added.
+// Returns the memory of a rank. On a GPU the arena includes the weights; on the host, weights are
+// mapped files. For a rank with its own process the growth of the process is measured. Several
+// ranks in one process cannot be distinguished: then the arena's count and the weights of the rank
+// file are added.
 static int64_t memory_of(const tsr_job *job, const struct rank *rank, const char *weights,
                          const struct memory_mark *before)
 {
@@ -82,7 +83,8 @@ static void put_groups(struct message *out, const struct rank *rank)
     tsr__message_put_text(out, STR(""));
 }
 
-// The layout that tsr_run_rank reads: device, provider, threads, memory, limit, groups.
+// Writes the properties of a rank in the layout that tsr_run_rank reads: device, provider, threads,
+// memory, limit, groups.
 static void put_rank(struct message *out, const tsr_job *job, const struct rank *rank,
                      const char *weights, const struct memory_mark *before)
 {
@@ -112,7 +114,7 @@ static struct str *new_list(struct engine *engine, int n)
     return engine->facts;
 }
 
-// Properties of the ranks in this process, in order.
+// Stores the properties of the ranks in this process, in order.
 static tsr_status keep_here(tsr_job *job, const char *weights, const struct memory_mark *before)
 {
     struct engine *engine = job->engine;
@@ -131,7 +133,8 @@ static tsr_status keep_here(tsr_job *job, const char *weights, const struct memo
     return TSR_OK;
 }
 
-// Under a launcher this is a collective: the other ranks send theirs and keep none (n_facts 0).
+// Stores the properties of all ranks. Under a launcher this is a collective: the other ranks send
+// theirs and keep none (n_facts 0).
 tsr_status tsr__facts_keep(tsr_job *job, const char *weights, const struct memory_mark *before)
 {
     tsr_status st = keep_here(job, weights, before);
@@ -149,8 +152,8 @@ tsr_status tsr__facts_keep(tsr_job *job, const char *weights, const struct memor
     return TSR_OK;
 }
 
-// In a child that is rank 0: it has gathered the properties of all ranks, and its parent reads them
-// with tsr__facts_take.
+// Sends the properties of all ranks to the parent process. In a child that is rank 0: it has
+// gathered the properties of all ranks, and its parent reads them with tsr__facts_take.
 void tsr__facts_put(const tsr_session *session, struct message *out)
 {
     const struct engine *engine = session->engine;
@@ -159,8 +162,9 @@ void tsr__facts_put(const tsr_session *session, struct message *out)
         tsr__message_put_text(out, engine->facts[i]);
 }
 
-// The bytes come from another process, so the count is limited before memory is allocated. An empty
-// list has space for one entry, so that it is not NULL.
+// Reads the properties that a child sent. The bytes come from another process, so the count is
+// limited before memory is allocated. An empty list has space for one entry, so that it is not
+// NULL.
 tsr_status tsr__facts_take(tsr_session *session, struct message *in)
 {
     struct engine *engine = session->engine;
@@ -220,8 +224,9 @@ static void read_groups(struct message *in, struct arena *arena, tsr_rank_facts 
     out->n_groups = groups.n;
 }
 
-// The texts of a message are not terminated, so each call copies them into the arena of the
-// properties. out->size is that of the caller's struct, which may be shorter than this version's.
+// Returns the properties of a rank of the last run. The texts of a message are not terminated, so
+// each call copies them into the arena of the properties. out->size is that of the caller's struct,
+// which may be shorter than this version's.
 bool tsr_run_rank(tsr_session *session, int rank, tsr_rank_facts *out)
 {
     struct engine *engine = session->engine;

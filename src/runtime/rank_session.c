@@ -15,7 +15,8 @@ static OrtStatus *set_entry(const struct rank *rank, OrtSessionOptions *options,
     return rank->engine->api->AddSessionConfigEntry(options, key, value);
 }
 
-// NULL: success; else the engine's status for the first option that it refused.
+// Sets the options of the engine. Returns NULL, or the engine's status for the first option that it
+// refused.
 static OrtStatus *set_options(const struct rank *rank, OrtSessionOptions *options)
 {
     static const int levels[] = {0, 1, 2, 99};
@@ -89,7 +90,8 @@ static bool shares_packed_weights(const struct rank *rank)
     return rank->shared && rank->shared->packed && !rank->unpacked && !rank->packs_alone;
 }
 
-// With the container, the kernels of all ranks share the weights that one of them has packed.
+// Creates the session of a rank. With the container, the kernels of all ranks share the weights
+// that one of them has packed.
 //
 // Some kernels pack weights but cannot put them into a container, such as QLinearConv with int8
 // weights whose zero point is 0. ONNX Runtime then refuses the model. Which kernels these are
@@ -222,8 +224,8 @@ static tsr_status read_wanted(struct rank *rank)
     return TSR_OK;
 }
 
-// Zeroed: no value is bound, no input is kept. A rank that fails before this has NULL arrays, which
-// rank.c accepts.
+// Allocates the run slots, zeroed: no value is bound, no input is kept. A rank that fails before
+// this has NULL arrays, which rank.c accepts.
 static tsr_status make_run_slots(struct rank *rank)
 {
     for (size_t i = 0; i < RUN_SLOTS; i++) {
@@ -235,7 +237,8 @@ static tsr_status make_run_slots(struct rank *rank)
     return rank->arena.failed ? TSR_NOMEM : TSR_OK;
 }
 
-// The order matters: tsr__gpu_bind needs the outputs, and the slots need both counts.
+// Reads the inputs and outputs of the rank's model. The order matters: tsr__gpu_bind needs the
+// outputs, and the slots need both counts.
 static tsr_status read_ports(struct rank *rank)
 {
     tsr_status st = read_names(rank, INPUTS, &rank->n_inputs, &rank->input_names);
@@ -253,8 +256,8 @@ static tsr_status read_ports(struct rank *rank)
     return make_run_slots(rank);
 }
 
-// After a failure rank->ort may be set; tsr__rank_free checks it. The options are read only while
-// the session is created.
+// Loads the rank's model. After a failure rank->ort may be set; tsr__rank_free checks it. The
+// options are read only while the session is created.
 tsr_status tsr__rank_load(struct rank *rank)
 {
     const OrtApi *api = rank->engine->api;

@@ -17,7 +17,7 @@ struct run_work {
     tsr_tensors *outputs;
 };
 
-// Called in the child. Rank 0 has the outputs and properties of all ranks, so the others return
+// Runs a rank in a child. Rank 0 has the outputs and properties of all ranks, so the others return
 // nothing. A child that runs an unsharded model uses "threads"; otherwise it would start a child
 // itself.
 static tsr_status run_work(struct spawn *spawn, tsr_session *session, int rank, struct message *out)
@@ -43,7 +43,7 @@ static tsr_status run_work(struct spawn *spawn, tsr_session *session, int rank, 
     return st;
 }
 
-// Called in the parent for each child, with what run_work wrote.
+// Reads in the parent what run_work wrote in each child.
 static tsr_status run_take(struct spawn *spawn, tsr_session *session, int rank, struct message *in)
 {
     struct run_work *work = spawn->data;
@@ -55,7 +55,8 @@ static tsr_status run_take(struct spawn *spawn, tsr_session *session, int rank, 
     return tsr__facts_take(session, in);
 }
 
-// Children are forks: they inherit the inputs without a copy, but not GPU memory of this process.
+// Runs the ranks in children. These are forks: they inherit the inputs without a copy, but not GPU
+// memory of this process.
 static tsr_status run_processes(tsr_session *session, const char *folder,
                                 const tsr_run_options *options, const tsr_tensors *inputs,
                                 tsr_tensors *outputs)
@@ -143,7 +144,8 @@ static tsr_status run_on_copies(tsr_session *session, tsr_job *job, const tsr_te
     return st;
 }
 
-// The memory is recorded before the model is loaded, so that loading is included.
+// Runs an unsharded model. The memory is recorded before the model is loaded, so that loading is
+// included.
 tsr_status tsr_run_model(tsr_session *session, const char *path, const tsr_run_options *options,
                          const tsr_tensors *inputs, tsr_tensors *outputs)
 {
@@ -173,7 +175,8 @@ tsr_status tsr_run_model(tsr_session *session, const char *path, const tsr_run_o
     return st;
 }
 
-// States of the manifest are not kept (false): a single run returns them as ordinary outputs.
+// Runs a partition once. States of the manifest are not kept (false): a single run returns them as
+// ordinary outputs.
 tsr_status tsr_run(tsr_session *session, const char *folder, const tsr_run_options *options,
                    const tsr_tensors *inputs, tsr_tensors *outputs)
 {

@@ -5,7 +5,7 @@
 // range and need no more checks.
 #include "runtime/internal.h"
 
-// file NULL: the diagnostic has no place.
+// Reports an error. file NULL: the diagnostic has no place.
 tsr_status tsr__run_refuse(tsr_session *session, enum diag_code code, const char *file,
                            const char *hint, const char *text)
 {
@@ -15,8 +15,9 @@ tsr_status tsr__run_refuse(tsr_session *session, enum diag_code code, const char
     return TSR_USAGE;
 }
 
-// A rank given by option must be below its number of ranks, and equal to the launcher's if there is
-// one. Without the option (both 0) the launcher decides, if there is one.
+// Checks the rank of this process. A rank given by option must be below its number of ranks, and
+// equal to the launcher's if there is one. Without the option (both 0) the launcher decides, if
+// there is one.
 static tsr_status check_place(tsr_session *session, const tsr_run_options *options)
 {
     int rank = 0, ranks = 0;
@@ -49,8 +50,8 @@ bool tsr_run_place(const tsr_run_options *options, int *rank, int *ranks)
     return true;
 }
 
-// given NULL: the defaults, all zero. *out is set in every case, but must not be used after a
-// failure.
+// Checks and copies the options of a run. given NULL: the defaults, all zero. *out is set in every
+// case, but must not be used after a failure.
 tsr_status tsr__run_options(tsr_session *session, const tsr_run_options *given,
                             tsr_run_options *out)
 {
@@ -85,8 +86,8 @@ tsr_status tsr__run_options(tsr_session *session, const tsr_run_options *given,
     return TSR_OK;
 }
 
-// 16 cores, 3 ranks: 5 each; 2 cores, 4 ranks: 1 each. A number that the caller wants is used as it
-// is.
+// Returns the number of threads of a rank. 16 cores, 3 ranks: 5 each; 2 cores, 4 ranks: 1 each. A
+// number that the caller wants is used as it is.
 int tsr__rank_threads(int cores, int ranks, int wanted)
 {
     if (wanted > 0)
@@ -102,8 +103,9 @@ int tsr_run_cores(int rank, int ranks, int *cores, int n, int *threads)
     return tsr__cores_share(rank, ranks, cores, n);
 }
 
-// "NPU:1" with the map "NPU:1=CUDA:0" is "CUDA:0". Complete names are compared; the first matching
-// entry is used, and its result is not mapped again.
+// Returns the device that the caller uses instead. "NPU:1" with the map "NPU:1=CUDA:0" is "CUDA:0".
+// Complete names are compared; the first matching entry is used, and its result is not mapped
+// again.
 struct str tsr__device_mapped(const char *device, const tsr_run_options *options)
 {
     struct str name =

@@ -100,7 +100,8 @@ static bool find_program(char *out, size_t n)
     return false;
 }
 
-// The program inherits no handler, blocked signal or open file of this process.
+// Starts the program of the ranks. It inherits no handler, blocked signal or open file of this
+// process.
 static int spawn_program(const char *program, const struct served_start *start, int socket,
                          pid_t *pid)
 {
@@ -128,9 +129,9 @@ static int spawn_program(const char *program, const struct served_start *start, 
     return error;
 }
 
-// This process closes the child's end of the socket after the start, so that it reads the end of
-// the stream when the program is gone. The child's end must not have the number SERVED_SOCKET
-// already: dup2 onto itself would leave close-on-exec set.
+// Starts the program with a socket. This process closes the child's end of the socket after the
+// start, so that it reads the end of the stream when the program is gone. The child's end must not
+// have the number SERVED_SOCKET already: dup2 onto itself would leave close-on-exec set.
 static tsr_status start_program(struct served *served, const struct served_start *start)
 {
     char program[PATH_MAX];
@@ -192,7 +193,8 @@ static tsr_status report_end(struct served *served, const char *how)
     return TSR_PEER;
 }
 
-// The end of the socket comes a moment before the kernel can tell how the process ended.
+// Waits until the process has ended. The end of the socket comes a moment before the kernel can
+// tell how the process ended.
 static void wait_for_end(struct served *served)
 {
     struct timespec nap = {0, 2000000};
@@ -221,7 +223,7 @@ static tsr_status next_note(struct served *served, struct note *note, int *fd)
     return report_end(served, served->how);
 }
 
-// The answer to a note: tensors into `to`, or diagnostics.
+// Reads the answer to a note: tensors into `to`, or diagnostics.
 static tsr_status take_answer(struct served *served, tsr_tensors *to)
 {
     struct note note = {0};
@@ -283,8 +285,8 @@ tsr_status tsr__served_run(struct served *served, const tsr_tensors *inputs, tsr
     return take_answer(served, outputs);
 }
 
-// The program exits when its socket is closed, and so do its ranks. If it is killed, the kernel
-// kills them (spawn.c).
+// Ends the program. It exits when its socket is closed, and so do its ranks. If it is killed, the
+// kernel kills them (spawn.c).
 void tsr__served_close(struct served *served)
 {
     if (!served)

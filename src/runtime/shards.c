@@ -19,14 +19,15 @@ static tsr_status refuse(tsr_session *session, const char *name, const char *hin
     return TSR_INVALID;
 }
 
-// Elements smaller than a byte share bytes, so such tensors are not sharded here; neither are
-// strings and sequences.
+// True if the tensor can be sharded. Elements smaller than a byte share bytes, so such tensors are
+// not sharded here; neither are strings and sequences.
 static bool has_pieces(const struct tile_layout *layout, const struct tensor *tensor)
 {
     return tensor->rank == layout->rank && tsr_dtype_bits(tensor->type) >= 8 && !tensor->sequence;
 }
 
-// The only tile of an unsharded layout, on device 0: source of every copy. NULL: out of memory.
+// Returns the only tile of an unsharded layout, on device 0: source of every copy. NULL: out of
+// memory.
 struct tile_piece *tsr__shards_full_piece(struct arena *arena, const struct tensor *tensor)
 {
     struct tile_layout *layout = tsr__layout_whole(arena, tensor->rank, (int64_t[]){0}, 1);
@@ -79,8 +80,8 @@ bool tsr__shards_view(struct arena *arena, const struct manifest_port *port, int
     return true;
 }
 
-// [8, 6] sharded as {2, 1}: shard 1 is a view of rows 4..7 of the full tensor. Sharded as {1, 2} it
-// is a copy of columns 3..5.
+// Adds the shard of an input to the pieces. [8, 6] sharded as {2, 1}: shard 1 is a view of rows
+// 4..7 of the full tensor. Sharded as {1, 2} it is a copy of columns 3..5.
 static tsr_status copy_shard(struct arena *arena, const struct manifest_port *port, int64_t shard,
                              const struct tensor *tensor, struct gpu_inputs *gpu,
                              tsr_tensors *pieces)
@@ -137,7 +138,8 @@ static tsr_status shard_input(struct arena *arena, const struct manifest_port *p
     return copy_shard(arena, port, shard, full->at[at], gpu, pieces);
 }
 
-// pieces may be filled in part after a failure; the caller frees the set.
+// Shards all inputs of a rank. pieces may be filled in part after a failure; the caller frees the
+// set.
 tsr_status tsr__shards_of_inputs(const struct manifest *manifest, int64_t rank,
                                  const tsr_tensors *full, struct gpu_inputs *gpu,
                                  tsr_tensors *pieces)
@@ -208,9 +210,9 @@ bool tsr__shards_fit(const struct tile_piece *piece, const struct tensor *tensor
     return true;
 }
 
-// pieces: one for each shard. The full tensor gets the sum of their sizes. Then each piece must
-// have the size of its shard in that tensor; pieces whose sizes only happen to add up are refused
-// before anything is copied.
+// Joins the shards of an output. pieces: one for each shard. The full tensor gets the sum of their
+// sizes. Then each piece must have the size of its shard in that tensor; pieces whose sizes only
+// happen to add up are refused before anything is copied.
 static tsr_status join_pieces(struct arena *arena, const struct manifest_port *port,
                               const struct tensor *const *pieces, tsr_tensors *outputs)
 {
@@ -240,8 +242,8 @@ static tsr_status join_pieces(struct arena *arena, const struct manifest_port *p
     return TSR_OK;
 }
 
-// NULL: no such set, or no tensor of that name in it. The join reports a missing tensor as pieces
-// that do not fit together.
+// Returns a tensor of a set. NULL: no such set, or no tensor of that name in it. The join reports a
+// missing tensor as pieces that do not fit together.
 static const struct tensor *find_tensor(const tsr_tensors *set, const char *name)
 {
     if (!set)

@@ -17,8 +17,8 @@
 
 #define LARGE_PART 4 // weights above 1 / LARGE_PART of the memory are not packed
 
-// *out stays empty with one rank or without a common file: then each session reads its weights
-// itself.
+// Opens the common file of weights. *out stays empty with one rank or without a common file: then
+// each session reads its weights itself.
 tsr_status tsr__shared_open(tsr_session *session, const struct engine *engine,
                             const struct bundle *bundle, struct arena *arena,
                             struct shared_weights *out)
@@ -64,7 +64,7 @@ struct common_file {
     struct map names;
 };
 
-// The names are lines of the rank file's metadata. False: out of memory.
+// Reads the names of the common weights, lines of the rank file's metadata. False: out of memory.
 static bool read_names(struct rank *rank, tsr_model *model, struct common_file *common)
 {
     const char *text = tsr_model_metadata(model, "ai.tessera.shared");
@@ -81,7 +81,8 @@ static bool read_names(struct rank *rank, tsr_model *model, struct common_file *
     return true;
 }
 
-// Where the weight is stored in the common file; NULL: elsewhere, or it may not be provided.
+// Returns where the weight is stored in the common file; NULL: elsewhere, or it may not be
+// provided.
 static char *given_at(const struct common_file *common, const tsr_value *value, uint64_t *length)
 {
     const struct shared_weights *weights = common->weights;

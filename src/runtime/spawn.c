@@ -63,9 +63,9 @@ struct child_set {
 
 // ---- the child ---------------------------------------------------------------------------------
 
-// The child inherits the parent's signal handlers, which use the parent's state: they are reset.
-// Ignored signals stay ignored. SIGKILL on the parent's death is requested first; a parent that
-// died before is detected by its process id.
+// Resets signal handlers in a child. The child inherits the parent's signal handlers, which use the
+// parent's state: they are reset. Ignored signals stay ignored. SIGKILL on the parent's death is
+// requested first; a parent that died before is detected by its process id.
 static void reset_signals(pid_t parent)
 {
     enum { ENDS = 4 }; // the first ones are sent to end a whole process group
@@ -90,8 +90,8 @@ static void reset_signals(pid_t parent)
 #define TRAILER 3
 #define WHOLE   0x4C4C41454D4F5354
 
-// The trailer is last in the file, so everything before it was written. WHOLE is the text
-// "TSOMEALL" as a number; it only has to be unlikely.
+// Ends the message of a child. The trailer is last in the file, so everything before it was
+// written. WHOLE is the text "TSOMEALL" as a number; it only has to be unlikely.
 static void seal(struct message *out, tsr_session *session, tsr_status st)
 {
     tsr__message_put(out, NULL, 0); // flushes the buffer
@@ -136,7 +136,8 @@ static void run_child(struct child_set *child_set, int rank, pid_t parent)
 
 // ---- starting ----------------------------------------------------------------------------------
 
-// Informs the started ranks, which would otherwise wait for this one.
+// Reports that a child cannot be started, also to the started ranks, which would otherwise wait for
+// this one.
 static tsr_status cannot_start(struct child_set *child_set, int rank)
 {
     struct place at = PLACE_NONE;
@@ -148,8 +149,8 @@ static tsr_status cannot_start(struct child_set *child_set, int rank)
     return TSR_PEER;
 }
 
-// errno is set for injected faults; the calls overwrite it. The file is created before the fork, so
-// both sides have it.
+// Starts the children. errno is set for injected faults; the calls overwrite it. The file is
+// created before the fork, so both sides have it.
 static tsr_status start(struct child_set *child_set)
 {
     pid_t parent = getpid();
@@ -278,7 +279,8 @@ static bool open_message(const struct child *child, struct message *message, siz
     return trailer[2] == WHOLE;
 }
 
-// `end` was shortened by the trailer; the map has the length of the file.
+// Frees a message of a child. `end` was shortened by the trailer; the map has the length of the
+// file.
 static void close_message(struct message *message)
 {
     if (message->bytes)
@@ -355,9 +357,10 @@ static tsr_status take(struct child_set *child_set)
     return TSR_OK;
 }
 
-// *out is set before anything starts, so that the caller can close a set of which only some
-// children started. Without spawn->stays the parent watches all the time and reports dead ranks.
-// Persistent children watch each other, because the parent watches only while its caller waits.
+// Starts a set of children. *out is set before anything starts, so that the caller can close a set
+// of which only some children started. Without spawn->stays the parent watches all the time and
+// reports dead ranks. Persistent children watch each other, because the parent watches only while
+// its caller waits.
 tsr_status tsr__child_set_open(tsr_session *session, struct spawn *spawn, struct child_set **out)
 {
     struct comm_options comm = {.timeout_s = spawn->options->timeout_s};
@@ -386,7 +389,8 @@ tsr_status tsr__child_set_open(tsr_session *session, struct spawn *spawn, struct
     return child_set->status = start(child_set);
 }
 
-// Also true for a child that ended well: persistent children end only on request.
+// True if a child has ended. Also true for a child that ended well: persistent children end only on
+// request.
 bool tsr__child_set_over(struct child_set *child_set)
 {
     struct comm_trouble why;
@@ -396,7 +400,8 @@ bool tsr__child_set_over(struct child_set *child_set)
     return over;
 }
 
-// A partly started set is watched too: the job has failed, so its children exit or are killed.
+// Waits for the children and reads their results. A partly started set is watched too: the job has
+// failed, so its children exit or are killed.
 tsr_status tsr__child_set_close(struct child_set *child_set)
 {
     tsr_status st = child_set->status;
@@ -416,8 +421,9 @@ tsr_status tsr__child_set_close(struct child_set *child_set)
     return st;
 }
 
-// Children that trace create temporary folders. They are inside of a folder of this process, which
-// removes it even if the children were killed.
+// Creates the temporary folder of children that trace. Children that trace create temporary
+// folders. They are inside of a folder of this process, which removes it even if the children were
+// killed.
 static tsr_status work_folder(tsr_session *session, struct spawn *spawn, tsr_run_options *own,
                               struct temporary **around)
 {
@@ -431,7 +437,8 @@ static tsr_status work_folder(tsr_session *session, struct spawn *spawn, tsr_run
     return status;
 }
 
-// spawn->options points to a copy on this stack afterwards; the caller's struct spawn is used once.
+// Runs children and waits for them. spawn->options points to a copy on this stack afterwards; the
+// caller's struct spawn is used once.
 tsr_status tsr__spawn(tsr_session *session, struct spawn *spawn)
 {
     struct child_set *child_set = NULL;

@@ -26,14 +26,15 @@ struct share {
     size_t left_out;
 };
 
-// 52 bits of nanoseconds are 52 days; thousandths of a microsecond stay exact in a double.
+// Converts a time to microseconds. 52 bits of nanoseconds are 52 days; thousandths of a microsecond
+// stay exact in a double.
 static double clock_us(uint64_t ns)
 {
     return (double)(ns & ((1ull << 52) - 1)) / 1e3;
 }
 
-// The kernel "NAME_kernel_time" is one of our operators, whose own event has more details. Only the
-// first run of the list is searched.
+// True if the kernel is one of our operators. The kernel "NAME_kernel_time" is one of our
+// operators, whose own event has more details. Only the first run of the list is searched.
 static bool rank_comm_has(const struct ops_event *list, size_t n, const char *name)
 {
     size_t length = strlen(name), tail = strlen("_kernel_time");
@@ -48,7 +49,7 @@ static bool rank_comm_has(const struct ops_event *list, size_t n, const char *na
     return false;
 }
 
-// Older releases write two empty events for every kernel.
+// True for an empty event: older releases write two for every kernel.
 static bool is_fence(const char *name)
 {
     return strstr(name, "_fence_before") || strstr(name, "_fence_after");
@@ -59,7 +60,7 @@ static void begin(struct text *text)
     tsr__text_add(text, text->n ? STR(",\n") : STR(""));
 }
 
-// device NULL: unnamed.
+// Writes the name of a rank. device NULL: unnamed.
 static void put_name(struct text *text, int rank, const char *device)
 {
     const char *on = " on ";
@@ -87,8 +88,8 @@ static void trim(json_t *event)
     json_object_set_new(event, "args", less);
 }
 
-// Once the text is full, until_us is the start of the earliest event that did not fit. Later events
-// are dropped, so that the trace ends at about one time.
+// True if the event fits. Once the text is full, until_us is the start of the earliest event that
+// did not fit. Later events are dropped, so that the trace ends at about one time.
 static bool fits(struct share *share, const struct text *text, double ts_us)
 {
     if (text->n > share->full && ts_us < share->until_us)
@@ -179,8 +180,8 @@ static void put_event(struct text *text, int rank, const struct ops_event *event
                      phase, event->op, flow, rank, at, binding);
 }
 
-// Kernels fill at most three quarters of the rank's share of the file; the last quarter is for
-// communication.
+// Writes the events of a rank. Kernels fill at most three quarters of the rank's share of the file;
+// the last quarter is for communication.
 void tsr__trace_rank(struct rank *r, struct text *text)
 {
     int rank = 0;

@@ -44,8 +44,8 @@ static const struct transport_row {
 };
 static const struct transport_row default_row = {.name = NULL};
 
-// NULL: no such transport. The default is the row without requirements: what is used then depends
-// on the launcher.
+// Returns the row of a transport; NULL: there is none. The default is the row without requirements:
+// what is used then depends on the launcher.
 static const struct transport_row *row_of(tsr_transport transport)
 {
     if (transport == TSR_TRANSPORT_DEFAULT)
@@ -62,8 +62,8 @@ int tsr_transport_named(const char *name)
     return name ? -1 : TSR_TRANSPORT_DEFAULT;
 }
 
-// *family: MPI family of the launcher, if there is one. A launcher takes precedence over the
-// option; run_options.c has refused options that contradict it.
+// Returns who starts the ranks. *family: MPI family of the launcher, if there is one. A launcher
+// takes precedence over the option; run_options.c has refused options that contradict it.
 static enum starter starter_of(const tsr_run_options *options, const char **family)
 {
     if (!tsr_launcher(NULL, NULL, family))
@@ -122,9 +122,9 @@ static tsr_status join(tsr_session *session, const tsr_run_options *options, enu
     return tsr__env_open(session, &comm, out);
 }
 
-// A process joins once. The session keeps the endpoint for all later runs except those with
-// threads. *out NULL with TSR_OK: the ranks are threads of this process. After a failed join
-// engine->joined is NULL, and a later call may try again.
+// Joins the ranks of this process's job. A process joins once. The session keeps the endpoint for
+// all later runs except those with threads. *out NULL with TSR_OK: the ranks are threads of this
+// process. After a failed join engine->joined is NULL, and a later call may try again.
 tsr_status tsr__run_join(tsr_session *session, const tsr_run_options *options,
                          struct endpoint **out)
 {
@@ -167,8 +167,8 @@ tsr_status tsr_join(tsr_session *session, const tsr_run_options *options)
 
 // ---- broadcast of rank 0 ------------------------------------------------------------------------
 
-// A failure to join has its diagnostic, and returns false here; the run that follows fails in the
-// same way.
+// True if the ranks are processes that a launcher or the user started. A failure to join has its
+// diagnostic, and returns false here; the run that follows fails in the same way.
 bool tsr__run_launched(tsr_session *session, const tsr_run_options *given, int *rank)
 {
     tsr_run_options options;

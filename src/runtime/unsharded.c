@@ -9,7 +9,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-// The highest IR version that ONNX Runtime 1.minor reads; INT64_MAX: no file needs a copy.
+// Returns the highest IR version that ONNX Runtime 1.minor reads; INT64_MAX: no file needs a copy.
 static int64_t newest_ir(int minor)
 {
     if (!tsr__quirk_applies(QUIRK_ir_version_11, minor))
@@ -35,7 +35,8 @@ static tsr_status strip(tsr_model *model, int64_t ir)
     return tsr_model_set_ir_version(model, ir);
 }
 
-// External data is copied too, so that the copy does not depend on the original's folder.
+// Writes a copy of the model that the engine reads. External data is copied too, so that the copy
+// does not depend on the original's folder.
 static tsr_status write_copy(tsr_session *session, tsr_model *model, const char *work,
                              struct unsharded_file *file)
 {
@@ -51,7 +52,7 @@ static tsr_status write_copy(tsr_session *session, tsr_model *model, const char 
     return tsr_model_save(model, file->path);
 }
 
-// If the engine is new enough, the file is not read here.
+// Finds the file that the engine reads. If the engine is new enough, the model is not read here.
 tsr_status tsr__unsharded_open(tsr_session *session, int minor, const char *path, const char *work,
                                struct unsharded_file *file)
 {
@@ -73,7 +74,7 @@ tsr_status tsr__unsharded_open(tsr_session *session, int minor, const char *path
     return st;
 }
 
-// Also accepts a zeroed struct.
+// Removes the copy. Also accepts a zeroed struct.
 void tsr__unsharded_close(struct unsharded_file *file)
 {
     tsr__temporary_remove(file->folder);
