@@ -244,7 +244,9 @@ class Proof:
         print("# %s: %s, %.1f s, %s" % (what, peaks, seconds, result), flush=True)
 
     def add(self, what, ran, result, limited=True):
-        self.row(what, gigabytes(self.limit_bytes) if limited else "none", ", ".join(gigabytes(r.counted) for r in ran),
+        # Without a limit, address space is measured: a control group would not count it.
+        counted = ", ".join(gigabytes(r.counted) for r in ran) if limited or self.limit_kind is AddressSpace else ""
+        self.row(what, gigabytes(self.limit_bytes) if limited else "none", counted,
                  ", ".join(gigabytes(r.anonymous) for r in ran), max(r.seconds for r in ran), result)
 
     def make(self):
