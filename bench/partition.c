@@ -92,7 +92,9 @@ static double cut(tsr_model *m, bool undigested)
     snprintf(parts, sizeof parts, "%s/parts", folder);
     tsr__folder_remove(parts); // not measured
     double start = now();
-    if (tsr__partition(m, parts, &o, undigested, NULL) != TSR_OK)
+    tsr_status st =
+        undigested ? tsr__partition_undigested(m, parts, &o) : tsr__partition(m, parts, &o, NULL);
+    if (st != TSR_OK)
         die("partition");
     return now() - start;
 }

@@ -3,6 +3,7 @@
 // reason. Its ranks agree on their communication (partition checks that itself), and the simulated
 // times are valid.
 #include "fuzz.h"
+#include "simulate/simulate.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
@@ -19,7 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
             (void)!tsr_model_shard_random(m, c, data[0], NULL, 0);
         tsr_simulation_summary x = {.size = sizeof x};
         tsr_simulate_options o = {.size = sizeof o, .config = tsr_config_name(c)};
-        status = tsr_simulate_into(m, &o, &x);
+        status = tsr__simulate(m, &o, &x);
         MUST(status != TSR_OK || (x.seconds >= 0 && x.devices == (size_t)tsr_config_devices(c)));
         for (size_t i = 0; status == TSR_OK && i < x.devices; i++)
             MUST(x.device[i].memory >= 0 && x.device[i].peak >= 0 && x.device[i].weights >= 0);

@@ -2,6 +2,7 @@
 // plan.c - fuzzes the planner: the cost of a plan is not below its bound, it fits in the given
 // memory, and the annotations it writes have no errors.
 #include "fuzz.h"
+#include "plan/plan.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
@@ -15,7 +16,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         o.memory = (int64_t)data[1] << 8;
     tsr_status status = tsr_model_load_bytes(s, data + 2, n - 2, &m);
     if (status == TSR_OK && tsr_model_config_count(m) == 0) {
-        status = tsr_plan_into(m, &o, &x);
+        status = tsr__plan(m, &o, &x);
         if (status == TSR_OK) {
             MUST(x.cost >= 0 && x.gap >= 0);
             size_t errors = tsr_finding_total(s, TSR_ERROR);

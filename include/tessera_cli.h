@@ -345,9 +345,6 @@ TSR_API tsr_status tsr_folder_inputs(tsr_folder *folder, uint64_t seed, int64_t 
 
 /* ---- results as structs ---------------------------------------------------------------------- */
 
-/* The functions ..._into are those of the same name in tessera.h, with the result as a struct. The
- * session owns the lists in it until the next call of the same function. */
-
 /* The oldest diagnostic is 0; i must be below tsr_finding_count. */
 TSR_API tsr_finding tsr_finding_value(const tsr_session *session, size_t i);
 TSR_API tsr_piece tsr_pieces_value(const tsr_pieces *pieces, size_t i);
@@ -449,16 +446,13 @@ typedef struct tsr_plan_summary {
 } tsr_plan_summary;
 
 struct arena;
-/* What is behind the handles of tessera.h: the head of all of them, and the result. */
+/* Contents of the result handles of tessera.h. The command reads `summary`, which has more than the
+ * functions of tessera.h return. */
 struct tsr_plan_result {
     tsr_session *session;
     struct arena *memory; /* owns the handle and all that it points to */
     tsr_plan_summary summary;
 };
-TSR_API tsr_status tsr_plan_into(tsr_model *model, const tsr_plan_options *options,
-                                 tsr_plan_summary *summary);
-TSR_API tsr_status tsr_plan_for_into(tsr_model *model, const tsr_plan_options *options,
-                                     const tsr_tensors *inputs, tsr_plan_summary *summary);
 /* One row of the picture of a plan: nodes of several layers that are sharded in the same way. */
 typedef struct tsr_picture_row {
     const char *nodes;    /* "layers.{0-31}/mlp/up" */
@@ -508,16 +502,6 @@ struct tsr_partition_result {
     struct arena *memory; /* NULL: part of a tsr_verify_result */
     tsr_partition_summary summary;
 };
-TSR_API tsr_status tsr_partition_into(tsr_model *model, const char *folder,
-                                      const tsr_partition_options *options,
-                                      tsr_partition_summary *summary);
-/* Makes a handle of the result of the session's last partition. */
-TSR_API tsr_status tsr_partition_result_make(tsr_session *session,
-                                             const tsr_partition_summary *summary,
-                                             tsr_partition_result **out);
-TSR_API tsr_status tsr_folder_partition_into(tsr_folder *folder, const char *out,
-                                             const tsr_folder_options *options,
-                                             tsr_partition_summary *summary);
 /* Pair i of states of the partition; false past the end. */
 TSR_API bool tsr_manifest_state(const tsr_manifest *manifest, size_t i, const char **past,
                                 const char **present);
@@ -613,8 +597,6 @@ struct tsr_verify_result {
     tsr_verify_summary summary;
     struct tsr_partition_result *partitions; /* of the model's own sharding, then of each trial */
 };
-TSR_API tsr_status tsr_verify_into(tsr_session *session, const char *model,
-                                   const tsr_verify_options *options, tsr_verify_summary *result);
 /* Sizes that symbolic dimensions have in a set of inputs. */
 typedef struct tsr_input_sizes {
     size_t size;
@@ -695,17 +677,13 @@ struct tsr_simulation {
     struct arena *memory;
     tsr_simulation_summary summary;
 };
-TSR_API tsr_status tsr_simulate_into(tsr_model *model, const tsr_simulate_options *options,
-                                     tsr_simulation_summary *out);
 /* The same of a partition. */
 TSR_API tsr_status tsr_simulate_folder(tsr_session *session, const char *folder,
-                                       const tsr_simulate_options *options,
-                                       tsr_simulation_summary *out);
+                                       const tsr_simulate_options *options, tsr_simulation **out);
 
 /* Writes it for Perfetto or chrome://tracing: a process for each device, the pieces of each
  * communication tied together. */
-TSR_API tsr_status tsr_simulation_trace(tsr_session *session,
-                                        const tsr_simulation_summary *simulation, const char *path);
+TSR_API tsr_status tsr_simulation_trace(const tsr_simulation *simulation, const char *path);
 /* Another plan to compare with the first: its model, which belongs to another session, and its
  * figures. */
 typedef struct tsr_report_side {
@@ -713,16 +691,16 @@ typedef struct tsr_report_side {
     const char *title;  /* NULL: the model's file */
     const char *config; /* NULL: the only one */
     const tsr_topology *topology;
-    const tsr_plan_summary *plan; /* NULL: not known */
-    const tsr_simulation_summary *simulation;
+    const tsr_plan_result *plan; /* NULL: not known */
+    const tsr_simulation *simulation;
 } tsr_report_side;
 typedef struct tsr_report_input {
     size_t size;
     const char *title;            /* NULL: the model's file */
     const char *config;           /* NULL: the only one of the model, or none */
     const tsr_topology *topology; /* NULL: not shown */
-    const tsr_plan_summary *plan; /* NULL: not shown; the same for what follows */
-    const tsr_simulation_summary *simulation;
+    const tsr_plan_result *plan;  /* NULL: not shown; the same for what follows */
+    const tsr_simulation *simulation;
     const char *trace;         /* a trace of tsr_job_trace, to be set beside it */
     const tsr_dim_size *sizes; /* of symbolic dimensions, besides those of the plan */
     size_t n_sizes;
@@ -734,7 +712,7 @@ typedef struct tsr_report_input {
      * data; needs the simulation. */
     const char *format;
 } tsr_report_input;
-TSR_API tsr_status tsr_report_into(tsr_model *model, const tsr_report_input *options,
+TSR_API tsr_status tsr_report_page(tsr_model *model, const tsr_report_input *options,
                                    const char *path);
 
 /* ---- shardings ------------------------------------------------------------------------------- */

@@ -23,5 +23,8 @@ void tsr__scratch_close(struct scratch *scratch); // a zeroed struct is allowed
 // planned.c: sizes of the model's symbols, from the shapes of the inputs. False: out of memory.
 bool tsr__input_sizes(struct arena *arena, const tsr_model *model, const tsr_tensors *inputs,
                       tsr_dim_size **out, size_t *n);
+// planned.c: as tsr_plan_for_inputs, with the result as a struct, as in tsr__plan.
+tsr_status tsr__plan_for(tsr_model *model, const tsr_plan_options *options,
+                         const tsr_tensors *inputs, tsr_plan_summary *summary) TSR_MUST_USE;
 
 #endif

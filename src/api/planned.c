@@ -56,8 +56,8 @@ bool tsr__input_sizes(struct arena *arena, const tsr_model *model, const tsr_ten
 }
 
 // Sizes of the options are added first and take precedence over those of the inputs.
-tsr_status tsr_plan_for_into(tsr_model *model, const tsr_plan_options *options,
-                             const tsr_tensors *inputs, tsr_plan_summary *summary)
+tsr_status tsr__plan_for(tsr_model *model, const tsr_plan_options *options,
+                         const tsr_tensors *inputs, tsr_plan_summary *summary)
 {
     if (!options)
         return tsr__missing(tsr_model_session(model), "options");
@@ -78,7 +78,7 @@ tsr_status tsr_plan_for_into(tsr_model *model, const tsr_plan_options *options,
     if (arena.failed)
         st = TSR_NOMEM;
     else
-        st = tsr_plan_into(model, &plan_options, summary);
+        st = tsr__plan(model, &plan_options, summary);
     tsr__arena_free(&arena);
     return st;
 }
@@ -87,6 +87,6 @@ tsr_status tsr_plan_for_inputs(tsr_model *model, const tsr_plan_options *options
                                const tsr_tensors *inputs, tsr_plan_result **out)
 {
     tsr_plan_summary summary = {.size = sizeof summary};
-    tsr_status st = tsr_plan_for_into(model, options, inputs, &summary);
+    tsr_status st = tsr__plan_for(model, options, inputs, &summary);
     return tsr__plan_result(tsr_model_session(model), st, &summary, out);
 }

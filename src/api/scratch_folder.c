@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // scratch_folder.c - partitions an annotated model into a temporary folder and runs it.
 #include "api/api.h"
+#include "partition/partition.h"
 #include "runtime/runtime.h"
 #include "tensors/tensors.h"
 
@@ -49,7 +50,7 @@ static tsr_status partition_here(tsr_model *model, const char *config, const cha
     if (rank == 0) {
         st = tsr__scratch_open(session, arena, work ? work : own, at);
         if (st == TSR_OK)
-            st = tsr_partition_into(model, at->parts, &cut, summary);
+            st = tsr__partition(model, at->parts, &cut, summary);
     }
     if (!launched || st != TSR_OK)
         return st; // the other ranks detect that rank 0 ended

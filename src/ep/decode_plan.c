@@ -11,6 +11,7 @@
 // PAST_TOKENS tokens.
 #include "ep/internal.h"
 #include "ir/ir.h"
+#include "plan/plan.h"
 #include "sharding/sharding.h"
 
 #include "tessera_cli.h"
@@ -136,7 +137,7 @@ static tsr_status plan_step(tsr_model *model, const struct decode_plan *plan,
     options.n_sizes = plan->sizes.n;
     options.state = plan->states.at;
     options.n_state = plan->states.n;
-    tsr_status st = tsr_plan_into(model, &options, summary);
+    tsr_status st = tsr__plan(model, &options, summary);
     return st == TSR_OK ? tsr_model_set_metadata(model, META_STATE, NULL) : st;
 }
 
@@ -155,5 +156,5 @@ tsr_status tsr__ep_plan(tsr_model *model, const tsr_plan_options *given, tsr_pla
         return st;
     if (decodes)
         st = tsr_model_remove_config_named(model, summary->config, true);
-    return st == TSR_OK ? tsr_plan_into(model, given, summary) : st;
+    return st == TSR_OK ? tsr__plan(model, given, summary) : st;
 }

@@ -4,6 +4,7 @@
 // The model is read from its file if the file agrees with the graph that ONNX Runtime loaded.
 // Otherwise (a model in memory, replaced weights) the graph is first written to a file.
 #include "ep/internal.h"
+#include "partition/partition.h"
 #include "ir/ir.h"
 #include "sharding/sharding.h"
 
@@ -103,7 +104,7 @@ tsr_status tsr__ep_partition(const struct provider *provider, tsr_model *model, 
     if (st == TSR_OK && !parts->config)
         st = choose_config(provider, model, &options.config);
     if (st == TSR_OK)
-        st = tsr_partition_into(model, parts->folder, &options, NULL);
+        st = tsr__partition(model, parts->folder, &options, NULL);
     return st;
 }
 

@@ -82,7 +82,7 @@ static tsr_status partition_planned(tsr_model *model, const char *parts,
 {
     tsr_session *session = tsr_model_session(model);
     struct diag_mark mark = tsr__diag_mark(session);
-    tsr_status st = tsr_partition_into(model, parts, options, NULL);
+    tsr_status st = tsr_partition(model, parts, options, NULL);
     tsr__diag_back(session, &mark, true);
     return st;
 }
@@ -97,7 +97,7 @@ static tsr_status plan_and_partition(tsr_generator *generator, tsr_model *model,
                              .topology = generator->options.topology,
                              .state = state_texts(generator),
                              .n_state = folder->caches.n};
-    tsr_plan_summary planned = {.size = sizeof planned};
+    tsr_plan_result *planned = NULL;
     tsr_partition_options partition = {.size = sizeof partition};
     if (!plan.state)
         return TSR_NOMEM;
@@ -105,14 +105,17 @@ static tsr_status plan_and_partition(tsr_generator *generator, tsr_model *model,
     tsr_status st = tsr__genai_sizes(folder, 1, past, &plan.sizes, &plan.n_sizes);
     if (st != TSR_OK)
         return st;
-    st = tsr_plan_into(model, &plan, &planned);
-    if (st != TSR_OK)
-        return st;
-    partition.config = planned.config;
-    generator->predicted = planned.cost;
-    generator->one_device = planned.one_device;
-    generator->devices = (int64_t)planned.devices; // a topology with choices may use fewer
-    return partition_planned(model, parts, &partition);
+    st = tsr_plan(model, &plan, &planned);
+    if (st == TSR_OK) {
+        partition.config = planned->summary.config;
+        generator->predicted = planned->summary.cost;
+        generator->one_device = planned->summary.one_device;
+        // a topology with choices may use fewer devices
+        generator->devices = (int64_t)planned->summary.devices;
+        st = partition_planned(model, parts, &partition);
+    }
+    tsr_plan_result_free(planned);
+    return st;
 }
 
 // Partitions the model into a temporary folder and opens it.

@@ -167,19 +167,23 @@ static int64_t time_on_one(tsr_folder *folder, const struct machine *machine)
 {
     tsr_plan_options options = {
         .size = sizeof options, .devices = 1, .topology = machine->topology};
-    tsr_plan_summary planned = {.size = sizeof planned};
+    tsr_plan_result *planned = NULL;
     tsr_model *model = NULL;
     if (decode_sizes(folder, &options) != TSR_OK)
         return 0;
     struct diag_mark mark = tsr__diag_mark(folder->session);
     tsr_status st = tsr_model_load(folder->session, folder->model_path, &model);
     if (st == TSR_OK)
-        st = tsr_plan_into(model, &options, &planned);
+        st = tsr_plan(model, &options, &planned);
     tsr_model_free(model);
     tsr__diag_back(folder->session, &mark, false);
-    if (st != TSR_OK)
-        return 0;
-    return machine->topology && planned.devices > 1 ? planned.one_device : planned.cost;
+    int64_t time = 0;
+    if (st == TSR_OK) {
+        const tsr_plan_summary *plan = &planned->summary;
+        time = machine->topology && plan->devices > 1 ? plan->one_device : plan->cost;
+    }
+    tsr_plan_result_free(planned);
+    return time;
 }
 
 // Adds the configuration with sharded caches, of at least one head per rank.
@@ -205,7 +209,7 @@ static tsr_status add_config(tsr_folder *folder, tsr_model *model, int64_t ranks
 static tsr_status try_choice(tsr_folder *folder, tsr_topology *choice, int64_t *cost)
 {
     tsr_plan_options options = {.size = sizeof options, .topology = choice, .config = CONFIG_NAME};
-    tsr_plan_summary planned = {.size = sizeof planned};
+    tsr_plan_result *planned = NULL;
     tsr_model *model = NULL;
     *cost = INT64_MAX;
     tsr_status st = decode_sizes(folder, &options);
@@ -217,10 +221,11 @@ static tsr_status try_choice(tsr_folder *folder, tsr_topology *choice, int64_t *
     struct diag_mark mark = tsr__diag_mark(folder->session);
     st = add_config(folder, model, tsr_topology_devices(choice));
     if (st == TSR_OK)
-        st = tsr_plan_into(model, &options, &planned);
+        st = tsr_plan(model, &options, &planned);
     tsr_model_free(model);
     if (st == TSR_OK)
-        *cost = planned.cost;
+        *cost = planned->summary.cost;
+    tsr_plan_result_free(planned);
     if (st != TSR_OK && st != TSR_INFEASIBLE)
         return st;
     tsr__diag_back(folder->session, &mark, false);
@@ -255,13 +260,13 @@ static tsr_status take_choice(tsr_folder *folder, struct machine *machine)
 // Plans one decode step with a half-full context and partitions the model.
 static tsr_status partition_model(tsr_folder *folder, tsr_model *model,
                                   const struct machine *machine, const char *parts,
-                                  tsr_partition_summary *summary)
+                                  tsr_partition_result **out)
 {
     tsr_plan_options plan = {.size = sizeof plan,
                              .devices = machine->ranks,
                              .topology = machine->topology,
                              .config = CONFIG_NAME};
-    tsr_plan_summary planned = {.size = sizeof planned};
+    tsr_plan_result *planned = NULL;
     tsr_partition_options options = {.size = sizeof options, .config = CONFIG_NAME};
     tsr_status st = add_config(folder, model, machine->ranks);
     if (st != TSR_OK)
@@ -269,20 +274,21 @@ static tsr_status partition_model(tsr_folder *folder, tsr_model *model,
     st = decode_sizes(folder, &plan);
     if (st != TSR_OK)
         return st;
-    st = tsr_plan_into(model, &plan, &planned);
+    st = tsr_plan(model, &plan, &planned);
     if (st != TSR_OK)
         return st;
+    tsr_partition_result *found = NULL;
     bool sharded = machine->ranks > 1 && repeats(folder, machine->ranks);
     st = list_ports(folder, model, sharded, &options);
-    if (st != TSR_OK)
-        return st;
-    tsr_partition_summary found = {.size = sizeof found};
-    st = tsr_partition_into(model, parts, &options, &found);
-    found.predicted = planned.cost;
-    found.device_flops = planned.device_flops;
-    found.one_device = machine->alone;
-    if (st == TSR_OK && summary)
-        *summary = found;
+    if (st == TSR_OK)
+        st = tsr_partition(model, parts, &options, &found);
+    if (st == TSR_OK) {
+        found->summary.predicted = planned->summary.cost;
+        found->summary.device_flops = planned->summary.device_flops;
+        found->summary.one_device = machine->alone;
+        *out = found;
+    }
+    tsr_plan_result_free(planned);
     return st;
 }
 
@@ -524,7 +530,7 @@ static tsr_status fill_rank(struct rank_folders *folders, int64_t rank, int64_t 
 
 // Partitions into OUT/parts, then fills the folders of the ranks.
 static tsr_status fill(struct rank_folders *folders, struct machine *machine, const char *plugins,
-                       tsr_partition_summary *summary)
+                       tsr_partition_result **result)
 {
     tsr_folder *folder = folders->folder;
     tsr_model *model = NULL;
@@ -540,7 +546,7 @@ static tsr_status fill(struct rank_folders *folders, struct machine *machine, co
     tsr_status st = tsr_model_load(folder->session, folder->model_path, &model);
     if (st != TSR_OK)
         return st;
-    st = partition_model(folder, model, machine, folders->parts, summary);
+    st = partition_model(folder, model, machine, folders->parts, result);
     tsr_model_free(model);
     if (st != TSR_OK)
         return st;
@@ -555,9 +561,8 @@ static tsr_status fill(struct rank_folders *folders, struct machine *machine, co
 }
 
 // Partitions the folder's model. On failure OUT is removed.
-tsr_status tsr_folder_partition_into(tsr_folder *folder, const char *out,
-                                     const tsr_folder_options *options,
-                                     tsr_partition_summary *summary)
+tsr_status tsr_folder_partition(tsr_folder *folder, const char *out,
+                                const tsr_folder_options *options, tsr_partition_result **result)
 {
     if (!out)
         return tsr__missing(folder->session, "out");
@@ -577,19 +582,14 @@ tsr_status tsr_folder_partition_into(tsr_folder *folder, const char *out,
     st = tsr__outfolder_open(folder->session, out, given.force, &folders.out);
     if (st != TSR_OK)
         return st;
-    st = fill(&folders, &machine, given.plugins, summary);
+    tsr_partition_result *made = NULL;
+    st = fill(&folders, &machine, given.plugins, &made);
     if (st == TSR_OK)
         st = tsr__outfolder_commit(&folders.out);
     tsr__outfolder_abort(&folders.out);
+    if (st == TSR_OK && result)
+        *result = made;
+    else
+        tsr_partition_result_free(made);
     return st;
-}
-
-tsr_status tsr_folder_partition(tsr_folder *folder, const char *out,
-                                const tsr_folder_options *options, tsr_partition_result **result)
-{
-    tsr_partition_summary summary = {.size = sizeof summary};
-    tsr_status st = tsr_folder_partition_into(folder, out, options, &summary);
-    if (st != TSR_OK || !result)
-        return st;
-    return tsr_partition_result_make(folder->session, &summary, result);
 }

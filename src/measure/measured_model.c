@@ -333,7 +333,7 @@ static tsr_status run_round(struct round *round, tsr_model *model, int number)
     struct str folder = tsr__arena_printf(&of->arena, "%s%d", of->scratch.parts, number);
     if (!folder.p)
         return TSR_NOMEM;
-    tsr_status st = tsr_partition_into(model, folder.p, &cut, NULL);
+    tsr_status st = tsr__partition(model, folder.p, &cut, NULL);
     if (st != TSR_OK)
         return st;
     st = time_runs(round, folder.p);
@@ -384,7 +384,7 @@ static tsr_status plan_for(const struct modelled *of, tsr_model *model)
         plan.topology = slow;
     }
     if (st == TSR_OK)
-        st = tsr_plan_for_into(model, &plan, of->inputs, &summary);
+        st = tsr__plan_for(model, &plan, of->inputs, &summary);
     tsr_topology_free(slow);
     return st;
 }

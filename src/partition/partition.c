@@ -329,9 +329,9 @@ static tsr_status partition(struct request *request, struct draft draft)
     return st;
 }
 
-tsr_status tsr__partition(tsr_model *model, const char *folder,
-                          const tsr_partition_options *options, bool undigested,
-                          tsr_partition_summary *summary)
+static tsr_status partition_into(tsr_model *model, const char *folder,
+                                 const tsr_partition_options *options, struct draft draft,
+                                 tsr_partition_summary *summary)
 {
     struct request request = {.model = model, .folder = folder, .summary = summary};
     tsr_status st = OPTIONS_READ(tsr_model_session(model), &request.options, options, transport);
@@ -339,7 +339,19 @@ tsr_status tsr__partition(tsr_model *model, const char *folder,
         return st;
     if (!folder && !request.options.dry_run)
         return tsr__missing(tsr_model_session(model), "folder");
-    return partition(&request, (struct draft){.undigested = undigested});
+    return partition(&request, draft);
+}
+
+tsr_status tsr__partition(tsr_model *model, const char *folder,
+                          const tsr_partition_options *options, tsr_partition_summary *summary)
+{
+    return partition_into(model, folder, options, (struct draft){0}, summary);
+}
+
+tsr_status tsr__partition_undigested(tsr_model *model, const char *folder,
+                                     const tsr_partition_options *options)
+{
+    return partition_into(model, folder, options, (struct draft){.undigested = true}, NULL);
 }
 
 tsr_status tsr__partition_visit(tsr_model *model, const char *config,
@@ -347,10 +359,4 @@ tsr_status tsr__partition_visit(tsr_model *model, const char *config,
 {
     struct request request = {.model = model, .options = {.config = config, .dry_run = true}};
     return partition(&request, (struct draft){.visitor = visitor});
-}
-
-tsr_status tsr_partition_into(tsr_model *model, const char *folder,
-                              const tsr_partition_options *options, tsr_partition_summary *summary)
-{
-    return tsr__partition(model, folder, options, false, summary);
 }

@@ -6,10 +6,14 @@
 
 #include "base/base.h"
 
-// As tsr_partition. Benchmarks can leave out the digests of data files.
+// As tsr_partition, with the result as a struct, or NULL. The session owns its lists until the next
+// call.
 tsr_status tsr__partition(tsr_model *model, const char *folder,
-                          const tsr_partition_options *options, bool undigested,
-                          tsr_partition_summary *summary);
+                          const tsr_partition_options *options,
+                          tsr_partition_summary *summary) TSR_MUST_USE;
+// The same without digests of data files, for benchmarks.
+tsr_status tsr__partition_undigested(tsr_model *model, const char *folder,
+                                     const tsr_partition_options *options) TSR_MUST_USE;
 
 // One rank's model, as it would be written; passed to a callback.
 struct partition_part {

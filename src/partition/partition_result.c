@@ -2,25 +2,20 @@
 // partition_result.c - the result handle of a partition and its accessors.
 #include "partition/partition.h"
 
-tsr_status tsr_partition_result_make(tsr_session *session, const tsr_partition_summary *summary,
-                                     tsr_partition_result **out)
-{
-    tsr_partition_result *result = tsr__result_new(session, RESULT_PARTITION, sizeof *result);
-    if (!result)
-        return TSR_NOMEM;
-    result->summary = *summary;
-    *out = result;
-    return TSR_OK;
-}
-
 tsr_status tsr_partition(tsr_model *model, const char *folder, const tsr_partition_options *options,
                          tsr_partition_result **out)
 {
     tsr_partition_summary summary = {.size = sizeof summary};
-    tsr_status st = tsr_partition_into(model, folder, options, &summary);
+    tsr_status st = tsr__partition(model, folder, options, &summary);
     if (st != TSR_OK || !out)
         return st;
-    return tsr_partition_result_make(tsr_model_session(model), &summary, out);
+    tsr_partition_result *result =
+        tsr__result_new(tsr_model_session(model), RESULT_PARTITION, sizeof *result);
+    if (!result)
+        return TSR_NOMEM;
+    result->summary = summary;
+    *out = result;
+    return TSR_OK;
 }
 
 void tsr_partition_result_free(tsr_partition_result *result)

@@ -59,8 +59,7 @@ static void report_too_large(tsr_session *session)
               "predicted times or bytes overflow with these sizes");
 }
 
-tsr_status tsr_plan_into(tsr_model *model, const tsr_plan_options *options,
-                         tsr_plan_summary *summary)
+tsr_status tsr__plan(tsr_model *model, const tsr_plan_options *options, tsr_plan_summary *summary)
 {
     if (!options)
         return tsr__missing(tsr_model_session(model), "options");

@@ -57,6 +57,9 @@ int64_t tsr__gather_cost(tsr_topology *topology, int64_t devices, int64_t copies
 // Returns the bytes of a value; unknown sizes are assumed to be 1.
 int64_t tsr__sized_bytes(const struct shapes *shapes, const tsr_value *value, bool *sized);
 
+// plan.c: as tsr_plan, with the result as a struct. The session owns its lists until the next call.
+tsr_status tsr__plan(tsr_model *model, const tsr_plan_options *options,
+                     tsr_plan_summary *summary) TSR_MUST_USE;
 // plan_result.c: creates the handle of a plan that ended with `st`. If `out` is NULL, or `st` is
 // neither TSR_OK nor TSR_INFEASIBLE, only returns `st`.
 tsr_status tsr__plan_result(tsr_session *session, tsr_status st, const tsr_plan_summary *summary,

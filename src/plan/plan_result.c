@@ -38,7 +38,7 @@ tsr_status tsr__plan_result(tsr_session *session, tsr_status st, const tsr_plan_
 tsr_status tsr_plan(tsr_model *model, const tsr_plan_options *options, tsr_plan_result **out)
 {
     tsr_plan_summary summary = {.size = sizeof summary};
-    tsr_status st = tsr_plan_into(model, options, &summary);
+    tsr_status st = tsr__plan(model, options, &summary);
     return tsr__plan_result(tsr_model_session(model), st, &summary, out);
 }
 

@@ -171,9 +171,9 @@ void tsr__comparison_write(struct page *page)
         return;
     other.model = side->model;
     other.session = tsr_model_session(side->model);
-    other.simulation = side->simulation;
+    other.simulation = &side->simulation->summary;
     other.topology = side->topology;
-    other.plan = side->plan;
+    other.plan = side->plan ? &side->plan->summary : NULL;
     other.config = NULL;
     if (side->config)
         other.config = tsr_model_find_config(side->model, side->config);

@@ -232,7 +232,7 @@ static tsr_status owned(tsr_session *session, const tsr_report_input *options)
     return tsr__same_session(session, side->topology->session, "topology of the other plan");
 }
 
-tsr_status tsr_report_into(tsr_model *model, const tsr_report_input *options, const char *path)
+tsr_status tsr_report_page(tsr_model *model, const tsr_report_input *options, const char *path)
 {
     if (!path)
         return tsr__missing(tsr_model_session(model), "path");
@@ -256,14 +256,14 @@ tsr_status tsr_report_into(tsr_model *model, const tsr_report_input *options, co
                         .model = model,
                         .title = title_of(model, given.title),
                         .topology = given.topology,
-                        .simulation = given.simulation,
+                        .simulation = given.simulation ? &given.simulation->summary : NULL,
                         .command = given.command,
                         .comparison = given.beside,
                         .sizes = given.sizes,
                         .n_sizes = given.n_sizes,
                         .memory = given.memory};
-    if (given.plan && given.plan->feasible)
-        page.plan = given.plan;
+    if (given.plan && given.plan->summary.feasible)
+        page.plan = &given.plan->summary;
     st = find_config(&page, given.config);
     if (st != TSR_OK)
         goto free_all;
@@ -297,12 +297,12 @@ tsr_status tsr_report(tsr_model *model, const tsr_report_options *options, const
                               .title = given.title,
                               .config = given.config,
                               .topology = given.topology,
-                              .plan = given.plan ? &given.plan->summary : NULL,
-                              .simulation = given.simulation ? &given.simulation->summary : NULL,
+                              .plan = given.plan,
+                              .simulation = given.simulation,
                               .trace = given.trace,
                               .sizes = given.sizes,
                               .n_sizes = given.n_sizes,
                               .memory = given.memory,
                               .command = given.command};
-    return tsr_report_into(model, &input, path);
+    return tsr_report_page(model, &input, path);
 }

@@ -91,11 +91,10 @@ static void put_all(struct text *text, const tsr_simulation_summary *simulation,
 
 // Writes the trace. The text is complete in memory before the file is opened. An incomplete file is
 // removed.
-tsr_status tsr_simulation_trace(tsr_session *session, const tsr_simulation_summary *simulation,
-                                const char *path)
+tsr_status tsr_simulation_trace(const tsr_simulation *handle, const char *path)
 {
-    if (!simulation)
-        return tsr__missing(session, "simulation");
+    tsr_session *session = handle->session;
+    const tsr_simulation_summary *simulation = &handle->summary;
     if (!path)
         return tsr__missing(session, "path");
     struct text text;

@@ -1,22 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 // simulation.c - the handle of a simulation and its getters.
-#include "base/base.h"
+#include "simulate/simulate.h"
 
-tsr_status tsr_simulate(tsr_model *model, const tsr_simulate_options *options, tsr_simulation **out)
+static tsr_status make(tsr_session *session, const tsr_simulation_summary *summary,
+                       tsr_simulation **out)
 {
-    tsr_session *session = tsr_model_session(model);
-    tsr_simulation_summary summary = {.size = sizeof summary};
-    if (!out)
-        return tsr__missing(session, "out");
-    tsr_status st = tsr_simulate_into(model, options, &summary);
-    if (st != TSR_OK)
-        return st;
     tsr_simulation *simulation = tsr__result_new(session, RESULT_SIMULATION, sizeof *simulation);
     if (!simulation)
         return TSR_NOMEM;
-    simulation->summary = summary;
+    simulation->summary = *summary;
     *out = simulation;
     return TSR_OK;
+}
+
+tsr_status tsr_simulate(tsr_model *model, const tsr_simulate_options *options, tsr_simulation **out)
+{
+    tsr_simulation_summary summary = {.size = sizeof summary};
+    if (!out)
+        return tsr__missing(tsr_model_session(model), "out");
+    tsr_status st = tsr__simulate(model, options, &summary);
+    return st == TSR_OK ? make(tsr_model_session(model), &summary, out) : st;
+}
+
+tsr_status tsr_simulate_folder(tsr_session *session, const char *folder,
+                               const tsr_simulate_options *options, tsr_simulation **out)
+{
+    tsr_simulation_summary summary = {.size = sizeof summary};
+    if (!out)
+        return tsr__missing(session, "out");
+    tsr_status st = tsr__simulate_folder(session, folder, options, &summary);
+    return st == TSR_OK ? make(session, &summary, out) : st;
 }
 
 void tsr_simulation_free(tsr_simulation *simulation)

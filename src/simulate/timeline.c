@@ -659,11 +659,9 @@ free_all:
 
 // Simulates a plan in a copy of the model, which is not changed. Warnings about the copy are
 // discarded, errors are kept.
-tsr_status tsr_simulate_into(tsr_model *model, const tsr_simulate_options *options,
-                             tsr_simulation_summary *out)
+tsr_status tsr__simulate(tsr_model *model, const tsr_simulate_options *options,
+                         tsr_simulation_summary *out)
 {
-    if (!out)
-        return tsr__missing(tsr_model_session(model), "out");
     struct run run;
     tsr_simulation_summary result;
     tsr_model *copy = NULL;
@@ -683,11 +681,9 @@ tsr_status tsr_simulate_into(tsr_model *model, const tsr_simulate_options *optio
 
 // Simulates a folder. All parts are loaded before the first is read, because a collective is known
 // only when all its members are. The models are freed in every case.
-tsr_status tsr_simulate_folder(tsr_session *session, const char *folder,
-                               const tsr_simulate_options *options, tsr_simulation_summary *out)
+tsr_status tsr__simulate_folder(tsr_session *session, const char *folder,
+                                const tsr_simulate_options *options, tsr_simulation_summary *out)
 {
-    if (!out)
-        return tsr__missing(session, "out");
     if (!folder)
         return tsr__missing(session, "folder");
     struct run run;

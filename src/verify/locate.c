@@ -9,6 +9,7 @@
 // Additional outputs may change what an engine removes or fuses, so that no value differs any more:
 // then that is the reason (shortcut.c).
 #include "verify/internal.h"
+#include "partition/partition.h"
 #include "rules/rules.h"
 #include "sharding/sharding.h"
 
@@ -64,7 +65,7 @@ static tsr_status sharded_values(struct work *work, tsr_model *model, const char
     run.trace = NULL;
     tsr_status st = make_outputs(model);
     if (st == TSR_OK)
-        st = tsr_partition_into(model, work->scratch.parts, &options, NULL);
+        st = tsr__partition(model, work->scratch.parts, &options, NULL);
     if (st == TSR_OK)
         st = tsr_run(work->session, work->scratch.parts, &run, work->inputs, out);
     tsr__folder_remove(work->scratch.parts);

@@ -46,7 +46,7 @@ tsr_status tsr__plan_sharded(struct work *work, tsr_model *model, tsr_plan_summa
         return st;
     options.topology = topology;
     options.stages = 0;
-    st = tsr_plan_for_into(model, &options, work->inputs, summary);
+    st = tsr__plan_for(model, &options, work->inputs, summary);
     tsr_topology_free(topology);
     return st;
 }

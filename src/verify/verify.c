@@ -77,7 +77,7 @@ static bool divides_work(const tsr_plan_summary *plan)
 // so that as many nodes as possible are sharded.
 static tsr_status plan_model(struct work *work, tsr_plan_summary *plan, tsr_verify_summary *result)
 {
-    tsr_status st = tsr_plan_for_into(work->model, work->options->plan, work->inputs, plan);
+    tsr_status st = tsr__plan_for(work->model, work->options->plan, work->inputs, plan);
     result->assumed = plan->assumed;
     if (st != TSR_OK || divides_work(plan))
         return st;
@@ -186,8 +186,8 @@ static tsr_status verify_opened(struct work *work, tsr_verify_summary *found)
 }
 
 // Verifies a model. The result is set if the model was compared, or at least one trial was made.
-tsr_status tsr_verify_into(tsr_session *session, const char *model,
-                           const tsr_verify_options *options, tsr_verify_summary *result)
+tsr_status tsr__verify(tsr_session *session, const char *model, const tsr_verify_options *options,
+                       tsr_verify_summary *result)
 {
     if (!session)
         return TSR_INVALID;

@@ -27,7 +27,7 @@ tsr_status tsr_verify(tsr_session *session, const char *model, const tsr_verify_
     if (!session)
         return TSR_INVALID;
     tsr_verify_summary summary = {.size = sizeof summary};
-    tsr_status st = tsr_verify_into(session, model, options, &summary);
+    tsr_status st = tsr__verify(session, model, options, &summary);
     if (!out || (st != TSR_OK && st != TSR_DIFFERENT && !summary.n_trials))
         return st;
     tsr_verify_result *result = tsr__result_new(session, RESULT_VERIFY, sizeof *result);

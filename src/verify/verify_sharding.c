@@ -6,6 +6,7 @@
 // unsharded model, broadcasts the folder of the partition, takes part in the sharded run and
 // compares; the others only take part in the sharded run.
 #include "verify/internal.h"
+#include "partition/partition.h"
 #include "runtime/runtime.h"
 
 #include <math.h>
@@ -270,7 +271,7 @@ tsr_status tsr__verify_sharding(struct work *work, tsr_model *model, const char 
     if (apart && rank > 0)
         return follow_rank_0(work);
     out->partition.size = sizeof(out->partition);
-    tsr_status st = tsr_partition_into(model, work->scratch.parts, &options, &out->partition);
+    tsr_status st = tsr__partition(model, work->scratch.parts, &options, &out->partition);
     if (st != TSR_OK) {
         tsr__folder_remove(work->scratch.parts);
         return st;

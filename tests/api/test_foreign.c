@@ -120,34 +120,34 @@ static void refuse_topologies(struct bench *b, struct other *o, tsr_config *own)
     tsr_plan_options wrong_model = {.size = sizeof wrong_model, .devices = 2, .with = o->model};
     tsr_plan_summary summary = {.size = sizeof summary, .config = "own"};
     tsr_simulate_options simulate = {.size = sizeof simulate, .topology = o->topology};
-    tsr_simulation_summary simulation = {.size = sizeof simulation};
+    tsr_plan_result *plan = NULL;
+    tsr_simulation *simulation = NULL;
     tsr_tensors *none = NULL;
     assert_int_equal(tsr_tensors_new(b->s, &none), TSR_OK);
     REFUSED("tsr_reshard_time.topology", tsr_reshard_time(b->s, "{2,1:0,1}", "{1,2:0,1}", NULL,
                                                           TSR_FLOAT, 2, sizes, o->topology, &time));
-    REFUSED("tsr_plan.options.topology", tsr_plan_into(b->m, &wrong_place, &summary));
-    REFUSED("tsr_plan.options.with", tsr_plan_into(b->m, &wrong_model, &summary));
+    REFUSED("tsr_plan.options.topology", tsr_plan(b->m, &wrong_place, &plan));
+    REFUSED("tsr_plan.options.with", tsr_plan(b->m, &wrong_model, &plan));
     REFUSED("tsr_plan_save.options.topology",
             tsr_plan_save(b->m, &wrong_place, &summary, "/nowhere/plan.json"));
     REFUSED("tsr_plan_save.options.with",
             tsr_plan_save(b->m, &wrong_model, &summary, "/nowhere/plan.json"));
     REFUSED("tsr_plan_for_inputs.options.topology",
-            tsr_plan_for_into(b->m, &wrong_place, none, &summary));
+            tsr_plan_for_inputs(b->m, &wrong_place, none, &plan));
     REFUSED("tsr_plan_for_inputs.options.with",
-            tsr_plan_for_into(b->m, &wrong_model, none, &summary));
+            tsr_plan_for_inputs(b->m, &wrong_model, none, &plan));
     REFUSED("tsr_model_set_topology.topology", tsr_model_set_topology(b->m, own, o->topology));
     REFUSED("tsr_model_set_topology.config", tsr_model_set_topology(b->m, o->config, NULL));
-    REFUSED("tsr_simulate.options.topology", tsr_simulate_into(b->m, &simulate, &simulation));
+    REFUSED("tsr_simulate.options.topology", tsr_simulate(b->m, &simulate, &simulation));
     REFUSED("tsr_simulate_folder.options.topology",
             tsr_simulate_folder(b->s, "/nowhere", &simulate, &simulation));
     tsr_verify_options verify = {.size = sizeof verify, .topology = o->topology};
-    tsr_verify_summary result = {.size = sizeof result};
-    REFUSED("tsr_verify.options.topology", tsr_verify_into(b->s, "/nowhere", &verify, &result));
+    tsr_verify_result *result = NULL;
+    REFUSED("tsr_verify.options.topology", tsr_verify(b->s, "/nowhere", &verify, &result));
     verify = (tsr_verify_options){.size = sizeof verify, .plan = &wrong_place};
-    REFUSED("tsr_verify.options.plan.topology",
-            tsr_verify_into(b->s, "/nowhere", &verify, &result));
+    REFUSED("tsr_verify.options.plan.topology", tsr_verify(b->s, "/nowhere", &verify, &result));
     verify.plan = &wrong_model;
-    REFUSED("tsr_verify.options.plan.with", tsr_verify_into(b->s, "/nowhere", &verify, &result));
+    REFUSED("tsr_verify.options.plan.with", tsr_verify(b->s, "/nowhere", &verify, &result));
     tsr_tensors_free(none);
 }
 
@@ -159,15 +159,15 @@ static void refuse_in_reports(struct bench *b, struct other *o)
     tsr_report_input options = {.size = sizeof options, .topology = o->topology};
     tsr_report_side side = {.model = o->model};
     assert_int_equal(tsr_topology_parse(session, "ring:2", &third), TSR_OK);
-    REFUSED("tsr_report.options.topology", tsr_report_into(b->m, &options, "/nowhere/page.html"));
+    REFUSED("tsr_report.options.topology", tsr_report_page(b->m, &options, "/nowhere/page.html"));
     options = (tsr_report_input){.size = sizeof options, .beside = &side};
     side.topology = third;
-    REFUSED("tsr_report_into.options.beside.topology",
-            tsr_report_into(b->m, &options, "/nowhere/page.html"));
+    REFUSED("tsr_report_page.options.beside.topology",
+            tsr_report_page(b->m, &options, "/nowhere/page.html"));
     side.topology = o->topology;
-    assert_int_equal(tsr_report_into(b->m, &options, "/nowhere/page.html"), TSR_WRITE);
+    assert_int_equal(tsr_report_page(b->m, &options, "/nowhere/page.html"), TSR_WRITE);
     printf(
-        "case tsr_report_into.options.beside.model\n"); // allowed, and the page has nowhere to go
+        "case tsr_report_page.options.beside.model\n"); // allowed, and the page has nowhere to go
     struct tsr_plan_result plan = {.session = o->session};
     struct tsr_simulation simulation = {.session = o->session};
     tsr_report_options page = {.size = sizeof page, .plan = &plan};
@@ -198,7 +198,7 @@ static void refuse_tensors(struct bench *b, struct other *o)
     tsr_tensors *own = NULL;
     tsr_folder *folder = NULL;
     tsr_plan_options plan = {.size = sizeof plan, .devices = 2};
-    tsr_plan_summary summary = {.size = sizeof summary};
+    tsr_plan_result *planned = NULL;
     tsr_bench_result result = {.size = sizeof result};
     assert_int_equal(tsr_tensors_new(b->s, &own), TSR_OK);
     REFUSED("tsr_tensors_load.model", tsr_tensors_load(own, "random", o->model, false));
@@ -215,7 +215,7 @@ static void refuse_tensors(struct bench *b, struct other *o)
     REFUSED("tsr_bench.inputs", tsr_bench(b->s, "/nowhere", NULL, o->tensors, 1, &result));
     REFUSED("tsr_bench_annotated.inputs",
             tsr_bench_annotated(b->m, NULL, NULL, NULL, o->tensors, 1, &result));
-    REFUSED("tsr_plan_for_inputs.inputs", tsr_plan_for_into(b->m, &plan, o->tensors, &summary));
+    REFUSED("tsr_plan_for_inputs.inputs", tsr_plan_for_inputs(b->m, &plan, o->tensors, &planned));
     assert_int_equal(tsr_folder_open(b->s, folder_path, &folder), TSR_OK);
     size_t before = tsr_finding_total(o->session, TSR_ERROR); // the set is what is changed
     assert_int_equal(tsr_folder_inputs(folder, 1, 2, 0, o->tensors), TSR_INVALID);
@@ -235,7 +235,7 @@ static void refuse_folder_topology(struct bench *b, struct other *o)
     tsr_generate_options generate = {.size = sizeof generate, .topology = o->topology};
     assert_int_equal(tsr_folder_open(b->s, folder_path, &folder), TSR_OK);
     REFUSED("tsr_folder_partition.options.topology",
-            tsr_folder_partition_into(folder, "no-such-folder", &layout, NULL));
+            tsr_folder_partition(folder, "no-such-folder", &layout, NULL));
     REFUSED("tsr_generate.options.topology",
             tsr_generate(folder, ids, 1, &generate, NULL, NULL, NULL));
     REFUSED("tsr_generator_open.options.topology",

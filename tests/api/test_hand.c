@@ -19,9 +19,13 @@
 // Seconds of one run; 0: the sharding is not possible.
 static double simulated(tsr_model *model, const char *config, tsr_topology *topology)
 {
-    tsr_simulation_summary simulation = {.size = sizeof simulation};
+    tsr_simulation *simulation = NULL;
     tsr_simulate_options options = {.size = sizeof options, .config = config, .topology = topology};
-    return tsr_simulate_into(model, &options, &simulation) == TSR_OK ? simulation.seconds : 0;
+    if (tsr_simulate(model, &options, &simulation) != TSR_OK)
+        return 0;
+    double seconds = simulation->summary.seconds;
+    tsr_simulation_free(simulation);
+    return seconds;
 }
 
 // Plans for unlike devices try only some sets of them; all else is complete.
@@ -71,9 +75,8 @@ static double best_staged(tsr_model *model, tsr_topology *topology)
     static const char name[] = "staged";
     tsr_plan_options options = {
         .size = sizeof options, .topology = topology, .stages = TSR_STAGES_AUTO, .config = name};
-    tsr_plan_summary plan = {.size = sizeof plan};
     tsr_config *before = tsr_model_find_config(model, name);
-    if (!before && tsr_plan_into(model, &options, &plan) != TSR_OK)
+    if (!before && tsr_plan(model, &options, NULL) != TSR_OK)
         return 0;
     return simulated(model, name, topology);
 }
@@ -134,18 +137,19 @@ static bool try_model(uint64_t seed, uint64_t shardings, struct tally *tally)
     tsr_model *model = make_model(session, seed);
     tsr_topology *topology = make_topology(session, seed);
     tsr_plan_options options = {.size = sizeof options, .topology = topology};
-    tsr_plan_summary plan = {.size = sizeof plan};
-    if (model && topology && tsr_plan_into(model, &options, &plan) == TSR_OK) {
-        char config[64];
-        snprintf(config, sizeof config, "%s", plan.config);
-        double planned = simulated(model, config, topology), told = plan.milliseconds / 1e3;
+    tsr_plan_result *result = NULL;
+    if (model && topology && tsr_plan(model, &options, &result) == TSR_OK) {
+        const tsr_plan_summary *plan = &result->summary;
+        double planned = simulated(model, plan->config, topology);
+        double predicted = plan->milliseconds / 1e3;
         tally->models++;
-        compare(told, planned, seed, tally);
-        try_experts(&plan, !are_alike(topology), seed, tally);
-        if (plan.optimal)
+        compare(predicted, planned, seed, tally);
+        try_experts(plan, !are_alike(topology), seed, tally);
+        if (plan->optimal)
             try_hands(model, topology, planned, seed, shardings, tally);
         done = true;
     }
+    tsr_plan_result_free(result);
     tsr_topology_free(topology);
     tsr_model_free(model);
     tsr_session_free(session);

@@ -36,12 +36,14 @@ struct times {
 static struct times simulated(tsr_model *model, const char *config, tsr_topology *topology,
                               int requests)
 {
-    tsr_simulation_summary simulation = {.size = sizeof simulation};
+    tsr_simulation *simulation = NULL;
     tsr_simulate_options options = {
         .size = sizeof options, .config = config, .topology = topology, .requests = requests};
-    if (tsr_simulate_into(model, &options, &simulation) != TSR_OK)
+    if (tsr_simulate(model, &options, &simulation) != TSR_OK)
         return (struct times){0};
-    return (struct times){simulation.first, simulation.period};
+    struct times times = {simulation->summary.first, simulation->summary.period};
+    tsr_simulation_free(simulation);
+    return times;
 }
 
 static void compare(struct tally *tally, int what, double told, double seen, uint64_t seed)
@@ -179,26 +181,28 @@ static bool try_stages(uint64_t seed, int64_t stages, tsr_objective objective, u
                                 .config = "planned",
                                 .stages = stages,
                                 .objective = objective};
-    tsr_plan_summary plan = {.size = sizeof plan};
+    tsr_plan_result *result = NULL;
     bool fits = stages <= tsr_topology_devices(topology) &&
                 stages <= (int64_t)tsr_graph_node_count(tsr_model_graph(model));
     if (!fits)
         goto free_model;
-    done = tsr_plan_into(model, &options, &plan) == TSR_OK;
+    done = tsr_plan(model, &options, &result) == TSR_OK;
     struct times seen = {0};
     if (done)
         seen = simulated(model, "planned", topology, RUNS);
     done = done && seen.run > 0;
     if (!done)
         goto free_model;
+    const tsr_plan_summary *plan = &result->summary;
     tally->plans++;
-    compare(tally, 0, plan.milliseconds / 1e3, seen.run, seed);
-    if (plan.n_stages)
-        compare(tally, 1, (double)plan.period / 1e12, seen.period, seed);
-    if (plan.n_stages)
-        try_hands(model, topology, &plan, objective == TSR_LATENCY ? seen.run : seen.period, seed,
+    compare(tally, 0, plan->milliseconds / 1e3, seen.run, seed);
+    if (plan->n_stages)
+        compare(tally, 1, (double)plan->period / 1e12, seen.period, seed);
+    if (plan->n_stages)
+        try_hands(model, topology, plan, objective == TSR_LATENCY ? seen.run : seen.period, seed,
                   hands, tally);
 free_model:
+    tsr_plan_result_free(result);
     tsr_topology_free(topology);
     tsr_model_free(model);
     tsr_session_free(session);

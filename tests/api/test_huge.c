@@ -107,22 +107,21 @@ static void check_summary(const tsr_plan_summary *plan)
 }
 
 // A simulation, a page and a partition of a plan that was found.
-static void use_plan(tsr_model *model, const tsr_plan_summary *plan, const char *folder)
+static void use_plan(tsr_model *model, const tsr_plan_result *plan, const char *folder)
 {
     char path[512];
-    tsr_simulation_summary simulation = {.size = sizeof simulation};
+    tsr_simulation *simulation = NULL;
     tsr_simulate_options options = {.size = sizeof options};
-    tsr_status st = tsr_simulate_into(model, &options, &simulation);
+    tsr_status st = tsr_simulate(model, &options, &simulation);
     if (st == TSR_OK)
-        assert_true(simulation.seconds >= 0);
+        assert_true(simulation->summary.seconds >= 0);
     snprintf(path, sizeof path, "%s/page.html", folder);
-    tsr_report_input report = {.size = sizeof report, .plan = plan};
-    if (st == TSR_OK)
-        report.simulation = &simulation;
-    (void)tsr_report_into(model, &report, path);
+    tsr_report_options report = {.size = sizeof report, .plan = plan, .simulation = simulation};
+    (void)tsr_report(model, &report, path);
     tsr_partition_options dry = {.size = sizeof dry, .dry_run = true};
     snprintf(path, sizeof path, "%s/parts", folder);
-    (void)tsr_partition_into(model, path, &dry, NULL);
+    (void)tsr_partition(model, path, &dry, NULL);
+    tsr_simulation_free(simulation);
 }
 
 static void try_case(const struct node_case *one, int64_t size, int devices, int stages,
@@ -132,12 +131,13 @@ static void try_case(const struct node_case *one, int64_t size, int devices, int
     assert_non_null(session);
     tsr_model *model = make(session, one, size);
     tsr_plan_options options = {.size = sizeof options, .devices = devices, .stages = stages};
-    tsr_plan_summary plan = {.size = sizeof plan};
-    tsr_status st = tsr_plan_into(model, &options, &plan);
-    if (st == TSR_OK || st == TSR_INFEASIBLE)
-        check_summary(&plan);
+    tsr_plan_result *plan = NULL;
+    tsr_status st = tsr_plan(model, &options, &plan);
+    if (plan)
+        check_summary(&plan->summary);
     if (st == TSR_OK)
-        use_plan(model, &plan, folder);
+        use_plan(model, plan, folder);
+    tsr_plan_result_free(plan);
     tsr_model_free(model);
     tsr_session_free(session);
 }

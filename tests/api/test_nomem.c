@@ -6,6 +6,9 @@
 // every=N: a sample, every Nth of these.
 #include "../valgrind.h"
 #include "base/base.h"
+#include "partition/partition.h"
+#include "plan/plan.h"
+#include "simulate/simulate.h"
 #include "help.h"
 
 #define ALLOCATION 0    // the kind of tsr__session_fault
@@ -75,7 +78,7 @@ static tsr_status plan(tsr_session *s, tsr_model *m)
     tsr_plan_options o = {.size = sizeof o, .devices = 2};
     tsr_plan_summary x = {.size = sizeof x};
     (void)s;
-    return tsr_plan_into(m, &o, &x);
+    return tsr__plan(m, &o, &x);
 }
 
 static tsr_status partition(tsr_session *s, tsr_model *m)
@@ -83,14 +86,14 @@ static tsr_status partition(tsr_session *s, tsr_model *m)
     tsr_partition_options o = {.size = sizeof o, .dry_run = true};
     tsr_partition_summary x = {.size = sizeof x};
     (void)s;
-    return tsr_partition_into(m, NULL, &o, &x);
+    return tsr__partition(m, NULL, &o, &x);
 }
 
 static tsr_status simulate(tsr_session *s, tsr_model *m)
 {
     tsr_simulation_summary x = {.size = sizeof x};
     (void)s;
-    return tsr_simulate_into(m, NULL, &x);
+    return tsr__simulate(m, NULL, &x);
 }
 
 static tsr_status topology(tsr_session *s, tsr_model *m)

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Simulation and report through the public interface: what they tell, old callers, and lack of memory at every point.
 #include "base/base.h"
+#include "partition/partition.h"
+#include "plan/plan.h"
+#include "simulate/simulate.h"
 #include "topology/topology.h"
 
 #include <setjmp.h>
@@ -46,35 +49,38 @@ static tsr_status make(tsr_session *s, tsr_model **out)
     return make_rows(s, 32, out);
 }
 
-static tsr_status all_of_it(tsr_session *s, tsr_simulation_summary *x)
+static tsr_status all_of_it(tsr_session *s, tsr_simulation **x)
 {
     tsr_model *m = NULL;
     tsr_plan_options o = {.size = sizeof o, .devices = 2};
-    tsr_plan_summary p = {.size = sizeof p};
+    tsr_plan_result *p = NULL;
     tsr_status st = make(s, &m);
     if (st == TSR_OK)
-        st = tsr_plan_into(m, &o, &p);
+        st = tsr_plan(m, &o, &p);
+    tsr_simulate_options how = {.size = sizeof how, .requests = 3};
     if (st == TSR_OK)
-        st = tsr_simulate_into(
-            m, &(tsr_simulate_options){.size = sizeof(tsr_simulate_options), .requests = 3}, x);
-    tsr_report_input r = {.size = sizeof r, .plan = &p, .simulation = x};
+        st = tsr_simulate(m, &how, x);
+    tsr_report_options r = {.size = sizeof r, .plan = p, .simulation = *x};
     if (st == TSR_OK)
-        st = tsr_report_into(m, &r, page);
+        st = tsr_report(m, &r, page);
+    tsr_plan_result_free(p);
     tsr_model_free(m);
     return st;
 }
 
-static void told(void **state)
+static void reported(void **state)
 {
     (void)state;
     tsr_session *s = tsr_session_new(NULL);
-    tsr_simulation_summary x = {.size = sizeof x};
-    assert_true(all_of_it(s, &x) == TSR_OK);
+    tsr_simulation *simulation = NULL;
+    assert_true(all_of_it(s, &simulation) == TSR_OK);
+    tsr_simulation_summary x = simulation->summary;
     assert_true(x.devices == 2 && x.requests == 3 && x.unsized == 0 && x.n_spans > 0);
     assert_true(x.first > 0 && x.period > 0 && x.seconds >= x.first + x.period);
     for (size_t i = 0; i < x.n_spans; i++)
         assert_true(x.spans[i].begin < x.spans[i].end && x.spans[i].end <= x.seconds * (1 + 1e-12));
     assert_true(access(page, R_OK) == 0);
+    tsr_simulation_free(simulation);
     tsr_session_free(s);
 }
 
@@ -100,7 +106,7 @@ static void messages_have_senders_of_their_own(void **state)
     }
     tsr_simulation_summary x = {.size = sizeof x};
     tsr_simulate_options o = {.size = sizeof o, .config = "c", .topology = grid};
-    assert_int_equal(tsr_simulate_into(m, &o, &x), TSR_OK);
+    assert_int_equal(tsr__simulate(m, &o, &x), TSR_OK);
     assert_string_equal(x.comms[0].op, "Send");
     assert_int_equal(x.comms[0].n_groups, 2);
     assert_int_equal(tsr_topology_cost(grid, TSR_SEND, neighbours, 2, x.comms[0].bytes, &one),
@@ -119,13 +125,14 @@ static void without_memory(void **state)
     tsr_status st = TSR_NOMEM;
     for (uint64_t n = 1; st != TSR_OK && n < 100000; n += n < 40 ? 1 : 1 + n / 40) {
         tsr_session *s = tsr_session_new(NULL);
-        tsr_simulation_summary x = {.size = sizeof x};
+        tsr_simulation *x = NULL;
         unlink(page);
         tsr__session_fault(s, 0, n, true);
         st = all_of_it(s, &x);
         tsr__session_fault(s, 0, 0, false);
         assert_true(st == TSR_OK || st == TSR_NOMEM || tsr_finding_total(s, TSR_ERROR) > 0);
         assert_true((access(page, R_OK) == 0) == (st == TSR_OK));
+        tsr_simulation_free(x);
         tsr_session_free(s);
     }
     assert_true(st == TSR_OK);
@@ -152,18 +159,18 @@ static void copies_are_simulated_once(void **state)
     assert_int_equal(tsr_topology_parse(s, "hosts:48x2", &t), TSR_OK);
     tsr_topology_set_links(t, 1e-7, 1e12);
     tsr_plan_options o = {.size = sizeof o, .topology = t, .sizes = &size, .n_sizes = 1};
-    assert_int_equal(tsr_plan_into(m, &o, &p), TSR_OK);
+    assert_int_equal(tsr__plan(m, &o, &p), TSR_OK);
     assert_true(p.copies > 8);
     tsr_simulate_options how = {.size = sizeof how, .topology = t, .sizes = &size, .n_sizes = 1};
     how.requests = 2;
-    assert_int_equal(tsr_simulate_into(m, &how, &folded), TSR_OK);
+    assert_int_equal(tsr__simulate(m, &how, &folded), TSR_OK);
     double seconds = folded.seconds, first = folded.first, work = folded.device[95].compute;
     assert_int_equal(folded.devices, 96);
     assert_true(within(first, p.milliseconds / 1e3, 0.03));
     assert_int_equal(tsr_session_temporary(s, NULL, &folder), TSR_OK);
     tsr_partition_options cut = {.size = sizeof cut, .force = true};
-    assert_int_equal(tsr_partition_into(m, folder, &cut, NULL), TSR_OK);
-    assert_int_equal(tsr_simulate_folder(s, folder, &how, &all), TSR_OK);
+    assert_int_equal(tsr__partition(m, folder, &cut, NULL), TSR_OK);
+    assert_int_equal(tsr__simulate_folder(s, folder, &how, &all), TSR_OK);
     assert_true(within(all.first, first, 0.03) && within(all.seconds, seconds, 0.03));
     assert_true(within(all.device[95].compute, work, 0.03));
     tsr_topology_free(t);
@@ -186,15 +193,15 @@ static void ten_thousand_devices(void **state)
     assert_int_equal(tsr_topology_devices(t), 10000);
     tsr_topology_set_links(t, 1e-7, 1e12);
     tsr_plan_options o = {.size = sizeof o, .topology = t, .sizes = &size, .n_sizes = 1};
-    assert_int_equal(tsr_plan_into(m, &o, &p), TSR_OK);
+    assert_int_equal(tsr__plan(m, &o, &p), TSR_OK);
     assert_true(p.copies > 100 && p.used_devices % p.copies == 0);
     tsr_simulate_options how = {.size = sizeof how, .topology = t, .sizes = &size, .n_sizes = 1};
-    assert_int_equal(tsr_simulate_into(m, &how, &x), TSR_OK);
+    assert_int_equal(tsr__simulate(m, &how, &x), TSR_OK);
     assert_int_equal(x.devices, 10000);
     assert_true(within(x.seconds, p.milliseconds / 1e3, 0.03));
     o.config = "again";
     o.memory = 1;
-    assert_int_equal(tsr_plan_into(m, &o, &p), TSR_INFEASIBLE);
+    assert_int_equal(tsr__plan(m, &o, &p), TSR_INFEASIBLE);
     tsr_topology_free(t);
     tsr_model_free(m);
     tsr_session_free(s);
@@ -243,7 +250,7 @@ static void pipelines_are_as_computed(void **state)
             tsr_topology_set_device(t, d, &(tsr_topology_device){.flops = 1e10, .bandwidth = 1e29});
         double work = 2.0 * 4096 * 64 * 64 / 1e10, move = 1e-6 + 4096 * 64 * 4 / 1e9;
         tsr_simulate_options how = {.size = sizeof how, .topology = t, .requests = 4};
-        assert_int_equal(tsr_simulate_into(m, &how, &x), TSR_OK);
+        assert_int_equal(tsr__simulate(m, &how, &x), TSR_OK);
         assert_true(within(x.first, n * work + (n - 1) * move, 1e-3));
         if (n > 2)
             assert_true(within(x.period, work + 2 * move, 1e-3));
@@ -270,10 +277,10 @@ static void plan_and_simulation_share_ports(void **state)
     for (size_t i = 0; i < t->links.n; i++)
         t->links.at[i].out_port = t->links.at[i].in_port = 0;
     tsr_plan_options how = {.size = sizeof how, .topology = t, .config = "c", .memory = 1 << 30};
-    assert_int_equal(tsr_plan_into(m, &how, &plan), TSR_OK);
+    assert_int_equal(tsr__plan(m, &how, &plan), TSR_OK);
     assert_int_equal(plan.n_stages, STAGES);
     tsr_simulate_options options = {.size = sizeof options, .topology = t, .requests = 30};
-    assert_int_equal(tsr_simulate_into(m, &options, &simulated), TSR_OK);
+    assert_int_equal(tsr__simulate(m, &options, &simulated), TSR_OK);
     double transfers = (STAGES - 1) * 4096 * 64 * 4 / 1e9;
     assert_true(within(simulated.period, transfers, 0.02));
     assert_true(within((double)plan.period / 1e12, simulated.period, 0.01));
@@ -284,7 +291,7 @@ static void plan_and_simulation_share_ports(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(told),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(reported),
                                        cmocka_unit_test(plan_and_simulation_share_ports),
                                        cmocka_unit_test(copies_are_simulated_once),
                                        cmocka_unit_test(ten_thousand_devices),

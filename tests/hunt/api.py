@@ -261,17 +261,20 @@ class Model:
     def plan(self, devices, inputs, memory=0, stages=0):
         tensors = self.session.tensors(inputs)
         options = sized(API.tsr_plan_options, devices=devices, memory=memory, stages=stages)
-        status = self.lib.plan_for_into(self.handle, c.byref(options), tensors, None)
+        status = self.lib.plan_for_inputs(self.handle, c.byref(options), tensors, None)
         self.lib.tensors_free(tensors)
         self.session.must("plan", status)
         self.config = P(self.lib.model_config(self.handle, 0))
 
     def partition(self, folder, force=False):
         """Writes the parts; (nodes, those that are cut)."""
-        options, summary = sized(API.tsr_partition_options, force=force), sized(API.tsr_partition_summary)
-        status = self.lib.partition_into(self.handle, folder.encode(), c.byref(options), c.byref(summary))
+        options, facts = sized(API.tsr_partition_options, force=force), sized(API.tsr_partition_facts)
+        result = P()
+        status = self.lib.partition(self.handle, folder.encode(), c.byref(options), c.byref(result))
         self.session.must("partition", status)
-        return summary.nodes, summary.cut_nodes
+        self.lib.partition_result_about(result, c.byref(facts))
+        self.lib.partition_result_free(result)
+        return facts.nodes, facts.cut_nodes
 
     def save(self, path):
         self.session.must("save", self.lib.model_save(self.handle, path.encode()))

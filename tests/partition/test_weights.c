@@ -85,7 +85,7 @@ static void compare(const struct bench *b, bool by_rows)
 static tsr_status cut(tsr_model *m, const char *folder)
 {
     tsr_partition_options o = {.size = sizeof o, .force = true};
-    return tsr_partition_into(m, folder, &o, NULL);
+    return tsr__partition(m, folder, &o, NULL);
 }
 
 // Memory does not depend on the size of the weights.

@@ -126,7 +126,7 @@ static inline tsr_value *transpose(struct net *t, tsr_value *x, const int64_t *p
 static inline void plan(struct net *t, tsr_value *out)
 {
     assert_int_equal(tsr_graph_add_output(t->g, out), TSR_OK);
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     assert_true(t->p.feasible && t->p.optimal);
     size_t errors = tsr_finding_total(t->session, TSR_ERROR);
     assert_int_equal(tsr_check_config(t->m, t->p.config), TSR_OK);

@@ -103,9 +103,9 @@ static void plan_tight(struct net *t, tsr_value *out, int64_t more)
 {
     assert_int_equal(tsr_graph_add_output(t->g, out), TSR_OK);
     t->o.memory = 1;
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_INFEASIBLE);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
     t->o.memory = t->p.needs_bytes + more;
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     assert_true(t->p.feasible && t->p.optimal);
     size_t errors = tsr_finding_total(t->session, TSR_ERROR);
     assert_int_equal(tsr_check_config(t->m, t->p.config), TSR_OK);

@@ -38,7 +38,7 @@ static void slow_devices_stay_idle(void **state)
             tsr_topology_set_device(t->topology, d,
                                     &(tsr_topology_device){.flops = 1e10, .bandwidth = 1e10});
         two_layers(t, 4096, &size);
-        assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+        assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
         valid(t);
         cost[mixed] = t->p.cost;
         assert_int_equal(t->p.used_devices, 2);
@@ -60,7 +60,7 @@ static void fast_device_gives_the_outputs(void **state)
     tsr_topology_set_device(t->topology, 0,
                             &(tsr_topology_device){.flops = 1e10, .bandwidth = 1e10});
     two_layers(t, 8192, &size);
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     valid(t);
     assert_int_equal(t->p.used_devices, 1);
     assert_int_equal(t->p.memory[0], 0);
@@ -100,7 +100,7 @@ static void blocks_do_the_same(void **state)
     tsr_dim_size size;
     struct net *t = net_new("hosts:96x2", 1e10, 1e11, 1e-6, 1e11);
     two_layers(t, 96 * 64, &size);
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     valid(t);
     assert_true(t->p.copies > 1 && 96 * 64 % t->p.copies == 0);
     assert_true(t->p.used_devices % t->p.copies == 0 && t->p.used_devices <= 192);
@@ -121,7 +121,7 @@ static int64_t sum_on(const char *machine, double link, tsr_plan_summary *out)
     assert_int_equal(tsr_graph_add_output(t->g, node(t, "ReduceSum", h, axes, "y")), TSR_OK);
     t->o.sizes = &size;
     t->o.n_sizes = 1;
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     valid(t);
     if (t->p.copies > 1) {
         assert_true(collectives(t, "AllReduce") >= 1);
@@ -154,7 +154,7 @@ static void every_block_has_its_time(void **state)
         struct net *t = net_new("hosts:96x2", 1e10, 1e11, 1e-6, 1e11);
         two_layers(t, 96 * 64, &size);
         t->o.seconds = seconds;
-        assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+        assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
         best = seconds > 0 ? best : t->p.cost;
         assert_true((double)t->p.cost <= 1.05 * (double)best);
         net_free(t);
@@ -168,7 +168,7 @@ static void one_block_without_a_batch(void **state)
     tsr_dim_size size;
     struct net *t = net_new("hosts:40x2", 1e10, 1e11, 1e-6, 1e10);
     two_layers(t, 1, &size);
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     valid(t);
     assert_int_equal(t->p.copies, 1);
     assert_true(t->p.used_devices <= 64);
@@ -184,7 +184,7 @@ static void sets_form_grids(void **state)
     bool both = false;
     two_layers(t, 1, &size);
     t->o.explain = "h";
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     valid(t);
     assert_true(t->p.copies == 1 && t->p.used_devices > 4);
     for (size_t i = 0; i < t->p.n_choices; i++)
@@ -201,7 +201,7 @@ static void experts_answer_at_once(void **state)
     struct net *t = net_new("hosts:96x2", 1e10, 1e11, 1e-6, 1e11);
     two_layers(t, 96 * 64, &size);
     t->o.seconds = 1e-6;
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     valid(t);
     assert_true(t->p.feasible && t->p.n_compared > 0);
     for (size_t i = 0; i < t->p.n_compared; i++)
@@ -231,7 +231,7 @@ static void plan_cache(bool stays, tsr_plan_summary *out, int64_t *most)
     t->o.n_sizes = 1;
     t->o.state = &cache;
     t->o.n_state = stays;
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     valid(t);
     *out = t->p;
     *most = 0;

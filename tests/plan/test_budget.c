@@ -30,7 +30,7 @@ static struct net *layers(void)
 static int64_t tight(struct net *t)
 {
     t->o.memory = 1;
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_INFEASIBLE);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
     return t->p.needs_bytes + 300000;
 }
 
@@ -58,7 +58,7 @@ static void nothing_yet_is_said(void **state)
     t->o.memory = tight(t);
     t->session->progress_fn = interrupt;
     t->session->progress_data = t;
-    tsr_status st = tsr_plan_into(t->m, &t->o, &t->p);
+    tsr_status st = tsr__plan(t->m, &t->o, &t->p);
     if (st == TSR_OK) { // there was a plan before the first report
         assert_true(t->p.feasible);
     } else {
@@ -68,7 +68,7 @@ static void nothing_yet_is_said(void **state)
     }
     t->session->progress_fn = NULL;
     tsr_session_cancel(t->session, false);
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     assert_false(t->p.stopped);
     net_free(t);
 }
@@ -92,7 +92,7 @@ static void needs_are_never_nothing(void **state)
             t->o.memory = 111;
             t->o.stages = stages[i];
             t->o.seconds = seconds;
-            assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_INFEASIBLE);
+            assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
             assert_false(says(t, " 0 bytes"));
             bool known = says(t, "is enough") || says(t, "is needed");
             assert_true(t->p.needs_bytes > 0 ? known : says(t, "more time"));
@@ -108,12 +108,12 @@ static void seconds_end_it(void **state)
     int64_t memory = tight(t);
     t->o.memory = memory;
     t->o.config = "long";
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     int64_t best = t->p.cost;
     for (double seconds = 1e-6; seconds < 20; seconds *= 100) {
         t->o.seconds = seconds;
         t->o.config = tsr__arena_printf(&t->arena, "for%g", seconds).p;
-        tsr_status st = tsr_plan_into(t->m, &t->o, &t->p);
+        tsr_status st = tsr__plan(t->m, &t->o, &t->p);
         if (st == TSR_INFEASIBLE) {
             assert_true(seconds < 1 && said(t, "plan-time"));
             continue;
@@ -137,12 +137,12 @@ static void ways_that_were_left_out_count(void **state)
     (void)state;
     struct net *t = layers();
     t->o.config = "all";
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     assert_true(t->p.optimal && !said(t, "plan-narrow"));
     int64_t best = t->p.cost;
     tsr_session_cancel(t->session, true);
     t->o.config = "few";
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     assert_true(said(t, "plan-narrow"));
     assert_true(t->p.stopped && !t->p.optimal);
     assert_true(t->p.bound <= best && t->p.cost >= best);
@@ -166,12 +166,12 @@ static void bounds_hold_for_what_was_not_planned(void **state)
     assert_int_equal(tsr_graph_add_output(t->g, x), TSR_OK);
     t->o.sizes = &size;
     t->o.n_sizes = 1;
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     int64_t best = t->p.cost;
     for (double seconds = 1e-4; seconds < 1; seconds *= 1.5) {
         t->o.seconds = seconds;
         t->o.config = tsr__arena_printf(&t->arena, "for%g", seconds).p;
-        tsr_status st = tsr_plan_into(t->m, &t->o, &t->p);
+        tsr_status st = tsr__plan(t->m, &t->o, &t->p);
         assert_true(st == TSR_OK ? t->p.bound <= best : said(t, "plan-time"));
     }
     net_free(t);
@@ -183,14 +183,14 @@ static void stages_end_in_time(void **state)
     (void)state;
     struct net *t = layers();
     t->o.stages = TSR_STAGES_AUTO;
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     assert_false(t->p.stopped);
     int64_t best = t->p.cost;
     int stopped = 0;
     for (double seconds = 1e-4; seconds < 1; seconds *= 2) {
         t->o.seconds = seconds;
         t->o.config = tsr__arena_printf(&t->arena, "for%g", seconds).p;
-        if (tsr_plan_into(t->m, &t->o, &t->p) == TSR_OK) {
+        if (tsr__plan(t->m, &t->o, &t->p) == TSR_OK) {
             assert_true(t->p.bound <= best && t->p.cost >= best);
             stopped += t->p.stopped;
         } else {
@@ -219,7 +219,7 @@ static void some_stages_are_found_at_once(void **state)
         assert_int_equal(tsr_graph_add_output(t->g, x), TSR_OK);
         t->o.stages = stages[k];
         t->o.seconds = 0.5;
-        assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+        assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
         assert_true(t->p.feasible);
         net_free(t);
     }
@@ -237,11 +237,11 @@ static void memory_that_is_assumed(void **state)
     assert_int_equal(tsr_value_set_type(x, TSR_FLOAT, 2, dims), TSR_OK);
     assert_int_equal(tsr_graph_add_output(t->g, node(t, "Relu", x, NULL, "y")), TSR_OK);
     t->o = (tsr_plan_options){.size = sizeof t->o, .devices = 2, .sizes = &size, .n_sizes = 1};
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     assert_true(said(t, "plan-memory") && t->p.memory[0] > (int64_t)16 << 30);
     t->o.memory = (int64_t)16 << 30;
     t->o.config = "kept";
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_INFEASIBLE);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
     net_free(t);
 }
 
@@ -257,14 +257,14 @@ static void negative_sizes_are_refused(void **state)
     assert_int_equal(tsr_graph_add_output(t->g, node(t, "Relu", x, NULL, "y")), TSR_OK);
     t->o.sizes = &size;
     t->o.n_sizes = 1;
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_USAGE);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_USAGE);
     assert_true(said(t, "dim-size"));
     t->o.n_sizes = 0;
     t->o.memory = -5;
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_INVALID);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INVALID);
     t->o.memory = 0;
     t->o.seconds = -1;
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_INVALID);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INVALID);
     net_free(t);
 }
 

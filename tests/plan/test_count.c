@@ -93,12 +93,12 @@ static void memory_comes_first(void **state)
     struct net *t = two_products(4, alike, 1e-1, true);
     assert_int_equal(t->p.devices, 1);
     t->o.memory = t->p.memory[0] - 1;
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     assert_true(t->p.devices > 1 && !t->p.tried[0].fits);
     assert_true(t->p.memory[0] <= t->o.memory);
     t->o.memory = 100;
     t->p = (tsr_plan_summary){.size = sizeof t->p};
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_INFEASIBLE);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
     assert_true(t->p.needs_bytes > 100);
     net_free(t);
 }

@@ -56,7 +56,7 @@ static int64_t plan_alone(int64_t rows, int up, int down, int64_t memory)
         shard(t->m, c, "h", "up", LAYOUTS[up]);
         shard(t->m, c, "y", "down", LAYOUTS[down]);
     }
-    tsr_status st = tsr_plan_into(t->m, &t->o, &t->p);
+    tsr_status st = tsr__plan(t->m, &t->o, &t->p);
     assert_true(st == TSR_OK || st == TSR_INFEASIBLE);
     int64_t cost = st == TSR_OK ? t->p.cost : -1;
     net_free(t);
@@ -111,7 +111,7 @@ static void weights_lie_where_both_are_best(void **state)
         t->o.with = add_model(t);
         t->o.steps = steps[i];
         add_layer(t, t->o.with, 1, NULL);
-        assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+        assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
         assert_true(t->p.optimal);
         assert_int_equal(t->p.shared, 2);
         assert_int_equal(t->p.n_parts, 2);
@@ -140,7 +140,7 @@ static void shared_weights_count_once(void **state)
     t->o.with = add_model(t);
     add_layer(t, t->o.with, 1, NULL);
     t->o.memory = weights / 2 + (600 << 10);
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     assert_int_equal(t->p.cost, try_all(64, 1, 1, t->o.memory, &up, &down));
     assert_true(up > 0 && down > 0);
     for (int d = 0; d < 2; d++)
@@ -160,11 +160,11 @@ static void others_weights_are_counted(void **state)
         t->o.with = add_model(t);
         add_layer(t, t->o.with, 1024, bias ? "bias" : NULL);
         t->o.memory = 1;
-        assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_INFEASIBLE);
+        assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
         needs[bias] = t->p.needs_bytes;
         assert_int_equal(tsr_model_config_count(t->m), 0);
         t->o.memory = needs[bias];
-        assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+        assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
         tsr_model_free(t->o.with);
         net_free(t);
     }
@@ -192,7 +192,7 @@ static void equal_bytes_are_the_same_weight(void **state)
     }
     t->o.with = m[1];
     t->o.steps = 1000;
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     assert_int_equal(t->p.shared, 1);
     char text[64];
     snprintf(text, sizeof text, "%s", stored_as(m[0], "y", "w"));
@@ -235,7 +235,7 @@ static void caches_lie_the_same(void **state)
         t->o.steps = 100;
         t->o.state = states;
         t->o.n_state = (size_t)stays;
-        assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+        assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
         cost[stays] = t->p.cost;
         if (stays) {
             char text[64];
@@ -263,7 +263,7 @@ static void wrong_states_are_refused(void **state)
         add_keys(t, t->m, 15);
         t->o.state = &wrong[i];
         t->o.n_state = 1;
-        assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_INVALID);
+        assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INVALID);
         size_t n = tsr_finding_count(t->session);
         assert_string_equal(tsr_finding_value(t->session, n - 1).code, "plan-state");
         net_free(t);
@@ -291,7 +291,7 @@ static void told_memory_has_both(void **state)
             t->o.with = add_model(t);
             add_layer(t, t->o.with, 64, bias ? "bias" : NULL);
             t->o.stages = stages[i];
-            assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+            assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
             if (bias)
                 assert_true(beyond_first(t) >= 64 * WIDTH * 4);
             else
@@ -307,7 +307,7 @@ static void wrong_pairs_are_refused(void **state)
     struct net *t = new_net();
     add_layer(t, t->m, 4, NULL);
     t->o.with = t->m;
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_INVALID);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INVALID);
     size_t n = tsr_finding_count(t->session);
     assert_string_equal(tsr_finding_value(t->session, n - 1).code, "plan-with");
     net_free(t);
@@ -323,7 +323,7 @@ static void memory_may_fail(void **state)
         t->o.with = add_model(t);
         add_layer(t, t->o.with, 1, NULL);
         tsr__session_fault(t->session, 0, n, false);
-        tsr_status st = tsr_plan_into(t->m, &t->o, &t->p);
+        tsr_status st = tsr__plan(t->m, &t->o, &t->p);
         tsr__session_fault(t->session, 0, 0, false);
         assert_true(st == TSR_OK || tsr_finding_count(t->session) > 0);
         if (st != TSR_OK)

@@ -77,9 +77,9 @@ static void as_good_as_all_at_once(void **state)
         tsr_dim_size sizes[2];
         struct net *all = two_models("hosts:12x8", sizes_of(batches[i][0], batches[i][1], sizes));
         all->o.explain = "h";
-        assert_int_equal(tsr_plan_into(all->m, &all->o, &all->p), TSR_OK);
+        assert_int_equal(tsr__plan(all->m, &all->o, &all->p), TSR_OK);
         struct net *blocks = two_models("hosts:12x8", sizes);
-        assert_int_equal(tsr_plan_into(blocks->m, &blocks->o, &blocks->p), TSR_OK);
+        assert_int_equal(tsr__plan(blocks->m, &blocks->o, &blocks->p), TSR_OK);
         assert_true((double)blocks->p.cost <= 1.1 * (double)all->p.cost);
         assert_true(blocks->p.bound <= all->p.cost && blocks->p.gap < 0.25);
         assert_int_equal(blocks->p.used_devices, 96);
@@ -102,7 +102,7 @@ static int64_t plan_alone(const char *machine, const tsr_dim_size *sizes, int m)
     t->o.with = NULL;
     t->o.n_with_sizes = 0;
     t->o.sizes = &sizes[m];
-    assert_int_equal(tsr_plan_into(models[m], &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(models[m], &t->o, &t->p), TSR_OK);
     int64_t cost = t->p.cost;
     tsr_model_free(models[1]);
     net_free(t);
@@ -118,7 +118,7 @@ static void both_have_the_same_copies(void **state)
     for (size_t i = 0; i < TSR_COUNT(batches); i++) {
         tsr_dim_size sizes[2];
         struct net *t = two_models("hosts:16x8", sizes_of(batches[i][0], batches[i][1], sizes));
-        assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+        assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
         assert_true(batches[i][0] % t->p.copies == 0 && batches[i][1] % t->p.copies == 0);
         assert_int_equal(t->p.cost, t->p.parts[0].cost + 16 * t->p.parts[1].cost);
         int64_t first = plan_alone("hosts:16x8", sizes, 0);
@@ -138,13 +138,13 @@ static void large_machines(void **state)
     (void)state;
     tsr_dim_size sizes[2];
     struct net *t = two_models("hosts:1250x8", sizes_of(10000, 10000, sizes));
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     assert_true(t->p.copies >= 1250 && t->p.used_devices == 10000);
     free_models(t);
     t = two_models("hosts:256x8", sizes);
     tsr_topology_set_device(t->topology, 0,
                             &(tsr_topology_device){.flops = 2e10, .bandwidth = 1e10});
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_UNSUPPORTED);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_UNSUPPORTED);
     size_t n = tsr_finding_count(t->session);
     assert_string_equal(tsr_finding_value(t->session, n - 1).code, "plan-devices");
     free_models(t);
@@ -158,12 +158,12 @@ static void memory_is_kept(void **state)
     tsr_dim_size sizes[2];
     struct net *t = two_models("hosts:256x8", sizes_of(4096, 4096, sizes));
     t->o.memory = 2 << 20;
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     assert_true(t->p.used_devices > t->p.copies);
     free_models(t);
     t = two_models("hosts:256x8", sizes);
     t->o.memory = 1 << 10;
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_INFEASIBLE);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
     assert_int_equal(tsr_finding_total(t->session, TSR_ERROR), 1);
     free_models(t);
 }
@@ -176,7 +176,7 @@ static void memory_may_fail(void **state)
     for (uint64_t n = 1; !done && n < 10000000; n += 1 + n / 2) {
         struct net *t = two_models("hosts:12x8", sizes_of(96, 96, sizes));
         tsr__session_fault(t->session, 0, n, false);
-        tsr_status st = tsr_plan_into(t->m, &t->o, &t->p);
+        tsr_status st = tsr__plan(t->m, &t->o, &t->p);
         tsr__session_fault(t->session, 0, 0, false);
         if (st != TSR_OK)
             assert_string_equal(tsr_finding_value(t->session, 0).code, "out-of-memory");

@@ -50,7 +50,7 @@ static void plan_both(struct net *t, int from, int to, int64_t steps)
     t->o.with = add_model(t);
     add_layers(t, t->o.with, DECODE, from, to);
     t->o.steps = steps;
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     assert_true(t->p.optimal);
 }
 
@@ -68,7 +68,7 @@ static int64_t time_alone(int from, int to, int devices, int64_t steps, int64_t 
     add_layers(t, t->o.with, DECODE, from, to);
     t->o.steps = steps;
     t->o.memory = memory;
-    tsr_status st = tsr_plan_into(t->m, &t->o, &t->p);
+    tsr_status st = tsr__plan(t->m, &t->o, &t->p);
     assert_true(st == TSR_OK || st == TSR_INFEASIBLE);
     int64_t cost = st == TSR_OK ? t->p.cost : -1;
     free_both(t);
@@ -226,7 +226,7 @@ static void models_in_another_order_have_no_stages(void **state)
     assert_int_equal(tsr_graph_add_output(other.g, x), TSR_OK);
     t->o.with = other.m;
     t->o.stages = 2;
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_INVALID);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INVALID);
     size_t n = tsr_finding_count(t->session);
     assert_string_equal(tsr_finding_value(t->session, n - 1).code, "plan-stages");
     free_both(t);
@@ -242,7 +242,7 @@ static void the_others_stages_by_hand_are_refused(void **state)
     add_layers(t, with, DECODE, 0, LAYERS);
     assert_int_equal(tsr_model_add_config(with, "hand", 2, NULL, 0, &config), TSR_OK);
     assert_int_equal(tsr_node_set_stage(tsr_graph_first(tsr_model_graph(with)), config, 1), TSR_OK);
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_INVALID);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INVALID);
     size_t n = tsr_finding_count(t->session);
     assert_string_equal(tsr_finding_value(t->session, n - 1).code, "plan-config");
     free_both(t);
@@ -259,7 +259,7 @@ static void memory_may_fail(void **state)
         add_layers(t, t->o.with, DECODE, 0, 3);
         t->o.stages = 2;
         tsr__session_fault(t->session, 0, n, false);
-        tsr_status st = tsr_plan_into(t->m, &t->o, &t->p);
+        tsr_status st = tsr__plan(t->m, &t->o, &t->p);
         tsr__session_fault(t->session, 0, 0, false);
         if (st != TSR_OK)
             assert_string_equal(tsr_finding_value(t->session, 0).code, "out-of-memory");

@@ -136,9 +136,9 @@ static void decoders_take_two_reductions_a_layer(void **state)
             x = block(t, x, i);
         assert_int_equal(tsr_graph_add_output(t->g, x), TSR_OK);
         t->o.memory = 1;
-        assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_INFEASIBLE);
+        assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
         t->o.memory = t->p.needs_bytes + 24000; // less than any full matrix
-        assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+        assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
         assert_true(t->p.optimal);
         assert_true(reductions(t) <= 2 * (size_t)layers);
         assert_true(collectives(t, "AllGather") <= 2 * (size_t)layers);
@@ -171,7 +171,7 @@ static int64_t by_hand(struct net *t, int layers, int devices)
         shard(t, c, word("wd", i), word("d", i), rows);
     }
     t->o.config = "hand";
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     t->o.config = "free";
     return t->p.cost;
 }
@@ -194,11 +194,11 @@ static void plans_beat_those_by_hand(void **state)
             int64_t hand = by_hand(t, 2, devices), most = 0;
             for (size_t i = 0; i < t->p.devices; i++)
                 most = t->p.memory[i] > most ? t->p.memory[i] : most;
-            assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+            assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
             assert_true(t->p.optimal && t->p.cost <= hand);
             t->o.memory = most + most / 50; // values that are not tracked count more than they hold
             t->o.config = "same";
-            assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+            assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
             assert_true(t->p.optimal && t->p.cost <= hand);
             net_free(t);
         }
@@ -281,7 +281,7 @@ static void given_shardings_are_kept(void **state)
     t->o.config = "mine";
     t->o.topology = NULL;
     t->o.devices = 3;
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_INVALID);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INVALID);
     size_t n = tsr_finding_count(t->session);
     assert_string_equal(tsr_finding_value(t->session, n - 1).code, "plan-config");
     net_free(t);
@@ -305,7 +305,7 @@ static void choices_are_explained(void **state)
     }
     assert_int_equal(chosen, 1);
     t->o.explain = "nobody";
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_INVALID);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INVALID);
     size_t n = tsr_finding_count(t->session);
     assert_string_equal(tsr_finding_value(t->session, n - 1).code, "plan-node");
     net_free(t);

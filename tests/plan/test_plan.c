@@ -23,7 +23,7 @@ static void written_plan_is_followed(void **state)
     (void)state;
     struct net *t = two_layers("4");
     t->o.memory = 40000; // replicated weights do not fit
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     assert_true(t->p.feasible && t->p.optimal);
     assert_string_equal(t->p.config, "plan4");
     for (size_t i = 0; i < t->p.devices; i++)
@@ -204,7 +204,7 @@ static void needed_memory_is_exact(void **state)
     (void)state;
     struct net *t = two_layers("4");
     t->o.memory = 100;
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_INFEASIBLE);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
     assert_false(t->p.feasible);
     assert_int_equal(tsr_model_config_count(t->m), 0);
     assert_string_equal(tsr_finding_value(t->session, 0).code, "plan-infeasible");
@@ -216,9 +216,9 @@ static void needed_memory_is_exact(void **state)
     assert_int_equal(t->p.binding[0].bytes, 65536 / 8); // half of the weights, on 4 devices
     assert_non_null(strstr(tsr_finding_value(t->session, 0).message, t->p.binding[0].value));
     t->o.memory = needs - 1;
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_INFEASIBLE);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
     t->o.memory = needs;
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     for (size_t i = 0; i < t->p.devices; i++)
         assert_true(t->p.memory[i] <= needs);
     net_free(t);
@@ -234,12 +234,12 @@ static void values_are_counted_once(void **state)
     tsr_value *y = node(t, "ReduceSum", big, NULL, "y");
     assert_int_equal(tsr_graph_add_output(t->g, y), TSR_OK);
     t->o.memory = 1000;
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_INFEASIBLE);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
     // x replicated, half of w, half of the product, and a shard of the sum
     assert_int_equal(t->p.needs_bytes, 1024 * 8 * 4 + 512 * 8 * 4 + 1024 * 512 * 4 + 4);
     assert_string_equal(t->p.binding[0].value, "big");
     t->o.memory = t->p.needs_bytes;
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     for (size_t i = 0; i < t->p.devices; i++)
         assert_int_equal(t->p.memory[i], t->o.memory);
     net_free(t);
@@ -256,11 +256,11 @@ static void constants_are_counted_once(void **state)
         y = node(t, "MatMul", y, w, names[i]);
     assert_int_equal(tsr_graph_add_output(t->g, y), TSR_OK);
     t->o.memory = 1000;
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_INFEASIBLE);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
     int64_t half = INT64_C(256) * 256 * 4 / 2;
     assert_in_range(t->p.needs_bytes, half, half + 5 * 256 * 4);
     t->o.memory = 3 * half / 2;
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     net_free(t);
 }
 
@@ -280,7 +280,7 @@ static void devices_may_have_unlike_memories(void **state)
             d.memory = (i == larger ? 3 : 2) * column + more;
             tsr_topology_set_device(t->topology, i, &d);
         }
-        tsr_status st = tsr_plan_into(t->m, &t->o, &t->p);
+        tsr_status st = tsr__plan(t->m, &t->o, &t->p);
         assert_int_equal(st, larger == 2 ? TSR_OK : TSR_INFEASIBLE);
         if (st == TSR_OK)
             assert_true(t->p.memory[0] < 2 * column + more && t->p.memory[2] > 3 * column);
@@ -301,7 +301,7 @@ static void larger_devices_take_more(void **state)
         tsr_topology_set_device(t->topology, i, &d);
     }
     t->o.memory = 0;
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     assert_true(t->p.optimal);
     assert_true(t->p.memory[0] <= 20000 && t->p.memory[2] <= 20000 && t->p.memory[1] > 32768);
     assert_int_equal(tsr_check_config(t->m, t->p.config), TSR_OK);
@@ -317,7 +317,7 @@ static void plans_are_the_same_every_time(void **state)
     for (int i = 0; i < 2; i++) {
         struct net *t = two_layers("8");
         void *saved;
-        assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+        assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
         assert_int_equal(tsr_model_save_bytes(t->m, &saved, &n[i]), TSR_OK);
         bytes[i] = malloc(n[i]);
         memcpy(bytes[i], saved, n[i]);
@@ -335,13 +335,13 @@ static void one_device_is_told(void **state)
 {
     (void)state;
     struct net *one = two_layers("1"), *four = two_layers("4");
-    assert_int_equal(tsr_plan_into(one->m, &one->o, &one->p), TSR_OK);
-    assert_int_equal(tsr_plan_into(four->m, &four->o, &four->p), TSR_OK);
+    assert_int_equal(tsr__plan(one->m, &one->o, &one->p), TSR_OK);
+    assert_int_equal(tsr__plan(four->m, &four->o, &four->p), TSR_OK);
     assert_int_equal(four->p.one_device, one->p.cost);
     net_free(four);
     four = two_layers("4");
     four->o.memory = 40000; // replicated weights do not fit
-    assert_int_equal(tsr_plan_into(four->m, &four->o, &four->p), TSR_OK);
+    assert_int_equal(tsr__plan(four->m, &four->o, &four->p), TSR_OK);
     assert_int_equal(four->p.one_device, 0);
     net_free(four);
     net_free(one);
@@ -365,7 +365,7 @@ static void slow_hosts_stay_idle(void **state)
             node(t, "MatMul", input(t, "x", DIMS(8, 64)), weight(t, "w1", DIMS(64, 128)), "h");
         tsr_value *y = node(t, "MatMul", h, weight(t, "w2", DIMS(128, 64)), "y");
         assert_int_equal(tsr_graph_add_output(t->g, y), TSR_OK);
-        assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+        assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
         cost[hosts - 1] = t->p.cost;
     }
     assert_int_equal(cost[0], cost[1]);
@@ -376,7 +376,7 @@ static void slow_hosts_stay_idle(void **state)
     tsr_value *y =
         node(t, "MatMul", input(t, "x", DIMS(512, 64)), weight(t, "w", DIMS(64, 128)), "y");
     assert_int_equal(tsr_graph_add_output(t->g, y), TSR_OK);
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     assert_int_equal(t->p.better_devices, 0);
     net_free(t);
 }
@@ -390,16 +390,16 @@ static void fitting_numbers_are_named(void **state)
     t->o.topology = NULL;
     t->o.devices = 2;
     t->o.memory = 30000; // of 65536 bytes of weights, and some
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_INFEASIBLE);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
     assert_int_equal(t->p.fits_devices, 3);
     assert_non_null(strstr(tsr_finding_value(t->session, 0).hint, "or use 3 devices"));
     assert_true(t->p.needs_bytes > 30000 && t->p.needs_bytes < 60000);
     t->o.devices = 3;
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     t->o.devices = 2;
     t->o.memory = 100; // no number helps: the input is on every device
     t->o.config = "none";
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_INFEASIBLE);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
     assert_int_equal(t->p.fits_devices, 0);
     t->o.topology = kept;
     net_free(t);
@@ -438,7 +438,7 @@ static void one_device_is_left_whole(void **state)
 {
     (void)state;
     struct net *t = two_layers("1");
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     assert_int_equal(t->p.cut_nodes, 0);
     assert_int_equal(t->p.n_collectives, 0);
     assert_int_equal(t->p.one_device, t->p.cost);
@@ -451,10 +451,10 @@ static void too_many_devices_are_refused(void **state)
     struct net *t = two_layers("2");
     t->o.topology = NULL;
     t->o.devices = 5000;
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_UNSUPPORTED);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_UNSUPPORTED);
     assert_string_equal(tsr_finding_value(t->session, 0).code, "plan-devices");
     t->o.devices = 0;
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_UNSUPPORTED);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_UNSUPPORTED);
     net_free(t);
 }
 
@@ -466,7 +466,7 @@ static void every_allocation_may_fail(void **state)
         struct net *t = two_layers("4");
         t->o.memory = 40000;
         tsr__session_fault(t->session, 0, n, false);
-        tsr_status st = tsr_plan_into(t->m, &t->o, &t->p);
+        tsr_status st = tsr__plan(t->m, &t->o, &t->p);
         tsr__session_fault(t->session, 0, 0, false);
         assert_true(st == TSR_OK || st == TSR_NOMEM);
         net_free(t);
@@ -480,7 +480,7 @@ static void documents_are_whole_or_refused(void **state)
     char path[] = "/tmp/tessera-plan-XXXXXX";
     struct net *t = two_layers("4");
     t->o.memory = 40000;
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     tsr_plan_summary kept = t->p;
     int64_t memory[4];
     memcpy(memory, t->p.memory, sizeof memory);

@@ -28,7 +28,7 @@ static void parts_follow_speeds(void **state)
     struct net *t = net_new("2", 1e12, 1e12, 1e-9, 1e12);
     set_device(t, 0, 3e12, 0);
     tsr_value *between = two_layers(t, 8192);
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     assert_true(t->p.optimal);
     assert_string_equal(made_as(t, between), "{4,1:0,0,0,1}");
     assert_true((double)t->p.cost < 0.78 * (double)t->p.one_device);
@@ -46,7 +46,7 @@ static void parts_follow_memory(void **state)
     set_device(t, 1, 1e12, 204 << 10);
     t->o.memory = 0;
     two_layers(t, 4);
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     assert_true(t->p.memory[0] <= 408 << 10 && t->p.memory[1] <= 204 << 10);
     assert_true(t->p.memory[1] > 150 << 10);
     net_free(t);
@@ -63,7 +63,7 @@ static void parts_follow_speeds_as_far_as_memory_goes(void **state)
     set_device(t, 1, 1e12, 1 << 20);
     t->o.memory = 0;
     two_layers(t, 4);
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     assert_true(t->p.memory[0] <= 305 << 10);
     assert_true(t->p.memory[0] > 280 << 10);
     net_free(t);
@@ -80,7 +80,7 @@ static void speeds_are_the_models(void **state)
     tsr_topology_set_device(t->topology, 0, &wide);
     tsr_topology_set_device(t->topology, 1, &deep);
     tsr_value *between = two_layers(t, 4);
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     assert_string_equal(made_as(t, between), "{1,4:0,0,0,1}");
     net_free(t);
 }
@@ -105,7 +105,7 @@ static void sums_are_scattered_in_shares(void **state)
     }
     x = node(t, "MatMul", x, weight(t, "u", DIMS(512, 1)), "y");
     assert_int_equal(tsr_graph_add_output(t->g, x), TSR_OK);
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     assert_string_equal(made_as(t, sum), "{4,1:0,0,0,1}");
     assert_int_equal(collectives(t, "ReduceScatter"), 1);
     assert_int_equal(collectives(t, "AllReduce"), 0);

@@ -97,7 +97,7 @@ static void plan_stages(struct net *t, const struct chain *c, int64_t stages, ts
     t->o.stages = stages;
     t->o.objective = what;
     assert_int_equal(tsr_graph_add_output(t->g, add_chain(t, c, 0, c->n)), TSR_OK);
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     assert_true(t->p.feasible && t->p.bound <= t->p.cost);
     // For throughput, the least transfer between stages of several devices is not known exactly.
     assert_true(t->p.optimal || what == TSR_THROUGHPUT);
@@ -263,7 +263,7 @@ static void no_stages_may_be_best(void **state)
         tsr_value *b = node(t, "MatMul", x, weight(t, "b", DIMS(512, 64)), "xb");
         assert_int_equal(tsr_graph_add_output(t->g, node(t, "Add", a, b, "y")), TSR_OK);
         t->o.stages = i ? TSR_STAGES_AUTO : 0;
-        assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+        assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
         cost[i] = t->p.cost;
         assert_true(t->p.optimal && t->p.bound == t->p.cost);
         net_free(t);
@@ -386,7 +386,7 @@ static size_t explain(const struct chain *c, const char *node, tsr_objective wha
     size_t n = t->p.n_choices;
     t->o.explain = "nobody";
     t->o.config = "again";
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_INVALID);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INVALID);
     net_free(t);
     return n;
 }
@@ -413,14 +413,14 @@ static void no_room_is_told(void **state)
     assert_int_equal(tsr_graph_add_output(t->g, add_chain(t, &c, 0, c.n)), TSR_OK);
     t->o.stages = 2;
     t->o.memory = weight_of(&c, 0);
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_INFEASIBLE);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
     assert_int_equal(tsr_model_config_count(t->m), 0);
     int64_t needs = t->p.needs_bytes;
     assert_true(needs > t->o.memory);
     t->o.memory = needs - 1;
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_INFEASIBLE);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
     t->o.memory = needs;
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     net_free(t);
 }
 
@@ -431,7 +431,7 @@ static void too_many_stages_are_refused(void **state)
     struct net *t = net_new("full:8", FLOPS, BANDWIDTH, LATENCY, LINK);
     assert_int_equal(tsr_graph_add_output(t->g, add_chain(t, &c, 0, c.n)), TSR_OK);
     t->o.stages = 4;
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_INVALID);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INVALID);
     size_t n = tsr_finding_count(t->session);
     assert_string_equal(tsr_finding_value(t->session, n - 1).code, "plan-stages");
     net_free(t);
@@ -448,7 +448,7 @@ static void memory_may_fail(void **state)
         assert_int_equal(tsr_graph_add_output(t->g, add_chain(t, &c, 0, c.n)), TSR_OK);
         t->o.stages = 2;
         tsr__session_fault(t->session, 0, n, false);
-        tsr_status st = tsr_plan_into(t->m, &t->o, &t->p);
+        tsr_status st = tsr__plan(t->m, &t->o, &t->p);
         tsr__session_fault(t->session, 0, 0, false);
         // a route that could not be allocated counts as missing
         assert_true(st == TSR_OK || st == TSR_NOMEM || st == TSR_INFEASIBLE);
@@ -468,7 +468,7 @@ static void nothing_is_divided(void **state)
     struct net *t = net_new("full:2", FLOPS, BANDWIDTH, LATENCY, LINK);
     assert_int_equal(tsr_graph_add_output(t->g, input(t, "x", DIMS(4, 8))), TSR_OK);
     t->o.stages = TSR_STAGES_AUTO;
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     assert_int_equal(t->p.cost, 0);
     net_free(t);
 }
@@ -487,7 +487,7 @@ static void stages_share_a_port(void **state)
     t->o.stages = c.n;
     t->o.objective = TSR_THROUGHPUT;
     assert_int_equal(tsr_graph_add_output(t->g, add_chain(t, &c, 0, c.n)), TSR_OK);
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     assert_int_equal(t->p.n_stages, c.n);
     double transfer = CHANNELS * SPACE * SPACE * 4 / network * 1e12;
     double period = (double)t->p.period;
@@ -507,7 +507,7 @@ static struct net *two_hosts(double network_latency)
     }
     t->o.memory = weights_of(&c, 0, c.n) / 4 + 4 * CHANNELS * SPACE * SPACE * 4;
     assert_int_equal(tsr_graph_add_output(t->g, add_chain(t, &c, 0, c.n)), TSR_OK);
-    assert_int_equal(tsr_plan_into(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     return t;
 }
 

@@ -265,7 +265,7 @@ static struct outcome plan_once(struct advice *advice, const char *path, tsr_top
                                 .sizes = sizes,
                                 .state = advice->states,
                                 .seconds = advice->seconds};
-    tsr_plan_summary summary = {.size = sizeof summary};
+    tsr_plan_result *plan = NULL;
     struct outcome outcome = {0};
     tsr_model *model = NULL;
     memcpy(sizes, dims->at, dims->n * sizeof *sizes);
@@ -275,14 +275,16 @@ static struct outcome plan_once(struct advice *advice, const char *path, tsr_top
         options.n_state = advice->n_states;
     outcome.status = tsr_model_load(advice->cli->session, path, &model);
     if (outcome.status == TSR_OK)
-        outcome.status = tsr_plan_into(model, &options, &summary);
+        outcome.status = tsr_plan(model, &options, &plan);
     outcome.fits = outcome.status == TSR_OK;
-    outcome.milliseconds = summary.milliseconds;
-    outcome.needs_bytes = summary.needs_bytes;
+    if (plan) {
+        outcome.milliseconds = plan->summary.milliseconds;
+        outcome.needs_bytes = plan->summary.needs_bytes;
+    }
     if (outcome.fits && row) {
         free(row->memory);
         row->memory = cli_alloc((size_t)row->devices, sizeof *row->memory);
-        memcpy(row->memory, summary.memory, (size_t)row->devices * sizeof *row->memory);
+        memcpy(row->memory, plan->summary.memory, (size_t)row->devices * sizeof *row->memory);
         row->batch = batch;
         row->milliseconds = outcome.milliseconds;
     }
@@ -290,6 +292,7 @@ static struct outcome plan_once(struct advice *advice, const char *path, tsr_top
         outcome.status = TSR_OK;
         tsr_finding_clear(advice->cli->session);
     }
+    tsr_plan_result_free(plan);
     tsr_model_free(model);
     return outcome;
 }

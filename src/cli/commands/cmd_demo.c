@@ -207,14 +207,15 @@ static int verify_in(struct cli *cli, const char *folder, int64_t devices)
 {
     char path[4096];
     tsr_verify_options options = {.size = sizeof options, .inputs = "random:1", .work = folder};
-    tsr_verify_summary result = {.size = sizeof result};
+    tsr_verify_result *result = NULL;
     snprintf(path, sizeof path, "%s/model.onnx", folder);
     tsr_status status = save_block(cli, devices, path);
     if (status == TSR_OK)
-        status = tsr_verify_into(cli->session, path, &options, &result);
+        status = tsr_verify(cli->session, path, &options, &result);
     int code = cli_finish(cli, status);
-    if (status == TSR_OK || status == TSR_DIFFERENT)
-        return report(cli, &result, code);
+    if (result)
+        code = report(cli, &result->summary, code);
+    tsr_verify_result_free(result);
     return code;
 }
 

@@ -43,13 +43,15 @@ static tsr_status prepare(struct cli *cli, const struct planning *plan, const ch
         status = cli_check_dims(cli, *out);
     if (status != TSR_OK || !cli_value(cli, "--devices"))
         return status;
-    tsr_plan_summary planned = {.size = sizeof planned};
-    status = tsr_plan_into(*out, &plan->options, &planned);
-    if (status != TSR_OK)
-        return status;
-    *config = planned.config;
-    *prediction = cli_prediction(&planned);
-    return TSR_OK;
+    tsr_plan_result *planned = NULL;
+    status = tsr_plan(*out, &plan->options, &planned);
+    if (status == TSR_OK) {
+        // the name in the model outlives the plan
+        *config = tsr_config_name(tsr_model_find_config(*out, planned->summary.config));
+        *prediction = cli_prediction(&planned->summary);
+    }
+    tsr_plan_result_free(planned);
+    return status;
 }
 
 // Returns an option that --layout genai would ignore, or NULL: its folders are always sharded by
@@ -72,7 +74,7 @@ static const char *option_against_genai(const struct cli *cli)
 static int partition_genai(struct cli *cli, const char *out)
 {
     tsr_folder *folder = NULL;
-    tsr_partition_summary summary = {.size = sizeof summary};
+    tsr_partition_result *result = NULL;
     struct planning planning;
     const char *against = option_against_genai(cli);
     if (against)
@@ -90,17 +92,20 @@ static int partition_genai(struct cli *cli, const char *out)
                                   .force = cli_flag(cli, "--force")};
     tsr_status status = tsr_folder_open(cli->session, cli->folder, &folder);
     if (status == TSR_OK)
-        status = tsr_folder_partition_into(folder, out, &options, &summary);
+        status = tsr_folder_partition(folder, out, &options, &result);
     code = cli_finish(cli, status);
-    if (status == TSR_OK)
+    if (status == TSR_OK) {
+        const tsr_partition_summary *summary = &result->summary;
         code = report(
-            cli, out, &summary,
-            (struct prediction){.devices = (int64_t)summary.devices,
-                                .cost = summary.predicted,
-                                .one_device = summary.one_device,
-                                .flops = summary.device_flops,
+            cli, out, summary,
+            (struct prediction){.devices = (int64_t)summary->devices,
+                                .cost = summary->predicted,
+                                .one_device = summary->one_device,
+                                .flops = summary->device_flops,
                                 .assumed = !planning.options.topology ||
                                            tsr_topology_is_assumed(planning.options.topology)});
+    }
+    tsr_partition_result_free(result);
     tsr_folder_free(folder);
     cli_planning_end(&planning);
     return code;
@@ -138,7 +143,7 @@ static int run(struct cli *cli)
     const char *folder = cli_value(cli, "-o"), *layout = cli_value(cli, "--layout");
     struct planning plan;
     tsr_partition_options options = {.size = sizeof options};
-    tsr_partition_summary summary = {.size = sizeof summary};
+    tsr_partition_result *result = NULL;
     struct prediction prediction = {0};
     tsr_model *model = NULL;
     int code = cli_fill(cli, OPTION_OWN, &options);
@@ -162,10 +167,11 @@ static int run(struct cli *cli)
     options.n_state = cli_values(cli, "--state", lists + cli->n_given);
     tsr_status status = prepare(cli, &plan, &options.config, &prediction, &model);
     if (status == TSR_OK)
-        status = tsr_partition_into(model, folder, &options, &summary);
+        status = tsr_partition(model, folder, &options, &result);
     code = cli_finish(cli, status);
     if (status == TSR_OK)
-        code = report(cli, options.dry_run ? NULL : folder, &summary, prediction);
+        code = report(cli, options.dry_run ? NULL : folder, &result->summary, prediction);
+    tsr_partition_result_free(result);
     tsr_model_free(model);
     cli_planning_end(&plan);
     free(lists);

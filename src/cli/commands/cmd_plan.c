@@ -674,25 +674,27 @@ static tsr_status list_points(struct cli *cli, tsr_plan_options options, struct 
     if (!(options.seconds > 0))
         options.seconds = POINT_SECONDS;
     for (int k = 0; k < MAX_POINTS; k++) {
-        tsr_plan_summary summary = {.size = sizeof summary};
+        tsr_plan_result *plan = NULL;
         tsr_model *model = NULL;
         tsr_status status = tsr_model_load(cli->session, cli->arguments[0], &model);
         if (status == TSR_OK)
-            status = tsr_plan_into(model, &options, &summary);
+            status = tsr_plan(model, &options, &plan);
         if (status == TSR_OK) {
-            int64_t most = fullest(&summary);
-            add_point(points, (struct point){most, summary.milliseconds});
+            int64_t most = fullest(&plan->summary);
+            add_point(points, (struct point){most, plan->summary.milliseconds});
             if (options.memory <= 0 || most < options.memory)
                 options.memory = most;
             options.memory = (int64_t)((double)options.memory * LESS_MEMORY);
         }
-        bool ends = last || (status == TSR_INFEASIBLE && summary.needs_bytes <= options.memory);
+        int64_t needs = plan ? plan->summary.needs_bytes : 0;
+        bool ends = last || (status == TSR_INFEASIBLE && needs <= options.memory);
         if (status == TSR_INFEASIBLE && points->n) {
             tsr_finding_clear(cli->session);
-            options.memory = summary.needs_bytes;
+            options.memory = needs;
             last = true;
             status = TSR_OK;
         }
+        tsr_plan_result_free(plan);
         tsr_model_free(model);
         if (status != TSR_OK || ends || options.memory <= 0)
             return status;
@@ -746,20 +748,20 @@ static void stop_planning(int signal)
 // Plans until Ctrl-C stops the search, which then returns the best plan so far; a second Ctrl-C
 // ends the program.
 static tsr_status plan_until_stopped(struct cli *cli, tsr_model *model,
-                                     const tsr_plan_options *options, tsr_plan_summary *out)
+                                     const tsr_plan_options *options, tsr_plan_result **out)
 {
     struct sigaction stop = {.sa_handler = stop_planning, .sa_flags = SA_RESETHAND}, before;
     planning_session = cli->session;
     sigemptyset(&stop.sa_mask);
     sigaction(SIGINT, &stop, &before);
-    tsr_status status = tsr_plan_into(model, options, out);
+    tsr_status status = tsr_plan(model, options, out);
     sigaction(SIGINT, &before, NULL);
     tsr_session_cancel(cli->session, false); // so that files can be written
     return status;
 }
 
 static tsr_status plan_models(struct cli *cli, struct together *together, tsr_plan_options *options,
-                              tsr_model **model, tsr_plan_summary *summary)
+                              tsr_model **model, tsr_plan_result **plan)
 {
     tsr_status status = load_both(cli, together, options, model);
     if (status != TSR_OK)
@@ -767,14 +769,14 @@ static tsr_status plan_models(struct cli *cli, struct together *together, tsr_pl
     cli_report_dims(cli, *model, options->sizes, options->n_sizes);
     if (together->model)
         cli_report_dims(cli, together->model, options->with_sizes, options->n_with_sizes);
-    return plan_until_stopped(cli, *model, options, summary);
+    return plan_until_stopped(cli, *model, options, plan);
 }
 
 static int run(struct cli *cli)
 {
     struct planning g;
     struct together *together;
-    tsr_plan_summary summary = {.size = sizeof summary};
+    tsr_plan_result *plan = NULL;
     tsr_model *model = NULL;
     if (cli_flag(cli, "--compare"))
         return compare(cli);
@@ -790,8 +792,12 @@ static int run(struct cli *cli)
     if (!code && cli_flag(cli, "--pareto")) {
         code = pareto(cli, &g.options);
     } else if (!code) {
-        tsr_status status = plan_models(cli, together, &g.options, &model, &summary);
-        code = finish(cli, status, model, &g.options, &summary);
+        tsr_status status = plan_models(cli, together, &g.options, &model, &plan);
+        if (plan)
+            code = finish(cli, status, model, &g.options, &plan->summary);
+        else
+            code = cli_finish(cli, status);
+        tsr_plan_result_free(plan);
     }
     tsr_model_free(together->model);
     cli_free_dims(&together->dims);

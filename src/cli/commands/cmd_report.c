@@ -15,9 +15,9 @@ struct report {
     struct planning planning;
     tsr_model *model;
     const char *config;
-    tsr_topology *kept; // stored in the model by the planner
-    tsr_plan_summary plan;
-    tsr_simulation_summary simulation;
+    tsr_topology *kept;    // stored in the model by the planner
+    tsr_plan_result *plan; // NULL: unknown
+    tsr_simulation *simulation;
     int requests;
 };
 
@@ -58,21 +58,20 @@ static tsr_status plan(struct report *report)
     if (sharded && !options.topology && !options.devices)
         options.devices = tsr_config_devices(tsr_model_find_config(report->model, report->config));
     if (!sharded) {
-        tsr_status status = tsr_plan_into(report->model, &options, &report->plan);
+        tsr_status status = tsr_plan(report->model, &options, &report->plan);
         if (status == TSR_OK)
-            report->config = report->plan.config;
+            report->config = report->plan->summary.config;
         return status;
     }
     // Planning a copy keeps existing shardings and leaves the model unchanged.
     tsr_status status = tsr_model_clone(report->model, &copy);
     if (status == TSR_OK)
-        status = tsr_plan_into(copy, &options, &report->plan);
+        status = tsr_plan(copy, &options, &report->plan);
     tsr_model_free(copy);
     if (status == TSR_OK || status == TSR_NOMEM)
         return status;
     tsr_finding_clear(report->cli->session);
-    report->plan.feasible = false;
-    return TSR_OK;
+    return TSR_OK; // the page shows no plan that does not fit
 }
 
 // Simulates and checks the model. The page writer reads the diagnostics from the session.
@@ -85,7 +84,7 @@ static tsr_status simulate(struct report *report)
                                     .n_sizes = report->planning.options.n_sizes,
                                     .requests = report->requests,
                                     .one_device = true};
-    tsr_status status = tsr_simulate_into(report->model, &options, &report->simulation);
+    tsr_status status = tsr_simulate(report->model, &options, &report->simulation);
     if (status != TSR_OK)
         return status;
     if (!report->planning.options.topology && !report->kept)
@@ -154,8 +153,8 @@ static bool ends_with(const char *text, const char *end)
     return n >= k && strcmp(text + n - k, end) == 0;
 }
 
-// Loads the plan to compare with. Needs a second session, since a session stores one simulation.
-// `file` is a model with shardings, or a plan document for the same model.
+// Loads the plan to compare with, in a second session, so that the diagnostics of the two plans stay
+// apart. `file` is a model with shardings, or a plan document for the same model.
 static int load_beside(struct report *other, struct report *report, struct cli *own,
                        const char *file)
 {
@@ -166,9 +165,7 @@ static int load_beside(struct report *other, struct report *report, struct cli *
     int code = cli_open_session(own, &options);
     if (code)
         return code;
-    *other = (struct report){.cli = own,
-                             .plan = {.size = sizeof other->plan},
-                             .simulation = {.size = sizeof other->simulation}};
+    *other = (struct report){.cli = own};
     code = cli_read_rules(own);
     if (code)
         return code;
@@ -185,11 +182,18 @@ static int load_beside(struct report *other, struct report *report, struct cli *
     return cli_finish(own, prepare(other));
 }
 
+static void end(struct report *report)
+{
+    tsr_plan_result_free(report->plan);
+    tsr_simulation_free(report->simulation);
+    tsr_topology_free(report->kept);
+    tsr_model_free(report->model);
+    cli_planning_end(&report->planning);
+}
+
 static void end_beside(struct report *other)
 {
-    tsr_topology_free(other->kept);
-    tsr_model_free(other->model);
-    cli_planning_end(&other->planning);
+    end(other);
     if (other->cli)
         tsr_session_free(other->cli->session);
 }
@@ -250,13 +254,13 @@ static tsr_status write_page(struct report *report, const struct report *other, 
                             .title = cli_value(report->cli, "--beside"),
                             .config = other->config,
                             .topology = topology_of(other),
-                            .plan = &other->plan,
-                            .simulation = &other->simulation};
+                            .plan = other->plan,
+                            .simulation = other->simulation};
     tsr_report_input options = {.size = sizeof options,
                                 .config = report->config,
                                 .topology = topology_of(report),
-                                .plan = &report->plan,
-                                .simulation = &report->simulation,
+                                .plan = report->plan,
+                                .simulation = report->simulation,
                                 .trace = cli_value(report->cli, "--trace"),
                                 .sizes = report->planning.options.sizes,
                                 .n_sizes = report->planning.options.n_sizes,
@@ -265,7 +269,7 @@ static tsr_status write_page(struct report *report, const struct report *other, 
                                 .format = cli_value(report->cli, "--format")};
     if (other->model)
         options.beside = &side;
-    tsr_status status = tsr_report_into(report->model, &options, out);
+    tsr_status status = tsr_report_page(report->model, &options, out);
     free(command);
     return status;
 }
@@ -296,9 +300,7 @@ end_other:
 
 static int run(struct cli *cli)
 {
-    struct report report = {.cli = cli,
-                            .plan = {.size = sizeof report.plan},
-                            .simulation = {.size = sizeof report.simulation}};
+    struct report report = {.cli = cli};
     const char *out = cli_value(cli, "-o");
     if (!out)
         return cli_usage(cli, "no output file given: use -o page.html");
@@ -310,9 +312,7 @@ static int run(struct cli *cli)
     code = load(&report, cli->arguments[0], cli_value(cli, "--plan"));
     if (!code)
         code = make(&report, out);
-    tsr_topology_free(report.kept);
-    tsr_model_free(report.model);
-    cli_planning_end(&report.planning);
+    end(&report);
     return code;
 }
 

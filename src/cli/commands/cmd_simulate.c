@@ -156,22 +156,23 @@ static int print_json(struct cli *cli, const tsr_simulation_summary *simulation)
 
 // Plans a model without a configuration first.
 static tsr_status simulate_model(struct cli *cli, struct planning *planning,
-                                 tsr_simulate_options *options, tsr_simulation_summary *simulation)
+                                 tsr_simulate_options *options, tsr_simulation **simulation)
 {
     tsr_model *model = NULL;
-    tsr_plan_summary summary = {.size = sizeof summary};
+    tsr_plan_result *plan = NULL;
     tsr_status status = tsr_model_load(cli->session, cli->arguments[0], &model);
     if (status != TSR_OK)
         return status;
     cli_report_dims(cli, model, options->sizes, options->n_sizes);
     if (!tsr_model_config_count(model) && !options->config) {
-        status = tsr_plan_into(model, &planning->options, &summary);
+        status = tsr_plan(model, &planning->options, &plan);
         if (status != TSR_OK)
             goto free_model;
-        options->config = summary.config;
+        options->config = plan->summary.config;
     }
-    status = tsr_simulate_into(model, options, simulation);
+    status = tsr_simulate(model, options, simulation);
 free_model:
+    tsr_plan_result_free(plan);
     tsr_model_free(model);
     return status;
 }
@@ -191,27 +192,33 @@ static bool lacks_devices(struct cli *cli, const struct planning *planning)
     return lacks;
 }
 
-static int simulate(struct cli *cli, struct planning *planning, tsr_simulate_options *options)
+static int report(struct cli *cli, const tsr_simulation *simulation)
 {
-    tsr_simulation_summary x = {.size = sizeof x};
     const char *trace = cli_value(cli, "--trace");
-    tsr_status status;
-    if (cli_is_folder(cli->arguments[0]))
-        status = tsr_simulate_folder(cli->session, cli->arguments[0], options, &x);
-    else
-        status = simulate_model(cli, planning, options, &x);
-    if (status != TSR_OK)
-        return cli_finish(cli, status);
+    tsr_status status = TSR_OK;
     if (trace)
-        status = tsr_simulation_trace(cli->session, &x, trace);
+        status = tsr_simulation_trace(simulation, trace);
     int code = cli_finish(cli, status);
     if (status != TSR_OK)
         return code;
     if (cli->json)
-        return print_json(cli, &x);
-    print_text(cli, &x);
+        return print_json(cli, &simulation->summary);
+    print_text(cli, &simulation->summary);
     if (trace)
         cli_print(cli, "%s: written\n", trace);
+    return code;
+}
+
+static int simulate(struct cli *cli, struct planning *planning, tsr_simulate_options *options)
+{
+    tsr_simulation *simulation = NULL;
+    tsr_status status;
+    if (cli_is_folder(cli->arguments[0]))
+        status = tsr_simulate_folder(cli->session, cli->arguments[0], options, &simulation);
+    else
+        status = simulate_model(cli, planning, options, &simulation);
+    int code = simulation ? report(cli, simulation) : cli_finish(cli, status);
+    tsr_simulation_free(simulation);
     return code;
 }
 

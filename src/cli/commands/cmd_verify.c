@@ -213,11 +213,32 @@ static int read_options(struct cli *cli, tsr_verify_options *options, tsr_run_op
     return options->inputs ? 0 : EXIT_USAGE;
 }
 
+// Prints the result on rank 0.
+static int report(struct cli *cli, const tsr_verify_options *options,
+                  const tsr_verify_summary *result, int code)
+{
+    cli_print_seed(cli, options->inputs);
+    if (cli->json)
+        return print_verify_json(cli, options, result, code);
+    tsr_input_sizes sizes = sizes_of(result);
+    cli_print_sizes(cli, &sizes);
+    if (result->forced)
+        cli_print(cli, "one device would be faster; verifying a sharded plan anyway%s\n",
+                  result->assumed ? " (at the speeds of assumed devices)" : "");
+    if (result->n_trials) {
+        print_trials(options, result);
+        return code;
+    }
+    summary_print(stdout, &result->partition);
+    print_outputs(result);
+    return code;
+}
+
 static int run(struct cli *cli)
 {
     tsr_run_options run_options;
     tsr_verify_options options = {.size = sizeof options};
-    tsr_verify_summary result = {.size = sizeof result};
+    tsr_verify_result *result = NULL;
     struct planning plan;
     int code = read_options(cli, &options, &run_options);
     if (!code)
@@ -235,28 +256,14 @@ static int run(struct cli *cli)
         status = cli_engine(cli, NULL, NULL);
     cli_warn_ranks(cli, options.topology, options.devices);
     if (status == TSR_OK)
-        status = tsr_verify_into(cli->session, cli->arguments[0], &options, &result);
+        status = tsr_verify(cli->session, cli->arguments[0], &options, &result);
     cli_planning_end(&plan);
     code = cli_finish(cli, status);
-    bool has_result = status == TSR_OK || status == TSR_DIFFERENT || result.n_trials;
     bool apart = run_options.transport != TSR_TRANSPORT_DEFAULT &&
                  run_options.transport != TSR_TRANSPORT_THREADS;
-    if (!has_result || run_options.rank > 0 || (apart && cli_rank(cli) > 0))
-        return code;
-    cli_print_seed(cli, options.inputs);
-    if (cli->json)
-        return print_verify_json(cli, &options, &result, code);
-    tsr_input_sizes sizes = sizes_of(&result);
-    cli_print_sizes(cli, &sizes);
-    if (result.forced)
-        cli_print(cli, "one device would be faster; verifying a sharded plan anyway%s\n",
-                  result.assumed ? " (at the speeds of assumed devices)" : "");
-    if (result.n_trials) {
-        print_trials(&options, &result);
-        return code;
-    }
-    summary_print(stdout, &result.partition);
-    print_outputs(&result);
+    if (result && run_options.rank <= 0 && !(apart && cli_rank(cli) > 0))
+        code = report(cli, &options, &result->summary, code);
+    tsr_verify_result_free(result);
     return code;
 }
 

@@ -8,10 +8,8 @@
 
 int job_read(struct job *job, struct cli *cli)
 {
-    *job = (struct job){.cli = cli,
-                        .sizes.size = sizeof job->sizes,
-                        .plan.size = sizeof job->plan,
-                        .folder = cli_is_folder(cli->arguments[0])};
+    *job = (struct job){
+        .cli = cli, .sizes.size = sizeof job->sizes, .folder = cli_is_folder(cli->arguments[0])};
     int code = cli_read_run_options(cli, &job->options);
     if (!code)
         code = cli_refuse_planning(cli);
@@ -36,7 +34,10 @@ static tsr_status choose_config(struct job *job)
     job->config = cli_value(job->cli, "--config");
     if (cli_value(job->cli, "--devices")) {
         if (cli_plans(&job->options))
-            status = tsr_plan_for_into(job->model, &job->planning.options, job->inputs, &job->plan);
+            status =
+                tsr_plan_for_inputs(job->model, &job->planning.options, job->inputs, &job->planned);
+        if (job->planned)
+            job->plan = job->planned->summary;
         job->config = cli_text_or(job->plan.config, ""); // "": rank 0 plans
     }
     return status;
@@ -64,6 +65,7 @@ tsr_status job_prepare(struct job *job)
 
 void job_end(struct job *job)
 {
+    tsr_plan_result_free(job->planned);
     tsr_model_free(job->model);
     tsr_tensors_free(job->inputs);
     cli_planning_end(&job->planning);

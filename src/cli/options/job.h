@@ -17,7 +17,8 @@ struct job {
     bool folder;
     tsr_model *model; // the model; for a folder, that of one rank
     const char *config;
-    tsr_plan_summary plan; // devices 0: nothing was planned by this process
+    tsr_plan_result *planned; // NULL: nothing was planned by this process
+    tsr_plan_summary plan;    // that of `planned`; devices 0: none
 };
 
 // Reads the options; 0, or an exit code after a message. job_end is needed after 0 only.
