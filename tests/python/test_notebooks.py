@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Executes the code cells of examples/notebooks with the library of this build: test_notebooks.py BUILD
+
+With nbclient and a Python kernel if both are installed, else cell by cell in a Python process of its own."""
+import glob
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+BUILD = os.path.abspath(sys.argv[1])
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+NOTEBOOKS = sorted(glob.glob(ROOT + "/examples/notebooks/*.ipynb"))
+LIMIT_S = 250
+WITH_CLIENT = """import sys, nbformat, nbclient
+nbclient.NotebookClient(nbformat.read(sys.argv[1], as_version=4), kernel_name="python3").execute()"""
+WITHOUT = """import json, sys
+names = {"__name__": "__main__"}
+with open(sys.argv[1], encoding="utf-8") as f:
+    cells = json.load(f)["cells"]
+for i, cell in enumerate(cells):
+    if cell["cell_type"] == "code":
+        exec(compile("".join(cell["source"]), "%s, cell %d" % (sys.argv[1], i), "exec"), names)"""
+HAS_CLIENT = "import nbformat, nbclient, ipykernel"
+failed = 0
+
+
+def check(name, good, details=""):
+    global failed
+    failed += not good
+    print("%s notebook %s" % ("ok" if good else "not ok", name))
+    if not good:
+        print("#", str(details)[-2000:].replace("\n", "\n# "))
+
+
+def python(code, folder, *words):
+    """Runs code with the package and the command of this build; returns its exit code and output."""
+    env = dict(os.environ, TESSERA_LIBRARY=BUILD + "/libtessera.so", PYTHONPATH=BUILD + "/python", TMPDIR=folder,
+               PATH=BUILD + os.pathsep + os.environ["PATH"])
+    with open(folder + "/output", "w+") as output:
+        code = subprocess.run([sys.executable, "-B", "-c", code, *words], cwd=folder, env=env, stdout=output, stderr=subprocess.STDOUT, timeout=LIMIT_S).returncode
+        output.seek(0)
+        return code, output.read()
+
+
+def is_clean(path):
+    with open(path, encoding="utf-8") as f:
+        return not any(cell.get("outputs") or cell.get("execution_count") for cell in json.load(f)["cells"])
+
+
+def fails_with_a_broken_cell(runner, folder):
+    path = folder + "/broken.ipynb"
+    cells = [{"cell_type": "code", "id": "a", "metadata": {}, "execution_count": None, "outputs": [], "source": ["raise ValueError('as expected')"]}]
+    with open(path, "w") as f:
+        json.dump({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}, f)
+    code, output = python(runner, folder, path)
+    return code != 0 and "as expected" in output
+
+
+def main():
+    with tempfile.TemporaryDirectory(prefix="tessera-notebooks-") as folder:
+        runner = WITH_CLIENT if python(HAS_CLIENT, folder)[0] == 0 else WITHOUT
+        check("runner reports a broken cell", fails_with_a_broken_cell(runner, folder))
+        check("files exist", len(NOTEBOOKS) >= 2, NOTEBOOKS)
+        for path in NOTEBOOKS:
+            name = os.path.basename(path)
+            check(name + " has no outputs", is_clean(path))
+            code, output = python(runner, folder, path)
+            check(name, code == 0, output)
+    sys.exit(1 if failed else 0)
+
+
+main()
