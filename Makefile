@@ -164,6 +164,11 @@ wheel: ready ## build the Python package, in dist/
 deb: ready ## build the Debian packages, in dist/
 	@tools/deb dist
 
+# From docs/, the headers and the docstrings; needs no build. Ends with an error if a link leads nowhere.
+docs: ## build the documentation site, in build/site
+	@tools/setup docs
+	@tools/site build/site && python3 tests/tools/test_site.py build/site && echo 'docs: build/site/index.html'
+
 # From the last commit: tarball, wheel, Debian packages, SBOM, release notes, SHA256SUMS. The same commit gives the same bytes.
 dist: ready ## build everything that a release consists of, in dist/
 	@tools/dist dist
@@ -186,4 +191,4 @@ uninstall:
 clean: ## remove the build folders
 	rm -rf build build-asan build-asan-clang build-tsan build-arm64 build-clang build-cov build-fuzz build-deb build-dist build-wheel
 
-.PHONY: ready proof growth boxes deb dist distcheck release hosts hand gpu help check sanitize tsan arm wheel all soak setup demo test test-long prove zoo trials torture nemesis hunt compat bench fuzz lint install uninstall clean
+.PHONY: ready docs proof growth boxes deb dist distcheck release hosts hand gpu help check sanitize tsan arm wheel all soak setup demo test test-long prove zoo trials torture nemesis hunt compat bench fuzz lint install uninstall clean
