@@ -9,19 +9,32 @@
 //     run 1   past [1,8,512,64] -> present [1,8,512,64]   copied; the shape stayed
 //     run 2   past [1,8,512,64]                           written in place
 //     run 3   past [1,8,1024,64]                          another buffer: copied
+//     run 4   past [4,8,1024,64], 33 tokens               heads of a rank are not contiguous: the
+//                                                         33 tokens are copied
 #include "ep/internal.h"
 #include "runtime/runtime.h"
+
+static bool is_roomy(const struct fused *fused, const char *name)
+{
+    for (size_t i = 0; i < fused->parts.n_roomy; i++)
+        if (strcmp(fused->parts.roomy[i], name) == 0)
+            return true;
+    return false;
+}
 
 tsr_status tsr__ep_caches_find(struct fused *fused)
 {
     fused->caches = ARENA_ARRAY(&fused->arena, struct cache_pair, fused->n_outputs + 1);
-    if (!fused->caches)
+    fused->used = ARENA_ARRAY(&fused->arena, struct used_length, fused->n_outputs + 1);
+    if (!fused->caches || !fused->used)
         return TSR_NOMEM;
     for (size_t output = 0; output < fused->n_outputs; output++)
         for (size_t input = 0; input < fused->n_inputs; input++)
             if (tsr__ep_is_cache_pair(fused->inputs[input], fused->outputs[output])) {
                 fused->caches[fused->n_caches++] =
-                    (struct cache_pair){.input = input, .output = output};
+                    (struct cache_pair){.input = input,
+                                        .output = output,
+                                        .has_room = is_roomy(fused, fused->inputs[input])};
                 break;
             }
     return TSR_OK;
@@ -40,46 +53,77 @@ static bool has_shape(const struct tensor *tensor, int rank, const int64_t *dims
 }
 
 // Returns false if the declared shape of the output needs more elements than the cache has.
-// Example: the other inputs give total_length 33, so a cache of length 32 must grow.
+// Example: the other inputs give total_length 33, so a cache of length 32 must grow. *used is the
+// axis of which only a part is needed, and its length; used->axis -1: none, or several.
 static bool is_large_enough(const struct fused *fused, const struct cache_pair *cache,
-                            const tsr_tensors *inputs)
+                            const tsr_tensors *inputs, struct used_length *used)
 {
+    int shorter = 0;
     const struct manifest *manifest = &fused->manifest;
     for (size_t i = 0; i < manifest->n_outputs; i++) {
         const struct manifest_port *port = &manifest->outputs[i];
         if (strcmp(port->name, fused->outputs[cache->output]) != 0 || port->rank != cache->rank)
             continue;
-        for (int axis = 0; axis < port->rank; axis++)
-            if (port->dims[axis].value < 0 &&
-                tsr__ep_size_of(fused, inputs, port->dims[axis].symbol) > cache->dims[axis])
+        for (int axis = 0; axis < port->rank; axis++) {
+            if (port->dims[axis].value >= 0)
+                continue;
+            int64_t size = tsr__ep_size_of(fused, inputs, port->dims[axis].symbol);
+            if (size > cache->dims[axis])
                 return false;
+            if (size == 1 || size == cache->dims[axis]) // 1: the size may be unknown
+                continue;
+            shorter++;
+            used->axis = axis;
+            used->used = size;
+        }
     }
+    if (shorter != 1)
+        used->axis = -1;
     return true;
+}
+
+// In a buffer for several sequences the heads of a rank are not contiguous, so they are copied.
+// Registers the used part of such a cache. Past and present are one buffer, so that the rest of
+// the buffer stays as it is.
+static void use_part(struct fused *fused, struct cache_pair *cache, const struct used_length *used)
+{
+    if (!cache->has_room || used->axis < 0 || tsr__job_on_gpu(fused->job))
+        return;
+    cache->partial = true;
+    fused->used[fused->n_used] = *used;
+    fused->used[fused->n_used++].input = fused->inputs[cache->input];
 }
 
 tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context,
                                 const tsr_tensors *inputs, tsr_tensors *places)
 {
     const struct ep_api *api = &fused->provider->factory->api;
+    fused->n_used = 0;
     for (size_t i = 0; i < fused->n_caches; i++) {
-        const struct cache_pair *cache = &fused->caches[i];
+        struct cache_pair *cache = &fused->caches[i];
+        struct used_length used = {.axis = -1};
+        cache->partial = false;
         const struct tensor *past = find(inputs, fused->inputs[cache->input]);
         struct tensor wanted;
         OrtValue *value = NULL;
         void *data = NULL;
         if (!cache->steady || !past || !has_shape(past, cache->rank, cache->dims) ||
-            !is_large_enough(fused, cache, inputs))
+            !is_large_enough(fused, cache, inputs, &used))
             continue;
         wanted = *past;
         wanted.name = (char *)(uintptr_t)fused->outputs[cache->output];
-        if (!tsr__job_can_place(fused->job, &wanted))
+        bool in_place = tsr__job_can_place(fused->job, &wanted);
+        if (!in_place && (past->device || tsr_dtype_bits(past->type) < 8))
             continue;
         OrtStatus *failed = api->ort->KernelContext_GetOutput(context, cache->output, past->dims,
                                                               (size_t)past->rank, &value);
         if (!failed && value)
             failed = api->ort->GetTensorMutableData(value, &data);
         tsr_status st = tsr__ep_report(fused->provider->session, api, failed);
-        if (st == TSR_OK && data && 1 + tsr__ep_value_gpu(api, value) == past->device)
+        if (st == TSR_OK && !in_place && data == past->data)
+            use_part(fused, cache, &used);
+        else if (st == TSR_OK && in_place && data &&
+                 1 + tsr__ep_value_gpu(api, value) == past->device)
             st = tsr__tensors_add_foreign(places, str_of(wanted.name), past->type, past->rank,
                                           past->dims,
                                           &(struct foreign){.data = data, .device = past->device});
@@ -93,6 +137,15 @@ static void set_shape(struct cache_pair *cache, int rank, const int64_t *dims)
 {
     cache->rank = rank <= RUN_MAX_RANK ? rank : 0;
     memcpy(cache->dims, dims, (size_t)cache->rank * sizeof *dims);
+}
+
+void tsr__ep_caches_full_shape(const struct fused *fused, size_t output, struct tensor *to)
+{
+    for (size_t i = 0; i < fused->n_caches; i++) {
+        const struct cache_pair *cache = &fused->caches[i];
+        if (cache->output == output && cache->partial && cache->rank == to->rank)
+            memcpy(to->dims, cache->dims, (size_t)cache->rank * sizeof *to->dims);
+    }
 }
 
 void tsr__ep_caches_returned(struct fused *fused, size_t output, const struct tensor *present)

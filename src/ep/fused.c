@@ -119,6 +119,7 @@ static tsr_status run_ranks(struct fused *fused, const tsr_tensors *inputs,
             fused->has_defaults ? NULL : tsr__ep_run_options(fused->provider);
         tsr__job_set_run_options(fused->job, options);
         tsr__job_set_places(fused->job, places->n ? places : NULL);
+        tsr__job_set_used(fused->job, fused->used, fused->n_used);
         st = tsr_job_start(fused->job, inputs);
         if (st != TSR_OK)
             return st;

@@ -100,6 +100,8 @@ struct parts {
     // path of the manifest as stored in the EPContext model; NULL: no such model
     const char *context;
     const char *config; // configuration given by the option `plan`; NULL: the planner chooses
+    const char **roomy; // caches that may be used in part (tsr_cache_has_room)
+    size_t n_roomy;
     enum model_route route;
     bool cached;
     int use; // descriptor whose lock protects a cached partition from removal; 0: none
@@ -108,6 +110,8 @@ struct parts {
 // A cache: an input `past...` and the output `present...` that updates it.
 struct cache_pair {
     size_t input, output; // indices among the node's inputs and outputs
+    bool has_room;        // the model may use only a part of the cache
+    bool partial;         // in this run the ranks get and return only the used part
     bool steady;          // the last run returned the shape of its input
     int rank;             // shape that the last run returned
     int64_t dims[RUN_MAX_RANK];
@@ -126,6 +130,8 @@ struct fused {
     struct manifest manifest; // manifest of the partition
     struct cache_pair *caches;
     size_t n_caches;
+    struct used_length *used; // used parts of caches in this run
+    size_t n_used;
     // per output: the last run wrote it to memory of the application, and it is not in the set
     bool *placed;
     pthread_mutex_t lock;  // held during a run: runs of one node do not overlap
@@ -208,6 +214,10 @@ bool tsr__ep_is_cache_pair(const char *past, const char *present);
 tsr_status tsr__ep_plan(tsr_model *model, const tsr_plan_options *given,
                         tsr_plan_summary *summary) TSR_MUST_USE;
 
+// Lists the caches that may be used in part.
+tsr_status tsr__ep_list_roomy(const tsr_model *model, struct arena *arena,
+                              struct parts *parts) TSR_MUST_USE;
+
 // ---- plan_option.c
 // Applies the sharding of the option `plan` to the model and returns its configuration in *name. If
 // the option names an annotated model, that model replaces *model.
@@ -261,6 +271,8 @@ tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context,
                                 const tsr_tensors *inputs, tsr_tensors *places) TSR_MUST_USE;
 // Stores the shape of an output that is written to memory of the application.
 void tsr__ep_caches_returned(struct fused *fused, size_t output, const struct tensor *present);
+// Sets the shape of the application's buffer if the output is the used part of a cache.
+void tsr__ep_caches_full_shape(const struct fused *fused, size_t output, struct tensor *to);
 // Records after a run which caches kept their shape. outputs NULL: the run failed.
 void tsr__ep_caches_note(struct fused *fused, const tsr_tensors *inputs,
                          const tsr_tensors *outputs);

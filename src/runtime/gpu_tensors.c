@@ -275,16 +275,17 @@ static tsr_status write_shards(tsr_job *job, const struct manifest_port *port,
     return st;
 }
 
-// Copies the shards to the full tensor, all of them in host memory.
+// Copies the shards of an output of this shape to the full tensor, all of them in host memory.
 static tsr_status join_on_host(tsr_job *job, const struct tile_layout *layout,
-                               const struct output_shard *shards, struct tensor *full, bool *fits)
+                               const struct output_shard *shards, const int64_t *shape,
+                               struct tensor *full, bool *fits)
 {
     struct arena arena;
     tsr__arena_init(&arena, job->session);
     struct tile_piece *all = tsr__shards_full_piece(&arena, full);
     *fits = all != NULL;
     for (int64_t k = 0; k < layout->n_shards && *fits; k++) {
-        struct tile_piece *piece = tsr__layout_piece(&arena, layout, full->dims, k);
+        struct tile_piece *piece = tsr__layout_piece(&arena, layout, shape, k);
         *fits = piece && tsr__shards_fit(piece, &shards[k].tensor);
         if (*fits)
             tsr__piece_copy(piece, shards[k].tensor.data, all, full->data,
@@ -335,7 +336,7 @@ static tsr_status place_output(tsr_job *job, size_t run_slot, const struct manif
         mark_placed(job, port->name);
         return TSR_OK;
     }
-    int64_t dims[RUN_MAX_RANK] = {0}, n = layout ? layout->n_shards : 1;
+    int64_t shape[RUN_MAX_RANK] = {0}, dims[RUN_MAX_RANK], n = layout ? layout->n_shards : 1;
     struct output_shard *shards = ARENA_ARRAY(arena, struct output_shard, (size_t)n);
     if (!shards)
         return TSR_NOMEM;
@@ -350,7 +351,8 @@ static tsr_status place_output(tsr_job *job, size_t run_slot, const struct manif
     if (layout->rank != full.rank)
         return TSR_OK;
     for (int64_t k = 0; k < n; k++)
-        tsr__shards_add_sizes(layout, k, &shards[k].tensor, dims);
+        tsr__shards_add_sizes(layout, k, &shards[k].tensor, shape);
+    memcpy(dims, shape, sizeof dims);
     tsr_status st = job->places->place(job->places->data, port->name, &full);
     if (st != TSR_OK)
         return st;
@@ -358,7 +360,7 @@ static tsr_status place_output(tsr_job *job, size_t run_slot, const struct manif
     if (full.device_data && shards[0].rank->seat && full.device - 1 == shards[0].rank->card)
         st = write_shards(job, port, layout, shards, &full, done);
     else if (full.data && !shards[0].rank->seat)
-        st = join_on_host(job, layout, shards, &full, done);
+        st = join_on_host(job, layout, shards, shape, &full, done);
     if (*done)
         mark_placed(job, port->name);
     return st;

@@ -196,7 +196,7 @@ bool tsr__shards_view(struct arena *arena, const struct manifest_port *port, int
 bool tsr__shards_any(const struct manifest_port *ports,
                      size_t n); // true if some of them stay sharded
 int64_t tsr__shards_giver(const struct tile_layout *layout, int64_t shard);
-// Puts the rank's shards of sharded inputs into a set; gpu: for inputs in GPU memory.
+// Puts the rank's shards of sharded inputs into a set.
 struct gpu_inputs;
 tsr_status tsr__shards_of_inputs(const struct manifest *manifest, int64_t rank,
                                  const tsr_tensors *full, struct gpu_inputs *gpu,
@@ -282,13 +282,15 @@ tsr_status tsr__gpu_refuse_fork(tsr_session *session, const tsr_run_options *opt
 // ---- gpu_tensors.c
 
 struct gpu_buffer;
-// What is needed to take a rank's shards of inputs in GPU memory.
+// What is needed to take a rank's shards of inputs.
 struct gpu_inputs {
-    struct rank *rank;           // that gets the shards
-    struct gpu_seat *any;        // of any rank in this process; NULL: none
-    struct gpu_buffer **buffers; // the rank's
-    struct arena *arena;         // of the list of buffers
-    bool copying;                // copies are queued
+    struct rank *rank;              // that gets the shards
+    struct gpu_seat *any;           // of any rank in this process; NULL: none
+    struct gpu_buffer **buffers;    // the rank's
+    struct arena *arena;            // of the list of buffers
+    bool copying;                   // copies are queued
+    const struct used_length *used; // inputs with spare capacity
+    size_t n_used;
 };
 // A shard of an input: its piece and that of the full tensor.
 struct gpu_shard {

@@ -103,6 +103,9 @@ struct tsr_job {
 
     struct children *children; // ranks that are child processes
 
+    const struct used_length *used; // inputs with spare capacity, of the next run
+    size_t n_used;
+
     const struct output_places *places; // of the run that is being collected; NULL: none
     bool *placed;                       // per output of the manifest: it is in its place
 };
@@ -145,6 +148,8 @@ tsr_status tsr__ranks_prepare(tsr_job *job, const char *folder);
 tsr_status tsr__ranks_verdict(tsr_job *job);
 // Binds the inputs of run number runs_started to all ranks in this process, or to none.
 tsr_status tsr__ranks_bind(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form);
+// Frees the shards of inputs of a run that was collected.
+void tsr__ranks_free_pieces(tsr_job *job, size_t run_slot);
 // The only rank of this process, on the caller's thread: opens and runs it.
 tsr_status tsr__ranks_open_here(tsr_job *job);
 void tsr__ranks_run_here(tsr_job *job);

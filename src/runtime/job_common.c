@@ -231,6 +231,12 @@ void tsr__job_set_places(tsr_job *job, const tsr_tensors *places)
         job->rank_threads[i].rank.places = places;
 }
 
+void tsr__job_set_used(tsr_job *job, const struct used_length *list, size_t n)
+{
+    job->used = list;
+    job->n_used = n;
+}
+
 static const struct manifest_port *output_port(const struct manifest *manifest, const char *name)
 {
     for (size_t i = 0; i < manifest->n_outputs; i++)

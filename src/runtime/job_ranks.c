@@ -129,10 +129,20 @@ static tsr_status shards_for(tsr_job *job, int i, size_t run_slot, const tsr_ten
     struct gpu_inputs gpu = {.rank = &job->rank_threads[i].rank,
                              .any = any_seat(job),
                              .buffers = &job->rank_threads[i].buffers,
-                             .arena = &job->arena};
+                             .arena = &job->arena,
+                             .used = job->used,
+                             .n_used = job->n_used};
     if (job->runs_started == job->runs_collected)
         tsr__gpu_buffers_reuse(job->rank_threads[i].buffers);
     return tsr__shards_of_inputs(manifest, rank, inputs, &gpu, *pieces);
+}
+
+void tsr__ranks_free_pieces(tsr_job *job, size_t run_slot)
+{
+    for (int i = 0; i < job->n; i++) {
+        tsr_tensors_free(job->rank_threads[i].pieces[run_slot]);
+        job->rank_threads[i].pieces[run_slot] = NULL;
+    }
 }
 
 // True if the rank gets a shard of the input, which shards_for has copied.

@@ -386,15 +386,10 @@ static tsr_status take_first(tsr_job *job, size_t run_slot, tsr_tensors *outputs
     return st;
 }
 
-// Collects run runs_collected. The ranks synchronize only after the last pending run, so that they
-// do not hold each other back in a pipeline.
-static tsr_status threads_finish(tsr_job *job, tsr_tensors *const *outputs, enum run_sets form)
+// Takes the outputs of a run that all ranks have made, and releases its inputs.
+static tsr_status collect(tsr_job *job, size_t run_slot, tsr_tensors *const *outputs,
+                          enum run_sets form)
 {
-    bool last = job->runs_started == job->runs_collected + 1;
-    if (last)
-        sync_after(job, job->runs_started);
-    wait_for(job, job->runs_collected + 1);
-    size_t run_slot = job->runs_collected++ % RUN_SLOTS;
     tsr_status st = tsr__ranks_verdict(job);
     if (st != TSR_OK) {
         take_all(job, run_slot, NULL);
@@ -412,6 +407,21 @@ static tsr_status threads_finish(tsr_job *job, tsr_tensors *const *outputs, enum
     if (outputs[0] && tsr__job_handed(job))
         return take_joined(job, run_slot, outputs[0]);
     return take_first(job, run_slot, outputs[0]);
+}
+
+// Collects run runs_collected. The ranks synchronize only after the last pending run, so that they
+// do not hold each other back in a pipeline.
+static tsr_status threads_finish(tsr_job *job, tsr_tensors *const *outputs, enum run_sets form)
+{
+    bool last = job->runs_started == job->runs_collected + 1;
+    if (last)
+        sync_after(job, job->runs_started);
+    wait_for(job, job->runs_collected + 1);
+    size_t run_slot = job->runs_collected++ % RUN_SLOTS;
+    tsr_status st = collect(job, run_slot, outputs, form);
+    if (st == TSR_OK) // after a failure a GPU may still read them
+        tsr__ranks_free_pieces(job, run_slot);
+    return st;
 }
 
 // ---- the rest ----------------------------------------------------------------------------------

@@ -37,9 +37,21 @@ bool tsr__job_can_place(const tsr_job *job, const struct tensor *full);
 // their exact shapes; they are not among the results. NULL: none.
 void tsr__job_set_places(tsr_job *job, const tsr_tensors *places);
 
+// An input in a buffer with spare capacity: only the first `used` elements of one axis have data.
+// Example: 33 tokens in a cache [4, 8, 512, 64] are axis 2, used 33.
+struct used_length {
+    const char *input;
+    int axis;
+    int64_t used;
+};
+// Inputs of the following runs of which ranks on the host need only the used part. A shard that
+// must be copied has the used length; contiguous shards are views of the full length. n 0: none.
+void tsr__job_set_used(tsr_job *job, const struct used_length *list, size_t n);
+
 // Where the caller wants outputs (gpu_tensors.c). `place` is called after the run for an output of
 // this type, rank and shape. It sets device and device_data to memory on a GPU, or data to memory
-// on the host. If the output is not requested, it sets nothing.
+// on the host. If the output is not requested, it sets nothing. It may enlarge dims to the shape of
+// the memory, of which the output is then the beginning along each axis; only on the host.
 struct tensor;
 struct output_places {
     tsr_status (*place)(void *data, const char *name, struct tensor *to);

@@ -7,6 +7,7 @@
 // 4 to 8 rows, takes 6 columns from shard 0, and copies both to their places in [8, 6]. 7 rows are
 // sharded as 3 and 4 (floor(k 7 / 2)), so shards of 4 and 3 are refused although they add up.
 #include "runtime/internal.h"
+#include "runtime/runtime.h"
 #include "bundle/bundle.h"
 
 // ---- sharding inputs ----------------------------------------------------------------------------
@@ -80,6 +81,26 @@ bool tsr__shards_view(struct arena *arena, const struct manifest_port *port, int
     return true;
 }
 
+// Returns the piece of a shard in host memory, without the spare capacity of the input. An axis
+// that is itself sharded keeps its length. NULL: out of memory, or the shape does not fit.
+static struct tile_piece *used_piece(struct arena *arena, const struct manifest_port *port,
+                                     int64_t shard, const struct tensor *tensor,
+                                     const struct gpu_inputs *gpu)
+{
+    int64_t dims[RUN_MAX_RANK];
+    memcpy(dims, tensor->dims, (size_t)tensor->rank * sizeof *dims);
+    for (size_t i = 0; i < gpu->n_used && !tensor->device; i++) {
+        const struct used_length *used = &gpu->used[i];
+        if (strcmp(used->input, port->name) != 0 || used->axis >= tensor->rank)
+            continue;
+        dims[used->axis] = used->used;
+        struct tile_piece *piece = tsr__layout_piece(arena, port->kept, dims, shard);
+        if (piece && piece->dims[used->axis].size == used->used)
+            return piece;
+    }
+    return tsr__layout_piece(arena, port->kept, tensor->dims, shard);
+}
+
 // Adds the shard of an input to the pieces. [8, 6] sharded as {2, 1}: shard 1 is a view of rows
 // 4..7 of the full tensor. Sharded as {1, 2} it is a copy of columns 3..5.
 static tsr_status copy_shard(struct arena *arena, const struct manifest_port *port, int64_t shard,
@@ -99,7 +120,7 @@ static tsr_status copy_shard(struct arena *arena, const struct manifest_port *po
             pieces, str_of(port->name), tensor->type, tensor->rank, view.dims,
             &(struct foreign){.data = view.data, .device = view.device});
     struct tile_piece *all = tsr__shards_full_piece(arena, tensor);
-    struct tile_piece *piece = tsr__layout_piece(arena, port->kept, tensor->dims, shard);
+    struct tile_piece *piece = used_piece(arena, port, shard, tensor, gpu);
     if (arena->failed)
         return TSR_NOMEM;
     // The arena has not failed, so NULL means that the layout does not fit this shape.

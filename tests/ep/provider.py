@@ -284,11 +284,11 @@ def outputs_are_joined_with_one_copy(folder):
     assert peak < 1.7 * y.nbytes, (peak, y.nbytes)
 
 
-def decode(session, batch, length, shared, steps=6):
+def decode(session, batch, length, shared, steps=6, heads=(2, 16)):
     """Greedy tokens and the caches after some steps. shared: past and present are one buffer of that length."""
     ids, tokens = np.tile([[1, 7, 11]], (batch, 1)), []
     ids[-1, -1] = 5  # rows differ
-    caches = {i.name: np.zeros((batch, 2, length if shared else 0, 16), np.float32) for i in session.get_inputs() if i.name.startswith("past")}
+    caches = {i.name: np.zeros((batch, heads[0], length if shared else 0, heads[1]), np.float32) for i in session.get_inputs() if i.name.startswith("past")}
     total = 0
     for _ in range(steps):
         total += ids.shape[1]
@@ -355,6 +355,38 @@ def decoders_are_sharded_by_heads(folder):
             feeds["attention_mask"][:] = 1
             host.near(session.run(None, feeds), host.plain(model).run(None, feeds), limit=2e-2 if bits == 4 else 5e-5)
             shutil.rmtree(cache)
+
+
+def caches_of_several_sequences(folder):
+    """Heads of a rank are not contiguous in a buffer for several sequences: the tokens in use are copied, not the complete buffer."""
+    decoder.HIDDEN, decoder.HEAD = 256, 32
+    model = decoder.write(folder + "/model", heads=8, kv_heads=4, mlp=3, norms=True) + "/model.onnx"
+    session, plain, length = host.session(model, devices=2, threads=1), host.plain(model), 4096
+    want, got = ([decode(s, batch, length, True, heads=(4, 32)) for batch in (3, 1, 2)] for s in (plain, session))
+    for g, w in zip(got, want):
+        assert g[0] == w[0], (g[0], w[0])
+        host.near(g[1], w[1])
+    caches = [np.zeros((4, 4, length, 32), np.float32) for _ in range(2 * decoder.LAYERS)]
+    past = [i.name for i in session.get_inputs() if i.name.startswith("past")]
+    for total in (1, 2, 3):
+        binding = session.io_binding()
+        binding.bind_cpu_input("input_ids", np.full((4, 1), total, np.int64))
+        binding.bind_cpu_input("attention_mask", np.ones((4, total), np.int64))
+        for name, x in zip(past, caches):
+            binding.bind_cpu_input(name, x)
+            binding.bind_output(name.replace("past_key_values", "present"), "cpu", 0, np.float32, x.shape, x.ctypes.data)
+        binding.bind_output("logits")
+        with open("/proc/self/clear_refs", "w") as f:
+            f.write("5")
+        before = memory_of_process("VmRSS")
+        session.run_with_iobinding(binding)
+        if total == 1:
+            for x in caches:
+                x[:, :, 1:] = 7  # is not in use yet
+    peak, size = memory_of_process("VmHWM") - before, sum(x.nbytes for x in caches)
+    assert peak < size / 4, (peak, size)
+    for x in caches:
+        assert (x[:, :, 3:] == 7).all() and (x[:, :, :3] != 7).all()
 
 
 def small_decoders_are_sharded(folder):
@@ -464,6 +496,6 @@ host.register()
 harness.run([models_are_right, sizes_other_than_planned, models_in_memory, annotated_models_run_as_annotated, texts_and_branches, functions_are_inlined,
              replaced_weights_are_used, defaults_of_inputs, without_devices_nothing_is_taken, wrong_options_fail_the_session, memory_and_threads, plans_from_files, a_cache_is_used_again,
              declined_models, custom_operators_are_declined, functions_alone_are_taken, bound_buffers_are_filled, outputs_are_joined_with_one_copy, caches_in_one_buffer, decoders_are_sharded_by_heads,
-             small_decoders_are_sharded, threads_and_sessions, asynchronous_runs, a_run_can_be_terminated,
+             caches_of_several_sequences, small_decoders_are_sharded, threads_and_sessions, asynchronous_runs, a_run_can_be_terminated,
              wrong_inputs_leave_the_session_usable, ranks_as_processes, unregistered_with_live_sessions, nothing_is_left])
 harness.finish()
