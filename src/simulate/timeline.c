@@ -15,7 +15,7 @@
 //     11 to 14. The AllReduce begins at 14, so the second request ends at 14 + 2 + 4 = 20, and the
 //     period is 20 - 11 = 9.
 //
-// Call order: tsr_simulate_into copies the model with numbers for all sizes (one block, if the plan
+// Call order: tsr__simulate copies the model with numbers for all sizes (one block, if the plan
 // is folded). `look` gets the parts from the partitioner; it reads them, predicts their times and
 // plays them. sum_up makes the lists of the result.
 #include "simulate/simulate.h"
