@@ -220,7 +220,8 @@ bool cli_notation(const struct cli *cli, tsr_notation *out); // --notation, defa
     {"--dim", "NAME=SIZE",                                                                         \
      "size of a symbolic dimension: batch=2, or x.0=2 for axis 0 of x if it has no name "          \
      "(default: 128, not sharded)"},                                                               \
-    {"--stages", "K|auto", "number of pipeline stages, or the best number (default: none)"},       \
+    {"--stages", "K|auto",                                                                         \
+     "number of pipeline stages, or the best number (default: none, or one per host if faster)"},  \
     {"--objective", "NAME", "with --stages: minimize latency (default) or maximize throughput"},   \
     {"--time", "S", "time limit of the planner in seconds (default: a fixed amount of work)",      \
      INTO_PLAN(seconds)}

@@ -347,7 +347,8 @@ static void one_device_is_told(void **state)
     net_free(one);
 }
 
-// Two hosts with slow links are slower than one: the second is idle.
+// Two hosts with slow links are slower than one: the second is idle, and the plan for both is listed
+// with its reason.
 static void slow_hosts_stay_idle(void **state)
 {
     (void)state;
@@ -371,6 +372,16 @@ static void slow_hosts_stay_idle(void **state)
     assert_int_equal(cost[0], cost[1]);
     assert_int_equal(t->p.used_devices, 4);
     assert_int_equal(t->p.better_devices, 0);
+    for (size_t i = 4; i < 8; i++)
+        assert_int_equal(t->p.memory[i], 0);
+    const tsr_plan_expert *both = NULL;
+    for (size_t i = 0; i < t->p.n_compared; i++)
+        if (strcmp(t->p.compared[i].name, "tensor parallel on 8 devices") == 0)
+            both = &t->p.compared[i];
+    assert_non_null(both);
+    assert_true(both->milliseconds > (double)cost[0] / 1e9);
+    assert_true(both->communication_ms > 0);
+    assert_non_null(strstr(both->reason, " more communication"));
     net_free(t);
     t = net_new("4", 1e9, 1e12, 1e-9, 1e12); // here all of them help
     tsr_value *y =

@@ -849,7 +849,8 @@ const struct command cmd_plan = {
               "--explain: `m/4` shards factor m of the operator's rule (`tessera rules OP`) in\n"
               "4, `m/3+1` in shards of 3 units and 1; `k/4 > m` leaves the sum sharded along m.\n"
               "--json: cost, bound and one_device are in picoseconds; milliseconds is the\n"
-              "predicted time of one run; compared lists plans that experts would make by hand.",
+              "predicted time of one run; compared lists plans that experts would make by hand\n"
+              "with the reasons why they were not chosen, and rejected those that do not fit.",
     .example = "tessera plan tests/models/bert_tiny/model.onnx --devices 2 --dim batch=2 --dim "
                "seq=9 -o planned.onnx",
     .options = options_table,
