@@ -380,8 +380,9 @@ static void slow_hosts_stay_idle(void **state)
             both = &t->p.compared[i];
     assert_non_null(both);
     assert_true(both->milliseconds > (double)cost[0] / 1e9);
-    assert_true(both->communication_ms > 0);
-    assert_non_null(strstr(both->reason, " more communication"));
+    // A message to the other host takes longer than to compute everything on each device.
+    assert_true(both->communication_ms < 1e-9);
+    assert_non_null(strstr(both->reason, " more computation"));
     net_free(t);
     t = net_new("4", 1e9, 1e12, 1e-9, 1e12); // here all of them help
     tsr_value *y =
