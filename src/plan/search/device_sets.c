@@ -123,6 +123,12 @@ static bool is_too_small(const struct set_search *search, const int64_t *devices
     return weight_bytes(planner) > memory && !planner->memory.may_exceed;
 }
 
+bool tsr__sets_too_small(const struct set_search *search)
+{
+    const struct planner_machine *machine = &search->models->planners[0]->machine;
+    return is_too_small(search, machine->all, machine->n);
+}
+
 // Records that the weights do not fit on the set. Of unlike devices there are too many such sets to
 // list.
 static bool record_too_small(struct set_search *search, const struct device_set *set)

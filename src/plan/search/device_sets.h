@@ -97,6 +97,8 @@ bool tsr__sets_only(const struct models *models);
 bool tsr__sets_free(const struct models *models);
 // Lists the candidates of a search whose models and options are set. False: out of memory.
 bool tsr__sets_list(struct set_search *search);
+// True if the weights exceed the memory of all devices together.
+bool tsr__sets_too_small(const struct set_search *search);
 // Adds logical grids of all devices, after these were planned at once. False: out of memory.
 bool tsr__sets_add_grids(struct set_search *search);
 // Returns the set of all devices.

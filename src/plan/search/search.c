@@ -445,6 +445,8 @@ static tsr_status find(struct found_plan *found, const tsr_plan_options *options
         tsr__set_plan_end(search->best);
     if (found->result.feasible)
         settle(&found->result, bound);
+    else if (st == TSR_OK && tsr__sets_too_small(search))
+        found->result.infeasible = true; // proved, even if time is up
     if (st != TSR_OK || !only_sets || tsr__cancelled(planner->session))
         return st;
     found->undecided = bound < PLAN_NEVER;
