@@ -54,13 +54,15 @@ check: $(BUILD)/build.ninja ## run the C tests (also with SANITIZE=1, SANITIZE=t
 # Half an hour on two cores. Without optimization, because compiling costs more than it saves.
 tsan: ## long: the C tests and ranks that run models under ThreadSanitizer
 	@$(MAKE) --no-print-directory check SANITIZE=thread OPTIMIZE=0 WITHOUT='$(SEARCHES)|sharding test_check'
-	@ninja -C build-tsan tessera libtessera_ops.so && tools/tsan build-tsan
+	@ninja -C build-tsan tessera libtessera_ops.so libtessera_ep.so tests/ep/ep_host && tools/tsan build-tsan
 
 # Part of .ci/run. Without optimization, because compiling costs more than it saves. Leaves out searches that take minutes under a
 # sanitizer and read no untrusted input; `make check SANITIZE=1 CC=clang` runs them too.
 SEARCHES := plan test_(answers|budget|stages)|solver test_(family|cbc)|api test_hand|topology test_closed|sharding test_random
 sanitize: ## the C tests built by clang, under AddressSanitizer and UBSan
 	@$(MAKE) --no-print-directory check SANITIZE=1 CC=clang OPTIMIZE=0 WITHOUT='$(SEARCHES)'
+	@ninja -C build-asan-clang libtessera_ep.so tests/ep/ep_host
+	@TESSERA_SANITIZED=1 tests/run-script tests/ep/host_program.py build-asan-clang/tests/ep/ep_host build-asan-clang/libtessera_ep.so || [ $$? = 77 ]
 
 # Searches beyond test-long: PAIRS random reshardings, every rule sharded in every way, BODIES random control-flow graphs.
 prove: all ## long: more random reshardings, every rule sharded in every way, random control flow
