@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixtures of experts whose experts are on different devices: equal to the unsharded run of ONNX Runtime, for every variant that its CPU kernels
+"""Mixtures of experts whose experts are on different devices, as operators and as exporters write them: equal to the unsharded run of ONNX Runtime, for every variant that its CPU kernels
 support. Variants without a CPU kernel (a third layer, swiglu_fusion 2, weights of 4-bit floats) are planned and partitioned only.
 
 usage: experts.py TESSERA"""
@@ -148,7 +148,57 @@ def memory_spreads_experts(d, name):
     verified(doc, rc, err, name)
 
 
+def exported(path, form, inner):
+    """Two of 8 experts for each token in plain ONNX, as exporters write them. gathered: each token gathers the weights of its experts. masks: every
+    expert runs on all tokens, and a one-hot mask selects its results. stacked: the same by products of stacked matrices."""
+    e, m, k = 8, 16, 2
+    draw = np.random.default_rng(5)
+    floats = lambda *shape: draw.uniform(-0.5, 0.5, shape).astype(np.float32)
+    constants = {"gate": floats(m, e), "k": np.array([k]), "first": np.array([1]), "last": np.array([2]), "zero": np.array([0]), "depth": np.array(e), "bits": np.array([0, 1], np.float32), "flat": np.array([-1]), "rows": np.array([-1, m]), "pairs": np.array([-1, k, m])}
+    node = helper.make_node
+    nodes = [node("MatMul", ["x", "gate"], ["logits"]), node("Softmax", ["logits"], ["shares"]), node("TopK", ["shares", "k"], ["best", "which"])]
+    if form in ("gather", "gather_nd"):
+        constants.update(w1=floats(e, inner, m), w2=floats(e, m, inner), copies=np.array([1, k, 1]))
+        nodes += [node("Reshape", ["which", "flat"], ["ids"]), node("Unsqueeze", ["x", "first"], ["x3"]), node("Expand", ["x3", "copies"], ["xk"]), node("Reshape", ["xk", "rows"], ["xs"]), node("Unsqueeze", ["xs", "last"], ["column"])]
+        if form == "gather_nd":
+            nodes += [node("Unsqueeze", ["ids", "first"], ["at"]), node("GatherND", ["w1", "at"], ["g1"]), node("GatherND", ["w2", "at"], ["g2"])]
+        else:
+            nodes += [node("Gather", ["w1", "ids"], ["g1"]), node("Gather", ["w2", "ids"], ["g2"])]
+        nodes += [node("MatMul", ["g1", "column"], ["h"]), node("Relu", ["h"], ["r"]), node("MatMul", ["g2", "r"], ["o"]), node("Reshape", ["o", "pairs"], ["o3"]), node("Unsqueeze", ["best", "last"], ["b3"]),
+                  node("Mul", ["o3", "b3"], ["weighted"]), node("ReduceSum", ["weighted", "first"], ["y"], keepdims=0)]
+    else:
+        nodes += [node("OneHot", ["which", "depth", "bits"], ["hot"]), node("Unsqueeze", ["best", "last"], ["b3"]), node("Mul", ["hot", "b3"], ["hotter"]), node("ReduceSum", ["hotter", "first"], ["dense"], keepdims=0)]
+        if form == "stacked":
+            constants.update(w1=floats(e, m, inner), w2=floats(e, inner, m))
+            nodes += [node("Unsqueeze", ["x", "zero"], ["x3"]), node("MatMul", ["x3", "w1"], ["h"]), node("Relu", ["h"], ["r"]), node("MatMul", ["r", "w2"], ["o"]), node("Transpose", ["dense"], ["by_expert"], perm=[1, 0]),
+                      node("Unsqueeze", ["by_expert", "last"], ["d3"]), node("Mul", ["o", "d3"], ["weighted"]), node("ReduceSum", ["weighted", "zero"], ["y"], keepdims=0)]
+        else:
+            for i in range(e):
+                constants.update({"w1_%d" % i: floats(m, inner), "w2_%d" % i: floats(inner, m), "at%d" % i: np.array([i])})
+                nodes += [node("MatMul", ["x", "w1_%d" % i], ["h%d" % i]), node("Relu", ["h%d" % i], ["r%d" % i]), node("MatMul", ["r%d" % i, "w2_%d" % i], ["o%d" % i]), node("Gather", ["dense", "at%d" % i], ["d%d" % i], axis=1),
+                          node("Mul", ["o%d" % i, "d%d" % i], ["m%d" % i])]
+            nodes += [node("Sum", ["m%d" % i for i in range(e)], ["y"])]
+    used = {n for x in nodes for n in x.input}
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["tokens", m])], [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["tokens", m])],
+                              [numpy_helper.from_array(c, n) for n, c in constants.items() if n in used])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)
+    np.savez(path + ".npz", x=floats(6, m))
+    return 2 * e * m * inner * 4  # bytes of the experts
+
+
+def exported_experts_are_spread(d, form):
+    """Planned for one token: each of 4 devices has memory for 40 % of the experts, and gathered weights take a quarter of all. An inner size of 509 has no equal parts, but experts have."""
+    for inner in (512, 509):
+        limit = exported(d + "/m.onnx", form, inner) * 4 // 10
+        rc, doc, err = tessera("plan", d + "/m.onnx", "--devices", 4, "--dim", "tokens=1", "--memory", limit, "-o", d + "/p.onnx")
+        assert rc == 0 and max(doc["memory"]) <= limit, (form, inner, limit, doc.get("memory"), err)
+        rc, doc, err = tessera("verify", d + "/p.onnx", "--inputs", d + "/m.onnx.npz", "--threads", 1)
+        assert rc == 0 and doc["ok"], (form, inner, doc.get("outputs"), err)
+        rc, doc, err = tessera("partition", d + "/p.onnx", "-o", d + "/parts%d" % inner)
+        assert rc == 0 and max(doc["weight_bytes"]) + doc["common_bytes"] <= limit, (form, inner, doc, err)
+
+
 CASES = [(equal_to_the_unsharded_run, sorted(RUN)), (random_shardings, sorted(RUN)), (candidate, sorted(PLANNED) + ["swiglu", "packed4_swiglu", "router_weights"]),
-         (memory_spreads_experts, ["swiglu", "packed8_swiglu"])]
+         (memory_spreads_experts, ["swiglu", "packed8_swiglu"]), (exported_experts_are_spread, ["gather", "gather_nd", "masks", "stacked"])]
 harness.run([("%s (%s)" % (function.__name__, name), lambda d, function=function, name=name: function(d, name)) for function, names in CASES for name in names])
 harness.finish()
