@@ -205,6 +205,19 @@ def experts(d, n):
     verify(planned, "--inputs", "random:1", "--dim", "batch=8", "--dim", "seq=32")
 
 
+def three_sides(d, n):
+    """Eight transforms of one signal each, [2 2 2]: only a grid of 2 x 2 x 2 devices has memory for one each."""
+    path, planned = os.path.join(d, "m.onnx"), os.path.join(d, "p.onnx")
+    nodes = [helper.make_node("Mul", ["x", "ramp"], ["a"]), helper.make_node("DFT", ["a", "", "axis"], ["f"], "transform"), helper.make_node("ReduceMax", ["f", "axes"], ["y"], keepdims=0)]
+    constants = {"ramp": np.linspace(0, 1, 65536, dtype=np.float32).reshape(-1, 1), "axis": np.array(3), "axes": np.array([3, 4])}
+    info = lambda name, shape: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+    graph = helper.make_graph(nodes, "g", [info("x", [2, 2, 2, 1, 1])], [info("y", [2, 2, 2])], [numpy_helper.from_array(c, name) for name, c in constants.items()])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
+    rc, doc, err = call("plan", path, "--devices", n, "--memory", "1500KB", "-o", planned, "--json")
+    assert rc == 0 and max(doc["memory"]) <= 1500000, (doc, err)
+    verify(planned)
+
+
 def far_hosts(d, first):
     """Four equal devices beside a slow one that is far away: they work alone, as fast as without it."""
     path, planned, devices, four = (os.path.join(d, n) for n in ("t.json", "p.onnx", "u.json", "f.json"))
@@ -236,6 +249,7 @@ def jobs():
     names = sorted(m for m in os.listdir(MODELS) if os.path.exists(os.path.join(MODELS, m, "model.onnx")))
     yield "many kinds on 4", many_kinds, 4
     yield "experts on 4", experts, 4
+    yield "three sides on 8", three_sides, 8
     for first in (0, 1):
         yield "far hosts, devices from %d on" % first, far_hosts, first
     for name in harness.sample(("bert_tiny", "gpt2_tiny", "llama_tiny"), 1):

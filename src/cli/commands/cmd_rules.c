@@ -179,9 +179,8 @@ static int print_markdown(struct cli *cli)
         "| `gen A` | a factor that the operator creates |\n"
         "| `rep k`, `sel k` | not sharded |\n"
         "| `drop t` | the result does not depend on it |\n"
-        "| `attr`, `shape`, `size`, `sizes`, `once`, `look`, `scat`, `word`, `share` | what "
-        "changes in "
-        "the local node |\n";
+        "| `attr`, `shape`, `size`, `sizes`, `once`, `look`, `scat`, `word`, `share`, `route` | "
+        "what changes in the local node |\n";
     struct coverage coverage = cover(cli->session);
     printf("%s", head);
     for (size_t k = 0; k < coverage.n; k++)

@@ -236,26 +236,59 @@ static int wired_sides(const struct planner_machine *machine, int64_t *sides)
     return left == 1 ? n : 0;
 }
 
-// Tries a logical grid of two sides: tokens are sharded along the first, weights and heads along
-// the second. Other pairs of factors would make programs that are too large to solve.
+// True if the factor may be on that axis of a logical grid: tokens on the first, weights and heads
+// on the last, both on one between them. Without tokens, the last axis has only factors of weights.
+static bool suits_axis(const struct candidate_builder *builder, const struct grid *grid,
+                       const int *factor, int axis, int f)
+{
+    bool any = false, of_weight = is_of_weight(builder, f);
+    for (int i = 0; i < axis; i++) {
+        any = any || factor[i] >= 0;
+        if (factor[i] == f && axis + 1 == grid->n)
+            return false;
+    }
+    if (axis == 0)
+        return !of_weight;
+    bool sized = builder->rule->factors[f].size.value >= 0;
+    if (axis + 1 < grid->n)
+        return !of_weight || sized;
+    return any ? sized : of_weight;
+}
+
+// Tries assignments of factors to the axes of a logical grid. Further assignments would make
+// programs that are too large to solve.
+static void try_sides(struct candidate_builder *builder, const struct grid *grid,
+                      const int64_t *sizes, int *factor, int axis)
+{
+    if (axis == grid->n) {
+        int idle = 0;
+        for (int i = 0; i < grid->n; i++)
+            idle += factor[i] < 0;
+        if (idle < 2) // with two idle axes: also a candidate of a smaller grid, or replicated
+            try_grid(builder, *grid, factor);
+        return;
+    }
+    for (int f = -1; f < builder->rule->n_factors; f++) {
+        if (f >= 0 &&
+            (!suits_axis(builder, grid, factor, axis, f) ||
+             !may_cut(&builder->rule->factors[f], sizes[f], cuts_of(grid, factor, axis, f))))
+            continue;
+        factor[axis] = f;
+        try_sides(builder, grid, sizes, factor, axis + 1);
+    }
+}
+
+// Tries the logical grid of the device set.
 static void try_given(struct candidate_builder *builder, const int64_t *sizes)
 {
     const struct planner_machine *machine = &builder->planner->machine;
-    struct grid grid = {.n = 2, .size = {machine->grid[0], machine->grid[1]}};
-    for (int f = 0; f < builder->rule->n_factors; f++) {
-        const struct rule_factor *first = &builder->rule->factors[f];
-        if (is_of_weight(builder, f) || !may_cut(first, sizes[f], grid.size[0]))
-            continue;
-        try_grid(builder, grid, (int[]){f, -1});
-        for (int h = 0; h < builder->rule->n_factors; h++) {
-            const struct rule_factor *second = &builder->rule->factors[h];
-            if (h != f && second->size.value >= 0 && may_cut(second, sizes[h], grid.size[1]))
-                try_grid(builder, grid, (int[]){f, h});
-        }
+    struct grid grid = {0};
+    int factor[PLAN_MAX_AXES];
+    while (grid.n < PLAN_MAX_AXES && machine->grid[grid.n] > 1) {
+        grid.size[grid.n] = machine->grid[grid.n];
+        grid.n++;
     }
-    for (int h = 0; h < builder->rule->n_factors; h++)
-        if (is_of_weight(builder, h) && may_cut(&builder->rule->factors[h], sizes[h], grid.size[1]))
-            try_grid(builder, grid, (int[]){-1, h});
+    try_sides(builder, &grid, sizes, factor, 0);
 }
 
 // Tries the grid of the physical links. If it has too many axes, the last ones are merged.

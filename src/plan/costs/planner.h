@@ -185,10 +185,10 @@ struct planner_machine {
     tile_shares shares[PLAN_MAX_SHARES]; // proportions of unequal parts
     int n_shares;
     bool fixed_shares; // every tensor is sharded over all devices in the proportions `only_shares`
-    tile_shares only_shares; // 0: equal parts
-    int64_t grid[2];         // sides of a logical grid that is tried in addition; 0: none
-    enum expert expert;      // allow only the candidates of this expert's plan
-    int64_t context;         // length of the sequence; for EXPERT_CONTEXT
+    tile_shares only_shares;     // 0: equal parts
+    int64_t grid[PLAN_MAX_AXES]; // sides of a logical grid that is tried in addition; 0: none
+    enum expert expert;          // allow only the candidates of this expert's plan
+    int64_t context;             // length of the sequence; for EXPERT_CONTEXT
 };
 // Shapes of the values.
 struct planner_shapes {

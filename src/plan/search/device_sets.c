@@ -365,21 +365,37 @@ static bool list_by_speed(struct set_search *search)
 
 // ---- logical grids -----------------------------------------------------------------------------
 
-// Adds logical grids. Eight devices with one switch: 2 x 4 and 4 x 2.
-static bool list_grids(struct set_search *search)
+// Adds a logical grid of all devices. third 1: it has two sides.
+static bool add_grid(struct set_search *search, int64_t first, int64_t second, int64_t third)
 {
     const struct planner_machine *machine = &search->models->planners[0]->machine;
-    for (int64_t side = 2; side <= machine->n / 2; side++) {
-        size_t before = search->n;
-        if (machine->n % side)
-            continue;
-        if (!add_set(search, machine->all, machine->n, 1))
+    size_t before = search->n;
+    if (!add_set(search, machine->all, machine->n, 1))
+        return false;
+    if (search->n > before)
+        memcpy(search->sets[before].grid, (int64_t[PLAN_MAX_AXES]){first, second, third},
+               sizeof search->sets[before].grid);
+    return true;
+}
+
+// Adds logical grids of two sides. Eight devices with one switch: 2 x 4 and 4 x 2.
+static bool list_grids(struct set_search *search)
+{
+    int64_t n = search->models->planners[0]->machine.n;
+    for (int64_t side = 2; side <= n / 2; side++)
+        if (n % side == 0 && !add_grid(search, side, n / side, 1))
             return false;
-        if (search->n > before) {
-            search->sets[before].grid[0] = side;
-            search->sets[before].grid[1] = machine->n / side;
-        }
-    }
+    return true;
+}
+
+// Adds logical grids of three sides: 2 x 2 x 2.
+static bool list_cubes(struct set_search *search)
+{
+    int64_t n = search->models->planners[0]->machine.n;
+    for (int64_t side = 2; side <= n / 4; side++)
+        for (int64_t next = 2; n % side == 0 && next <= n / side / 2; next++)
+            if (n / side % next == 0 && !add_grid(search, side, next, n / side / next))
+                return false;
     return true;
 }
 
@@ -466,14 +482,26 @@ bool tsr__sets_list(struct set_search *search)
     return true;
 }
 
+static bool may_have_grids(const struct set_search *search)
+{
+    const struct planner *planner = search->models->planners[0];
+    return search->models->n == 1 && tsr__sets_free(search->models) &&
+           tsr__planner_alike(planner) && planner->machine.n <= GRID_MOST;
+}
+
 // Adds logical grids. They help if memory is short: weights are sharded along one side, tokens
 // along the other.
 bool tsr__sets_add_grids(struct set_search *search)
 {
     const struct planner *planner = search->models->planners[0];
     bool good = search->all->feasible && search->all->gap <= GOOD_GAP && !planner->memory.binds;
-    if (search->models->n > 1 || !tsr__sets_free(search->models) || !tsr__planner_alike(planner) ||
-        planner->machine.n > GRID_MOST || good)
-        return true;
-    return list_grids(search);
+    return good || !may_have_grids(search) || list_grids(search);
+}
+
+// Adds logical grids of three sides. Their programs are large, so they are planned only if no other
+// plan fits in memory.
+bool tsr__sets_add_cubes(struct set_search *search)
+{
+    bool any = search->all->feasible || search->best;
+    return any || !may_have_grids(search) || list_cubes(search);
 }

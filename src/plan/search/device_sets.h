@@ -21,10 +21,10 @@ struct device_set {
     int64_t n, copies;
     bool fixed_shares;  // every tensor is sharded over all devices in the proportions `shares`
     tile_shares shares; // 0: equal parts
-    int64_t grid[2];    // sides of a logical grid that is tried in addition; 0: none
-    enum expert expert; // allow only the candidates of this expert's plan
-    int64_t context;    // length of the sequence; for EXPERT_CONTEXT
-    int64_t estimate;   // predicted picoseconds of an expert's plan; PLAN_NEVER: unknown
+    int64_t grid[PLAN_MAX_AXES]; // sides of a logical grid that is tried in addition; 0: none
+    enum expert expert;          // allow only the candidates of this expert's plan
+    int64_t context;             // length of the sequence; for EXPERT_CONTEXT
+    int64_t estimate;            // predicted picoseconds of an expert's plan; PLAN_NEVER: unknown
     int64_t least; // lower bound of the time: the devices divide the work evenly and never wait
 };
 
@@ -101,6 +101,8 @@ bool tsr__sets_list(struct set_search *search);
 bool tsr__sets_too_small(const struct set_search *search);
 // Adds logical grids of all devices, after these were planned at once. False: out of memory.
 bool tsr__sets_add_grids(struct set_search *search);
+// Adds logical grids of three sides if there is no plan after that. False: out of memory.
+bool tsr__sets_add_cubes(struct set_search *search);
 // Returns the set of all devices.
 struct device_set tsr__sets_all(const struct set_search *search);
 

@@ -420,6 +420,12 @@ static tsr_status find_best(struct found_plan *found, struct set_search *search,
         return st;
     if (!tsr__sets_add_grids(search))
         return TSR_NOMEM;
+    st = plan_sets(search, n, bound);
+    n = search->n;
+    if (st != TSR_OK)
+        return st;
+    if (!tsr__sets_add_cubes(search))
+        return TSR_NOMEM;
     return plan_sets(search, n, bound);
 }
 
