@@ -97,14 +97,6 @@ static void read_plan(tsr_model *model, const tsr_plan_options *options)
           "an index out of range");
     if (facts.value.n_collectives)
         READ(count, tsr_plan_result_collective(first, 0, &count.value));
-    GUARDED(tsr_plan_expert, expert);
-    check(facts.value.n_compared > 0, "experts' plans");
-    READ(expert, tsr_plan_result_compared(first, 0, &expert.value));
-    check(expert.value.name && expert.value.reason && expert.value.fits &&
-              expert.value.milliseconds * 1e9 + 1 >= (double)cost,
-          "no expert's plan is faster");
-    check(tsr_plan_result_compared(first, facts.value.n_compared, &expert.value) == TSR_INVALID,
-          "an expert's plan out of range");
     tsr_plan_result_free(second);
     tsr_plan_result_free(first);
     tsr_plan_result_free(NULL);

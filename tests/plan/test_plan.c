@@ -347,6 +347,37 @@ static void one_device_is_told(void **state)
     net_free(one);
 }
 
+// The handle returns experts' plans by index: those that fit, the fastest first, then the others. A
+// caller with a smaller struct gets as much as it has space for.
+static void experts_are_read_by_index(void **state)
+{
+    (void)state;
+    struct net *t = two_layers("4");
+    tsr_plan_result *result = NULL;
+    tsr_plan_facts facts = TSR_PLAN_FACTS_INIT;
+    t->o.memory = 40000; // replicated weights do not fit
+    assert_int_equal(tsr_plan(t->m, &t->o, &result), TSR_OK);
+    assert_int_equal(tsr_plan_result_about(result, &facts), TSR_OK);
+    assert_true(facts.n_compared > 1);
+    double before = facts.milliseconds;
+    bool fits = true;
+    for (size_t i = 0; i < facts.n_compared; i++) {
+        tsr_plan_expert expert = TSR_PLAN_EXPERT_INIT;
+        assert_int_equal(tsr_plan_result_compared(result, i, &expert), TSR_OK);
+        assert_true(expert.name[0] && expert.reason[0] && (fits || !expert.fits));
+        assert_true(!expert.fits || expert.milliseconds >= before * (1 - 1e-9));
+        fits = expert.fits;
+        before = expert.milliseconds;
+    }
+    assert_false(fits); // one device is the last
+    tsr_plan_expert expert = {.size = 0};
+    assert_int_equal(tsr_plan_result_compared(result, 0, &expert), TSR_INVALID);
+    expert.size = sizeof expert;
+    assert_int_equal(tsr_plan_result_compared(result, facts.n_compared, &expert), TSR_INVALID);
+    tsr_plan_result_free(result);
+    net_free(t);
+}
+
 // Two hosts with slow links are slower than one: the second is idle, and the plan for both is listed
 // with its reason.
 static void slow_hosts_stay_idle(void **state)
@@ -541,6 +572,7 @@ int main(void)
         cmocka_unit_test(plans_are_the_same_every_time),
         cmocka_unit_test(one_device_is_left_whole),
         cmocka_unit_test(one_device_is_told),
+        cmocka_unit_test(experts_are_read_by_index),
         cmocka_unit_test(slow_hosts_stay_idle),
         cmocka_unit_test(fitting_numbers_are_named),
         cmocka_unit_test(conversions_have_a_time),
