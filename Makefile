@@ -11,7 +11,7 @@ SANITIZERS := $(if $(filter thread,$(SANITIZE)),thread,address,undefined)
 OPTIONS  := $(if $(SANITIZE),-Db_sanitize=$(SANITIZERS) -Db_lundef=false) $(if $(COVERAGE),-Db_coverage=true) $(if $(OPTIMIZE),-Doptimization=$(OPTIMIZE))
 # `make` and `make install` never install packages: they print what is missing. The goals listed below run tools/setup, which installs it.
 SETUP    := tools/setup check
-demo test test-long check prove emulate trials torture nemesis hand boxes hunt growth compat gpu soak: SETUP := tools/setup $(filter clang,$(CC))
+demo test test-long check prove emulate trials torture nemesis hand boxes hunt growth compat proof gpu soak: SETUP := tools/setup $(filter clang,$(CC))
 wheel deb dist distcheck release: SETUP := tools/setup release
 
 all: $(BUILD)/build.ninja ## build the command, the libraries and the tests; installs nothing
@@ -125,7 +125,6 @@ hosts: all ## long: UCX, sshd and Slurm between two hosts made of network namesp
 	@tests/run-script tests/runtime/hosts.py $(BUILD)/tests/runtime/run_tool $(BUILD)
 
 # SIZE=small: 0.3 GB instead of 3.2 GB. GPU=FOLDER: instead, 24 GB of weights on two ranks of GPU 0 with 16 GB each; files in FOLDER.
-proof: SETUP := tools/setup hosts
 proof: all ## a model that one memory-limited environment cannot run, as two ranks in two of them
 	@tests/run-script $(if $(GPU),bench/proof_gpu.py $(BUILD) $(GPU),bench/proof.py $(BUILD) $(SIZE))
 
