@@ -301,6 +301,9 @@ class Proof:
             if ran.code:
                 raise Failed("the unsharded model does not run without a limit: exit %d\n%s" % (ran.code, ran.text))
             self.add("ONNX Runtime, unsharded", [ran], self.difference("whole.npy"), limited=False)
+            if ran.anonymous <= self.limit_bytes:
+                print("# note: its anonymous memory alone, %s, is below the limit; address space also counts libraries" %
+                      gigabytes(ran.anonymous), flush=True)
         ran = self.unsharded(self.limit(), self.path("whole.npy"))
         reason = ran.out_of_memory()
         if ran.code == 0 or not reason:
