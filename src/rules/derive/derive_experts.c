@@ -49,7 +49,8 @@ static void add_tokens(struct derivation *derivation)
                      in_batches(derivation) ? "[b t m],[(b t) r]" : "[t m],[t r]");
 }
 
-#define ROUTE_OPSET 13 // oldest opset for which local nodes are written (emit_route.c)
+#define ROUTE_OPSET 13   // oldest opset for which local nodes are written (emit_route.c)
+#define ROUTE_MOST  1024 // largest number of experts, which bounds the constants of local nodes
 
 // True if experts can be sharded: their number, the size of a token and k are known.
 static bool can_route(const struct derivation *derivation)
@@ -57,7 +58,8 @@ static bool can_route(const struct derivation *derivation)
     struct shape x = tsr__derive_in(derivation, 0), w = tsr__derive_in(derivation, 2);
     int64_t k = tsr__derive_int(derivation, "k", 1);
     return tsr__onnx_opset(derivation->node) >= ROUTE_OPSET && x.rank >= 2 &&
-           x.dims[x.rank - 1].value > 0 && w.rank == 3 && k >= 1 && k <= w.dims[0].value;
+           x.dims[x.rank - 1].value > 0 && w.rank == 3 && k >= 1 && k <= w.dims[0].value &&
+           w.dims[0].value <= ROUTE_MOST;
 }
 
 // Adds the result, and the clauses of tokens and experts.
