@@ -44,10 +44,10 @@ def is_external(link):
 
 def documents():
     listed = subprocess.run(["git", "-C", ROOT, "ls-files", "-co", "--exclude-standard", "*.md"], capture_output=True, text=True)
-    names = listed.stdout.split("\n") if listed.returncode == 0 else []  # a tarball has no git
+    names = listed.stdout.splitlines() if listed.returncode == 0 else []  # a tarball has no git
     names = names or [os.path.relpath(path, ROOT) for folder in ("*.md", "docs/**/*.md", "examples/**/*.md", "conformance/*.md")
                       for path in glob.glob(os.path.join(ROOT, folder), recursive=True)]
-    return sorted(name for name in names if name and os.path.exists(os.path.join(ROOT, name)))
+    return sorted(name for name in names if os.path.exists(os.path.join(ROOT, name)))
 
 
 def without_code(text):
