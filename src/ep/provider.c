@@ -158,8 +158,8 @@ static tsr_status refuse(struct provider *provider)
     return TSR_UNSUPPORTED;
 }
 
-// Fails a strict session if all nodes of its model are custom operators. In GetCapability they could
-// still be functions, so that no node was claimed and Compile was not called.
+// Fails a strict session if all nodes of its model are custom operators. In GetCapability they
+// could still be functions, so that no node was claimed and Compile was not called.
 static OrtStatus *refuse_if_strict(struct provider *provider)
 {
     if (!provider->options.strict || provider->compiled || !provider->reason[0])

@@ -311,9 +311,9 @@ static const struct opset *opset_of(const opset_list *list, struct str domain)
     return found;
 }
 
-// Checks the operator sets of a function that is to be inlined. The operator sets of the body must have the
-// same version at the call, unless VERSIONS_ANY is given. A model can import new operator sets, but
-// the body of another function cannot.
+// Checks the operator sets of a function that is to be inlined. The operator sets of the body must
+// have the same version at the call, unless VERSIONS_ANY is given. A model can import new operator
+// sets, but the body of another function cannot.
 static tsr_status check_opsets(tsr_node *call, const tsr_function *function, enum versions versions)
 {
     tsr_model *model = call->graph->model;

@@ -243,8 +243,8 @@ struct op_row {
     const char *note;
     enum op_work work;
     size_fn count; // operations of an unsharded node; NULL: the rule gives them
-    // For a mixture of experts: its inputs. Input 1 has [tokens, experts], attribute k the number of
-    // experts that each token uses. NULL: the operator is not a mixture.
+    // For a mixture of experts: its inputs. Input 1 has [tokens, experts], attribute k the number
+    // of experts that each token uses. NULL: the operator is not a mixture.
     const struct expert_inputs *experts;
     enum input_reuse reuse;
     size_fn workspace; // bytes that the CPU kernel allocates; NULL: none

@@ -23,7 +23,8 @@
 //
 // Letters are words in lower case; capitals are packs (any number of dimensions). A letter on both
 // sides passes through. One on the left alone needs a clause, one on the right alone needs gen or
-// rep. Windows, patched lists and causal rows have no text: derive functions build them (rule_build.c).
+// rep. Windows, patched lists and causal rows have no text: derive functions build them
+// (rule_build.c).
 #include "rules/internal.h"
 
 #include <ctype.h>

@@ -156,8 +156,8 @@ tsr_status tsr__sim_read(struct sim *sim, const struct partition_part *parts, in
 bool tsr__sim_sizes(struct arena *arena, const tsr_model *model, const tsr_dim_size *sizes,
                     size_t n, tsr_dim_size **out, size_t *n_out);
 
-// timeline.c: as tsr_simulate and tsr_simulate_folder, with the result as a struct. The session owns
-// its lists until the next call.
+// timeline.c: as tsr_simulate and tsr_simulate_folder, with the result as a struct. The session
+// owns its lists until the next call.
 tsr_status tsr__simulate(tsr_model *model, const tsr_simulate_options *options,
                          tsr_simulation_summary *out) TSR_MUST_USE;
 tsr_status tsr__simulate_folder(tsr_session *session, const char *folder,

@@ -349,8 +349,8 @@ static tsr_simulated_device *list_devices(struct run *run, size_t n)
 
 #define LEAST_STEADY 6 // with fewer requests, the last two give the period
 
-// Returns the time between the ends of two requests in the middle, when each stage has a request. At
-// the end, stages become idle one after the other, and the last requests share links with fewer.
+// Returns the time between the ends of two requests in the middle, when each stage has a request.
+// At the end, stages become idle one after the other, and the last requests share links with fewer.
 static double steady_period(const double *ends, int requests)
 {
     int first = requests / 3, last = 2 * requests / 3;

@@ -153,8 +153,8 @@ static bool ends_with(const char *text, const char *end)
     return n >= k && strcmp(text + n - k, end) == 0;
 }
 
-// Loads the plan to compare with, in a second session, so that the diagnostics of the two plans stay
-// apart. `file` is a model with shardings, or a plan document for the same model.
+// Loads the plan to compare with, in a second session, so that the diagnostics of the two plans
+// stay apart. `file` is a model with shardings, or a plan document for the same model.
 static int load_beside(struct report *other, struct report *report, struct cli *own,
                        const char *file)
 {

@@ -113,8 +113,8 @@ tsr_status tsr__lookup_begin(struct part *part, const struct step *st, tsr_value
 tsr_status tsr__lookup_end(struct part *part, struct step *st, tsr_value *here, tsr_value *found,
                            struct str name) TSR_MUST_USE;
 
-// emit_causal.c: before a causal attention whose rows are sharded, replaces its keys, values and mask
-// by those of the local rows, and adds the cache.
+// emit_causal.c: before a causal attention whose rows are sharded, replaces its keys, values and
+// mask by those of the local rows, and adds the cache.
 tsr_status tsr__causal_begin(struct part *part, const struct step *st, tsr_value **inputs,
                              size_t *n_inputs) TSR_MUST_USE;
 // True if rows of a causal attention are sharded: its local node also returns the cache.

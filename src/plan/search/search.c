@@ -2,11 +2,11 @@
 // search.c - finds the best plan without pipeline stages for a list of models, and fills in its
 // summary.
 //
-// Experts' plans come first: tensor parallel on every device set (device_sets.c), sequence parallel,
-// expert parallel and context parallel on all devices. They take milliseconds, so there is soon a result, and they
-// show which sets are promising. Then up to 64 devices are planned at once, and after that the sets
-// with all their candidates. More than 64 equal devices are planned only as copies of a set, and
-// all at once only if no set fits.
+// Experts' plans come first: tensor parallel on every device set (device_sets.c), sequence
+// parallel, expert parallel and context parallel on all devices. They take milliseconds, so there
+// is soon a result, and they show which sets are promising. Then up to 64 devices are planned at
+// once, and after that the sets with all their candidates. More than 64 equal devices are planned
+// only as copies of a set, and all at once only if no set fits.
 //
 //     16 devices, batch 8: all at once 20 ms with a gap of 3 %. Sets: 8 copies of 2 devices take 17
 //     ms, 4 copies of 4 devices 16 ms, 2 copies of 8 devices 18 ms. The plan is 4 copies.

@@ -49,8 +49,8 @@ struct link_uses tsr__link_uses_move(struct link_recorder *recorder, uint32_t fr
 struct link_uses tsr__link_uses_sum(struct link_recorder *recorder, const struct plan_node *node,
                                     const struct stage *stage);
 
-// pipeline_period.c: simulates that number of consecutive runs, at least 6. Sets *period to the time
-// between the ends of two runs in the middle. False: out of memory.
+// pipeline_period.c: simulates that number of consecutive runs, at least 6. Sets *period to the
+// time between the ends of two runs in the middle. False: out of memory.
 bool tsr__pipeline_period(const struct planner *planner, struct arena *arena,
                           const struct event_list *events, size_t runs, int64_t *period);
 

@@ -63,8 +63,8 @@ bool tsr__derive_mask(struct derivation *derivation, size_t i, const char *heads
 // True if the mask is absent, or is [q k] or [b heads q k] with a known number of rows and as many
 // columns as dimension `keys` of input 1.
 bool tsr__derive_mask_fits(const struct derivation *derivation, size_t i, int keys);
-// True if rows of a causal attention can be sharded: it has no cache (inputs `past` and `past` + 1),
-// one output, as many keys as rows, and heads of known size.
+// True if rows of a causal attention can be sharded: it has no cache (inputs `past` and `past` +
+// 1), one output, as many keys as rows, and heads of known size.
 bool tsr__derive_causal(const struct derivation *derivation, size_t past, size_t mask);
 // Adds the rewrite for these rows, the factor q.
 void tsr__derive_causal_rows(struct derivation *derivation, size_t past, size_t mask);

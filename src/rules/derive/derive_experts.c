@@ -5,7 +5,8 @@
 //
 // 8 experts of 64 -> 256 -> 64 for tokens [6 64] and router outputs [6 8]:
 //
-//   [t m],[t r],[e i m],[e i]?,[e m i],[e m]?,... -> [t m]; rep m r; red e:sum i:sum; once 5; route 1 e
+//   [t m],[t r],[e i m],[e i]?,[e m i],[e m]?,... -> [t m]; rep m r; red e:sum i:sum; once 5; route
+//     1 e
 //   t 6, m 64, r 8, e 8, i 256
 //
 // Sharded in 2 along i, each device has 128 of the inner size of every expert. Sharded in 2 along

@@ -164,8 +164,8 @@ static bool causal_rows(const struct derivation *derivation)
 }
 
 // Derives the rule of MultiHeadAttention. Rows of the query can be sharded if no mask, cache or
-// buffer depends on their number, or if they are causal and can have a cache. Heads can be sharded if the bias has three equal parts, and the
-// batch if the mask has one row for each sequence.
+// buffer depends on their number, or if they are causal and can have a cache. Heads can be sharded
+// if the bias has three equal parts, and the batch if the mask has one row for each sequence.
 void tsr__derive_multi_head(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// expand_group_query.c - a prompt of GroupQueryAttention as a causal MultiHeadAttention, for sharded
-// rows of the query (emit_causal.c).
+// expand_group_query.c - a prompt of GroupQueryAttention as a causal MultiHeadAttention, for
+// sharded rows of the query (emit_causal.c).
 //
 // Every key head is repeated for its query heads. Sequence i has n = lengths[i] + 1 tokens; rows
 // after them see its n keys, as in the kernel of GroupQueryAttention. So the other keys must get no

@@ -105,8 +105,8 @@ static struct shm_job *job_new(tsr_session *session, int n, const struct comm_op
     return job;
 }
 
-// Returns the most bytes for the heap of each rank. A limit on address space (ulimit -v) also covers
-// weights and libraries, so the heaps must leave most of it.
+// Returns the most bytes for the heap of each rank. A limit on address space (ulimit -v) also
+// covers weights and libraries, so the heaps must leave most of it.
 static size_t largest_heap(size_t ranks)
 {
     struct rlimit limit;
