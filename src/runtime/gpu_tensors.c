@@ -140,17 +140,12 @@ static tsr_status shard_on_host(const struct gpu_inputs *gpu, const struct gpu_s
     return st;
 }
 
-bool tsr__gpu_is_local(const struct gpu_inputs *gpu, const struct tensor *tensor)
-{
-    return gpu->rank->seat && gpu->rank->card == tensor->device - 1;
-}
-
 tsr_status tsr__gpu_shard(struct gpu_inputs *gpu, const struct gpu_shard *shard,
                           tsr_tensors *pieces)
 {
     const struct tensor *from = shard->full;
     struct gpu_seat *seat = gpu->rank->seat;
-    if (!tsr__gpu_is_local(gpu, from))
+    if (!tsr__rank_has_on_gpu(gpu->rank, from))
         return shard_on_host(gpu, shard, pieces);
     struct gpu_buffer *buffer = unused_buffer(gpu, from->name);
     if (!buffer)
@@ -357,7 +352,7 @@ static tsr_status place_output(tsr_job *job, size_t run_slot, const struct manif
     if (st != TSR_OK)
         return st;
     *done = !full.device_data && !full.data;
-    if (full.device_data && shards[0].rank->seat && full.device - 1 == shards[0].rank->card)
+    if (full.device_data && tsr__rank_has_on_gpu(shards[0].rank, &full))
         st = write_shards(job, port, layout, shards, &full, done);
     else if (full.data && !shards[0].rank->seat)
         st = join_on_host(job, layout, shards, shape, &full, done);

@@ -94,6 +94,8 @@ tsr_status tsr__rank_copy(struct rank *rank, size_t run_slot, tsr_session *sessi
 tsr_status tsr__rank_take(struct rank *rank, size_t run_slot, tsr_session *session,
                           tsr_tensors *outputs);
 void tsr__rank_drop(struct rank *rank, size_t run_slot);
+// True if the tensor is in memory of the rank's own GPU.
+bool tsr__rank_has_on_gpu(const struct rank *rank, const struct tensor *tensor);
 // Makes output `present` the input `past` of the next run. False: the rank does not have both.
 bool tsr__rank_keep(struct rank *rank, const char *past, const char *present);
 // Adds the rank's diagnostics to the session.
@@ -301,8 +303,6 @@ struct gpu_shard {
 // Puts the shard into the set, on the rank's GPU if the tensor is there, else on the host.
 tsr_status tsr__gpu_shard(struct gpu_inputs *gpu, const struct gpu_shard *shard,
                           tsr_tensors *pieces);
-// True if the tensor is in memory of the rank's own GPU.
-bool tsr__gpu_is_local(const struct gpu_inputs *gpu, const struct tensor *tensor);
 tsr_status tsr__gpu_shards_wait(const struct gpu_inputs *gpu, tsr_session *session);
 void tsr__gpu_buffers_reuse(struct gpu_buffer *buffers); // no run is pending
 void tsr__gpu_buffers_free(struct gpu_buffer *buffers, struct gpu_seat *seat);

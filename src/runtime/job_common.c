@@ -247,7 +247,7 @@ static const struct manifest_port *output_port(const struct manifest *manifest, 
 
 static bool is_reached(const struct rank *rank, const struct tensor *tensor)
 {
-    return tensor->device ? rank->seat && rank->card == tensor->device - 1 : !rank->seat;
+    return tensor->device ? tsr__rank_has_on_gpu(rank, tensor) : !rank->seat;
 }
 
 // True if the ranks can write an output to the caller's memory. The ranks that write an output must

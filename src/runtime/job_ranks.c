@@ -175,7 +175,7 @@ int64_t tsr__job_input_bytes(const tsr_job *job, const tsr_tensors *inputs)
 // is 1 + its number).
 static bool is_in_reach(const struct rank *rank, const struct tensor *x)
 {
-    return !x->device || (rank->seat && rank->card == x->device - 1);
+    return !x->device || tsr__rank_has_on_gpu(rank, x);
 }
 
 // Reports the driver's error, not that the tensor's place is unsupported: another copy may succeed.

@@ -168,7 +168,7 @@ static tsr_status make_value(struct rank *rank, tsr_session *session, size_t i,
     OrtStatus *failed = NULL;
     // The tensor is on a GPU other than this rank's. job_ranks.c has copied such tensors to the
     // host if possible.
-    if (tensor->device && (!rank->seat || rank->card != tensor->device - 1))
+    if (tensor->device && !tsr__rank_has_on_gpu(rank, tensor))
         return tsr__tensor_on_host(session, tensor);
     if (tensor->device)
         failed = device_value(rank, tensor, out);
@@ -482,7 +482,7 @@ static tsr_status fill_destination(struct rank *rank, OrtValue *value, const str
 {
     struct place at = tsr__rank_place(rank);
     at.value = str_of(place->name);
-    if (!rank->seat || rank->card != place->device - 1) {
+    if (!tsr__rank_has_on_gpu(rank, place)) {
         tsr__diag(session, DIAG_tensor_kind, &at,
                   "give a tensor on the GPU of the rank that computes this output",
                   "the tensor for this output is on GPU %d, but the rank that computes it is not",
@@ -580,6 +580,11 @@ static void release_values(const OrtApi *api, OrtValue **values, size_t n)
         api->ReleaseValue(values[i]); // NULL is allowed
         values[i] = NULL;
     }
+}
+
+bool tsr__rank_has_on_gpu(const struct rank *rank, const struct tensor *tensor)
+{
+    return tensor->device && rank->seat && rank->card == tensor->device - 1;
 }
 
 void tsr__rank_drop(struct rank *rank, size_t run_slot)

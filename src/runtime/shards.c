@@ -114,7 +114,7 @@ static tsr_status copy_shard(struct arena *arena, const struct manifest_port *po
                       "give a tensor of the shape that the model declares",
                       "not a tensor that can be sharded as the partition requires");
     struct shard_view view;
-    if ((!tensor->device || tsr__gpu_is_local(gpu, tensor)) &&
+    if ((!tensor->device || tsr__rank_has_on_gpu(gpu->rank, tensor)) &&
         tsr__shards_view(arena, port, shard, tensor, &view))
         return tsr__tensors_add_foreign(
             pieces, str_of(port->name), tensor->type, tensor->rank, view.dims,
