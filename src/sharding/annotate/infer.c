@@ -78,8 +78,7 @@ static tsr_status write_bodies(const struct writing *writing, const struct node_
     return TSR_OK;
 }
 
-// Writes the specs of a node. Outputs get the layout that the node produces. A requested layout is
-// explicit, so the model already has it.
+// Writes the specs of a node. Outputs get the layout in which their readers find them.
 static tsr_status write_node(const struct writing *writing, tsr_node *node,
                              const struct node_flow *nf)
 {
@@ -105,10 +104,12 @@ static tsr_status write_node(const struct writing *writing, tsr_node *node,
     }
     for (size_t i = 0; i < tsr_node_output_count(node); i++) {
         tsr_value *value = tsr_node_output(node, i);
-        if (!value || tsr__has_spec(node, config, value) ||
-            !can_be_written(writing, value, nf->outputs[i]))
+        if (!value || tsr__has_spec(node, config, value))
             continue;
-        status = tsr__spec_write(node, config, value, nf->outputs[i]);
+        const struct tile_layout *layout = tsr__flow_result(nf, i);
+        if (!can_be_written(writing, value, layout))
+            continue;
+        status = tsr__spec_write(node, config, value, layout);
         if (status != TSR_OK)
             return status;
     }

@@ -431,7 +431,8 @@ static bool solve_step(struct step *step, const struct rule *rule, enum solve_mo
     for (size_t i = 0; i < step->n_in; i++)
         if (step->in[i] && !add(step, v, false, i, step->in[i], false, true))
             return false;
-    if (!tsr__solve_even(v))
+    // by the formalism, all devices with a part of a sum get the result
+    if (!tsr__solve_even(v, step->work->formal ? step->out : NULL, step->n_out))
         return false;
     add_outputs(step, v);
     add_arrivals(step, v);

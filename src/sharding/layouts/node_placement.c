@@ -757,10 +757,25 @@ bool tsr__solve_covers(struct solve *solve)
     return all_writable(solve);
 }
 
+// Stores the layouts of the outputs that have none, if every row that is left takes part.
+static bool complete_outputs(struct solve *solve, struct tile_layout **outputs, size_t n)
+{
+    struct placement placement;
+    if (!tsr__solve_result(solve, solve->keep, &placement))
+        return fail(solve, "out of memory");
+    for (size_t i = 0; i < n; i++) {
+        if (!outputs[i])
+            outputs[i] = tsr__placement_project(solve->keep, &placement, &solve->rule->outputs[i]);
+        if (!outputs[i])
+            return fail(solve, "out of memory");
+    }
+    return true;
+}
+
 // Drops rows until all parts of a sum are on the same number of devices. If part 0 is on devices 0
 // and 1 and part 1 on device 2, device 1 is dropped. All cells of one result keep as many rows as
 // the cell with the fewest.
-bool tsr__solve_even(struct solve *solve)
+bool tsr__solve_even(struct solve *solve, struct tile_layout **outputs, size_t n_outputs)
 {
     int64_t cells = 1;
     for (int factor = 0; factor < solve->rule->n_factors; factor++)
@@ -779,6 +794,8 @@ bool tsr__solve_even(struct solve *solve)
         if (solve->on[i] && (*kept == 0 || n < *kept))
             *kept = n;
     }
+    if (outputs && !sums_are_even(solve, count) && !complete_outputs(solve, outputs, n_outputs))
+        return false;
     memset(count, 0, (size_t)cells * sizeof(*count));
     for (int64_t i = 0; i < solve->n_rows; i++) {
         const int64_t *row = &solve->coords[i * solve->cap];

@@ -62,8 +62,10 @@ bool tsr__solve_add(struct solve *solve, bool out, int i, const struct tile_layo
 bool tsr__solve_covers(struct solve *solve);
 int64_t tsr__solve_devices(const struct solve *solve); // number of devices that are left
 // Drops devices until each part of a sum is on the same number of devices. This is for SOLVE_PARTS,
-// where tsr__solve_covers does not require it. Returns false if out of memory.
-bool tsr__solve_even(struct solve *solve);
+// where tsr__solve_covers does not require it. If devices are dropped, entries of `outputs` that are
+// NULL get the layouts that the outputs have on all devices. `outputs` may be NULL. Returns false
+// if out of memory.
+bool tsr__solve_even(struct solve *solve, struct tile_layout **outputs, size_t n_outputs);
 // True if the node can run once for each shard of a device: it needs no windows of its inputs, and
 // each run computes one shard of every result. Also true if every device has one shard.
 bool tsr__solve_turns_fit(struct solve *solve, const tsr_node *node, const struct shapes *shapes);
