@@ -187,90 +187,111 @@ free_arena:
 
 // ---- equal nodes -------------------------------------------------------------------------------
 
-// Appends a tensor to the key: "|", whether the host reads it, whether it is absent, its rank, and
-// the factors of each dimension.
-static void key_tensor(struct text *text, const struct rule_tensor *tensor)
+// Appends numbers to the key. Keys are bytes, because formatting them as text took a quarter of the
+// planning time.
+static void key_numbers(struct text *key, const int64_t *numbers, size_t n)
 {
-    tsr__text_printf(text, "|%d%d%d", tensor->host, tensor->absent, tensor->rank);
-    if (tensor->host)
-        return;
-    for (int d = 0; d < tensor->rank; d++) {
-        tsr__text_printf(text, ",");
-        for (int k = 0; k < tensor->dims[d].n; k++)
-            tsr__text_printf(text, "%d ", tensor->dims[d].factors[k]);
+    tsr__text_add(key, str_bytes(numbers, n * sizeof *numbers));
+}
+
+// Appends a text after its length; NULL: as an empty text.
+static void key_text(struct text *key, const char *text)
+{
+    struct str str = text ? str_of(text) : STR("");
+    key_numbers(key, (int64_t[]){(int64_t)str.n}, 1);
+    tsr__text_add(key, str);
+}
+
+// Appends a tensor: whether the host reads it, whether it is absent, its rank, and the number and
+// the factors of each dimension.
+static void key_tensor(struct text *key, const struct rule_tensor *tensor)
+{
+    key_numbers(key, (int64_t[]){tensor->host, tensor->absent, tensor->rank}, 3);
+    for (int d = 0; !tensor->host && d < tensor->rank; d++) {
+        key_numbers(key, (int64_t[]){tensor->dims[d].n}, 1);
+        tsr__text_add(key, str_bytes(tensor->dims[d].factors,
+                                     (size_t)tensor->dims[d].n * sizeof *tensor->dims[d].factors));
     }
 }
 
 // Returns the first input with the same value as input i. Equal nodes must have equal repetitions.
-static size_t same_input(const tsr_node *node, size_t i)
+static int64_t same_input(const tsr_node *node, size_t i)
 {
     int64_t earlier = tsr__earlier_reading(node, i);
-    return earlier < 0 ? i : (size_t)earlier;
+    return earlier < 0 ? (int64_t)i : earlier;
 }
 
-// Appends a value to the key: type, whether it is constant, the first input with the same value,
-// and its sizes. ";1:0:0:8,6," is a float32 [8, 6].
-static void key_value(struct text *text, const struct planner *planner, const tsr_node *node,
+// Appends a value: its rank (-1: absent), type, whether it is constant, the first input with the
+// same value, and its sizes.
+static void key_value(struct text *key, const struct planner *planner, const tsr_node *node,
                       enum slot_side side, size_t i)
 {
     const tsr_value *v = node_value(node, side, i);
     if (!v) {
-        tsr__text_printf(text, ";-");
+        key_numbers(key, (int64_t[]){-1}, 1);
         return;
     }
-    size_t same = side == SIDE_INPUT ? same_input(node, i) : i;
+    int64_t same = side == SIDE_INPUT ? same_input(node, i) : (int64_t)i;
     const struct plan_value *value = &planner->values[tsr__value_id(v)];
-    tsr__text_printf(text, ";%d:%d:%zu:", (int)tsr__shapes_of(planner->shapes.full, v).dtype,
-                     value->constant, same);
-    for (int d = 0; d < value->rank; d++)
-        tsr__text_printf(text, "%lld,", (long long)value->shape[d]);
+    key_numbers(key,
+                (int64_t[]){value->rank, tsr__shapes_of(planner->shapes.full, v).dtype,
+                            value->constant, same},
+                4);
+    key_numbers(key, value->shape, (size_t)value->rank);
 }
 
-static void key_factor(struct text *text, const struct rule_factor *factor)
+static void key_factor(struct text *key, const struct rule_factor *factor)
 {
-    tsr__text_printf(text, "%d %d %lld %s %lld;", (int)factor->kind, (int)factor->combine,
-                     (long long)factor->size.value, factor->size.symbol ? factor->size.symbol : "",
-                     (long long)factor->unit);
+    key_numbers(key, (int64_t[]){factor->kind, factor->combine, factor->size.value, factor->unit},
+                4);
+    key_text(key, factor->size.symbol);
 }
 
-static void key_window(struct text *text, const struct rule_window *window)
+static void key_window(struct text *key, const struct rule_window *window)
 {
-    tsr__text_printf(text, "#%d %d %d %lld %lld %lld %lld %lld %lld", window->input, window->dim,
-                     window->factor, (long long)window->from, (long long)window->to,
-                     (long long)window->step, (long long)window->shift, (long long)window->reach,
-                     (long long)window->per);
+    key_numbers(key,
+                (int64_t[]){window->input, window->dim, window->factor, window->from, window->to,
+                            window->step, window->shift, window->reach, window->per},
+                9);
 }
 
-// Appends the rule to the key, without the names of factors. Operators with the same factors,
-// windows and rewrites are equal.
-static void key_rule(struct text *text, const struct rule *rule)
+// Appends the rule, without the names of factors. Operators with the same factors, windows and
+// rewrites are equal.
+static void key_rule(struct text *key, const struct rule *rule)
 {
+    key_numbers(key,
+                (int64_t[]){rule->n_factors, rule->n_rewrites, rule->n_windows, rule->n_inputs,
+                            rule->n_outputs},
+                5);
     for (int i = 0; i < rule->n_factors; i++)
-        key_factor(text, &rule->factors[i]);
+        key_factor(key, &rule->factors[i]);
     for (int i = 0; i < rule->n_rewrites; i++)
-        tsr__text_printf(text, "/%d %d %d", (int)rule->rewrites[i].kind, rule->rewrites[i].index,
-                         rule->rewrites[i].factor);
+        key_numbers(
+            key,
+            (int64_t[]){rule->rewrites[i].kind, rule->rewrites[i].index, rule->rewrites[i].factor},
+            3);
     for (int i = 0; i < rule->n_windows; i++)
-        key_window(text, &rule->windows[i]);
+        key_window(key, &rule->windows[i]);
     for (int i = 0; i < rule->n_inputs; i++)
-        key_tensor(text, &rule->inputs[i]);
+        key_tensor(key, &rule->inputs[i]);
     for (int i = 0; i < rule->n_outputs; i++)
-        key_tensor(text, &rule->outputs[i]);
+        key_tensor(key, &rule->outputs[i]);
 }
 
 // Builds the key from everything that the candidates depend on: rule (unless replicated), types and
 // sizes.
-static void key_of(struct text *text, const struct planner *planner, const tsr_node *node,
+static void key_of(struct text *key, const struct planner *planner, const tsr_node *node,
                    const struct rule *rule, const char *whole)
 {
-    tsr__text_printf(text, "%d%d.", whole != NULL, rule->single);
+    int64_t n_in = (int64_t)tsr_node_input_count(node),
+            n_out = (int64_t)tsr_node_output_count(node);
+    key_numbers(key, (int64_t[]){whole != NULL, rule->single, n_in, n_out}, 4);
     if (!whole)
-        key_rule(text, rule);
-    for (size_t i = 0; i < tsr_node_input_count(node); i++)
-        key_value(text, planner, node, SIDE_INPUT, i);
-    tsr__text_printf(text, ">");
-    for (size_t i = 0; i < tsr_node_output_count(node); i++)
-        key_value(text, planner, node, SIDE_OUTPUT, i);
+        key_rule(key, rule);
+    for (int64_t i = 0; i < n_in; i++)
+        key_value(key, planner, node, SIDE_INPUT, (size_t)i);
+    for (int64_t i = 0; i < n_out; i++)
+        key_value(key, planner, node, SIDE_OUTPUT, (size_t)i);
 }
 
 static bool gives_output(const tsr_node *node)
@@ -330,18 +351,21 @@ struct strategy *tsr__planner_strategy(struct planner *planner, const struct pla
     struct strategy *strategy = NULL;
     tsr__text_init(&key, planner->session);
     key_of(&key, planner, node, rule, whole);
-    tsr__text_printf(&key, "%d%d%d%a", pn->delays, pn->takes, gives_output(node),
-                     tsr__node_count(node, planner->shapes.full));
+    double count = tsr__node_count(node, planner->shapes.full);
+    tsr__text_add(&key, str_bytes(&count, sizeof count));
     // The key includes the kind of work: Identity and Relu have one rule, but Identity moves
     // nothing.
     struct work_kind kind = tsr__work_kind(node, planner->shapes.full, planner->machine.topology);
-    tsr__text_printf(&key, " %d %d %d", kind.type, kind.rate, kind.move);
-    if (kind.sizes) // two transposes may move memory differently
-        tsr__text_printf(&key, " %s", kind.sizes->op);
-    if (kind.seen) // two equal nodes may have different measurements
-        tsr__text_printf(&key, " %s %s", kind.seen->op, kind.seen->type);
-    if (is_annotated(planner, node))
-        tsr__text_printf(&key, "@%lld", (long long)tsr_node_index(node));
+    int64_t given = is_annotated(planner, node) ? tsr_node_index(node) : -1;
+    key_numbers(&key,
+                (int64_t[]){pn->delays, pn->takes, gives_output(node), kind.type, kind.rate,
+                            kind.move, given},
+                7);
+    // two transposes may move memory differently, and two equal nodes may have different
+    // measurements
+    key_text(&key, kind.sizes ? kind.sizes->op : NULL);
+    key_text(&key, kind.seen ? kind.seen->op : NULL);
+    key_text(&key, kind.seen ? kind.seen->type : NULL);
     if (!key.failed)
         strategy = strategy_of_key(planner, (struct str){key.p, key.n}, pn, whole);
     tsr__text_free(&key);
