@@ -433,6 +433,9 @@ void tsr__planner_sizes(const struct shapes *shapes, const tsr_node *node, const
 // least the same lifetime, whose shapes can be shared; or NULL.
 bool tsr__planner_values(struct planner *planner, const tsr_dim_size *sizes, size_t n,
                          const struct planner *other);
+// Returns the rule of a node, which all planners of the model share. It uses only sizes that are
+// fixed in the model, because a plan must be valid for all other sizes. NULL: out of memory.
+const struct rule *tsr__planner_rule(const struct planner *planner, const tsr_node *node);
 // Returns the bytes of the unsharded value, rounded down; PLAN_NEVER on overflow.
 int64_t tsr__value_bytes(const struct planner *planner, const tsr_value *value);
 

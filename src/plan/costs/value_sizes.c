@@ -181,11 +181,12 @@ static bool fill_all(struct planner *planner)
 
 // ---- shapes ------------------------------------------------------------------------------------
 
-// Inferred shapes of a model. Inference visits all nodes, so planners for parts of the devices use
-// the results of the first planner of the model, which outlives them.
+// Inferred shapes and the rules of a model. Inference visits all nodes, so planners for parts of the
+// devices use the results of the first planner of the model, which outlives them.
 struct inferred {
     struct arena *arena;
     VEC(struct planner_shapes) at; // one for each list of sizes
+    const struct rule **rules;     // by node id; NULL: not made yet
 };
 
 static bool same_sizes(const struct planner_shapes *shapes, const struct planner_shapes *other)
@@ -235,6 +236,20 @@ static void find_shapes(struct planner *planner, const tsr_dim_size *sizes, size
     struct planner_shapes *at = vec_push(inferred->arena, &inferred->at);
     if (at)
         *at = planner->shapes = shapes;
+}
+
+const struct rule *tsr__planner_rule(const struct planner *planner, const tsr_node *node)
+{
+    struct inferred *inferred = planner->shapes.inferred;
+    size_t n = tsr__model_node_ids(planner->model);
+    if (!inferred->rules)
+        inferred->rules = ARENA_ARRAY(inferred->arena, const struct rule *, n + 1);
+    if (!inferred->rules)
+        return NULL;
+    const struct rule **at = &inferred->rules[tsr__node_id(node)];
+    if (!*at)
+        *at = tsr__rule_of(inferred->arena, node, planner->shapes.model);
+    return *at;
 }
 
 bool tsr__planner_values(struct planner *planner, const tsr_dim_size *sizes, size_t n,

@@ -116,15 +116,13 @@ static void offer(struct planner *planner, size_t to, enum slot_side side, size_
         (void)tsr__planner_try_layout(planner, node->strategy, node->node, side, slot, layout);
 }
 
-// Finds the rules of all nodes. They use only sizes that are fixed in the model, because a plan
-// must be valid for all other sizes.
 bool tsr__planner_rules(struct planner *planner)
 {
     for (size_t i = 0; i < planner->n_nodes; i++) {
         struct plan_node *node = &planner->nodes[i];
         if (!is_needed(planner, i) || node->rule)
             continue;
-        node->rule = tsr__rule_of(&planner->arena, node->node, planner->shapes.model);
+        node->rule = tsr__planner_rule(planner, node->node);
         if (!node->rule)
             return false;
     }
