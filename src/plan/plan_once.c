@@ -229,6 +229,14 @@ static tsr_status add_compared(const struct request *request, const struct found
 #define PIPELINE_SHARE 0.2 // share of the time for the pipeline of hosts
 #define PIPELINE_MOST  64  // largest number of devices of such a pipeline
 
+// True if the devices may be on several hosts. Without the size of a host in the topology, unlike
+// devices may be.
+static bool may_have_hosts(const struct planner *planner)
+{
+    int64_t host = planner->machine.topology->host;
+    return host > 0 ? planner->machine.n > host : !tsr__planner_alike(planner);
+}
+
 // True if a pipeline of hosts may be compared with this plan. Programs and explanations refer to
 // the plan without stages.
 static bool allows_pipeline(const struct request *request)
@@ -237,8 +245,7 @@ static bool allows_pipeline(const struct request *request)
     const tsr_plan_options *options = &request->options;
     return request->models.n == 1 && options->objective == TSR_LATENCY && !planner->config &&
            !options->export_lp && !options->explain && planner->machine.n > 1 &&
-           planner->machine.n <= PIPELINE_MOST &&
-           (planner->machine.topology->host > 0 || !tsr__planner_alike(planner));
+           planner->machine.n <= PIPELINE_MOST && may_have_hosts(planner);
 }
 
 #define PIPELINE "pipeline of hosts, tensor parallel inside" // name of an expert's plan
