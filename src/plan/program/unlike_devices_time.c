@@ -72,10 +72,63 @@ static bool needs_transfer(struct planner *planner, const struct plan_node *node
     return false;
 }
 
-static void run_node(struct segment *segment, const struct candidate *candidate)
+// ---- nodes of the first device -----------------------------------------------------------------
+
+// Nodes that only the first device runs, by index.
+struct first_only {
+    const struct planner *planner;
+    unsigned char *nodes;
+    bool all; // all readers of a value are such nodes
+};
+
+// A tsr_value_uses function.
+static bool is_read_by_first(void *data, tsr_node *node, size_t input)
+{
+    struct first_only *first = data;
+    int64_t reader = first->planner->node_at[tsr__node_id(node)];
+    (void)input;
+    first->all = reader >= 0 && first->nodes[reader];
+    return first->all;
+}
+
+// True if only the first device runs the node: it is replicated, and its results are outputs of the
+// model, which the first device returns. The partition drops the node on the other devices.
+static bool is_first_only(struct first_only *first, size_t i)
+{
+    const struct plan_node *node = &first->planner->nodes[i];
+    if (!node->strategy || node->strategy->at.at[node->choice].cut)
+        return false;
+    for (size_t o = 0; o < tsr_node_output_count(node->node); o++) {
+        const tsr_value *value = tsr_node_output(node->node, o);
+        if (!value)
+            continue;
+        first->all = !planner_stays(first->planner, value);
+        if (first->all)
+            tsr_value_uses(value, is_read_by_first, first);
+        if (!first->all)
+            return false;
+    }
+    return true;
+}
+
+// Finds the nodes, the last one first, because a node depends on its readers. False: out of memory.
+static bool find_first_only(const struct planner *planner, struct arena *arena,
+                            struct first_only *out)
+{
+    *out = (struct first_only){.planner = planner};
+    out->nodes = ARENA_ARRAY(arena, unsigned char, planner->n_nodes + 1);
+    for (size_t i = planner->n_nodes; out->nodes && i-- > 0;)
+        out->nodes[i] = is_first_only(out, i);
+    return out->nodes != NULL;
+}
+
+// ---- the correction ----------------------------------------------------------------------------
+
+// Adds the time of a node to its devices: the first one or all.
+static void run_node(struct segment *segment, const struct candidate *candidate, bool first_only)
 {
     segment->charged += candidate->compute;
-    for (size_t device = 0; device < segment->device_count; device++) {
+    for (size_t device = 0; device < (first_only ? 1 : segment->device_count); device++) {
         if (!candidate->each)
             segment->busy[device] += candidate->compute;
         else if (device < candidate->n_each)
@@ -101,8 +154,9 @@ int64_t tsr__unlike_devices_correction(struct planner *planner)
         return 0;
     tsr__arena_init(&arena, planner->session);
     struct segment segment = {.device_count = (size_t)planner->machine.n};
+    struct first_only first;
     segment.busy = ARENA_ARRAY(&arena, int64_t, segment.device_count);
-    if (!segment.busy)
+    if (!segment.busy || !find_first_only(planner, &arena, &first))
         goto free_arena;
     for (size_t i = 0; i < planner->n_nodes; i++) {
         const struct plan_node *node = &planner->nodes[i];
@@ -111,7 +165,7 @@ int64_t tsr__unlike_devices_correction(struct planner *planner)
         const struct candidate *candidate = &node->strategy->at.at[node->choice];
         if (needs_transfer(planner, node))
             end_segment(&segment);
-        run_node(&segment, candidate);
+        run_node(&segment, candidate, first.nodes[i]);
         if (candidate->comm > 0)
             end_segment(&segment);
     }
