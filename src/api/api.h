@@ -20,10 +20,11 @@ tsr_status tsr__scratch_open(tsr_session *session, struct arena *arena, const ch
                              struct scratch *out) TSR_MUST_USE;
 void tsr__scratch_close(struct scratch *scratch); // a zeroed struct is allowed
 
-// planned.c: sizes of the model's symbols, from the shapes of the inputs. False: out of memory.
+// planned.c: collects the sizes of the model's symbolic dimensions from the shapes of the inputs.
+// Returns false if out of memory.
 bool tsr__input_sizes(struct arena *arena, const tsr_model *model, const tsr_tensors *inputs,
                       tsr_dim_size **out, size_t *n);
-// planned.c: as tsr_plan_for_inputs, with the result as a struct, as in tsr__plan.
+// planned.c: as tsr_plan_for_inputs, but fills a struct instead of returning a result handle.
 tsr_status tsr__plan_for(tsr_model *model, const tsr_plan_options *options,
                          const tsr_tensors *inputs, tsr_plan_summary *summary) TSR_MUST_USE;
 

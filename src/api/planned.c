@@ -14,8 +14,8 @@ struct sizes {
     VEC(tsr_dim_size) at;
 };
 
-// Adds the size of a name, unless it has one: the caller's sizes are added before those of the
-// inputs.
+// Adds the size of a dimension unless it already has one. The caller's sizes are added before those
+// of the inputs, so they win.
 static void add_size(struct sizes *sizes, const char *name, int64_t size)
 {
     for (size_t i = 0; i < sizes->at.n; i++)
@@ -55,7 +55,8 @@ bool tsr__input_sizes(struct arena *arena, const tsr_model *model, const tsr_ten
     return !arena->failed;
 }
 
-// Sizes of the options are added first and take precedence over those of the inputs.
+// Plans with sizes from the options and from the inputs. Sizes of the options are added first and
+// take precedence.
 tsr_status tsr__plan_for(tsr_model *model, const tsr_plan_options *options,
                          const tsr_tensors *inputs, tsr_plan_summary *summary)
 {

@@ -5,7 +5,7 @@
 #include "runtime/runtime.h"
 #include "tensors/tensors.h"
 
-// `partition` creates the folder "parts" inside of the temporary one.
+// Creates the temporary folder. The partition is written to its subfolder "parts".
 tsr_status tsr__scratch_open(tsr_session *session, struct arena *arena, const char *base,
                              struct scratch *out)
 {
@@ -21,7 +21,7 @@ tsr_status tsr__scratch_open(tsr_session *session, struct arena *arena, const ch
     return TSR_NOMEM;
 }
 
-// If there is no temporary folder, the partition belongs to another rank.
+// Removes the temporary folder. On the other ranks of a job there is none: rank 0 owns it.
 void tsr__scratch_close(struct scratch *scratch)
 {
     if (scratch->model && scratch->model[0] && scratch->parts)
@@ -30,9 +30,9 @@ void tsr__scratch_close(struct scratch *scratch)
     *scratch = (struct scratch){0};
 }
 
-// Partitions the model into a temporary folder, which must be closed in every case; so must the
-// arena. Under a launcher, rank 0 partitions and sends the path to the others, which need not have
-// the model.
+// Partitions the model into a temporary folder. The caller must close the folder and free the
+// arena, also after a failure. Under a launcher, rank 0 partitions and sends the path to the other
+// ranks, which need not have the model.
 static tsr_status partition_here(tsr_model *model, const char *config, const char *work,
                                  const tsr_run_options *options, tsr_partition_summary *summary,
                                  struct arena *arena, struct scratch *at)
@@ -65,8 +65,8 @@ static tsr_status partition_here(tsr_model *model, const char *config, const cha
     return st;
 }
 
-// Partitions and runs once; then the folder is removed. summary may be NULL, and is filled on rank
-// 0 only.
+// Partitions the model, runs it once and removes the folder. `summary` may be NULL and is filled on
+// rank 0 only.
 tsr_status tsr_run_annotated(tsr_model *model, const char *config, const char *work,
                              const tsr_run_options *options, const tsr_tensors *inputs,
                              tsr_tensors *outputs, tsr_partition_summary *summary)
@@ -87,7 +87,7 @@ tsr_status tsr_run_annotated(tsr_model *model, const char *config, const char *w
     return st;
 }
 
-// The same, repeated for `seconds`.
+// Partitions the model and runs it repeatedly for `seconds`, then removes the folder.
 tsr_status tsr_bench_annotated(tsr_model *model, const char *config, const char *work,
                                const tsr_run_options *options, const tsr_tensors *inputs,
                                double seconds, tsr_bench_result *result)

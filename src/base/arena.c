@@ -104,9 +104,9 @@ void *tsr__default_alloc(void *data, void *old, size_t old_bytes, size_t bytes)
 
 // ---- the session's accounting ------------------------------------------------------------------
 
-// Allocates nothing: it uses the free slot of the list and text in the session. The message
-// distinguishes three causes: a file that needs more than its size justifies, the limit of the
-// session, and the system.
+// Reports that memory ran out. Allocates nothing: the session has a free list slot and a text
+// buffer for this. The message distinguishes three causes: a file that needs more than its size
+// justifies, the limit of the session, and the system.
 void tsr__nomem(tsr_session *session, size_t bytes)
 {
     char *text = session->out_of_memory_text;
@@ -222,7 +222,7 @@ static bool is_fresh_pages(const struct arena *arena, size_t bytes)
 }
 
 // Zeroes the newest block up to `needed`, and at least doubles the zeroed part. Many arenas hold
-// only a few bytes for a short time; zeroing 64 KiB for each would take most of their time.
+// only a few bytes for a short time; zeroing 64 KiB in each would take most of their time.
 // arena->end is the end of the zeroed part.
 static void clear_up_to(struct arena *arena, const char *needed)
 {
@@ -307,7 +307,7 @@ void *tsr__arena_slow(struct arena *arena, size_t bytes, size_t align)
         return NULL;
     p = align_up((char *)(block + 1), align);
     bool zeroed = is_fresh_pages(arena, block->bytes);
-    // A block for one request goes after the newest, unless it is the arena's first.
+    // A block made for one large request goes behind the newest block, which still has free memory.
     if (own && arena->blocks) {
         block->next = arena->blocks->next;
         arena->blocks->next = block;
@@ -395,8 +395,8 @@ static bool grow_in_place(struct arena *arena, const char *at, size_t old_bytes,
 #endif
 }
 
-// Makes room for one more element. Capacities are 8, 13, 20, 31, ... The old storage that stays
-// unused in the arena is at most twice the current one.
+// Enlarges the vector for one more element. Capacities are 8, 13, 20, 31, ... The old arrays stay
+// unused in the arena; together they have at most twice the size of the current one.
 bool tsr__vec_grow(struct arena *arena, void **at, size_t n, size_t *cap, size_t size)
 {
     void *old, *grown;

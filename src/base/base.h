@@ -85,13 +85,13 @@ static inline bool str_is(struct str a, const char *c)
 {
     return str_eq(a, str_of(c));
 }
-// True for "a.json" and ".json", false for ".json" and ".json".
+// True for "a.json" with the ending ".json"; false if the text is only the ending.
 static inline bool ends_with(const char *text, const char *ending)
 {
     size_t n = strlen(text), n_ending = strlen(ending);
     return n > n_ending && strcmp(text + n - n_ending, ending) == 0;
 }
-// Compares byte by byte; a prefix comes first.
+// Compares byte by byte. A prefix sorts before the longer text.
 int tsr__str_cmp(struct str a, struct str b);
 // Matches a pattern with at most one star and sets *rest to the text in place of the star:
 // "present.*" and "present.0" give "0".
@@ -203,7 +203,7 @@ static inline void *arena_get(struct arena *arena, size_t bytes, size_t align)
 #define ARENA_NEW(a, type)      ((type *)arena_get(a, sizeof(type), _Alignof(type)))
 #define ARENA_ARRAY(a, type, n) ((type *)tsr__arena_array(a, n, sizeof(type), _Alignof(type)))
 void *tsr__arena_array(struct arena *arena, size_t n, size_t size, size_t align); // checks n * size
-// Returns a block of its own that is not zeroed, for large buffers that are overwritten.
+// Returns memory in a block of its own, not zeroed, for large buffers that will be overwritten.
 void *tsr__arena_raw(struct arena *arena, size_t bytes);
 struct str tsr__arena_str(struct arena *arena, struct str text); // a NUL-terminated copy
 struct str tsr__arena_printf(struct arena *arena, const char *format, ...) TSR_PRINTF(2, 3);
@@ -261,8 +261,8 @@ struct map {
 };
 void tsr__map_init(struct map *map, struct arena *arena, size_t expected); // expected may be 0
 void *tsr__map_get(const struct map *map, struct str key);                 // NULL: absent
-// Returns the address of the key's value. If the key is new, it is added with the value NULL.
-// Returns NULL if out of memory. The address is valid until the next key is added.
+// Returns the address of the value of the key, and adds a new key with the value NULL. Returns NULL
+// if out of memory. The address is valid until the next key is added.
 void **tsr__map_at(struct map *map, struct str key);
 // As tsr__map_at, but a new key is copied to the map's arena. For keys in local variables:
 // tsr__map_at_copy(&map, str_bytes(&pair, sizeof pair)).
@@ -322,7 +322,7 @@ tsr_status tsr__missing(tsr_session *session, const char *parameter);
 // Returns the number of errors so far. Compare it before and after a step to see whether the step
 // reported any.
 size_t tsr__diag_errors(const tsr_session *session);
-// True if there is a diagnostic with this code ("engine-failed").
+// True if the session has a diagnostic with this code, such as "engine-failed".
 bool tsr__diag_has(const tsr_session *session, const char *code);
 
 // A position in the list of diagnostics. tsr__diag_back removes the diagnostics that were added
@@ -333,8 +333,8 @@ struct diag_mark {
 };
 struct diag_mark tsr__diag_mark(const tsr_session *session);
 void tsr__diag_back(tsr_session *session, const struct diag_mark *mark, bool keep_errors);
-// Sets the file of the diagnostics since the mark whose file is in `folder`. If `folder` is "",
-// sets it for those that have no file.
+// Sets the file name in the diagnostics added since the mark. Changes only those whose file is in
+// `folder`; if `folder` is "", only those without a file.
 void tsr__diag_set_file(tsr_session *session, const struct diag_mark *mark, const char *folder,
                         const char *file);
 
@@ -348,7 +348,7 @@ struct mapped {
     struct str bytes;
     int fd;
 };
-// Only regular files are opened.
+// Maps a file into memory. Refuses everything but regular files.
 tsr_status tsr__file_map(tsr_session *session, const char *path, struct mapped *out) TSR_MUST_USE;
 void tsr__file_unmap(struct mapped *mapped);
 // Reads a small file of at most `limit` bytes into the arena, with a NUL at its end.
@@ -386,8 +386,8 @@ tsr_status tsr__folder_file(tsr_session *session, const struct folder *folder, s
 // ---- writing files (outfile.c) -----------------------------------------------------------------
 
 // An output file that appears under its name only when it is complete. It is written under a
-// temporary name in the same folder and renamed by tsr__out_commit. The first failure is reported.
-// After it, writes do nothing and tsr__out_commit returns its status.
+// temporary name in the same folder, and tsr__out_commit renames it. The first failure is reported;
+// later writes then do nothing, and tsr__out_commit returns the status of that failure.
 struct outfile {
     tsr_session *session;
     char *path, *temporary;
@@ -407,12 +407,12 @@ void tsr__out_write(struct outfile *outfile, const void *p, size_t n);
 // Writes many pieces with few system calls and without copying them.
 struct iovec;
 void tsr__out_gather(struct outfile *outfile, const struct iovec *pieces, int n);
-// Copies a range of another file, with copy_file_range if possible (not with a digest). If the
-// source is shorter, that is an error.
+// Copies a range of another file, with copy_file_range if possible (not with a digest). A source
+// that is too short is an error.
 void tsr__out_copy(struct outfile *outfile, int fd, uint64_t offset, uint64_t length);
 // Returns the number of bytes that have left the buffer.
 uint64_t tsr__out_flushed(const struct outfile *outfile);
-// Flushes, calls fsync (except for large new files) and renames.
+// Completes the file: flushes it, calls fsync (except for large new files) and renames it.
 tsr_status tsr__out_commit(struct outfile *outfile) TSR_MUST_USE;
 void tsr__out_abort(struct outfile *outfile); // removes the temporary file; harmless after commit
 
@@ -423,7 +423,8 @@ void tsr__out_abort(struct outfile *outfile); // removes the temporary file; har
 struct follow;
 tsr_status tsr__follow_start(tsr_session *session, const int *fds, size_t n,
                              struct follow **out) TSR_MUST_USE;
-// Announces that `bytes` bytes of file i are written. Waits if its digest is far behind.
+// Announces that `bytes` bytes of file i are written. Blocks if the digest of the file is far
+// behind.
 void tsr__follow_ready(struct follow *follow, size_t i, uint64_t bytes);
 // Waits for all digests. Returns TSR_IO if a file could not be read.
 tsr_status tsr__follow_finish(struct follow *follow) TSR_MUST_USE;
@@ -433,9 +434,9 @@ void tsr__follow_free(struct follow *follow);                           // NULL 
 // ---- writing folders (outfolder.c) -------------------------------------------------------------
 
 // An output folder that appears under its name only when it is complete. Its files are written to a
-// temporary folder beside the target, which is renamed by tsr__outfolder_commit. An existing target
-// that is not empty is an error unless `replace` is set. A target that contains folders other than
-// those of ranks is never replaced, because this program did not create it.
+// temporary folder beside the target, and tsr__outfolder_commit renames it. A target that is not
+// empty is an error unless `replace` is set. A target with subfolders other than rank folders is
+// never replaced, because Tessera did not create it.
 struct outfolder {
     tsr_session *session;
     char *path, *temporary;
@@ -467,10 +468,10 @@ struct temporary {
 // that killed processes have left there.
 tsr_status tsr__temporary_folder(tsr_session *session, const char *base, const char *kind,
                                  struct temporary **out) TSR_MUST_USE;
-// Removes it with its contents and frees the slot. NULL is allowed.
+// Removes the file or folder with its contents and frees the slot. NULL is allowed.
 void tsr__temporary_remove(struct temporary *temporary);
-// Registers a path for removal. Returns NULL if there is no free slot or the path is too long. Then
-// only a later process removes it.
+// Registers a path for removal. Returns NULL if there is no free slot or the path is too long; a
+// later process then removes the path.
 struct temporary *tsr__temporary_note(tsr_session *session, const char *path);
 void tsr__temporary_forget(struct temporary *temporary); // NULL is allowed
 // Locks a file or folder that was just created as `name` in `parent` and opened as fd, so that no
@@ -501,8 +502,8 @@ enum fault_kind {
 };
 // True if a test has requested that this operation of the session fails.
 bool tsr__fault(tsr_session *session, enum fault_kind kind);
-// For tests: the n-th operation of that kind fails; with `sticky` all later ones fail, too. With n
-// 0, none fails.
+// For tests: lets the n-th operation of this kind fail, and with `sticky` all later ones, too. 0:
+// none fails.
 void tsr__session_fault(tsr_session *session, int kind, uint64_t n, bool sticky);
 
 // ---- the session (session.c) -------------------------------------------------------------------
@@ -553,10 +554,11 @@ tsr_status tsr__options_read(tsr_session *session, void *options, size_t bytes, 
 tsr_status tsr__result_check(tsr_session *session, const void *out, size_t first) TSR_MUST_USE;
 #define RESULT_CHECK(session, out, last)                                                           \
     tsr__result_check(session, out, SIZE_UP_TO(__typeof__(*(out)), last))
-// Copies as many bytes of a result as the caller's struct has. Its size field stays.
+// Copies a result to the caller's struct, which may be smaller or larger. The caller's size field
+// is unchanged.
 void tsr__result_write(void *out, const void *result, size_t bytes);
 
-// A list whose elements callers read by index.
+// A list that callers read element by element, with an index.
 struct sized_list {
     const void *at;
     size_t n, bytes, first; // bytes of an element in this version and in the first version
@@ -566,13 +568,14 @@ struct sized_list {
 tsr_status tsr__element_read(tsr_session *session, const struct sized_list *list, size_t i,
                              void *out) TSR_MUST_USE;
 
-// The head of every result handle. Everything that it points to is in its memory.
+// First member of every result handle. The memory of the handle contains everything that the result
+// points to.
 struct result_head {
     tsr_session *session;
     struct arena *memory;
 };
-// Makes a handle of `bytes`. It takes over the memory that the session keeps for that kind of
-// result. Returns NULL if out of memory.
+// Allocates a result handle of `bytes` bytes. The handle takes over the memory in which the session
+// kept this kind of result. Returns NULL if out of memory.
 void *tsr__result_new(tsr_session *session, enum result kind, size_t bytes);
 void tsr__result_free(void *result); // NULL is allowed
 
@@ -601,7 +604,7 @@ struct tsr_session {
 };
 // Calls the session's progress callback, if there is one; done <= total.
 void tsr__progress(tsr_session *session, const char *what, uint64_t done, uint64_t total);
-// True if tsr_session_cancel was called. For work that can return a result before it is complete.
+// True if tsr_session_cancel was called. For long computations that can return a result early.
 bool tsr__cancelled(const tsr_session *session);
 // Returns TSR_CANCELLED with a diagnostic if tsr_session_cancel was called. Long work calls this
 // between its steps.
@@ -610,8 +613,8 @@ tsr_status tsr__cancel_check(tsr_session *session);
 // session.
 tsr_status tsr__same_session(tsr_session *session, const tsr_session *owner,
                              const char *what) TSR_MUST_USE;
-// As tsr__same_session, for an object that is written to a JSON document. If it returns false, the
-// document has failed.
+// As tsr__same_session, for an object that is written to a JSON document. Returning false also
+// marks the document as failed.
 bool tsr__json_owned(tsr_json *json, const tsr_session *owner, const char *what) TSR_MUST_USE;
 
 #endif

@@ -268,7 +268,7 @@ tsr_finding tsr_finding_value(const tsr_session *session, size_t i)
     };
 }
 
-// Removes all diagnostics. Invalidates the texts of all diagnostics.
+// Removes all diagnostics. Their texts become invalid.
 void tsr_finding_clear(tsr_session *session)
 {
     if (!session)
@@ -392,7 +392,7 @@ static void render(struct text *text, const struct diag_record *record)
     }
     tsr__text_printf(text, "%s[%s]: ", severities[record->severity], codes[record->code]);
     add_lines(text, record->message);
-    // Remove "  at " again if nothing of the place is known.
+    // Remove "  at " if no part of the place is known.
     tsr__text_add(text, STR("  at "));
     size_t start = text->n;
     add_place(text, &record->place);

@@ -60,8 +60,8 @@ static void blocks_portable(uint32_t H[8], const unsigned char *p, size_t n)
 
 #if defined(__x86_64__)
 
-// This is about six times faster. W holds the last sixteen words of the schedule, four to a
-// register. The state is stored as ABEF and CDGH, as the instructions require.
+// SHA-256 with the x86 SHA instructions, about six times faster. W holds the last sixteen words of
+// the message schedule, four per register. The instructions require the state as ABEF and CDGH.
 __attribute__((target("sha,sse4.1"))) static void blocks_x86(uint32_t H[8], const unsigned char *p,
                                                              size_t n)
 {
@@ -145,8 +145,8 @@ void tsr__sha256_add(struct sha256 *sha256, const void *data, size_t n)
         memcpy(sha256->block, p + n / 64 * 64, n % 64);
 }
 
-// Ends the digest and writes it in hexadecimal. The padding fills a block up to 56 bytes. After 3
-// bytes it takes 53. After 60 bytes it takes 60, of which 4 end that block and 56 begin another.
+// Completes the digest and writes it in hexadecimal. Padding fills the block up to byte 56: after 3
+// bytes it has 53 bytes. After 60 bytes it has 60: 4 complete the block and 56 start another.
 void tsr__sha256_hex(struct sha256 *sha256, char out[65])
 {
     static const char digits[] = "0123456789abcdef";

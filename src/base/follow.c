@@ -43,7 +43,7 @@ struct follow {
     struct follower threads[FOLLOW_THREADS];
 };
 
-// Sleeps 0.2 ms: short compared with a block of 1 MiB, long compared with waking up.
+// Sleeps 0.2 ms: much less than the digest of 1 MiB takes, much more than a wake-up costs.
 static void nap(void)
 {
     nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
@@ -72,7 +72,7 @@ static bool digest_block(struct followed *followed, char *buffer)
     return true;
 }
 
-// Digests a block of each of the thread's files. Returns false if none had a block.
+// Digests one block of each file that this thread has. Returns false if no file had a block ready.
 static bool pass(struct follow *follow, size_t first, size_t step, char *buffer)
 {
     bool any = false;

@@ -107,7 +107,8 @@ static void new_line(tsr_json *json)
     tsr__text_printf(&json->text, "\n%*s", 2 * json->depth, "");
 }
 
-// Adds comma, line break and key. False if no value is allowed here.
+// Adds a comma, line break and key before a value. Returns false if no value is allowed at this
+// position.
 static bool before_value(tsr_json *json, const char *key)
 {
     if (!json || json->failed)
@@ -145,8 +146,8 @@ void tsr_json_begin(tsr_json *json, const char *key, char kind)
     tsr__text_add(&json->text, kind == '{' ? STR("{") : STR("["));
 }
 
-// Returns the length of the text from `start` on without newlines and indentation. If `write` is
-// set, removes them.
+// Returns the length that the text from `start` on would have without newlines and indentation. If
+// `write` is set, also removes them.
 static size_t on_one_line(struct text *text, size_t start, bool write)
 {
     size_t n = 0;
@@ -326,7 +327,7 @@ void tsr_json_findings(tsr_json *json, const char *key)
 {
     if (!json)
         return;
-    // without the error that may be added here if memory runs out
+    // read the count first: an out-of-memory error that is added below is not included
     size_t n = json->session->diags.n;
     tsr_json_begin(json, key, '[');
     for (size_t i = 0; i < n; i++)

@@ -23,8 +23,8 @@ static size_t bytes_of_tree(struct str text)
     return values * VALUE_BYTES + text.n;
 }
 
-// True if that much memory can be allocated. The trial allocation is freed at once. Another thread
-// could still take the memory.
+// Tests whether `bytes` of memory can be allocated, with an allocation that is freed at once.
+// Another thread could still take the memory.
 static bool has_memory(const tsr_session *session, size_t bytes)
 {
     size_t space = 0;

@@ -41,8 +41,8 @@ static inline uint64_t fold(uint64_t a, uint64_t b)
     return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 
-// Returns the hash of a key. Both factors contain a secret key. With a public one, factors of zero
-// could be constructed.
+// Returns the hash of a key. Both factors of the multiplication contain a secret; otherwise keys
+// could be constructed for which one factor is 0.
 static uint32_t keyed_hash(const struct map *map, const char *key, size_t n)
 {
     const unsigned char *p = (const unsigned char *)key;
@@ -50,7 +50,7 @@ static uint32_t keyed_hash(const struct map *map, const char *key, size_t n)
     size_t left = n;
     for (; left > 16; left -= 16, p += 16)
         h = fold(read64(p) ^ k0 ^ h, read64(p + 8) ^ k1);
-    // reads the last 1 to 16 bytes as two numbers, which overlap if there are fewer than 16 (or 8)
+    // read the last 1 to 16 bytes as two numbers; with fewer than 16 (or 8) bytes the two overlap
     if (left >= 8) {
         a = read64(p);
         b = read64(p + left - 8);
@@ -162,8 +162,8 @@ void **tsr__map_at(struct map *map, struct str key)
     return &slot->value;
 }
 
-// Returns the place of a key, which is copied if it is new. If the key cannot be copied, its slot
-// is freed again. The slot was added last, so no search needs to pass over it.
+// Returns the address of the value of a key. A new key is copied; if that fails, its slot is freed
+// again. No probe sequence passes over this slot yet, because it was added last.
 void **tsr__map_at_copy(struct map *map, struct str key)
 {
     size_t n = map->n;

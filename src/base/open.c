@@ -118,9 +118,9 @@ static int open_no_links(int root, const char *name, bool use_kernel)
     return is_answer(fd) ? fd : open_walking(root, name);
 }
 
-// Opens a file beneath root through links, in three steps: looks up the target of the name with
-// O_PATH, checks that it is beneath root, and opens it again without following links. If something
-// was swapped in between, the third step fails.
+// Opens a file beneath root, following links. Looks up the target with O_PATH, checks that it is
+// beneath root, and opens it again without following links. If the target was replaced in between,
+// the last step fails.
 int tsr__open_through(int folder, const char *name, int root, bool use_kernel)
 {
     char target[PATH_MAX], home[PATH_MAX];
@@ -141,8 +141,8 @@ int tsr__open_through(int folder, const char *name, int root, bool use_kernel)
     return open_no_links(root, target + n + 1, use_kernel);
 }
 
-// Opens a file that is beneath root. ELOOP and ENOTDIR may come from links that stay inside, which
-// are allowed.
+// Opens a file beneath root. ELOOP and ENOTDIR may come from links that stay beneath root; these
+// are allowed and tried again.
 int tsr__open_beneath(int root, const char *name, bool use_kernel)
 {
     if (use_kernel) {
@@ -158,7 +158,7 @@ int tsr__open_beneath(int root, const char *name, bool use_kernel)
 
 // ---- folders -----------------------------------------------------------------------------------
 
-// Reports errno.
+// Reports that a file cannot be opened, with the text of errno.
 static tsr_status refuse_open(tsr_session *session, const char *path, const char *hint)
 {
     struct place at = PLACE_NONE;
@@ -206,7 +206,8 @@ tsr_status tsr__folder_of_file(tsr_session *session, const char *file, struct fo
     if (fd < 0)
         return refuse_open(session, file, NULL);
     *out = (struct folder){.fd = fd, .real_fd = -1};
-    // Content stores keep a model and its data as links into one folder, which is also allowed.
+    // Content stores (such as that of Hugging Face) keep a model and its data as links into one
+    // folder. Files of that folder are allowed, too.
     if (lstat(file, &st) == 0 && S_ISLNK(st.st_mode) && realpath(file, real))
         out->real_fd = open_parent(real);
     return TSR_OK;

@@ -137,7 +137,7 @@ static bool in_temporary(const struct outfile *outfile)
     return found && found < name;
 }
 
-// Registers the file for removal, unless its folder is registered: there are few slots.
+// Registers the file for removal, unless its folder is registered already: slots are few.
 static void note_temporary(struct outfile *outfile, const char *name)
 {
     char path[TEMPORARY_PATH];
@@ -147,8 +147,8 @@ static void note_temporary(struct outfile *outfile, const char *name)
         outfile->note = tsr__temporary_note(outfile->session, path);
 }
 
-// Creates the temporary file. Returns -1 and sets errno; errno is 0 if there is no memory for its
-// name.
+// Creates the temporary file. Returns -1 with errno set; errno is 0 if its name could not be
+// allocated.
 static int create_temporary(struct outfile *outfile)
 {
     char name[TEMPORARY_NAME];
@@ -209,7 +209,7 @@ static int open_target(struct outfile *outfile)
     return create_temporary(outfile);
 }
 
-// Resets the struct, so that commit and abort do nothing.
+// Closes and frees everything, and resets the struct, so that commit and abort do nothing.
 static void release(struct outfile *outfile)
 {
     tsr__temporary_forget(outfile->note);
@@ -224,8 +224,7 @@ static void release(struct outfile *outfile)
         .session = outfile->session, .fd = -1, .dir_fd = -1, .failed = true, .status = TSR_USAGE};
 }
 
-// Opens an output file. Creating the temporary file is the last step that can fail. Creating the
-// temporary file is the last step that can fail.
+// Opens an output file. Creating the temporary file is the last step that can fail.
 tsr_status tsr__out_open(tsr_session *session, const char *path, struct outfile *out)
 {
     struct outfile outfile = {.session = session, .fd = -1, .dir_fd = -1};
@@ -252,8 +251,8 @@ failed:
     return status;
 }
 
-// Writes bytes to the file. Continues after partial writes. Returns false after a failure, now or
-// before.
+// Writes bytes to the file and continues after partial writes. Returns false if this or an earlier
+// write failed.
 static bool write_all(struct outfile *outfile, const char *p, size_t n)
 {
     while (n > 0 && !outfile->failed) {
@@ -423,9 +422,9 @@ void tsr__out_copy(struct outfile *outfile, int fd, uint64_t offset, uint64_t le
     }
 }
 
-// True if the file is synced before it is renamed. fsync makes the rename safe against a power
-// failure. It is always called if an existing target is replaced. Large new files are not synced,
-// which doubles the speed; their sources still exist.
+// True if the file must be synced before it is renamed. fsync makes the rename safe against a power
+// failure. Files that replace a target are always synced. Large new files are not, which doubles
+// the speed; their sources still exist.
 static bool must_sync(const struct outfile *outfile)
 {
     struct stat st;

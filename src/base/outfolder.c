@@ -70,8 +70,8 @@ static bool is_rank_folder(int folder, const char *name)
     return of_files;
 }
 
-// Updates the kind of the target for one of its entries. A folder that is not a rank's makes it
-// TARGET_OTHER, because this program creates no such folders.
+// Returns the kind of the target after one more entry. A subfolder that is not a rank's gives
+// TARGET_OTHER, because Tessera creates no such folders.
 static enum target classify_entry(int folder, const char *name, enum target so_far)
 {
     struct stat st;
@@ -265,7 +265,7 @@ static bool replace_by_steps(struct outfolder *outfolder, const char *old)
     return false;
 }
 
-// Writes the folder to disk. The new folder must be there before the old one is removed.
+// Writes the new folder to disk. This must be complete before the old folder is removed.
 static void sync_all(const char *path)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -275,8 +275,8 @@ static void sync_all(const char *path)
     close(fd);
 }
 
-// Replaces the target by the new folder. With RENAME_EXCHANGE a complete folder has the name at
-// every moment. Without it, the old folder is renamed first.
+// Replaces the target by the new folder. With RENAME_EXCHANGE the target name always refers to a
+// complete folder. Without it, the old folder is renamed first.
 tsr_status tsr__outfolder_replace(struct outfolder *outfolder, bool use_kernel)
 {
     sync_all(outfolder->temporary);
@@ -305,7 +305,6 @@ tsr_status tsr__outfolder_replace(struct outfolder *outfolder, bool use_kernel)
 }
 
 // Renames the new folder to the target. rename succeeds if the target is absent or an empty folder.
-// rename succeeds if the target is absent or an empty folder.
 static tsr_status place_folder(struct outfolder *outfolder)
 {
     if (outfolder->session->out_of_memory)
@@ -323,7 +322,8 @@ static tsr_status place_folder(struct outfolder *outfolder)
     return tsr__refuse_write(outfolder->session, outfolder->path, errno);
 }
 
-// Ignores a failure of fsync, because the folder is already in place.
+// Publishes the folder under its name. A failure of fsync is ignored, because the folder is already
+// in place.
 tsr_status tsr__outfolder_commit(struct outfolder *outfolder)
 {
     if (!outfolder->path)
@@ -342,8 +342,7 @@ tsr_status tsr__outfolder_commit(struct outfolder *outfolder)
     return TSR_OK;
 }
 
-// Removes the temporary folder. It is emptied by its descriptor first, which needs no memory.
-// Empties the folder by its descriptor first, which needs no memory.
+// Removes the temporary folder. It is emptied through its descriptor first, which needs no memory.
 void tsr__outfolder_abort(struct outfolder *outfolder)
 {
     if (!outfolder->path)

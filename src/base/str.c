@@ -14,7 +14,8 @@ int tsr__str_cmp(struct str a, struct str b)
     return a.n > b.n;
 }
 
-// Accepts "-9223372036854775808", rejects "9223372036854775808"; "-0" is 0.
+// Parses a decimal number. Accepts "-9223372036854775808", rejects "9223372036854775808"; "-0" is
+// 0.
 bool tsr__str_int(struct str text, int64_t *out)
 {
     bool negative = text.n > 0 && text.p[0] == '-';

@@ -41,7 +41,7 @@
 
 // ---- removing, also inside a signal handler -----------------------------------------------------
 
-// The format of getdents64.
+// A directory entry in the format of getdents64.
 struct entry {
     uint64_t inode;
     int64_t next;
@@ -58,8 +58,8 @@ static void empty_folder(int fd, int depth)
     _Alignas(struct entry) char buffer[2048];
     for (;;) {
         long n = syscall(SYS_getdents64, fd, buffer, sizeof buffer);
-        // The end, or an error, which shows when the folder itself is removed. Some file systems
-        // skip names while others are removed; callers try again.
+        // End of the folder, or an error, which appears again when the folder itself is removed.
+        // Some file systems skip names during removal; callers try again.
         if (n <= 0)
             return;
         for (long at = 0; at < n;) {
@@ -218,9 +218,9 @@ static long process_of(const char *name, const char *prefix)
     return *end == '-' && pid > 0 && pid < INT32_MAX ? pid : 0;
 }
 
-// True if the owner of the file or folder that is open as fd was killed; the caller then has its
-// lock. If a process with this pid exists (another one, or the owner just before it takes the
-// lock), the file must also be old.
+// True if the process that created the file or folder was killed; the caller then holds the lock.
+// If a process with this pid exists, the file must also be old. That process may be another one, or
+// the creator just before it takes the lock.
 static bool is_abandoned(int fd, long pid)
 {
     struct stat st;
@@ -245,7 +245,7 @@ static void sweep_entry(int folder, const char *name, long pid)
 
 void tsr__temporary_sweep(int folder, const char *prefix)
 {
-    // fdopendir closes its descriptor later, so give it a new one
+    // fdopendir closes its descriptor later, so pass a duplicate
     int again = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (again < 0)
         return;

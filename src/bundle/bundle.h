@@ -40,7 +40,8 @@ struct manifest_device {
 #define CONTEXT_OP     "EPContext"
 #define CONTEXT_DOMAIN "com.microsoft"
 #define CONTEXT_SOURCE "TesseraExecutionProvider" // attribute `source`: the name of the provider
-// Attribute `notes`: the ranks are processes, unless the session says otherwise.
+// Value of the attribute `notes` that makes the ranks processes, unless the session options say
+// otherwise.
 #define CONTEXT_PROCESSES "transport=shm"
 
 // An input or output of the unsharded model.
@@ -94,9 +95,9 @@ struct bundle {
     struct manifest manifest;
 };
 
-// Opens the folder and reads its manifest, but no other file. Returns TSR_IO if it is not found,
-// TSR_MALFORMED if it is not a manifest or is inconsistent, TSR_UNSUPPORTED if it has a newer
-// version. Reports one error with the file name.
+// Opens the folder and reads its manifest, but no other file. Returns TSR_IO if the manifest is not
+// found, TSR_MALFORMED if it is invalid or inconsistent, TSR_UNSUPPORTED if its version is newer.
+// Reports one error with the file name.
 tsr_status tsr__bundle_open(tsr_session *session, struct arena *arena, const char *path,
                             struct bundle *out) TSR_MUST_USE;
 void tsr__bundle_close(struct bundle *bundle);

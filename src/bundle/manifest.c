@@ -65,8 +65,8 @@ tsr_status tsr_manifest_about(const tsr_manifest *manifest, tsr_manifest_facts *
     return TSR_OK;
 }
 
-// Returns input or output i. A port counts as kept only if its layout shards it: ranks may also
-// have the full tensor.
+// Returns input or output i. `kept` is true only if the layout shards the port: ranks may also keep
+// the full tensor.
 static tsr_status get_port(tsr_session *session, const struct manifest_port *ports, size_t n,
                            size_t i, tsr_manifest_port *out)
 {
@@ -79,7 +79,8 @@ static tsr_status get_port(tsr_session *session, const struct manifest_port *por
                                    .dims = from->dims,
                                    .sharding = from->sharding,
                                    .kept = from->kept && !tsr__layout_is_whole(from->kept)};
-    // The list has only this port: at index 0 if there is one, otherwise the index is out of range.
+    // A list of one element if the port exists, otherwise an empty one, so that index 0 is out of
+    // range.
     return tsr__element_read(session, SIZED_LIST(&port, from ? 1 : 0, kept), 0, out);
 }
 

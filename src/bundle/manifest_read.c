@@ -29,7 +29,7 @@
 #define MAX_ENTRIES 1000000 // limit of any list
 #define MAX_RANK    64      // limit of dimensions of an input or output
 
-// After a failure (also out of memory) nothing more is read.
+// State of the reader. After a failure (also out of memory) it reads nothing more.
 struct reader {
     tsr_session *session;
     struct arena *arena;
@@ -37,7 +37,7 @@ struct reader {
     bool failed;
 };
 
-// Reports an error with the message: "field" what.
+// Reports an error: the name of the field in quotes, followed by `what`.
 static void report_error(struct reader *reader, const char *field, const char *what)
 {
     bool known = reader->failed || reader->arena->failed; // out of memory was already reported
@@ -50,7 +50,7 @@ static void report_error(struct reader *reader, const char *field, const char *w
               "\"%s\" %s", field, what);
 }
 
-// Returns NULL after any failure. All helpers accept NULL.
+// Returns the member `key` of an object, or NULL after any failure. All helpers accept NULL.
 static const json_t *member(struct reader *reader, const json_t *object, const char *key,
                             json_type type)
 {
@@ -142,8 +142,8 @@ static bool hex_ok(const char *text, size_t n)
     return strlen(text) == n && strspn(text, "0123456789abcdef") == n;
 }
 
-// Reads names, sizes and digests of the files. "files" has the digests, "sizes" the sizes. Both
-// list the same files if they have equal counts and every name has a size.
+// Reads names, sizes and digests of the files. "files" has the digests and "sizes" the sizes, both
+// by file name. They must have the same number of entries, and every file a size.
 static void read_files(struct reader *reader, const json_t *root, struct manifest *manifest)
 {
     const json_t *files = member(reader, root, "files", JSON_OBJECT);
@@ -436,7 +436,7 @@ static struct manifest_port *read_ports(struct reader *reader, const json_t *roo
     return ports;
 }
 
-// Reads a group of ranks. Members must ascend, so that there are no duplicates and all readers use
+// Reads a group of ranks. Members must ascend: then there are no duplicates, and all readers use
 // the same order.
 static void read_group(struct reader *reader, const json_t *list, int64_t n_ranks,
                        struct manifest_group *group)
@@ -503,7 +503,8 @@ static void read_replicated(struct reader *reader, const json_t *root, struct ma
     }
 }
 
-// Checks the version first, because nothing else is known about a newer manifest.
+// Reads the document. Checks the version first, because a newer manifest may have any other
+// content.
 static tsr_status read_root(struct reader *reader, const json_t *root, struct manifest *manifest)
 {
     struct place at = PLACE_NONE;

@@ -78,7 +78,7 @@ struct option {
     _Generic(&((type *)0)->member, bool *: OPTION_FLAG, const char **: OPTION_TEXT,                \
              double *: OPTION_NUMBER, int *: OPTION_INT, int64_t *: OPTION_INT64,                  \
              uint64_t *: OPTION_UINT64)
-// The end of a row: the value goes into this member.
+// The last initializers of an option row: the value is stored in this member.
 #define INTO_AS(where, type, member, how)                                                          \
     .kind = (how), .target = (where), .offset = offsetof(type, member)
 #define INTO(type, member)       INTO_AS(OPTION_OWN, type, member, OPTION_KIND_OF(type, member))
@@ -133,21 +133,23 @@ struct cli {
     size_t n_made;
 };
 
-// The last value given for an option, or NULL; whether an option was given.
+// cli_value returns the last value given for an option, or NULL; cli_flag tells whether an option
+// was given.
 const char *cli_value(const struct cli *cli, const char *name);
 bool cli_flag(const struct cli *cli, const char *name);
-// All values of a repeatable option; `list` has room for n_given. Returns their number.
+// Collects all values of a repeatable option; `list` has space for n_given. Returns their number.
 size_t cli_values(const struct cli *cli, const char *name, const char **list);
-// Stores the options whose rows have this target; EXIT_USAGE after a message, else 0.
+// Stores the options whose rows have this target. Returns 0, or EXIT_USAGE after a message.
 int cli_fill(const struct cli *cli, enum option_target target, void *to);
-// Option row of a command by name (including common options), or NULL.
+// Finds an option of a command by name, including common options; NULL: none.
 const struct option *cli_option(const struct command *command, const char *name, size_t n);
-// Prints a usage error with a pointer to the help; returns EXIT_USAGE.
+// Prints a usage error and refers to --help. Returns EXIT_USAGE.
 int cli_usage(const struct cli *cli, const char *format, ...) __attribute__((format(printf, 2, 3)));
-// Returns what happened to an option (value NULL) or a value that earlier versions had, or NULL.
+// Returns an explanation for an option (value NULL) or a value that only earlier versions had, or
+// NULL.
 const char *cli_removed(const char *option, const char *value);
 
-// Readers of values; false, or -1, if the text is not valid.
+// Parse values. Return false, or -1, if the text is not valid.
 bool cli_number(const char *text, double *out);      // above 0
 bool cli_count_of(const char *text, uint64_t *out);  // "17"
 bool cli_read_bytes(const char *text, int64_t *out); // "16GiB", "512 MB", "1000"
@@ -155,7 +157,7 @@ bool cli_read_bytes(const char *text, int64_t *out); // "16GiB", "512 MB", "1000
 int cli_shape(const char *text, int64_t *shape);             // "7x4" -> 2 and {7, 4}
 bool cli_notation(const struct cli *cli, tsr_notation *out); // --notation, default tiles
 
-// Rows that several commands have.
+// Option rows that several commands share.
 // clang-format off
 #define RULES_OPTION                                                                               \
     {"--rules", "FILE", "rules for custom operators, in the format of `tessera rules`"}
@@ -234,33 +236,35 @@ struct cli_dims {
     char *texts[CLI_MAX_DIMS];
     size_t n;
 };
-// Reads all --dim NAME=SIZE; EXIT_USAGE after a message, else 0. Free in both cases.
+// Reads all --dim NAME=SIZE. Returns 0, or EXIT_USAGE after a message. Free `dims` in both cases.
 int cli_read_dims(struct cli *cli, struct cli_dims *dims);
 int cli_read_dims_of(struct cli *cli, const char *option, struct cli_dims *dims);
 void cli_free_dims(struct cli_dims *dims);
-// TSR_USAGE with a diagnostic if the model has no such dimension; the second loads the model.
+// Return TSR_USAGE with a diagnostic if the model has no dimension that --dim names. The second
+// function loads the model.
 tsr_status cli_check_dims(struct cli *cli, tsr_model *model);
 tsr_status cli_check_dims_of_file(struct cli *cli, const char *path);
 // Reports the symbolic dimensions of the inputs whose size is assumed.
 void cli_report_dims(const struct cli *cli, const tsr_model *model, const tsr_dim_size *sizes,
                      size_t n);
 
-// Options of planning (options/planning.c); EXIT_USAGE or another code after a message, else 0.
-// cli_planning_end is needed after 0 only.
+// Options of planning (options/planning.c). cli_planning returns 0, or an exit code after a
+// message. cli_planning_end is needed only after 0.
 struct planning {
     tsr_plan_options options; // devices 0 and no topology: --devices was not given
     struct cli_dims dims;
 };
 int cli_planning(struct cli *cli, struct planning *planning);
 void cli_planning_end(struct planning *planning);
-// EXIT_USAGE after a message if the argument is a partition and an option is for models; else 0.
+// Returns EXIT_USAGE after a message if the argument is a partition but an option is only for
+// models; else 0.
 int cli_refuse_planning(const struct cli *cli);
 bool cli_is_folder(const char *path);
-// A topology as --devices and `topology` take it: a file, or a text for tsr_topology_parse.
+// Reads a topology as --devices and `topology` do: a file, or a text for tsr_topology_parse.
 tsr_status cli_topology(struct cli *cli, const char *text, tsr_topology **out);
 
-// Inputs and run options (options/run_options.c). cli_inputs: the notation of the inputs, valid
-// until the next call; NULL after a message: EXIT_USAGE.
+// Inputs and run options (options/run_options.c). cli_inputs returns the notation of the inputs,
+// valid until the next call, or NULL after a message (EXIT_USAGE).
 const char *cli_inputs(struct cli *cli);
 // Prints the seed of random inputs. Called after the inputs were loaded, so that an error of the
 // model is printed alone.
@@ -283,23 +287,26 @@ int cli_rank(const struct cli *cli);            // by --rank or the launcher, de
 
 // ---- before and after a command ----------------------------------------------------------------
 
-// EXIT_WRITE after a message if an output is also an input or another output; else 0.
+// Returns EXIT_WRITE after a message if an output is also an input or another output; else 0.
 int cli_guard(const struct cli *cli);
 const char *cli_near_option(const struct command *command, const char *word); // or NULL
 const char *cli_near_command(const char *word);
-// Opens a generation folder (model_folder.c) and fills in options; 0, or a code after a message.
+// Opens a generation folder and fills in options for it (model_folder.c). Returns 0, or an exit
+// code after a message.
 int cli_folder(struct cli *cli);
 void cli_folder_end(struct cli *cli);
 int cli_bench_folder(struct cli *cli, double seconds); // `bench` of a generation folder
 // Labels the model if --labels is given, or updates its labels.
 tsr_status cli_label(const struct cli *cli, tsr_model *model);
-// A session with the command's memory limit; the rules of --rules. An exit code, 0: done.
+// Opens a session with the command's memory limit and the rules of --rules. Returns 0 or an exit
+// code.
 int cli_open_session(struct cli *cli, tsr_session_options *options);
 int cli_read_rules(struct cli *cli);
-// Memory limit of the session: --memory-limit, else 7/8 of the machine or control group.
+// Finds the memory limit of the session: --memory-limit, else 7/8 of the memory of the machine or
+// control group.
 int cli_memory_limit(const struct cli *cli, size_t *out);
-// Memory of the command itself, freed with free: n zeroed elements; grown; a copy of n characters.
-// They never return NULL: without memory the command ends with EXIT_READ.
+// Memory of the command itself, to be freed with free: n zeroed elements; a larger copy; a copy of
+// n characters. These never return NULL: if memory runs out, the command ends with EXIT_READ.
 void *cli_alloc(size_t n, size_t bytes_each) __attribute__((returns_nonnull));
 void *cli_grow(void *old, size_t n, size_t bytes_each) __attribute__((returns_nonnull));
 char *cli_copy(const char *text, size_t n) __attribute__((returns_nonnull));
@@ -309,31 +316,32 @@ void cli_signals_end(void);
 // Ends the command at once: prints the text, removes temporary files.
 _Noreturn void cli_die(const char *text, int code);
 
-// ONNX Runtime (find_engine.c); TSR_ENGINE with one diagnostic if it is not found.
+// Loads ONNX Runtime (find_engine.c). Returns TSR_ENGINE with one diagnostic if it is not found.
 tsr_status cli_engine(struct cli *cli, const char **found, const char **version);
 bool cli_program_folder(char *out, size_t cap);
 bool cli_is_trusted(const char *path); // owned by root, the user or the program's owner
-// Python of .venv next to the program or above, else of the active environment, else `python3`.
+// Finds Python: of .venv beside or above the program, else of the active environment, else
+// `python3`.
 void cli_python(char *out, size_t cap);
 
 // ---- output (output/messages.c) ----------------------------------------------------------------
 
 // Prints diagnostics on stderr (notes only with --verbose) and returns the exit code.
 int cli_finish(struct cli *cli, tsr_status status);
-// Progress and other remarks: stderr, not with --quiet or --json.
+// Prints progress and other remarks to stderr, unless --quiet or --json is given.
 void cli_print(const struct cli *cli, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 // Prints an error on stderr, at most 600 bytes: it may quote a file.
 void cli_print_excerpt(const char *format, va_list args) __attribute__((format(printf, 1, 0)));
-// A document with its version and the schema of the command, or schemas/NAME.json; NULL without
-// memory, which all tsr_json calls accept.
+// Starts a JSON document with its version and the schema of the command, or schemas/NAME.json.
+// Returns NULL if out of memory, which all tsr_json calls accept.
 tsr_json *cli_json(struct cli *cli);
 tsr_json *cli_json_of(struct cli *cli, const char *name);
 tsr_json *cli_json_if(struct cli *cli); // NULL without --json
 // Closes, prints and frees a document; returns the code, or EXIT_WRITE if stdout is closed.
 int cli_print_json(struct cli *cli, tsr_json *json, int code);
 int cli_end(struct cli *cli, tsr_json *json, int code); // the same, but json may be NULL
-// For commands whose result is a file: reports that it was written, or null in JSON.
+// For commands whose result is a file: prints that it was written; in JSON its path, or null.
 int cli_print_written(struct cli *cli, const char *path, int code);
 
 static inline size_t size_min(size_t a, size_t b)
@@ -354,7 +362,7 @@ const char *cli_did_you_mean(const char *near); // "; did you mean 'NEAR'?", or 
 void cli_print_sizes(const struct cli *cli, const tsr_input_sizes *sizes);
 void cli_json_sizes(tsr_json *json, const tsr_input_sizes *sizes);
 
-// Times that a plan predicts for its devices and for one of them, in picoseconds; 0: not known.
+// Predicted times of a plan, on its devices and on one of them, in picoseconds; 0: unknown.
 struct prediction {
     int64_t devices, cost, one_device;
     bool assumed; // the speeds of the devices are assumed

@@ -85,8 +85,8 @@ bool cli_program_folder(char *out, size_t cap)
     return slash != NULL;
 }
 
-// Asks Python for its onnxruntime. Comes last, since starting Python is slow. -I: Python searches
-// neither the working directory nor PYTHONPATH nor the user's own packages.
+// Finds onnxruntime with Python. Tried last, since starting Python is slow. With -I, Python ignores
+// the working directory, PYTHONPATH and the user's packages.
 static bool try_python(struct cli *cli, const char **found, const char **version)
 {
     char line[PATH_MAX] = "";
@@ -135,8 +135,8 @@ tsr_status cli_engine(struct cli *cli, const char **found, const char **version)
         snprintf(above, sizeof above, "%s/..", folder);
         ok = try_near(cli, folder, found, version) || try_near(cli, above, found, version);
     }
-    // Diagnostics of failed attempts are dropped. If nothing was found, the first attempt is
-    // repeated for one diagnostic.
+    // Diagnostics of failed attempts are dropped. If no library was found, the first attempt is
+    // repeated to get one diagnostic.
     ok = ok || try_python(cli, found, version);
     tsr_finding_clear(cli->session);
     return ok ? TSR_OK : tsr_engine_open(cli->session, NULL, found, version);

@@ -117,8 +117,8 @@ struct parsed {
     int code;
 };
 
-// Parses the command line. --help wins over later mistakes: `tessera plan --help --nope` prints the
-// help. A single "-" is an argument.
+// Parses the command line. --help has priority over later mistakes: `tessera plan --help --nope`
+// prints the help. A single "-" is an argument.
 static struct parsed parse(struct cli *cli, int argc, char **argv)
 {
     bool options = true;
@@ -178,8 +178,8 @@ int cli_read_rules(struct cli *cli)
     return 0;
 }
 
-// Opens the session of the command. Also called by `report`, which opens a second session for the
-// plan to compare with.
+// Opens the session of a command. `report` also calls this, for the session of the plan to compare
+// with.
 int cli_open_session(struct cli *cli, tsr_session_options *options)
 {
     int code = cli_memory_limit(cli, &options->memory_limit);
@@ -211,8 +211,8 @@ static int run_parsed(struct cli *cli, int argc, char **argv)
     return code ? code : cli->command->run(cli);
 }
 
-// Reports output that could not be written: a script must not mistake half of it for all. Only the
-// code of a successful command changes.
+// Reports output that could not be written completely: a script must not use a part of it. Changes
+// only the exit code of a successful command.
 static int end_output(int code)
 {
     errno = 0;
@@ -237,9 +237,9 @@ static bool asks_json(int argc, char **argv)
     return false;
 }
 
-// Prints a JSON document if the command has printed none. With --json every command prints one:
-// {"$schema": ..., "version": 1, "exit": 3, "findings": [...]}. After a usage error there is no
-// session, so "findings" is empty. If ranks are processes, only rank 0 prints.
+// Prints a JSON document if the command has printed none: with --json every command prints one.
+// Example: {"$schema": ..., "version": 1, "exit": 3, "findings": [...]}. After a usage error there
+// is no session, so "findings" is empty. If ranks are processes, only rank 0 prints.
 static int print_missing_json(struct cli *cli, int code)
 {
     if (!cli->json || cli->printed_json || cli_rank(cli) > 0)
@@ -256,9 +256,9 @@ static int print_missing_json(struct cli *cli, int code)
     return cli_print_json(cli, json, code);
 }
 
-// Parses the command line and runs the command. There is at most one entry per word, so argc bounds
-// both lists. Signal handlers end before the session is freed; values that model_folder.c made are
-// freed last.
+// Parses the command line and runs the command. Each word makes at most one entry, so argc bounds
+// both lists. Signal handlers are removed before the session is freed; values that model_folder.c
+// allocated are freed last.
 static int run_command(struct cli *cli, int argc, char **argv)
 {
     cli->given = cli_alloc((size_t)argc, sizeof *cli->given);
@@ -266,7 +266,7 @@ static int run_command(struct cli *cli, int argc, char **argv)
     int code = run_parsed(cli, argc, argv);
     if (code == EXIT_USAGE)
         cli->json = asks_json(argc, argv);
-    // Flushed before the session is freed: a closed pipe raises SIGPIPE, whose handler removes the
+    // Flush before the session is freed: a closed pipe raises SIGPIPE, whose handler removes the
     // temporary files.
     code = end_output(print_missing_json(cli, code));
     cli_signals_end();
@@ -277,8 +277,8 @@ static int run_command(struct cli *cli, int argc, char **argv)
     return code;
 }
 
-// Reports an unknown command. The Python package implements two further commands: they need
-// onnxruntime-genai.
+// Reports an unknown command. Two more commands need onnxruntime-genai and are part of the Python
+// package.
 static int unknown_command(const char *name)
 {
     if (!strcmp(name, "chat") || !strcmp(name, "serve"))

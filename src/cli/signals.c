@@ -45,7 +45,7 @@ static void end_by(int number)
 
 // ---- truncated files ---------------------------------------------------------------------------
 
-// Reads a hexadecimal number at *p and moves p behind it.
+// Reads a hexadecimal number at *p and moves *p behind it.
 static uintptr_t read_hex(const char **p)
 {
     uintptr_t value = 0;
@@ -72,8 +72,8 @@ static const char *file_in_line(const char *line, uintptr_t address)
     return address >= from && address < to ? strchr(p, '/') : NULL;
 }
 
-// Finds the file that is mapped at the address. Reads byte by byte, since a handler cannot
-// allocate; a line that is too long is split, and its first part has the range and the start of the
+// Finds the file that is mapped at the address. Reads byte by byte, because a signal handler cannot
+// allocate. A line that is too long is split; its first part has the range and the start of the
 // path.
 static bool find_file(uintptr_t address, char *out, size_t cap)
 {

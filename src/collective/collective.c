@@ -25,8 +25,8 @@ static const char *const attribute_names[ATTRIBUTE_COUNT] = {[ATTRIBUTE_REDUCE] 
                                                              [ATTRIBUTE_AXES] = "axes",
                                                              [ATTRIBUTE_WINDOWS] = "windows"};
 
-// Does not check `kind`: it comes from the enumeration, and transport.c checks kinds from other
-// ranks.
+// Returns a row of the table. Does not check `kind`: it comes from the enumeration, and transport.c
+// checks kinds that other ranks send.
 const struct collective *tsr__collective(int kind)
 {
     return &collectives[kind];
@@ -69,7 +69,7 @@ struct str tsr__collective_plain(struct str op)
     return kind == COMM_KIND_COUNT ? without_type(op) : str_of(collectives[kind].op);
 }
 
-// The public kinds have the lowest indices, so they are indices of the table.
+// Returns the name of a public collective. Public kinds are the first rows of the table.
 const char *tsr_collective_name(tsr_collective what)
 {
     if ((int)what < 0 || what >= TSR_COLLECTIVE_COUNT)

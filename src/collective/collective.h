@@ -66,7 +66,7 @@ enum comm_copies {
     COPIES_NOTHING, // nothing: reduced while it is received
 };
 
-// Temporary memory of the operator.
+// Temporary memory that the operator needs.
 enum comm_scratch {
     SCRATCH_NONE,
     SCRATCH_INPUT,           // size of the input
@@ -88,19 +88,20 @@ struct collective {
     enum comm_scratch scratch;
 };
 
-// `kind` must be below COMM_KIND_COUNT.
+// Returns the row of a collective. `kind` must be below COMM_KIND_COUNT.
 const struct collective *tsr__collective(int kind);
 // Finds an operator of a rank file: "RecvF16" is COMM_SEND. Returns COMM_KIND_COUNT if it is
 // unknown.
 enum comm_kind tsr__collective_find(struct str op);
-// Returns the name of the sender's operator without its type: "RecvF16" gives "Send". Unknown names
-// lose only F16.
+// Returns the name of the operator without its element type, and of the sender instead of the
+// receiver: "RecvF16" gives "Send". Unknown names lose only F16.
 struct str tsr__collective_plain(struct str op);
 // True for the float16 variant: "RecvF16".
 bool tsr__collective_is_half(struct str op);
 const char *tsr__attribute_name(enum comm_attribute attribute); // "split_axis"
 
-// `kind` may be beyond the table, for steps that are not collectives.
+// True if the collective has the trait. `kind` may be beyond the table, for steps that are not
+// collectives.
 static inline bool comm_has(int kind, enum comm_trait trait)
 {
     return kind < COMM_KIND_COUNT && (tsr__collective(kind)->traits & (unsigned)trait);

@@ -27,7 +27,7 @@ static const char hint_absent[] =
 // first. Returns NULL if none could be opened; dlerror then refers to the last one.
 static void *open_library(const char *path)
 {
-    // it has threads and exit handlers, so it is never unloaded
+    // ONNX Runtime has threads and exit handlers, so it is never unloaded
     int flags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
     if (path)
         return dlopen(path, flags);
@@ -93,9 +93,9 @@ static tsr_status open_api(tsr_session *session, const OrtApiBase *base, struct 
     return TSR_ENGINE;
 }
 
-// Opens the environment of the process. While another thread releases the last reference, which
-// takes a moment with GPU providers, ONNX Runtime refuses to create another one ("Only one instance
-// of LoggingManager"). So it is tried again.
+// Opens the environment of the process. ONNX Runtime refuses a new one while another thread
+// releases the last reference ("Only one instance of LoggingManager"), which takes a moment with
+// GPU providers. So this retries.
 static OrtStatus *open_shared_env(struct engine *engine)
 {
     const struct timespec nap = {.tv_nsec = 10000000};
@@ -131,8 +131,8 @@ static tsr_status open_env(tsr_session *session, struct engine *engine)
     return TSR_ENGINE;
 }
 
-// Order: the allocator before the endpoint whose memory it uses, the endpoint before the GPU
-// driver, the environment after its sessions.
+// Frees the engine. Order: the allocator before the endpoint whose memory it uses, the endpoint
+// before the GPU driver, the environment after its sessions.
 static void engine_free(tsr_session *session, void *engine)
 {
     struct engine *e = engine;
@@ -147,8 +147,8 @@ static void engine_free(tsr_session *session, void *engine)
     tsr__free(session, e, sizeof *e);
 }
 
-// Returns the engine of a session, and creates it. A session that runs no model has one too: the
-// endpoint to other ranks is stored there.
+// Returns the engine of a session, and creates it if necessary. Sessions that run no model need it
+// too: it stores the endpoint to other ranks.
 struct engine *tsr__engine_state(tsr_session *session)
 {
     if (session->engine)

@@ -37,7 +37,7 @@ struct shared_memory {
     atomic_bool running; // false while sessions are created
 };
 
-// What a session keeps for running: ONNX Runtime, opened once, and the endpoint to other processes.
+// What a session needs for runs: ONNX Runtime, loaded once, and the endpoint to other processes.
 struct engine {
     const OrtApi *api;       // NULL: not open yet
     struct endpoint *joined; // endpoint to ranks that are processes; NULL: not joined yet
@@ -62,9 +62,9 @@ struct engine {
 
 // Uses an ONNX Runtime that the host has loaded, instead of opening one.
 tsr_status tsr__engine_adopt(tsr_session *session, const OrtApiBase *base);
-// The engine of the session; opened with the defaults if necessary.
+// Returns the engine of the session, with ONNX Runtime loaded from the default place if necessary.
 tsr_status tsr__engine(tsr_session *session, struct engine **out);
-// The same without opening ONNX Runtime, for the other fields. NULL: out of memory.
+// Returns the engine without loading ONNX Runtime, for its other fields. NULL: out of memory.
 struct engine *tsr__engine_state(tsr_session *session);
 
 // ---- reach.c
@@ -74,8 +74,8 @@ bool tsr__reach_share(struct engine *engine, struct endpoint *place);
 void tsr__reach_running(struct engine *engine, bool running);
 void tsr__reach_end(struct engine *engine); // after all sessions, before the endpoint
 
-// Type of an input: a tensor, a sequence or an optional of tensors; type 0: something else. dims
-// are -1 for unknown sizes.
+// Type of an input: a tensor, or a sequence or optional of tensors; type 0: something else. Unknown
+// sizes in dims are -1.
 struct wanted {
     bool sequence, optional;
     int type;
@@ -85,7 +85,7 @@ struct wanted {
 
 // ---- values (engine_values.c) -------------------------------------------------------------------
 
-// ONNX's number of an element type of ONNX Runtime.
+// Converts an element type of ONNX Runtime to ONNX's number.
 tsr_dtype tsr__engine_dtype(int type);
 OrtStatus *tsr__engine_wanted(const struct engine *engine, const OrtSession *session, size_t i,
                               struct wanted *out);
@@ -96,27 +96,28 @@ OrtStatus *tsr__engine_device_value(const struct engine *engine, const OrtMemory
 // value, which ONNX Runtime does not accept.
 OrtStatus *tsr__engine_value(const struct engine *engine, struct arena *arena,
                              const struct tensor *tensor, OrtValue **out);
-// The same with separate memory, which a run may overwrite; numbers only.
+// As tsr__engine_value, but copies the data into memory that a run may overwrite; not for strings.
 OrtStatus *tsr__engine_own_value(const struct engine *engine, const struct tensor *tensor,
                                  OrtValue **out);
 // Copies a value into the set under that name. *failed: an error of ONNX Runtime, to be released by
 // the caller. TSR_ENGINE without *failed: a kind of value that sets do not support.
 tsr_status tsr__engine_take(const struct engine *engine, OrtValue *v, const char *name,
                             tsr_tensors *to, OrtStatus **failed);
-// The same, but numbers are borrowed: v must live as long as the set.
+// As tsr__engine_take, but numbers are not copied: v must live as long as the set.
 tsr_status tsr__engine_view(const struct engine *engine, OrtValue *v, const char *name,
                             tsr_tensors *to, OrtStatus **failed);
 // Writes a value into a tensor on the GPU of that seat; a value on that GPU is copied without the
 // host.
 tsr_status tsr__engine_fill(const struct engine *engine, struct gpu_seat *seat, OrtValue *v,
                             const struct tensor *place, OrtStatus **failed);
-// As tsr__engine_take, for a tensor on the GPU of that seat.
+// As tsr__engine_take, for a tensor on the GPU of `seat`.
 tsr_status tsr__engine_fetch(const struct engine *engine, struct gpu_seat *seat, OrtValue *v,
                              const char *name, tsr_tensors *to, OrtStatus **failed);
 
 // True if the value is in GPU memory.
 bool tsr__gpu_holds(const struct engine *engine, const OrtValue *v);
-// Copies to memory on the seat's GPU, from there or (there false) from the host.
+// Copies to memory on the seat's GPU: from the same GPU if `there` is true, otherwise from the
+// host.
 int tsr__gpu_copy_to(struct gpu_seat *seat, void *to, const void *from, size_t bytes, bool there);
 int tsr__gpu_fetch(struct gpu_seat *seat, void *to, const void *from, size_t bytes);
 

@@ -44,8 +44,8 @@ int tsr__gpu_copy_to(struct gpu_seat *seat, void *to, const void *from, size_t b
     return tsr__seat_wait(seat, stream);
 }
 
-// ONNX Runtime numbers the element types as ONNX does up to 23, but left one out after it. (Seen
-// with 1.31: uint2 is 24.)
+// ONNX Runtime numbers element types up to 23 as ONNX does. From 24 on its numbers differ: this
+// table has ONNX's types in ONNX Runtime's order (1.31).
 static const int newer_types[] = {TSR_UINT2, TSR_INT2, TSR_FLOAT8E8M0};
 #define FIRST_NEWER 24
 
@@ -298,8 +298,7 @@ static tsr_status take_tensor(const struct engine *engine, OrtValue *v, const ch
     return put(to, name, (tsr_dtype)x.type, (int)x.rank, x.dims, data);
 }
 
-// Takes element i of a sequence, named by its number. The value is released here, since its bytes
-// were copied.
+// Copies element i of a sequence, named by its number, and releases the engine's value.
 static tsr_status take_element(const struct engine *engine, OrtValue *sequence, size_t i,
                                tsr_tensors *list, OrtStatus **failed)
 {

@@ -281,7 +281,7 @@ typedef struct OrtApi {
     OrtStatus *(*ShapeInferContext_SetOutputTypeShape)(const OrtShapeInferContext *context,
                                                        size_t i,
                                                        const OrtTensorTypeAndShapeInfo *info);
-    // from here on: there only if the table was asked for as ORT_API_STATS
+    // functions from here on exist only if the API table was requested with version ORT_API_STATS
     void *reserved_271;
     OrtStatus *(*ReadOpAttr)(const OrtOpAttr *attribute, int type, void *out, size_t bytes,
                              size_t *needed);
@@ -358,7 +358,7 @@ typedef struct OrtApi {
     int64_t (*ExternalInitializerInfo_GetFileOffset)(const OrtExternalInitializerInfo *info);
     size_t (*ExternalInitializerInfo_GetByteSize)(const OrtExternalInitializerInfo *info);
     void *reserved_373[17];
-    // from here on: there only if the table was asked for as ORT_API_EP
+    // functions from here on exist only if the API table was requested with version ORT_API_EP
     bool (*TensorTypeAndShape_HasShape)(const OrtTensorTypeAndShapeInfo *info);
 } OrtApi;
 
@@ -418,8 +418,8 @@ typedef struct OrtApiBase {
     const char *(*GetVersionString)(void);
 } OrtApiBase;
 
-// One operator. Own data stands behind it in a larger struct; every function but the last four is
-// given the operator.
+// One operator. The plug-in embeds this struct as first member of a larger one. Every function
+// except the last four gets the operator as argument.
 struct OrtCustomOp {
     uint32_t version;
     void *(*CreateKernel)(const OrtCustomOp *op, const OrtApi *api,

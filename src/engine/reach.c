@@ -8,11 +8,11 @@
 #include "engine/engine.h"
 #include "transport/transport.h"
 
-// Allocates memory for the engine, shared with the other ranks while a model runs. ONNX Runtime
-// does not check for NULL: it expects an exception, which its own allocator throws through this
-// function. Nothing here has to be undone then. Called by any thread of the engine. The rank's
-// thread sets memory->running before and after sessions are created; an outdated value does no
-// harm, because `release` checks where the memory came from.
+// Allocates memory for the engine; while a model runs, memory that other ranks can access. ONNX
+// Runtime does not check for NULL: it expects the exception that its own allocator throws, and this
+// function lets it pass. Any thread of the engine calls this. The rank's thread sets
+// memory->running; an outdated value does no harm, because `release` checks where the memory came
+// from.
 static void *allocate(OrtAllocator *a, size_t bytes)
 {
     struct shared_memory *memory = (struct shared_memory *)a;
@@ -36,8 +36,8 @@ static const OrtMemoryInfo *info_of(const OrtAllocator *a)
     return ((const struct shared_memory *)a)->info;
 }
 
-// Lets the engine allocate memory that the other ranks can access. Registered once per engine; a
-// later session with the same endpoint gets the same result.
+// Lets the engine allocate memory that other ranks can access. This is registered once per engine;
+// later sessions with the same endpoint get the same result.
 bool tsr__reach_share(struct engine *engine, struct endpoint *place)
 {
     struct shared_memory *memory = &engine->shared;
@@ -62,7 +62,7 @@ bool tsr__reach_share(struct engine *engine, struct endpoint *place)
     return false;
 }
 
-// Sets whether a model runs. Only tensors of runs use the shared memory, of which there is less.
+// Sets whether a model runs. Shared memory is limited, so only tensors of runs use it.
 void tsr__reach_running(struct engine *engine, bool running)
 {
     atomic_store(&engine->shared.running, running);

@@ -69,8 +69,8 @@ static tsr_status add_file(struct sha256 *sha, tsr_session *session, const char 
     return st;
 }
 
-// Hashes the model's data files. A data file is in the model's folder. If the model was written
-// from the graph, it is in the folder of the application's file.
+// Hashes the model's data files. They are in the model's folder. If the model was written from the
+// graph, they are in the folder of the application's file.
 static tsr_status add_data(struct sha256 *sha, tsr_model *model, const char *original,
                            struct arena *arena)
 {
@@ -108,7 +108,7 @@ static tsr_status make_key(const struct provider *provider, const OrtGraph *grap
         st = add_data(&sha, model, original, arena);
     if (st == TSR_OK && options->plan)
         st = add_file(&sha, provider->session, options->plan);
-    // Hash the file if the topology is one. Other topologies are part of the hashed options.
+    // Hash the topology if it is a file. Other topologies are part of the hashed options.
     if (st == TSR_OK && options->plan_options.topology && access(options->devices, R_OK) == 0)
         st = add_file(&sha, provider->session, options->devices);
     tsr__sha256_hex(&sha, key);

@@ -82,9 +82,9 @@ static bool is_large_enough(const struct fused *fused, const struct cache_pair *
     return true;
 }
 
-// In a buffer for several sequences the heads of a rank are not contiguous, so they are copied.
-// Registers the used part of such a cache. Past and present are one buffer, so that the rest of
-// the buffer stays as it is.
+// Registers the used part of a cache that must be copied, so that only this part is copied. In a
+// buffer for several sequences the heads of a rank are not contiguous. Past and present are one
+// buffer, so the rest of it keeps its contents.
 static void use_part(struct fused *fused, struct cache_pair *cache, const struct used_length *used)
 {
     if (!cache->has_room || used->axis < 0 || tsr__job_on_gpu(fused->job))

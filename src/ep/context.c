@@ -18,7 +18,7 @@
 // ---- reading -----------------------------------------------------------------------------------
 
 // Reads a text attribute into the arena; "" if the node has no such attribute. The first call of
-// ReadOpAttr fails and reports the size.
+// ReadOpAttr always fails and only returns the size.
 static OrtStatus *read_text(const OrtApi *ort, const OrtNode *node, const char *name,
                             struct arena *arena, const char **out)
 {

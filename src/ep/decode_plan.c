@@ -51,7 +51,7 @@ bool tsr__ep_is_cache_pair(const char *past, const char *present)
 static const tsr_value *present_of(const tsr_graph *graph, const tsr_value *past)
 {
     const char *name = tsr_value_name(past);
-    // These characters have a meaning in the text of a state.
+    // names with these characters cannot be written as a state
     if (tsr_value_initializer(past) || strpbrk(name, "*=\n"))
         return NULL;
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
@@ -140,8 +140,8 @@ static tsr_status describe(struct decode_plan *plan, const tsr_plan_options *giv
 
 // ---- the plan ----------------------------------------------------------------------------------
 
-// Plans with the caches as states. The planner stores these in the metadata. They are removed
-// there, because the ranks of the provider do not keep the caches between runs.
+// Plans with the caches as states. The planner also stores the states in the metadata. They are
+// removed there, because the ranks of the provider do not keep the caches between runs.
 static tsr_status plan_step(tsr_model *model, const struct decode_plan *plan,
                             tsr_plan_options options, tsr_plan_summary *summary)
 {
@@ -153,8 +153,8 @@ static tsr_status plan_step(tsr_model *model, const struct decode_plan *plan,
     return st == TSR_OK ? tsr_model_set_metadata(model, META_STATE, NULL) : st;
 }
 
-// One token of a small model may be fastest on one device. The application has requested several,
-// so such a model gets the plan for longer inputs.
+// Plans the model for one decode step. If one device is fastest for one token, the model is planned
+// for longer inputs instead, because the application has requested several devices.
 tsr_status tsr__ep_plan(tsr_model *model, const tsr_plan_options *given, tsr_plan_summary *summary)
 {
     struct decode_plan plan = {.graph = tsr_model_graph(model)};

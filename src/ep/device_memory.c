@@ -96,8 +96,8 @@ void tsr__ep_memory_free(struct device_memory *memory)
     free(memory);
 }
 
-// Finds the OrtHardwareDevice of a GPU, or creates one. In containers ONNX Runtime misses GPUs that
-// the driver lists.
+// Finds the OrtHardwareDevice of a GPU, or creates one. In containers ONNX Runtime does not list
+// all GPUs that the driver lists.
 static OrtStatus *find_hardware(struct device_memory *memory, int card,
                                 const OrtHardwareDevice *const *hardware, size_t n,
                                 const OrtHardwareDevice **out)
@@ -243,7 +243,8 @@ int tsr__ep_value_gpu(const struct ep_api *api, const OrtValue *value)
     return gpu_of(api, api->ep->Value_GetMemoryDevice(value));
 }
 
-// Returns an out-of-memory error. ONNX Runtime passes a failed allocation on without a check.
+// Returns an out-of-memory error. Without it, ONNX Runtime would use the failed allocation
+// unchecked.
 static OrtStatus *no_memory(const struct device_memory *memory, int card, size_t bytes)
 {
     char text[128];

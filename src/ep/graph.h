@@ -50,7 +50,7 @@ struct graph_shape {
 OrtStatus *tsr__ep_type_shape(const struct graph_reader *reader, const OrtTypeInfo *type,
                               struct graph_shape *out);
 
-// The value of a constant on the CPU.
+// The value of a constant, in host memory.
 struct graph_tensor {
     struct graph_shape shape;
     size_t elements;
@@ -60,7 +60,7 @@ struct graph_tensor {
 OrtStatus *tsr__ep_tensor_read(const struct graph_reader *reader, const OrtValue *value,
                                struct graph_tensor *out);
 
-// Reference of an initializer to external data. length 0: the file does not give it.
+// Reference of an initializer to external data. length 0: the model file gives no length.
 struct graph_external {
     bool exists;
     struct str location; // in the arena

@@ -174,8 +174,8 @@ static void write_tensor_head(struct rope *rope, const struct graph_shape *shape
         tsr__rope_bytes(rope, F_TENSOR_NAME, str_of(name));
 }
 
-// Writes a constant. name NULL: the tensor of an attribute. Its bytes are copied, because they are
-// released before the rope is written.
+// Writes a constant; name NULL: the tensor of an attribute. The bytes are copied, because ONNX
+// Runtime releases them before the rope is written.
 static OrtStatus *write_tensor(struct model_writer *writer, uint32_t field, const char *name,
                                const OrtValue *value)
 {
@@ -481,8 +481,8 @@ static OrtStatus *write_inner_values(struct model_writer *writer, const OrtNode 
     return NULL;
 }
 
-// Writes the inputs of the graph. Constants that a model before IR version 4 lists as inputs are
-// left out. In later versions such an initializer is a default value of the input.
+// Writes the inputs of the graph. Before IR version 4, models list constants as inputs, too; these
+// are left out. In later versions such an initializer is the default value of an input.
 static OrtStatus *write_inputs(struct model_writer *writer, const OrtGraph *graph)
 {
     struct graph_values inputs;

@@ -92,12 +92,13 @@ struct claim {
 // Source of the model that is partitioned for a fused node.
 enum model_route { ROUTE_FILE, ROUTE_GRAPH };
 
-// A partition that is ready to run, in its folder.
+// A partition on disk that is ready to run.
 struct parts {
     const char *folder;
     struct temporary *temporary; // removed with the node; NULL: the folder stays
     bool processes;              // ranks are processes; an EPContext model may request that
-    // path of the manifest as stored in the EPContext model; NULL: no such model
+    // path of the manifest as stored in the EPContext model; NULL: the model is not an EPContext
+    // model
     const char *context;
     const char *config; // configuration given by the option `plan`; NULL: the planner chooses
     const char **roomy; // caches that may be used in part (tsr_cache_has_room)
@@ -132,7 +133,8 @@ struct fused {
     size_t n_caches;
     struct used_length *used; // used parts of caches in this run
     size_t n_used;
-    // per output: the last run wrote it to memory of the application, and it is not in the set
+    // per output: true if the last run wrote it to memory of the application; it is then not in the
+    // set
     bool *placed;
     pthread_mutex_t lock;  // held during a run: runs of one node do not overlap
     tsr_job *job;          // ranks that are threads; NULL: to be opened
@@ -162,8 +164,8 @@ int tsr__ep_value_gpu(const struct ep_api *api, const OrtValue *value);
 // Copies between host memory (device -1) and GPUs, and waits for the copy.
 OrtStatus *tsr__ep_memory_copy(struct device_memory *memory, void *to, int to_gpu, const void *from,
                                int from_gpu, size_t bytes);
-// Adds an input in GPU memory to the set: as it is if a rank of this process is on a GPU, else as a
-// copy in host memory.
+// Adds an input in GPU memory to the set: without a copy if a rank of this process is on a GPU,
+// else as a copy in host memory.
 tsr_status tsr__ep_memory_input(struct fused *fused, const OrtValue *value, const char *name,
                                 tsr_tensors *to, OrtStatus **failed) TSR_MUST_USE;
 // Waits for the run. Outputs are written to the application's memory if it is on the device of the
@@ -196,7 +198,7 @@ void tsr__ep_decline(struct claim *claim, const char *format, ...) TSR_PRINTF(2,
 OrtStatus *tsr__ep_check_graph(struct claim *claim, const OrtGraph *graph);
 
 // ---- parts.c
-// Plans and partitions the graph as the options of the provider say.
+// Plans and partitions the graph with the options of the provider.
 tsr_status tsr__ep_parts_make(struct provider *provider, const OrtGraph *graph, struct arena *arena,
                               struct parts *out) TSR_MUST_USE;
 tsr_status tsr__ep_summary_write(const struct fused *fused, double seconds) TSR_MUST_USE;
@@ -209,8 +211,8 @@ tsr_status tsr__ep_partition(const struct provider *provider, tsr_model *model,
 // Returns true if the output updates the cache: "past_key_values.3.key" and "present.3.key",
 // "past_3" and "present_3".
 bool tsr__ep_is_cache_pair(const char *past, const char *present);
-// Plans the model. A model with caches is planned for one decode step, with caches that stay where
-// they are. The summary must have its size.
+// Plans the model. A model with caches is planned for one decode step, with caches that stay on
+// their devices. The caller sets summary->size.
 tsr_status tsr__ep_plan(tsr_model *model, const tsr_plan_options *given,
                         tsr_plan_summary *summary) TSR_MUST_USE;
 
@@ -225,7 +227,7 @@ tsr_status tsr__ep_plan_option(struct provider *provider, const OrtGraph *graph,
                                struct arena *arena, const char **name) TSR_MUST_USE;
 
 // ---- cache.c
-// Returns the partition from the application's cache. A missing partition is created first.
+// Returns the partition from the application's cache. If it is missing, creates it there first.
 tsr_status tsr__ep_cache_parts(struct provider *provider, const OrtGraph *graph, tsr_model *model,
                                struct arena *arena, struct parts *out) TSR_MUST_USE;
 
@@ -256,8 +258,8 @@ int64_t tsr__ep_size_of(const struct fused *fused, const tsr_tensors *given, con
 // ---- states.c
 bool tsr__ep_is_past(const struct fused *fused, const char *name);    // input of a state
 bool tsr__ep_is_present(const struct fused *fused, const char *name); // output of a state
-// Sets *kept if the value is a handle of a state that the ranks have. Other values of states must
-// have the shape of the model.
+// Sets *kept if the value is the handle of a state that the ranks store. Otherwise the value must
+// have the shape that the model declares for the state.
 tsr_status tsr__ep_state_read(struct fused *fused, const OrtValue *value, const char *name,
                               bool *kept) TSR_MUST_USE;
 // Returns the handle of a state to the application.
@@ -266,7 +268,7 @@ OrtStatus *tsr__ep_state_give(const struct fused *fused, OrtKernelContext *conte
 // ---- caches.c
 // Finds the caches among inputs and outputs of the node.
 tsr_status tsr__ep_caches_find(struct fused *fused) TSR_MUST_USE;
-// Registers the application's buffer for each cache that the ranks can update there.
+// Registers the application's buffer for each cache that the ranks can update in place.
 tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context,
                                 const tsr_tensors *inputs, tsr_tensors *places) TSR_MUST_USE;
 // Stores the shape of an output that is written to memory of the application.
@@ -291,7 +293,7 @@ tsr_status tsr__ep_graph_load(tsr_session *session, const struct ep_api *api, co
                               const char *folder, tsr_model **out) TSR_MUST_USE;
 
 // ---- graph_matches.c
-// Reports whether the model file has the inputs, outputs and weights of the graph. It has not if
+// Sets *matches if the model file has the inputs, outputs and weights of the graph. They differ if
 // the application replaced weights.
 tsr_status tsr__ep_graph_matches(tsr_session *session, const struct ep_api *api,
                                  const OrtGraph *graph, const tsr_model *model,

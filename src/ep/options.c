@@ -97,7 +97,7 @@ static void read_memory(struct reader *reader, const char *text)
     (void)refuse(reader, "memory", "give bytes per device, such as 16GiB", text);
 }
 
-// Reads one item of a list, such as "batch=8". The last '=' separates, because a name may contain
+// Reads one item of a list, such as "batch=8". Splits at the last '=', because a name may contain
 // '='.
 static bool read_dim(struct reader *reader, struct str item)
 {

@@ -51,8 +51,8 @@ static bool open_target(struct target *target)
     return true;
 }
 
-// Reads "#12" at the beginning of the text, with or without quotes, and advances the text. NULL:
-// there is no such node.
+// Reads "#12" at the beginning of the text, with or without quotes, and advances the text. Returns
+// NULL if the graph has no such node.
 static tsr_node *read_node(const struct target *target, struct str *text)
 {
     bool quoted = text->n && text->p[0] == '"';
@@ -164,7 +164,7 @@ static tsr_status apply_document(struct provider *provider, tsr_model *model, st
     return st;
 }
 
-// Replaces the model by the annotated one, if that has the same graph.
+// Replaces the model by the annotated model, if both have the same graph.
 static tsr_status take_annotated(struct provider *provider, const OrtGraph *graph,
                                  tsr_model **model, const char **name)
 {

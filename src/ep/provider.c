@@ -52,8 +52,8 @@ static void log_reason(const struct provider *provider, const char *reason)
     tsr__ep_log(provider, ORT_LOG_WARNING, message);
 }
 
-// Logs the session's warnings and removes them. The provider requests sharded inputs and outputs
-// itself. So an input or output that cannot stay sharded is not a warning for the user.
+// Logs the session's warnings and removes them. Skips warnings about inputs and outputs that cannot
+// stay sharded: the provider requested that, not the user.
 static void log_warnings(struct provider *provider)
 {
     tsr_session *session = provider->session;
@@ -100,8 +100,8 @@ static OrtStatus *claim_contexts(struct claim *claim, OrtEpGraphSupportInfo *inf
     return NULL;
 }
 
-// Claims nodes so that Compile is called and fails. Calls of functions are not claimed: ONNX
-// Runtime would not inline them.
+// Claims nodes of a model that cannot be run, so that Compile is called and returns the error.
+// Function calls are not claimed, because ONNX Runtime would then not inline them.
 static OrtStatus *fuse_to_fail(struct claim *claim, OrtEpGraphSupportInfo *info)
 {
     if (claim->has_unknown) {
@@ -158,8 +158,8 @@ static tsr_status refuse(struct provider *provider)
     return TSR_UNSUPPORTED;
 }
 
-// Fails a strict session if all nodes of its model are custom operators. In GetCapability they
-// could still be functions, so that no node was claimed and Compile was not called.
+// Fails a strict session whose nodes are all custom operators. In GetCapability they could still be
+// functions, so no node was claimed and Compile was not called.
 static OrtStatus *refuse_if_strict(struct provider *provider)
 {
     if (!provider->options.strict || provider->compiled || !provider->reason[0])
@@ -243,8 +243,8 @@ static OrtStatus *on_run_end(OrtEp *ep, const OrtRunOptions *options, bool synch
     return NULL;
 }
 
-// With ORT_PARALLEL, Compute may run in another thread than the caller's Run. Then the run is known
-// only if there is no other run.
+// Returns the options of the current run. With ORT_PARALLEL, Compute may run in another thread than
+// the caller's Run. The run is then known only if no other run is active.
 const OrtRunOptions *tsr__ep_run_options(struct provider *provider)
 {
     const OrtRunOptions *found = NULL;

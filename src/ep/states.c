@@ -85,8 +85,8 @@ static tsr_status check_handle(const struct fused *fused, const struct manifest_
     return TSR_INVALID;
 }
 
-// EPContext models declare no shape for states, so ONNX Runtime has not checked the tensor. A wrong
-// shape would end ranks that are processes.
+// Checks the shape of a tensor for a state. EPContext models declare no shape for states, so ONNX
+// Runtime has not checked it. A wrong shape would end ranks that are processes.
 static tsr_status check_shape(const struct fused *fused, const struct manifest_port *port,
                               const struct shape *shape)
 {

@@ -18,7 +18,7 @@
 
 // ---- the configuration -------------------------------------------------------------------------
 
-// Returns true if the folder has that file. A path that is too long gives false.
+// True if the folder contains the file. A path that is too long gives false.
 static bool is_file(const char *folder, const char *name)
 {
     char path[PATH_MAX];

@@ -31,7 +31,7 @@ struct tsr_generator {
     uint64_t random;
     float *logits; // logits of the last token, `vocabulary` entries
     int64_t vocabulary, capacity;
-    // predicted times in picoseconds, sharded and on one device; 0: no plan
+    // predicted times in picoseconds, sharded and on one device; 0: nothing was planned
     int64_t predicted, one_device;
 };
 
@@ -60,7 +60,8 @@ static const char **state_texts(tsr_generator *generator)
     return texts;
 }
 
-// Opens the unsharded model. It has no manifest that lists the states, so they are named here.
+// Opens the unsharded model. An unsharded model has no manifest that lists its states, so this
+// function names them.
 static tsr_status open_unsharded(tsr_generator *generator)
 {
     tsr_folder *folder = generator->folder;
@@ -75,8 +76,8 @@ static tsr_status open_unsharded(tsr_generator *generator)
     return st;
 }
 
-// Partitions the planned model. Its warnings are dropped: the planner chose the shardings, and the
-// user cannot change them here.
+// Partitions the planned model. Warnings are dropped: the planner chose the shardings, and the user
+// cannot change them here.
 static tsr_status partition_planned(tsr_model *model, const char *parts,
                                     const tsr_partition_options *options)
 {
@@ -146,8 +147,8 @@ static tsr_status open_sharded(tsr_generator *generator)
 
 // ---- one step ----------------------------------------------------------------------------------
 
-// Sets an integer input [1, n] in the type that the model wants. Does nothing if there is no such
-// input.
+// Sets an integer input [1, n] in the type that the model expects. Does nothing if the model has no
+// such input.
 static tsr_status put_numbers(tsr_generator *generator, const char *name, const int64_t *numbers,
                               int64_t n)
 {
@@ -180,8 +181,8 @@ static bool caches_have_room(const tsr_folder *folder)
     return folder->caches.n > 0;
 }
 
-// Returns the most tokens that may follow a prompt of n tokens: max_tokens, within the context. The
-// last token is not fed back: with a context of 128 and a prompt of 2 there are 127.
+// Returns the largest number of tokens that may follow a prompt of n tokens: max_tokens, limited by
+// the context. The last token is not fed back: a context of 128 and a prompt of 2 allow 127.
 static int64_t most_tokens(const tsr_generator *generator, size_t n)
 {
     int64_t most = DEFAULT_TOKENS, context = generator->folder->context;
@@ -212,8 +213,8 @@ static tsr_status put_empty_caches(tsr_generator *generator)
     return TSR_OK;
 }
 
-// Sets ids, mask and positions. Example: 2 ids after a past of 5: mask of 7 ones, positions 5 and
-// 6. One list is used for both.
+// Sets the inputs for ids, mask and positions. Example: 2 ids after a past of 5: mask of 7 ones,
+// positions 5 and 6.
 static tsr_status put_inputs(tsr_generator *generator, const int64_t *ids, int64_t n)
 {
     int64_t total = generator->past + n;
@@ -458,8 +459,8 @@ void tsr_generator_close(tsr_generator *generator)
     tsr__free(session, generator, sizeof *generator);
 }
 
-// Sets the number of devices from the topology. With one device the model runs unsharded on that
-// device. Its name is copied, because the caller may free the topology.
+// Sets the number of devices from the topology. With one device the model runs unsharded on it. The
+// device name is copied, because the caller may free the topology.
 static tsr_status take_devices(tsr_generator *generator)
 {
     tsr_generate_options *own = &generator->options;
@@ -526,8 +527,8 @@ static tsr_status refuse_empty(const tsr_folder *folder)
     return TSR_INVALID;
 }
 
-// Refuses ids outside the vocabulary. An embedding accepts negative ids and counts them from its
-// end, so it would not report -1.
+// Refuses ids outside the vocabulary. The engine would not: an embedding counts negative ids from
+// its end.
 static tsr_status check_tokens(tsr_folder *folder, const int64_t *ids, size_t n)
 {
     int64_t most = folder->vocabulary; // 0: unknown
@@ -554,7 +555,7 @@ static tsr_status check_tokens(tsr_folder *folder, const int64_t *ids, size_t n)
     return TSR_OK;
 }
 
-// Generates from a prompt. Every prompt starts with new caches.
+// Generates tokens for a prompt. Every prompt starts with empty caches.
 tsr_status tsr_generator_run(tsr_generator *generator, const int64_t *ids, size_t n,
                              tsr_token_fn take, void *data, tsr_generate_result *result)
 {

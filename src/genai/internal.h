@@ -28,7 +28,7 @@ struct tsr_folder {
     int64_t heads, kv_heads, head_size, context, vocabulary; // 0: not in the configuration
 };
 
-// Returns an integer of the configuration (genai nests it below model.decoder); 0: absent.
+// Returns an integer of the configuration (genai nests it in model.decoder), or 0 if it is absent.
 int64_t tsr__genai_number(const tsr_folder *folder, const char *key);
 // Returns the size of the caches' heads axis; 0: no caches, or unknown.
 int64_t tsr__genai_cache_heads(const tsr_folder *folder);

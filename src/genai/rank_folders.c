@@ -33,8 +33,8 @@
 
 // ---- shardings ---------------------------------------------------------------------------------
 
-// Stops at the first reader. One reader is enough to declare a value's sharding; the plan covers
-// the others.
+// Stores the first node that reads the value, and stops. Declaring the sharding at one reader is
+// enough; the planner derives it for the others.
 static bool first_use(void *data, tsr_node *node, size_t input)
 {
     (void)input;
@@ -92,8 +92,8 @@ static tsr_status check_config(tsr_folder *folder)
     return TSR_OK;
 }
 
-// Returns how often each key head is repeated, so that every rank has one. 0: there are fewer query
-// heads than ranks, so the caches are replicated.
+// Returns how often each key head is repeated, so that every rank has one. Returns 0 if there are
+// fewer query heads than ranks; the caches are then replicated.
 static int64_t repeats(const tsr_folder *folder, int64_t ranks)
 {
     int64_t keys = tsr__genai_cache_heads(folder), queries = int64_max(folder->heads, keys);
@@ -161,7 +161,7 @@ struct machine {
     int64_t alone; // predicted picoseconds of a step on one device; 0: unknown
 };
 
-// Returns the predicted time of a step on one device, in picoseconds; 0: unknown. It plans without
+// Returns the predicted time of a step on one device, in picoseconds; 0: unknown. Plans without
 // fixed shardings and drops the diagnostics of that plan.
 static int64_t time_on_one(tsr_folder *folder, const struct machine *machine)
 {
@@ -311,8 +311,8 @@ static tsr_status cannot_write(struct rank_folders *folders, const char *path)
     return TSR_WRITE;
 }
 
-// Example: (1, "model.onnx") -> ".../rank1/model.onnx"; "" is the rank's folder. NULL: out of
-// memory.
+// Returns a path in the folder of a rank: (1, "model.onnx") gives ".../rank1/model.onnx", "" the
+// folder itself. NULL: out of memory.
 static const char *rank_path(struct rank_folders *folders, int64_t rank, const char *name)
 {
     struct str inner =
@@ -322,7 +322,7 @@ static const char *rank_path(struct rank_folders *folders, int64_t rank, const c
     return NULL;
 }
 
-// Reports a read error. It reads errno first, because adding a diagnostic may change errno.
+// Reports a read error. Reads errno first, because adding a diagnostic may change it.
 static tsr_status cannot_read(struct rank_folders *folders, const char *path)
 {
     struct place at = PLACE_NONE;
@@ -335,8 +335,7 @@ static tsr_status cannot_read(struct rank_folders *folders, const char *path)
     return TSR_IO;
 }
 
-// Copies a file. *there reports whether the file exists. Missing files are no error, and folders
-// are skipped.
+// Copies a file. Sets *there if the file exists: a missing file is no error. Folders are skipped.
 static tsr_status copy_file(struct rank_folders *folders, const char *from, const char *to,
                             bool *there)
 {
@@ -386,8 +385,8 @@ static tsr_status place_part(struct rank_folders *folders, int64_t rank, const c
     return copy_file(folders, from, to, &there);
 }
 
-// True for files to copy, such as tokenizer.json: not the model, its data, the configuration or
-// hidden files.
+// True for files to copy unchanged, such as tokenizer.json. False for the model, its data, the
+// configuration and hidden files.
 static bool is_copied(const tsr_folder *folder, const char *name)
 {
     const char *model = strrchr(folder->model_path, '/') + 1;
@@ -426,8 +425,8 @@ static tsr_status copy_rest(struct rank_folders *folders, int64_t rank)
 }
 
 // Copies the plug-in and its transports into the rank's folder: onnxruntime-genai loads no plug-in
-// from elsewhere. They are next to this library, which the address of `here` identifies. The
-// transports are optional.
+// from elsewhere. They are next to this library, which the address of `here` identifies. Transports
+// may be missing.
 static tsr_status copy_plugins(struct rank_folders *folders, int64_t rank, const char *given)
 {
     static const char *const names[] = {PLUGIN, "libtessera_mpi_openmpi.so",
@@ -503,7 +502,8 @@ static tsr_status write_config(struct rank_folders *folders, int64_t rank, int64
     return st;
 }
 
-// Renames the rank's model. Its data files keep their names, which the model refers to.
+// Creates the folder of a rank and places its files. The model is renamed to model.onnx; data files
+// keep their names, because the model refers to them.
 static tsr_status fill_rank(struct rank_folders *folders, int64_t rank, int64_t ranks,
                             const char *plugins)
 {
@@ -528,7 +528,7 @@ static tsr_status fill_rank(struct rank_folders *folders, int64_t rank, int64_t 
     return st;
 }
 
-// Partitions into OUT/parts, then fills the folders of the ranks.
+// Partitions the model into OUT/parts, then creates the folders of the ranks from it.
 static tsr_status fill(struct rank_folders *folders, struct machine *machine, const char *plugins,
                        tsr_partition_result **result)
 {

@@ -46,8 +46,8 @@ static int describe_card(const struct gpu *gpu, int ordinal, struct gpu_card *ca
     return 0;
 }
 
-// Lists the GPUs. Those before one that fails are still listed, with the reason. GPUs before one
-// that fails are still listed, with the reason.
+// Lists the GPUs. If one fails, the GPUs before it are still listed, with the reason of the
+// failure.
 static void survey(const struct gpu_libraries *libraries, struct gpu_survey *out)
 {
     struct gpu gpu;
@@ -85,7 +85,7 @@ static bool write_all(int fd, const char *p, size_t n)
     return true;
 }
 
-// False: too little data, or a timeout.
+// Reads n bytes. Returns false at the end of the data or after a timeout.
 static bool read_all(int fd, char *p, size_t n)
 {
     while (n) {
@@ -131,7 +131,8 @@ static void survey_in_child(const struct gpu_libraries *libraries, struct gpu_su
         ;
 }
 
-// Lists the GPUs. If this process already uses the driver, a child could not.
+// Lists the GPUs in a child process, so that this process does not start the driver. If this
+// process already uses the driver, a child could not, so it lists them itself.
 void tsr__gpu_survey(const struct gpu_libraries *libraries, struct gpu_survey *out)
 {
     if (tsr__gpu_started(libraries))

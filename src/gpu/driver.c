@@ -10,7 +10,7 @@
 static const char driver_name[] = "libcuda.so.1", nccl_name[] = "libnccl.so.2";
 #define STAND_IN "tsr_stands_in_for_cuda" // a symbol that no driver has
 
-// A function: its name and its place in struct gpu.
+// A function of the library: its name and its offset in struct gpu.
 struct entry {
     const char *name;
     size_t at;
@@ -38,7 +38,7 @@ static void *open_library(const char *name)
     return dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
 }
 
-// Loads NCCL. If it lacks a function, it is not used.
+// Loads NCCL. A library that lacks a function is not used.
 static void load_nccl(struct gpu *gpu, const char *name)
 {
     gpu->nccl = open_library(name ? name : nccl_name);
@@ -53,8 +53,8 @@ static void load_nccl(struct gpu *gpu, const char *name)
     gpu->nccl_version = 0;
 }
 
-// Loads the driver. Functions are looked up at run time, so one binary works with and without a
-// driver. A driver that lacks one is treated as absent; `why` names the function.
+// Loads the driver at run time, so that one binary works with and without it. A driver that lacks a
+// function is treated as absent; `why` names the function.
 bool tsr__gpu_load(const struct gpu_libraries *libraries, struct gpu *gpu, char *why, size_t n)
 {
     const char *name = libraries->driver ? libraries->driver : driver_name;

@@ -41,28 +41,28 @@ struct gpu_libraries {
     const char *driver, *nccl;
 };
 void tsr__gpu_survey(const struct gpu_libraries *libraries, struct gpu_survey *out);
-// True if this process has started the driver (PyTorch does); its children cannot use GPUs then.
-// Starts nothing.
+// True if this process has started the driver (PyTorch does). Its children then cannot use GPUs.
+// This call does not start it.
 bool tsr__gpu_started(const struct gpu_libraries *libraries);
 
 // ---- the driver (driver.c) ---------------------------------------------------------------------
 
-// The driver's functions. Constant after opening; all ranks of a process share it.
+// Functions of the driver. Does not change after opening; all ranks of a process share it.
 struct gpu;
-// NULL: `why` has the reason. Allocated in the session, by its thread.
+// Opens the driver. Returns NULL with the reason in `why`. Allocates in the session, on its thread.
 struct gpu *tsr__gpu_open(tsr_session *session, const struct gpu_libraries *libraries, char *why,
                           size_t n);
 void tsr__gpu_close(tsr_session *session, struct gpu *gpu); // NULL is allowed
 int tsr__gpu_count(const struct gpu *gpu);
 bool tsr__gpu_stands_in(const struct gpu *gpu);
-// "out of memory (CUDA_ERROR_OUT_OF_MEMORY)"; returns out.
+// Formats an error: "out of memory (CUDA_ERROR_OUT_OF_MEMORY)". Returns out.
 const char *tsr__gpu_words(const struct gpu *gpu, int code, char *out, size_t n);
 
 // ---- use of a GPU (seat.c) ---------------------------------------------------------------------
 
 // One rank's use of one GPU: context, events, kernels, memory. Used by one thread at a time.
 struct gpu_seat;
-// 0 and *out, or the driver's code. `card` counts from 0.
+// Opens GPU number `card` (from 0). Returns 0 and *out, or the driver's error code.
 int tsr__seat_open(tsr_session *session, const struct gpu *gpu, int card, struct gpu_seat **out);
 void tsr__seat_close(struct gpu_seat *seat);           // NULL is allowed; waits for the GPU
 int tsr__seat_enter(const struct gpu_seat *seat);      // the calling thread uses this GPU
@@ -71,15 +71,15 @@ void *tsr__seat_stream(const struct gpu_seat *seat);   // its own stream
 void *tsr__seat_upwards(const struct gpu_seat *seat);  // a second one, for uploads
 int tsr__seat_free_memory(const struct gpu_seat *seat, int64_t *available, int64_t *all);
 
-// Device memory. `scratch` returns one of three blocks (0, 1, 2) of at least that size, valid until
-// the next call with the same number. It waits for the stream before it replaces a block.
+// Device memory. `scratch` returns one of three blocks (0, 1, 2) of at least `bytes`, valid until
+// the next call with the same block number. It waits for the stream before it replaces a block.
 int tsr__seat_alloc(struct gpu_seat *seat, size_t bytes, void **out);
 void tsr__seat_free(struct gpu_seat *seat, void *p);
 int tsr__seat_scratch(struct gpu_seat *seat, int block, size_t bytes, void *stream, void **out);
-// Pinned host memory; one block, grown like scratch.
+// Returns pinned host memory: one block, which grows like scratch.
 int tsr__seat_pinned(struct gpu_seat *seat, size_t bytes, void *stream, void **out);
 
-// Work on a stream, in order.
+// Operations on a stream; they run in the order of the calls.
 int tsr__seat_down(const struct gpu_seat *seat, void *host, const void *device, size_t bytes,
                    void *stream);
 int tsr__seat_up(const struct gpu_seat *seat, void *device, const void *host, size_t bytes,
@@ -97,12 +97,12 @@ struct gpu_rows {
 };
 int tsr__seat_rows(struct gpu_seat *seat, const struct gpu_rows *rows, void *stream);
 
-// Events 0 .. GPU_EVENTS - 1.
+// Records and reads events 0 .. GPU_EVENTS - 1.
 int tsr__seat_record(const struct gpu_seat *seat, int event, void *stream);
 void *tsr__seat_event(const struct gpu_seat *seat, int event); // for other seats of this process
 int tsr__seat_await(const struct gpu_seat *seat, void *event, void *stream); // the stream waits
-// Steps 0 .. GPU_STEPS - 1: marks the current position of the stream; the host waits for it; a
-// stream waits for it.
+// Steps 0 .. GPU_STEPS - 1: `step` marks the current position of a stream; then the host or another
+// stream can wait for it.
 int tsr__seat_step(const struct gpu_seat *seat, int step, void *stream);
 int tsr__seat_step_wait(const struct gpu_seat *seat, int step);
 int tsr__seat_step_await(const struct gpu_seat *seat, int step, void *stream);
@@ -117,19 +117,19 @@ struct gpu_handle {
 // Lets this seat's kernels access the memory of another GPU of this process; 0 also if they can
 // already.
 int tsr__seat_reach(struct gpu_seat *seat, const struct gpu_seat *other);
-// A block of device memory for another process of this host. Memory that is freed and allocated
-// again may have its old address and even its old handle, but never its old number.
+// A block of device memory that another process of this host can open. Memory that is freed and
+// allocated again may have its old address and even its old handle, but never its old number.
 struct gpu_block {
     struct gpu_handle handle;
     uint64_t base, number;
     int64_t process;
 };
-// The block that contains p, and p's offset in it. Blocks smaller than GPU_OWN_PAGE share pages
-// with others and are refused: another process can open only one of them.
+// Returns the block that contains p, and p's offset in it. Blocks smaller than GPU_OWN_PAGE share
+// pages with other blocks and are refused, because another process could open only one of them.
 #define GPU_OWN_PAGE ((size_t)2 << 20)
 int tsr__seat_export(struct gpu_seat *seat, const void *p, struct gpu_block *out, size_t *offset);
-// The address of another process's block. It stays open until the seat closes or the block is
-// replaced.
+// Returns the address of another process's block in this process. It stays open until the seat
+// closes or the block is replaced.
 int tsr__seat_import(struct gpu_seat *seat, const struct gpu_block *block, void **out);
 int tsr__seat_export_event(const struct gpu_seat *seat, int event, struct gpu_handle *out);
 int tsr__seat_import_event(struct gpu_seat *seat, const struct gpu_handle *handle, void **out);
@@ -137,8 +137,9 @@ int tsr__seat_import_event(struct gpu_seat *seat, const struct gpu_handle *handl
 // ---- reductions (fold.c, ptx.c) ----------------------------------------------------------------
 
 enum gpu_reduce { GPU_SUM, GPU_MAX, GPU_MIN, GPU_PROD, GPU_REDUCE_COUNT };
-// As on the host: in the given order, float16 and bfloat16 in float32 with one rounding, integers
-// wrap around, NaN wins. Inputs may also be outputs.
+// A reduction on the GPU, with the same result as on the host: operands in the given order, float16
+// and bfloat16 computed in float32 with one rounding, integers wrap around, NaN wins. Inputs may
+// also be outputs.
 struct gpu_fold {
     tsr_dtype type;
     enum gpu_reduce reduce;
@@ -148,7 +149,7 @@ struct gpu_fold {
     int64_t count; // elements
 };
 bool tsr__fold_has(tsr_dtype type);
-// Compiles the kernels in advance, so that nothing is loaded while other ranks wait.
+// Compiles the kernels in advance, so that no rank compiles while others wait.
 int tsr__seat_prepare(struct gpu_seat *seat, tsr_dtype type, enum gpu_reduce reduce);
 int tsr__seat_fold(struct gpu_seat *seat, const struct gpu_fold *fold, void *stream);
 
@@ -158,14 +159,14 @@ int tsr__seat_fold(struct gpu_seat *seat, const struct gpu_fold *fold, void *str
 struct nccl_id {
     char bytes[NCCL_ID_BYTES];
 };
-// Example: 23007 is 2.30.7. 0: NCCL was not found.
+// Returns the version of NCCL: 23007 is 2.30.7. 0: NCCL was not found.
 int tsr__nccl_version(const struct gpu *gpu);
 bool tsr__nccl_has(tsr_dtype type); // types that it can reduce
 int tsr__nccl_id(const struct gpu *gpu, struct nccl_id *out);
-// Joining waits for all members, so it runs on a separate thread (nccl_join.c). NULL: no thread
-// could be started. `wait` returns true when it is done. Then `take` returns 0 and *out, or NCCL's
-// code. `abandon` leaves the thread behind; if the join completes later, the communicator is
-// aborted.
+// Joining a communicator waits for all members, so it runs on a separate thread (nccl_join.c).
+// `start` returns NULL if no thread could be started. `wait` returns true when joining has ended;
+// then `take` returns 0 and *out, or NCCL's error code. `abandon` leaves the thread behind: if
+// joining completes later, the thread aborts the communicator.
 struct nccl_joining;
 struct nccl_joining *tsr__nccl_join_start(const struct gpu_seat *seat, const struct nccl_id *id,
                                           int members, int self);
@@ -175,7 +176,7 @@ void tsr__nccl_join_abandon(struct nccl_joining *joining);
 void tsr__nccl_leave(const struct gpu *gpu, void *comm, bool abort);
 int tsr__nccl_all_reduce(const struct gpu *gpu, void *comm, const struct gpu_fold *fold,
                          void *stream);
-// One message to and from each member, concurrently; length 0: none.
+// One message to and one from each member, concurrently; length 0: no message.
 struct nccl_part {
     const void *send;
     void *recv;

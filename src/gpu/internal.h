@@ -80,7 +80,7 @@ struct gpu {
 
 #define GPU_NO_ADDRESS 1 // CUDA_ERROR_INVALID_VALUE: this module's own error
 
-// Loads both libraries. False: `why` has the reason. Calls only cuInit.
+// Loads both libraries; calls only cuInit. Returns false with the reason in `why`.
 bool tsr__gpu_load(const struct gpu_libraries *libraries, struct gpu *gpu, char *why, size_t n);
 
 struct kernels {

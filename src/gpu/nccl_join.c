@@ -57,8 +57,8 @@ static void *join_main(void *data)
     return NULL;
 }
 
-// Starts to open a communicator. The thread has its own copies, because the caller may abandon it;
-// the last of both frees them.
+// Starts to open a communicator. The thread has its own copies of the arguments, because the caller
+// may abandon it. Thread or caller, whichever finishes last, frees them.
 struct nccl_joining *tsr__nccl_join_start(const struct gpu_seat *seat, const struct nccl_id *id,
                                           int members, int self)
 {

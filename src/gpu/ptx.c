@@ -129,7 +129,7 @@ static void pack(struct text *text, const struct element *element, int lanes)
     }
 }
 
-// Writes code for A := A op X in one lane. For floats, max and min select X also if it alone is
+// Writes code for A := A op X in one lane. For floats, max and min return NaN also if only X is
 // NaN.
 static void combine(struct text *text, const struct element *element, bool is_bool,
                     enum gpu_reduce reduce, int lane)

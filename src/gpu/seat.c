@@ -96,7 +96,8 @@ static void unload(struct gpu_seat *seat)
         gpu->cuModuleUnload(seat->rows_module);
 }
 
-// Waits for the stream first. If the context cannot be made current, its content cannot be freed.
+// Frees everything of the seat after the stream has finished. If the context cannot be made
+// current, its objects cannot be freed.
 void tsr__seat_close(struct gpu_seat *seat)
 {
     if (!seat)
@@ -180,8 +181,8 @@ void tsr__seat_free(struct gpu_seat *seat, void *p)
         seat->gpu->cuMemFree_v2(address(p));
 }
 
-// Blocks grow by at least half, because growing waits for the GPU. From 8 MiB to a wanted 9 MiB: 12
-// MiB.
+// Returns the new size of a block. Blocks grow by at least half, because growing waits for the GPU:
+// from 8 MiB, a request for 9 MiB gives 12 MiB.
 static size_t grown(size_t had, size_t wanted)
 {
     size_t more = had + had / 2;
@@ -299,8 +300,8 @@ static int copy_each(const struct gpu_seat *seat, const struct gpu_rows *rows, v
 // Kernels count units in 32 bits.
 #define MOST_UNITS (UINT32_MAX / 2)
 
-// Copies rows. Rows without gaps are one copy. Others use a kernel that moves units of 1 << log
-// bytes, at most MOST_UNITS per launch. Longer rows are copied one by one.
+// Copies rows. Rows without gaps are one copy. Otherwise a kernel moves units of 1 << log bytes, at
+// most MOST_UNITS per launch. Longer rows are copied one by one.
 int tsr__seat_rows(struct gpu_seat *seat, const struct gpu_rows *rows, void *stream)
 {
     if (rows->rows == 0 || rows->width == 0)
@@ -417,7 +418,8 @@ static struct imported *entry_of(struct gpu_seat *seat, const struct gpu_block *
     return vec_push(&seat->arena, &seat->imported);
 }
 
-// Opens memory of another process. A new number at the same address is a new block.
+// Opens memory of another process. If the number at a known address is new, the block is opened
+// again.
 int tsr__seat_import(struct gpu_seat *seat, const struct gpu_block *block, void **out)
 {
     struct imported *imported = entry_of(seat, block);

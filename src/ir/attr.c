@@ -23,7 +23,7 @@ tsr_attr *tsr_node_attr(const tsr_node *node, size_t i)
     return i < node->n_attrs ? node->attrs[i] : NULL;
 }
 
-// Returns the attribute of a name, the first one if a file has two; NULL if there is none.
+// Finds an attribute by name, or returns NULL. If a file has two of the name, returns the first.
 tsr_attr *tsr_node_find_attr(const tsr_node *node, const char *name)
 {
     tsr__attrs_decode((tsr_node *)node);
@@ -61,8 +61,9 @@ size_t tsr_attr_graph_count(const tsr_attr *attr)
     return attr->n_graphs;
 }
 
-// Returns `otherwise` also if the attribute is NULL, of another kind, or refers to an attribute of
-// the function. So callers can pass the operator's default.
+// Returns the value of an integer attribute. Returns `otherwise` if the attribute is NULL, of
+// another kind, or refers to an attribute of the function, so that callers can pass the operator's
+// default.
 int64_t tsr_attr_int(const tsr_attr *a, int64_t otherwise)
 {
     const tsr_attr *r = ready(a);
@@ -75,7 +76,8 @@ float tsr_attr_float(const tsr_attr *a, float otherwise)
     return r && r->kind == TSR_ATTR_FLOAT && r->has_value ? r->real : otherwise;
 }
 
-// Makes a NUL-terminated copy on demand. The string itself may contain NULs; *bytes is its length.
+// Returns a string attribute as a NUL-terminated copy. The string itself may contain NULs; *bytes
+// is its length.
 const char *tsr_attr_string(const tsr_attr *attr, size_t *bytes)
 {
     tsr_attr *r = ready(attr);

@@ -24,7 +24,7 @@ static void hold_store(tsr_model *to, struct store *store)
         *slot = tsr__store_hold(store);
 }
 
-// Holds all stores to whose bytes objects of `from` may point.
+// Adds references to all stores whose bytes objects of `from` may use.
 void tsr__model_hold(tsr_model *to, const tsr_model *from)
 {
     for (size_t i = 0; i < from->held.n; i++)
@@ -43,7 +43,7 @@ void tsr__cloner_init(struct cloner *cloner, tsr_model *to, const tsr_model *fro
         tsr__model_hold(to, from);
 }
 
-// Ends copying. Out of memory is reported only here.
+// Ends copying. All out-of-memory errors of the copy are returned here.
 tsr_status tsr__cloner_end(struct cloner *cloner)
 {
     bool failed =
@@ -85,7 +85,7 @@ static struct str clone_name(struct cloner *cloner, struct str name, bool text)
     return tsr__keep(cloner->to, name);
 }
 
-// Copies a type. Symbols are in the arena of the old model and must be copied. "" is a literal.
+// Copies a type. Symbols are in the arena of the old model and are copied; "" is a literal.
 static struct vtype *clone_type(struct cloner *cloner, const struct vtype *type)
 {
     struct vtype *vtype = ARENA_NEW(&cloner->to->arena, struct vtype);
@@ -102,8 +102,8 @@ static struct vtype *clone_type(struct cloner *cloner, const struct vtype *type)
     return vtype;
 }
 
-// Copies a value. A type that is not yet decoded is decoded later, in the copy. A type that a call
-// has set is copied. Producer, uses and tensor are linked later.
+// Copies a value. If its type is not decoded yet, the copy decodes it later. Producer, uses and
+// tensor are linked later.
 static void clone_value(struct cloner *cloner, tsr_graph *graph, const tsr_value *value)
 {
     tsr_value *copy =
@@ -127,7 +127,7 @@ void tsr__tensor_embed(tsr_tensor *copy, const tsr_tensor *from)
     copy->location = copy->sparse = copy->whole = (struct str){NULL, 0};
 }
 
-// Shares the data. A tensor of a file is decoded again on demand.
+// Copies a tensor object and shares its data. A tensor of a file is decoded again on demand.
 static tsr_tensor *clone_tensor(const struct cloner *cloner, const tsr_tensor *tensor,
                                 tsr_value *value)
 {
@@ -262,8 +262,8 @@ static void substitute(struct cloner *cloner, tsr_node *node, const tsr_attr *at
 
 // ---- nodes ----------------------------------------------------------------------------------
 
-// Attributes that are not decoded stay bytes in `whole`, unless references to attributes of the
-// call must be replaced.
+// Copies a node. Attributes that are not decoded stay bytes in `whole`, unless references to
+// attributes of the call must be replaced.
 tsr_node *tsr__clone_node(struct cloner *cloner, tsr_graph *graph, const tsr_node *node,
                           size_t n_inputs, size_t n_outputs)
 {
@@ -305,7 +305,7 @@ static void clone_spec_dim(struct cloner *cloner, struct spec_dim *to, const str
     }
 }
 
-// Device lists are shared within the new model.
+// Copies a spec. Device lists are shared within the new model.
 static void clone_spec(struct cloner *cloner, tsr_node_config *nc, const tsr_spec *spec)
 {
     tsr_value *twin = spec->value ? tsr__twin(cloner, spec->value) : NULL;
@@ -337,8 +337,8 @@ static void clone_spec(struct cloner *cloner, tsr_node_config *nc, const tsr_spe
     }
 }
 
-// cloner->config returns the configuration for an entry. Without that callback annotations are
-// dropped, and the node is marked as changed.
+// Copies the annotations of a node. cloner->config returns the new configuration for each entry.
+// Without this callback annotations are dropped, and the node is marked as changed.
 void tsr__clone_configs(struct cloner *cloner, tsr_node *to, const tsr_node *from)
 {
     if (!cloner->config) {
@@ -363,7 +363,7 @@ void tsr__clone_configs(struct cloner *cloner, tsr_node *to, const tsr_node *fro
     }
 }
 
-// A value without a twin becomes an omitted input.
+// Links inputs and outputs of the copy. An input whose value has no copy becomes omitted.
 void tsr__clone_slots(struct cloner *cloner, tsr_node *copy, const tsr_node *node)
 {
     for (size_t i = 0; i < node->n_inputs; i++)
@@ -389,7 +389,8 @@ static void clone_inner_node(struct cloner *cloner, tsr_graph *graph, const tsr_
 
 // ---- graphs ---------------------------------------------------------------------------------
 
-// An output that is an outer value may have another name in an inexact copy.
+// Copies the lists of inputs and outputs. An output that is an outer value may have another name in
+// an inexact copy.
 static void clone_ports(struct cloner *cloner, tsr_graph *to, const tsr_graph *from)
 {
     for (size_t i = 0; i < from->inputs.n; i++) {
@@ -462,14 +463,14 @@ static tsr_graph *clone_graph(struct cloner *cloner, const tsr_graph *graph, tsr
 
 // ---- models ---------------------------------------------------------------------------------
 
-// All configurations were copied before, so their twins are set.
+// Returns the copy of a configuration. All configurations were copied before.
 static tsr_config *config_twin(void *data, tsr_config *config)
 {
     (void)data;
     return config->twin;
 }
 
-// config->twin may be left over from an earlier clone, of another model.
+// Copies a configuration and sets config->twin, which may still point to an earlier clone.
 static tsr_config *clone_config(tsr_model *to, tsr_config *config)
 {
     tsr_config *copy = ARENA_NEW(&to->arena, tsr_config);
@@ -521,8 +522,8 @@ static void clone_opsets(tsr_model *to, opset_list *list, const opset_list *old)
     }
 }
 
-// Sets the index of each function. It is right only if the model had no functions before, which is
-// always the case.
+// Copies the functions and sets their indices. The indices are right because the new model has no
+// functions before.
 static void clone_functions(struct cloner *cloner)
 {
     for (size_t i = 0; i < cloner->from->functions.n; i++) {
@@ -552,7 +553,7 @@ static bool functions_are_complete(const tsr_model *model, size_t first)
     return true;
 }
 
-// Annotations are not copied.
+// Copies the functions of a model without annotations.
 tsr_status tsr__model_copy_functions(tsr_model *to, const tsr_model *from)
 {
     struct cloner cloner;
@@ -592,7 +593,8 @@ static void clone_head(tsr_model *to, const tsr_model *model)
     }
 }
 
-// The clone shares only the store. If `bare` is set, configurations and annotations are left out.
+// Copies a model. The clone shares only the store. If `bare` is set, configurations and annotations
+// are left out.
 static tsr_status clone_model(const tsr_model *model, bool bare, tsr_model **out)
 {
     tsr_model *to = tsr__model_make(model->session);

@@ -113,7 +113,7 @@ tsr_config *tsr_model_config(const tsr_model *model, size_t i)
     return i < model->configs.n ? model->configs.at[i] : NULL;
 }
 
-// Returns the configuration of a name, the first one if several have it; NULL if there is none.
+// Finds a configuration by name, or returns NULL. If several have the name, returns the first.
 // Placeholders are not found.
 tsr_config *tsr_model_find_config(const tsr_model *model, const char *name)
 {
@@ -123,7 +123,7 @@ tsr_config *tsr_model_find_config(const tsr_model *model, const char *name)
     return NULL;
 }
 
-// Which entries to remove: those that point to the configuration, or all that have its name.
+// Which entries of nodes to remove: those that point to the configuration, or all with its name.
 enum entries { ENTRIES_BOUND, ENTRIES_NAMED };
 
 // Runs backwards, because entries are removed.
@@ -242,7 +242,7 @@ bool tsr__config_is_declared(const tsr_config *config)
 
 // ---- entries of nodes -----------------------------------------------------------------------
 
-// Appends an entry, even if there already is one for that configuration. `config` is NULL if the
+// Appends an entry, even if the node already has one for the configuration. `config` is NULL if the
 // entry in the file names none.
 tsr_node_config *tsr__node_config_make(tsr_node *node, tsr_config *config)
 {
@@ -277,8 +277,8 @@ bool tsr__config_is_of(const tsr_config *config, tsr_model *model)
     return false;
 }
 
-// Returns the annotation of a node for a configuration, the first one if a file has several; NULL
-// if there is none.
+// Finds the annotation of a node for a configuration, or returns NULL. If a file has several,
+// returns the first.
 tsr_node_config *tsr_node_find_config(const tsr_node *node, const tsr_config *config)
 {
     for (size_t i = 0; i < node->n_configs; i++)

@@ -150,10 +150,9 @@ void tsr__name_seen(tsr_model *model, struct str name)
         *slot = model;
 }
 
-// Returns the value of a name, or creates a placeholder for it. Only for reading a file: nothing
-// was removed yet, so the newest value can be tried first. The placeholder is created in the graph
-// that reads the name. bind_placeholders (serde/read.c) handles outer values that are defined
-// later.
+// Returns the value with this name, or creates a placeholder in the graph that reads the name. Only
+// for reading a file: no value was removed yet, so the newest value can be tried first.
+// bind_placeholders (serde/read.c) handles outer values that are defined later.
 tsr_value *tsr__graph_refer(tsr_graph *graph, struct str name)
 {
     if (!name.n)
@@ -175,7 +174,8 @@ tsr_value *tsr__graph_refer(tsr_graph *graph, struct str name)
     return value;
 }
 
-// Defines a value by its name. A value with the name "" (an input or constant) is in no map.
+// Defines a value by its name. Inputs and constants may have the name ""; these are not added to
+// the map.
 tsr_value *tsr__value_define(tsr_graph *graph, struct str name)
 {
     if (!name.n)
@@ -334,11 +334,11 @@ void tsr__touch_node(tsr_node *node, uint32_t bits)
     mark_graph(node->graph, G_NODES);
 }
 
-// Marks parts of a graph as changed. A change in a subgraph changes its attribute, the node of the
-// attribute, and the graph of that node:
-//     main > If > then_branch > Add gets a sharding: Add N_CONFIGS, then_branch G_NODES and its
-//     attribute `changed`, If N_ATTRIBUTES, main G_NODES, the model `changed`. Everything else is
-//     saved as its old bytes.
+// Marks parts of a graph as changed. A change in a subgraph also changes its attribute, the node of
+// the attribute, and the graph of that node.
+//   Example: main > If > then_branch > Add gets a sharding. Marked are Add (N_CONFIGS), then_branch
+//   (G_NODES) and its attribute, If (N_ATTRIBUTES), main (G_NODES) and the model. Everything else
+//   is saved as its old bytes.
 void tsr__touch_graph(tsr_graph *graph, uint32_t bits)
 {
     graph->model->n_edits++;
@@ -398,7 +398,7 @@ size_t tsr__pointers_capacity(size_t n)
     return capacity;
 }
 
-// Makes room for one more pointer. The array is full if n is 0 or a power of two.
+// Enlarges the array for one more pointer. The array is full if n is 0 or a power of two.
 void *tsr__pointers_grow(struct arena *arena, void *at, size_t n)
 {
     if (n & (n - 1)) // not full

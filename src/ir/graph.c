@@ -52,7 +52,7 @@ tsr_value *tsr_graph_output(const tsr_graph *graph, size_t i)
     return i < graph->outputs.n ? graph->outputs.at[i].value : NULL;
 }
 
-// Counts dense initializers first, then sparse ones.
+// Returns initializer i: dense initializers come first, then sparse ones.
 tsr_value *tsr_graph_initializer(const tsr_graph *graph, size_t i)
 {
     if (i < graph->initializers.n)
@@ -91,9 +91,10 @@ static tsr_node *first_after(const tsr_model *model, const tsr_graph *graph)
     return first_of_functions(model, graph->function ? graph->function->index + 1 : 0);
 }
 
-// Visits depth first: a node, then the nodes of its subgraphs, then the next node; functions come
-// last. Example: If (then: a, b; else: c), d is visited as If, a, b, c, d. After b comes the
-// sibling of its graph. c is in the last sibling, so the next node after the If follows.
+// Returns the node after `after`, depth first: a node, then the nodes of its subgraphs, then the
+// next node; functions come last. Example: If (then: a, b; else: c), d is visited as If, a, b, c,
+// d. b is the last node of its subgraph, so the next subgraph follows. c is the last node of the
+// last subgraph, so the node after the If follows.
 tsr_node *tsr_model_next_node(const tsr_model *model, const tsr_node *after)
 {
     if (!after && model->graph->first)

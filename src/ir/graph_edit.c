@@ -16,8 +16,8 @@
 
 // ---- names ----------------------------------------------------------------------------------
 
-// True if the outer value is used in the graph or below. A new value of the same name would hide it
-// there.
+// True if the outer value is used in the graph or in its subgraphs. A new value of the same name
+// would hide it there.
 static bool used_within(const tsr_value *outer, const tsr_graph *graph)
 {
     const struct use *use = outer->last_use;
@@ -49,9 +49,9 @@ static bool hidden_from_users(const tsr_value *value, struct str name)
     return false;
 }
 
-// Checks whether a new value (`value` is NULL), or `value`, may have this name in the graph. A
-// placeholder of the name is replaced. The name must not hide an outer value from its uses in this
-// graph, and a subgraph must not hide it from the uses of the value.
+// Checks whether `value`, or a new value if it is NULL, may have this name in the graph. A
+// placeholder with the name may be replaced. The value must not hide an outer value that this graph
+// uses. And no value of a subgraph may hide it from its own uses.
 static tsr_status check_name(tsr_graph *graph, struct str name, const tsr_value *value)
 {
     const tsr_value *own = tsr__graph_own(graph, name);
@@ -350,7 +350,7 @@ tsr_value *tsr_graph_add_initializer(tsr_graph *graph, const char *name, tsr_dty
     return value;
 }
 
-// The file is not opened or checked.
+// Adds an initializer with external data. The file is neither opened nor checked.
 tsr_value *tsr__graph_add_external(tsr_graph *graph, const char *name, tsr_dtype type, int rank,
                                    const int64_t *dims, const char *location, uint64_t offset,
                                    uint64_t length)
@@ -368,7 +368,8 @@ tsr_value *tsr__graph_add_external(tsr_graph *graph, const char *name, tsr_dtype
     return value;
 }
 
-// Output names may be empty (omitted outputs), but no two may be equal.
+// Checks the arguments for a new node. Output names may be empty (omitted outputs), but no two may
+// be equal.
 static tsr_status check_new_node(tsr_graph *graph, const char *op, tsr_value *const *inputs,
                                  size_t n_inputs, const char *const *outputs, size_t n_outputs)
 {
@@ -438,7 +439,7 @@ tsr_node *tsr_graph_add_node(tsr_graph *graph, const char *domain, const char *o
 
 // ---- moving, removing -----------------------------------------------------------------------
 
-// Removed nodes can be read, but not changed.
+// Refuses a node that was removed: it can be read, but not changed.
 static tsr_status check_not_removed(tsr_node *node)
 {
     if (!(node->flags & N_GONE))
@@ -449,7 +450,7 @@ static tsr_status check_not_removed(tsr_node *node)
     return TSR_INVALID;
 }
 
-// node->next is kept, for loops that are currently at this node.
+// Removes a node from the list. node->next is kept, for loops that are currently at this node.
 static void unlink_node(tsr_graph *graph, tsr_node *node)
 {
     if (node->prev)
@@ -463,7 +464,7 @@ static void unlink_node(tsr_graph *graph, tsr_node *node)
     graph->flags |= G_ORDER | G_LIST;
 }
 
-// If `before` is NULL, moves the node to the end. The caller is responsible for the order.
+// Moves a node before another one; `before` NULL: to the end. The caller must keep a valid order.
 tsr_status tsr_node_move_before(tsr_node *node, tsr_node *before)
 {
     tsr_graph *graph = node->graph;
@@ -525,7 +526,7 @@ static void drop_value(tsr_value *value)
         *slot = (void *)&tsr__no_value;
 }
 
-// The inputs of the node stay, even if nothing else uses them.
+// Removes a node. Its inputs stay, even if nothing else uses them.
 tsr_status tsr_node_remove(tsr_node *node)
 {
     tsr_graph *graph = node->graph;
@@ -556,8 +557,8 @@ static tsr_status bad_index(tsr_node *node, size_t i)
     return TSR_INVALID;
 }
 
-// Replaces input i of a node. If `value` is NULL, the input is omitted. tsr__specs_follow is called
-// after the change, because it checks whether the node still uses the old value.
+// Replaces input i of a node; `value` NULL: omits the input. tsr__specs_follow comes last, because
+// it checks whether the node still uses the old value.
 tsr_status tsr_node_replace_input(tsr_node *node, size_t i, tsr_value *value)
 {
     tsr_status st = check_not_removed(node);

@@ -33,7 +33,7 @@ struct store {
 struct store *tsr__store_new(tsr_session *session);
 struct store *tsr__store_hold(struct store *store);
 void tsr__store_drop(struct store *store);
-// Also searches the folder of `file` for data files that are not in the folder of the model.
+// Also searches data files in the folder of `file`, if they are not in the folder of the model.
 tsr_status tsr__store_add_data(struct store *store, const char *file) TSR_MUST_USE;
 
 // A NUL-terminated string that is stored once per model (operator, domain).
@@ -341,7 +341,7 @@ static inline struct store *tensor_store(const tsr_tensor *tensor)
 {
     return tensor->store ? tensor->store : tensor->model->store;
 }
-// "ai.onnx" is the long name of the domain "".
+// Returns the domain in its short form: "ai.onnx" is the long name of the domain "".
 static inline struct str plain_domain(struct str domain)
 {
     return str_is(domain, "ai.onnx") ? STR("") : domain;
@@ -361,14 +361,14 @@ const struct symbol *tsr__symbol(tsr_model *model, struct str text);
 struct str tsr__keep(tsr_model *model, struct str text); // a NUL-terminated copy, never NULL
 
 tsr_value *tsr__value_make(tsr_graph *graph, struct str name);
-// Defines a value: uses the placeholder of that name, or creates a value.
+// Defines a value: takes the placeholder with this name, or creates a value.
 tsr_value *tsr__value_define(tsr_graph *graph, struct str name);
-// Defines a value for a call; the name is copied.
+// Defines a value for an API call; the name is copied.
 tsr_value *tsr__value_new(tsr_graph *graph, struct str name);
 tsr_value *tsr__graph_own(const tsr_graph *graph, struct str name); // may be a placeholder
-// also searches enclosing graphs
+// As above, but also searches enclosing graphs.
 tsr_value *tsr__graph_lookup(const tsr_graph *graph, struct str name);
-// adds a placeholder if there is none
+// Finds a value, and adds a placeholder if there is none.
 tsr_value *tsr__graph_refer(tsr_graph *graph, struct str name);
 void tsr__use_link(struct use *use, tsr_value *value);
 void tsr__use_unlink(struct use *use); // use->value stays set
@@ -382,7 +382,7 @@ bool tsr__clone_metadata(tsr_node *to, const tsr_node *from);
 void tsr__touch_node(tsr_node *node, uint32_t bits);
 void tsr__touch_graph(tsr_graph *graph, uint32_t bits);
 tsr_model *tsr__value_model(const tsr_value *value);
-// same graph or nested in it
+// True if `inner` is `outer` or nested in it.
 bool tsr__graph_within(const tsr_graph *inner, const tsr_graph *outer);
 tsr_graph *tsr__node_subgraph(const tsr_node *node); // the first one; the others are its siblings
 void tsr__node_relink(tsr_node *node);               // call it after its subgraphs changed
@@ -415,14 +415,14 @@ tsr_node_config *tsr__node_config_make(tsr_node *node, tsr_config *config);
 int64_t *tsr__keep_devices(tsr_model *model, const int64_t *devices, size_t n);
 tsr_spec *tsr__spec_make(tsr_node_config *nc, tsr_value *value);
 void tsr__spec_touch(tsr_spec *spec, uint32_t bits);
-// Call it after an edit of inputs or outputs. If the node no longer uses `from`, its specs of
-// `from` become specs of `to`.
+// Moves the specs of `from` to `to` if the node no longer uses `from`. Call it after an edit of
+// inputs or outputs.
 void tsr__specs_follow(tsr_node *node, tsr_value *from, tsr_value *to);
 
 // ---- copying (clone.c) -----------------------------------------------------------------------
 
-// State of copying. Fields of the file (whole, body, rest, raw, other) are in stores, which the
-// copy holds, so they are shared. Names are in the model's arena and are copied.
+// State of copying. Bytes of the file (whole, body, rest, raw, other) are in stores, which the copy
+// references, so they are shared. Names are in the model's arena and are copied.
 struct cloner {
     tsr_model *to;
     const tsr_model *from;

@@ -12,16 +12,16 @@
 // Returns the arena that lives as long as the model.
 struct arena *tsr__model_arena(tsr_model *model);
 
-// Ids for arrays indexed by node or value. They are smaller than the counts; removed objects keep
-// theirs. Values are graph inputs, initializers, node outputs of all graphs, and placeholders.
+// Returns ids for arrays that are indexed by node or value. They are smaller than the counts;
+// removed objects keep theirs. Values are graph inputs, initializers, node outputs of all graphs,
+// and placeholders.
 uint32_t tsr__node_id(const tsr_node *node);
 uint32_t tsr__value_id(const tsr_value *value);
 uint32_t tsr__model_node_ids(const tsr_model *model);
 uint32_t tsr__model_value_ids(const tsr_model *model);
 
-// A cache of ranks by value id (-1: unknown), which another module computes. It is valid until
-// anything but annotations changes; NULL: there is none. tsr__model_keep_ranks stores one rank per
-// value id.
+// Cache of ranks (numbers of dimensions) by value id, -1: unknown, which another module computes.
+// Valid until anything but annotations changes. NULL: not cached. tsr__model_keep_ranks stores it.
 const int *tsr__model_ranks(const tsr_model *model);
 tsr_status tsr__model_keep_ranks(tsr_model *model, const int *ranks) TSR_MUST_USE;
 
@@ -31,7 +31,7 @@ tsr_status tsr__model_clone_bare(const tsr_model *model, tsr_model **out) TSR_MU
 tsr_status tsr__model_copy_functions(tsr_model *to, const tsr_model *from) TSR_MUST_USE;
 // Raises ir_version to 11, the first with configurations, if it is lower.
 tsr_status tsr__model_allow_configs(tsr_model *model) TSR_MUST_USE;
-// Also searches the folder of `file` for data files that are not in the folder of the model.
+// Also searches data files in the folder of `file`, if they are not in the folder of the model.
 tsr_status tsr__model_add_data_folder(tsr_model *model, const char *file) TSR_MUST_USE;
 // Lists the external data files of the model, each once. The list is in the model's arena.
 tsr_status tsr__model_data_files(tsr_model *model, const struct str **out, size_t *n) TSR_MUST_USE;
@@ -63,14 +63,14 @@ tsr_status tsr__graph_unique_node_names(tsr_graph *graph) TSR_MUST_USE;
 
 // ---- the slots of a node that have a given value (slots.c) --------------------------------------
 
-// For a node with many inputs these functions are faster than reading all inputs.
+// The following functions are faster than reading all inputs of a node that has many.
 
 // True if the value is an input or output of the node.
 bool tsr__node_has(const tsr_node *node, const tsr_value *value);
 // Returns the index of the value in the outputs of the node, or -1.
 int64_t tsr__output_slot(const tsr_node *node, const tsr_value *value);
-// Returns the index of an input before input i with the same value, not always the first; -1 if
-// there is none.
+// Returns the index of an earlier input with the same value as input i, not always the first one;
+// -1 if there is none.
 int64_t tsr__earlier_reading(const tsr_node *node, size_t i);
 // Iterates over the inputs (in any order) and the output of a node that have the value.
 struct use;
@@ -131,8 +131,8 @@ tsr_status tsr__value_copy_type(tsr_value *to, const tsr_value *from);
 
 // ---- tensors (serde/tensor*.c, transplant.c) ---------------------------------------------------
 
-// Returns the position of the raw bytes in a file. The model keeps `fd` open. Returns false if the
-// data is in typed fields; use tsr_tensor_data then.
+// Finds the raw bytes of the tensor in a file, which the model keeps open as `fd`. Returns false if
+// the data is in typed fields; use tsr_tensor_data then.
 bool tsr__tensor_window(const tsr_tensor *tensor, int *fd, uint64_t *offset, uint64_t *length);
 // Returns the file of external data and the offset in it, as the model states them. Returns false
 // if the data is not external or its record is invalid.
@@ -158,7 +158,7 @@ struct tensor_file {
     const tsr_tensor **at;
     tsr_model **holders; // models that own the tensors
 };
-// The file must be closed, even after a failure. The arena must live until then.
+// Opens a file of test data. It must be closed even after a failure, before the arena is freed.
 tsr_status tsr__tensor_file_open(tsr_session *session, struct arena *arena, const char *path,
                                  int wrapped, struct tensor_file *out) TSR_MUST_USE;
 void tsr__tensor_file_close(struct tensor_file *file);
@@ -166,8 +166,8 @@ void tsr__tensor_file_close(struct tensor_file *file);
 // ---- types other than tensors (graph.c, serde/decode.c) ----------------------------------------
 
 bool tsr__value_is_other(const tsr_value *value); // sequence, map, optional, ...
-// Returns 1 for a sequence of tensors, 2 for an optional, 3 for an optional sequence, with the type
-// of the tensors (dims are in the model's memory). Returns -1 for anything else.
+// Returns 1 for a sequence of tensors, 2 for an optional, 3 for an optional sequence, -1 for
+// anything else. Also returns the type of the tensors; dims are in the model's memory.
 int tsr__value_wrapped(const tsr_value *value, tsr_dtype *dtype, int *rank, const tsr_dim **dims);
 // True for maps, sequences of maps, opaque and sparse types. These cannot be inputs or outputs of a
 // run.
@@ -197,8 +197,8 @@ tsr_function *tsr__node_function(const tsr_node *node);
 // Returns the function that contains the node, or NULL for the main graph.
 const tsr_function *tsr__node_home(const tsr_node *node);
 size_t tsr__function_index(const tsr_function *function); // index in its model
-// For the module `rules`: a cache of the reason why the body of a function cannot be inlined. Valid
-// for calls from the same function while the model has the same number of operator sets.
+// For the module `rules`: caches why the body of a function cannot be inlined. Valid for calls from
+// the same function while the model has the same number of operator sets.
 struct call_memo {
     const tsr_function *home;
     size_t n_opsets; // number of operator sets plus 1; 0: unknown

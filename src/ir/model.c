@@ -262,7 +262,7 @@ tsr_status tsr__model_allow_configs(tsr_model *model)
     return model->ir_version >= 11 ? TSR_OK : tsr_model_set_ir_version(model, 11);
 }
 
-// Indexes the opsets that were added since the last use. If a domain occurs twice, the first is
+// Indexes the opsets that were added since the last call. If a domain occurs twice, the first is
 // used.
 static void index_opsets(tsr_model *model)
 {
@@ -308,7 +308,8 @@ tsr_status tsr_model_set_opset(tsr_model *model, const char *domain, int64_t ver
 
 // ---- metadata -------------------------------------------------------------------------------
 
-// Returns the entry of a key, the first one if a file has two; NULL if there is none.
+// Finds a metadata entry by key, or returns NULL. If a file has two with the key, returns the
+// first.
 static struct metadata *find_metadata(const tsr_model *model, const char *key)
 {
     for (size_t i = 0; i < model->metadata.n; i++)

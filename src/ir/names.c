@@ -99,7 +99,8 @@ struct str tsr__graph_path(const tsr_graph *asked)
     return graph->path.p ? graph->path : STR("main");
 }
 
-// Returns "outer > branch" or "function f", as in edits; empty for the main graph.
+// Returns the path of a graph as edits write it: "outer > branch" or "function f"; empty for the
+// main graph.
 static struct str graph_words(tsr_graph *graph)
 {
     struct arena *arena = &graph->model->arena;
@@ -157,8 +158,8 @@ static void collect_all_names(tsr_model *model)
 }
 
 // Returns the first of base, base_1, base_2 ... that no graph has or had. The model stores the last
-// number per base, so n names of one base take n steps.
-//     "x" exists: x_1; the next call returns x_2 without trying x and x_1; base "": v, v_1 ...
+// number per base, so n names of one base take n steps. Example: if "x" exists, the result is x_1,
+// and the next call returns x_2 without trying x and x_1. With base "": v, v_1 ...
 struct str tsr__graph_fresh_name(tsr_graph *graph, struct str base)
 {
     tsr_model *model = graph->model;
@@ -185,7 +186,7 @@ struct str tsr__graph_fresh_name(tsr_graph *graph, struct str base)
     }
 }
 
-// Returns `name` with the lowest number above *count that is not in `taken`.
+// Returns `name` with the lowest number above *count that makes it absent from `taken`.
 static struct str free_name(tsr_model *model, struct map *taken, struct str name, uintptr_t *count)
 {
     for (;;) {

@@ -76,8 +76,8 @@ static void check_value(struct request *request)
     request->wrong++;
 }
 
-// Checks the pipeline stage of the request. -1 keeps the stage. A different stage must be set with
-// tsr_node_set_stage.
+// Checks the pipeline stage of the request. -1 keeps the stage. To change an existing stage,
+// tsr_node_set_stage must be used.
 static void check_stage(struct request *request)
 {
     if (request->stage < -1 || request->stage > INT32_MAX) {
@@ -188,8 +188,9 @@ static bool has_device(const tsr_spec *spec, int64_t device)
     return false;
 }
 
-// Appends the devices that the spec does not have; their order assigns shards. vec_push copies the
-// list, which may be shared with other specs (tsr__keep_devices): its capacity equals its length.
+// Appends the devices that the spec does not have; their order assigns shards. The list may be
+// shared with other specs (tsr__keep_devices). Its capacity equals its length, so vec_push copies
+// it first.
 static tsr_status unite_devices(tsr_spec *spec, const int64_t *devices, size_t n)
 {
     struct arena *arena = &spec->entry->node->graph->model->arena;

@@ -24,7 +24,7 @@ tsr_config *tsr__spec_config(const tsr_spec *spec)
     return spec->entry->config;
 }
 
-// Marks fields of a spec as changed. `bits` are the fields that differ from `whole`.
+// Marks fields of a spec as changed: `bits` are the fields that differ from the bytes in `whole`.
 void tsr__spec_touch(tsr_spec *spec, uint32_t bits)
 {
     spec->flags |= bits;
@@ -91,7 +91,7 @@ static void reindex(tsr_node_config *nc, const tsr_value *value)
         nc->by_value = NULL;
 }
 
-// Returns the spec of a value, the first one if a file has several; NULL if there is none.
+// Finds the spec of a value, or returns NULL. If a file has several, returns the first.
 tsr_spec *tsr__entry_spec(const tsr_node_config *nc, const tsr_value *value)
 {
     tsr_node_config *entry = (tsr_node_config *)(uintptr_t)nc; // the index is a cache
@@ -119,8 +119,8 @@ static void drop_spec(tsr_node_config *nc, tsr_spec *spec)
     tsr__touch_node(nc->node, N_CONFIGS);
 }
 
-// Moves the specs of `from` to `to`, when a node reads `to` instead. If the entry already has a
-// spec of `to`, that one is kept. If `to` is NULL, the specs are removed.
+// Moves the specs of `from` to `to` when a node reads `to` instead; `to` NULL: removes them. If the
+// entry already has a spec of `to`, that one is kept.
 void tsr__specs_follow(tsr_node *node, tsr_value *from, tsr_value *to)
 {
     if (!from || from == to || !node->n_configs || tsr__node_has(node, from))
@@ -165,7 +165,8 @@ size_t tsr_spec_devices(const tsr_spec *spec, const int64_t **out)
     return spec->devices.n;
 }
 
-// Returns -1 if there is no such group. (-1 may also be a key.)
+// Returns the key of device group i and its members; -1 if there is no such group. (-1 may also be
+// a key.)
 int64_t tsr_spec_group(const tsr_spec *spec, size_t i, const int64_t **members, size_t *n)
 {
     bool there = i < spec->groups.n;
@@ -245,8 +246,8 @@ int64_t *tsr__keep_devices(tsr_model *model, const int64_t *devices, size_t n)
     return copy;
 }
 
-// Marks fields of a spec as changed. For public functions, which raise the IR version. Renaming a
-// value does not.
+// Marks fields of a spec as changed by a public function. Such changes raise the IR version;
+// renaming a value does not.
 static void touch_spec(tsr_spec *spec, uint32_t bits)
 {
     model_of(spec)->devices_touched = true;
@@ -344,8 +345,8 @@ tsr_status tsr_node_unset_stage(tsr_node *node, tsr_config *config)
     return model_status(node->graph->model);
 }
 
-// Removes the specs of a value. If `config` is NULL, removes the specs of all configurations. Runs
-// backwards, because entries are removed.
+// Removes the specs of a value; `config` NULL: in all configurations. Loops backwards, because
+// entries are removed.
 tsr_status tsr_node_unshard(tsr_node *node, tsr_value *value, tsr_config *config)
 {
     size_t dropped = 0;

@@ -43,9 +43,9 @@ static void make_outputs(tsr_graph *graph, tsr_node *node, const struct str *nam
     }
 }
 
-// Copies a node, with its subgraphs, to a graph of this or another model. `map` returns the value
-// of this model for an outer value that a subgraph reads. The node is linked when nothing can fail
-// any more.
+// Copies a node, with its subgraphs, to a graph of this or another model. For each outer value that
+// a subgraph reads, `map` returns the value that replaces it. The new node is linked last, when
+// nothing can fail any more.
 tsr_node *tsr__node_copy_deep(tsr_graph *graph, const tsr_node *node, tsr_value *const *inputs,
                               size_t n_inputs, const struct str *outputs, size_t n_outputs,
                               tsr_value *(*map)(void *data, tsr_value *outer), void *data)
@@ -73,7 +73,7 @@ tsr_node *tsr__node_copy_deep(tsr_graph *graph, const tsr_node *node, tsr_value 
     return copy;
 }
 
-// Copies a node to a graph of this or another model. For nodes without subgraphs.
+// Copies a node without subgraphs to a graph of this or another model.
 tsr_node *tsr__node_copy(tsr_graph *graph, const tsr_node *node, tsr_value *const *inputs,
                          size_t n_inputs, const struct str *outputs, size_t n_outputs)
 {
@@ -148,9 +148,9 @@ static bool is_wanted(const tsr_node *node, const unsigned char *needed)
     return false;
 }
 
-// Returns true if a value that the node computes is marked, and marks all values that the node
-// reads. If it is called for all nodes in reverse order, it marks everything on which the marked
-// values depend.
+// If a value that the node computes is marked, marks all values that the node reads and returns
+// true. Called for all nodes in reverse order, it marks everything on which the marked values
+// depend.
 bool tsr__node_needed(const tsr_node *node, unsigned char *needed)
 {
     tsr_value **captures;
@@ -311,9 +311,9 @@ static const struct opset *opset_of(const opset_list *list, struct str domain)
     return found;
 }
 
-// Checks the operator sets of a function that is to be inlined. The operator sets of the body must
-// have the same version at the call, unless VERSIONS_ANY is given. A model can import new operator
-// sets, but the body of another function cannot.
+// Checks the operator sets of a function before inlining. The calling graph must import the same
+// versions, unless VERSIONS_ANY is given. Missing imports can be added to a model, but not to the
+// body of another function.
 static tsr_status check_opsets(tsr_node *call, const tsr_function *function, enum versions versions)
 {
     tsr_model *model = call->graph->model;
@@ -352,8 +352,8 @@ static tsr_status import_opsets(tsr_node *call, const tsr_function *function)
 }
 
 // Finds the function of a call and checks that it may be inlined. A call may have fewer inputs and
-// outputs than the function, but not more. Places are computed only for errors, because the node
-// index is counted again after every change of the graph.
+// outputs than the function, but not more. The place of the call is computed only for errors,
+// because every change of the graph invalidates node indices.
 static tsr_status check_call(tsr_node *call, enum versions versions, const tsr_function **out)
 {
     tsr_session *session = call->graph->model->session;
@@ -394,7 +394,7 @@ static tsr_config *same_config(void *data, tsr_config *config)
     return config;
 }
 
-// Returns NULL. A function reads no outer values.
+// Returns NULL: a function reads no outer values.
 static tsr_value *no_outer(void *data, tsr_value *value)
 {
     (void)data;

@@ -10,26 +10,28 @@
 
 #include <sys/stat.h>
 
-// True if a file of that name exists, of any type. The file is not opened here: a pipe would block.
+// True if a file of this name exists, of any type. It is not opened: a pipe would block.
 static bool exists(const char *text)
 {
     struct stat st;
     return stat(text, &st) == 0;
 }
 
-// "4", "ring:4", "{4, ...}": never a file, even if the working directory has one of that name.
+// True for notations such as "4", "ring:4", "{4, ...}". These are never file names, even if such a
+// file exists.
 static bool is_notation(const char *text)
 {
     return text[strspn(text, "0123456789")] == 0 || text[0] == '{' || strchr(text, ':');
 }
 
-// "a/b" and "b.json" are file names, whether the files exist or not.
+// True for file names: a text with '/' or the ending .json, whether the file exists or not.
 static bool is_file_name(const char *text)
 {
     return text[0] != '{' && (strchr(text, '/') || ends_with(text, ".json"));
 }
 
-// Reads the topology of the model's only configuration. It is independent of the model afterwards.
+// Reads the topology of the model's only configuration. The result does not depend on the model's
+// memory.
 static tsr_status of_model(tsr_session *session, const char *path, tsr_topology **out)
 {
     tsr_model *model = NULL;
@@ -64,7 +66,8 @@ static tsr_status find(tsr_session *session, const char *text, const char *drive
     return tsr_topology_parse(session, text, out);
 }
 
-// "auto:h100:8": the same topology, marked so that the planner may use fewer of its devices.
+// Finds a topology by name, notation, file or model. "auto:h100:8" is the topology h100:8, marked
+// so that the planner may use fewer of its devices.
 tsr_status tsr_topology_find(tsr_session *session, const char *text, const char *driver,
                              const char *nccl, tsr_topology **out)
 {

@@ -5,7 +5,8 @@
 
 #include "base/base.h"
 
-// Devices of this machine by name: "cuda:4", "cuda:2@1", "CUDA:0,CUDA:0,CPU", "auto" (machine.c).
+// Makes a topology of devices of this machine: "cuda:4", "cuda:2@1", "CUDA:0,CUDA:0,CPU", "auto"
+// (machine.c).
 tsr_status tsr__topology_real(tsr_session *session, const char *text, const char *driver,
                               const char *nccl, tsr_topology **out) TSR_MUST_USE;
 
@@ -38,8 +39,8 @@ struct measured {
 
 // tsr__measure_fill fills a buffer with plausible numbers of a type, which depend on the seed.
 // tsr__measure measures with all ranks at once. Under a launcher every rank calls it, and only rank
-// 0 gets results (ranks is 0 elsewhere). devices: names of the ranks' devices, options->devices of
-// them; NULL: all are CPUs.
+// 0 gets results (ranks is 0 elsewhere). devices: names of the ranks' devices, options->devices
+// entries; NULL: all are CPUs.
 void tsr__measure_fill(tsr_dtype type, uint64_t seed, void *out, size_t bytes);
 tsr_status tsr__measure(tsr_session *session, const tsr_measure_options *options,
                         const char *const *devices, struct measured *out) TSR_MUST_USE;

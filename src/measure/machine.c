@@ -37,8 +37,8 @@ struct requested_device {
 
 // ---- GPUs --------------------------------------------------------------------------------------
 
-// The result is copied up to out->size: a caller built with an older header gets the fields that it
-// knows.
+// Lists the GPUs. Writes at most out->size bytes, so that callers built with an older header get
+// the fields that they know.
 tsr_status tsr_gpus_find(tsr_session *session, const char *driver, const char *nccl, tsr_gpus *out)
 {
     if (!out)
@@ -93,7 +93,8 @@ static bool read_name(struct str word, struct requested_device *out)
     return true;
 }
 
-// Returns the number of entries; -1: an entry is not a device, or there are too many.
+// Reads a list of devices. Returns the number of entries; -1 if an entry is not a device or there
+// are too many.
 static int read_list(const char *text, struct requested_device *out)
 {
     int n = 0;
@@ -107,7 +108,7 @@ static int read_list(const char *text, struct requested_device *out)
     }
 }
 
-// "cuda:4" -> GPUs 0 to 3; "cuda:2@1" -> GPU 1 twice.
+// Reads "cuda:4" as GPUs 0 to 3, and "cuda:2@1" as GPU 1 twice.
 static int read_count(const char *text, struct requested_device *out)
 {
     const char *at = strchr(text, '@');
@@ -129,7 +130,8 @@ static int read_count(const char *text, struct requested_device *out)
     return (int)n;
 }
 
-// Like read_list. 0: the text does not name real devices, but a topology (ring:4, a file).
+// Reads the names of real devices, like read_list. Returns 0 if the text describes a topology
+// instead (ring:4, a file).
 static int read_text(const char *text, struct requested_device *out)
 {
     if (strncmp(text, "cuda:", 5) == 0)
@@ -150,7 +152,8 @@ bool tsr_topology_is_real(const char *text)
 
 // ---- numbers -----------------------------------------------------------------------------------
 
-// Number of ranks on the same GPU, including this one. Ranks on the host share nothing.
+// Returns the number of ranks on the same GPU, including this one. Ranks on the host count as
+// unshared.
 static int sharers(const struct requested_device *requested, int n, int i)
 {
     int count = 0;
@@ -161,7 +164,8 @@ static int sharers(const struct requested_device *requested, int n, int i)
 
 #define FLOPS_PER_CLOCK 256.0 // per multiprocessor: 128 lanes with fused multiply-add
 
-// Returns how many numbers element() reads per element of the tensor; 0: not numeric.
+// Estimates memory, speed and bandwidth of a GPU that `ranks` ranks share, from the facts of the
+// driver.
 static tsr_topology_device numbers_of(const struct gpu_card *card, const char *name, int ranks)
 {
     double clock = card->clock_khz > 0 ? 1e3 * card->clock_khz : 1.5e9;
@@ -220,7 +224,7 @@ static tsr_status refuse(tsr_session *session, tsr_status status, const char *hi
 
 // ---- choosing the number of ranks ---------------------------------------------------------------
 
-// A topology of `ranks` ranks on the CPU, which divide cores and memory.
+// Creates a topology of `ranks` CPU ranks that divide cores and memory.
 static tsr_status share_host(tsr_session *session, int ranks, tsr_topology **out)
 {
     char text[32];
@@ -238,7 +242,8 @@ static tsr_status share_host(tsr_session *session, int ranks, tsr_topology **out
     return TSR_OK;
 }
 
-// Candidates: one rank with all cores, or 2, 4 ... ranks that divide the cores.
+// Creates a topology of the host CPU with candidates: one rank with all cores, or 2, 4 ... ranks
+// that divide them.
 static tsr_status choose_host(tsr_session *session, tsr_topology **out)
 {
     int cores = (int)int64_min(tsr__cores(), MAX_REAL);
@@ -278,8 +283,8 @@ static tsr_status choose_real(tsr_session *session, const char *driver, const ch
     return tsr__topology_chosen(topology, out);
 }
 
-// cuda:2@0 is two ranks that share GPU 0: each has a part of its memory and speed. GPUs are
-// searched only if the text names one, so a list of CPUs needs no driver.
+// Creates a topology of named devices of this machine. cuda:2@0 is two ranks that share memory and
+// speed of GPU 0. GPUs are listed only if the text names one, so a list of CPUs needs no driver.
 tsr_status tsr__topology_real(tsr_session *session, const char *text, const char *driver,
                               const char *nccl, tsr_topology **out)
 {
@@ -309,8 +314,8 @@ tsr_status tsr__topology_real(tsr_session *session, const char *text, const char
                       seen.n - 1, "");
     if (most >= seen.n)
         return refuse(session, TSR_ENGINE, hint, "this machine has %d GPUs: %s", text, 0, seen.why);
-    // Creates a fully connected topology and replaces its numbers. It has no short name, because
-    // the numbers are those of this machine.
+    // Creates a fully connected topology and replaces its numbers. Its text is removed, because it
+    // does not describe these numbers.
     char full[32];
     snprintf(full, sizeof full, "full:%d", n);
     tsr_topology *topology = NULL;

@@ -21,8 +21,8 @@
 
 // ---- one rank ----------------------------------------------------------------------------------
 
-// Creates a rank without an endpoint, which runs an unsharded model without communication;
-// measure_rank synchronizes.
+// Sets up a rank without an endpoint: it runs an unsharded sample, and measure_rank synchronizes
+// the ranks.
 static void rank_for(const struct measure_rank *rank, size_t sample, char *path, struct rank *out)
 {
     *out = (struct rank){.engine = rank->engine,
@@ -82,8 +82,8 @@ static tsr_status open_sample(struct measure_rank *rank, struct rank *model, siz
     return one_run(model, *in, &first);
 }
 
-// Formats the failure of this rank for the others. It states explicitly that memory ran out,
-// because the diagnostic ("could not get 32 bytes") may not.
+// Formats the failure of this rank for the other ranks. States that memory ran out, because the
+// diagnostic ("could not get 32 bytes") may not.
 static void explain(const struct measure_rank *rank, const struct rank *model, tsr_status st,
                     struct comm_trouble *why)
 {
@@ -96,16 +96,17 @@ static void explain(const struct measure_rank *rank, const struct rank *model, t
                  tsr_finding_value(model->session, 0).message);
 }
 
-// True if the engine lacks the operator, or its provider lacks a kernel for it: this sample is then
-// skipped.
+// True if the sample may be skipped after this failure: the engine lacks the operator, or its
+// provider lacks a kernel.
 static bool is_dispensable(const struct sample *sample, tsr_status st)
 {
     return st == TSR_ENGINE &&
            (sample->as == AS_RATE || sample->as == AS_MOVE || sample->as == AS_NEAR);
 }
 
-// Measures the seconds per run of a sample while the other ranks run it too; 0: the engine does not
-// support it. All ranks synchronize before the timed runs, also those that could not open it.
+// Measures the seconds per run of a sample while the other ranks run it, too; 0: not supported by
+// the engine. All ranks synchronize before the timed runs, even those that could not open the
+// sample.
 static tsr_status time_sample(struct measure_rank *rank, size_t number, double *out,
                               struct comm_trouble *why)
 {
@@ -211,7 +212,7 @@ static void find_groups(struct measure_rank *rank)
         rank->group[rank->n_groups++] = n;
 }
 
-// Measures everything. Barriers before each part: all ranks compute at the same time and then use
+// Measures everything. A barrier before each part makes all ranks compute at the same time and use
 // links at the same time, as in a run. Collectives are measured on one host only.
 static tsr_status all_parts(struct measure_rank *rank, struct comm_trouble *why)
 {
@@ -239,7 +240,7 @@ static tsr_status all_parts(struct measure_rank *rank, struct comm_trouble *why)
     return tsr__measure_collectives(rank, why);
 }
 
-// Measures as one rank. If it fails, it notifies the others; otherwise they would wait for it.
+// Measures as one rank. After a failure it notifies the other ranks, which would otherwise wait.
 void tsr__measure_rank(struct measure_rank *rank)
 {
     struct comm_trouble why = {0};
@@ -504,7 +505,7 @@ static tsr_status with_threads(struct measuring *measuring)
     st = begin_threads(measuring, job);
     if (st == TSR_OK)
         st = run_threads(measuring);
-    // only after all have ended, because ranks share what others opened
+    // only after all ranks have ended, because they use each other's GPU memory
     for (int i = 0; i < measuring->n; i++)
         tsr__measure_gpu_close(&measuring->ranks[i]);
     for (int i = 1; i < measuring->n; i++)
@@ -565,8 +566,8 @@ static tsr_status with_children(struct measuring *measuring)
 
 // ---- under a launcher --------------------------------------------------------------------------
 
-// Exchanges results: every rank sends its own to all, so that each has all of them in the same
-// order.
+// Exchanges results: every rank sends its results to all others. All ranks then have all results in
+// the same order.
 static tsr_status exchange_results(struct measuring *measuring, struct endpoint *endpoint)
 {
     int64_t group[MEASURE_RANKS];
@@ -623,7 +624,7 @@ static tsr_status make_models(struct measuring *measuring)
                               matrices_for(measuring));
 }
 
-// Reads the options. Under a launcher, *place is the rank of this process and the number of ranks.
+// Reads the options. Under a launcher, *place is the endpoint of this process.
 static tsr_status read_options(struct measuring *measuring, const tsr_measure_options *given,
                                struct endpoint **place)
 {

@@ -22,7 +22,7 @@ static const char *fresh_name(struct sample_graph *made, char *out, size_t cap)
     return out;
 }
 
-// A node with one output.
+// Adds a node with one output.
 static tsr_node *add_node(struct sample_graph *made, const char *domain, const char *op,
                           tsr_value *const *inputs, size_t n)
 {
@@ -177,7 +177,7 @@ static bool error_near(struct sample_graph *made, tsr_value *x)
     return gelu_chain(made, x, 8);
 }
 
-// Nodes in sequence that all read the same weights and the result of the node before.
+// Adds a chain of nodes. Each reads the same weights and the result of the node before.
 static bool chain_with(struct sample_graph *made, tsr_value *x, const char *op, tsr_value *weights,
                        int nodes)
 {
@@ -188,7 +188,7 @@ static bool chain_with(struct sample_graph *made, tsr_value *x, const char *op, 
     return add_output(made, x);
 }
 
-// Each node adds the same tensor, which is as large as the input.
+// Adds a chain of Add nodes. Each adds the same tensor, which has the shape of the input.
 static bool add_chain(struct sample_graph *made, tsr_value *x, int nodes)
 {
     tsr_value *other = constant(made, made->sample->type, made->sample->rank, made->sample->dims);
@@ -231,7 +231,7 @@ static bool turn(struct sample_graph *made, tsr_value *x)
     return node && tsr_node_set_ints(node, "perm", perm, 3) == TSR_OK && add_output_of(made, node);
 }
 
-// Transposes rows and columns.
+// Adds a Transpose that exchanges rows and columns.
 static bool scatter(struct sample_graph *made, tsr_value *x)
 {
     static const int64_t perm[3] = {0, 2, 1};
@@ -246,7 +246,7 @@ static bool reduce(struct sample_graph *made, tsr_value *x)
     return node && tsr_node_set_ints(node, "axes", axes, 1) == TSR_OK && add_output_of(made, node);
 }
 
-// Slices the first half of each row.
+// Adds a Slice that copies the first half of each row.
 static bool copy_part(struct sample_graph *made, tsr_value *x)
 {
     static const int64_t bounds[3] = {0, WIDTH / 2, 1}, one[1] = {1};
@@ -261,7 +261,7 @@ static bool copy_part(struct sample_graph *made, tsr_value *x)
     return add_output_of(made, add_node(made, "", "Slice", in, 4));
 }
 
-// Pools 2 x 2 squares; each element is read once, so this is bandwidth-bound.
+// Adds a MaxPool over 2 x 2 squares. Each element is read once, so it is bandwidth-bound.
 static bool pool_squares(struct sample_graph *made, tsr_value *x)
 {
     static const int64_t sides[2] = {2, 2};
@@ -290,7 +290,7 @@ static bool layer(struct sample_graph *made, tsr_value *x)
     return add_output(made, step(made, "MatMul", step(made, "MatMul", x, up), down));
 }
 
-// A number of matrix products in sequence, with square weights as wide as the input.
+// Adds a chain of matrix products with square weights as wide as the input.
 static bool squares(struct sample_graph *made, tsr_value *x, int nodes)
 {
     for (int i = 0; i < nodes; i++) {
@@ -317,9 +317,9 @@ static bool layer_of_bytes(struct sample_graph *made, tsr_value *x)
     return up && add_output(made, step(made, "MatMulInteger", x, up));
 }
 
-// Square matrices, 64 MiB each or four times as many of 16, that no cache holds between two runs,
-// like a model's weights. The file has one: the others are multiples of it that the engine computes
-// at load time.
+// Adds products of one row with square matrices: of 64 MiB each, or four times as many of 16 MiB.
+// No cache holds them between two runs, as with a model's weights. The file has one matrix; the
+// engine computes the others as multiples of it at load time.
 static bool one_row(struct sample_graph *made, tsr_value *x)
 {
     int64_t side = made->sample->dims[1];
@@ -341,7 +341,7 @@ static bool one_row_near(struct sample_graph *made, tsr_value *x)
     return squares(made, x, 8);
 }
 
-// A product with 4-bit weights in blocks of 32, K x N; NULL: out of memory.
+// Adds a product with 4-bit weights, K x N in blocks of 32; NULL: out of memory.
 static tsr_node *packed_node(struct sample_graph *made, tsr_value *x)
 {
     int64_t inside = made->sample->dims[1], out = INNER;
@@ -377,7 +377,7 @@ static bool packed_row(struct sample_graph *made, tsr_value *x)
 
 // ---- convolutions, attention, recurrences
 
-// dims: shape of the weights. The result has the height and width of the input.
+// Adds a convolution that keeps height and width. dims: shape of the weights.
 static tsr_value *convolve(struct sample_graph *made, tsr_value *x, const int64_t *dims,
                            int64_t group)
 {
@@ -392,7 +392,7 @@ static tsr_value *convolve(struct sample_graph *made, tsr_value *x, const int64_
     return tsr_node_output(node, 0);
 }
 
-// Two residual bottlenecks: 256 channels to 64, 3 x 3, and back to 256.
+// Adds two residual bottlenecks: 256 channels to 64, 3 x 3, and back to 256.
 static bool bottlenecks(struct sample_graph *made, tsr_value *x)
 {
     static const int64_t shapes[3][4] = {{64, 256, 1, 1}, {64, 64, 3, 3}, {256, 64, 1, 1}};
@@ -401,7 +401,7 @@ static bool bottlenecks(struct sample_graph *made, tsr_value *x)
     return add_output(made, x);
 }
 
-// Four convolutions that keep the number of channels, 1 x 1 or 3 x 3.
+// Adds four convolutions that keep the number of channels, 1 x 1 or 3 x 3.
 static bool convolutions(struct sample_graph *made, tsr_value *x, int64_t side)
 {
     int64_t channels = made->sample->dims[1];
@@ -439,7 +439,7 @@ static bool attention(struct sample_graph *made, tsr_value *x)
 #define CACHE_SIZE  64
 #define CACHE_KEYS  4096
 
-// One token with 32 query heads attends to 8 key and value heads; x is both caches.
+// Adds attention of one token: 32 query heads read 8 key and value heads. x is used as both caches.
 static bool cached_attention(struct sample_graph *made, tsr_value *x)
 {
     static const int64_t query[3] = {1, 1, (32 + 2 * CACHE_HEADS) * CACHE_SIZE}, one[1] = {1};

@@ -59,15 +59,15 @@ static struct comm_call tensor_call(struct measure_rank *rank, const int64_t *gr
     return call;
 }
 
-// Resets the call counter for each group, so that all its members have the same count.
+// Resets the call counter for a new group, so that all its members have the same count.
 static void restart(struct measure_rank *rank, int64_t what)
 {
     rank->id = -10 - what;
     rank->calls = 0;
 }
 
-// Computes the number of repetitions. The first rank of the group computes it from the time of its
-// trial.
+// Computes the number of repetitions from the time of a trial. The first rank of the group computes
+// it and sends it to the others.
 static tsr_status choose_repetitions(struct measure_rank *rank, const int64_t *group, int n,
                                      double first, double seconds, int64_t *times,
                                      struct comm_trouble *why)
@@ -88,7 +88,7 @@ static tsr_status choose_repetitions(struct measure_rank *rank, const int64_t *g
 
 // ---- pairs -------------------------------------------------------------------------------------
 
-// Sends a message and receives it back.
+// Sends a message to the other rank of the pair and receives it back.
 static tsr_status ping(struct measure_rank *rank, const int64_t *pair, void *p, size_t bytes,
                        double *seconds, struct comm_trouble *why)
 {

@@ -69,8 +69,8 @@ const char *tsr__measure_path(const char *folder, size_t sample, char *out)
     return out;
 }
 
-// The input of a rank on a GPU is in GPU memory, so that no timed run includes a copy from the
-// host. If the rank is large, the first axis is `grows` times as long: [256, 1024] and 8 become
+// Creates the input of a sample. On a GPU rank it is in GPU memory, so that no timed run includes a
+// copy from the host. For GPUs the first axis is `grows` times as long: [256, 1024] and 8 become
 // [2048, 1024].
 tsr_status tsr__measure_input(struct measure_rank *rank, tsr_session *session, size_t sample,
                               tsr_tensors **out)

@@ -10,7 +10,7 @@
 
 #define MEASURE_PATH (TEMPORARY_PATH + 32)
 
-// What the time of a sample measures.
+// Which figure of the topology the time of a sample gives.
 enum measured_as {
     AS_OVERHEAD_FEW, // with AS_OVERHEAD_MANY: the overhead of a node and of a run
     AS_OVERHEAD_MANY,
@@ -27,7 +27,7 @@ enum measured_on { ON_ALL, ON_CPUS, ON_GPUS };
 #define MEASURE_MANY_NODES 204
 
 struct sample_graph;
-// One node of a sample, which also gives the time of its kind of work at that size.
+// The node of a sample. Its time also gives the time of its kind of work at this size.
 struct sample_node {
     int nodes;        // number of such nodes in the sample, if all are equal; else 0
     int rate, move;   // as returned by tsr__node_kind
@@ -44,15 +44,14 @@ struct sample {
     enum measured_on on;
     double share; // share of the measuring time
     int64_t
-        // factor of its first dimension and its work on a GPU, so that the launch time is
-        // negligible
+        // factor of the first dimension on a GPU, so that the launch time is negligible
         grows;
     tsr_dtype type; // of its input
     int rank;
     int64_t dims[4];
     tsr_dtype gives; // type of its outputs
     double work;     // operations, or bytes read and written, per run
-    // Adds the nodes between x and the outputs; false: out of memory. (measure_kinds.c)
+    // Adds the nodes between input x and the outputs; false: out of memory. (measure_kinds.c)
     bool (*body)(struct sample_graph *made, tsr_value *x);
     struct sample_node node;
 };
@@ -107,14 +106,14 @@ struct measure_rank {
     struct rank_results *out;
     tsr_status status;
 };
-// The input of a sample, in the memory of the rank's device. A set of the session; must be freed
-// before the next one is created.
+// Creates the input of a sample in the memory of the rank's device. The set belongs to the session;
+// free it before the next one is created.
 tsr_status tsr__measure_input(struct measure_rank *rank, tsr_session *session, size_t sample,
                               tsr_tensors **out) TSR_MUST_USE;
 // Computes the results from the seconds of all samples (0: not timed, or not supported by this
 // engine) and adds them to `self`.
 void tsr__measure_summarize(struct measure_rank *rank, const double *seconds);
-// Measures as one rank, while all other ranks do the same. Notifies them if it fails.
+// Measures as one rank while all other ranks do the same. Notifies the others if it fails.
 void tsr__measure_rank(struct measure_rank *rank);
 // measure_links.c
 extern const int64_t tsr__measure_bytes[MEASURE_POINTS];
@@ -135,7 +134,7 @@ tsr_status tsr__measure_gpu_wait(const struct measure_rank *rank,
 // Memory for tensors to send, on the rank's device. NULL: `why` has the reason.
 void *tsr__measure_alloc(struct measure_rank *rank, size_t bytes, struct comm_trouble *why);
 void tsr__measure_free(struct measure_rank *rank, void *p, size_t bytes);
-// The eighth quantile of n times: longer times are caused by other load on the machine. Sorts the
+// Returns the 1/8 quantile of n times: longer times come from other load on the machine. Sorts the
 // times.
 double tsr__measure_typical(double *times, size_t n);
 

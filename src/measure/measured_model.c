@@ -122,7 +122,7 @@ static void find_overhead(struct round *round, int64_t n)
         round->of->overhead = more / (double)profile->nodes.n;
 }
 
-// Distributes the time of engine nodes without a graph node over all nodes of the rank, in
+// Distributes the time of engine nodes that have no graph node over all nodes of the rank, in
 // proportion.
 static void share_out(struct round *round, struct sim *sim, int rank)
 {
@@ -147,7 +147,7 @@ static void fit_unsharded(const struct round *round, struct sim *sim)
     }
 }
 
-// Sums the seconds of the collectives of a device, without waiting times; *n is their number.
+// Sums the seconds of a device's collectives, without waiting; *n is their number.
 static double sum_collectives(const struct sim *sim, const struct sim_device *device, int *n)
 {
     double sum = 0;
@@ -162,9 +162,9 @@ static double sum_collectives(const struct sim *sim, const struct sim_device *de
     return sum;
 }
 
-// Fits the times of nodes to that of the run. If a run took longer than the nodes and collectives
-// of its slowest rank, the difference was lost at synchronization points. If it took less, nodes
-// are faster than in the profile.
+// Scales the times of nodes to match the time of a run. If the run took longer than the nodes and
+// collectives of its slowest rank, the difference is time lost at synchronization points. If it
+// took less, the nodes are faster than in the profile.
 static void fit_sharded(const struct round *round, struct sim *sim)
 {
     const struct sim_device *slowest = &sim->devices[0];
@@ -185,7 +185,8 @@ static void fit_sharded(const struct round *round, struct sim *sim)
 
 // ---- points ------------------------------------------------------------------------------------
 
-// Returns the entry for nodes like that of the task, and adds it if it is new. NULL: out of memory.
+// Returns the entry for nodes that equal the task's node in operator, type, work and bytes; adds it
+// if it is new. NULL: out of memory.
 static struct alike *alike_of(struct sim *sim, struct map *known, const struct sim_task *task)
 {
     struct str key =
@@ -238,7 +239,7 @@ static tsr_status add_points(struct sim *sim)
     return TSR_OK;
 }
 
-// Reads the rank graphs. Called by partition with the rank graphs in memory.
+// Simulates the rank graphs, with which `partition` calls this function.
 static tsr_status use_parts(void *data, const struct partition_part *parts, int64_t n)
 {
     struct round *round = data;
@@ -284,7 +285,7 @@ static tsr_status find_best(struct round *round, const char *folder)
     return TSR_OK;
 }
 
-// Times some runs, then a few more with the profile.
+// Times some runs, then a few more with the profiler on.
 static tsr_status time_runs(struct round *round, const char *folder)
 {
     struct modelled *of = round->of;
@@ -307,7 +308,7 @@ static tsr_status time_runs(struct round *round, const char *folder)
     return tsr__profile_read(of->session, &of->arena, trace.p, &round->profile);
 }
 
-// Partitions a copy of the model in which all sizes are set, to get its rank graphs.
+// Partitions a copy of the model in which all dimensions have sizes, to get its rank graphs.
 static tsr_status partition_copy(struct round *round, tsr_model *model)
 {
     struct modelled *of = round->of;
@@ -389,7 +390,7 @@ static tsr_status plan_for(const struct modelled *of, tsr_model *model)
     return st;
 }
 
-// Finds out whether the plan was run before (*out). If not, it is recorded.
+// Sets *out if the plan was run before; otherwise records it.
 static tsr_status is_known(struct modelled *of, tsr_model *model, bool *out)
 {
     const char *edits;

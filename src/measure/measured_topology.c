@@ -47,8 +47,8 @@ static void set_links(tsr_topology *topology, const struct measured *measured)
     }
 }
 
-// Stores the times of collectives. They are timed if all ranks are on one host. A linear fit needs
-// two points.
+// Stores the times of collectives, which are measured only if all ranks are on one host. A linear
+// fit needs two points.
 static bool set_times(tsr_topology *topology, const struct measured *measured)
 {
     if (!measured->one_host)
@@ -68,8 +68,8 @@ static bool set_times(tsr_topology *topology, const struct measured *measured)
     return true;
 }
 
-// Stores factors for large samples. Example: a transpose of 64 MiB by single elements takes 10.8
-// ms, but the speed of its kind, measured with rows, predicts 4.8 ms: the factor is 2.26.
+// Stores correction factors for large samples. Example: a transpose of 64 MiB by single elements
+// takes 10.8 ms. The speed of its kind, measured with rows, predicts 4.8 ms: the factor is 2.26.
 static bool set_sizes(tsr_topology *topology, const struct measured *measured)
 {
     for (int i = 0; i < measured->n_sizes; i++) {
@@ -100,7 +100,7 @@ static bool fill(tsr_topology *topology, const struct measured *measured, const 
     return set_times(topology, measured) && set_sizes(topology, measured);
 }
 
-// A model cannot be measured under a launcher: this process cannot shard it for the launcher's
+// Refuses to measure a model under a launcher: this process cannot shard it for the launcher's
 // ranks.
 static tsr_status refuse_launched(tsr_session *session, const tsr_measure_options *options)
 {
@@ -113,8 +113,8 @@ static tsr_status refuse_launched(tsr_session *session, const tsr_measure_option
     return TSR_USAGE;
 }
 
-// False if there is less than half a second, or under a launcher, whose ranks cannot be made to run
-// a model.
+// True if waits can be measured: there is half a second or more, and no launcher, whose ranks
+// cannot be made to run a model.
 static bool measures_waits(tsr_session *session, const tsr_measure_options *options)
 {
     int rank = 0;
@@ -135,8 +135,8 @@ static tsr_status read_options(tsr_session *session, const tsr_measure_options *
     return st;
 }
 
-// The ranks of this host run the model. The predicted times of its nodes then follow the
-// measurements.
+// Runs a model on ranks of this host, and stores the measured times of its nodes for later
+// predictions.
 tsr_status tsr_topology_add_profile(tsr_topology *topology, const tsr_measure_options *options)
 {
     tsr_session *session = topology->session;
@@ -157,7 +157,7 @@ tsr_status tsr_topology_add_profile(tsr_topology *topology, const tsr_measure_op
     return TSR_USAGE;
 }
 
-// struct measured is large (all pairs of ranks), so it is not on the stack.
+// Measures this machine. struct measured is large (all pairs of ranks), so it is not on the stack.
 tsr_status tsr_topology_measure(tsr_session *session, const tsr_measure_options *options,
                                 tsr_topology **out)
 {

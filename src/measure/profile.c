@@ -39,8 +39,8 @@ static struct str kernel_name(const json_t *event)
     return (struct str){name, length - tail};
 }
 
-// If a node runs several times, the shortest time is used, because other load only makes times
-// longer.
+// Adds a profiled event. If a node runs several times, the shortest time is used, because other
+// load only makes times longer.
 static bool add_event(struct arena *arena, const json_t *event, struct profile *out)
 {
     struct str name = kernel_name(event);
@@ -120,7 +120,7 @@ static bool name_tasks(struct arena *arena, const struct sim_device *device, str
     return !arena->failed;
 }
 
-// Returns the task with the longest name that is a prefix of `name`; 0: none.
+// Returns the task with the longest name that is a prefix of `name`; 0: no such task.
 static size_t task_named(const struct map *names, const char *name)
 {
     for (size_t length = strlen(name); length > 0; length--) {
@@ -151,7 +151,8 @@ static const tsr_node *before(const tsr_node *node, const char *op, int steps)
     return NULL;
 }
 
-// Returns the task whose operator matches the engine's node, or else the named one.
+// Returns the task that belongs to a node of the engine: one whose operator matches, else the one
+// whose name matches.
 static struct sim_task *task_of(const struct map *names, struct sim_device *device,
                                 const struct profile_node *from)
 {

@@ -13,7 +13,7 @@
 #define WIDTH  512
 #define LAYERS 8
 
-// Adds one product and its Relu after x; NULL: out of memory.
+// Adds a matrix product with x and a Relu; NULL: out of memory.
 static tsr_value *add_layer(tsr_graph *graph, tsr_value *x, const float *weights, int number)
 {
     static const int64_t dims[2] = {WIDTH, WIDTH};

@@ -87,7 +87,8 @@ static OrtStatus *read_axis(struct kernel *kernel, const OrtKernelInfo *info,
     return read_int(kernel, info, attribute, -OPS_MAX_RANK, OPS_MAX_RANK - 1, out);
 }
 
-// Shares of the members if they differ; part of the call's fingerprint.
+// Reads the members' shares of the axis if they are not equal. They are part of the call's
+// fingerprint.
 static OrtStatus *read_shares(struct kernel *kernel, const OrtKernelInfo *info)
 {
     const char *name = tsr__attribute_name(ATTRIBUTE_SHARES);
@@ -128,7 +129,8 @@ static OrtStatus *read_member(struct kernel *kernel, const OrtKernelInfo *info,
                              tsr__attribute_name(attribute), (long long)*out);
 }
 
-// Adds the shape, where shares depend on it: all members must have the same.
+// Returns the fingerprint including the shape, for calls whose shares depend on the shape: all
+// members must have the same.
 static uint64_t with_shape(const struct kernel *kernel, const struct tensor_view *view)
 {
     return tsr__hash64(view->dims, (size_t)view->rank * sizeof *view->dims, kernel->call.detail);
@@ -143,8 +145,8 @@ OrtStatus *tsr__reduce_scatter_create(struct kernel *kernel, const OrtKernelInfo
     return read_division(kernel, info);
 }
 
-// Copies the shares in member order. Along the outermost axis they are already in this order in
-// memory, so nothing is copied.
+// Copies the parts in member order. Along the outermost axis the tensor already has this order, so
+// nothing is copied.
 static OrtStatus *parts_in_order(struct kernel *kernel, const struct along *along, const void *data,
                                  int64_t *counts, const char **out)
 {
@@ -161,7 +163,7 @@ static OrtStatus *parts_in_order(struct kernel *kernel, const struct along *alon
     for (int j = 0; j < n; j++) {
         struct tile_interval part = part_of(kernel, along, j);
         size_t width = along->outer * (size_t)(part.stop - part.start) * along->inner;
-        // Elements per member; the transport checks that all members have the same list.
+        // Elements per member. The transport checks that all members have the same list.
         counts[j] = (int64_t)(width / unit);
         if (!packed)
             continue;
@@ -171,7 +173,8 @@ static OrtStatus *parts_in_order(struct kernel *kernel, const struct along *alon
     return NULL;
 }
 
-// Runs ReduceScatter. [8, 6] along axis 0 over 2 members: each passes 8 rows and gets the sum of 4.
+// Runs ReduceScatter. [8, 6] along axis 0 over 2 members: each contributes 8 rows and gets the sums
+// of 4 rows.
 static OrtStatus *reduce_scatter(struct kernel *kernel, OrtKernelContext *context,
                                  const struct tensor_view *view, int64_t *counts)
 {
@@ -213,7 +216,7 @@ OrtStatus *tsr__reduce_create(struct kernel *kernel, const OrtKernelInfo *info)
     return read_member(kernel, info, ATTRIBUTE_ROOT, &kernel->root);
 }
 
-// Creates the output of a member without a result; it is not read.
+// Creates an empty output for a member that gets no result; no node reads it.
 static OrtStatus *empty_output(struct kernel *kernel, OrtKernelContext *context)
 {
     int64_t none = 0;
@@ -221,7 +224,7 @@ static OrtStatus *empty_output(struct kernel *kernel, OrtKernelContext *context)
     return tsr__kernel_output(kernel, context, 0, &none, 1, &out);
 }
 
-// Only the root's output has the input's shape.
+// Runs Reduce. Only the output of the root has the shape of the input; others are empty.
 OrtStatus *tsr__reduce_compute(struct kernel *kernel, OrtKernelContext *context)
 {
     struct tensor_view x;
@@ -282,7 +285,7 @@ static tsr_status refuse(const struct kernel *kernel, struct comm_trouble *why, 
     return TSR_PEER;
 }
 
-// Allocates the output. The members' lengths give its shape.
+// Allocates the output. Its shape follows from the lengths that the members sent.
 static tsr_status all_to_all_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
                                      struct comm_trouble *why)
 {
@@ -296,7 +299,7 @@ static tsr_status all_to_all_arrived(void *data, const int64_t (*notes)[COMM_NOT
             !add_ok(total, notes[i][NOTE_LENGTH], &total))
             return refuse(kernel, why, (int)kernel->call.group[i],
                           "has a shard of a different shape");
-    // others: bytes per element of the concatenated axis.
+    // The product of the other dimensions: bytes per element of the concatenated axis.
     state->dims[state->concat.axis] = total;
     for (int axis = 0; axis < state->view->rank; axis++)
         if (axis != state->concat.axis && !mul_ok(others, state->dims[axis], &others))
@@ -322,8 +325,8 @@ static tsr_status all_to_all_arrived(void *data, const int64_t (*notes)[COMM_NOT
     return TSR_OK;
 }
 
-// Concatenates the received blocks. Along axis 0 they are already adjacent (outer 1); along an
-// inner axis they are interleaved by rows.
+// Concatenates the received blocks. Along axis 0 they are already adjacent (outer is 1); along an
+// inner axis their rows must be interleaved.
 static OrtStatus *interleave(const struct all_to_all_call *state)
 {
     size_t outer = 1, inner = tsr__elem_bytes(state->kernel->call.type), before = 0;
@@ -364,7 +367,8 @@ static OrtStatus *pack_parts(struct all_to_all_call *state)
 }
 
 // Runs AllToAll. Two members with [4,6] each, split along axis 1 and concatenated along axis 0:
-// each keeps 3 of its columns, sends 3, and gets [8,3]. The notes have the lengths of the others.
+// each keeps 3 of its columns, sends 3, and gets [8,3]. The members exchange their lengths in the
+// notes of the messages.
 static OrtStatus *all_to_all(struct all_to_all_call *state)
 {
     struct kernel *kernel = state->kernel;
@@ -405,7 +409,7 @@ OrtStatus *tsr__all_to_all_compute(struct kernel *kernel, OrtKernelContext *cont
 
 // ---- Broadcast, Send, Recv ---------------------------------------------------------------------
 
-// Writes the shape into the notes: the rank, then the sizes; 15 sizes fit.
+// Writes the shape into the notes of a message: the rank, then the sizes; 15 sizes fit.
 static OrtStatus *note_shape(struct kernel *kernel, const struct tensor_view *view, int64_t *notes)
 {
     if (view->rank > NOTED_RANK)
@@ -416,7 +420,7 @@ static OrtStatus *note_shape(struct kernel *kernel, const struct tensor_view *vi
     return NULL;
 }
 
-// A result whose shape was received.
+// State of a receiver, whose output gets the shape that was received.
 struct receive_context {
     struct kernel *kernel;
     OrtKernelContext *context;
@@ -425,7 +429,7 @@ struct receive_context {
     OrtStatus *status;
 };
 
-// Computes the size of a tensor described by notes; false: invalid.
+// Computes the bytes of a tensor whose shape is in the notes. Returns false if they are invalid.
 static bool noted_bytes(const int64_t *notes, tsr_dtype type, int64_t *out)
 {
     int64_t bytes = (int64_t)tsr__elem_bytes(type);
@@ -534,7 +538,8 @@ static OrtStatus *wrong_side(struct kernel *kernel)
         (long long)kernel->root, (long long)kernel->to, kernel->ops->endpoint->rank);
 }
 
-// When it returns, x is not read any more, or only on the GPU's stream: the engine may free it.
+// Runs Send. When it returns, x is no longer read, or only on the GPU's stream, so the engine may
+// free it.
 OrtStatus *tsr__send_compute(struct kernel *kernel, OrtKernelContext *context)
 {
     struct tensor_view x;
@@ -563,7 +568,7 @@ OrtStatus *tsr__recv_compute(struct kernel *kernel, OrtKernelContext *context)
     struct receive_context received = {.kernel = kernel, .context = context};
     struct comm_incoming in = {.arrived = recv_arrived, .data = &received};
     struct comm_trouble why;
-    // Its input is not used: all operators have two inputs.
+    // The input is unused: it exists because all operators have two inputs.
     if (kernel->to != kernel->ops->endpoint->rank)
         return wrong_side(kernel);
     if (tsr__comm_recv(kernel->ops->endpoint, &kernel->call, (int)kernel->root, &in, &why) !=

@@ -8,7 +8,7 @@
 
 // ---- AllReduce ---------------------------------------------------------------------------------
 
-// Also used by ReduceScatter and Reduce (collect.c).
+// Reads the attribute `reduce`. ReduceScatter and Reduce (collect.c) use this, too.
 OrtStatus *tsr__all_reduce_create(struct kernel *kernel, const OrtKernelInfo *info)
 {
     static const char *const names[COMM_REDUCE_COUNT] = {"", "sum", "max", "min", "prod"};
@@ -74,14 +74,14 @@ static int64_t hash_others(const struct tensor_view *view, int axis)
     return (int64_t)tsr__hash64(dims, (size_t)view->rank * sizeof *dims, 0);
 }
 
-// False: overflow.
+// Computes the bytes of a piece. Returns false on overflow.
 static bool bytes_of(const struct gather *gather, int64_t length, size_t *out)
 {
     return length >= 0 && !__builtin_mul_overflow((size_t)length, gather->inner, out) &&
            !__builtin_mul_overflow(*out, gather->outer, out);
 }
 
-// Allocates the output. The members' lengths give its shape.
+// Allocates the output. Its shape follows from the lengths that the members sent.
 static tsr_status gather_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
                                  struct comm_trouble *why)
 {
@@ -109,7 +109,7 @@ static tsr_status gather_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
     if (gather->status || !bytes_of(gather, total, &bytes))
         return tsr__gather_refuse(gather->kernel, why, gather->kernel->ops->endpoint->rank,
                                   "cannot allocate the output");
-    // With outer 1 pieces arrive in place, in member order; else in scratch memory.
+    // If outer is 1, pieces are received in place, in member order; otherwise in scratch memory.
     char *at = gather->out = out;
     if (gather->outer > 1)
         gather->status = tsr__kernel_scratch(gather->kernel, 0, bytes, &at);

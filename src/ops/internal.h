@@ -16,12 +16,13 @@ struct kernel;
 struct op_kernel {
     OrtStatus *(*create)(struct kernel *kernel, const OrtKernelInfo *info);
     OrtStatus *(*compute)(struct kernel *kernel, OrtKernelContext *context);
-    // For the receiving end, if there is one.
+    // The function of the receiving operator, if there is one.
     OrtStatus *(*receive)(struct kernel *kernel, OrtKernelContext *context);
     // NULL: no shape inference.
     OrtStatus *(*infer)(const OrtCustomOp *op, OrtShapeInferContext *context);
 };
-// Where the tensors are. SIDE_STAND_IN: tests, in which host memory acts as GPU memory.
+// Memory in which the tensors are. SIDE_STAND_IN: for tests, in which host memory acts as GPU
+// memory.
 enum op_side { SIDE_HOST, SIDE_CUDA, SIDE_STAND_IN };
 // A registered operator: one end of a collective, for all element types or for one.
 struct op {
@@ -35,7 +36,7 @@ struct op {
     struct ops *ops;
     enum op_side side;
 };
-// The tensor, perhaps its shape, the token.
+// Returns the number of inputs: the tensor, its shape if the operator takes one, and the token.
 static inline size_t op_inputs(enum comm_kind kind)
 {
     return comm_has(kind, TRAIT_TAKES_SHAPE) ? 3 : 2;
@@ -83,28 +84,28 @@ struct tensor_view {
     int64_t elements;
 };
 
-// An error with the operator and node in front.
+// Makes an error that starts with the operator and the node.
 OrtStatus *tsr__kernel_error(struct kernel *kernel, const char *format, ...) TSR_PRINTF(2, 3);
-// Fails an AllGather because of that rank's input.
+// Fails an AllGather because of the input of `rank`.
 tsr_status tsr__gather_refuse(const struct kernel *kernel, struct comm_trouble *why, int rank,
                               const char *what);
 // Converts a failed call to an error, and stores it for tsr__ops_trouble.
 OrtStatus *tsr__kernel_trouble(struct kernel *kernel, const struct comm_trouble *why);
-// An attribute of the node. The kernel owns strings and lists. Fails if it is absent or of another
-// type.
+// Read an attribute of the node. The kernel owns strings and lists. Fail if it is absent or of
+// another type.
 OrtStatus *tsr__kernel_text(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
                             char **out);
 OrtStatus *tsr__kernel_int(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
                            int64_t *out);
 OrtStatus *tsr__kernel_ints(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
                             int64_t **out, size_t *n);
-// Input i, which must be a tensor. type TSR_UNDEFINED: any.
+// Reads input i, which must be a tensor. type TSR_UNDEFINED: any type.
 OrtStatus *tsr__kernel_input(struct kernel *kernel, OrtKernelContext *context, size_t i,
                              tsr_dtype type, struct tensor_view *out);
 OrtStatus *tsr__kernel_output(struct kernel *kernel, OrtKernelContext *context, size_t i,
                               const int64_t *dims, int rank, void **data);
-// Memory of at least that size where the tensors are, valid until the next call with the same block
-// (0 or 1).
+// Returns scratch memory on the device of the tensors, valid until the next call with the same
+// block (0 or 1).
 OrtStatus *tsr__kernel_scratch(struct kernel *kernel, int block, size_t bytes, char **out);
 // Copies rows of bytes where the tensors are.
 OrtStatus *tsr__kernel_rows(struct kernel *kernel, const struct device_rows *rows);
@@ -127,9 +128,9 @@ OrtStatus *tsr__texts_read(struct kernel *kernel, OrtKernelContext *context, str
                            struct tensor_view *view, struct texts *out);
 OrtStatus *tsr__texts_write(struct kernel *kernel, OrtKernelContext *context, const int64_t *dims,
                             int rank, const struct texts *texts);
-// The sum of n lengths; false: invalid.
+// Computes the sum of n lengths. Returns false if they are invalid.
 bool tsr__texts_total(const int64_t *lengths, int64_t n, size_t *out);
-// The start of each of n adjacent strings.
+// Computes the start of each of n adjacent strings.
 void tsr__texts_place(const int64_t *lengths, int64_t n, char *chars, char **at);
 OrtStatus *tsr__texts_gather(struct kernel *kernel, OrtKernelContext *context); // AllGather
 OrtStatus *tsr__texts_broadcast(struct kernel *kernel, OrtKernelContext *context);

@@ -127,7 +127,7 @@ OrtStatus *tsr__kernel_input(struct kernel *kernel, OrtKernelContext *context, s
         return tsr__kernel_error(kernel, "input %zu is %s, expected %s", i,
                                  tsr_dtype_name(out->type), tsr_dtype_name(type));
     void *data = NULL;
-    // There is no call for read-only access.
+    // ONNX Runtime has no function for read-only access.
     TRY(kernel->api->GetTensorMutableData((OrtValue *)value, &data));
     out->data = data;
     return NULL;
@@ -144,8 +144,8 @@ OrtStatus *tsr__kernel_output(struct kernel *kernel, OrtKernelContext *context, 
     return kernel->api->GetTensorMutableData(value, data);
 }
 
-// Called last: what waits for this token runs after the communication, on a GPU after it on the
-// stream.
+// Sets the token output. Called last: nodes that wait for the token run after the communication (on
+// a GPU: later on the stream).
 OrtStatus *tsr__pass_token(struct kernel *kernel, OrtKernelContext *context)
 {
     struct tensor_view token;

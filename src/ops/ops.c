@@ -35,7 +35,7 @@ static const struct op_kernel kernels[COMM_KIND_COUNT] = {
 
 // ---- common attributes -------------------------------------------------------------------------
 
-// Returns the value of a lower-case hex digit; -1: not one.
+// Returns the value of a lower-case hex digit; -1 for other characters.
 static int hex_digit(int c)
 {
     if (c >= '0' && c <= '9')
@@ -116,7 +116,7 @@ static OrtStatus *read_common(struct kernel *kernel, const OrtKernelInfo *info)
 
 // ---- OrtCustomOp functions ---------------------------------------------------------------------
 
-// Returns the operator. `struct op` begins with what ONNX Runtime passes.
+// Returns our operator: `struct op` starts with the struct that ONNX Runtime passes.
 static const struct op *op_of(const OrtCustomOp *op)
 {
     return (const struct op *)op;
@@ -139,7 +139,8 @@ static int get_memory(const OrtCustomOp *op, size_t i)
     return shape ? ORT_MEMORY_CPU_INPUT : ORT_MEMORY_DEFAULT;
 }
 
-// Returns the type of an input. 0 is any type; elem_type says which, and each run is checked.
+// Returns the type of an input; 0: any type. The attribute elem_type names the type, and every run
+// checks it.
 static int get_input_type(const OrtCustomOp *op, size_t i)
 {
     return i == 0 ? (int)op_of(op)->only : (int)TSR_INT64; // shape and token
@@ -277,7 +278,7 @@ static OrtStatus *read_node_name(struct kernel *kernel, const OrtKernelInfo *inf
     return NULL;
 }
 
-// Stores the group of a kernel once. If out of memory, it is left out.
+// Stores the group of a kernel, without duplicates. If out of memory, the group is not stored.
 static void note_group(struct ops *ops, const int64_t *ranks, int n)
 {
     size_t bytes = (size_t)n * sizeof *ranks;
@@ -371,8 +372,8 @@ static void note_event(struct kernel *kernel, uint64_t start_ns)
                                     .type = kernel->call.type};
 }
 
-// Runs a kernel, on a GPU on the engine's stream. A stand-in for the driver has no stream, so the
-// work is waited for.
+// Runs a kernel; on a GPU, on the engine's stream. A stand-in for the driver has no stream, so the
+// call waits for the work.
 static OrtStatus *compute(struct kernel *kernel, OrtKernelContext *context)
 {
     struct comm_trouble why;
@@ -411,8 +412,8 @@ static OrtStatus *kernel_compute(void *kernel, OrtKernelContext *context)
 #define SIDE_OPS   (4 * COMM_KIND_COUNT)
 #define LIST_BYTES (2 * SIDE_OPS * sizeof(struct op))
 
-// Fills in the functions that ONNX Runtime calls. It reads those of `version`; an older engine gets
-// its own.
+// Fills in the functions that ONNX Runtime calls. It uses those that exist in `version`, so an
+// older engine gets its own version.
 static void op_init(struct op *op, int minor)
 {
     op->ort = (OrtCustomOp){
@@ -460,8 +461,8 @@ static OrtStatus *add_end(struct ops *ops, int minor, struct op *two, const stru
     return NULL;
 }
 
-// Adds the operators of one side. list has 4 entries per collective: for all types and for float16,
-// then the same for the receiving end.
+// Adds the operators for one kind of memory. `list` has 4 entries per collective: for all types and
+// for float16, then both for the receiving end.
 static OrtStatus *add_side(struct ops *ops, int minor, struct op *list, enum op_side side)
 {
     for (int kind = 0; kind < COMM_KIND_COUNT; kind++) {
@@ -480,8 +481,8 @@ static OrtStatus *add_side(struct ops *ops, int minor, struct op *list, enum op_
     return NULL;
 }
 
-// Adds all operators. A rank on a GPU has every operator twice; the engine picks one by where it
-// places the node.
+// Adds all operators. A rank on a GPU has every operator twice, for host and for GPU memory; the
+// engine picks one when it places the node.
 static OrtStatus *add_all(struct ops *ops, int minor, OrtSessionOptions *options)
 {
     struct gpu_seat *seat = ops->endpoint ? tsr__device_seat(ops->endpoint) : NULL;

@@ -15,14 +15,14 @@
 // The operators of one rank, registered with the options of one session.
 struct ops;
 
-// Creates the operators and adds their domain to the options. minor is that of the runtime (1.17:
-// 17). With endpoint NULL, models can be loaded but not run: every kernel fails with the reason
-// `why`. The operators and the endpoint must outlive the session. Returns NULL and *out, or the
+// Creates the operators and adds their domain to the options. `minor` is that of ONNX Runtime
+// (1.17: 17). If endpoint is NULL, models can be loaded but not run: every kernel fails with the
+// reason `why`. Operators and endpoint must outlive the session. Returns NULL and *out, or the
 // error.
 OrtStatus *tsr__ops_add(const OrtApi *api, int minor, OrtSessionOptions *options,
                         struct endpoint *endpoint, const char *why, struct ops **out);
 void tsr__ops_free(struct ops *ops); // NULL is allowed
-// What stopped the last run, with more details than the OrtStatus; or NULL.
+// Returns the cause of the last failed run, with more details than the OrtStatus; or NULL.
 const struct comm_trouble *tsr__ops_trouble(const struct ops *ops);
 
 // One communication of this rank in a trace. The kernels own the strings.
@@ -37,8 +37,8 @@ struct ops_event {
 #define OPS_MAX_EVENTS (1 << 20) // later ones are dropped
 void tsr__ops_trace(struct ops *ops);
 const struct ops_event *tsr__ops_events(const struct ops *ops, size_t *n);
-// The groups of this rank's nodes, without duplicates; false past the last. They live as long as
-// the operators.
+// Returns group i of this rank's nodes, without duplicates; false past the last. Groups live as
+// long as the operators.
 struct ops_group {
     const int64_t *ranks;
     int n;

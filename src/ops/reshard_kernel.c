@@ -20,7 +20,7 @@
 struct moves {
     int64_t shape[OPS_MAX_RANK];
     const struct tile_piece *have, *want; // pieces of this rank, or NULL
-    // Per member: its target piece, its source piece; NULL: no transfer.
+    // Per member: its piece of the target, its piece of the source; NULL: no transfer.
     const struct tile_piece **send, **recv;
     struct comm_buffer *out, *in;
     size_t out_bytes, in_bytes;
@@ -30,8 +30,8 @@ struct asked {
     struct tile_interval *at; // ascending, not empty
     int64_t n, size;
 };
-// Part of a kernel. asked[member * n_axes + axis] for windows, in the kernel's arena; moves are in
-// `arena`, which is reset for each new shape.
+// State of a Reshard or Halo kernel. asked[member * n_axes + axis] is for windows, in the kernel's
+// arena. The moves are in `arena`, which is reset for each new shape.
 struct reshard {
     struct tile_layout *source, *target; // target NULL: windows
     int64_t *axes;
@@ -81,7 +81,8 @@ static OrtStatus *check_layout(struct kernel *kernel, const char *name,
     return NULL;
 }
 
-// Reads a layout. Its numbers go into the fingerprint: all members must have the same.
+// Reads a layout. Its numbers are added to the fingerprint, because all members must have the same
+// layout.
 static OrtStatus *read_layout(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
                               struct tile_layout **out)
 {
@@ -110,7 +111,7 @@ OrtStatus *tsr__reshard_create(struct kernel *kernel, const OrtKernelInfo *info)
     return NULL;
 }
 
-// Reads an interval. Empty ones are dropped. before: end of the last one.
+// Reads an interval; empty ones are dropped. before: end of the previous interval.
 static bool read_interval(const int64_t *v, int64_t before, struct asked *asked)
 {
     if (v[0] < before || v[1] < v[0])
@@ -122,7 +123,7 @@ static bool read_interval(const int64_t *v, int64_t before, struct asked *asked)
     return true;
 }
 
-// Reads the intervals that members ask for. For each member and axis: the number of intervals, and
+// Reads the intervals that members need: for each member and axis, the number of intervals and
 // their bounds.
 static OrtStatus *read_windows(struct kernel *kernel, const int64_t *v, size_t n)
 {
@@ -150,8 +151,8 @@ static OrtStatus *read_windows(struct kernel *kernel, const int64_t *v, size_t n
     return tsr__kernel_error(kernel, "attribute 'windows' is too long");
 }
 
-// Axes and windows of all members go into `detail`, which the members of a call compare. So ranks
-// with different files fail instead of waiting for data.
+// Creates a Halo kernel. Axes and windows of all members go into `detail`, which the members of a
+// call compare. So ranks with different files fail instead of waiting for data.
 OrtStatus *tsr__halo_create(struct kernel *kernel, const OrtKernelInfo *info)
 {
     int64_t *windows;
@@ -179,7 +180,7 @@ OrtStatus *tsr__halo_create(struct kernel *kernel, const OrtKernelInfo *info)
     return read_windows(kernel, windows, n);
 }
 
-// Frees the moves. The rest is in the kernel's arena.
+// Frees the moves. Everything else is in the kernel's arena.
 void tsr__reshard_free(struct kernel *kernel)
 {
     if (kernel->reshard)
@@ -188,8 +189,8 @@ void tsr__reshard_free(struct kernel *kernel)
 
 // ---- moves -------------------------------------------------------------------------------------
 
-// Returns the number of elements that two lists of intervals have in common. Both lists ascend.
-// 0..4 and 6..8 beside 2..7: 2 elements of the first, 1 of the second.
+// Returns the number of elements that two ascending lists of intervals have in common. 0..4 and
+// 6..8 share 3 elements with 2..7: two of the first interval, one of the second.
 static int64_t overlap_dim(const struct tile_piece *a, const struct tile_piece *b, int axis)
 {
     int64_t sum = 0, i = 0, j = 0;
@@ -269,7 +270,8 @@ static void plan_member(struct kernel *kernel, struct moves *moves, int i, int64
     int64_t me = kernel->ops->endpoint->rank, them = kernel->call.group[i], shard;
     size_t bytes = unit_of(kernel);
     const struct tile_piece *theirs = wanted_by(kernel, moves->shape, i, &shard);
-    // This rank sends if this member asks it, of all owners; the receiver computes the same.
+    // A member receives a shard from one of its owners. Sender and receiver compute the same
+    // choice.
     if (theirs && moves->have && them != me && sender_of(reshard->source, my_shard, them) == me) {
         moves->out[i].bytes = (size_t)overlap(moves->have, theirs) * bytes;
         moves->send[i] = theirs;
@@ -283,8 +285,8 @@ static void plan_member(struct kernel *kernel, struct moves *moves, int i, int64
     }
 }
 
-// Computes what each member sends and receives. NULL: out of memory (arena.failed), or the layouts
-// do not fit. The old moves are freed.
+// Computes what each member sends and receives, and frees the old moves. Returns NULL if out of
+// memory (arena.failed) or if the layouts do not fit the shape.
 static struct moves *make_moves(struct kernel *kernel, const int64_t *shape)
 {
     struct reshard *reshard = kernel->reshard;
@@ -314,7 +316,7 @@ static struct moves *make_moves(struct kernel *kernel, const int64_t *shape)
 
 // ---- compute -----------------------------------------------------------------------------------
 
-// Moves are kept while the shape is the same, as in a decoder.
+// Returns the moves for a shape. They are kept while the shape is the same, as in a decoder.
 static OrtStatus *moves_for(struct kernel *kernel, const struct tensor_view *shape,
                             struct moves **out)
 {
@@ -344,7 +346,7 @@ static OrtStatus *moves_for(struct kernel *kernel, const struct tensor_view *sha
                                      "than its number of shards or its windows");
 }
 
-// Compares sizes only.
+// True if the tensor has the shape of the piece.
 static bool is_piece(const struct tensor_view *view, const struct tile_piece *piece)
 {
     if (view->rank != piece->rank)
@@ -382,8 +384,8 @@ static OrtStatus *make_output(struct kernel *kernel, OrtKernelContext *context,
     return tsr__kernel_output(kernel, context, 0, dims, rank, out);
 }
 
-// Reserves space for outgoing messages, then for incoming ones; in each call, because other kernels
-// use the scratch memory too.
+// Reserves scratch memory for outgoing messages, then for incoming ones. This is done in each call,
+// because other kernels use the same memory.
 static OrtStatus *place_messages(struct kernel *kernel, struct moves *moves)
 {
     char *at;
@@ -419,14 +421,14 @@ static OrtStatus *pack_lengths(struct kernel *kernel, struct moves *moves, const
     return NULL;
 }
 
-// Exchanges the messages. All members compare the shape too. round distinguishes two exchanges of
-// one communication.
+// Exchanges the messages. The members also compare the shape. `round` distinguishes two exchanges
+// of one communication.
 static tsr_status exchange(struct kernel *kernel, const struct moves *moves,
                            struct comm_exchange *comm_exchange, uint64_t round,
                            struct comm_trouble *why)
 {
     uint64_t detail = kernel->call.detail;
-    // Restored below: the kernel's own detail comes from the node.
+    // Restored below: the kernel needs the detail of the node again.
     kernel->call.detail = tsr__hash64(
         moves->shape, (size_t)kernel->reshard->source->rank * sizeof *moves->shape, detail + round);
     tsr_status st = tsr__comm_exchange(kernel->ops->endpoint, &kernel->call, comm_exchange, why);
@@ -434,7 +436,7 @@ static tsr_status exchange(struct kernel *kernel, const struct moves *moves,
     return st;
 }
 
-// Packs the characters for member i, and reserves space for those from it; the lengths were
+// Packs the characters for member i, and reserves memory for its characters. The lengths were
 // exchanged before.
 static OrtStatus *texts_of_member(struct kernel *kernel, const struct moves *moves, int i,
                                   struct arena *arena, const struct texts *texts,
@@ -465,7 +467,7 @@ static OrtStatus *texts_of_member(struct kernel *kernel, const struct moves *mov
     return NULL;
 }
 
-// Copies the strings of member i to their places. `out` points into recv.
+// Sets the strings received from member i in the output. `out` points into recv.
 static OrtStatus *place_texts(struct kernel *kernel, const struct moves *moves, int i,
                               struct arena *arena, const struct comm_buffer *recv,
                               struct texts *out)
@@ -533,7 +535,7 @@ static OrtStatus *reshard_texts(struct kernel *kernel, OrtKernelContext *context
     return tsr__pass_token(kernel, context);
 }
 
-// Copies local elements; packs, exchanges and unpacks the others.
+// Runs Reshard: copies local elements; packs, exchanges and unpacks the others.
 OrtStatus *tsr__reshard_compute(struct kernel *kernel, OrtKernelContext *context)
 {
     struct tensor_view x, shape;

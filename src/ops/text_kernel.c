@@ -85,7 +85,7 @@ struct text_gather {
     int64_t outer, inner;
 };
 
-// Allocates the messages. Each has a length of 8 bytes per element, then the characters.
+// Allocates the messages. A message has a length of 8 bytes per string, then the characters.
 static tsr_status texts_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
                                 struct comm_trouble *why)
 {
@@ -112,7 +112,7 @@ static tsr_status texts_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
     return TSR_OK;
 }
 
-// Reads a message of n strings. Its lengths must add up to its size.
+// Reads a message of n strings. Refuses it if the lengths do not add up to its size.
 static OrtStatus *read_message(struct kernel *kernel, struct arena *arena, int member,
                                const struct comm_buffer *message, int64_t n, struct texts *out)
 {
@@ -129,7 +129,7 @@ static OrtStatus *read_message(struct kernel *kernel, struct arena *arena, int m
     return NULL;
 }
 
-// Interleaves the elements of all members.
+// Interleaves the strings of all members row by row.
 static OrtStatus *interleave(struct text_gather *gather, struct texts *out)
 {
     int64_t n = 0, before = 0, row = gather->total * gather->inner;
@@ -172,8 +172,8 @@ static char *message_of(struct arena *arena, const struct texts *texts, int64_t 
     return message;
 }
 
-// Gathers strings. All members send their message to all; the notes have the sizes. Rows of all
-// members are interleaved: [2,1] and [2,2] along axis 1 are [2,3].
+// Gathers strings. Every member sends its message to all; the notes have the sizes. Rows of all
+// members are interleaved: [2,1] and [2,2] along axis 1 give [2,3].
 static OrtStatus *gather_texts(struct kernel *kernel, OrtKernelContext *context,
                                struct arena *arena)
 {
@@ -228,7 +228,7 @@ OrtStatus *tsr__texts_gather(struct kernel *kernel, OrtKernelContext *context)
 
 #define NOTED_RANK (COMM_NOTES - 2) // the first note is the rank, the last the message size
 
-// A Broadcast of strings; shape and message come from the root.
+// State of a Broadcast of strings. Shape and message come from the root.
 struct spread {
     struct kernel *kernel;
     struct arena *arena;
@@ -237,7 +237,7 @@ struct spread {
     int rank, root; // rank: number of dimensions; root: index in the group
 };
 
-// Reads the shape from the root's notes; false: invalid.
+// Reads shape and size from the root's notes. Returns false if they are invalid.
 static bool read_notes(struct spread *spread, const int64_t *notes, int64_t *bytes)
 {
     *bytes = notes[COMM_NOTES - 1];

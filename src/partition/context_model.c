@@ -132,7 +132,8 @@ static const char **output_names(struct draft *draft, tsr_value *const *inputs, 
     return names;
 }
 
-// Adds the outputs of the node. They are typed, because ONNX Runtime does not load it otherwise.
+// Adds the outputs of the node with their types, because ONNX Runtime does not load the model
+// otherwise.
 static tsr_status add_outputs(struct draft *draft, tsr_graph *to, const tsr_node *node,
                               tsr_value *const *inputs, size_t n_inputs)
 {

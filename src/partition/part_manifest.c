@@ -71,7 +71,8 @@ struct collective_list {
     struct manifest *manifest;
 };
 
-// Leaves out groups that no rank needs; the graphs leave them out too.
+// Adds the collective of a step to the list. Groups that no rank needs are left out, as in the
+// graphs.
 static void add_collective(void *data, const struct step *st)
 {
     struct collective_list *list = data;

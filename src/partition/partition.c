@@ -97,7 +97,7 @@ struct refusal {
     tsr_status status;
 };
 
-// With --strict: reports a node that is replicated although it has a sharding.
+// Reports a node that is replicated although it has a sharding (for --strict).
 static void refuse_node(void *data, const struct node_flow *nf)
 {
     struct refusal *refusal = data;
@@ -110,7 +110,7 @@ static void refuse_node(void *data, const struct node_flow *nf)
     refusal->status = TSR_UNSUPPORTED;
 }
 
-// Reports all such nodes, then fails.
+// Reports all nodes that are replicated although they have a sharding, and fails if there are any.
 static tsr_status refuse_replicated(const struct draft *draft)
 {
     struct refusal refusal = {draft->session, TSR_OK};
@@ -130,7 +130,7 @@ static int64_t onnx_opset(const tsr_model *model)
 }
 
 // Computes the flow, which reports its own errors. Device d of the configuration becomes rank d. If
-// nodes were expanded, draft->model is the copy.
+// nodes were expanded, draft->model is an expanded copy.
 static tsr_status draft_begin(struct draft *draft, tsr_model *model, const tsr_config *config,
                               const struct shapes *shapes)
 {
@@ -205,7 +205,7 @@ static tsr_status choose_files(const struct request *request, struct draft *draf
 
 // ---- building and writing ----------------------------------------------------------------------
 
-// Passes the graphs to the callback and writes nothing.
+// Passes the rank graphs to the callback. Writes nothing.
 static tsr_status visit_parts(const struct draft *draft, const struct part *parts)
 {
     struct partition_part *list =
@@ -258,7 +258,7 @@ static tsr_status write_or_visit(struct draft *draft, struct part *parts, const 
     return tsr__parts_publish(draft, parts, folder, options->force, manifest);
 }
 
-// Plans and writes the partition. Nothing is written before the proof has succeeded.
+// Plans and writes the partition. All checks of prove.c must succeed before anything is written.
 static tsr_status partition_with(struct draft *draft, const char *folder,
                                  const tsr_partition_options *options,
                                  tsr_partition_summary *summary)
@@ -307,8 +307,8 @@ free_models:
     return st;
 }
 
-// Partitions a model. All planning data is in the arena. Only the summary, which the session owns,
-// outlives it.
+// Partitions a model. All planning data is in the arena; only the summary, which the session owns,
+// remains.
 static tsr_status partition(struct request *request, struct draft draft)
 {
     const tsr_config *config;

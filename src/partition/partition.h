@@ -6,12 +6,12 @@
 
 #include "base/base.h"
 
-// As tsr_partition, with the result as a struct, or NULL. The session owns its lists until the next
-// call.
+// As tsr_partition, but fills a struct (may be NULL) instead of making a result handle. The session
+// owns its lists until the next call.
 tsr_status tsr__partition(tsr_model *model, const char *folder,
                           const tsr_partition_options *options,
                           tsr_partition_summary *summary) TSR_MUST_USE;
-// The same without digests of data files, for benchmarks.
+// As tsr__partition, without digests of data files, for benchmarks.
 tsr_status tsr__partition_undigested(tsr_model *model, const char *folder,
                                      const tsr_partition_options *options) TSR_MUST_USE;
 

@@ -39,9 +39,8 @@ static bool is_live_anywhere(const struct draft *draft, const struct form *form)
     return false;
 }
 
-// Adds the inputs of a rank: those that it needs. Inputs that no rank needs are on their first
-// owner, so that no input disappears. Inputs that are needed only for their sizes are added later
-// (emit_shape.c).
+// Adds the inputs that the rank needs. An input that no rank needs is added on its first owner, so
+// that no input disappears. Inputs of which only the size is needed are added later (emit_shape.c).
 static tsr_status add_inputs(struct part *part)
 {
     tsr_graph *graph = tsr_model_graph(part->draft->model);
@@ -183,8 +182,7 @@ static tsr_status part_end(struct part *part)
 
 // ---- entry point --------------------------------------------------------------------------------
 
-// Builds all graphs together, step by step, so that communications have the same order on all
-// ranks.
+// Builds all graphs together, step by step. So communications have the same order on all ranks.
 tsr_status tsr__parts_build(struct draft *draft, struct part *parts)
 {
     tsr__draft_types(draft);

@@ -109,8 +109,8 @@ tsr_status tsr__sizes_agree(struct draft *draft)
 
 // ---- the graphs --------------------------------------------------------------------------------
 
-// One group of one communication, as its lowest rank has it. `seen` counts the members that have
-// the same node; in the end it must be the size of the group.
+// One group of one communication, as in the file of its lowest rank. `seen` counts the members that
+// have the same node; at the end it must be the size of the group.
 struct meeting {
     const tsr_node *node;
     size_t seen;
@@ -196,8 +196,8 @@ static bool same_place(const tsr_node *a, const tsr_node *b)
     return (control.bodies[0] == g) == (d.bodies[0] == h) && same_place(x, y);
 }
 
-// True if the node is the communication that the manifest lists under this number. For a changed
-// file.
+// True if the node is the communication that the manifest lists under this number. Used for rank
+// files that another program changed.
 static bool matches_manifest(const struct draft *p, const tsr_node *node, int64_t id)
 {
     const struct manifest_collective *collective = &p->resealing->collectives[id];
@@ -262,7 +262,7 @@ struct rank_check {
 
 static tsr_status check_graph(struct rank_check *check, const tsr_graph *graph);
 
-// Checks that a communication comes after the previous one, by number and by token.
+// Checks that a communication follows the previous one, both by its number and by its token.
 static tsr_status check_comm(struct rank_check *check, const tsr_node *node)
 {
     int64_t id = tsr_attr_int(tsr_node_find_attr(node, "id"), -1);
@@ -350,8 +350,8 @@ static tsr_status check_graph(struct rank_check *check, const tsr_graph *graph)
     return TSR_OK;
 }
 
-// Checks one rank. In changed files the output must still be the last token, because engines run
-// only nodes that outputs need.
+// Checks one rank. The last token must still be an output, also in changed files, because engines
+// run only nodes that outputs need.
 static tsr_status check_rank(struct part *part, struct meeting **table)
 {
     struct rank_check check = {.part = part, .table = table, .before = -1};

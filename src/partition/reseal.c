@@ -197,8 +197,8 @@ static tsr_status load_rank(struct reseal_context *context, struct draft *draft,
     return TSR_OK;
 }
 
-// Verifies the files of ranks whose rank file did not change. If a data file changed there, it is
-// damaged.
+// Verifies the files of ranks whose rank file is unchanged. If a data file of such a rank changed,
+// it is damaged.
 static tsr_status check_unchanged(struct reseal_context *context)
 {
     const struct manifest *manifest = &context->bundle.manifest;
@@ -285,7 +285,8 @@ static tsr_status prove(struct reseal_context *context, struct draft *draft)
     return context->status;
 }
 
-// Writes nothing before the proof has succeeded. If no file changed, the manifest stays.
+// Checks the changed rank files and writes a new manifest. Writes nothing before all checks have
+// succeeded. If no file changed, the manifest stays.
 static tsr_status reseal_folder(struct reseal_context *context, const char *const **files,
                                 size_t *n)
 {

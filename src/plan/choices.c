@@ -32,7 +32,7 @@ static bool keeps_memory(const tsr_plan_summary *summary, const tsr_topology *to
     return true;
 }
 
-// True if `count` is better: it fits in memory and the other does not, or it is faster by more than
+// True if `count` is better than `best`: only `count` fits in memory, or it is faster by more than
 // 1 %.
 static bool is_better(const tsr_plan_count *count, const tsr_plan_count *best)
 {
@@ -54,7 +54,7 @@ static tsr_status try_choice(struct choice_list *list, tsr_model *model, tsr_top
     options.explain = NULL;
     struct diag_mark before = tsr__diag_mark(list->session);
     tsr_status status = tsr__plan_once(model, &options, false, &summary);
-    // It is a valid result that a choice does not fit; any other failure ends the search.
+    // An infeasible choice is a valid result; any other failure ends the search.
     bool infeasible = status == TSR_INFEASIBLE;
     if (status != TSR_OK && !infeasible)
         return status;
@@ -140,8 +140,8 @@ static void report_choice(struct choice_list *list, const tsr_plan_summary *summ
               STR_FMT "; predicted times: " STR_FMT, STR_ARG(text), STR_ARG(text_list));
 }
 
-// Plans all choices, then the best one again, so that its shardings, diagnostics and summary are
-// those of an ordinary plan. The caller's seconds are divided evenly among these plans.
+// Plans all choices of the topology, then the best one again, so that its shardings, diagnostics
+// and summary are those of an ordinary plan. The time limit is divided evenly among these plans.
 tsr_status tsr__plan_choices(tsr_model *model, const tsr_plan_options *given,
                              tsr_plan_summary *summary)
 {

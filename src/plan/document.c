@@ -156,7 +156,7 @@ struct document {
     bool failed;
 };
 
-// Reports the first mistake only, because others may follow from it.
+// Reports a mistake in the document. Only the first is reported, because others may follow from it.
 static tsr_status wrong(struct document *document, const char *field, const char *what)
 {
     struct place at = PLACE_NONE;
@@ -168,7 +168,7 @@ static tsr_status wrong(struct document *document, const char *field, const char
     return TSR_MALFORMED;
 }
 
-// Returns a member of an object. NULL: it is missing or has the wrong type, which is reported.
+// Returns a member of an object. NULL: it is missing or has the wrong type; this was reported.
 static const json_t *member(struct document *document, const json_t *object, const char *key,
                             json_type type)
 {

@@ -39,7 +39,7 @@ static tsr_status check_limits(tsr_session *session, const tsr_plan_options *opt
     return TSR_INVALID;
 }
 
-// Checks the names of dimensions. They may belong to either model, because both are often planned
+// Checks the names of dimensions. A name may belong to either model, because both are often planned
 // with the same sizes.
 static tsr_status check_dims(tsr_model *model, const tsr_plan_options *options)
 {

@@ -28,7 +28,7 @@ struct node_cost_result {
     const char *type;   // type of the first input, as tsr_dtype_name returns it
     bool sized;         // all sizes are known
 };
-// Returns the time of a node on a device, for values of those sizes. Uses measurements of similar
+// Returns the time of a node on a device, for values of these shapes. Uses measurements of similar
 // nodes in `seen`; NULL: none.
 struct node_cost_result tsr__node_cost(struct arena *arena, const tsr_node *node,
                                        const struct shapes *shapes, const tsr_topology *seen,
@@ -38,8 +38,8 @@ struct node_cost_result tsr__node_cost(struct arena *arena, const tsr_node *node
 struct node_kind;
 int64_t tsr__kind_cost(struct node_kind kind, tsr_dtype type, double work, double bytes,
                        const tsr_topology_device *device);
-// True for a measured CPU, whose kernels widen 16-bit constants in memory (tsr__node_widens).
-// Unmeasured devices may be of any kind, so their constants are charged with their size in the
+// True for a measured CPU: its kernels widen 16-bit constants in memory (tsr__node_widens). Devices
+// that were not measured may be of any kind, so their constants are charged with their size in the
 // file.
 bool tsr__device_widens(const tsr_topology_device *device);
 // Returns the name of a kind of work in the "sizes" of a topology.
@@ -57,7 +57,8 @@ int64_t tsr__gather_cost(tsr_topology *topology, int64_t devices, int64_t copies
 // Returns the bytes of a value; unknown sizes are assumed to be 1.
 int64_t tsr__sized_bytes(const struct shapes *shapes, const tsr_value *value, bool *sized);
 
-// plan.c: as tsr_plan, with the result as a struct. The session owns its lists until the next call.
+// plan.c: as tsr_plan, but fills a struct instead of making a result handle. The session owns its
+// lists until the next call.
 tsr_status tsr__plan(tsr_model *model, const tsr_plan_options *options,
                      tsr_plan_summary *summary) TSR_MUST_USE;
 // plan_result.c: creates the handle of a plan that ended with `st`. If `out` is NULL, or `st` is

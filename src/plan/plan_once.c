@@ -78,8 +78,8 @@ static bool some_node_has(const struct planner *planner, const tsr_config *confi
     return false;
 }
 
-// Returns the configuration of that name. Without a name, returns the only configuration with the
-// number of planned devices. NULL: none.
+// Returns the configuration with this name; without a name, the only configuration with the number
+// of planned devices. NULL: none.
 static tsr_config *choose_config(const struct planner *planner, const char *name)
 {
     tsr_config *chosen = NULL;
@@ -97,8 +97,8 @@ static tsr_config *choose_config(const struct planner *planner, const char *name
     return chosen;
 }
 
-// Finds the configuration to complete. Shardings that the model has for the same number of devices
-// are kept.
+// Finds the configuration to complete, if the model has one for the same number of devices. Its
+// shardings are kept.
 static tsr_status find_config(struct planner *planner, const char *name, bool stages)
 {
     planner->config = choose_config(planner, name);
@@ -108,8 +108,8 @@ static tsr_status find_config(struct planner *planner, const char *name, bool st
         return refuse_config(planner, planner->config,
                              "the configuration is for another number of devices");
     planner->hand_staged = some_node_has(planner, planner->config, HAD_STAGE);
-    // With stages, all nodes are planned anew. A configuration that the caller named, or that has
-    // stages, must not be ignored.
+    // With stages, all nodes are planned anew. But a configuration that the caller named, or that
+    // has stages, must not be ignored.
     if ((stages || planner->hand_staged) && some_node_has(planner, planner->config, HAD_SPEC)) {
         if (name || planner->hand_staged)
             return refuse_config(planner, planner->config,
@@ -282,7 +282,7 @@ static bool pipeline_wins(const struct compared_plan *pipeline, const struct req
            pipeline->time < tsr__search_figures(found).time;
 }
 
-// Adds why there is no plan, and the experts' plans that were tried.
+// Reports why there is no plan, and adds the expert plans that were tried.
 static tsr_status refuse(struct request *request, const struct found_plan *found,
                          tsr_plan_summary *out)
 {
@@ -294,7 +294,8 @@ static tsr_status refuse(struct request *request, const struct found_plan *found
     return added == TSR_OK ? st : added;
 }
 
-// Makes the pipeline the result, even if time is up or the caller cancelled: it takes little time.
+// Makes the pipeline the result. It does so even if time is up or the caller cancelled, because
+// this takes little time.
 static tsr_status take_pipeline(struct request *request, const struct found_plan *found, bool write,
                                 tsr_plan_summary *out)
 {
@@ -340,7 +341,7 @@ static tsr_status plan_unstaged(struct request *request, bool write, tsr_plan_su
     return take_pipeline(request, &found, write, out);
 }
 
-// Plans with any number of stages, or none. Starts with a plan without stages, which stages must
+// Plans with any number of stages, or none. First finds a plan without stages, which stages must
 // beat. That plan has candidates that stages lack, such as delayed partial sums, and on unlike
 // devices it is found sooner.
 static tsr_status plan_auto(struct request *request, struct request *plain, bool write,
@@ -354,8 +355,8 @@ static tsr_status plan_auto(struct request *request, struct request *plain, bool
     if (st != TSR_OK)
         return st;
     st = tsr__search_find(&plain->models, &plain->options, &found);
-    // Discards diagnostics, which are repeated if this plan is taken. It is not reported if the
-    // plan does not fit.
+    // Discards diagnostics: they are repeated if this plan is chosen. That this plan does not fit
+    // is not reported.
     tsr__diag_back(budget->session, &before, false);
     if (st != TSR_OK && st != TSR_INFEASIBLE && st != TSR_UNSUPPORTED)
         return st;
@@ -381,8 +382,8 @@ static tsr_status plan_auto(struct request *request, struct request *plain, bool
     return add_compared(plain, &found, &own, out);
 }
 
-// Plans with stages. If the caller exports the program or explains a node, there is no plan without
-// stages, because both refer to stages.
+// Plans with stages. If the caller exports the program or explains a node, no plan without stages
+// is tried, because both options refer to stages.
 static tsr_status plan_staged(struct request *request, bool write, tsr_plan_summary *out)
 {
     const tsr_plan_options *options = &request->options;

@@ -50,7 +50,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-// Returns the upper median; 0 for an empty list.
+// Returns the median (the upper one of two); 0 for an empty list.
 static double median(const double *list, size_t n)
 {
     double sorted[MAX_ROUNDS];
@@ -63,8 +63,8 @@ static double median(const double *list, size_t n)
 
 // ---- ours --------------------------------------------------------------------------------------
 
-// Generates once. The first new token ends the prefill: with 128 prompt tokens it takes 0.5 s at
-// 256 tokens per second.
+// Generates once. The prefill ends with the first new token: 128 prompt tokens in 0.5 s are 256
+// tokens per second.
 static tsr_status one_round(struct folder_bench *bench, bool counts)
 {
     tsr_generate_result result = {.size = sizeof result};
@@ -80,7 +80,7 @@ static tsr_status one_round(struct folder_bench *bench, bool counts)
     return TSR_OK;
 }
 
-// Generates for half of our time, after a warm-up round.
+// Measures Tessera for half of its time, after a warm-up round.
 static tsr_status our_turn(struct folder_bench *bench)
 {
     double end = now() + bench->seconds / 2;
@@ -110,8 +110,9 @@ static void set_number(const char *name, double number)
     setenv(name, text, 1);
 }
 
-// Starts the peer. Options are passed in the environment, so the shell does not interpret them.
-// `exec` makes pclose wait for Python. stderr would be a traceback if the package is missing.
+// Starts onnxruntime-genai in Python. Options are passed in the environment, so the shell does not
+// interpret them. `exec` makes pclose wait for Python. stderr is discarded: it would be a traceback
+// if the package is missing.
 static FILE *start_peer(const struct folder_bench *bench)
 {
     char python[PATH_MAX];
@@ -127,8 +128,8 @@ static FILE *start_peer(const struct folder_bench *bench)
     return popen("exec \"$TESSERA_PYTHON\" -I -c \"$TESSERA_SCRIPT\" 2>/dev/null", "r");
 }
 
-// Lets the peer generate. Without a first line that names the version, peer_name stays empty and
-// the peer is not shown.
+// Measures onnxruntime-genai. Its first line names the version; without it, peer_name stays empty
+// and no comparison is printed.
 static void peer_turn(struct folder_bench *bench)
 {
     char line[200];
@@ -241,7 +242,7 @@ static bool read_count(struct cli *cli, const char *name, int64_t usual, int64_t
     return true;
 }
 
-// Returns an option that generation, which makes its own plan, would ignore; NULL: none.
+// Returns an option that has no effect on generation, which makes its own plan; NULL: none.
 static const char *option_against_folder(const struct cli *cli)
 {
     static const char *const names[] = {"--config", "--memory",    "--stages", "--objective",
@@ -293,8 +294,8 @@ static void share_cores(struct folder_bench *bench)
     }
 }
 
-// Measures both in turns. Our job stays open while the peer runs, so that its second turn loads
-// nothing.
+// Measures both programs in turns. Our job stays open while the other runs, so that its second turn
+// loads nothing.
 static tsr_status measure(struct folder_bench *bench)
 {
     tsr_status st = cli_engine(bench->cli, NULL, NULL);

@@ -176,8 +176,7 @@ static int read_prices(struct cli *cli, struct prices *prices)
     return 0;
 }
 
-// Returns the price of the whole machine, else that of its device: "h100" in "h100:8" or
-// "hosts:2xh100:8".
+// Returns the price of the machine, else of its device: "h100" in "h100:8" or "hosts:2xh100:8".
 static double price_of(const struct prices *prices, const struct row *row)
 {
     for (size_t i = 0; i < prices->n; i++)
@@ -337,7 +336,7 @@ static tsr_status find_largest(struct advice *advice, tsr_topology *topology, st
     return TSR_OK;
 }
 
-// Plans one prompt on the same machine.
+// Plans one prompt (prefill) on the same machine.
 static tsr_status check_prompt(struct advice *advice, tsr_topology *topology, struct row *row)
 {
     if (!advice->prefill || !row->batch)
@@ -369,8 +368,8 @@ static int advise_box(struct advice *advice, struct row *row)
 
 // ---- results -----------------------------------------------------------------------------------
 
-// Compares two rows. Machines with a plan come first, and of these the ones with a price: by tokens
-// per dollar if they have one, else per device.
+// Compares two rows. Machines with a plan come first; among them, those with a price. Rows with a
+// price are ordered by tokens per dollar, others by tokens per device.
 static int better_first(const void *a, const void *b)
 {
     const struct row *x = a, *y = b;

@@ -22,7 +22,8 @@ static void run_edits(struct editor *editor, const struct cli *cli)
     }
 }
 
-// Writes the edited model. External data is copied first: if that fails, the model is not written.
+// Writes the edited model. External data is copied first: if copying fails, the model is not
+// written.
 static int finish(struct cli *cli, struct editor *editor, tsr_model *model, const char *out)
 {
     if (editor->code) {

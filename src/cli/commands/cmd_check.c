@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Prints the diagnostics; with --quiet errors and the totals.
+// Prints the diagnostics and the totals; with --quiet only errors and the totals.
 static void print_findings(struct cli *cli)
 {
     size_t n = tsr_finding_count(cli->session);
@@ -29,10 +29,10 @@ static int print_check_json(struct cli *cli, int code)
     return cli_print_json(cli, json, code);
 }
 
-// By tsr_severity; SARIF's names.
+// SARIF's names of the levels, indexed by tsr_severity.
 static const char *const levels[] = {"error", "warning", "note"};
 
-// Writes {"text": TEXT}.
+// Writes the object {"text": TEXT}.
 static void sarif_text(tsr_json *json, const char *key, const char *text)
 {
     tsr_json_begin(json, key, '{');
@@ -89,8 +89,8 @@ static void sarif_uri(tsr_json *json, const char *path)
     free(uri);
 }
 
-// Writes the place of a diagnostic. Code-scanning services require a line, and a model has none:
-// line 1.
+// Writes the place of a diagnostic. Code-scanning services require a line number; models have no
+// lines, so it is 1.
 static void sarif_location(struct cli *cli, tsr_json *json, const tsr_finding *finding)
 {
     char name[512];

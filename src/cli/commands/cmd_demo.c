@@ -24,7 +24,7 @@ struct builder {
     bool failed;
 };
 
-// Returns the next random number by Xorshift: the same weights on every machine.
+// Returns the next random number (xorshift), so that the weights are the same on every machine.
 static float next_random(struct builder *builder)
 {
     builder->random ^= builder->random << 13;

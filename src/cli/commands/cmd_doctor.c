@@ -48,7 +48,8 @@ static void check_engine(struct cli *cli, struct item *item)
     snprintf(item->detail, sizeof item->detail, "%s%s%s", version, ok ? " at " : "", found);
 }
 
-// Checks device names for configurations, after check_engine: "CPU: ...; GPU: CUDA; NPU: none".
+// Checks which kinds of devices configurations can name, after check_engine: "CPU: ...; GPU: CUDA;
+// NPU: none".
 static void check_devices(struct cli *cli, struct item *item)
 {
     static const char *const kinds[] = {"CPU", "GPU", "NPU"};
@@ -67,8 +68,8 @@ static void check_devices(struct cli *cli, struct item *item)
     set(item, "device names", any, "needs an ONNX Runtime");
 }
 
-// Checks whether the CPU saturates. Then sharded and unsharded models with 8-bit weights may
-// differ.
+// Checks whether products of 8-bit integers saturate on this CPU. If so, sharded and unsharded
+// models with 8-bit weights may differ.
 static void check_bytes(struct cli *cli, struct item *item)
 {
     bool saturates = false;
@@ -88,8 +89,8 @@ static void check_bytes(struct cli *cli, struct item *item)
     snprintf(item->detail, sizeof item->detail, "%s", detail);
 }
 
-// Checks an MPI. It needs the launcher and our plug-in, which is built if this MPI's headers are
-// installed.
+// Checks one MPI implementation. It needs the launcher and our plug-in, which is built if the
+// headers are installed.
 static void check_mpi(struct item *item, const char *what, const char *program, const char *family,
                       const char *remedy)
 {

@@ -12,7 +12,7 @@
 
 #define MAX_IDS (1 << 20)
 
-// Reads token ids: "1,72,101" -> tokens, to be freed; NULL after a message.
+// Reads token ids from "1,72,101". The caller frees the list; NULL after a message.
 static int64_t *read_ids(struct cli *cli, const char *text, size_t *n)
 {
     int64_t *ids = cli_alloc(strlen(text) / 2 + 1, sizeof *ids);
@@ -34,7 +34,7 @@ static int64_t *read_ids(struct cli *cli, const char *text, size_t *n)
     }
 }
 
-// Where tokens go: into `json`, or to stdout if it is NULL.
+// Receiver of tokens: adds them to `json`, or prints them if it is NULL.
 struct listener {
     struct cli *cli;
     tsr_json *json;
@@ -42,7 +42,7 @@ struct listener {
     bool assumed; // the speeds of the devices are assumed
 };
 
-// Prints a token. Returning false ends the generation: stdout is closed.
+// Prints a token. Returns false, which ends the generation, if stdout is closed.
 static bool take_token(void *data, int64_t token)
 {
     struct listener *listener = data;
@@ -73,8 +73,8 @@ static int read_options(struct cli *cli, tsr_generate_options *options, tsr_run_
     return cli_read_run_options(cli, run);
 }
 
-// Prints times. The time to the first token includes the prompt; the rate is that of the later
-// tokens. A model that runs unsharded has no predicted time.
+// Prints times. The time to the first token includes the prompt; the rate covers the later tokens.
+// An unsharded run has no predicted time.
 static void report(struct cli *cli, const struct listener *listener,
                    const tsr_generate_result *result)
 {

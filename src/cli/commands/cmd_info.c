@@ -196,7 +196,7 @@ static void print_configs(const tsr_model *model)
     }
 }
 
-// Calls f for the valid topologies; diagnostics about others are dropped.
+// Calls f for each valid topology in the model; drops diagnostics about invalid ones.
 static void each_topology(struct cli *cli, tsr_model *model, void *data,
                           void (*f)(void *data, const tsr_config *config,
                                     const tsr_topology *topology))
@@ -291,7 +291,7 @@ static void json_values(tsr_json *json, const struct interface *interface, const
     tsr_json_end(json);
 }
 
-// Opens an object; the caller adds keys and closes it.
+// Starts an object with the names of configuration and node. The caller adds keys and closes it.
 static void json_entry(tsr_json *json, const tsr_node *node, const tsr_node_config *nc)
 {
     tsr_json_begin(json, NULL, '{');

@@ -42,8 +42,9 @@ static const struct launch_rank *first_remote(const struct launch *launch)
     return NULL;
 }
 
-// Returns the address at which the other ranks reach rank 0. If rank 0 is on this host, it is the
-// address of the interface towards the first remote host, which may not know this host's name.
+// Returns the address at which other ranks reach rank 0. If rank 0 is on this host, this is the
+// address of the interface that connects to the first remote host: that host may not know this
+// host's name.
 static const char *master_of(const struct launch *launch)
 {
     static char address[256];
@@ -62,7 +63,7 @@ static const char *master_of(const struct launch *launch)
     return address;
 }
 
-// Returns a free port. Another program may take it before rank 0 does; then rank 0 reports it and
+// Returns a free port. If another program takes it before rank 0 does, rank 0 reports an error and
 // the user starts again.
 static int free_port(void)
 {
@@ -89,7 +90,7 @@ static const char *make_secret(void)
     return text;
 }
 
-// Reads how to launch. Options have priority over the environment, then defaults.
+// Reads the settings of the launch: options, else the environment, else defaults.
 static int prepare(struct cli *cli, struct launch *launch)
 {
     tsr_run_options meeting = {.size = sizeof meeting};

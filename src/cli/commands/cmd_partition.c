@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Prints what was written. folder NULL: a dry run; plan.devices 0: nothing was planned.
+// Prints what was written. folder NULL: dry run; plan.devices 0: the model was not planned.
 static int report(struct cli *cli, const char *folder, const tsr_partition_summary *summary,
                   struct prediction plan)
 {
@@ -64,7 +64,7 @@ static const char *option_against_genai(const struct cli *cli)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (cli_flag(cli, names[i]))
             return names[i];
-    // Those that model_folder.c filled in are the last.
+    // Values that model_folder.c filled in are at the end of the list.
     for (size_t i = 0; i + cli->n_made < cli->n_given; i++)
         if (!strcmp(cli->given[i].option->name, "--dim"))
             return "--dim";

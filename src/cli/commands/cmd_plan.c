@@ -119,7 +119,7 @@ static const tsr_json_field expert_fields[] = {
     {JSON_END},
 };
 
-// Those that do not fit, or that were not found in time (undecided).
+// Plans that do not fit, or that were not found in time (undecided).
 static const tsr_json_field rejected_fields[] = {
     {JSON_FIELD(tsr_plan_expert, "name", name)},
     {JSON_FIELD(tsr_plan_expert, "undecided", undecided)},
@@ -291,9 +291,9 @@ static void print_block(const tsr_plan_summary *summary)
                "nodes on one subset of the devices\n");
 }
 
-// Returns the predicted time. With stages it is that of the partitioned model: the program's cost
-// may assume full tensors at borders, and for devices of different speed it adds a wait at every
-// node.
+// Returns the predicted time. With stages it is that of the partitioned model. The cost of the
+// optimization program is less exact: it may assume full tensors between stages, and with devices
+// of different speed it adds a wait at every node.
 static int64_t predicted(const tsr_plan_summary *summary)
 {
     if (summary->n_parts)
@@ -330,7 +330,8 @@ static void print_hint(const tsr_plan_summary *summary)
         printf("nothing is sharded: every device does all of the work\n");
 }
 
-// The nodes with the largest weights by devices: "layers.{0-31}/up  devices 0..7  columns over 8".
+// Prints how the nodes with the largest weights are sharded: "layers.{0-31}/up  devices 0..7
+// columns over 8".
 static void print_picture(const tsr_picture *picture)
 {
     size_t nodes = 0, devices = 0;
@@ -352,7 +353,8 @@ static void print_picture(const tsr_picture *picture)
         printf("  and %zu smaller ones\n", picture->left_out);
 }
 
-// The best experts' plans, and those that do not fit, with the reasons why they were not chosen.
+// Prints expert plans (plans that an expert would write by hand): the best ones, and those that do
+// not fit. Adds why each was not chosen.
 static void print_compared(const tsr_plan_summary *summary)
 {
     size_t shown = summary->n_compared < MAX_COMPARED ? summary->n_compared : MAX_COMPARED;
@@ -435,8 +437,8 @@ static tsr_status write_model(struct cli *cli, tsr_model *model, const char *pat
     return status == TSR_OK ? tsr_model_save(model, path) : status;
 }
 
-// Writes the requested files and stops at the first error. The plan document comes first: it has
-// the digest of the model file, which -o may replace.
+// Writes the requested files and stops at the first error. The plan document comes first: it
+// contains the digest of the model file, which -o may replace.
 static tsr_status write_files(struct cli *cli, tsr_model *model, const tsr_plan_options *options,
                               const tsr_plan_summary *summary)
 {
@@ -458,8 +460,8 @@ static tsr_status write_files(struct cli *cli, tsr_model *model, const tsr_plan_
     return write_model(cli, options->with, other);
 }
 
-// Writes the files, then prints the summary: a summary on stdout means that they exist. With --json
-// an infeasible plan is a document too.
+// Writes the files, then prints the summary, so that a printed summary means that the files exist.
+// With --json an infeasible plan is also printed as a document.
 static int finish(struct cli *cli, tsr_status status, tsr_model *model,
                   const tsr_plan_options *options, const tsr_plan_summary *summary)
 {
@@ -557,7 +559,8 @@ static int compare(struct cli *cli)
 
 // ---- two models --------------------------------------------------------------------------------
 
-// model: that of --with, or NULL; sizes: its own (--with-dim), then those of --dim.
+// The second model of a joint plan. model: that of --with, or NULL; sizes: those of --with-dim,
+// then those of --dim.
 struct together {
     tsr_model *model;
     const char **states; // values of --state

@@ -153,8 +153,8 @@ static bool ends_with(const char *text, const char *end)
     return n >= k && strcmp(text + n - k, end) == 0;
 }
 
-// Loads the plan to compare with, in a second session, so that the diagnostics of the two plans
-// stay apart. `file` is a model with shardings, or a plan document for the same model.
+// Loads the other plan of a comparison in a second session, so that its diagnostics are separate.
+// `file` is a model with shardings, or a plan document for the same model.
 static int load_beside(struct report *other, struct report *report, struct cli *own,
                        const char *file)
 {
@@ -217,7 +217,7 @@ static void add_word(FILE *to, const char *word)
     fputc('\'', to);
 }
 
-// Returns the command that makes the page, as text for a shell; to be freed. Includes options that
+// Returns the command that makes the page, quoted for a shell; to be freed. Includes options that
 // were filled in for a generation folder.
 static char *command_of(const struct cli *cli)
 {

@@ -15,8 +15,8 @@
 
 #define SHOWN 60 // columns of a list of groups
 
-// Formats groups of devices: "0,1 2,3". Beyond SHOWN columns the number of groups follows: there
-// may be thousands.
+// Formats groups of devices: "0,1 2,3". There may be thousands: after SHOWN columns only their
+// number is printed.
 static void groups_text(char *out, size_t cap, const tsr_step *step)
 {
     size_t k = 0;
@@ -98,7 +98,7 @@ static int print_steps_json(struct cli *cli, const tsr_step *steps, size_t n, in
     return cli_print_json(cli, json, EXIT_DONE);
 }
 
-// False: unknown type. The default is float32.
+// Parses an element type; the default is float32. Returns false if it is unknown.
 static bool read_type(const char *text, tsr_dtype *out)
 {
     *out = TSR_FLOAT;

@@ -17,7 +17,7 @@ static void piece_name(const tsr_pieces *dict, size_t i, char *out, size_t cap)
         snprintf(out, cap, "%lld.%zu", (long long)device, i - (size_t)first);
 }
 
-// Returns the index of the tensor to split: --name, or the only one. -1 after a message.
+// Returns the index of the tensor to split: the one of --name, or the only one. -1 after a message.
 static int64_t choose(struct cli *cli, const tsr_tensors *tensors)
 {
     const char *name = cli_value(cli, "--name");
@@ -61,7 +61,7 @@ static bool fits(const tsr_tensors *in, int64_t i, tsr_piece piece)
                    (size_t)piece.rank * sizeof *piece.dims);
 }
 
-// Reads all shards from the file; an exit code.
+// Reads all shards from the file. Returns an exit code.
 static int fill(const tsr_tensors *in, tsr_pieces *dict)
 {
     for (size_t k = 0; k < tsr_pieces_count(dict); k++) {

@@ -6,7 +6,7 @@
 // 3, on device 4.
 #include "cli/cli.h"
 
-// Formats a list: "[0, 4]"; cut off if it does not fit.
+// Formats a list as "[0, 4]"; truncates it if it does not fit.
 static void list_text(char *out, size_t cap, const int64_t *v, int rank)
 {
     size_t k = (size_t)snprintf(out, cap, "[");

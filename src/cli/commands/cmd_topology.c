@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Options of the command; numbers replace those of every device and link, 0: not given.
+// Options of the command. Numbers replace those of every device and link; 0: not given.
 struct topology_options {
     int64_t memory;
     double flops, bandwidth, overhead, latency, link_bandwidth, network_latency, network_bandwidth;
@@ -95,8 +95,8 @@ static tsr_status predict_times(tsr_topology *topology, struct predicted_times *
     return status;
 }
 
-// True if the collective has a time. It has none if a device cannot be reached, or the links of
-// these devices are not listed.
+// True if the time of the collective is known. It is not if a device cannot be reached, or if the
+// links of these devices are not listed.
 static bool has_time(const tsr_topology_price *price)
 {
     return price->picoseconds < INT64_MAX / 4;

@@ -32,7 +32,7 @@ static const tsr_json_field output_fields[] = {
     {JSON_END},
 };
 
-// Writes the first difference. `rank`: of the element that differs most; null if it is not known.
+// Writes the first difference. `rank` is the rank of the element that differs most; null: unknown.
 static void json_first(tsr_json *json, const tsr_first_difference *first)
 {
     static const tsr_json_field fields[] = {
@@ -149,7 +149,7 @@ static void print_outputs(const tsr_verify_summary *result)
     print_verdict(result);
 }
 
-// Returns the largest max_rel; NaN compares false and so counts as the largest.
+// Returns the largest max_rel. NaN counts as the largest: the comparison is false for it.
 static double worst(const tsr_trial *trial)
 {
     double most = 0;

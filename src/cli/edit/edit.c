@@ -85,7 +85,7 @@ static void edit_remove_config(struct editor *editor, const char *name)
     edit_took(editor, tsr_model_remove_config_named(editor->model, name, editor->cascade));
 }
 
-// Splits at the last '=', which no SHARDING contains; false after a message.
+// Splits at the last '=', because no SHARDING contains one. Returns false after a message.
 static bool at_equals(struct editor *editor, const char *text, const char *form, size_t *n,
                       const char **right)
 {
@@ -99,8 +99,7 @@ static bool at_equals(struct editor *editor, const char *text, const char *form,
     return true;
 }
 
-// Shards a value. NODE may be a glob; each node has its own value of that name. NODE may be a glob;
-// each node has its own value of that name.
+// Shards a value. NODE may be a glob; each node has its own value of that name.
 static void edit_shard(struct editor *editor, const char *text)
 {
     size_t n;
@@ -116,8 +115,8 @@ static void edit_shard(struct editor *editor, const char *text)
     free(value);
 }
 
-// Removes the shardings of a value. Without a selected configuration editor->config is NULL, which
-// means all.
+// Removes the shardings of a value: in the selected configuration, or in all if editor->config is
+// NULL.
 static void edit_unshard(struct editor *editor, const char *text)
 {
     char *value = NULL;
@@ -150,7 +149,7 @@ static void edit_stage(struct editor *editor, const char *text)
                                    : tsr_node_set_stage(editor->found[i], editor->config, stage));
 }
 
-// Adds a line to a list in the metadata, unless it is there.
+// Adds a line to a list in the metadata, unless the list contains it.
 static tsr_status add_line(struct editor *editor, const char *key, const char *line)
 {
     const char *text = tsr_model_metadata(editor->model, key);
@@ -168,8 +167,8 @@ static tsr_status add_line(struct editor *editor, const char *key, const char *l
     return status;
 }
 
-// Keeps the partial sum of a node for consumers that can add it: a line "CONFIG:VALUE" under
-// ai.tessera.delay, where VALUE is the node's first output.
+// Delays the reduction of a node's partial sum until after consumers that can work with partial
+// sums. Adds the line "CONFIG:VALUE" to ai.tessera.delay, where VALUE is the node's first output.
 static void edit_delay(struct editor *editor, const char *text)
 {
     if (!need_config(editor))

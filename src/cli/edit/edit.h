@@ -32,26 +32,26 @@ struct editor {
 
 void edit_begin(struct editor *editor, struct cli *cli, tsr_model *model);
 void edit_end(struct editor *editor);
-// editor.c: reports an error and sets the exit code (EXIT_NO or EXIT_USAGE); counts an edit, or
-// sets the exit code of a status whose diagnostic the library has added.
+// editor.c: edit_wrong reports an error and sets the exit code (EXIT_NO or EXIT_USAGE). The second
+// function counts an edit, or sets the exit code of a status that the library has reported.
 void edit_wrong(struct editor *editor, int code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 void edit_took(struct editor *editor, tsr_status status);
 
-// lookup.c: nodes that the text names (name, one of the outputs, #index, glob, `outer > branch >
-// inner`); stored in editor->found, returns their number.
+// lookup.c: finds the nodes that the text names (name, one of the outputs, #index, glob, `outer >
+// branch > inner`). Stores them in editor->found and returns their number.
 size_t edit_find_nodes(struct editor *editor, const char *text, size_t n, bool globs);
-// Splits NODE:VALUE where it names nodes and one of their values. On success editor->found has the
-// nodes and *value the value's name; otherwise reports why.
+// Splits NODE:VALUE at the colon after which both parts are known names. On success editor->found
+// has the nodes and *value the value's name; otherwise reports why.
 bool edit_find_target(struct editor *editor, const char *text, size_t n, char **value);
-// The value of that name among the node's inputs and outputs, or NULL.
+// Finds a value by name among the node's inputs and outputs; NULL: none.
 tsr_value *edit_node_value(const tsr_node *node, const char *name);
 
-// layers.c: stages from ONNX Runtime's layer annotations; text: rules, or "auto".
+// layers.c: makes stages from ONNX Runtime's layer annotations. text: rules, or "auto".
 void edit_layers(struct editor *editor, const char *text);
-// Applies one edit; errors are reported, and the work goes on.
+// Applies one edit. Reports errors and continues.
 void edit_apply(struct editor *editor, const char *option, const char *value, bool cascade);
-// script.c: all edits of a file: one per line, or a plan document.
+// script.c: applies all edits of a file: one per line, or a plan document.
 void edit_run_script(struct editor *editor, const char *path);
 
 #endif

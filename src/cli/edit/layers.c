@@ -15,12 +15,12 @@
 #define ANNOTATION "layer_ann"
 #define MAX_STAGES 1024
 
-// device(text) or device(=text).
+// One pattern of a device: device(text) matches a prefix, device(=text) the full annotation.
 struct rule {
     const char *device, *text; // in the copy of RULES
     bool exact;
 };
-// A node of the main graph.
+// A node of the main graph with its device and stage.
 struct placed {
     const tsr_node *node;
     long stage; // minimum stage of its consumers; -1: any
@@ -58,7 +58,7 @@ static bool add_rule(struct layers *layers, const char *device, char *text)
     return true;
 }
 
-// Reads "gpu(a, =b)" in place; false: invalid.
+// Parses "gpu(a, =b)" in place. Returns false if it is invalid.
 static bool read_device(struct layers *layers, char *text)
 {
     char *open = strchr(text, '('), *close = strrchr(text, ')'), *left = NULL;
@@ -125,9 +125,9 @@ static long least_stage(const struct layers *layers, const tsr_node *node)
     return least;
 }
 
-// Returns the first stage of the device from `least` on, or a new one; -1: too many stages. Data
-// must not go back to an earlier stage: after embed (cpu, 0) and layer (gpu, 1) the head (cpu) gets
-// a new stage 2.
+// Returns the first stage of the device that is not below `least`, or a new stage; -1: too many
+// stages. Data must not return to an earlier stage: after embed (cpu, stage 0) and layer (gpu,
+// stage 1), the head (cpu) gets the new stage 2.
 static long stage_of(struct layers *layers, const char *device, long least)
 {
     for (long stage = least < 0 ? 0 : least; stage < layers->n_stages; stage++)

@@ -103,7 +103,7 @@ static void find_by(struct editor *editor, const tsr_graph *graph, const char *t
 }
 
 // Adds the nodes that one step of a path names. The main graph has a sorted list of names;
-// subgraphs are searched.
+// subgraphs are searched linearly.
 static void find_step(struct editor *editor, const tsr_graph *graph, const char *text, bool globs)
 {
     int64_t index;
@@ -127,8 +127,8 @@ static tsr_graph *branch_of(const tsr_node *node, const char *name)
     return attr && tsr_attr_graph_count(attr) ? tsr_attr_graph(attr, 0) : NULL;
 }
 
-// Adds the nodes of a path. `outer > branch > inner`: a node, its attribute, a node of that
-// subgraph. Every step but the last must match exactly one node. Changes the text.
+// Adds the nodes of a path `outer > branch > inner`: a node, its attribute, a node of that
+// subgraph. Every step but the last must match exactly one node. Modifies the text.
 static void find_path(struct editor *editor, const tsr_graph *graph, char *text, bool globs)
 {
     for (char *arrow; (arrow = strstr(text, " > "));) {
@@ -250,8 +250,8 @@ static void report_missing(struct editor *editor, const char *text, size_t n)
     free(copy);
 }
 
-// Handles "node":"value" with quotes. False: not of that form; *found_it false: an error was
-// reported.
+// Parses "node":"value" with quotes. Returns false if the text has no quotes; *found_it is false if
+// an error was reported.
 static bool quoted_target(struct editor *editor, const char *text, size_t n, char **value,
                           bool *found_it)
 {
@@ -295,8 +295,8 @@ static int try_splits(struct editor *editor, const char *text, size_t n, bool gl
     return splits;
 }
 
-// Finds nodes and their value. "a:b:c" may be node a with value b:c, or node a:b with value c:
-// every colon is tried, exact names before globs, and exactly one split must match.
+// Finds nodes and their value. "a:b:c" may be node a with value b:c, or node a:b with value c.
+// Every colon is tried, with exact names before globs; exactly one split must match.
 bool edit_find_target(struct editor *editor, const char *text, size_t n, char **value)
 {
     bool ok = false;

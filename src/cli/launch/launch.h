@@ -29,15 +29,16 @@ struct launch {
 // failed, or 0. After a failure the others have some seconds to report errors before they are
 // stopped.
 int launch_ranks(const struct launch *launch);
-// The script of a remote shell; to be freed. The secret is not in it: it comes over standard input.
+// Returns the script for a remote shell; to be freed. The secret is not part of it: the remote rank
+// reads it from standard input.
 char *launch_script(const struct launch *launch, const struct launch_rank *rank);
 
 // ---- launch_address.c --------------------------------------------------------------------------
 
-// True if the host is this one, by its name or one of its addresses.
+// True if `host` is the name or an address of this host.
 bool launch_is_here(const char *host);
 bool launch_is_address(const char *host); // an IP address, not a name
-// The source address of connections to that host.
+// Finds the source address of connections to `host`.
 bool launch_route_to(const char *host, char *out, size_t n);
 bool launch_address_of(const char *interface, char *out, size_t n);
 

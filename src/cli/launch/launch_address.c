@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-// True if both are the same IP address; ports and scopes are not compared.
+// True if both are the same IP address. Ports and scopes are not compared.
 static bool same_address(const struct sockaddr *a, const struct sockaddr *b)
 {
     if (!a || !b || a->sa_family != b->sa_family)
@@ -72,8 +72,8 @@ bool launch_is_address(const char *host)
     return true;
 }
 
-// Finds the address of this host towards another. Connecting a datagram socket sends nothing and
-// makes the kernel choose a route.
+// Finds the address that this host uses for connections to another. Connecting a datagram socket
+// sends no data, but makes the kernel choose a route.
 bool launch_route_to(const char *host, char *out, size_t n)
 {
     struct addrinfo want = {.ai_socktype = SOCK_DGRAM}, *found = NULL;
@@ -91,7 +91,7 @@ bool launch_route_to(const char *host, char *out, size_t n)
     return routed;
 }
 
-// Prefers IPv4.
+// Finds the address of an interface; IPv4 is preferred.
 bool launch_address_of(const char *interface, char *out, size_t n)
 {
     static const int families[] = {AF_INET, AF_INET6};

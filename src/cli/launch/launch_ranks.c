@@ -130,8 +130,8 @@ static bool is_ssh(const char *program)
     return strcmp(slash ? slash + 1 : program, "ssh") == 0;
 }
 
-// Runs SHELL [--] HOST SCRIPT; -- for ssh only. The environment of the shell has no secret, which
-// ssh might send.
+// Executes SHELL [--] HOST SCRIPT; "--" for ssh only. The secret is removed from the environment,
+// because ssh might send it.
 static void become_shell(const struct launch *launch, const struct launch_rank *rank)
 {
     char *words[SHELL_WORDS + 4], *rest = NULL;
@@ -278,7 +278,8 @@ static int code_of(int status)
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-// Reaps ranks that have ended. Returns `code`, or that of the first failure; *left: running ranks.
+// Reaps ranks that have ended. Returns `code`, or that of the first failure. *left: number of
+// running ranks.
 static int reap(const struct launch *launch, struct child *children, int code, int *left)
 {
     *left = 0;
@@ -297,8 +298,8 @@ static int reap(const struct launch *launch, struct child *children, int code, i
     return code;
 }
 
-// Ends all ranks. Closing the input ends a remote rank, which may still print errors; its shell
-// gets SIGKILL only.
+// Ends all ranks. A remote rank ends when its input is closed, so that it can still print errors;
+// its shell gets SIGKILL only.
 static void end_all(const struct launch *launch, struct child *children, int signal_number)
 {
     for (int i = 0; i < launch->n; i++) {

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Splits "batch=1" in place, at the last sign: names may contain one. strtoll would accept a sign
-// or a blank before the digits.
+// Splits "batch=1" in place at the last '=', because names may contain one. Checks the first digit:
+// strtoll would accept a sign or a blank before it.
 static bool parse_dim(char *text, tsr_dim_size *out)
 {
     char *sign = strrchr(text, '='), *end;
@@ -102,7 +102,7 @@ void cli_free_dims(struct cli_dims *dims)
 
 // ---- assumed sizes ------------------------------------------------------------------------------
 
-// True if the model stores the size that it was planned for, as a line of its metadata.
+// True if the model's metadata has the size of this dimension for which it was planned.
 static bool is_kept(const tsr_model *model, const char *name)
 {
     char key[512];
@@ -125,7 +125,7 @@ static bool is_listed(const char *const *names, size_t n, const char *name)
     return false;
 }
 
-// Names of the symbolic dimensions of the inputs, without duplicates; returns their number.
+// Lists the symbolic dimensions of the inputs without duplicates. Returns their number.
 static size_t open_dims(const tsr_model *model, const char **out, size_t cap)
 {
     const tsr_graph *graph = tsr_model_graph(model);

@@ -48,8 +48,8 @@ static int refuse(const struct cli *cli, const char *path, const char *what)
     return EXIT_WRITE;
 }
 
-// Compares output `at` with the files of the other options. Outputs that do not exist yet can only
-// be compared by name. The same option given twice is no conflict: the last one counts.
+// Compares output `at` with the files of the other options. Outputs that do not exist yet are
+// compared by name only. The same option given twice is no conflict: the last value is used.
 static int guard_options(const struct cli *cli, size_t at)
 {
     const char *out = cli->given[at].value;

@@ -5,8 +5,8 @@
 
 #include "cli/cli.h"
 
-// The argument is the folder of a partition, or a model. A model is partitioned for `config`; if
-// that is NULL it runs unsharded in one engine.
+// A run. The argument is a partition or a model. A model is partitioned for `config`; if `config`
+// is NULL, it runs unsharded in one engine.
 struct job {
     struct cli *cli;
     tsr_run_options options;
@@ -21,7 +21,7 @@ struct job {
     tsr_plan_summary plan;    // that of `planned`; devices 0: none
 };
 
-// Reads the options; 0, or an exit code after a message. job_end is needed after 0 only.
+// Reads the options. Returns 0, or an exit code after a message. job_end is needed only after 0.
 int job_read(struct job *job, struct cli *cli);
 // Joins the other ranks, opens the engine, loads the inputs, and plans the model.
 tsr_status job_prepare(struct job *job);

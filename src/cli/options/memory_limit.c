@@ -32,7 +32,8 @@ static int64_t read_number(const char *path)
     return value > 0 ? (int64_t)value : -1;
 }
 
-// Returns the default limit in bytes; 0: unknown, no limit. Reads both versions of control groups.
+// Returns the default limit in bytes; 0: unknown, no limit. Supports both versions of control
+// groups.
 static int64_t default_limit(void)
 {
     static const char *const limits[] = {"/sys/fs/cgroup/memory.max",

@@ -213,8 +213,8 @@ static int fill_integer(const struct cli *cli, const struct given *given, void *
     return 0;
 }
 
-// Reports an unknown choice: "--gpu-way needs auto, own, nccl or host, not 'x'". An empty choice
-// has no name.
+// Reports an unknown choice: "--gpu-way needs auto, own, nccl or host, not 'x'". Empty entries of
+// the list are not printed.
 static int refuse_choice(const struct cli *cli, const struct given *given)
 {
     char list[256] = "";
@@ -243,7 +243,8 @@ static int fill_text(const struct cli *cli, const struct given *given, void *to)
     return 0;
 }
 
-// Stores the number of a choice. An empty choice has a place in the enumeration and no name.
+// Stores the index of a choice. An empty entry reserves an index of the enumeration that has no
+// name.
 static int fill_enum(const struct cli *cli, const struct given *given, void *to)
 {
     const char *const *choices = given->option->choices;

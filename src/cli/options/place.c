@@ -38,8 +38,8 @@ static size_t name_length(const char *entry, size_t length)
     return close && close > entry + 1 ? (size_t)(close + 1 - entry) : 0;
 }
 
-// Returns the number of ranks of an entry; 0: invalid. "a" -> 1, "a:4" -> 4, "[::1]:4" -> 4; "a:",
-// ":4", "a:x" and "::1" are invalid, and so is "-a", which a remote shell would read as an option.
+// Returns the number of ranks of an entry; 0: invalid. "a" -> 1, "a:4" -> 4, "[::1]:4" -> 4.
+// Invalid: "a:", ":4", "a:x", "::1", and "-a", which a remote shell would read as an option.
 static int ranks_on(const char *entry, size_t length)
 {
     char number[16];
@@ -92,7 +92,7 @@ int cli_hosts_wanted(struct cli *cli, const char *list)
     return cli_usage(cli, "--hosts needs a list such as a:4,b:4 or a,[::1]:2, not '%s'", list);
 }
 
-// Reads --rank and --ranks. Without --meet the path of the argument is the name of the meeting.
+// Reads --rank and --ranks. Without --meet the ranks meet under the path of the argument.
 static int read_rank(struct cli *cli, tsr_run_options *options)
 {
     static char path[PATH_MAX];

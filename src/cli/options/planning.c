@@ -16,7 +16,7 @@ tsr_status cli_topology(struct cli *cli, const char *text, tsr_topology **out)
 }
 
 // Reads --devices. "4" is a number of equal devices; other texts are names or files of topologies.
-// A text that is neither is a usage error.
+// Any other text is a usage error.
 static int read_devices(struct cli *cli, struct planning *planning)
 {
     const char *text = cli_value(cli, "--devices");

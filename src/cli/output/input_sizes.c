@@ -18,7 +18,8 @@ void cli_print_sizes(const struct cli *cli, const tsr_input_sizes *sizes)
               (long long)sizes->open_size, at ? " (" : "", list, at ? ")" : "");
 }
 
-// Writes the sizes of inputs. `assumed_size`: the size of dimensions that were given none, or null.
+// Writes the sizes of inputs. `assumed_size` is the size of dimensions without a given size, or
+// null.
 void cli_json_sizes(tsr_json *json, const tsr_input_sizes *sizes)
 {
     tsr_json_begin(json, "dims", '{');

@@ -28,7 +28,7 @@ static int exit_code(tsr_status status)
     return (size_t)status < sizeof codes ? codes[status] : EXIT_NO;
 }
 
-// Returns the number of earlier diagnostics with the same code; counting stops above MAX_SAME_CODE.
+// Returns the number of earlier diagnostics with the same code. Stops counting above MAX_SAME_CODE.
 static size_t same_code_before(const struct cli *cli, size_t at)
 {
     size_t n = 0;

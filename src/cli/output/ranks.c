@@ -54,7 +54,7 @@ static const tsr_json_field group_fields[] = {
     {JSON_END},
 };
 
-// A rank with its planned memory, which is between the fields of tsr_rank_facts.
+// A rank with its planned memory, which is printed between the fields of tsr_rank_facts.
 struct rank_row {
     tsr_rank_facts facts;
     int64_t planned;

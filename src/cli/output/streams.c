@@ -37,7 +37,8 @@ static bool write_all(int fd, const char *p, size_t n)
     return true;
 }
 
-// Writes text; an incomplete last character is kept for later, or escaped if `last`.
+// Writes text with control characters escaped. An incomplete last character is kept for the next
+// call, or escaped if `last` is true.
 static bool put(struct stream *stream, const char *text, size_t n, bool last)
 {
     char out[BUFFER];
@@ -55,7 +56,7 @@ static bool put(struct stream *stream, const char *text, size_t n, bool last)
     return true;
 }
 
-// A result of 0 makes stdio set ferror(stdout), which main.c checks at the end.
+// Writes to the stream. Returning 0 makes stdio set ferror(stdout), which main.c checks at the end.
 static ssize_t stream_write(void *cookie, const char *text, size_t n)
 {
     struct stream *stream = cookie;
@@ -89,8 +90,8 @@ static FILE *open_stream(struct stream *stream, int fd, int mode)
 
 #undef stdout
 #undef stderr
-// A process may call main several times (tests): it keeps its streams. Without memory for a stream
-// the C library's own is used.
+// Opens the streams once per process; tests call main several times. If out of memory, the C
+// library's streams are used.
 void cli_streams(void)
 {
     static struct stream out, err;

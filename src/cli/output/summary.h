@@ -8,13 +8,13 @@
 void summary_print(FILE *to, const tsr_partition_summary *summary);
 extern const tsr_json_field summary_fields[]; // of tsr_partition_summary
 
-// Memory per rank and time that a plan predicts; n 0: nothing was planned.
+// Predicted memory per rank and time of a plan; n 0: the model was not planned.
 struct planned_memory {
     const int64_t *bytes;
     size_t n;
     struct prediction prediction;
 };
-// The ranks of the last run (tsr_run_rank).
+// Prints the ranks of the last run (tsr_run_rank).
 void ranks_print(FILE *to, tsr_session *session, const struct planned_memory *planned);
 void ranks_json(tsr_json *json, tsr_session *session, const struct planned_memory *planned);
 

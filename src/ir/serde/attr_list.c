@@ -53,7 +53,7 @@ int64_t tsr__attr_length(const tsr_attr *attr)
 
 // ---- keeping a range ------------------------------------------------------------------------
 
-// Collects the entries first .. last - 1; `at` counts all entries.
+// Collects the entries first .. last - 1. `at` is the index of the next entry that is read.
 struct kept_entries {
     char *to; // the new body
     size_t n;
@@ -87,7 +87,7 @@ static tsr_status keep_ints(tsr_attr *attr, int64_t first, int64_t last)
     return tsr_node_set_ints(attr->node, tsr_attr_name(attr), all + first, (size_t)(last - first));
 }
 
-// Shortens a list attribute to the entries from first to last. Unpacked floats have 5 bytes instead
+// Shortens a list attribute to the entries first .. last - 1. Unpacked floats have 5 bytes instead
 // of 4, so twice the size of the body is enough.
 tsr_status tsr__attr_keep(tsr_attr *attr, int64_t first, int64_t last)
 {

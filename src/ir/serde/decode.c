@@ -52,8 +52,8 @@ static void decode_head(tsr_attr *attr, struct str body)
         attr->kind = seen;
 }
 
-// Decodes the attributes of a node. Reading has counted the attributes in n_attrs. Here n_attrs
-// restarts at 0 and counts the decoded ones, so that all attributes up to it are valid.
+// Decodes the attributes of a node. So far n_attrs is their number in the file. Here it restarts at
+// 0 and counts the decoded ones, so that all attributes below n_attrs are valid.
 void tsr__attrs_decode(tsr_node *node)
 {
     struct arena *ar = &node->graph->model->arena;
@@ -102,7 +102,8 @@ static void decode_ints(tsr_attr *attr, struct str body)
         attr->n_ints = tsr__wire_ints(body, F_ATTRIBUTE_INTS, attr->ints, n);
 }
 
-// Decodes the kinds below. Other lists are read from the bytes (attr_list.c), graphs by read.c.
+// Decodes an attribute of a kind that is listed below. attr_list.c reads other lists from the
+// bytes; read.c reads graphs.
 void tsr__attr_decode(tsr_attr *attr)
 {
     if (attr->decoded)
@@ -161,8 +162,8 @@ struct str tsr__function_default(const tsr_function *fn, struct str name)
     return (struct str){"", 0};
 }
 
-// Returns the default value of a function's attribute, or NULL. The attribute belongs to no node.
-// Its `node` is the first node of the function, through which the model is found.
+// Returns the default value of a function's attribute, or NULL. The attribute belongs to no node;
+// its `node` is the first node of the function, which leads to the model.
 tsr_attr *tsr__function_attr(const tsr_function *fn, struct str name)
 {
     struct str body = tsr__function_default(fn, name);
@@ -247,8 +248,8 @@ static void decode_type(tsr_value *value, struct vtype *vtype, struct str type)
         vtype->other = type;
 }
 
-// Returns how a value wraps a tensor, and the type of that tensor. Bit 0 of the result: a sequence.
-// Bit 1: an optional. -1: anything else.
+// Returns whether a value is a sequence (bit 0) or an optional (bit 1) of tensors, and the type of
+// the tensors. -1: anything else.
 int tsr__value_wrapped(const tsr_value *value, tsr_dtype *dtype, int *rank, const tsr_dim **dims)
 {
     tsr_model *model = tsr__value_model(value);
@@ -290,7 +291,7 @@ static void type_of_tensor(tsr_value *value, struct vtype *vtype)
         vtype->dims[i] = (tsr_dim){int64_max(value->tensor->dims[i], -1), ""};
 }
 
-// Decodes the declared type. An initializer without one has the type of its tensor.
+// Decodes the declared type. Without one, an initializer has the type of its tensor.
 void tsr__type_decode(tsr_value *value)
 {
     if (value->flags & V_DECODED)

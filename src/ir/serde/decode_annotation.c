@@ -32,8 +32,8 @@ void tsr__config_decode(tsr_config *config, struct str body)
 
 #define DEVICES_FEW 16 // longer lists are read in two passes
 
-// Reads a long list of devices. Long lists are read to temporary memory first, because the model
-// may already have the same list.
+// Reads a long list of devices. It is read to temporary memory first, because the model may already
+// have the same list.
 static int64_t *read_long_list(tsr_model *model, struct str message, uint32_t field, size_t n)
 {
     struct arena scratch;
@@ -93,9 +93,8 @@ static struct spec_factor decode_factor(tsr_model *model, struct str body)
     return out;
 }
 
-// Reads one axis of a spec. Example: axis 0 as 2 factors of sizes 2 and 4, the second with 2
-// shards: dim->axis is 0, dim->factors {2, 1}, {4, 2} (size, shards).
-//     dim->axis 0, dim->factors {2, 1}, {4, 2} (size, shards)
+// Reads one axis of a spec. Example: axis 0 has 2 factors of sizes 2 and 4, the second with 2
+// shards: dim->axis is 0, dim->factors are {2, 1}, {4, 2} (size, shards).
 static void decode_spec_dim(tsr_model *model, tsr_spec *spec, const struct wire_field *field)
 {
     struct spec_dim *dim = vec_push(&model->arena, &spec->dims);

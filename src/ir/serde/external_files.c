@@ -101,7 +101,7 @@ static struct str folder_of(const char *path)
 static tsr_status make_folders(tsr_model *model, struct str location, char *full, size_t base)
 {
     for (char *p = full + base; (p = strchr(p, '/')); p++) {
-        // For "out/a/b/w.bin" and base 4 the folders are out/a and out/a/b.
+        // "out/a/b/w.bin" with base 4: creates the folders out/a and out/a/b.
         struct stat st;
         *p = 0;
         bool ok = (mkdir(full, 0777) == 0 || errno == EEXIST) && lstat(full, &st) == 0 &&
@@ -202,7 +202,8 @@ tsr_status tsr_model_copy_data(tsr_model *model, const char *path)
     return status;
 }
 
-// Ignores tensors with invalid external data. They are reported when they are read.
+// Finds the external files. Ignores tensors with invalid external data: they are reported when they
+// are read.
 static tsr_status find_readable(tsr_model *model, struct walk *walk)
 {
     struct diag_mark before = tsr__diag_mark(model->session);

@@ -26,7 +26,7 @@ static bool add_pair(tsr_node *node, struct metadata pair)
     return true;
 }
 
-// Converts the bytes to a list. The caller sets N_METADATA. Returns false if out of memory.
+// Decodes the metadata bytes to a list. The caller sets N_METADATA. Returns false if out of memory.
 static bool decode(tsr_node *node)
 {
     tsr_model *model = node->graph->model;

@@ -48,7 +48,7 @@ static void read_graph(struct reader *rd, tsr_graph *graph, struct str body);
 
 // ---- nodes ----------------------------------------------------------------------------------
 
-// True if an attribute has graphs. Other attributes are not decoded here.
+// True if an attribute has graphs. Other attributes are decoded later.
 static bool has_graph(struct str attribute)
 {
     struct wire_cursor cursor = wire_over(attribute);
@@ -107,8 +107,8 @@ struct node_fields {
     const char *annotations; // the first one, or NULL
 };
 
-// Names point into the file; attributes are only counted. If a field is repeated, the last one is
-// used, as in protobuf.
+// Scans the fields of a node. Names point into the file; attributes are only counted. If a field is
+// repeated, the last one is used, as in protobuf.
 static void scan_node(struct reader *rd, struct str body, struct node_fields *out)
 {
     struct wire_cursor cursor = wire_over(body);
@@ -150,8 +150,8 @@ static void scan_node(struct reader *rd, struct str body, struct node_fields *ou
     }
 }
 
-// Links inputs before it defines outputs. So a node that reads its own output name reads an earlier
-// value, or a placeholder that becomes its output.
+// Reads a node. Inputs are linked before outputs are defined: a node that reads its own output name
+// reads an earlier value, or a placeholder that becomes its output.
 static void read_node(struct reader *rd, tsr_graph *graph, const struct wire_field *field)
 {
     tsr_model *model = rd->model;
@@ -166,7 +166,7 @@ static void read_node(struct reader *rd, tsr_graph *graph, const struct wire_fie
     node->n_attrs = (uint32_t)d.attrs;
     for (size_t i = 0; i < node->n_inputs; i++)
         tsr__use_link(&node->inputs[i], tsr__graph_refer(graph, rd->inputs.at[i]));
-    // This comes before the subgraphs, which use the same temporary lists.
+    // Outputs come before the subgraphs, which use the same temporary lists.
     for (size_t i = 0; i < node->n_outputs; i++) {
         if (!rd->outputs.at[i].n)
             continue;
@@ -647,7 +647,7 @@ static bool check_around(struct reader *rd, struct str body)
     return (!cursor.wrong && rd->check) || checked(rd, body, WIRE_MODEL, 0);
 }
 
-// Reads the whole model. Annotations are read last: they refer to values and configurations.
+// Reads the model. Annotations are read last, because they refer to values and configurations.
 static void read_model(struct reader *rd, struct str body)
 {
     tsr_model *model = rd->model;

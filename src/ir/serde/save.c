@@ -45,7 +45,8 @@ static tsr_status check_entry(tsr_node *node, const tsr_node_config *nc)
     return TSR_OK;
 }
 
-// Reports all errors. *any is set if the model has configurations or annotations.
+// Checks all annotations and reports every error. *any is set if the model has configurations or
+// annotations.
 static tsr_status check_annotations(tsr_model *model, bool *any)
 {
     tsr_status st = TSR_OK;
@@ -82,7 +83,7 @@ static void touch_renamed(tsr_model *model)
 
 // ---- the model ------------------------------------------------------------------------------
 
-// Writes a configuration. Of a configuration in a file only the name can change.
+// Writes a configuration. If it was read from a file, only its name can have changed.
 static void emit_config(struct rope *rope, void *data)
 {
     const tsr_config *config = data;
@@ -102,7 +103,7 @@ static void emit_config(struct rope *rope, void *data)
     tsr__rope_end(rope, mark);
 }
 
-// Writes an operator set. Of an operator set in a file only the version can change.
+// Writes an operator set. If it was read from a file, only its version can have changed.
 static void emit_opset(struct rope *rope, void *data)
 {
     const struct opset *opset = data;
@@ -194,8 +195,8 @@ static void build_model(struct rope *rope, tsr_model *model)
     tsr__rope_rewrite(rope, origin, managed, n, parts.at, parts.n);
 }
 
-// Collects the bytes of the model. The rope refers to the bytes and names of the model. They must
-// not change until it is written.
+// Collects the bytes of the model. The rope refers to bytes and names of the model, which must not
+// change until the rope is written.
 static tsr_status build(tsr_model *model, struct rope *rope)
 {
     if (model_status(model) != TSR_OK)
@@ -247,7 +248,7 @@ tsr_status tsr_model_save(tsr_model *model, const char *path)
         goto free_scratch;
     int source = model->store->file.fd > 0 ? model->store->file.fd : -1;
     tsr__rope_write(&rope, &out, model->store->bytes, source);
-    // Warn before the commit, because nothing may fail after it.
+    // Warn before the commit: nothing may fail after it.
     struct diag_mark before = tsr__diag_mark(session);
     tsr__external_warn(model, path);
     st = tsr__out_commit(&out);

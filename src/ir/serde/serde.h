@@ -31,7 +31,7 @@ tsr_status tsr__store_open(struct store *store, const struct wire_external *exte
                            const struct place *at, int *out) TSR_MUST_USE;
 
 // tensor_sparse.c: tsr__sparse_part returns the `values` or `indices` of a sparse tensor, by field
-// number. tsr__sparse_fill makes the dense tensor of `bytes` bytes when both are read.
+// number. tsr__sparse_fill makes the dense tensor of `bytes` bytes from both.
 tsr_tensor tsr__sparse_part(const tsr_tensor *tensor, uint32_t number);
 tsr_status tsr__sparse_fill(tsr_tensor *tensor, const tsr_tensor *values, const tsr_tensor *indices,
                             int64_t bytes) TSR_MUST_USE;

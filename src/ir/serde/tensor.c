@@ -23,7 +23,7 @@ static void decode_sparse(tsr_tensor *tensor)
     decode_dims(tensor, tensor->sparse, F_SPARSE_TENSOR_DIMS);
 }
 
-// Decodes type, shape and place of a tensor. `type` is kept as in the file, even if it is unknown.
+// Decodes type, shape and place of a tensor. An unknown `type` is kept as in the file.
 void tsr__tensor_decode(tsr_tensor *tensor)
 {
     if (tensor->decoded)
@@ -69,8 +69,8 @@ bool tsr_tensor_is_external(const tsr_tensor *tensor)
     return ready(tensor)->external;
 }
 
-// Returns -1 if a dimension is negative or the product overflows. If a dimension is 0, returns 0:
-// [0, 2^40, 2^40] is an empty tensor.
+// Returns the number of elements; -1 if a dimension is negative or the product overflows. A
+// dimension of 0 makes it 0: [0, 2^40, 2^40] is an empty tensor.
 int64_t tsr_tensor_elements(const tsr_tensor *tensor)
 {
     int64_t n = 1;
@@ -89,7 +89,7 @@ int64_t tsr_tensor_elements(const tsr_tensor *tensor)
     return over ? -1 : n;
 }
 
-// Returns -1 for types without a size, such as strings.
+// Returns the number of bytes; -1 for types without a fixed size, such as strings.
 int64_t tsr_tensor_bytes(const tsr_tensor *tensor)
 {
     int64_t n = tsr_tensor_elements(tensor);

@@ -296,9 +296,9 @@ tsr_status tsr_tensor_data(const tsr_tensor *tensor, const void **bytes, size_t 
     return TSR_OK;
 }
 
-// Replaces the errors by one warning per session. A model may be planned without its data files,
-// and hundreds of constants may be in one of them. If the data is needed later, the error is
-// reported.
+// Replaces the errors about absent data by one warning per session. A model may be planned without
+// its data files, and one file may have hundreds of constants. If the data is needed later, the
+// error is reported.
 static void warn_absent(tsr_tensor *tensor, const struct diag_mark *mark)
 {
     tsr_session *session = tensor->model->session;

@@ -14,7 +14,7 @@
 #define F_OF_TENSOR   3
 #define F_OF_SEQUENCE 5
 
-// Writes tag and length of a field, at most 11 bytes. For 300 bytes of field 5 it is 2a ac 02.
+// Writes tag and length of a field, at most 11 bytes: 2a ac 02 for field 5 with 300 bytes.
 static size_t put_head(unsigned char *out, int field, uint64_t length)
 {
     size_t n = 0;

@@ -10,7 +10,8 @@
 #define DENSE_FREE   (64 << 20) // bytes
 #define DENSE_FACTOR 256        // times the stored size
 
-// Returns the `values` or `indices` as a tensor, with the place and store of the sparse one.
+// Returns the `values` or `indices` of a sparse tensor as a tensor. Diagnostics name the sparse
+// one.
 tsr_tensor tsr__sparse_part(const tsr_tensor *tensor, uint32_t number)
 {
     tsr_tensor part = {.model = tensor->model, .value = tensor->value, .store = tensor->store};

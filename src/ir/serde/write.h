@@ -10,7 +10,7 @@ struct parts {
     size_t n, cap;
     struct arena *arena;
 };
-// An empty list with space on the stack, because there are many messages and most have few parts.
+// An empty list with memory on the stack: there are many messages, and most have few parts.
 #define PARTS_FEW 10
 #define PARTS(p, a)                                                                                \
     struct wire_part p##_few[PARTS_FEW];                                                           \

@@ -78,8 +78,8 @@ static bool write_renamed_info(struct rope *rope, uint32_t number, struct str or
     return true;
 }
 
-// Writes name and type; the rest (documentation, metadata) is taken from the old bytes. The type is
-// unchanged unless a call has set it or the field had another value.
+// Writes name and type; documentation and metadata come from the old bytes. The type is unchanged
+// unless an API call has set it, or the field described another value.
 static void emit_info(struct rope *rope, void *data)
 {
     struct info_part *part = data;
@@ -141,7 +141,8 @@ static tsr_value *value_once(const tsr_graph *graph, struct str name)
 
 #define GUESSES 4 // number of values without a type that may be between two with a type
 
-// Returns the value of a value_info. They are mostly in the order of the values.
+// Returns the value of a value_info. Infos are mostly in the order of the values, so `guess` and
+// the values after it are tried first.
 static tsr_value *info_value(const tsr_graph *graph, const struct wire_field *field,
                              tsr_value *guess)
 {
@@ -160,8 +161,8 @@ static bool is_port(const tsr_value *value)
     return (value->flags & V_INPUT) || value->n_outputs;
 }
 
-// Writes first the infos of the file in order, without those of removed values. Then it writes the
-// types that calls have set on values without an info; V_WRITTEN marks values that had one.
+// Writes the infos of the file in order, without those of removed values. Then writes the types
+// that API calls have set on values without an info; V_WRITTEN marks values that had one.
 static void parts_of_infos(struct parts *parts, uint32_t number, tsr_graph *graph)
 {
     struct str bytes = graph->infos.n ? graph->infos : graph->body;
@@ -224,7 +225,7 @@ static const uint32_t tensor_data_fields[] = {
     F_TENSOR_UINT64_DATA, F_TENSOR_EXTERNAL_DATA, F_TENSOR_DATA_LOCATION};
 
 // Writes a changed initializer. For a tensor of a file only the name is written. The data is
-// written, too, if it was external or sparse and has been copied into the model (transplant.c).
+// written too if it was external or sparse and was copied into the model (transplant.c).
 static void emit_initializer(struct rope *rope, void *data)
 {
     const tsr_value *value = data;
@@ -261,7 +262,7 @@ static void parts_of_initializers(struct parts *parts, tsr_graph *graph)
 
 // ---- messages without objects that contain names: sparse initializers, quantization -------------
 
-// A message without an object, and the graph whose names it uses.
+// A message that has no object of its own, and the graph whose names it uses.
 struct renamed_part {
     tsr_graph *graph;
     struct wire_field field;

@@ -84,7 +84,7 @@ static void emit_spec(struct rope *rope, void *data)
                      &parts);
 }
 
-// Keeps the old fields if they have the same text.
+// Adds a text field. Keeps the old field if it has the same text.
 static void part_same_text(struct parts *parts, struct str origin, uint32_t number, struct str text)
 {
     bool present = false;
@@ -95,8 +95,8 @@ static void part_same_text(struct parts *parts, struct str origin, uint32_t numb
         tsr__part_text(parts, number, text);
 }
 
-// Keeps the old field if it has the same value, because a file may encode a number in more bytes
-// than needed.
+// Adds an integer field. Keeps the old field if it has the same value, because a file may encode a
+// number in more bytes than needed.
 static void part_same_int(struct parts *parts, struct str origin, uint32_t number, int64_t value)
 {
     int64_t now = 0;
@@ -298,7 +298,8 @@ size_t tsr__node_splices(const tsr_node *node, struct str origin, struct wire_sp
     return count;
 }
 
-// Returns false if more than SPLICES names differ; nothing was written then.
+// Writes a node with renamed values. Returns false, and writes nothing, if more than SPLICES names
+// differ.
 static bool write_renamed(struct rope *rope, uint32_t number, const tsr_node *node,
                           struct str origin)
 {
@@ -310,9 +311,9 @@ static bool write_renamed(struct rope *rope, uint32_t number, const tsr_node *no
     return true;
 }
 
-// Writes a node. If only names differ, they are replaced in the old bytes. If lists differ, the
-// changed lists are managed, and their unchanged entries are references. For a new node (N_NEW) all
-// known fields are written; the others come from the node from which it was copied.
+// Writes a node. If only names differ, they are replaced in the old bytes. If lists differ, only
+// the changed lists are written from objects, with references for unchanged entries. A new node
+// (N_NEW) is written from objects; unknown fields come from the node from which it was copied.
 static void write_node(struct rope *rope, uint32_t number, tsr_node *node)
 {
     uint32_t managed[9];

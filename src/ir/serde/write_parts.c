@@ -9,7 +9,8 @@
 //     file.
 #include "ir/serde/write.h"
 
-// Makes room for n more parts. If out of memory, the list is unchanged; adding the next part fails.
+// Reserves space for n more parts. If out of memory, the list is unchanged, and adding the next
+// part fails.
 void tsr__parts_reserve(struct parts *parts, size_t n)
 {
     if (n <= parts->cap - parts->n)

@@ -35,7 +35,7 @@ static struct process {
     int n_jobs;
 } process;
 
-// False: not given.
+// Reads an entry of the session options. Returns false if it is not set.
 static bool entry(const OrtApi *api, const OrtSessionOptions *options, const char *key, char *out,
                   size_t n)
 {
@@ -50,7 +50,7 @@ static bool entry(const OrtApi *api, const OrtSessionOptions *options, const cha
     return has;
 }
 
-// False: not given, or not a number.
+// Reads a numeric entry. Returns false if it is not set or not a number.
 static bool entry_int(const OrtApi *api, const OrtSessionOptions *options, const char *key,
                       int64_t *out)
 {
@@ -65,7 +65,7 @@ static tsr_status join(const char *family)
     return tsr__env_open(process.session, NULL, &process.mpi);
 }
 
-// Joins the MPI job. Tried once; later sessions get the first error.
+// Joins the MPI job. This is tried once; later sessions get the first error.
 static struct endpoint *join_mpi(const char *family, char *why, size_t n)
 {
     if (!process.mpi && !process.mpi_error[0] && join(family) != TSR_OK) {
@@ -107,7 +107,7 @@ static struct endpoint *join_threads(const char *name, int64_t rank, int64_t siz
     return tsr__threads_endpoint(jobs->job, (int)rank);
 }
 
-// Returns the session's endpoint. NULL: `why` has the reason.
+// Finds the endpoint of the session. Returns NULL with the reason in `why`.
 static struct endpoint *find_place(const OrtApi *api, const OrtSessionOptions *options, char *why,
                                    size_t n)
 {
@@ -119,7 +119,7 @@ static struct endpoint *find_place(const OrtApi *api, const OrtSessionOptions *o
         snprintf(why, n, "out of memory");
         return NULL;
     }
-    // The session's entries come before the launcher.
+    // Entries of the session take precedence over the launcher.
     bool configured = entry_int(api, options, "tessera.rank", &rank) &&
                       entry_int(api, options, "tessera.size", &size);
     entry(api, options, "tessera.job", name, sizeof name);

@@ -37,12 +37,12 @@ tsr_status tsr__port_type(struct part *part, tsr_value *local, const tsr_value *
 // Returns the rank's input for a model input, creating it on first use.
 tsr_value *tsr__part_input(struct part *part, struct item *it);
 
-// emit_util.c: tsr__part_new_name returns an unused name, tsr__form_name the name of a form on this
-// rank.
+// emit_util.c: tsr__part_new_name returns an unused name, tsr__form_name the name of a form's
+// tensor on this rank.
 struct str tsr__part_new_name(struct part *part);
 struct str tsr__form_name(struct part *part, struct form *form);
 // tsr__part_node adds a node without attributes; an empty `out` gets a new name. tsr__part_identity
-// copies x under another name, by Casts for 4-bit types. Both return NULL after a failure, with a
+// copies x under another name, with Casts for 4-bit types. Both return NULL after a failure, with a
 // diagnostic.
 tsr_value *tsr__part_node(struct part *part, const char *op, struct str out, size_t n_inputs, ...);
 tsr_value *tsr__part_identity(struct part *part, tsr_value *x, tsr_dtype type, struct str out);

@@ -13,7 +13,7 @@
 //     A Loop carries the token behind its states: Loop(n, c, h, token) -> h, token.
 #include "internal.h"
 
-// Copies integer attributes only. Control-flow nodes have no others except the bodies, which are
+// Copies the integer attributes. Control-flow nodes have no others except their bodies, which are
 // built anew.
 static tsr_status copy_attributes(tsr_node *to, const tsr_node *from)
 {
@@ -32,7 +32,7 @@ static tsr_status copy_attributes(tsr_node *to, const tsr_node *from)
     return TSR_OK;
 }
 
-// Lists the inputs in order, with the token after the states. Returns their number.
+// Lists the inputs of the node, with the token after the states. Returns their number.
 static size_t node_inputs(struct part *part, const struct step *st, bool token, tsr_value **out)
 {
     const struct control *control = st->flow->control;
@@ -67,8 +67,8 @@ static int transposed_axis(const struct step *st, int i)
     return axis > 0 ? axis : 0;
 }
 
-// Returns the name of an output. It is new if the output is unused, or if a Transpose after the
-// node produces the named value.
+// Returns the name of an output. It is a new name if the output is unused, or if a Transpose behind
+// the node produces the named value.
 static const char *output_name(struct part *part, const struct step *st, size_t i)
 {
     size_t n_states = (size_t)st->flow->control->n_states;
@@ -231,8 +231,8 @@ tsr_status tsr__control_open(struct part *part, const struct step *st, int k,
     return TSR_OK;
 }
 
-// Copies outputs that are outer values or appear twice. Stacked results get declared sizes: if a
-// loop has no iterations, the engine uses the declared sizes, and 0 for unknown ones.
+// Adds an output of a body. Copies values that are outer values or appear twice. Stacked results
+// get declared sizes: if a loop has no iterations, the engine uses these, and 0 for unknown ones.
 static tsr_status add_body_output(struct part *part, struct form *form, bool stacked)
 {
     tsr_status status =

@@ -51,7 +51,7 @@ static struct row_range rows_of(struct part *part, const struct node_flow *nf, i
     int64_t one = 1;
     struct row_range rows = {bound_of(part, n, units.first, units.of),
                              bound_of(part, n, units.stop, units.of)};
-    // Without rows, the node runs on a placeholder (emit_guard.c). It needs one key.
+    // Without rows, the node runs on a placeholder (emit_guard.c), which needs one key.
     tsr_value *next =
         tsr__part_node(part, "Add", any, 2, rows.start, tsr__part_ints(part, &one, 1));
     rows.stop = tsr__part_largest(part, any, rows.stop, next);
@@ -72,7 +72,8 @@ static int64_t local_size(const struct part *part, const struct node_flow *nf, i
     return range.stop - range.start;
 }
 
-// Returns keys or values [b s (h d)] as a cache [b h s d]. Those of four dimensions stay.
+// Returns keys or values [b s (h d)] in the form of a cache [b h s d]. Tensors of four dimensions
+// stay as they are.
 static tsr_value *as_cache(struct part *part, const struct node_flow *nf,
                            const struct rule_tensor *tensor, tsr_value *x)
 {
@@ -87,8 +88,9 @@ static tsr_value *as_cache(struct part *part, const struct node_flow *nf,
     return tsr__with_ints(tsr__part_node(part, "Transpose", any, 1, x), "perm", turned, 4);
 }
 
-// Returns a slice of keys or values with the size of its last dimension. ONNX shape inference does
-// not know it after a Slice with computed bounds, and then gives an attention a result of size 0.
+// Returns a slice of keys or values with the size of its last dimension declared. ONNX shape
+// inference loses this size after a Slice with computed bounds, and then gives an attention a
+// result of size 0.
 static tsr_value *with_last_size(struct part *part, const struct node_flow *nf,
                                  const struct rule_tensor *tensor, tsr_value *x)
 {

@@ -67,7 +67,8 @@ static size_t comm_inputs(struct part *part, const struct step *st, tsr_value **
     return n;
 }
 
-// False for the second group of a rank that is in two groups: it keeps the first result.
+// True if the rank keeps the result of this group. A rank that is in two groups keeps the first
+// result.
 static bool keeps_result(const struct part *part, const struct step *st)
 {
     const struct form *to = st->outputs[0];

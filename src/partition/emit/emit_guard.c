@@ -31,7 +31,7 @@ struct guard {
     struct open_factor open[RULE_MAX_FACTORS];
     int n_open;
     bool reduces; // one of the open factors is reduced
-    // By input of the node: the original value where a copy replaced it, else NULL.
+    // By input of the node: the original value, if a copy replaced it; else NULL.
     tsr_value **own;
     tsr_node *if_node; // the If
     tsr_graph *outer;
@@ -93,8 +93,8 @@ static tsr_value *local_input(const struct guard *guard, size_t i)
     return form_root(st->inputs[i])->local[guard->part->rank];
 }
 
-// Records an input dimension that shows the local size of the factor. Returns false if there is
-// none.
+// Finds an input dimension whose local size shows the local size of the factor. Returns false if
+// there is none.
 static bool find_input(struct guard *guard, int factor)
 {
     const struct rule *rule = guard->st->flow->place.rule;
@@ -257,8 +257,9 @@ static int64_t least_of(const struct guard *guard, const struct rule_dim *dim)
     return least;
 }
 
-// For each dimension with an open factor, returns its size if the factor had one element; 0 for
-// other dimensions. Example: the channels (g i) of a Conv with 2 groups have size 2 if i is empty.
+// Returns, for each dimension with an open factor, the size that it has if this factor has one
+// element; 0 for other dimensions. Example: with 2 groups, the channels (g i) of a Conv have size 2
+// for i = 1.
 static tsr_value *least_sizes(struct guard *guard, const struct rule_tensor *tensor, bool *any)
 {
     int64_t least[RULE_MAX_RANK] = {0};
@@ -341,8 +342,8 @@ static tsr_value *local_result_sizes(struct guard *guard, const struct rule_tens
     return tsr__part_node(part, "Mul", (struct str){0}, 2, sizes, all);
 }
 
-// Returns output i, computed from the placeholder result `made`: `made` itself if it has no open
-// factor, a slice of it if it has some, else an empty or neutral tensor.
+// Returns output i, computed from the placeholder result `made`. Without an open factor this is
+// `made` itself; with one, a slice of it; else an empty or neutral tensor.
 static tsr_value *local_result(struct guard *guard, size_t i, tsr_value *made)
 {
     const struct str any = {0};
@@ -394,8 +395,8 @@ static void restore_inputs(const struct guard *guard, tsr_value *const *own)
             form_root(st->inputs[i - 1])->local[guard->part->rank] = own[i - 1];
 }
 
-// Adds the node with new output names: names in a branch must differ from those outside. Its
-// results are temporarily the local values of the step's outputs.
+// Adds the node with new output names, because names in a branch must differ from those outside.
+// Its results are temporarily the local values of the step's outputs.
 static tsr_status add_node(struct guard *guard)
 {
     struct step *st = guard->st;
@@ -444,10 +445,10 @@ static tsr_status add_branch(struct guard *guard, const char *name, bool empty)
 
 // ---- the If -------------------------------------------------------------------------------------
 
-// Makes the branches read copies of the node's inputs. They read them as outer values, and engines
-// mishandle some of these. restore_inputs undoes this, because other nodes may read the inputs too.
-// ONNX Runtime moves a QuantizeLinear back through a Transpose to the value before both, and
-// overlooks that a branch reads that value (quirk quantize_moved_through_transpose).
+// Makes the branches read copies of the node's inputs, because engines mishandle some outer values
+// that a branch reads. Example: ONNX Runtime moves a QuantizeLinear back through a Transpose to the
+// value before both, although a branch reads that value (quirk quantize_moved_through_transpose).
+// restore_inputs undoes this for other readers.
 static tsr_status shield_inputs(struct guard *guard)
 {
     const struct step *st = guard->st;

@@ -63,8 +63,8 @@ static tsr_value *always(struct part *part)
     return NULL;
 }
 
-// Adds the Loop. `grows` is set on receivers: the first state of their loop is the list that they
-// build. The loop of the sender carries only the token.
+// Adds the Loop. With `grows` (on receivers), its first state is the list that they build. The loop
+// of the sender has only the token as state.
 static tsr_node *make_loop(struct part *part, const struct step *st, bool grows)
 {
     struct str any = {0},
@@ -118,8 +118,8 @@ static tsr_status fill_body(struct part *part, const struct step *st, size_t gro
     return tsr__part_token_output(part);
 }
 
-// Emits the transfer of a list. All ranks run the same number of iterations: the length was sent
-// before (convert.c).
+// Emits the transfer of a list. All ranks know the length, which was sent before (convert.c), and
+// so run the same number of iterations.
 static tsr_status emit_sequence(struct part *part, struct step *st, size_t group,
                                 tsr_value *source_list)
 {

@@ -133,7 +133,7 @@ static tsr_value *with_spare(struct part *part, tsr_value *x, int64_t axis)
 }
 
 // Makes the indices of one factor local and, for updates, adds the spare row. *here is the mask of
-// this rank's indices, combined over all factors so far.
+// indices that belong to this rank, combined over all factors so far.
 static tsr_status begin_factor(struct part *part, const struct step *st,
                                const struct rule_rewrite *rewrite, tsr_value **inputs,
                                tsr_value **here)
@@ -186,7 +186,7 @@ static tsr_value *append_dims(struct part *part, tsr_value *mask, int rank, int 
     return behind ? with_axes(part, "Unsqueeze", mask, axes, behind) : mask;
 }
 
-// Removes the spare rows.
+// Removes the spare rows from the result.
 static tsr_value *without_spares(struct part *part, const struct step *st, tsr_value *x,
                                  struct str name)
 {

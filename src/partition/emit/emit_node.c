@@ -43,7 +43,7 @@ static int64_t *list_numbers(const struct local_copy *copy, const struct rule_li
     return numbers;
 }
 
-// Replaces lists that are inputs, such as the starts and ends of a Slice.
+// Replaces inputs that are lists, such as the starts and ends of a Slice, by local ones.
 static tsr_status rewrite_lists(struct local_copy *copy)
 {
     if (!lists_apply(copy))
@@ -216,8 +216,8 @@ static tsr_status copy_split(struct local_copy *copy)
 
 // ---- attributes --------------------------------------------------------------------------------
 
-// Returns full / size * local. If an attribute counts several factors, the rule has one rewrite for
-// each.
+// Returns the local value of an attribute: full / size * local. If an attribute counts several
+// factors, the rule has one rewrite for each.
 static int64_t local_count(const struct rule_factor *factor, const struct local_size *part,
                            int64_t whole)
 {
@@ -244,7 +244,7 @@ static tsr_status rewrite_counts(tsr_node *node, const tsr_attr *attr, const cha
     return tsr_node_set_ints(node, name, local, n);
 }
 
-// Returns word number `at` of words separated by one space; empty if there are fewer.
+// Returns word number `at` of a text; empty if there are fewer. Words are separated by one space.
 static struct str word_at(struct str words, int64_t at)
 {
     while (at > 0 && words.n) {
@@ -258,8 +258,8 @@ static struct str word_at(struct str words, int64_t at)
 }
 
 // Rewrites an attribute with one entry per element of a factor; the local node gets the local
-// entries. Of the directions "forward" and "reverse" of a recurrent layer, the second of two
-// devices gets the second.
+// entries. Example: a recurrent layer has the directions "forward" and "reverse"; the second of two
+// devices gets "reverse".
 static tsr_status rewrite_named(const struct local_copy *copy, const struct rule_rewrite *rewrite,
                                 tsr_attr *attr, const struct local_size *part)
 {
@@ -277,8 +277,8 @@ static tsr_status rewrite_named(const struct local_copy *copy, const struct rule
     return text.p ? tsr_node_set_string(copy->node, rewrite->name, text.p) : TSR_NOMEM;
 }
 
-// Sets allowzero. Example: [1 3 4] is reshaped to [0 -1], sharded in two. The first device reshapes
-// an empty shard to [0 12], so its Reshape needs allowzero = 1, which makes 0 a size.
+// Sets allowzero. Example: [1 3 4] is reshaped to [0 -1] and sharded in two. The first device
+// reshapes an empty shard to [0 12]. Its Reshape needs allowzero = 1, so that 0 is a size.
 static tsr_status rewrite_zeros(const struct local_copy *copy, const struct rule_rewrite *rewrite)
 {
     struct draft *draft = copy->part->draft;
@@ -470,9 +470,8 @@ static tsr_status make_inputs(struct local_copy *copy, tsr_value **here)
     return tsr__lookup_begin(copy->part, st, copy->inputs, here);
 }
 
-// Adds a Where that reads both input 0 and the result, and always selects the result. It keeps the
-// kernel from reusing the memory of input 0 for the result (quirk moe_over_its_input). Needs opset
-// 9.
+// Adds a Where that reads input 0 and the result, and always selects the result. So the kernel
+// cannot reuse the memory of input 0 for the result (quirk moe_over_its_input). Needs opset 9.
 static tsr_status keep_first_input(const struct local_copy *copy, struct str name)
 {
     static const unsigned char no = 0;

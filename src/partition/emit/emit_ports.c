@@ -16,8 +16,8 @@ static tsr_dim port_dim(const struct item *it, const tsr_value *value, int axis)
     return dim;
 }
 
-// Sets the type of a rank's input or output. Sharded dimensions get a local number or no size. With
-// its symbol, the dimension would have another value than elsewhere in the file.
+// Sets the type of a rank's input or output. Sharded dimensions get a local size or none. They must
+// not keep their symbol: elsewhere in the file it stands for the full size.
 tsr_status tsr__port_type(struct part *part, tsr_value *local, const tsr_value *value,
                           const struct tile_layout *layout)
 {

@@ -63,7 +63,7 @@ static uint32_t one_of(tsr_dtype type)
     }
 }
 
-// A constant: zeros, with ones at the units of the rank's experts if `units`.
+// A constant of zeros; with `units`, ones at the units of the rank's experts.
 struct tiny_constant {
     int64_t type, rank, dims[3], units;
 };

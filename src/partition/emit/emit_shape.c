@@ -23,7 +23,7 @@ static tsr_value *source_shape(struct part *part, const struct size_source *from
     return tsr__part_sizes(part, tsr__part_input(part, it), it->dtype, (struct str){0});
 }
 
-// Returns the value of a symbol. Its nodes are added once per symbol.
+// Returns the value of a symbol. The nodes that compute it are added once per symbol.
 static tsr_value *symbol_value(void *data, struct str symbol, const struct size_source *from)
 {
     struct part *part = data;
@@ -50,7 +50,7 @@ static const char *const arith_ops[] = {
     [ARITH_DIV] = "Div", [ARITH_MOD] = "Mod",
 };
 
-// Returns 1 where a is larger than b, else 0. Example: [5 2] and [3 3] give [1 0].
+// Adds nodes that return 1 where a is larger than b, else 0. Example: [5 2] and [3 3] give [1 0].
 tsr_value *tsr__part_one_where_larger(struct part *part, tsr_value *a, tsr_value *b)
 {
     tsr_value *larger = tsr__part_node(part, "Greater", (struct str){0}, 2,
@@ -81,7 +81,7 @@ tsr_value *tsr__part_smallest(struct part *part, struct str name, tsr_value *a, 
     return tsr__part_node(part, "Sub", name, 2, a, excess(part, a, b));
 }
 
-// Returns a modulo b. Mod exists from opset 10.
+// Adds nodes that return a modulo b. Mod exists from opset 10 on.
 static tsr_value *remainder_of(struct part *part, tsr_value *a, tsr_value *b)
 {
     struct str any = {0};
@@ -191,8 +191,8 @@ tsr_status tsr__emit_sizes(struct part *part, struct step *st, const struct rule
 
 // ---- summing sizes over ranks -------------------------------------------------------------------
 
-// Sets mask[axis] to 1 for each dimension whose size this device's shard adds to the sum. Returns
-// true if this is the case for all dimensions.
+// Sets mask[axis] to 1 for each dimension whose size this device adds to the sum over all devices.
+// Returns true if it adds all dimensions.
 static bool counts_in(const struct tile_layout *layout, int64_t device, int64_t *mask)
 {
     const int64_t *owners;

@@ -6,8 +6,8 @@
 //     [8,6] unsharded -> strided, rank 1 has rows 2 3 6 7: Gather of these rows.
 #include "internal.h"
 
-// Bounds with one entry per sliced axis. Axes of known size use `starts` and `stops`; the others
-// use the other arrays (slice_dynamic).
+// Bounds of a Slice, one entry per sliced axis. Axes of known size use `starts` and `stops`; the
+// others use the other arrays (slice_dynamic).
 struct bounds {
     int64_t axes[TILE_MAX_RANK], starts[TILE_MAX_RANK], stops[TILE_MAX_RANK];
     int64_t unit[TILE_MAX_RANK], spare[TILE_MAX_RANK], part[TILE_MAX_RANK], next[TILE_MAX_RANK],
@@ -25,7 +25,7 @@ static tsr_value *slice_old(struct part *part, tsr_value *x, const struct bounds
     return tsr__with_ints(y, "axes", bounds->axes, bounds->n);
 }
 
-// Adds a Slice with constant bounds. They are inputs from opset 10 on.
+// Adds a Slice with constant bounds, which are inputs from opset 10 on.
 static tsr_value *slice_static(struct part *part, tsr_value *x, const struct bounds *bounds,
                                struct str out)
 {
@@ -93,8 +93,7 @@ static tsr_value *pick_numbers(struct part *part, tsr_value *x, int axis,
     return tsr__with_int(y, "axis", axis);
 }
 
-// Slices each interval and concatenates the slices. Before opset 9 this is the only way for
-// strings.
+// Slices each interval and concatenates the slices. For strings before opset 9, nothing else works.
 static tsr_value *join_runs(struct part *part, tsr_value *x, int axis, const struct dim_slice *cut,
                             struct str out)
 {
@@ -160,8 +159,8 @@ static void add_dynamic(struct bounds *bounds, int axis, const struct dim_slice 
     bounds->parts[bounds->n++] = cut->part.of;
 }
 
-// How the rank gets its shard along each axis: several intervals are picked, one interval is
-// sliced, unknown sizes are sliced at computed bounds.
+// How the rank gets its shard along each axis. Several intervals are gathered, one interval is
+// sliced, and unknown sizes are sliced at computed bounds.
 struct slice_plan {
     struct dim_slice cuts[TILE_MAX_RANK];
     struct bounds fixed, dynamic;
@@ -189,7 +188,7 @@ static void sort_axes(const struct part *part, const struct step *st, struct sli
     }
 }
 
-// Adds the nodes. The output of the last one gets the name.
+// Adds the nodes of the plan. The output of the last one gets the name `last`.
 static tsr_value *add_slices(struct part *part, const struct form *to,
                              const struct slice_plan *plan, tsr_value *x, struct str last)
 {
@@ -208,8 +207,8 @@ static tsr_value *add_slices(struct part *part, const struct form *to,
     return x;
 }
 
-// Types without a Slice kernel are cast before and after (quirks slice_of_float8,
-// identity_of_4_bits).
+// Writes a slice of the rank's tensor. Types without a Slice kernel are cast before and after it
+// (quirks slice_of_float8, identity_of_4_bits).
 tsr_status tsr__emit_slice(struct part *part, struct step *st)
 {
     struct form *to = st->outputs[0];

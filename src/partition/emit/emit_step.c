@@ -185,8 +185,8 @@ static tsr_status emit_on(struct part *part, struct step *st)
     return st->kind == STEP_JOIN ? emit_join(part, st) : emit_slice_step(part, st);
 }
 
-// Writes each step on all ranks before the next step, so that communications have the same order on
-// all ranks.
+// Writes a step on all ranks. All ranks are done before the next step, so that communications have
+// the same order on all ranks.
 tsr_status tsr__emit_step(struct draft *draft, struct part *parts, struct step *st)
 {
     if (st->n_groups && st->id < 0)

@@ -18,8 +18,8 @@ struct str tsr__part_new_name(struct part *part)
     return name;
 }
 
-// Returns the form that gets the value's own name on this rank: the form that is an input or output
-// of the graph, else the first form that the rank has and that is not a partial sum.
+// Returns the form that gets the plain name of the value on this rank: the form that is an input or
+// output of the graph, else the first form on this rank that is not a partial sum.
 static struct form *plain_form(struct part *part, const struct item *it)
 {
     struct form *plain = NULL;
@@ -36,8 +36,8 @@ static struct form *plain_form(struct part *part, const struct item *it)
     return plain;
 }
 
-// Returns the name of a form. The first has the name of the value; others get a number: y/2 is form
-// 2 of y. If the model has a y/2, it is y/1002.
+// Returns the name of a form's tensor. The plain form has the name of the value; the others get a
+// number: y/2 is form 2 of y. If the model already has a y/2, the name is y/1002.
 struct str tsr__form_name(struct part *part, struct form *form)
 {
     struct item *it = form->item;
@@ -183,8 +183,8 @@ tsr_value *tsr__part_shielded(struct part *part, tsr_value *x)
 
 // ---- declared types and shapes ------------------------------------------------------------------
 
-// Leaves sizes unknown, because they may differ in each iteration of a body. Types that are not
-// tensors are copied from the model.
+// Declares type and rank of a value but no sizes, because these may differ in each iteration of a
+// body. Types that are not tensors are copied from the model.
 tsr_status tsr__part_rank_known(struct part *part, tsr_value *value, const struct form *form)
 {
     const struct item *it = form->item;
@@ -306,8 +306,8 @@ tsr_status tsr__part_keep_declared(struct part *part, const struct step *st)
 
 // ---- bodies ------------------------------------------------------------------------------------
 
-// Adds an output of a body. It must be produced in the body, and only once. Other values are
-// copied.
+// Adds an output of a body. An output must be produced in the body and appear only once; other
+// values are copied first.
 tsr_status tsr__part_body_output(struct part *part, tsr_value *value, tsr_dtype type)
 {
     bool own = value && tsr_value_graph(value) == part->graph && tsr_value_producer(value) &&

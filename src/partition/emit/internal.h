@@ -12,7 +12,8 @@ tsr_value *tsr__part_empty(struct part *part, tsr_dtype type); // [0]
 // Adds a Concat of n values. Returns NULL if one of them is NULL, or after a failure.
 tsr_value *tsr__part_concat(struct part *part, tsr_value **values, size_t n, int64_t axis,
                             struct str out);
-// Sets an attribute on the node that produces the value and returns the value. NULL stays NULL.
+// Sets an attribute on the node that produces the value and returns the value. If the value is
+// NULL, returns NULL.
 tsr_value *tsr__with_int(tsr_value *value, const char *name, int64_t number);
 tsr_value *tsr__with_ints(tsr_value *value, const char *name, const int64_t *numbers, int64_t n);
 static inline bool tsr__is_float8(tsr_dtype type)
@@ -32,8 +33,7 @@ tsr_value *tsr__part_barrier(struct part *part, tsr_value *x);
 // behind a Slice and crashes if a body reads the Slice (quirk dequantize_moved_behind_slice). A
 // Concat of one tensor in between prevents this. x must have at least one dimension.
 tsr_value *tsr__part_shielded(struct part *part, tsr_value *x);
-// Stores the local sizes of the form: numbers, symbols, or unknown. Returns false if nothing is
-// known.
+// Stores the local sizes of the form: numbers, symbols, or unknown. Returns false if none is known.
 bool tsr__part_dims_here(struct part *part, const struct form *form, tsr_dim *dims);
 // Declares the type of a local tensor, and its rank if known.
 tsr_status tsr__part_rank_known(struct part *part, tsr_value *value,
@@ -60,7 +60,7 @@ static inline struct str next_name(struct row_names *names)
     return --names->left ? (struct str){0} : names->last;
 }
 
-// emit_slice.c: slices the part of a stored tensor that the rank needs.
+// emit_slice.c: slices the range [start, stop) of a tensor along an axis.
 tsr_value *tsr__part_slice(struct part *part, tsr_value *x, int64_t axis, int64_t start,
                            int64_t stop, struct str out);
 tsr_status tsr__emit_slice(struct part *part, struct step *st) TSR_MUST_USE;
@@ -68,8 +68,8 @@ tsr_status tsr__emit_crop(struct part *part, struct step *st) TSR_MUST_USE;
 tsr_status tsr__emit_trim(struct part *part, struct step *st, tsr_value *x,
                           struct str name) TSR_MUST_USE;
 
-// emit_shape.c: sizes at run time. Returns what this rank adds to the sum that gives the full shape
-// of a sharded tensor (steps/sizes.c).
+// emit_shape.c: sizes at run time. Returns what this rank adds to a sum over the ranks, which is
+// the full shape of a sharded tensor (steps/sizes.c).
 tsr_value *tsr__part_count(struct part *part, struct form *from, struct str name);
 // tsr__part_shape returns the full shape, int64[rank]; tsr__part_size one size, int64[1]. Both
 // return NULL after a failure.
@@ -84,7 +84,7 @@ tsr_value *tsr__part_one_where_larger(struct part *part, tsr_value *a, tsr_value
 tsr_value *tsr__part_largest(struct part *part, struct str name, tsr_value *a, tsr_value *b);
 tsr_value *tsr__part_smallest(struct part *part, struct str name, tsr_value *a, tsr_value *b);
 
-// local_shape.c: an input that holds the shape of a sharded result, such as the second input of
+// local_shape.c: an input that contains the shape of a sharded result, such as the second input of
 // Reshape.
 struct shape_input {
     const struct node_flow *nf;
@@ -95,7 +95,8 @@ struct shape_input {
     bool open;   // a size 0 cannot be written, but one entry may be -1
     bool copies; // the entry 0 means "copy the size from the input"
 };
-// Returns false if the node has no such input or if out of memory (then the arena has failed).
+// Finds the shape input of a node. Returns false if the node has none, or if out of memory (the
+// arena has then failed).
 bool tsr__shape_input_of(struct draft *draft, const struct node_flow *nf,
                          const struct rule_rewrite *rewrite, struct shape_input *out);
 // True if the local shape must consist of sizes only, without the special entries 0 and -1, because
@@ -105,8 +106,8 @@ bool tsr__shape_input_is_sizes(struct draft *draft, const struct shape_input *sh
 tsr_value *tsr__part_local_shape(struct part *part, const struct shape_input *shape,
                                  tsr_value *host, tsr_value *data);
 
-// emit_lookup.c: before a node that is addressed by indices, converts the indices to local ones.
-// *here is NULL if the node is not addressed by indices or its rows are not sharded.
+// emit_lookup.c: for a node with an index input, converts the indices to local ones before the
+// node. *here is NULL if the node has no index input or its rows are not sharded.
 tsr_status tsr__lookup_begin(struct part *part, const struct step *st, tsr_value **inputs,
                              tsr_value **here) TSR_MUST_USE;
 // After the node: sets rows that belong to other ranks to 0.
@@ -132,14 +133,14 @@ struct route {
 tsr_status tsr__route_begin(struct part *part, const struct step *st, tsr_value **inputs,
                             struct route *route) TSR_MUST_USE;
 tsr_status tsr__route_attributes(const struct route *route, tsr_node *node) TSR_MUST_USE;
-// After the node, which made `made`: returns its result for all tokens.
+// After the node: returns its result for all tokens. `made` is the result of the local node.
 tsr_status tsr__route_end(struct part *part, struct step *st, const struct route *route,
                           tsr_value *made, struct str name) TSR_MUST_USE;
 
 // emit_node.c: writes the node on one rank, with these output names ("": unused).
 tsr_status tsr__emit_plain(struct part *part, struct step *st, struct str *outputs) TSR_MUST_USE;
-// emit_guard.c: writes the node inside an If, if its kernel needs elements and its shard may be
-// empty. *guarded tells whether it did.
+// emit_guard.c: writes the node inside an If, if its kernel cannot run on an empty shard and the
+// shard may be empty. *guarded is set if it did.
 tsr_status tsr__emit_guarded(struct part *part, struct step *st, bool *guarded) TSR_MUST_USE;
 
 // emit_body.c: a node with sharded bodies on one rank, under construction.

@@ -10,15 +10,16 @@
 #include "internal.h"
 
 struct local_columns {
-    // one per entry; the following arrays have the same numbers as lists, for constants
+    // one per entry of the shape; the following arrays have the same numbers as lists, for
+    // constants
     struct local_size size[TILE_MAX_RANK];
     int64_t unit[TILE_MAX_RANK], spare[TILE_MAX_RANK], scale[TILE_MAX_RANK], part[TILE_MAX_RANK],
         next[TILE_MAX_RANK], parts[TILE_MAX_RANK], last[TILE_MAX_RANK];
 };
 
-// Replaces entries of `host` that are larger than `least` by those of `local`. Before opset 9 there
-// is no Where for integers: for [5 0] and [3 7] with least 0, host + [1 0] * (local - host) is [3
-// 0].
+// Replaces entries of `host` that are larger than `least` by those of `local`. Before opset 9,
+// Where has no integers. So this computes host + mask * (local - host): [5 0] and [3 7] with least
+// 0 give [5 0] + [1 0] * [-2 7] = [3 0].
 static tsr_value *replace_larger(struct part *part, tsr_value *host, int64_t least,
                                  tsr_value *local)
 {
@@ -35,8 +36,8 @@ static tsr_value *replace_larger(struct part *part, tsr_value *host, int64_t lea
 }
 
 // Adds nodes that compute the local size of each entry S of `host`: (b - a) * scale - last * (F *
-// unit - S), where F = (S + unit - 1) / unit; see struct local_size. Entries up to `least` stay as
-// they are. `least` is 0 if all entries are sizes. Otherwise it is 1, because 0 means copy, -1 the
+// unit - S), where F = (S + unit - 1) / unit; see struct local_size. Entries up to `least` are
+// unchanged. `least` is 0 if all entries are sizes. Otherwise it is 1, because 0 means copy, -1 the
 // remaining size, and 1 may be broadcast.
 static tsr_value *local_nodes(struct part *part, tsr_value *host,
                               const struct local_columns *columns, int64_t n, int64_t least)
@@ -62,7 +63,7 @@ static tsr_value *local_nodes(struct part *part, tsr_value *host,
     return replace_larger(part, host, least, local);
 }
 
-// Returns the number of entries of a shape input. They describe the last dimensions of the tensor.
+// Returns the number of entries of a shape input, which describe the last dimensions of the tensor.
 static int64_t host_entries(struct part *part, const tsr_value *source,
                             const struct tile_layout *layout)
 {
@@ -103,7 +104,7 @@ static void set_column(struct local_columns *columns, int64_t i, struct local_si
     columns->last[i] = size.part.stop == size.part.of;
 }
 
-// Computes how each entry becomes the local size of its dimension. *any is set if a dimension is
+// Computes for each entry how the local size follows from it. *any is set if a dimension is
 // sharded. Returns false if the device has no shard.
 static bool columns_of(struct part *part, const struct tile_layout *layout, int64_t n,
                        struct local_columns *columns, bool *any)
@@ -309,8 +310,8 @@ static tsr_value *local_entries(struct part *part, const struct shape_input *sha
     return tsr__part_concat(part, entries, (size_t)rank, 0, name);
 }
 
-// Writes -1 in entry `rest` if its size r is 0, and keeps the size otherwise: 2 r - max(r, 1). In a
-// shape whose other entries are 0 ("copy"), a size 0 would also mean "copy".
+// Writes -1 into entry `rest` if its size r is 0, and keeps the size otherwise: 2 r - max(r, 1). In
+// a shape in which 0 means "copy", the size 0 must not be written.
 static tsr_value *replace_zero_rest(struct part *part, tsr_value *sizes, int rest, int64_t rank)
 {
     int64_t one = 1, at[TILE_MAX_RANK] = {0};
@@ -322,10 +323,10 @@ static tsr_value *replace_zero_rest(struct part *part, tsr_value *sizes, int res
     return tsr__part_node(part, "Sub", any, 2, sizes, lacks);
 }
 
-// Adapts sizes for nodes where 0 means "copy". An entry that may be 0 is written as 0 if copying
+// Adapts sizes for nodes in which 0 means "copy". An entry that may be 0 is written as 0 if copying
 // gives the right size, also for an empty shard. Otherwise one such entry is written as -1.
-// Example: a local [1 1 3 0 4] becomes [1 3 0 4] by the shape [1 3 -1 4], computed as [1 3 0 4] *
-// [1 1 0 1] - [0 0 1 0].
+// Example: the local [1 1 3 0 4] becomes [1 3 0 4] with the shape [1 3 -1 4], which is computed as
+// [1 3 0 4] * [1 1 0 1] - [0 0 1 0].
 static tsr_value *replace_zeros(struct part *part, const struct shape_input *shape_in,
                                 tsr_value *sizes)
 {

@@ -25,7 +25,7 @@ bool tsr__group_sorted(struct arena *arena, const struct device_group *from,
                        struct device_group *to);
 
 // How a device gets its shard of one dimension of a new layout from the shard that it stores now.
-// DIM_SAME: nothing to do. DIM_STATIC: it slices at constant bounds. DIM_DYNAMIC: it slices at
+// DIM_SAME: both are equal. DIM_STATIC: it slices at constant bounds. DIM_DYNAMIC: it slices at
 // bounds that nodes compute at run time. DIM_NO: it does not store all elements of the new shard.
 enum dim_source { DIM_SAME, DIM_STATIC, DIM_DYNAMIC, DIM_NO };
 struct dim_slice {
@@ -97,11 +97,11 @@ struct windows {
     int n_axes, axes[TILE_MAX_RANK]; // ascending
     struct dim_slice *parts;         // n_ranks x n_axes; only `at` and `n` are used
 };
-// number of elements of the rank; for windows along a single axis
+// number of elements in the windows of a rank; for windows along a single axis
 int64_t tsr__windows_size(const struct windows *windows, int64_t rank);
 // True if the input (-1: any input) needs a window along a sharded factor.
 bool tsr__needs_windows(const struct node_flow *nf, int input);
-// Returns the window number `window` of the device with index `place` in the placement.
+// Returns window number `window` of a device; `place` is the index of the device in the placement.
 struct window_part tsr__window_at(const struct node_flow *nf, int64_t place, int window);
 bool tsr__trims(const struct node_flow *nf); // a local node returns more elements than its shard
 // True if the local node gets lists of numbers (pads, split sizes) from the rule, not from the

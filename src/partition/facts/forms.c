@@ -26,8 +26,8 @@ struct scope *tsr__scope_of(struct draft *draft, const tsr_value *value)
     return scope;
 }
 
-// Enters a scope. New steps always go to draft->steps. Changing the scope therefore swaps the lists
-// of steps.
+// Enters a scope. New steps always go to draft->steps, so changing the scope exchanges the list
+// there.
 void tsr__scope_enter(struct draft *draft, struct scope *to)
 {
     if (draft->scope == to)
@@ -67,7 +67,7 @@ static void item_sizes(struct draft *draft, struct item *it)
         it->shape[axis] = it->dims[axis].value;
 }
 
-// Sets type and shape. Those of a constant come from its tensor.
+// Sets type and shape. For a constant they come from its tensor.
 static void item_type(struct draft *draft, struct item *it)
 {
     const tsr_tensor *tensor = tsr_value_initializer(it->value);
@@ -175,7 +175,7 @@ struct item *tsr__item_of(struct draft *draft, const tsr_value *value)
 
 // ---- forms and steps ---------------------------------------------------------------------------
 
-// Appends the form and sets its index, the number in the names of its tensors (y/1, y/2).
+// Appends the form and sets its index, which is part of the names of its tensors (y/1, y/2).
 static void append_form(struct item *it, struct form *form)
 {
     if (it->last) {

@@ -42,14 +42,15 @@ struct want {
 };
 
 enum form_kind { FORM_MADE, FORM_INPUT, FORM_CONST };
-// One layout of one value: it says which elements each device stores.
+// One layout of one value: which elements each device stores.
 struct form {
     struct item *item;
     const struct tile_layout *layout;
     enum form_kind kind;
-    // A partial sum or windows. No other form can be derived from it.
+    // True for a partial sum or windows. No other form can be derived from it.
     bool partial;
-    // It has only some shards of the value. Other forms of the item have the rest (turns.c).
+    // True if it has only some shards of the value. Other forms of the item have the rest
+    // (turns.c).
     bool of_turn;
     // A body inside the scope of the item reads it.
     bool captured;
@@ -124,7 +125,7 @@ struct step {
     // Set for a node with sharded bodies.
     struct body *bodies;
     int n_bodies;
-    // If not NULL, the node computes these windows along `made_factor` instead of its shard
+    // If not NULL: the node computes these windows along `made_factor` instead of its shard
     // (relayout.c).
     const struct windows *made;
     int made_factor;
@@ -139,7 +140,7 @@ struct step {
     // all-to-all divides, in units of `unit` elements.
     int axis, split_axis;
     int64_t unit;
-    // For each group, the shares of its members of the axis that is divided. NULL: equal shares.
+    // For each group: the shares of its members of the divided axis. NULL: equal shares.
     const int64_t **shares;
     int64_t *roots; // for each group: the root or sender
     int64_t id;     // number of the communication; -1 if no rank needs it
@@ -155,7 +156,7 @@ struct draft {
     // Options (partition.c).
     bool undigested;     // benchmarks: data files without digests
     bool as_safetensors; // data files are also safetensors files
-    // if not NULL, the rank graphs go to this callback and nothing is written
+    // if not NULL, the rank graphs are passed to this callback and nothing is written
     const struct partition_visitor *visitor;
     // if not NULL, rank files that another program changed are checked against it (reseal.c)
     const struct manifest *resealing;
@@ -202,15 +203,14 @@ struct size_source {
     struct form *count;
 };
 
-// Returns the first failure of the draft. Without one, an arena that failed counts as out of
-// memory.
+// Returns the first failure of the draft, or TSR_NOMEM if its arena has failed.
 static inline tsr_status draft_status(const struct draft *draft)
 {
     if (draft->status != TSR_OK)
         return draft->status;
     return draft->arena->failed ? TSR_NOMEM : TSR_OK;
 }
-// Array length for a rank (-1: unknown). It is one more than needed, so it is never 0.
+// Returns the array length for a rank (-1: unknown): one more than needed, so that it is never 0.
 static inline size_t dims_capacity(int rank)
 {
     return rank < 0 ? 1 : (size_t)rank + 1;
@@ -288,7 +288,7 @@ tsr_dtype tsr__transfer_type(tsr_dtype type); // the type in which values of `ty
 // Calls `call` for each step. The steps of a node's bodies come before the node.
 void tsr__steps_visit(const step_list *steps, void (*call)(void *data, const struct step *st),
                       void *data);
-// the step or a step in its bodies communicates on that rank
+// True if the step, or a step in its bodies, communicates on the rank.
 bool tsr__step_communicates_on(const struct step *st, int64_t rank);
 bool tsr__group_is_single(const struct step *st, size_t group); // one device, no communication
 // For a communication step: the collective that the rank file has, its operator name without the

@@ -111,9 +111,9 @@ bool tsr__owns_all(const struct tile_layout *layout)
 
 // ---- one dimension on one device ---------------------------------------------------------------
 
-// True if the dimension is sharded the same and both coordinates are equal. If there is only one
-// factor its size is not compared: it is the size of the dimension, which may be unknown on one
-// side.
+// True if the dimension has the same factors in both layouts and both coordinates are equal. The
+// size of a single factor is not compared: it is the size of the dimension, which may be unknown on
+// one side.
 static bool factors_equal(const struct tile_dim *a, const struct tile_dim *b, const int64_t *x,
                           const int64_t *y)
 {
@@ -128,8 +128,8 @@ static bool factors_equal(const struct tile_dim *a, const struct tile_dim *b, co
     return true;
 }
 
-// Returns the elements of the shard at these coordinates. Returns NULL if there are too many
-// intervals or if out of memory.
+// Returns the elements of the shard at these coordinates, as intervals. Returns NULL if there are
+// too many, or if out of memory.
 static struct tile_interval *intervals(struct draft *draft, const struct tile_dim *dim,
                                        int64_t size, const int64_t *coords, int64_t *n)
 {
@@ -142,8 +142,8 @@ static struct tile_interval *intervals(struct draft *draft, const struct tile_di
     return at;
 }
 
-// Converts the intervals of `b` to indices of a tensor that stores the intervals of `a`, if each is
-// inside an interval of `a`. Both lists ascend.
+// Converts the intervals of `b` to positions in a tensor that stores the intervals of `a`. Each
+// must be inside an interval of `a`. Both lists ascend.
 static struct dim_slice rebase_intervals(struct draft *draft, const struct tile_interval *a,
                                          int64_t n_a, const struct tile_interval *b, int64_t n_b)
 {
@@ -197,7 +197,7 @@ static const struct tile_dim *dim_of(const struct tile_layout *layout, int axis)
     return axis < layout->rank ? &layout->dims[axis] : &whole;
 }
 
-// Examples, one per result:
+// Returns how a device gets its shard of `to` from its shard of `from`, along one axis. Examples:
 //     [8] {2} -> {2}          DIM_SAME: each device keeps its shard
 //     [8] {2} -> unsharded    DIM_NO: each device lacks 4 elements
 //     [n] unsharded -> {4}    DIM_DYNAMIC: nodes compute the bounds
@@ -285,7 +285,7 @@ static int64_t loop_stride(const struct tile_layout *from, int loop)
     return stride;
 }
 
-// The groups that gather along one loop: `parts` shards whose numbers differ by `stride`.
+// Groups of devices that gather along one loop: `parts` shards whose numbers differ by `stride`.
 struct gather_groups {
     const struct tile_layout *from;
     int64_t stride, parts;

@@ -21,8 +21,8 @@ int64_t tsr__place_index(const struct placement *place, int64_t device)
 
 // ---- partial sums -------------------------------------------------------------------------------
 
-// True if this device must leave out an input of a sum of partial sums. If an input is not a
-// partial sum, only the first device of each group adds it.
+// True if this device must leave out an input of an addition of partial sums. An input that is not
+// a partial sum is added only by the first device of each group.
 static bool is_added_by_first(const struct node_flow *nf, int64_t device, int input)
 {
     if (!nf->pending || nf->pending[input] || tsr__rule_sum(nf->node, (size_t)input) != SUM_ADDS)
@@ -43,11 +43,11 @@ static bool has_factor(const struct rule_tensor *tensor, int factor)
     return false;
 }
 
-// True if a device does not add this input of the node. If the summed factor of a node is sharded,
-// each device computes a partial sum, and only the device with the last shard adds the input. A
-// factor that the input itself has is no reason to leave it out: every expert adds its own bias.
-// Shard i of k starts at i * n / k, so the last shard is empty only if n is 0: for n = 1 and k = 3
-// the shards are empty, empty, [0]. An empty Gemm must not add C, because ONNX Runtime leaves out
+// True if a device does not add this input of the node. If the summed factor is sharded, each
+// device computes a partial sum, and only the device with the last shard adds the input. This does
+// not hold for a factor that the input itself has: every expert adds its own bias. Shard i of k
+// starts at i * n / k, so the last shard is empty only if n is 0: for n = 1 and k = 3 the shards
+// are empty, empty, [0]. A Gemm of an empty shard must not add C, because ONNX Runtime leaves out
 // beta * C then (quirk gemm_of_empty).
 bool tsr__input_is_skipped(const struct node_flow *nf, int64_t device, int input)
 {
@@ -100,7 +100,8 @@ int64_t tsr__windows_size(const struct windows *windows, int64_t rank)
     return n;
 }
 
-// True if the local node returns more elements than its shard, so that its result must be trimmed.
+// True if the local node returns more elements than its shard has, so that its result must be
+// trimmed.
 bool tsr__trims(const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;
@@ -114,10 +115,10 @@ bool tsr__trims(const struct node_flow *nf)
 
 // ---- lists of numbers --------------------------------------------------------------------------
 
-// True for a pooling that rounds up. A pooling with ceil_mode gets explicit pads and rounds down,
-// even if it is not sharded. Before opset 22, ONNX shape inference counts one output too many if
-// the last window would start in the padding (9 elements, kernel 2, stride 2, one pad at each end:
-// 6 instead of 5). Engines compare results with that shape and plan memory by it.
+// True for a pooling that rounds up (ceil_mode). It gets explicit pads and rounds down, even if it
+// is not sharded. Before opset 22, ONNX shape inference counts one output too many if the last
+// window would start in the padding (9 elements, kernel 2, stride 2, one pad at each end: 6 instead
+// of 5). Engines check results and plan memory with that shape.
 static bool rounds_up(const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;
@@ -242,7 +243,7 @@ static bool is_rewritten(struct draft *draft, const struct node_flow *nf,
     return rewrite == tsr__sizes_rewrite(nf);
 }
 
-// Returns the axes of a reduction. If a shard may be empty, a reduction gets non-negative axes.
+// Returns the axes of a reduction as non-negative numbers if a shard may be empty; otherwise 0.
 // Engines misread negative axes of an empty tensor.
 int tsr__reduction_axes(const struct draft *draft, const struct node_flow *nf, const char **name,
                         int64_t *axes)

@@ -17,15 +17,15 @@
 #define EXPR_MAX_DEPTH 32
 #define EXPR_MAX_TEXT  1024
 
-// The state of the parser.
+// State of the parser.
 struct expr {
     struct draft *draft;
     const struct size_maker *maker; // NULL: only check whether the size is known
     const char *at, *end;
     int depth;
 };
-// The result of an expression. If `ok` is false the size is not known. If `value` is NULL it is a
-// number, otherwise the int64[1] that was built.
+// Result of an expression. If `ok` is false, the size is unknown. If `value` is NULL it is
+// `number`, otherwise an int64[1] that nodes compute.
 struct size_result {
     bool ok;
     int64_t number;
@@ -64,9 +64,8 @@ static struct size_result read_symbol(struct expr *expr, struct str symbol)
     return (struct size_result){.ok = value != NULL, .value = value, .symbolic = true};
 }
 
-// Computes on numbers what the nodes would compute on tensors. Returns false on overflow and for a
-// division of negative numbers, which C and the nodes may round differently. The size is then not
-// known.
+// Computes with numbers what the nodes would compute with tensors. Returns false (unknown) on
+// overflow, and for a division of negative numbers, which C and the nodes may round differently.
 static bool compute(enum arith op, int64_t a, int64_t b, int64_t *out)
 {
     bool divides = a >= 0 && b > 0;
@@ -122,7 +121,7 @@ static struct size_result closed(struct expr *expr, struct size_result inner)
     return take(expr, ")") ? inner : not_known;
 }
 
-// Reads the arguments of max(a, b), FloorDiv(a, b) and others. The opening parenthesis was read.
+// Reads the arguments of max(a, b), FloorDiv(a, b) and others, after the opening parenthesis.
 static struct size_result read_call(struct expr *expr, struct str name)
 {
     static const struct {
@@ -207,8 +206,8 @@ static struct size_result read_sum(struct expr *expr)
     return left;
 }
 
-// Computes a size from its text. The text is first looked up as a symbol, before it is parsed. A
-// text such as "10" or "-1" is a symbol too: ONNX stores numbers as numbers.
+// Computes a size from its text. The text is looked up as a symbol before it is parsed. Texts such
+// as "10" or "-1" are symbols, too, because ONNX stores numbers as numbers.
 static struct size_result size_of(struct draft *draft, const struct size_maker *maker,
                                   const tsr_dim *dim)
 {

@@ -39,8 +39,8 @@ static bool is_exact_type(tsr_dtype t)
     }
 }
 
-// True for an input of the model, and for the iteration number and condition of a loop. Loop states
-// may differ between devices.
+// True for an input that has the same bits on all devices: an input of the model, or the iteration
+// number or condition of a loop. Loop states may differ between devices.
 static bool is_exact_input(const struct draft *draft, const tsr_value *value)
 {
     const tsr_graph *graph = tsr_value_graph(value);
@@ -55,8 +55,8 @@ static bool is_exact_input(const struct draft *draft, const tsr_value *value)
     return false;
 }
 
-// True if all devices compute the same bits because the value depends only on inputs, constants and
-// integer arithmetic.
+// True if all devices compute the same bits, because the value depends only on inputs, constants
+// and integer arithmetic.
 static bool is_exact(const struct draft *draft, const tsr_value *value, int *budget)
 {
     const tsr_node *node = tsr_value_producer(value);
@@ -73,7 +73,7 @@ static bool is_exact(const struct draft *draft, const tsr_value *value, int *bud
     return true;
 }
 
-// Plans a value that controls iterations or branches, with the same bits on all devices.
+// Plans a value that controls iterations or branches, so that it has the same bits on all devices.
 static struct form *draft_decision(struct draft *draft, const struct step *st, struct item *it,
                                    const struct tile_layout *layout)
 {

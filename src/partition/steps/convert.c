@@ -74,7 +74,7 @@ static struct form *const_form(struct draft *draft, struct item *it, const struc
     return tsr__form_new(draft, it, want, FORM_CONST);
 }
 
-// Finds a form from which every device can slice its shard, or which has exactly that shard.
+// Finds a form that contains the wanted shard on every device, so that slicing is enough.
 static struct form *local_form(struct draft *draft, struct item *it, const struct tile_layout *want)
 {
     for (struct form *from = it->first; from; from = from->next) {
@@ -398,7 +398,7 @@ static struct form *move_list(struct draft *draft, struct form *from,
     return st->outputs[0];
 }
 
-// Converts a list. Lists are only transferred unsharded.
+// Converts a list to another layout. Lists are transferred unsharded only.
 static struct form *list_form(struct draft *draft, struct item *it, const struct tile_layout *want,
                               const tsr_node *reader)
 {

@@ -20,9 +20,9 @@ struct form *tsr__draft_convert(struct draft *draft, struct item *it,
 // As tsr__draft_convert, but returns NULL if communication would be necessary.
 struct form *tsr__draft_convert_local(struct draft *draft, struct item *it,
                                       const struct tile_layout *want);
-// lower.c: converts `from` with collectives that return exactly the wanted shards. `pending`: the
-// node whose groups hold partial sums. Returns NULL if that is not possible (then nothing is
-// planned) or if out of memory.
+// lower.c: converts `from` to the layout `want` with collectives that return exactly the wanted
+// shards. `pending`: the node whose groups hold partial sums. Returns NULL if that is not possible
+// (nothing is planned then) or if out of memory.
 struct form *tsr__draft_lower(struct draft *draft, struct form *from,
                               const struct node_flow *pending, const struct tile_layout *want);
 // Returns the number of collectives that tsr__draft_lower would use, or 0 if it is not possible.
@@ -34,14 +34,15 @@ int tsr__draft_lowered_steps(struct draft *draft, const struct form *from,
 struct form *tsr__draft_same_bits(struct draft *draft, struct item *it,
                                   const struct tile_layout *on, const tsr_node *reader);
 // sizes.c: tsr__shape_item returns the shape of a value as an item. tsr__draft_count plans a sum
-// over the devices of the group that gives the full shape of a sharded value. It serves values
-// whose shape no rank can compute.
+// over the devices of the group that gives the full shape of a sharded value. It is for values
+// whose shape no rank can compute alone.
 struct item *tsr__shape_item(struct draft *draft, struct item *it);
 struct form *tsr__draft_count(struct draft *draft, struct form *from, const struct tile_layout *on,
                               struct device_group *group);
 
-// turns.c: returns the flow of turn number `turn`; if there is only one turn, the node's own flow.
-// *done is set after the last turn. Returns NULL if out of memory.
+// turns.c: returns the flow of turn number `turn` (if a device has several shards, it computes them
+// in turns). If there is only one turn, this is the node's own flow. *done is set after the last
+// turn. Returns NULL if out of memory.
 const struct node_flow *tsr__turn_flow(struct draft *draft, const struct node_flow *nf, size_t turn,
                                        bool *done);
 // Returns the shards that the turns produced, each as a separate item, in the order of `sharding`.
@@ -54,8 +55,8 @@ struct item **tsr__turn_shards(struct draft *draft, struct item *it,
 struct form *tsr__draft_windows(struct draft *draft, const struct node_flow *nf, struct item *it,
                                 int input);
 
-// relayout.c: returns the value in these windows, produced by a copy of its producer. Returns NULL
-// if that is not possible or if out of memory.
+// relayout.c: returns the value in these windows, computed by a copy of its producer. Returns NULL
+// if that is not possible, or if out of memory.
 struct form *tsr__draft_relayout(struct draft *draft, struct item *it,
                                  const struct tile_layout *base, const struct windows *windows);
 

@@ -13,8 +13,8 @@
 static void live_steps(struct draft *draft, step_list *steps);
 static void number_steps(struct draft *draft, step_list *steps);
 
-// Marks what a node needs. A device that needs a result of the node needs the node's inputs, except
-// inputs that it does not read (local_node.c).
+// Marks what a node needs. A device that needs a result of the node also needs the node's inputs,
+// except those that it does not read (local_node.c).
 static void live_node(struct draft *draft, struct step *st)
 {
     const struct node_flow *nf = st->flow;

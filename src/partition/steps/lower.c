@@ -43,7 +43,7 @@ struct lower_context {
     const struct tile_layout *from, *to;
 };
 
-// Returns the elements of the full tensor that the device has, or NULL if it has none.
+// Returns the elements of the full tensor that the device has; NULL: none.
 static struct tile_piece *piece_of(struct lower_context *lower, const struct tile_layout *layout,
                                    int64_t device)
 {
@@ -69,8 +69,8 @@ static bool piece_equal(const struct tile_piece *a, const struct tile_piece *b, 
     return true;
 }
 
-// True if the elements at positions [from, to) of `a` are exactly the elements of `b`. If `a` has
-// [0,4) and [8,12), its positions [2,6) are elements [2,4) and [8,10) of the full tensor.
+// True if the elements at positions [from, to) of `a` are exactly the elements of `b`. Example: if
+// `a` has [0,4) and [8,12), its positions [2,6) are elements [2,4) and [8,10) of the full tensor.
 static bool is_subrange(const struct tile_piece *a, const struct tile_piece *b, int axis,
                         int64_t from, int64_t to)
 {
@@ -159,8 +159,7 @@ static bool all_to_all_fits(struct lower_context *lower, const struct device_gro
     return divides(lower, group, split, axis, division);
 }
 
-// Whether the root keeps its shard: it does in a broadcast, not in a message. Other devices must
-// not need a shard.
+// Whether the root keeps its shard: it does in a broadcast, but not in a message.
 enum receivers { ROOT_RECEIVES, ALL_RECEIVE };
 static bool root_copy_fits(struct lower_context *lower, const struct device_group *group,
                            int64_t root, enum receivers receivers)
@@ -177,7 +176,8 @@ static bool root_copy_fits(struct lower_context *lower, const struct device_grou
     return true;
 }
 
-// True if a Send and a Recv do it. The pair ascends; the member that is not the root receives.
+// True if one Send and one Recv are enough. The pair is in ascending order; the member that is not
+// the root receives.
 static bool message_fits(struct lower_context *lower, const struct device_group *pair, int64_t root)
 {
     int64_t receiver = pair->devices[pair->devices[0] == root];
@@ -436,8 +436,8 @@ static int64_t declared_size(const struct tile_dim *t)
     return size;
 }
 
-// Multiplies *size by the numbers that must divide it so that all shards are equal. Returns false
-// if it becomes too large.
+// Multiplies *size by the numbers that must divide the dimension for all shards to be equal.
+// Returns false if it becomes too large.
 static bool add_divisors(const struct tile_dim *dim, int64_t *size)
 {
     for (int factor = 0; factor < dim->n; factor++) {
@@ -511,10 +511,9 @@ static int lower_steps(struct lower_context *lower, const struct tile_layout *fr
 
 // Finds a path and returns its number of steps, or 0. For unequal shards, an equal ReduceScatter
 // and a second step may move fewer bytes, but the second step may have no operator. Then the sum is
-// scattered directly to the unequal shards, unless an AllReduce moves no more bytes.
-//
-//     Shards of 5, 5, 2 and 2: directly, 3 * 5/14 = 1.07 times the sum is moved; over equal shards
-//     0.75 + 0.21; by AllReduce 1.5.
+// scattered directly to the unequal shards, unless an AllReduce moves no more bytes. Example with
+// shards of 5, 5, 2 and 2: scattering directly moves 3 * 5/14 = 1.07 times the sum; over equal
+// shards it is 0.75 + 0.21; an AllReduce moves 1.5.
 static int lower_path(struct lower_context *lower, const struct tile_layout *from,
                       const struct partial *pending, const struct tile_layout *to,
                       struct lowered *out)
@@ -611,8 +610,8 @@ static struct step *lowered_step(struct draft *draft, const struct lowered *lowe
     return st;
 }
 
-// Creates one form per step. A sum stays marked as partial up to the step that reduces it, so that
-// no reader uses a form in between.
+// Creates one form per step. A sum stays marked as partial until the step that reduces it, so that
+// no reader uses a form before that step.
 static struct form *draft_path(struct draft *draft, struct form *from, const struct node_flow *flow,
                                const struct lowered *path, int n)
 {

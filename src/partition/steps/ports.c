@@ -72,7 +72,8 @@ static bool can_keep(struct draft *draft, const tsr_value *value, const struct t
             (shape.rank == layout->rank && tsr_dtype_bits(shape.dtype) >= 8));
 }
 
-// Records the layout of a reader. The first sharded layout wins over later ones.
+// Records the layout in which a node reads the value. The first sharded layout has precedence over
+// later ones.
 static void note_reader(struct ports *ports, const tsr_value *value,
                         const struct tile_layout *layout)
 {
@@ -125,7 +126,7 @@ static bool has_spec(const struct draft *draft, const tsr_value *value)
     return false;
 }
 
-// Warns that the value is not kept sharded. The partition still works.
+// Warns that the value cannot stay sharded. The partition still works.
 static void warn_unsharded(struct draft *draft, const tsr_value *value,
                            const struct tile_layout *layout)
 {
@@ -226,8 +227,8 @@ static tsr_status add_state(struct ports *ports, tsr_value *past, tsr_value *pre
     return TSR_OK;
 }
 
-// Adds a state for each input that matches `past` if the model has the output that `present` names.
-// For past.* and present.* these are past.0.key and present.0.key and so on.
+// Adds a state for each input that matches `past`, if the model has the output that `present`
+// names. With past.* and present.*, past.0.key belongs to present.0.key.
 static tsr_status keep_states(struct ports *ports, struct str past, struct str present,
                               size_t *found)
 {
@@ -268,7 +269,7 @@ static tsr_status keep_state(struct ports *ports, struct str text)
 
 // ---- outputs of stages --------------------------------------------------------------------------
 
-// Puts an output that is not kept on the first rank of its producer.
+// Places an output that is not kept sharded on the first rank of its producer.
 static bool place_at_producer(struct draft *draft, const tsr_value *value)
 {
     const struct tile_layout *made = draft->flow->values[tsr__value_id(value)];
@@ -284,8 +285,8 @@ static bool place_at_producer(struct draft *draft, const tsr_value *value)
     return layout != NULL;
 }
 
-// Places the outputs of models with stages: if outputs of later stages were on rank 0, its next run
-// would be late.
+// Places the outputs of models with stages at their producers. If rank 0 collected outputs of later
+// stages, its next run would be late.
 static tsr_status place_outputs(struct draft *draft)
 {
     tsr_graph *graph = tsr_model_graph(draft->model);
@@ -367,8 +368,8 @@ static tsr_status each_text(struct ports *ports, const char *const *texts, size_
     return TSR_OK;
 }
 
-// Reads the model's metadata before the options. Nodes that only read sizes come last, when the
-// layouts of all ports are known.
+// Decides which inputs and outputs stay sharded. Reads the model's metadata, then the options.
+// Nodes that only read sizes come last, when all layouts are known.
 tsr_status tsr__draft_ports(struct draft *draft, const tsr_partition_options *options)
 {
     draft->kept = ARENA_ARRAY(draft->arena, const struct tile_layout *,

@@ -18,8 +18,8 @@
 
 #define MAX_DEPTH 8
 
-// A producer that is to compute windows: its flow, the factor of the windows, and its distance from
-// the reader in nodes.
+// A producer that is to compute windows: its flow, the factor of the windows, and the number of
+// nodes between it and the reader.
 struct window_producer {
     struct draft *draft;
     struct node_flow *flow;
@@ -55,8 +55,8 @@ static bool is_simple(const struct windows *windows, const struct tile_layout *b
     return windows->n_axes == 1;
 }
 
-// Returns the windows multiplied by `unit`, for a dimension in which each index stands for `unit`
-// elements.
+// Returns the windows multiplied by `unit`, for a dimension in which each index corresponds to
+// `unit` elements.
 static struct windows *scaled(struct draft *draft, const struct windows *windows, int axis,
                               int64_t unit)
 {
@@ -88,7 +88,7 @@ static bool same_devices(struct draft *draft, const struct placement *place,
            memcmp(devices, place->devices, n * sizeof(*devices)) == 0;
 }
 
-// Builds a placement that shards the factors of the result as the layout does, and no others.
+// Builds a placement that shards the factors of the result like the layout, and no other factors.
 static bool place_like(struct draft *draft, const struct rule *rule, const struct tile_layout *base,
                        const int64_t *devices, size_t n_devices, struct placement *out)
 {
@@ -166,7 +166,7 @@ static struct form *const_windows(struct draft *draft, struct item *it,
     struct form *form = tsr__form_new(draft, it, layout, FORM_CONST);
     if (form) {
         form->windows = windows;
-        // its elements are not those of the layout, so no other node may use it
+        // its elements differ from those of the layout, so no other node may use it
         form->partial = true;
     }
     return form;
@@ -209,7 +209,7 @@ static struct form *producer_input(const struct window_producer *window_producer
 
 // ---- the producer -------------------------------------------------------------------------------
 
-// Returns the flow of the producer when it computes the windows, or NULL if it cannot.
+// Returns the flow of a producer that computes the windows, or NULL if it cannot.
 static struct node_flow *producer_flow(struct draft *draft, const tsr_node *node,
                                        const struct tile_layout *base)
 {

@@ -73,7 +73,7 @@ static size_t take_round(struct device_group *left, size_t n, struct device_grou
     return kept;
 }
 
-// Returns the layout that the spec of the output asks for if it differs from the produced layout,
+// Returns the layout that the spec of the output requests, if it differs from the produced layout;
 // else NULL.
 static const struct tile_layout *spec_layout(const struct node_flow *nf, const tsr_value *value)
 {
@@ -83,12 +83,11 @@ static const struct tile_layout *spec_layout(const struct node_flow *nf, const t
     return NULL;
 }
 
-// If all readers need a sum in one layout, reduces the sum to that layout; for a sharded layout
+// Reduces a sum to the layout that all its readers need, if it is the same; for a sharded layout
 // this is a ReduceScatter. If no single collective does that, reduces the sum to the layout of the
-// node's spec first.
-//
-//     Example: a sum on ranks 0 to 3 with the spec {4,1}, read as {2,1:0,2}: a ReduceScatter, then
-//     a Reshard of quarters. An AllReduce with a slice would send the full sum to all four.
+// node's spec first. Example: a sum on ranks 0 to 3 with the spec {4,1}, read as {2,1:0,2}: a
+// ReduceScatter, then a Reshard of quarters. An AllReduce and a slice would send the full sum to
+// all four.
 static bool draft_reduce_as_wanted(struct draft *draft, const struct node_flow *nf,
                                    struct form *partial)
 {
@@ -110,7 +109,7 @@ static bool draft_reduce_as_wanted(struct draft *draft, const struct node_flow *
            tsr__draft_lower(draft, partial, nf, want->layout) != NULL;
 }
 
-// Plans an AllReduce. It needs more than one round only if a device is in two groups, because
+// Plans an AllReduce. It needs several rounds only if a device is in two groups, which happens if
 // shards have different numbers of owners.
 static bool draft_reduce(struct draft *draft, const struct node_flow *nf, struct form *partial)
 {
@@ -154,7 +153,8 @@ static bool draft_body(struct draft *draft, const struct step *st, struct body *
     return ok;
 }
 
-// Plans the bodies first. The values that control them are read outside and come before the node.
+// Plans the bodies of a node. The values that control them (such as a trip count) are planned
+// outside, before the node.
 static bool draft_bodies(struct draft *draft, struct step *st)
 {
     st->n_bodies = st->flow->control->n_bodies;
@@ -212,12 +212,11 @@ static bool make_results(struct draft *draft, const struct node_flow *nf, struct
     return true;
 }
 
-// Reduces partial sums here, unless the flow found that they can be added to others first
+// Reduces partial sums after the node, unless the flow found that the reduction can be delayed
 // (sharding/flow/delay.c).
-//
-//     y = MatMul(x, w) with k sharded in 2, z = y + b, z read unsharded:
-//         not delayed:  y/0 partial -> AllReduce -> y/1, then Add(y/1, b) on both ranks
-//         delayed:      y/0 partial, Add(y/0, b) on rank 0, y/0 alone on rank 1, then z is reduced
+//   y = MatMul(x, w) with k sharded in 2, z = y + b, z read unsharded:
+//   not delayed:  y/0 partial -> AllReduce -> y/1, then Add(y/1, b) on both ranks
+//   delayed:      y/0 partial, Add(y/0, b) on rank 0, y/0 alone on rank 1, then z is reduced
 static bool reduce_results(struct draft *draft, const struct node_flow *nf, struct step *st)
 {
     if (!needs_reduction(nf))
@@ -255,7 +254,7 @@ static bool draft_turn(struct draft *draft, const struct node_flow *nf)
     return reduce_results(draft, nf, st);
 }
 
-// Plans a node. It has several turns only if a device has several shards (turns.c).
+// Plans a node. If a device has several shards, it computes them in several turns (turns.c).
 static bool draft_node(struct draft *draft, const struct node_flow *nf)
 {
     for (size_t turn = 0;; turn++) {
@@ -321,7 +320,7 @@ static bool begin_stage(struct draft *draft, const struct node_flow *nodes, size
     return true;
 }
 
-// True for the first node of a stage that is higher than all stages before it (*seen). False in
+// True for the first node of a stage, if the stage is higher than all before it (*seen). False in
 // bodies.
 static bool is_first_of_stage(const struct draft *draft, const tsr_node *node, int64_t *seen)
 {

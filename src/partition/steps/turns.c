@@ -10,7 +10,8 @@
 //     to their devices one by one and joined there (STEP_JOIN).
 #include "internal.h"
 
-// Returns the layouts of one turn: each shard is owned by the devices that work on it in this turn.
+// Returns the layouts of one turn. In them, each shard is owned by the devices that compute it in
+// this turn.
 static struct tile_layout **turn_layouts(struct draft *draft, const struct placement *place,
                                          const struct rule_tensor *tensors,
                                          struct tile_layout *const *all, size_t n)
@@ -46,7 +47,7 @@ const struct node_flow *tsr__turn_flow(struct draft *draft, const struct node_fl
 
 // ---- joining -----------------------------------------------------------------------------------
 
-// Returns the size of one shard along an axis. It is unknown if the size of the value is.
+// Returns the size of one shard along an axis; unknown if the size of the value is unknown.
 static tsr_dim shard_size(const struct item *it, const struct tile_layout *layout, int64_t shard,
                           int axis)
 {

@@ -147,11 +147,12 @@ static struct step *window_step(struct draft *draft, int kind, struct form *from
     if (!st)
         return NULL;
     form->windows = windows;
-    form->partial = true; // its elements are not those of the layout, so no other node may use it
+    // its elements differ from those of the layout, so no other node may use it
+    form->partial = true;
     return st;
 }
 
-// Plans the exchange of missing elements. All owners take part, also those that lack no elements,
+// Plans the exchange of missing elements. All owners take part, even those that lack no elements,
 // because a collective waits for all.
 static struct form *exchange(struct draft *draft, struct item *it, const struct tile_layout *base,
                              struct windows *windows, const tsr_node *reader)
@@ -173,9 +174,9 @@ static struct form *crop(struct draft *draft, struct form *from, const struct ti
     return st ? st->outputs[0] : NULL;
 }
 
-// Takes the first that is possible: the rank's own shard; windows that another node already needed;
-// the producer computes them (relayout.c); the rank stores more and slices; the ranks exchange
-// missing elements; the value is gathered and sliced.
+// Plans the windows of an input. Takes the first of these that is possible: the rank's own shard;
+// windows that another node already needed; the producer computes them (relayout.c); the rank
+// stores more and slices it; the ranks exchange missing elements; the value is gathered and sliced.
 static struct form *draft_windows(struct draft *draft, const struct node_flow *nf, struct item *it,
                                   int input)
 {

@@ -13,7 +13,7 @@ struct runs {
     int last;      // dimension whose intervals become runs; -1: the piece is one run
     int64_t inner; // elements per index of dimension `last`
     int64_t stride[TILE_MAX_RANK]; // elements per index of each dimension
-    // For the outer dimensions: current index, and current interval.
+    // For the outer dimensions: the current index, and the current interval.
     int64_t at[TILE_MAX_RANK], in[TILE_MAX_RANK];
     int64_t start, stop; // the current run, in elements
     bool done;

@@ -15,7 +15,7 @@
 #define PER_DIM   40
 #define PER_BYTE  6 // bytes for an escaped character of a name
 
-// Returns NULL if the format has no such type.
+// Returns the name of an element type in safetensors, or NULL if the format has no such type.
 static const char *type_word(tsr_dtype type)
 {
     static const struct {
@@ -77,7 +77,7 @@ static void add_gap(struct header *header, uint64_t start)
     add_entry(header, name, "U8", &bytes, 1, (uint64_t)bytes);
 }
 
-// Returns the rank whose part of the constant is in this file, or -1 if none is.
+// Returns the rank whose part of the constant is in this file; -1: none.
 static int64_t owner_in(const struct header *header, const struct form *form)
 {
     bool common = header->rank == header->draft->n_ranks;

@@ -47,7 +47,7 @@ const char *tsr__weights_file(const struct draft *draft, int64_t rank)
     return tsr__arena_printf(draft->arena, "rank%lld.%s", (long long)rank, ending).p;
 }
 
-// Copies elements of any number of bits. They are packed, lowest bits first.
+// Copies elements of any number of bits, packed with the lowest bits first.
 static void copy_bits(struct runs *runs, const unsigned char *whole, int bits, unsigned char *out)
 {
     uint64_t to = 0;

@@ -98,7 +98,7 @@ static struct outfile *writer_file(const struct writer *writer)
     return &writer->batch->files[writer->file];
 }
 
-// Allows the digest thread to read up to the current position.
+// Tells the digest thread that it may read up to the current position.
 static void advance_digest(const struct writer *writer)
 {
     struct batch *batch = writer->batch;
@@ -114,8 +114,8 @@ static void flush_pieces(const struct writer *writer, struct iovec *pieces, int 
     *n = 0;
 }
 
-// Writes the rank's runs that are in the block [at, at + n); elements have `bytes` bytes. Short
-// pieces are copied to the file's buffer, long ones are written from the block.
+// Writes those runs of the rank that are in the block [at, at + n); elements have `bytes` bytes.
+// Short pieces are copied to the file's buffer, long ones are written directly from the block.
 static void write_block(struct writer *writer, const unsigned char *block, int64_t at, int64_t n,
                         int64_t bytes)
 {

@@ -75,8 +75,8 @@ static bool readings_agree(const struct candidate_builder *builder)
     return true;
 }
 
-// True if sharding inference derives the same layouts from these specs. `out` holds the output
-// layouts that will be written.
+// True if sharding inference derives the same layouts from the specs that would be written. `out`
+// holds the output layouts of these specs.
 static bool comes_back(struct candidate_builder *builder, struct tile_layout *const *out)
 {
     struct tile_layout **in = ARENA_ARRAY(builder->arena, struct tile_layout *, builder->n_in + 1);
@@ -101,8 +101,8 @@ static bool comes_back(struct candidate_builder *builder, struct tile_layout *co
 
 #define LARGEST_PART (-1)
 
-// Sizes of the factors: the full sizes, and those of the device at one place of the placement. With
-// LARGEST_PART, `local` holds those of the largest shard: 10 rows in 4 shards give 3.
+// Sizes of the factors: full sizes, and local sizes of the device with index `place` in the
+// placement. With LARGEST_PART, `local` is for the largest shard: 10 rows in 4 shards give 3.
 struct part_sizes {
     int64_t full[RULE_MAX_FACTORS], local[RULE_MAX_FACTORS];
 };
@@ -122,7 +122,7 @@ static void part_sizes(const struct candidate_builder *builder, int64_t place,
     }
 }
 
-// Returns the number of operations of the device at that place.
+// Returns the number of operations of the device with index `place` in the placement.
 static double local_work(const struct candidate_builder *builder, int64_t place)
 {
     struct part_sizes sizes;
@@ -130,9 +130,9 @@ static double local_work(const struct candidate_builder *builder, int64_t place)
     return tsr__node_work(builder->place.rule, builder->strategy->count, sizes.full, sizes.local);
 }
 
-// Returns the largest number of elements that a shard needs from its neighbours. A convolution of
-// reach 3 over 8 elements, padded by 1 and sharded in 2: the first shard has 0..3 and needs 0..4,
-// so the result is 1.
+// Returns the largest number of elements that a shard needs from its neighbours. Example: a
+// convolution with kernel 3 and padding 1 over 8 elements in 2 shards. The first shard has 0..3 and
+// needs 0..4, so the result is 1.
 static int64_t beyond(const struct rule_window *window, int64_t n, tile_shares shares)
 {
     int64_t most = 0;
@@ -224,8 +224,8 @@ static int64_t bytes_at(struct candidate_builder *builder, uint32_t layout,
                              builder->place.devices[place]);
 }
 
-// Returns the bytes that the device at that place reads and writes. A value at several inputs is
-// included once.
+// Returns the bytes that the device with index `place` reads and writes. A value that is read at
+// several inputs is included once.
 static double bytes_moved(struct candidate_builder *builder, const struct candidate *candidate,
                           int64_t place)
 {
@@ -247,7 +247,7 @@ static double bytes_moved(struct candidate_builder *builder, const struct candid
     return bytes + outputs;
 }
 
-// Returns the time of the device at that place; LARGEST_PART: of the largest part.
+// Returns the time of the device with index `place`; LARGEST_PART: of the largest part.
 static int64_t part_time(struct candidate_builder *builder, const struct candidate *candidate,
                          int64_t place, int64_t device)
 {
@@ -397,8 +397,8 @@ bool tsr__builder_number(struct candidate_builder *builder, struct tile_layout *
     return !builder->planner->arena.failed;
 }
 
-// True if no candidate has the same layouts. Two placements may give the same: "m/4" on a line of 4
-// devices, and on a grid of 2 x 2 whose axes both shard m. The first one is kept.
+// True if no candidate has the same layouts. Two placements may give the same layouts: "m/4" on a
+// line of 4 devices, and on a grid of 2 x 2 whose axes both shard m. The first one is kept.
 static bool is_new(const struct candidate_builder *builder, const struct candidate *candidate)
 {
     for (size_t i = 0; i < builder->strategy->at.n; i++) {
@@ -515,8 +515,8 @@ static bool belongs_to(const struct device_group *group, int64_t device, size_t 
     return false;
 }
 
-// Builds the placement in which the factor is also sharded among the members of each group: in
-// unequal shares, or equally if shares is 0. False: out of memory.
+// Builds the placement in which the members of each group also shard the factor: in unequal shares,
+// or equally if shares is 0. Returns false if out of memory.
 static bool scatter_along(struct candidate_builder *builder, int factor, tile_shares shares,
                           struct placement *out)
 {
@@ -553,9 +553,9 @@ static bool shares_fit(const struct rule_factor *factor, int64_t size, int64_t p
     return true;
 }
 
-// Adds a candidate with a reduce-scatter: each group member keeps its shard of that factor of the
-// only output. If the unequal parts are so large that an all-reduce is as good, adds none:
-// partition would write the same for both.
+// Adds a candidate with a reduce-scatter: each group member keeps its shard of the factor of the
+// only output. Adds none if the largest unequal part makes an all-reduce as good: partition would
+// then write the same for both.
 static void add_scattered_along(struct candidate_builder *builder, int factor, tile_shares shares)
 {
     const struct rule *rule = builder->place.rule;
@@ -590,8 +590,8 @@ static bool all_add_up(const struct candidate_builder *builder)
                   (size_t)machine->n * sizeof *machine->all) == 0;
 }
 
-// Adds candidates with a reduce-scatter along every factor that is not sharded yet, in equal parts
-// or in those for unlike devices.
+// Adds candidates with a reduce-scatter along every factor that is not sharded yet: in equal parts,
+// or in unequal parts for unlike devices.
 static void add_scattered(struct candidate_builder *builder)
 {
     const struct rule *rule = builder->place.rule;
@@ -619,8 +619,8 @@ static size_t outputs_of(const struct candidate_builder *builder)
     return n;
 }
 
-// Adds the candidate for a sharded factor of statistics: the node is replaced by simpler nodes,
-// whose sums are combined.
+// Adds the candidate that shards a factor over which the node computes statistics, such as a mean.
+// The node is replaced by simpler nodes whose sums are combined.
 static void add_stat(struct candidate_builder *builder)
 {
     struct candidate candidate = {.reduction = tsr__collective(COMM_ALL_REDUCE)->op};

@@ -8,7 +8,7 @@
 //     all devices add.
 #include "plan/candidates/candidates.h"
 
-// Copies the model on first use. The nodes of the copy have the same order.
+// Copies the model on first use. Nodes have the same order in the copy.
 static bool make_copy(struct planner *planner)
 {
     if (planner->trial.model)
@@ -29,7 +29,7 @@ static bool make_copy(struct planner *planner)
     return planner->trial.shapes != NULL;
 }
 
-// Expands the copied node. This changes it, so it cannot be tried again.
+// Expands the copy of the node. The expansion changes the copy, so it can be tried only once.
 static bool try_it(struct candidate_builder *builder)
 {
     struct planner *planner = builder->planner;
@@ -167,8 +167,8 @@ static void add_sum(struct estimate *estimate, const tsr_node *node)
 
 #define FOLDED_DEPTH 8 // length of the chain of nodes that is examined for constant inputs
 
-// True if the node depends on a value that is not constant. When it loads the model, the engine
-// runs nodes that depend only on constants, such as the Cast and the Transpose of a weight.
+// True if the node depends on a value that is not constant. Nodes that depend only on constants,
+// such as the Cast of a weight, are run once by the engine when it loads the model.
 static bool reads_something(const tsr_node *node, int depth)
 {
     for (size_t i = 0; i < tsr_node_input_count(node); i++) {

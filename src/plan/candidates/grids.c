@@ -121,8 +121,8 @@ static bool is_context(const struct candidate_builder *builder, int f)
            has_factor(&builder->rule->outputs[0], f) && !is_of_weight(builder, f);
 }
 
-// True if the expert's plan, if there is one, allows sharding the factor. A size that the model
-// itself gives is one of weights or heads; any other size is a number of tokens.
+// True if the current expert plan, if there is one, allows sharding the factor. Sizes that are
+// fixed in the model belong to weights or heads; any other size is a number of tokens.
 static bool is_allowed(const struct candidate_builder *builder, int f)
 {
     enum expert expert = builder->planner->machine.expert;
@@ -157,8 +157,8 @@ static void try_grid(struct candidate_builder *builder, struct grid grid, const 
     tsr__arena_free(&scratch);
 }
 
-// Tries pairs of factors. With 12 devices and 4 parts, the factor is sharded in 4 along one axis,
-// and another factor in 3 along the other.
+// Tries pairs of factors. Example: with 12 devices and 4 parts, this factor is sharded in 4 along
+// one axis of the grid, and another factor in 3 along the other axis.
 static void try_pairs(struct candidate_builder *builder, int factor, int64_t parts,
                       const int64_t *sizes)
 {
@@ -206,7 +206,7 @@ static void try_axes(struct candidate_builder *builder, const struct grid *grid,
     }
 }
 
-// True if the planned devices are the first ones of the topology, in their order.
+// True if the planned devices are the first devices of the topology, in their order.
 static bool are_first(const struct planner_machine *machine)
 {
     for (int64_t device = 0; machine->numbers && device < machine->n; device++)
@@ -236,8 +236,9 @@ static int wired_sides(const struct planner_machine *machine, int64_t *sides)
     return left == 1 ? n : 0;
 }
 
-// True if the factor may be on that axis of a logical grid: tokens on the first, weights and heads
-// on the last, both on one between them. Without tokens, the last axis has only factors of weights.
+// True if the factor may be on this axis of a logical grid. The first axis is for tokens, the last
+// for weights and heads; axes in between may have both. Without tokens, the last axis has only
+// factors of weights.
 static bool suits_axis(const struct candidate_builder *builder, const struct grid *grid,
                        const int *factor, int axis, int f)
 {
@@ -342,8 +343,8 @@ static void try_larger(struct candidate_builder *builder, const int64_t *sizes, 
         try_set(builder, devices, n, sizes);
 }
 
-// Tries the fastest devices alone, and the first device, which returns the outputs. With speeds 1 4
-// 4 2, the sets are {1 2}, {1 2 3} and {0}.
+// Tries sets of the fastest devices, and the first device, which returns the outputs. With speeds 1
+// 4 4 2, the sets are {1 2}, {1 2 3} and {0}.
 static void try_faster(struct candidate_builder *builder, const int64_t *sizes, int64_t *devices)
 {
     const struct planner *planner = builder->planner;
@@ -381,8 +382,8 @@ static void try_sets(struct candidate_builder *builder, const int64_t *sizes)
     try_faster(builder, sizes, devices);
 }
 
-// Shards a factor that is too small for all devices over as many as possible. The other devices are
-// idle or shard another factor.
+// Shards a factor that is too small for all devices over as many devices as possible. The other
+// devices are idle or shard another factor.
 static void try_fewer(struct candidate_builder *builder, int factor, const int64_t *sizes)
 {
     int64_t n = builder->planner->machine.n;
@@ -393,8 +394,8 @@ static void try_fewer(struct candidate_builder *builder, int factor, const int64
         }
 }
 
-// Tries every factor with these shares, if it has at least as many elements as the shares have
-// units. shares 0: equal shards.
+// Tries every factor with these shares (0: equal shards). The factor must have at least as many
+// elements as the shares have units.
 static void try_share(struct candidate_builder *builder, const int64_t *sizes, tile_shares shares)
 {
     int64_t n = builder->planner->machine.n, units = tsr__units_of(n, shares);
@@ -438,8 +439,8 @@ static void try_line(struct candidate_builder *builder, const int64_t *sizes)
     }
 }
 
-// Tries the line, then grids, sets of larger and of faster devices, and unequal shares. An expert's
-// plan has neither grids nor sets.
+// Tries all devices in a line, then grids, sets of larger and of faster devices, and unequal
+// shares. An expert plan has neither grids nor sets.
 void tsr__builder_grids(struct candidate_builder *builder)
 {
     const struct planner_machine *machine = &builder->planner->machine;

@@ -27,8 +27,8 @@ static int64_t producer_of(const struct planner *planner, const tsr_value *value
     return planner->node_at[tsr__node_id(node)];
 }
 
-// Called for each reader of a value. Returns false, which ends the iteration, if the reader needs
-// the full sum. Subgraphs always do.
+// Checks one reader of a value. Returns false, which ends the iteration, if the reader needs the
+// full sum. Subgraphs always do.
 static bool takes(void *data, tsr_node *node, size_t input)
 {
     struct partial_sums *sums = data;
@@ -46,7 +46,7 @@ static bool makes_sums(const struct rule *rule)
     return false;
 }
 
-// True if the producer of the input can give partial sums, and this node can take them.
+// True if the producer of the input can leave a partial sum, and this node can read it.
 static bool passes_input(const struct partial_sums *sums, const tsr_node *node, size_t i)
 {
     int64_t from = producer_of(sums->planner, tsr_node_input(node, i));
@@ -67,7 +67,7 @@ static bool has_parts(const struct partial_sums *sums, const struct plan_node *n
     return false;
 }
 
-// True if the only output of the node may be partial and all its readers can take it.
+// True if the only output of the node may be a partial sum and all its readers accept it.
 static bool can_give(struct partial_sums *sums, size_t i)
 {
     const struct plan_node *node = &sums->planner->nodes[i];

@@ -48,7 +48,7 @@ static bool take_whole(struct candidate_builder *builder, bool single)
     return at != NULL;
 }
 
-// Returns a placement that shards nothing. NULL: out of memory.
+// Returns the cuts of a placement that shards nothing: all ones. NULL: out of memory.
 static int64_t *no_cuts(struct arena *arena, const struct rule *rule)
 {
     int64_t *ones = ARENA_ARRAY(arena, int64_t, (size_t)rule->n_factors + 1);
@@ -59,13 +59,13 @@ static int64_t *no_cuts(struct arena *arena, const struct rule *rule)
     return ones;
 }
 
-// Adds the replicated candidate first. Then adds the candidates of its rules on grids, unless the
-// node must be replicated.
+// Adds the replicated candidate. Then adds the candidates of the rule on grids, unless the node
+// must be replicated.
 static bool fill_strategy(struct planner *planner, struct strategy *strategy, bool single)
 {
     struct arena scratch;
     tsr__arena_init(&scratch, planner->session);
-    // Only the replicated candidate uses this scratch arena; grids use a new one for each try.
+    // Only the replicated candidate uses this scratch arena; grids use a new one per attempt.
     struct candidate_builder builder =
         tsr__builder_init(planner, strategy, strategy->node, &scratch);
     builder.place = (struct placement){.rule = strategy->rule};
@@ -114,7 +114,8 @@ static bool conform(struct candidate_builder *builder, struct candidate *candida
             continue;
         candidate->comm += tsr__resharding_time(builder->planner, candidate->out[i], wanted,
                                                 value_at(builder, SIDE_OUTPUT, i));
-        // The resharding runs after the node like a reduction. Both layouts exist meanwhile.
+        // The resharding runs after the node, like a reduction. Both layouts are in memory
+        // meanwhile.
         if (candidate->before[i] == PLAN_NO_LAYOUT)
             candidate->before[i] = candidate->out[i];
         candidate->out[i] = wanted;
@@ -153,8 +154,7 @@ static void take_annotated(struct candidate_builder *builder, struct tile_layout
     }
 }
 
-// Keeps only candidates that match the node's shardings. If the operator cannot be sharded that
-// way, it is replicated.
+// Keeps only candidates that match the node's shardings. If none does, the node is replicated.
 static bool constrain(struct planner *planner, struct strategy *strategy)
 {
     struct arena arena;
@@ -214,7 +214,8 @@ static void key_tensor(struct text *key, const struct rule_tensor *tensor)
     }
 }
 
-// Returns the first input with the same value as input i. Equal nodes must have equal repetitions.
+// Returns the first input with the same value as input i. For two nodes to be equal, their repeated
+// inputs must be equal, too.
 static int64_t same_input(const tsr_node *node, size_t i)
 {
     int64_t earlier = tsr__earlier_reading(node, i);
@@ -353,8 +354,8 @@ struct strategy *tsr__planner_strategy(struct planner *planner, const struct pla
     key_of(&key, planner, node, rule, whole);
     double count = tsr__node_count(node, planner->shapes.full);
     tsr__text_add(&key, str_bytes(&count, sizeof count));
-    // The key includes the kind of work: Identity and Relu have one rule, but Identity moves
-    // nothing.
+    // The key includes the kind of work: Identity and Relu have the same rule, but Identity moves
+    // no data.
     struct work_kind kind = tsr__work_kind(node, planner->shapes.full, planner->machine.topology);
     int64_t given = is_annotated(planner, node) ? tsr_node_index(node) : -1;
     key_numbers(&key,
@@ -473,9 +474,9 @@ static void try_parts(struct candidate_builder *builder, const uint32_t *in,
         (void)tsr__builder_take_parts(builder, parts);
 }
 
-// For every candidate that reads the complete input and makes no sum, adds one that reads it as a
-// partial sum. If the node adds its inputs, also adds one in which all inputs of the same layout
-// are partial sums. Candidates added meanwhile are not visited.
+// Adds candidates that read input i as a partial sum: one for every candidate that reads the
+// complete input and makes no sum. If the node adds its inputs, also adds one in which all inputs
+// of the same layout are partial sums. Candidates added meanwhile are not visited.
 void tsr__planner_try_parts(struct planner *planner, struct strategy *strategy,
                             const tsr_node *node, size_t i, uint32_t layout)
 {

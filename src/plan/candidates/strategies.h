@@ -22,8 +22,8 @@ bool tsr__partial_sums_mark(struct planner *planner);
 // grids.c: returns the factor that numbers the experts of a mixture; -1: none.
 int tsr__rule_experts(const struct rule *rule);
 
-// unequal_shares.c: fills machine.shares and machine.speed. The rules must be found before. False:
-// out of memory.
+// unequal_shares.c: fills machine.shares and machine.speed, after the rules are known. Returns
+// false if out of memory.
 bool tsr__planner_shares(struct planner *planner);
 
 #endif

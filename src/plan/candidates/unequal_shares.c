@@ -48,7 +48,7 @@ struct wishes {
     int64_t n;
 };
 
-// Assigns units one by one to the device that would finish first with it, among those with memory
+// Assigns units one by one to the device that would then finish first, among those with memory
 // left. No other division finishes earlier. Returns the time of the last device relative to the
 // ideal; INFINITY: it does not fit.
 static double share_out(const struct wishes *wishes, int64_t total, int64_t *units)
@@ -91,8 +91,9 @@ static void add_shares(struct planner_machine *machine, tile_shares shares)
         machine->shares[machine->n_shares++] = shares;
 }
 
-// Adds the smallest sufficient power of 2, because most dimensions are divisible by it. Also adds
-// the best number of units. Each must reduce the time enough (WORTH_WHILE).
+// Adds shares with the smallest sufficient power of 2 as number of units, because it divides most
+// dimensions. Also adds shares with the best number of units. Each must reduce the time enough
+// (WORTH_WHILE).
 static void share_by(struct planner *planner, const struct wishes *wishes, int64_t *units)
 {
     int64_t n = wishes->n, most = FEW_UNITS;
@@ -131,7 +132,7 @@ static bool fill_wishes(const struct planner *planner, enum ability ability, str
     return true;
 }
 
-// Lists the unequal shares of the machine. There are none for equal devices or if there are more
+// Lists the unequal shares of the machine. There are none if devices are equal or if there are more
 // devices than units.
 bool tsr__planner_shares(struct planner *planner)
 {

@@ -28,7 +28,7 @@ static int64_t free_memory(const struct planner *planner, int64_t device)
 }
 
 // Returns the memory of a device. `memory` is the caller's limit for every device, or
-// PLAN_NO_LIMIT; 0: use the device's own memory.
+// PLAN_NO_LIMIT; 0: uses the device's memory.
 static int64_t memory_of(const struct planner *planner, int64_t memory, int64_t device)
 {
     if (memory <= 0)
@@ -38,8 +38,8 @@ static int64_t memory_of(const struct planner *planner, int64_t memory, int64_t 
     return int64_min(memory, PLAN_NO_LIMIT);
 }
 
-// Groups the devices into classes. Without a memory limit there are no classes, and the program has
-// no limits.
+// Groups the devices into classes of equal memory. Without a memory limit there are no classes, and
+// the program has no memory limits.
 bool tsr__planner_classes(struct planner *planner, int64_t memory)
 {
     bool limited = false;
@@ -111,8 +111,8 @@ static int64_t most_held(struct planner *planner, size_t c, uint32_t layout,
     return most;
 }
 
-// Returns the bytes that a class needs. With one class this is the largest shard. With several
-// classes, devices are checked one by one and results are cached.
+// Returns the bytes that the fullest device of a class needs. With one class this is the largest
+// shard. With several classes, devices are checked one by one and results are cached.
 int64_t tsr__planner_class_bytes(struct planner *planner, size_t c, uint32_t layout,
                                  const struct plan_value *value)
 {

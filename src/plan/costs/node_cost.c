@@ -9,8 +9,8 @@
 
 #include <math.h>
 
-// Arithmetic and memory traffic overlap. This is the part of the shorter one that is not hidden,
-// unless the device specifies its own value.
+// Arithmetic and memory traffic overlap. This is the fraction of the shorter one that is added to
+// the longer one, unless the device specifies its own value.
 #define UNHIDDEN 0.25
 
 // Sizes in bytes at which the near and the far speed of memory were measured.
@@ -69,8 +69,8 @@ struct work_kind tsr__work_kind(const tsr_node *node, const struct shapes *shape
     return work;
 }
 
-// Returns the kind of work of a slice. Slices were measured by type, but a plan knows only the bits
-// of an element. So the first type of that size is used.
+// Returns the kind of work of a slice. Slices were measured by element type, but a plan knows only
+// the bits per element. So the first type of that size is used.
 struct work_kind tsr__slice_kind(const tsr_topology *topology, const struct plan_value *value)
 {
     struct work_kind kind = {.type = -1, .rate = -1, .move = RULE_SLICE_MOVE};
@@ -103,9 +103,9 @@ static double unmeasured_share(int rate)
     }
 }
 
-// Returns operations per second; flops if the type or kind has no speed. The speed of a kind is for
-// float32. Other types scale it as they scale matrix products: convolutions 2e12, float32 1e12,
-// float16 8e12 give 16e12.
+// Returns operations per second; `flops` if the device has no speed for the type or kind. The speed
+// of a kind is for float32. For other types it is scaled like that of matrix products. Example:
+// convolutions 2e12, float32 1e12, float16 8e12 give 16e12.
 static double rate_of(struct work_kind kind, const tsr_topology_device *device)
 {
     double flops = device->flops, of_type = flops;
@@ -116,8 +116,8 @@ static double rate_of(struct work_kind kind, const tsr_topology_device *device)
     return device->rates[kind.rate] * (of_type / flops);
 }
 
-// Returns the older kind of memory traffic whose speed is used if the topology has none for `move`.
-// Both kinds used to be measured together.
+// Returns the more general kind of memory traffic whose speed is used if the topology has none for
+// `move`.
 static int fallback_move(int move)
 {
     if (move == TSR_MOVE_ERROR)
@@ -171,8 +171,8 @@ static int64_t as_seen(double seconds, struct work_kind kind, double work, doubl
 }
 
 // Returns the time of `work` operations. A node that only changes a shape costs its overhead. If
-// the device queues nodes, the nodes before hide the overhead: it is charged only if it is longer
-// than the work.
+// the device queues nodes, earlier nodes hide the overhead: it is charged only if it is longer than
+// the work.
 int64_t tsr__work_cost(double work, struct work_kind kind, double bytes,
                        const tsr_topology_device *device)
 {
@@ -260,7 +260,7 @@ struct node_cost_result tsr__node_cost(struct arena *arena, const tsr_node *node
 // ---- collectives -------------------------------------------------------------------------------
 
 // Returns the bytes that pass through the memory of a device: received data is written and read.
-// Reduced data is read when it arrives; the topology charges that.
+// Data that is reduced is read on arrival; the topology charges this.
 static double copied(enum tsr_collective what, double bytes, double n)
 {
     const double shares[] = {[COPIES_ALL] = 1,

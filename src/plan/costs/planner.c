@@ -38,8 +38,8 @@ static void keep_less(double *at, double other, bool first)
         *at = other;
 }
 
-// Returns the speed for a type, or flops if there is none. A kind of work without a speed stays 0,
-// because measured kinds are charged differently.
+// Returns the speed for a type, or flops if there is none. For a kind of work without a speed it
+// returns 0, because measured kinds are charged differently.
 static double rate_of(const tsr_topology_device *device, int rate)
 {
     if (rate >= TSR_RATE_CONVOLUTION)
@@ -77,7 +77,7 @@ tsr_topology_device tsr__planner_slowest(const struct planner *planner, const in
     return slowest;
 }
 
-// True if two devices need different times for the same node.
+// True if two devices differ in the time that they need for some node.
 static bool are_unlike(const struct planner *planner)
 {
     const tsr_topology_device *first =

@@ -18,7 +18,7 @@
 #define PLAN_MAX_AXES       3   // largest number of axes of a device grid
 #define PLAN_MAX_CANDIDATES 128 // largest number of candidates of one node
 #define PLAN_MAX_SHARES     4   // largest number of proportions for unequal parts
-// number of proportions in one plan: with more, its program takes minutes
+// number of different shares that one plan may mix: with more, solving takes minutes
 #define PLAN_MIXED_SHARES   2
 #define PLAN_NO_LAYOUT      UINT32_MAX
 #define PLAN_NO_LIMIT       (INT64_MAX / 16)
@@ -42,7 +42,7 @@ struct plan_value {
     bool fixed; // the model itself gives all sizes: they are the same in every run
 };
 
-// One sharding of a node.
+// One possible sharding of a node.
 struct candidate {
     uint32_t *in;  // by input: its layout; PLAN_NO_LAYOUT: absent
     uint32_t *out; // by output: its layout after reductions
@@ -214,7 +214,7 @@ struct planner_scope {
     bool sums_done; // partial sums are reduced before they leave the scope
     bool staged;    // shardings are written even for replicated nodes
     bool one_stage; // device 0 runs no node: the device set returns the outputs itself
-    // by node id: 1 if the node belongs to a range, this one or another; NULL: there are no ranges
+    // by node id: 1 if the node belongs to any range; NULL: there are no ranges
     const unsigned char *staged_nodes;
     bool open; // values that cross the border of the range are not charged (range_costs.c)
     const struct device_group *places; // by node: the devices of its stage; NULL: all
@@ -227,7 +227,7 @@ struct planner_ends {
     unsigned char *stays;
     VEC(struct state_pair) states;
 };
-// A copy of the model. The planner expands nodes in it to find out whether this is possible
+// A copy of the model in which the planner expands nodes, to find out whether that is possible
 // (expansions.c).
 struct planner_trial {
     tsr_model *model;      // the copy; NULL: not made yet
@@ -278,10 +278,10 @@ struct planner {
     VEC(struct numbered_layout) layouts; // by number
     struct planner_cache cache;
     struct planner_trial trial;
-    // planner of the device set that the nodes' candidates come from, or NULL
+    // planner of the device set from which the candidates of the nodes come, or NULL
     struct planner *block;
 
-    // by link: bytes of the collectives whose cost is computed; NULL: not recorded (link_uses.c)
+    // by link: bytes of the collective whose cost is computed; NULL: not recorded (link_uses.c)
     double *link_load;
 
     struct program program;
@@ -338,8 +338,8 @@ static inline bool planner_stays(const struct planner *planner, const tsr_value 
 // planner.c
 void tsr__planner_start(struct planner *planner, tsr_model *model);
 void tsr__planner_end(struct planner *planner);
-// Fills in the machine. The caller has set machine.n and, for a device set, machine.numbers. False:
-// out of memory.
+// Fills in the machine. The caller has set machine.n and, for a device set, machine.numbers.
+// Returns false if out of memory.
 bool tsr__planner_devices(struct planner *planner);
 // Returns the worst figures of those devices: a node that they share ends with the slowest.
 tsr_topology_device tsr__planner_slowest(const struct planner *planner, const int64_t *devices,
@@ -357,7 +357,7 @@ bool tsr__planner_speed_up(struct planner *planner);
 
 // budget.c
 double tsr__clock(void); // seconds
-// Starts a budget. seconds 0: work is the limit.
+// Starts a budget. seconds 0: limited by work instead of time.
 void tsr__budget_start(struct budget *budget, tsr_session *session, double seconds);
 bool tsr__budget_over(const struct budget *budget); // also if the session was cancelled
 // Returns the options of a solve that may use that fraction of the rest. The caller then charges
@@ -373,10 +373,10 @@ bool tsr__planner_late(struct planner *planner);
 // layouts.c
 uint32_t tsr__planner_layout(struct planner *planner, const struct tile_layout *layout);
 uint32_t tsr__planner_replicated(struct planner *planner, int rank); // on all devices
-// Returns the layout that is replicated on those devices; PLAN_NO_LAYOUT: out of memory.
+// Returns the layout that is replicated on these devices; PLAN_NO_LAYOUT: out of memory.
 uint32_t tsr__planner_replicated_on(struct planner *planner, int rank, const int64_t *devices,
                                     size_t n);
-// Returns the same layout with partial sums in the groups.
+// Returns the layout with the same tiles, but with partial sums in the groups.
 uint32_t tsr__planner_parts(struct planner *planner, uint32_t layout,
                             const struct device_group *groups, size_t n);
 // Return the elements and bytes of the largest shard.
@@ -429,8 +429,8 @@ void tsr__planner_steps(struct planner *planner, uint32_t from, uint32_t to,
 void tsr__planner_sizes(const struct shapes *shapes, const tsr_node *node, const struct rule *rule,
                         int64_t *sizes);
 // Fills in shapes and values. `sizes` are the caller's sizes of symbols. Other symbols get assumed
-// sizes, which are used for costs only (`full`). `other` is a planner of the same model with at
-// least the same lifetime, whose shapes can be shared; or NULL.
+// sizes, which are used for costs only (`full`). `other`: a planner of the same model whose shapes
+// can be shared, and which lives at least as long; or NULL.
 bool tsr__planner_values(struct planner *planner, const tsr_dim_size *sizes, size_t n,
                          const struct planner *other);
 // Returns the rule of a node, which all planners of the model share. It uses only sizes that are
@@ -446,7 +446,7 @@ bool tsr__planner_limits(struct planner *planner);
 // which the engine stores them.
 int64_t tsr__planner_kept(struct planner *planner, struct arena *arena, uint32_t layout,
                           const struct plan_value *value, int64_t device);
-// Returns the same for the fullest device of a class.
+// Returns the bytes on the fullest device of a class.
 int64_t tsr__planner_class_bytes(struct planner *planner, size_t c, uint32_t layout,
                                  const struct plan_value *value);
 

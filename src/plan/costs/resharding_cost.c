@@ -53,7 +53,8 @@ static size_t takers_of(const struct planner *planner, const struct tile_layout 
     return n;
 }
 
-// Returns the time of an all-to-all among those devices, until the fullest has received its bytes.
+// Returns the time of an all-to-all among the devices of both layouts, until the fullest has
+// received its bytes.
 static int64_t exchange_time(struct planner *planner, const struct tile_layout *before,
                              const struct tile_layout *after, int64_t bytes)
 {
@@ -165,7 +166,7 @@ static int64_t step_time(struct planner *planner, const struct reshard_step *ste
     return exchange_time(planner, from, step->layout, int64_max(step->received, step->sent));
 }
 
-// True if every device slices what it needs out of its full copy.
+// True if every device can slice its shard out of its full copy.
 static bool only_slices(const struct tile_layout *from, const struct tile_layout *to)
 {
     if (!tsr__layout_is_whole(from))
@@ -203,7 +204,7 @@ static bool is_ascending(const struct device_group *group)
     return true;
 }
 
-// True if every device takes part in one move at most and keeps none of the data that it sends.
+// True if every device takes part in at most one move and keeps none of the data that it sends.
 static bool are_messages(const struct reshard_step *step)
 {
     for (size_t i = 0; i < step->n_moves; i++) {
@@ -249,7 +250,7 @@ static bool has_operator(const struct reshard_step *step, const struct tile_layo
 }
 
 // Returns the bytes that the busiest device of a Reshard sends or receives; -1: all steps have
-// operators. If one step has no operator, all steps become one Reshard.
+// operators. If a single step has no operator, all steps become one Reshard.
 static int64_t resharded_bytes(const struct reshard *reshard, const struct tile_layout *from)
 {
     int64_t bytes = 0;
@@ -315,7 +316,7 @@ static bool is_chance(const struct reshard *reshard, const struct plan_value *va
     return reshard->n_steps == 0 && !value->fixed;
 }
 
-// Computes one time, without the cache. PLAN_NEVER: no path, or out of memory.
+// Computes the time of a resharding, without the cache. PLAN_NEVER: no path, or out of memory.
 static int64_t cost(struct planner *planner, uint32_t from, uint32_t to,
                     const struct plan_value *value)
 {
@@ -345,8 +346,8 @@ static bool has_steps(const struct planner *planner, uint32_t from, const struct
            resharded_bytes(reshard, planner->layouts.at[from].tiles) < 0;
 }
 
-// True if operators suffice. Partition uses the first existing layout from which operators lead to
-// the wanted one (partition/steps/convert.c), whatever the cost.
+// True if operators alone reshard the value. Partition uses the first existing layout from which
+// operators lead to the wanted one (partition/steps/convert.c), whatever the cost.
 bool tsr__planner_has_operators(struct planner *planner, uint32_t from, uint32_t to,
                                 const struct plan_value *value)
 {
@@ -370,9 +371,9 @@ static void mark_groups(const struct reshard_step *step, bool *takes)
     }
 }
 
-// Marks the devices that take part. A Reshard involves all devices that store or want data; steps
-// with operators involve only members of groups. If devices 0 and 1 have copies and device 2 wants
-// one, device 0 sends and 1 is idle.
+// Marks the devices that take part in a resharding. A Reshard involves all devices that store or
+// want data; steps with operators involve only members of their groups. Example: devices 0 and 1
+// have copies and device 2 wants one: device 0 sends and device 1 is idle.
 bool tsr__resharding_devices(struct planner *planner, uint32_t from, uint32_t to,
                              const struct plan_value *value, bool *takes)
 {
@@ -454,8 +455,7 @@ static const char *operator_of(int op)
     return tsr__collective(op < COMM_KIND_COUNT ? op : COMM_RESHARD)->op;
 }
 
-// Counts the operators of a resharding. Makes the same decisions as `cost`: steps without cost are
-// not counted.
+// Counts the operators of a resharding. Decides like `cost`; steps without cost are not counted.
 void tsr__planner_steps(struct planner *planner, uint32_t from, uint32_t to,
                         const struct plan_value *value, void (*count)(void *data, const char *op),
                         void *data)

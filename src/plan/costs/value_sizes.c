@@ -8,7 +8,7 @@
 //     [4, seq, 64], shapes.full [4, 128, 64].
 #include "plan/costs/planner.h"
 
-// Called for each use of a constant. Keeps the maximum of the extra bytes that a reader needs.
+// Updates the maximum of the extra bytes that readers of a constant need. Called for each use.
 static bool widen(void *data, tsr_node *node, size_t input)
 {
     int *most = data, more = tsr__node_widens(node, input);
@@ -17,8 +17,8 @@ static bool widen(void *data, tsr_node *node, size_t input)
     return true;
 }
 
-// Returns the extra bytes per byte of a constant if all devices widen 16-bit constants. If some do
-// not, constants are charged with their size in the file.
+// Returns the extra bytes per byte of a constant if all devices widen 16-bit constants in memory.
+// If some do not, constants are charged with their size in the file.
 static int wider_by(const struct planner *planner, const tsr_value *constant)
 {
     const tsr_topology *topology = planner->machine.topology;
@@ -69,7 +69,7 @@ static bool has_size(const tsr_dim_size *sizes, size_t n, const char *symbol)
     return false;
 }
 
-// Gives the usual size to symbols of the inputs that have none.
+// Gives an assumed size to symbols of the inputs that have none.
 static size_t complete(const struct planner *planner, struct arena *arena,
                        const tsr_dim_size *sizes, size_t n, const tsr_dim_size **out)
 {
@@ -95,8 +95,8 @@ static size_t complete(const struct planner *planner, struct arena *arena,
     return all.n;
 }
 
-// Computes the size of one factor of a dimension whose other factors are known. A dimension of 768
-// with the factors heads (12) and d (unknown) gives d = 64; two unknown factors stay unknown.
+// Computes the size of the only unknown factor of a dimension. A dimension of 768 with the factors
+// heads (12) and d (unknown) gives d = 64. Two unknown factors stay unknown.
 static void size_of_dim(const struct rule_dim *dim, int64_t whole, int64_t *sizes)
 {
     int open = -1, n_open = 0;
@@ -200,7 +200,8 @@ static bool same_sizes(const struct planner_shapes *shapes, const struct planner
     return true;
 }
 
-// Returns the shapes with the first n sizes, or those of the model if n is 0. NULL: out of memory.
+// Returns the shapes with the first n sizes set, or those of the model if n is 0. NULL: out of
+// memory.
 static const struct shapes *bound_shapes(struct planner *planner,
                                          const struct planner_shapes *shapes, size_t n)
 {

@@ -82,8 +82,8 @@ static bool is_needed(const struct planner *planner, size_t i)
 
 // ---- layouts of neighbours ----------------------------------------------------------------------
 
-// True if the layout is sharded in units (heads, not elements). Neighbours do not find such layouts
-// by themselves.
+// True if the layout is sharded in units (heads, not elements). Such layouts must be offered to
+// neighbours, which do not find them themselves.
 static bool is_in_units(const struct tile_layout *layout)
 {
     bool found = false;
@@ -171,9 +171,9 @@ static void offer_along(struct planner *planner, size_t reader,
     }
 }
 
-// Creates the strategies in order and offers the layouts of each to its readers. Then offers
-// layouts backward, and forward again: a layout that an early node got from a late one may suit
-// readers in between.
+// Creates the strategies in graph order and offers the layouts of each node to its readers. Then
+// offers layouts backward, and forward again: a layout that an early node got from a late one may
+// suit readers in between.
 bool tsr__planner_candidates(struct planner *planner)
 {
     if (!tsr__planner_rules(planner) || !tsr__partial_sums_mark(planner) ||

@@ -23,7 +23,7 @@ struct forms {
     size_t n;
 };
 
-// Returns the form with the wanted layout, or one that includes the wanted data on all devices that
+// Returns a form with the wanted layout, or one that includes the wanted data on all devices that
 // need it.
 static struct form *find(struct planner *planner, struct forms *forms, uint32_t want,
                          const struct plan_value *value)
@@ -115,7 +115,7 @@ static void add_form(struct account *account, const struct plan_value *value,
     }
 }
 
-// Inserts the value into the list of the largest, in order. Of equal values the first is kept.
+// Inserts the value into the ordered list of the largest values. Of equal ones the first is kept.
 static void rank_value(struct account *account, const tsr_value *value, int64_t bytes)
 {
     size_t i = account->n_top;
@@ -251,7 +251,7 @@ bool tsr__planner_add_own(struct planner *planner, const unsigned char *shared, 
     return true;
 }
 
-// Computes the peaks of all devices; their times are not needed here.
+// Computes the peak memory of all devices.
 bool tsr__planner_memory(struct planner *planner, int64_t *bytes, int64_t *peak)
 {
     struct arena arena;
@@ -325,8 +325,8 @@ static void find_fullest(struct account *account)
     }
 }
 
-// Makes two passes over all values: finds the fullest device and its peak, then lists the values
-// there.
+// Lists the largest values at the peak. Makes two passes over all values: finds the fullest device
+// and its peak, then lists the values at that time.
 size_t tsr__planner_binding(struct planner *planner, tsr_plan_binding *out)
 {
     struct arena arena;
@@ -424,7 +424,7 @@ struct counts {
     size_t n;
 };
 
-// Counts the operator. Ignores more than PLAN_MAX_OPS kinds, which no plan has.
+// Counts an operator. Kinds beyond PLAN_MAX_OPS are ignored; no plan has so many.
 static void count(void *data, const char *op)
 {
     struct counts *counts = data;

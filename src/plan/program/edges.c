@@ -99,7 +99,8 @@ static void add_state(struct state_list *states, uint32_t from, uint32_t copy, i
         *state = (struct copy_state){from, copy, cost};
 }
 
-// True if some state has this producer layout: candidates with the same layout share their states.
+// True if a state has this layout of the producer. Candidates with the same layout share their
+// states.
 static bool has_from(const struct state_list *states, uint32_t from)
 {
     for (size_t i = 0; i < states->list.n; i++)
@@ -128,7 +129,7 @@ static size_t copy_states(struct edge *edge, const uint32_t *wants, size_t n_wan
     return states.list.n;
 }
 
-// The tables of a shared value. Equal values use the same tables.
+// Cost tables of a value with several readers. Equal values use the same tables.
 struct shared_tables {
     struct copy_state *states;
     size_t n;
@@ -151,8 +152,8 @@ static void fill_from(const struct edge *edge, struct shared_tables *tables)
     }
 }
 
-// Returns the table from the states to a reader's choices: the lower cost of starting from the
-// value or from the copy. NULL: out of memory.
+// Returns the cost table from the states to a reader's choices. Each entry is the lower of two
+// costs: from the value, or from its copy. NULL: out of memory.
 static int64_t *table_to(struct edge *edge, const struct shared_tables *tables,
                          const struct reader *reader)
 {
@@ -223,8 +224,8 @@ static uint32_t end_of(const struct edge *edge)
     return (uint32_t)(PLAN_TIMES * edge->readers.last) + TIME_COMBINE;
 }
 
-// Returns the time when the copy of one reader is freed: after the last reader, if another reader
-// may want the same layout.
+// Returns the time at which the copy of one reader is freed: after the last reader, if another
+// reader may want the same layout.
 static uint32_t end_of_own(const struct edge *edge, const struct reader *reader,
                            const struct reader *last, const uint32_t *wants, size_t n_wants)
 {
@@ -235,8 +236,8 @@ static uint32_t end_of_own(const struct edge *edge, const struct reader *reader,
     return tsr__edge_time(edge->planner, reader) + TIME_COMBINE;
 }
 
-// Charges the memory of the shared copy. If the value is not tracked, charges all layouts that
-// readers may share.
+// Charges the memory of the shared copy. If the memory of the value is not tracked exactly, charges
+// all layouts that readers may share.
 static bool use_shared(struct edge *edge, uint32_t var, const struct shared_tables *tables,
                        struct reader *reader, size_t n)
 {
@@ -253,7 +254,8 @@ static bool use_shared(struct edge *edge, uint32_t var, const struct shared_tabl
     return true;
 }
 
-// Connects several readers that want another layout, through a variable for layout and copy.
+// Connects several readers that want another layout, through one variable for the layout and its
+// copy.
 static bool connect_shared(struct edge *edge, struct reader *reader, size_t n)
 {
     struct program *program = &edge->planner->program;
@@ -292,16 +294,16 @@ static struct copy_state *no_copies(struct edge *edge)
     return state;
 }
 
-// Connects one reader that wants another layout, if memory is tracked. Adds an arrival variable
-// (memory_uses.c).
+// Connects one reader that wants another layout, if memory is tracked exactly. Adds an arrival
+// variable (memory_uses.c).
 static bool connect_followed(struct edge *edge, struct reader *reader, uint32_t run)
 {
     struct copy_state *state = no_copies(edge);
     return state && tsr__use_arrival(edge, edge->var, state, edge->from->at.n, 0, reader, run + 1);
 }
 
-// Connects one reader that wants another layout. The value stays in its first layout until its last
-// reader has run, or, if there is no other, until the reader has its copy.
+// Connects one reader that wants another layout. The value keeps its first layout until its last
+// reader has run; if this is the only reader, until it has its copy.
 static bool connect_one(struct edge *edge, struct reader *reader)
 {
     uint32_t run = tsr__edge_time(edge->planner, reader) + TIME_RUN;
@@ -320,8 +322,8 @@ static bool connect_one(struct edge *edge, struct reader *reader)
     return tsr__use_producer(edge, read_again ? end_of(edge) : run);
 }
 
-// Connects the value with its readers. A reader that takes every layout of the value as it is needs
-// no edge.
+// Connects the value with its readers. A reader that accepts every layout of the value unchanged
+// needs no edge.
 static bool connect(struct edge *edge)
 {
     struct reader *moving = ARENA_ARRAY(edge->arena, struct reader, edge->readers.n + 1);
@@ -374,9 +376,9 @@ bool tsr__planner_edges(struct planner *planner, size_t node, size_t slot)
 
 // ---- inputs of the model ------------------------------------------------------------------------
 
-// Returns a strategy without a node and with one candidate, replicated on every device. It lets
-// inputs look like values with a producer. Its key contains each size in two halves, because keys
-// have 32 bits.
+// Returns a strategy without a node, with one candidate: replicated on every device. With it,
+// inputs are treated like values that have a producer. Its key contains each size in two halves,
+// because keys have 32 bits.
 static struct strategy *given_whole(struct planner *planner, const struct plan_value *value)
 {
     uint32_t key[2 + TILE_MAX_RANK * 2] = {TABLE_GIVEN, (uint32_t)value->bits};

@@ -58,7 +58,8 @@ uint32_t tsr__planner_wanted(struct planner *planner, const struct reader *reade
 // Returns the number of choices of the reader: those of its node, or 1 if it always wants the full
 // value.
 size_t tsr__edge_choices(const struct planner *planner, const struct reader *reader);
-// Returns a number that is equal for readers whose tables are equal.
+// Returns a number that identifies the cost table of a reader: readers with equal tables have equal
+// numbers.
 uint32_t tsr__edge_end(const struct planner *planner, const struct reader *reader);
 // Returns the variable of the reader's node. Creates a new one for an output of the model.
 uint32_t tsr__edge_var(struct edge *edge, struct reader *reader);
@@ -79,8 +80,8 @@ enum table_kind {
     TABLE_GIVEN,    // the only layout of an input
     TABLE_STATE,    // cost of resharding a state between two runs
 };
-// Returns the cache entry for such a table, which holds NULL until the table is made. NULL: out of
-// memory.
+// Returns the cache entry for a table with this key, which holds NULL until the table is made.
+// NULL: out of memory.
 void **tsr__planner_cached(struct planner *planner, const uint32_t *key, size_t n);
 
 // ---- memory_uses.c
@@ -92,7 +93,7 @@ struct usage {
     int64_t *at; // by class: bytes of each choice
 };
 bool tsr__usage_new(struct usage *usage, struct planner *planner, struct arena *arena, size_t k);
-// Adds the bytes of the value in that layout to choice i. PLAN_NO_LAYOUT: adds nothing.
+// Adds the bytes of the value in this layout to choice i. PLAN_NO_LAYOUT: adds nothing.
 void tsr__usage_add(struct usage *usage, size_t i, uint32_t layout, const struct plan_value *value);
 // Charges the table to the variable from time `begin` until before `end`.
 void tsr__usage_take(struct planner *planner, uint32_t var, size_t k, const int64_t *table,
@@ -105,8 +106,8 @@ bool tsr__use_producer(struct edge *edge, uint32_t end);
 // Charges a copy of the value, by state of a variable with n states. PLAN_NO_LAYOUT: no copy.
 bool tsr__use_copy(struct edge *edge, uint32_t var, const struct copy_state *states, size_t n,
                    uint32_t begin, uint32_t end);
-// For values that are not tracked: tsr__use_all charges all these layouts, tsr__use_reader charges
-// the layout of a reader if it is not among them.
+// For values whose memory is not tracked exactly: tsr__use_all charges all these layouts,
+// tsr__use_reader charges the layout of a reader if it is not among them.
 bool tsr__use_all(struct edge *edge, uint32_t var, size_t k, const uint32_t *layouts, size_t n,
                   uint32_t begin, uint32_t end);
 bool tsr__use_reader(struct edge *edge, struct reader *reader, const uint32_t *but, size_t n);

@@ -39,7 +39,7 @@ static bool is_named(const tsr_node *node, const char *name)
     return false;
 }
 
-// Returns the first such node in graph order; names need not be unique.
+// Returns the first planned node with this name or index, in graph order; names need not be unique.
 const struct plan_node *tsr__planner_find(const struct planner *planner, const char *name)
 {
     for (size_t i = 0; i < planner->n_nodes; i++)
@@ -113,7 +113,7 @@ tsr_status tsr__planner_explain(struct planner *planner, const struct program *p
     tsr_plan_choice *list = ARENA_ARRAY(arena, tsr_plan_choice, k + 1);
     if (!marginal || !list)
         return TSR_NOMEM;
-    // There may be one solve for each candidate, so each gets a share of the budget.
+    // There may be one solve per candidate, so each gets a share of the budget.
     struct program_options options = tsr__budget_share(planner->budget, 1.0 / (double)(k + 1));
     tsr_status st = tsr__program_marginals(program, &options, &planner->arena, node->var, marginal);
     if (st != TSR_OK)

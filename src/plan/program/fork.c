@@ -14,7 +14,8 @@ static void leave_out(struct planner *planner, const unsigned char *staged)
     }
 }
 
-// Creates the planner. Shapes, values and states belong to the original.
+// Creates a planner for some of the devices. Shapes, values and states belong to the original
+// planner.
 bool tsr__planner_fork(const struct planner *root, const unsigned char *staged,
                        const int64_t *devices, size_t n, struct planner *out)
 {

@@ -257,12 +257,11 @@ bool tsr__use_reader(struct edge *edge, struct reader *reader, const uint32_t *b
 
 // ---- arrivals ----------------------------------------------------------------------------------
 
-// The variable between a value and its reader. A state is a layout that the reader may want. It
+// The variable between a value and its reader. A state is a layout that the reader may want: it
 // either exists already or is a copy for this reader (`made`).
-//
-//     A value sharded by rows; the reader wants it by rows or replicated: "rows, existing" and
-//     "replicated, made". In the second state the reader has its own copy. It uses memory during
-//     the transfer and while the reader runs.
+//   A value sharded by rows; the reader wants it by rows or replicated: the states are "rows,
+//   existing" and "replicated, made". In the second state the reader has its own copy, which uses
+//   memory during the transfer and while the reader runs.
 struct arrival {
     size_t n;
     uint32_t *want;

@@ -6,8 +6,8 @@
 
 #include "plan/candidates/strategies.h"
 
-// build.c: call these functions in this order. False: out of memory. The first lists the nodes, and
-// which of them are needed, unless that was done before.
+// build.c: call these functions in this order. They return false if out of memory. The first lists
+// the nodes and finds out which are needed, unless that was done before.
 bool tsr__planner_list(struct planner *planner);
 bool tsr__planner_rules(struct planner *planner); // finds the rules of each needed node
 bool tsr__planner_candidates(struct planner *planner);
@@ -20,7 +20,7 @@ bool tsr__planner_program(struct planner *planner, int64_t memory);
 bool tsr__planner_build(struct planner *planner, int64_t memory);
 // Reports that candidates were skipped.
 void tsr__build_report_narrow(const struct planner *planner);
-// Corrects bound and gap of a result for the skipped candidates.
+// Corrects bound and gap of a result for candidates that were skipped.
 void tsr__build_settle(const struct planner *planner, struct program_result *result);
 
 // fork.c: creates a planner of the same model for some devices, with candidates of all staged nodes
@@ -35,8 +35,8 @@ typedef uint32_t layout_map_fn(void *context, const tsr_value *value, uint32_t l
 bool tsr__candidate_translate(struct planner *to, const tsr_node *node,
                               const struct candidate *from, layout_map_fn *map, void *context,
                               struct candidate *out);
-// Gives a node of `to` a single empty candidate, with the rule of `from`. The caller fills it in.
-// NULL: out of memory.
+// Gives a node of `to` a single candidate, with the rule of `from`; the caller fills it in. NULL:
+// out of memory.
 struct candidate *tsr__candidate_only(struct planner *to, size_t index,
                                       const struct plan_node *from);
 
@@ -62,7 +62,7 @@ void tsr__planner_copy_counts(const tsr_plan_part *part, tsr_plan_summary *out);
 
 // explain.c: returns the planned node with that name or output; NULL: none.
 const struct plan_node *tsr__planner_find(const struct planner *planner, const char *name);
-// Returns the same among the nodes outside of all stages (staged: by node id).
+// Finds a node by name among the nodes outside of all stages (staged: by node id).
 const struct plan_node *tsr__planner_find_common(const struct planner *planner,
                                                  const unsigned char *staged, const char *name);
 // Lists the tensors of a candidate, whose layouts are numbers of this planner. False: out of
@@ -81,15 +81,15 @@ int64_t tsr__unlike_devices_correction(struct planner *planner);
 // must be filled in before.
 tsr_status tsr__planner_states(struct planner *planner, const char *const *state,
                                size_t n) TSR_MUST_USE;
-// Marks outputs that are states of another model. They stay on their devices, too.
+// Marks outputs that become states of another model. They stay on their devices, too.
 bool tsr__planner_hands_over(struct planner *planner, const struct planner *to);
 // Adds the edges of states to the program.
 bool tsr__planner_state_edges(struct planner *planner);
 // Writes the states into the metadata.
 tsr_status tsr__planner_keep_states(struct planner *planner) TSR_MUST_USE;
 
-// chosen_plan.c: computes the peak bytes on each device. `peak`, if not NULL, gets the peak of its
-// process.
+// chosen_plan.c: computes the peak bytes on each device. `peak`, if not NULL, gets the peak of the
+// process of each device.
 bool tsr__planner_memory(struct planner *planner, int64_t *bytes, int64_t *peak);
 // Adds the bytes of constants and states that the other model does not have, by device. `shared`
 // marks the values of both models, by value id. False: out of memory.

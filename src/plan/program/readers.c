@@ -16,8 +16,8 @@ struct collecting {
     bool leaves; // a node of another range also reads the value
 };
 
-// Adds a reader. A node inside a subgraph is replaced by the node of the main graph that contains
-// the subgraph.
+// Adds a reader. For a node inside a subgraph, adds the node of the main graph that contains the
+// subgraph.
 static void add_reader(struct collecting *collecting, const tsr_node *node, size_t slot,
                        bool captures)
 {

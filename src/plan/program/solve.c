@@ -32,8 +32,8 @@ static double gap_of(int64_t cost, int64_t bound)
     return ((double)cost - (double)bound) / size;
 }
 
-// Tries the plan of the least memory. Called if there is neither a solution nor a proof of
-// infeasibility.
+// Tries the plan with the least memory. Called if there is neither a solution nor a proof that none
+// exists.
 static tsr_status take_least(struct planner *planner, const struct program *program,
                              struct program_result *result)
 {
@@ -66,8 +66,8 @@ static tsr_status solve_hastily(struct planner *planner, const struct program *p
 // Shares of the remaining work for each solve. Programs of unlike devices have many solutions of
 // nearly equal cost, so proofs use up their share. Device sets must be planned as well.
 struct solve_shares {
-    // alone: for programs without limits; unlimited: for the first solve of the others, without
-    // limits; limited: for their second solve
+    // Shares of the budget. alone: for programs without memory limits; unlimited: for the first
+    // solve of other programs, without limits; limited: for their second solve.
     double alone, unlimited, limited;
 };
 
@@ -96,8 +96,8 @@ static tsr_status solve_unlimited(struct planner *planner, const struct program 
     return TSR_OK;
 }
 
-// Solves the program with its limits. If there is no solution, tries the plan of the least memory
-// with the rest of the work.
+// Solves the program with its memory limits. If there is no solution, tries the plan with the least
+// memory with the rest of the budget.
 static tsr_status solve_limited(struct planner *planner, const struct program *program,
                                 struct program_result *result)
 {
@@ -114,7 +114,7 @@ static tsr_status solve_limited(struct planner *planner, const struct program *p
 #define PROVED  1e-9 // a smaller gap is a rounding error
 #define NEAR_BY 1e-4 // for unlike devices: a smaller gap is not worth ten seconds
 
-// True if the plan without limits is optimal or nearly optimal. It is then the result if it fits in
+// True if the plan without limits is optimal or nearly so. It becomes the result if it fits in
 // memory.
 static bool is_good(const struct planner *planner, const struct program_result *unlimited)
 {

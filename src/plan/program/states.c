@@ -52,8 +52,8 @@ static bool stay(struct planner *planner, const tsr_value *value)
     return planner->ends.stays != NULL;
 }
 
-// Adds a pair. From here on, memory and costs treat the input as a constant; its readers may still
-// shard it.
+// Adds a state: the input `past` and the output `present` that updates it. From here on, memory and
+// costs treat the input like a constant; its readers may still shard it.
 static tsr_status add_pair(struct planner *planner, const tsr_value *past, const tsr_value *present)
 {
     struct plan_value *value = &planner->values[tsr__value_id(past)];
@@ -68,8 +68,8 @@ static tsr_status add_pair(struct planner *planner, const tsr_value *past, const
     return TSR_OK;
 }
 
-// Reads "past_*=present_*": pairs every input that matches the left side with the output that has
-// the same text for the star.
+// Reads "past_*=present_*". Pairs every input that matches the left side with the output that has
+// the same text in place of the star.
 static tsr_status add_state(struct planner *planner, struct str text)
 {
     const tsr_graph *graph = tsr_model_graph(planner->model);
@@ -132,7 +132,7 @@ bool tsr__planner_hands_over(struct planner *planner, const struct planner *to)
 
 // ---- edges -------------------------------------------------------------------------------------
 
-// Two ends of a state: the node that produces it (SIDE_OUTPUT) or first reads it, and another node
+// Two ends of a state: the node that produces it (SIDE_OUTPUT) or reads it first, and another node
 // that reads it.
 struct state_ends {
     const struct reader *from, *to;
@@ -157,7 +157,7 @@ static void fill_state(struct planner *planner, const struct state_ends *ends,
         }
 }
 
-// Returns the table of the two ends, which is cached. NULL: out of memory.
+// Returns the cost table of the two ends, which is cached. NULL: out of memory.
 static int64_t *state_table(struct planner *planner, const struct state_ends *ends,
                             const struct plan_value *value)
 {
@@ -276,8 +276,8 @@ static const char *begin_lines(struct planner *planner, const char *key, struct 
     return before;
 }
 
-// Stores the pairs. Keeps existing lines of the model, which may have stars; otherwise writes one
-// line for each pair.
+// Stores the states in the metadata. Keeps existing lines of the model, which may have stars;
+// otherwise writes one line per state.
 static tsr_status keep_pairs(struct planner *planner)
 {
     struct text text;
@@ -293,7 +293,7 @@ static tsr_status keep_pairs(struct planner *planner)
     return set_lines(planner, META_STATE, &text);
 }
 
-// Stores the pairs as metadata. A model may have no pairs but produce caches for another model.
+// Stores the states as metadata. A model without states may still produce caches for another model.
 // Then its outputs that stay on the devices are stored.
 tsr_status tsr__planner_keep_states(struct planner *planner)
 {

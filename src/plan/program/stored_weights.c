@@ -111,7 +111,7 @@ static bool use_fixed(struct edge *edge, const struct wanted *wanted, uint32_t f
     return true;
 }
 
-// Forbids choices of the reader that want the layout while the variable is 0 (not stored).
+// Forbids choices of the reader that want the layout while the variable is 0 (layout not stored).
 static bool need_stored(struct edge *edge, struct reader *reader, uint32_t var, uint32_t layout)
 {
     size_t k = tsr__edge_choices(edge->planner, reader);

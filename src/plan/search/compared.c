@@ -144,7 +144,7 @@ static struct str unfit_text(struct arena *arena, const struct compared_plan *co
 
 // ---- the list of the summary -------------------------------------------------------------------
 
-// Plans that fit come first, the fastest at the top.
+// Compares two plans for sorting: plans that fit come first, the fastest at the top.
 static int in_order(const void *a, const void *b)
 {
     const struct compared_plan *x = a, *y = b;

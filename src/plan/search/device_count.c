@@ -8,7 +8,7 @@
 #define ADVICE_MOST  32   // largest number of devices that is tried if no plan fits
 #define ADVICE_SHARE 0.05 // share of the remaining budget for each number of devices
 
-// True if some node has shardings. They are valid for this number of devices only.
+// True if some node has given shardings, which are valid for this number of devices only.
 static bool any_given(const struct planner *planner)
 {
     for (size_t i = 0; i < planner->n_nodes; i++)
@@ -102,9 +102,10 @@ tsr_status tsr__plan_better(struct planner *planner, const tsr_plan_options *opt
     return TSR_OK;
 }
 
-// Tries more devices. The memory per device falls at most in proportion to their number, which
-// gives the first number. Numbers with many divisors have the most candidates, so the next power of
-// two is tried as well. 3 devices of 10 GB that would need 14 GB each: 5 are tried, then 8.
+// Finds a number of devices with which a plan fits. Memory per device falls at most in proportion
+// to the number of devices, which gives the first number to try. The next power of two is tried as
+// well, because numbers with many divisors have the most candidates. Example: 3 devices of 10 GB
+// would need 14 GB each: 5 are tried, then 8.
 tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *options,
                              tsr_plan_summary *out)
 {

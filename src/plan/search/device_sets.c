@@ -16,7 +16,7 @@
 // not fit in SETS_MOST are dropped, so list the most promising ones first.
 #include "plan/search/device_sets.h"
 
-// largest device set; up to this number, all devices are also planned at once
+// largest device set; machines up to this number of devices are also planned at once
 #define SET_MOST    64
 #define EVERY_SET   4    // number of unlike devices up to which all subsets are tried
 #define EVERY_UNION 6    // number of hosts up to which all unions are tried
@@ -56,7 +56,7 @@ static struct batch_dim batch_of(const struct set_search *search, size_t m)
     return batch;
 }
 
-// Finds the batch size. All models have the same copies, so the copies must divide the batch of
+// Finds the batch size. All models have the same number of copies, which must divide the batch of
 // each model.
 static void find_batch(struct set_search *search)
 {
@@ -129,8 +129,8 @@ bool tsr__sets_too_small(const struct set_search *search)
     return is_too_small(search, machine->all, machine->n);
 }
 
-// Records that the weights do not fit on the set. Of unlike devices there are too many such sets to
-// list.
+// Records that the weights do not fit on the set. Not for unlike devices, which have too many such
+// sets to list.
 static bool record_too_small(struct set_search *search, const struct device_set *set)
 {
     struct planner *planner = search->models->planners[0];
@@ -174,8 +174,8 @@ struct device_set tsr__sets_all(const struct set_search *search)
     return all;
 }
 
-// True if n devices divide a host, are several full hosts, or divide all devices: 1, 2, 4, 8, 16,
-// 32, 64 of hosts:1250x8, and 1, 2, 3, 6 of 12 devices.
+// True if n devices divide a host, are several full hosts, or divide all devices. Examples: 1, 2,
+// 4, 8, 16, 32, 64 of hosts:1250x8, and 1, 2, 3, 6 of 12 devices.
 static bool is_group(const struct planner_machine *machine, int64_t n)
 {
     int64_t host = machine->topology->host, hosts = host > 0 ? n / host : n;
@@ -187,7 +187,7 @@ static bool is_group(const struct planner_machine *machine, int64_t n)
 }
 
 // Adds copies of the first devices; the batch limits their number. Also adds the first host alone,
-// because it may be as fast as several hosts.
+// because it may be as fast as several.
 static bool list_copies(struct set_search *search)
 {
     const struct planner_machine *machine = &search->models->planners[0]->machine;
@@ -219,11 +219,10 @@ static bool add_fixed_shares(struct set_search *search, tile_shares shares)
     return true;
 }
 
-// Adds all devices once for each proportion of the work, without mixing proportions. The program
-// charges every node the time of its slowest device, which is too much between synchronization
-// points: with one device slow at products and the other at sums, both may finish at the same time.
-// Such plans are found only if a single proportion is allowed, and are then compared by their
-// corrected time.
+// Adds all devices once for each division of the work. The program charges every node the time of
+// its slowest device, which is too much between synchronization points: if one device is slow at
+// products and the other at sums, both may finish at the same time. Such plans are found only if a
+// single division is allowed, and are then compared by their corrected time.
 static bool list_fixed_shares(struct set_search *search)
 {
     const struct planner_machine *machine = &search->models->planners[0]->machine;
@@ -260,7 +259,8 @@ static bool add_copies_in(struct set_search *search, const int64_t *devices, int
     return true;
 }
 
-// Adds some of the devices, unless an equivalent set is listed. Also adds copies inside of them.
+// Adds some of the devices, unless an equivalent set is listed. Also adds sets that divide them
+// into copies.
 static bool add_part(struct set_search *search, const int64_t *devices, int64_t n)
 {
     if (n == search->models->planners[0]->machine.n || is_listed(search, devices, n))
@@ -268,7 +268,7 @@ static bool add_part(struct set_search *search, const int64_t *devices, int64_t 
     return add_set(search, devices, n, 1) && add_copies_in(search, devices, n);
 }
 
-// Adds every proper subset of a few devices, except equivalent ones: a slower device may have
+// Adds every proper subset of a few devices, except equivalent ones. A slower device may have
 // better links.
 static bool list_subsets(struct set_search *search)
 {
@@ -424,8 +424,8 @@ static bool needs_copies(const struct set_search *search)
     return tsr__sets_only(search->models) || search->models->n == 1;
 }
 
-// True for one model on devices that differ. Two models are planned only on all such devices at
-// once.
+// True for one model on devices that differ. Two models are planned only on all devices at once if
+// these differ.
 static bool is_unlike(const struct set_search *search)
 {
     return search->models->n == 1 && !tsr__planner_alike(search->models->planners[0]);
@@ -464,7 +464,8 @@ static const struct set_source {
     {is_unlike, list_fixed_shares}, {needs_speeds, list_by_speed},
 };
 
-// Lists the candidates. Computes speeds first, for lower bounds and for the sets of faster devices.
+// Lists the candidates. Speeds are computed first, for lower bounds and for the sets of faster
+// devices.
 bool tsr__sets_list(struct set_search *search)
 {
     if (!tsr__sets_free(search->models) || search->models->planners[0]->machine.n < 2)

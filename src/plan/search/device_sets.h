@@ -63,8 +63,8 @@ struct set_plan {
     struct compared_plan compared; // of an expert's plan, without its name
 };
 
-// The dimension whose size is divided among copies. It is the first dimension of an input and has a
-// symbolic size that the caller gave.
+// The dimension that is divided among copies. It is the first dimension of an input, and its symbol
+// has a size that the caller gave.
 struct batch_dim {
     const char *symbol; // NULL: there is no such dimension
     int64_t size;
@@ -99,9 +99,10 @@ bool tsr__sets_free(const struct models *models);
 bool tsr__sets_list(struct set_search *search);
 // True if the weights exceed the memory of all devices together.
 bool tsr__sets_too_small(const struct set_search *search);
-// Adds logical grids of all devices, after these were planned at once. False: out of memory.
+// Adds logical grids of all devices, after all devices were planned at once. Returns false if out
+// of memory.
 bool tsr__sets_add_grids(struct set_search *search);
-// Adds logical grids of three sides if there is no plan after that. False: out of memory.
+// Adds logical grids of three sides, if there is still no plan. Returns false if out of memory.
 bool tsr__sets_add_cubes(struct set_search *search);
 // Returns the set of all devices.
 struct device_set tsr__sets_all(const struct set_search *search);
@@ -136,7 +137,7 @@ int64_t tsr__set_copies_time(const struct set_model *model);
 int64_t tsr__set_least_time(const struct set_model *model);
 // Returns the number of sums over the batch.
 size_t tsr__set_sums(const struct set_model *model);
-// Returns the bytes on every device for inputs that each device receives in full, beyond the share
+// Returns the bytes that every device needs for inputs that it receives in full, beyond the share
 // of its copy.
 int64_t tsr__set_input_bytes(const struct set_model *model);
 // Returns the bytes of tsr__set_input_bytes plus those for nodes that the copies do not divide. The
@@ -148,12 +149,12 @@ int64_t tsr__set_more_bytes(const struct set_model *model);
 // program.
 bool tsr__set_fits(const struct set_model *model, int64_t reserved);
 
-// search.c: returns the name of an expert's plan on the set: "tensor parallel on 8 devices".
+// search.c: returns the name of an expert plan on the set: "tensor parallel on 8 devices".
 const char *tsr__expert_name(const struct set_search *search, const struct device_set *set);
 
 // compared.c: sets plan->compared after the set was planned.
 tsr_status tsr__compared_record(struct set_plan *plan) TSR_MUST_USE;
-// False: out of memory.
+// Adds a plan to the list. Returns false if out of memory.
 bool tsr__compared_add(struct arena *arena, struct compared_list *list,
                        struct compared_plan compared);
 

@@ -67,8 +67,8 @@ static struct str binding_text(struct planner *planner, const tsr_plan_summary *
 
 // ---- what would help ---------------------------------------------------------------------------
 
-// Returns the hint for the case that the needed memory is unknown. If there was no time to build
-// the program, more devices would need even more time.
+// Returns the hint if the needed memory is unknown. If there was no time to build the program, it
+// does not suggest more devices, which would need even more time.
 static const char *time_help(const struct planner *planner)
 {
     if (planner->pace.late)
@@ -76,7 +76,7 @@ static const char *time_help(const struct planner *planner)
     return "give it more time, more memory or more devices";
 }
 
-// Suggests more memory per device and more devices, the cheaper one first.
+// Suggests more memory per device and more devices, whichever is cheaper first.
 static struct str help_text(struct planner *planner, const tsr_plan_summary *summary,
                             int64_t memory)
 {

@@ -57,7 +57,8 @@ static double next_bandwidth(const tsr_topology *topology, double below)
     return best;
 }
 
-// Numbers the clusters in the order of their first devices, which are the roots.
+// Numbers the clusters in the order of their first devices, which are the roots of the union-find
+// forest.
 static int number(const struct clusters *clusters, int *cluster)
 {
     int n = 0;

@@ -145,7 +145,8 @@ static double largest_cost(const int64_t *cost, size_t n)
     return (double)most;
 }
 
-// Scales costs down until the sum of the largest ones is far below the solver's limit.
+// Chooses how far costs are scaled down, so that the sum of the largest ones is far below the
+// solver's limit.
 static void choose_shift(struct models *models)
 {
     double sum = 0;
@@ -254,7 +255,7 @@ static bool link_readers(struct models *models, const struct reader *x, const st
     return !models->joint.arena->failed;
 }
 
-// Links the readers of both models pair by pair; see tsr__reader_or_last.
+// Links the readers of a weight in both models pair by pair; see tsr__reader_or_last.
 static bool link_weight(struct models *models, const tsr_value *value, const tsr_value *twin)
 {
     struct arena *arena = models->joint.arena;
@@ -390,8 +391,8 @@ bool tsr__models_program(struct models *models)
            link_caches(models) && add_own_bytes(models, 0) && add_own_bytes(models, 1);
 }
 
-// Stores the limits of all models in the first planner's pace. If one model lacks candidates, the
-// joint program lacks them too. Its lower bound is the sum of the models' bounds.
+// Combines the paces of all models in the first planner. If one model lacks candidates, the joint
+// program lacks them, too. Its lower bound is the sum of the models' bounds.
 static void join_paces(struct models *models)
 {
     struct planner_pace *pace = &models->planners[0]->pace;
@@ -506,8 +507,8 @@ bool tsr__models_memory(const struct models *models, size_t m, const struct mode
     return ok;
 }
 
-// Computes the joint peak memory. Prefill needs 3 GiB and decode 2 GiB. These 2 GiB are a table
-// that prefill lacks, so the peak is 3 + 2 GiB while prefill runs.
+// Computes the joint peak memory. Example: prefill needs 3 GiB, and decode 2 GiB for a table that
+// prefill does not have. The peak is 3 + 2 GiB while prefill runs.
 void tsr__models_join_memory(const struct models *models, const struct model_memory *each, size_t n,
                              const struct model_memory *out)
 {

@@ -49,8 +49,8 @@ static inline const struct reader *tsr__reader_or_last(const struct readers *rea
 // Finds the weights that the models share: first by name and shape, then by content. The caller has
 // set planners, n and the number of runs. False: out of memory.
 bool tsr__models_init(struct models *models, const tsr_plan_options *options);
-// Copies the list with other planners of the same models, for example those of a device set. `out`
-// needs new links before it builds a program.
+// Copies the list with other planners of the same models, for example those of a device set. Before
+// `out` builds a program, its models must be linked again.
 void tsr__models_with(const struct models *models, struct planner *const *planners,
                       struct models *out);
 // Lists the nodes of each model and builds the joint program. models->program is NULL if there was
@@ -81,7 +81,7 @@ bool tsr__model_memory_init(struct model_memory *memory, struct arena *arena, si
 // Computes the memory of the chosen plan of model m, by device number of its planner. False: out of
 // memory.
 bool tsr__models_memory(const struct models *models, size_t m, const struct model_memory *out);
-// Computes the peak over all models. While one of them runs, the others keep the weights and caches
+// Computes the peak over all models. While one model runs, the others keep the weights and caches
 // that only they have. `out` may be one of the inputs.
 void tsr__models_join_memory(const struct models *models, const struct model_memory *each, size_t n,
                              const struct model_memory *out);

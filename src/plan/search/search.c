@@ -118,8 +118,8 @@ static bool is_better(const struct set_search *search, const struct standing *a,
     return a->time < b->time;
 }
 
-// True for an expert's plan. An equally good plan with all candidates replaces it, because
-// --explain and the exported program show the candidates.
+// True for an expert plan. An equally good plan with all candidates replaces it, because --explain
+// and the exported program show the candidates.
 static bool is_expert(const struct set_plan *plan)
 {
     return plan && plan->set.expert != EXPERT_NONE;
@@ -274,8 +274,8 @@ static tsr_status plan_experts_on_all(struct set_search *search, double share)
     return TSR_OK;
 }
 
-// Makes experts' plans of all sets. Small sets come first, because they take the least time. Sets
-// that cannot be faster than an earlier expert's plan are skipped.
+// Makes expert plans of all sets. Small sets come first, because they take the least time. Sets
+// that cannot be faster than an earlier expert plan are skipped.
 static tsr_status plan_experts(struct set_search *search)
 {
     const struct planner *planner = search->models->planners[0];
@@ -334,7 +334,8 @@ static tsr_status plan_sets(struct set_search *search, size_t first, int64_t *bo
     return TSR_OK;
 }
 
-// Corrects bound and gap. `bound` is a lower bound for the plans that the result does not cover.
+// Corrects bound and gap of the result. `bound` is a lower bound for plans that the search did not
+// cover.
 static void settle(struct program_result *result, int64_t bound)
 {
     result->bound = int64_min(result->cost, bound);
@@ -344,8 +345,8 @@ static void settle(struct program_result *result, int64_t bound)
     result->gap = (double)(result->cost - result->bound) / (double)int64_max(result->cost, 1);
 }
 
-// Makes the plan of the set the result. Its planners live as long as those of all devices, whose
-// nodes refer to their rules and names.
+// Makes the plan of the set the result. Its planners stay in memory, because the nodes of the
+// planners for all devices refer to their rules and names.
 static tsr_status take_set(struct found_plan *found, const struct set_search *search, int64_t bound)
 {
     struct set_plan *best = search->best;
@@ -355,8 +356,8 @@ static tsr_status take_set(struct found_plan *found, const struct set_search *se
     found->set = best;
     for (size_t m = 0; m < search->models->n; m++) {
         struct planner *planner = search->models->planners[m];
-        // Nodes run on specific devices, as in a stage. So shardings are written even if the nodes
-        // are replicated.
+        // Nodes run on specific devices, as in a stage, so shardings are written even for
+        // replicated nodes.
         planner->scope.staged = true;
         planner->scope.one_stage = best->set.devices[0] != 0;
         planner->memory.exceeds = best->planners[m].memory.exceeds;
@@ -463,8 +464,8 @@ static tsr_status find(struct found_plan *found, const tsr_plan_options *options
     return solve_at_once(found, options);
 }
 
-// Adds a node with one choice to the program of one copy. Its cost is the additional time of the
-// copies.
+// Adds a node with one choice to the program of one copy. Its cost is the additional time that
+// several copies need.
 static bool add_copies_time(struct found_plan *found, struct program *program)
 {
     int64_t *more = ARENA_NEW(program->arena, int64_t);
@@ -669,8 +670,7 @@ static tsr_status best_device(struct models *models, const tsr_plan_options *opt
     return st;
 }
 
-// Finds the time on one device, and whether fewer devices would be as fast. Does so only while
-// there is time left.
+// Finds the time on one device, and whether fewer devices would be as fast, if there is time left.
 static tsr_status compare_devices(struct found_plan *found, const tsr_plan_options *options,
                                   tsr_plan_summary *out)
 {
@@ -707,7 +707,7 @@ static tsr_status report_lacks(const struct found_plan *found)
 }
 
 // Lists the candidates of a node in the program of the chosen plan. If the plan repeats a device
-// set, these are the candidates of one copy, with its share of the batch.
+// set, these are the candidates in one copy, with its share of the batch.
 static tsr_status explain(const struct found_plan *found, const char *node, tsr_plan_summary *out)
 {
     const struct models *models = found->set ? &found->set->models : found->models;

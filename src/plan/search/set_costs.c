@@ -254,8 +254,9 @@ static int64_t regather_time(const struct set_model *model, const struct plan_no
     return ps;
 }
 
-// Returns how much larger the full node is than the share of one copy, by its tensors: 8 for a
-// batch in 8 copies, 64 for scores [rows, rows] of rows in 8 copies. 1: it does not read the batch.
+// Returns how much larger the full node is than the share of one copy, by the sizes of its tensors:
+// 8 for a batch in 8 copies, 64 for scores [rows, rows] if the copies divide rows by 8. 1: the node
+// does not read the batch.
 static double growth(const struct set_model *model, const struct plan_node *node)
 {
     double most = 1;
@@ -275,8 +276,8 @@ static double growth(const struct set_model *model, const struct plan_node *node
     return reads ? most : 1;
 }
 
-// Returns the time of all nodes that the copies do not divide: every copy gathers the inputs. With
-// `computes`, includes the time of computing the full node.
+// Returns the time of all nodes that the copies do not divide. Every copy gathers the inputs of
+// such a node. With `computes`, includes the time of computing the full node.
 static int64_t undivided_time(const struct set_model *model, bool computes)
 {
     int64_t ps = 0;
@@ -343,7 +344,7 @@ int64_t tsr__set_more_bytes(const struct set_model *model)
 }
 
 // Returns the bytes on the first device while it gathers the outputs, without weights and caches:
-// one copy's share of inputs and outputs, and the full outputs.
+// its copy's share of inputs and outputs, and the full outputs.
 static int64_t gathering_bytes(const struct set_model *model)
 {
     const tsr_graph *graph = tsr_model_graph(model->all->model);
@@ -395,8 +396,8 @@ int64_t tsr__set_copies_time(const struct set_model *model)
     return gather_time(model) + slice_time(model) + sums_of(model).ps + undivided_time(model, true);
 }
 
-// Returns a lower bound. On a set of one device each node has one candidate, so the bound is exact:
-// all plans need the same additional time.
+// Returns a lower bound for the additional time of copies. On a set of one device each node has one
+// candidate, so the bound is exact.
 int64_t tsr__set_least_time(const struct set_model *model)
 {
     if (model->set->n == 1)

@@ -95,7 +95,7 @@ static void add_costs(const struct set_search *search, const struct models *mode
     plan->time = plan->cost - waiting;
 }
 
-// Computes the lower bound. Includes the costs that are the same for all plans of the set and that
+// Computes the lower bound of the set. Includes costs that are the same for all its plans and that
 // the program omits.
 static void add_bound(const struct set_search *search, const struct models *models,
                       struct set_plan *plan)
@@ -168,7 +168,7 @@ struct expansion {
     bool unsharded;     // every copy computes the full node
 };
 
-// Returns the groups of devices, repeated in every copy. NULL: out of memory.
+// Returns the groups of devices, repeated for every copy. NULL: out of memory.
 static struct device_group *expand_groups(const struct device_set *set, struct arena *arena,
                                           const struct parts *parts)
 {

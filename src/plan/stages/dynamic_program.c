@@ -16,8 +16,8 @@
 // every 6 + 1 = 7 ms, so the smaller sum decides for one stage.
 #include "plan/stages/stage_search.h"
 
-// Solves the range on the block. Depending on the measure of the search, returns its time or lower
-// bound, with transfers, or its memory.
+// Solves the range on the block. Returns what the search measures: the time or its lower bound,
+// with transfers, or the memory.
 static int64_t measure(struct stage_search *search, size_t i, size_t j, struct block *block)
 {
     struct point point = {0};
@@ -54,8 +54,8 @@ int64_t tsr__search_value(struct stage_search *search, size_t i, size_t j, size_
     return *at;
 }
 
-// Returns the cell of a partial pipeline. `begin` is the split point where the last stage begins.
-// It is ignored unless it restricts the next stage.
+// Returns the cell of a partial pipeline. `begin` is the split point where the last stage begins;
+// it matters only if it restricts the next stage (`flows`).
 struct cell *tsr__search_cell(struct stage_search *search, size_t stages, size_t begin, size_t cut,
                               size_t devices)
 {
@@ -65,8 +65,8 @@ struct cell *tsr__search_cell(struct stage_search *search, size_t stages, size_t
     return &search->cells[(at * cuts + cut) * (tsr__search_devices(search) + 1) + devices];
 }
 
-// True if pipeline a is better. Of pipelines with the same sum, it is the one with the faster
-// slowest stage: it finishes more runs.
+// True if pipeline a is better. If the sums are equal, the pipeline with the faster slowest stage
+// is better: it finishes more runs.
 static bool better(const struct stage_search *search, const struct cell *a, const struct cell *b)
 {
     if (search->bottleneck && a->most != b->most)
@@ -88,7 +88,7 @@ bool tsr__stages_follow(struct staging *staging, size_t begin, size_t i, size_t 
            (!staging->other || follows(staging->other, begin, i, j));
 }
 
-// One more stage: the state before it, and its block.
+// One more stage of a pipeline: the state before it, and its block.
 struct step {
     size_t stages, begin, cut,
         used;    // the last stage is from `begin` to `cut`; the first `used` devices are taken
@@ -107,8 +107,8 @@ static void try_stage(struct stage_search *search, const struct cell *from, cons
         return;
     if (tsr__search_hopeless(search, step->cut, j, block, from->sum))
         return;
-    // `own` is the time for latency; for throughput, and between pipelines of the same latency, the
-    // stage is also busy while it sends.
+    // `own` is the time that counts for latency. For throughput, and to compare pipelines of the
+    // same latency, the stage is also busy while it sends.
     int64_t own = tsr__search_value(search, step->cut, j, block), busy = own;
     bool latency = !search->bottleneck && search->cap == INT64_MAX;
     if (search->flows || (latency && own < NEVER_FITS))
@@ -144,8 +144,8 @@ static void extend(struct stage_search *search, struct step step)
     }
 }
 
-// Returns the best final state, or NULL. It tries larger device counts first, so
-// that of equal states the one with fewer idle devices wins.
+// Returns the best final state, or NULL. Tries larger device counts first, so that among equal
+// states the one with fewer idle devices wins.
 static const struct cell *best_end(struct stage_search *search, size_t *stages)
 {
     const struct cell *best = NULL;
@@ -179,7 +179,7 @@ const struct cell *tsr__search_run(struct stage_search *search, size_t *stages)
     size_t cuts = search->staging->n_ranges;
     for (size_t i = 0; i < search->n_cells; i++)
         search->cells[i] = (struct cell){INT64_MAX, INT64_MAX, 0, 0, 0};
-    // A pipeline may begin at any device: those before it are idle.
+    // A pipeline may begin at any device; the devices before it are idle.
     for (size_t used = 0; used < tsr__search_devices(search); used++)
         *tsr__search_cell(search, 0, 0, 0, used) = (struct cell){0};
     size_t begins = search->flows ? cuts : 1, all = search->most * begins * cuts;

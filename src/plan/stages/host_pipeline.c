@@ -38,8 +38,8 @@ static int host_of_stage(const struct hosts *hosts, int64_t k)
     return (int)(hosts->n - 1 - k);
 }
 
-// Returns the split point at which about that share of the work is done. There must be at least
-// one range before it and `behind` ranges after it.
+// Returns the split point at which about `share` of the work is done. Leaves at least one range
+// before it and `behind` ranges after it.
 static size_t split_at(const struct staging *staging, size_t first, size_t behind, double share)
 {
     double all = 0, done = 0;

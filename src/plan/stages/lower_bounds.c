@@ -34,8 +34,8 @@ static bool fill_floor(const struct staging *staging, struct kind *kind)
     return true;
 }
 
-// Computes for each split point the lower bound of the nodes behind it on any block; 0 if there is
-// no time.
+// Computes for each split point a lower bound for the nodes behind it, on any block; 0 if time is
+// up.
 static bool fill_rest(struct stage_search *search)
 {
     const struct staging *staging = search->staging;

@@ -24,7 +24,7 @@ static int by_number(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-// Returns the stage that the model gives the node; -1: none.
+// Returns the stage of the node in the model; -1: none.
 static int64_t stage_of(const struct staging *staging, size_t i)
 {
     int64_t stage;
@@ -67,7 +67,8 @@ static bool list_numbers(struct staging *staging)
     return true;
 }
 
-// Narrows the windows: the node's stage and later ones end after the node, earlier ones before it.
+// Narrows the windows in which stages may end: the node's stage and later ones end after the node,
+// earlier ones before it.
 static void narrow(const struct staging *staging, struct stage_window *windows, size_t i)
 {
     for (size_t k = 0; k < staging->n_hand; k++) {
@@ -107,7 +108,7 @@ tsr_status tsr__manual_stages(struct staging *staging, int64_t asked)
     return TSR_OK;
 }
 
-// True if stage k may end there. The last stage always ends with the graph.
+// True if stage k may end before node `before`. The last stage always ends with the graph.
 bool tsr__stages_may_end(const struct staging *staging, size_t k, size_t before)
 {
     if (!staging->windows || k + 1 >= staging->n_hand)

@@ -39,18 +39,19 @@ struct link_recorder {
     double *load;     // by link: bytes of the current communication; NULL: nothing is recorded
     struct map moves; // uses of reshardings, by layouts and value
 };
-// Links are recorded only if there are several stages and not too many links. False: out of memory.
+// Starts recording. Links are recorded only if there are several stages and not too many links.
+// Returns false if out of memory.
 bool tsr__link_recorder_init(struct link_recorder *recorder, struct planner *planner,
                              struct arena *arena, size_t stages);
-// Return the uses of a resharding, and of the reduction after a node on the devices of its stage.
-// Nothing is recorded if memory runs out; the arena has then failed.
+// Return the links that a resharding uses, and those of the reduction after a node on the devices
+// of its stage. If memory runs out, they record nothing; the arena has then failed.
 struct link_uses tsr__link_uses_move(struct link_recorder *recorder, uint32_t from, uint32_t to,
                                      const struct plan_value *value);
 struct link_uses tsr__link_uses_sum(struct link_recorder *recorder, const struct plan_node *node,
                                     const struct stage *stage);
 
-// pipeline_period.c: simulates that number of consecutive runs, at least 6. Sets *period to the
-// time between the ends of two runs in the middle. False: out of memory.
+// pipeline_period.c: simulates `runs` consecutive runs (at least 6). Sets *period to the time
+// between the ends of two runs in the middle. Returns false if out of memory.
 bool tsr__pipeline_period(const struct planner *planner, struct arena *arena,
                           const struct event_list *events, size_t runs, int64_t *period);
 

@@ -9,7 +9,7 @@
 //     for 8 ms in each run: this is the period.
 #include "plan/stages/pipeline_events.h"
 
-// An event of one device.
+// Position of a device in an event.
 struct turn {
     size_t event, index; // index: of the device in the event
 };
@@ -19,7 +19,7 @@ struct queue {
     size_t run;
     int64_t clock; // time at which the device is free
 };
-// Devices that wait in an event for the others.
+// The devices that already wait in an event for the others.
 struct meeting {
     size_t arrived;
     int64_t latest;
@@ -73,7 +73,7 @@ static void next_turn(struct queue *queue)
     }
 }
 
-// Runs the events of the device up to its next communication, where it waits for the others.
+// Runs the events of the device up to its next communication, where it waits for other devices.
 static bool advance(struct pace *pace, struct queue *queue)
 {
     while (queue->n && queue->run < pace->runs) {
@@ -97,8 +97,8 @@ static bool advance(struct pace *pace, struct queue *queue)
     return true;
 }
 
-// Returns the end of a communication. Its own time includes that its groups share links, so only
-// other ones delay it.
+// Returns the end of a communication. Only other communications delay it: its own time already
+// includes that its groups share links.
 static int64_t end_of(struct pace *pace, size_t e, int64_t begin)
 {
     const struct event *event = &pace->events->at[e];
@@ -167,7 +167,8 @@ bool tsr__pipeline_period(const struct planner *planner, struct arena *arena,
     while (pace.ready.n)
         if (!communicate(&pace, take_first(&pace)))
             return false;
-    // The first third fills the pipeline. In the last one, fewer and fewer stages share links.
+    // The first third of the runs fills the pipeline. In the last third, fewer and fewer stages
+    // share links.
     size_t first = runs / 3, last = 2 * runs / 3;
     *period = (pace.ends[last] - pace.ends[first]) / (int64_t)(last - first);
     return true;

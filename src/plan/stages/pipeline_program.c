@@ -10,7 +10,7 @@
 
 #define PIPELINE_WORK UINT64_C(20000000) // cells that the program of one pipeline may visit
 
-// A stage whose layouts are translated to the planner of all devices.
+// A stage whose layouts are translated for the planner of all devices.
 struct stage_layouts {
     struct planner *planner;
     const struct stage *stage;
@@ -45,8 +45,8 @@ bool tsr__stages_candidate(struct planner *planner, const struct stage *stage,
                                     on_all_devices, &layouts, candidate);
 }
 
-// Returns the strategy of a kind on the devices of the stage, with the layouts of the planner of
-// all devices; cached.
+// Returns the strategy of a node on the devices of the stage, with the layouts of the planner of
+// all devices. Cached.
 static struct strategy *strategy_on(struct staging *staging, const struct stage *stage,
                                     const struct plan_node *node)
 {
@@ -78,8 +78,8 @@ static struct strategy *strategy_on(struct staging *staging, const struct stage 
     return strategy;
 }
 
-// Gives each node in a stage the candidates of its stage; other nodes temporarily have none. False:
-// out of memory.
+// Gives each node in a stage the candidates on its stage. Nodes outside of stages temporarily have
+// none. Returns false if out of memory.
 static bool set_strategies(struct pipeline_program *setup)
 {
     struct planner *planner = setup->staging->planner;
@@ -100,8 +100,8 @@ static bool set_strategies(struct pipeline_program *setup)
     return true;
 }
 
-// Removes nodes in no stage from the program. They run on all devices: their outputs are
-// replicated, like inputs of the model.
+// Removes nodes outside of stages from the program. They run on all devices, so their outputs are
+// replicated like inputs of the model.
 static void hide_common(struct pipeline_program *setup)
 {
     struct planner *planner = setup->staging->planner;

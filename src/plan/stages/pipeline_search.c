@@ -93,7 +93,7 @@ static int64_t least_pace(struct stage_search *search, const struct trail *trail
     return least;
 }
 
-// Solves the pipeline, whose lower bound is `least`, and keeps it if it is better.
+// Solves the pipeline and keeps it if it is better. `least` is its lower bound.
 static void try_line(struct stage_search *search, const struct trail *trail, int64_t least)
 {
     struct pipeline_trial *trial = search->trial;
@@ -174,7 +174,8 @@ static void add_ending(struct stage_search *search, const struct state *state, s
         list[(*n)++] = (struct ending){total, before->sum + own + state->sum, own, begin, block};
 }
 
-// Lists all last stages of the pipelines that end at the state, best first. NULL: out of memory.
+// Lists all possible last stages of pipelines that end at the state, best first. NULL: out of
+// memory.
 static struct ending *list_endings(struct stage_search *search, const struct state *state,
                                    size_t *n)
 {
@@ -196,7 +197,7 @@ static struct ending *list_endings(struct stage_search *search, const struct sta
     return list;
 }
 
-// Enumerates the stages before a state. `trail` has the stages behind it.
+// Enumerates the stages before a state. `trail` contains the stages after it.
 static void walk(struct stage_search *search, const struct state *state, struct trail *trail)
 {
     size_t n = 0;
@@ -244,8 +245,8 @@ static void look_at_order(struct stage_search *search)
 
 // ---- entry -------------------------------------------------------------------------------------
 
-// True if every stage sends only to the next one. If the first pipeline does not flow, none does
-// (tsr__stages_search).
+// True if every stage sends only to the next one. If that does not hold for the first pipeline, it
+// holds for none (tsr__stages_search).
 static bool flows(struct staging *staging, const struct pipeline *pipeline)
 {
     for (size_t k = 1; k < pipeline->n; k++)
@@ -274,7 +275,7 @@ tsr_status tsr__pipeline_search(struct staging *staging, const tsr_plan_options 
                                    .least = pipeline->answer.bound,
                                    .left = INT64_MAX,
                                    .most = PIPELINE_NODES / nodes};
-    // For throughput the first pipeline is solved again, with its lower bound.
+    // For throughput, solve the first pipeline again with its lower bound.
     if (options->objective == TSR_THROUGHPUT) {
         trial.least = INT64_MAX;
         trial.flows = flows(staging, pipeline);

@@ -42,9 +42,9 @@ static void flush(struct timing *timing)
     timing->pending.n = 0;
 }
 
-// Adds an event in the order of the engine. It receives from other stages as soon as the order of
+// Adds an event in the order in which the engine runs it. A stage receives as soon as the order of
 // communication allows (simulate/simulate_order.c): before nodes that do not communicate. So the
-// sender need not wait for them.
+// sender need not wait for these nodes.
 static void add_in_order(struct timing *timing, struct event event, bool transfer)
 {
     if (!event.meets && !transfer) {
@@ -75,7 +75,7 @@ static struct event event_of(struct timing *timing, const bool *takes, int64_t p
 
 // ---- values ------------------------------------------------------------------------------------
 
-// The first layout of a value: its producer's, or replicated.
+// Returns the layouts of a value. The first is that of its producer, or replicated.
 static struct value_forms *forms_of(struct timing *timing, const tsr_value *value)
 {
     struct value_forms *forms = &timing->forms[tsr__value_id(value)];
@@ -101,9 +101,9 @@ static bool is_there(const struct planner *planner, uint32_t from, uint32_t want
     return tsr__layout_is_whole(has);
 }
 
-// Returns the layout from which the partitioner produces the wanted one
-// (partition/steps/convert.c). It prefers an equal layout, then one that can be sliced, then the
-// first from which collectives lead there, then the first.
+// Returns the layout from which the partitioner makes the wanted one (partition/steps/convert.c).
+// It prefers an equal layout, then one that can be sliced, then the first from which collectives
+// lead to it, then the first of all.
 static uint32_t source_of(struct timing *timing, const struct value_forms *forms, uint32_t want,
                           const struct plan_value *value)
 {
@@ -120,8 +120,8 @@ static uint32_t source_of(struct timing *timing, const struct value_forms *forms
     return forms->layouts.at[0];
 }
 
-// Adds a resharding. Devices that have the full value slice it; else those that send and receive
-// synchronize.
+// Adds a resharding. Devices that have the full value slice it; otherwise the devices that send and
+// receive synchronize.
 static bool add_move(struct timing *timing, uint32_t from, uint32_t want,
                      const struct plan_value *value, int64_t ps, bool transfer)
 {
@@ -199,7 +199,7 @@ static bool bring_inputs(struct timing *timing, const struct plan_node *node, si
     return true;
 }
 
-// Runs the node on its devices, then its reduction.
+// Adds the events of a node on its devices, then of its reduction.
 static bool run_node(struct timing *timing, const struct plan_node *node, size_t k)
 {
     const struct candidate *candidate = &node->strategy->at.at[node->choice];
@@ -229,7 +229,7 @@ static bool run_node(struct timing *timing, const struct plan_node *node, size_t
     return true;
 }
 
-// Moves outputs to the first device of their stage; states stay.
+// Adds the transfer of outputs to the first device of their stage. States are not moved.
 static bool bring_outputs(struct timing *timing)
 {
     const tsr_graph *graph = tsr_model_graph(timing->planner->model);
@@ -293,7 +293,7 @@ static void happen(const struct event *event, int64_t *clock)
     }
 }
 
-// Simulates one run; returns when its last device is done.
+// Simulates one run. Returns the time at which its last device is done.
 static int64_t play(const struct timing *timing, int64_t *clock)
 {
     int64_t end = 0;
@@ -306,8 +306,8 @@ static int64_t play(const struct timing *timing, int64_t *clock)
     return end;
 }
 
-// Plays several runs. The first one gives the latency. With as many concurrent runs as stages, the
-// time between two ends is the period.
+// Simulates several runs. The first one gives the latency. With as many concurrent runs as stages,
+// the time between two ends is the period.
 static bool play_runs(struct timing *timing)
 {
     struct event_list events = {timing->events.at, timing->events.n};

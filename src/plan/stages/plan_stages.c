@@ -4,7 +4,7 @@
 // counting need not know about stages.
 #include "plan/stages/stages.h"
 
-// share of the time limit for the search; the rest is for the chosen stages
+// fraction of the time limit for the search; the rest is for solving the chosen stages
 #define SEARCH_SHARE 0.7
 
 // ---- from the devices of a block to those of the topology --------------------------------------
@@ -45,7 +45,7 @@ static bool memory_of_stage(struct staging *staging, const struct stage *stage, 
     return true;
 }
 
-// Returns the stage in the second model: the same devices, its own nodes.
+// Returns the same stage of the second model: same devices, nodes of that model.
 static struct stage second_stage(const struct stage *stage)
 {
     struct stage other = *stage;
@@ -55,8 +55,8 @@ static struct stage second_stage(const struct stage *stage)
     return other;
 }
 
-// Plans the nodes of every stage again, with choices. The chosen candidates become the only ones in
-// the planners of all devices.
+// Plans the nodes of every stage again, and records the choices. The chosen candidates become the
+// only ones in the planners of all devices.
 static tsr_status take_pipeline(struct staging *staging, struct pipeline *pipeline,
                                 const struct model_memory memory[PLAN_MAX_MODELS])
 {
@@ -115,7 +115,8 @@ static tsr_status set_stages(struct staging *staging, const struct pipeline *pip
 
 // ---- why there is no plan -----------------------------------------------------------------------
 
-// Reports that nothing fits. The same search over memory finds what the fullest device needs.
+// Reports that no pipeline fits. The same search, with memory as measure, finds what the fullest
+// device needs.
 static tsr_status refuse(struct staging *staging, const tsr_plan_options *options,
                          tsr_plan_summary *out)
 {
@@ -212,7 +213,7 @@ static struct str numbered_path(struct arena *arena, const char *path, size_t st
     return tsr__arena_printf(arena, "%.*s.%zu%s", (int)(dot - path), path, stage, dot);
 }
 
-// Writes the programs. Each stage has its own program and file.
+// Exports the programs: each stage has its own program and file.
 static tsr_status export_stages(struct staging *staging, const struct pipeline *pipeline,
                                 const char *path)
 {
@@ -229,8 +230,8 @@ static tsr_status export_stages(struct staging *staging, const struct pipeline *
     return TSR_OK;
 }
 
-// Writes the shardings and stages of one model, and adds its figures to `out`. write false: only
-// figures.
+// Writes the shardings and stages of one model, and adds its figures to `out`. If `write` is false,
+// only adds the figures.
 static tsr_status write_model(struct staging *staging, const char *config,
                               const struct pipeline *pipeline, bool write, tsr_plan_part *out)
 {
@@ -247,7 +248,7 @@ static tsr_status write_model(struct staging *staging, const char *config,
     return tsr__planner_add_counts(planner, counts, n, out) ? TSR_OK : TSR_NOMEM;
 }
 
-// Writes the stages into all models. They have the same numbers in both.
+// Writes the stages into all models. Stages have the same numbers in both.
 static tsr_status write_all(struct staging *staging, const char *config,
                             const struct pipeline *pipeline, bool write, tsr_plan_part *parts,
                             tsr_plan_summary *out)
@@ -278,7 +279,7 @@ static tsr_status find_stages(struct staging *staging, const tsr_plan_options *o
     return tsr__pipeline_search(staging, options, pipeline, &staging->least);
 }
 
-// Called if no pipeline fits: the plan without stages (the rival) wins, if there is one.
+// Handles that no pipeline fits: the plan without stages (the rival) wins, if there is one.
 static tsr_status none_found(struct staging *staging, const tsr_plan_options *options,
                              struct stage_rival *rival, tsr_plan_summary *out)
 {

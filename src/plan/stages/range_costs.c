@@ -57,8 +57,8 @@ static bool key_of(struct staging *staging, const int64_t *devices, size_t n, st
     return !key->failed;
 }
 
-// Creates the planner of a kind of block. It holds no range until select_range gives it one:
-// node_at is -1 for all nodes.
+// Creates the planner of a kind of block. It has no range until select_range sets one: node_at is
+// -1 for all nodes.
 static struct kind *kind_new(struct staging *staging, const int64_t *devices, size_t n)
 {
     struct kind *kind = ARENA_NEW(&staging->planner->arena, struct kind);
@@ -136,7 +136,8 @@ static bool is_given(const struct planner *planner, const tsr_value *value)
     return false;
 }
 
-// True if the value is neither produced by a node of the range nor a constant.
+// True if the value comes from outside of the range: it is not a constant, and no node of the range
+// produces it.
 static bool comes_from_outside(const struct planner *planner, const tsr_value *value)
 {
     const tsr_node *from = tsr_value_producer(value);
@@ -151,8 +152,8 @@ static bool crosses(const struct planner *planner, const tsr_value *value)
     return from && planner->scope.staged_nodes && planner->scope.staged_nodes[tsr__node_id(from)];
 }
 
-// Lists what nodes of the range read from outside, except constants. In an open range, values that
-// cross its border are charged to neither side.
+// Lists the values that nodes of the range read from outside, except constants. In an open range,
+// values that cross its border are charged to neither side.
 static void list_given(struct planner *planner)
 {
     planner->ends.given.n = 0;
@@ -202,8 +203,8 @@ static int64_t peak_of(const struct program *program, const uint32_t *choice)
     return most;
 }
 
-// Returns the limit for the program. If some device has a limit, every program has memory rows, so
-// that its memory is known.
+// Returns the memory limit for the program. If any device has a limit, every program gets memory
+// rows, so that its memory is known.
 static int64_t limit_of(const struct staging *staging, int64_t memory)
 {
     if (staging->limited && memory >= PLAN_NO_LIMIT)
@@ -235,8 +236,7 @@ static void add_times(const struct range_solve *solve, const struct program_resu
     point->bound = int64_min(tsr__models_unscaled(models, result->bound), point->time);
 }
 
-// Returns the solution as a point, which is the best for every limit between its memory and
-// `limit`.
+// Returns the solution as a point: the best plan for every limit between its memory and `limit`.
 static struct point point_of(const struct range_solve *solve, const struct program_result *result,
                              int64_t limit)
 {
@@ -308,7 +308,7 @@ static tsr_status begin_range(struct staging *staging, struct range_solve *solve
     return TSR_OK;
 }
 
-// Frees the program; points and choices stay.
+// Frees the program. Points and choices stay.
 static void end_range(struct range_solve *solve)
 {
     struct kind *kind = solve->kind;
@@ -319,7 +319,7 @@ static void end_range(struct range_solve *solve)
     tsr__arena_free(&solve->scratch);
 }
 
-// Returns the points of ranges of that structure. NULL: out of memory.
+// Returns the known points of ranges with the structure of range i to j. NULL: out of memory.
 static struct range_points *front_of(struct staging *staging, struct kind *kind, size_t i, size_t j)
 {
     const struct range *range = tsr__stages_range(staging, i, j);
@@ -356,7 +356,7 @@ static const struct point *find_point(const struct point *points, size_t n, int6
     return NULL;
 }
 
-// Solves a range with little effort. *late: there was no time, and nothing is known.
+// Solves a range with little effort. *late is set if there was no time; nothing is known then.
 static tsr_status solve_range(struct staging *staging, struct range_solve *solve, bool *late,
                               struct point *out)
 {
@@ -375,7 +375,8 @@ static tsr_status solve_range(struct staging *staging, struct range_solve *solve
     return st;
 }
 
-// Solves the range if it has no point. *late: no time left; the range is treated as not fitting.
+// Solves a range that has no point yet. *late is set if there was no time; the range is then
+// treated as not fitting.
 static tsr_status solve_new(struct staging *staging, struct range_solve *solve, bool *late,
                             struct point *out)
 {

@@ -3,11 +3,10 @@
 #include "plan/stages/stages.h"
 
 // A range while its key is written. Two ranges have the same key if their nodes have the same
-// strategies and read the same values in the same order: "3.0" is output 0 of the range's node 3,
-// "g2" the second value from outside (c: constant, i: input of the model, g: made elsewhere).
-// Outputs are followed by l (read later), s (stays) and o (returned to the caller):
-//
-//     ;17:g1 c2 >  ;4:0.0 g1 >l     MatMul of g1 and a weight; Add of both, read later
+// strategies and read the same values in the same order. "3.0" is output 0 of node 3 of the range,
+// "g2" the second value from outside (c: constant, i: input of the model, g: produced elsewhere).
+// Outputs are followed by l (read later), s (stays) and o (returned to the caller).
+//   ;17:g1 c2 >  ;4:0.0 g1 >l     MatMul of g1 and a weight; Add of both, read later
 struct range_key {
     struct staging *staging;
     struct range *range;
@@ -28,7 +27,7 @@ static char letter_of(const struct plan_value *value)
     return 'g';
 }
 
-// Returns the number of a value from outside, counted from 1. comes: an earlier range makes it.
+// Returns the number of a value from outside, counted from 1. comes: an earlier range produces it.
 static uintptr_t number_of(struct range_key *range_key, const tsr_value *value, bool comes)
 {
     uint32_t id = tsr__value_id(value);
@@ -82,7 +81,7 @@ static void describe_value(struct range_key *range_key, const tsr_value *value)
 }
 
 // True if a later node reads the value. A node inside a subgraph counts as the node of the main
-// graph that owns it.
+// graph that contains it.
 static bool is_read_later(void *data, tsr_node *node, size_t input)
 {
     struct range_key *range_key = data;
@@ -116,7 +115,7 @@ static void describe_output(struct range_key *range_key, const tsr_value *value)
     }
 }
 
-// Adds ";", the number of its strategy, its inputs, and ">" for each output.
+// Adds a node to the key: ";", the number of its strategy, its inputs, and ">" for each output.
 static void describe_node(struct range_key *range_key, const struct plan_node *node)
 {
     tsr_value **captures;

@@ -81,7 +81,8 @@ bool tsr__second_model_init(struct staging *staging)
 
 // ---- cuts --------------------------------------------------------------------------------------
 
-// Returns where the second model may be split if the first is split before node `cut`.
+// Returns the window in which the second model may be split if the first is split before node
+// `cut`.
 static struct stage_window window_of(const struct staging *staging, size_t cut)
 {
     struct stage_window window = {.low = 0, .high = staging->other->planner->n_nodes};

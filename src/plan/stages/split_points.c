@@ -35,7 +35,7 @@ struct splitting {
     size_t *last;          // by node: the last reader that is not common
 };
 
-// Returns the index of the producer of a value; -1: none that is planned.
+// Returns the index of the node that produces a value; -1: no planned node.
 static int64_t made_at(const struct planner *planner, const tsr_value *value)
 {
     const tsr_node *from = value ? tsr_value_producer(value) : NULL;
@@ -46,7 +46,8 @@ static int64_t made_at(const struct planner *planner, const tsr_value *value)
 
 // ---- nodes that run everywhere -----------------------------------------------------------------
 
-// True if the node is small and depends only on inputs, small constants and other such nodes.
+// True if the node runs on all devices: it is small and depends only on inputs, small constants and
+// other such nodes.
 static bool is_common(const struct splitting *splitting, size_t i)
 {
     tsr_value **captures;
@@ -65,7 +66,7 @@ static bool is_common(const struct splitting *splitting, size_t i)
            constants <= splitting->all_bytes / COMMON_SHARE;
 }
 
-// True if the node has a manual stage: it runs there only.
+// True if the node has a manual stage and so runs only there.
 static bool has_stage(const struct staging *staging, size_t i)
 {
     return staging->hand && staging->hand[i] >= 0;
@@ -164,7 +165,7 @@ static void add_crossing(struct splitting *splitting, int64_t *width)
         width[i] += width[i - 1];
 }
 
-// A place between two staged nodes.
+// A possible split point between two nodes in stages.
 struct place_between {
     size_t before; // the second of them
     int64_t width; // bytes that cross
@@ -177,8 +178,8 @@ struct places {
     size_t n, most, shares;
 };
 
-// Returns the number of places to keep: more for more devices, fewer for large graphs, whose ranges
-// are expensive. 4 devices: 24 places; 10 devices: 40; with 100000 nodes: 12.
+// Returns the number of split points to keep: more for more devices, fewer for large graphs, whose
+// ranges are expensive. 4 devices: 24; 10 devices: 40; with 100000 nodes: 12.
 static size_t most_places(int64_t devices, size_t nodes)
 {
     size_t n = STAGES_MAX_PLACES;
@@ -191,8 +192,8 @@ static size_t most_places(int64_t devices, size_t nodes)
     return n;
 }
 
-// Lists the places between staged nodes, with the share of the work before them. Adds a picosecond
-// to every node, so that nodes without cost also advance the share.
+// Lists the possible split points, with the share of the work before each. Adds a picosecond to
+// every node, so that nodes without cost also advance the share.
 static bool list_places(struct splitting *splitting, const int64_t *width, struct places *out)
 {
     const struct planner *planner = splitting->planner;
@@ -225,8 +226,8 @@ static bool list_places(struct splitting *splitting, const int64_t *width, struc
     return true;
 }
 
-// True if both places follow a node of the same strategy and have the same width: probably the same
-// place in two layers.
+// True if both split points follow a node of the same strategy and have the same width. They are
+// then probably at the same position in two layers.
 static bool same_kind(const struct place_between *a, const struct place_between *b)
 {
     return a->kind == b->kind && a->width == b->width;
@@ -240,8 +241,8 @@ static size_t count_kind(const struct places *places, const struct place_between
     return n;
 }
 
-// Returns the narrowest kind of place that is not kept yet and occurs at least half as often as the
-// most frequent one.
+// Returns the narrowest kind of split point that is not kept yet and occurs at least half as often
+// as the most frequent one.
 static const struct place_between *next_kind(const struct places *places, size_t most)
 {
     const struct place_between *best = NULL;
@@ -255,7 +256,7 @@ static const struct place_between *next_kind(const struct places *places, size_t
     return best;
 }
 
-// True if at least half of the shares have a kept place.
+// True if at least half of the shares of the work have a kept split point.
 static bool covers(const struct places *places)
 {
     size_t n = 0, last = SIZE_MAX;
@@ -269,7 +270,7 @@ static bool covers(const struct places *places)
     return 2 * n >= places->shares;
 }
 
-// Returns the occurrences of the most frequent kind of place.
+// Returns the number of occurrences of the most frequent kind of split point.
 static size_t most_of_kind(const struct places *places)
 {
     size_t most = 0, n = size_min(places->n, LAYER_NODES);
@@ -281,7 +282,7 @@ static size_t most_of_kind(const struct places *places)
     return most;
 }
 
-// Keeps every `step`-th place of that kind; returns their number.
+// Keeps every `step`-th split point of this kind. Returns their number.
 static size_t keep_kind(struct places *places, const struct place_between *like, size_t step)
 {
     size_t seen = 0, kept = 0;
@@ -293,9 +294,10 @@ static size_t keep_kind(struct places *places, const struct place_between *like,
     return kept;
 }
 
-// Keeps places between repeated layers. Layers are split at the same places, so that ranges are
-// equal and many can be tried. The narrowest kind is kept, at every second or third layer if there
-// are too many; others if they are no wider and there is space. False: layers do not repeat.
+// Keeps split points between repeated layers. All layers are split at the same positions, so that
+// ranges are equal and many can be tried. Keeps the narrowest kind, at every second or third layer
+// if there are too many. Keeps other kinds if they are no wider and not too many. Returns false if
+// layers do not repeat.
 static bool keep_layers(struct places *places)
 {
     size_t most = most_of_kind(places), kept = 0;
@@ -326,7 +328,7 @@ static size_t share_of(const struct places *places, size_t i, size_t shares)
     return places->at[i].share * shares / places->most;
 }
 
-// Keeps the narrowest place of each share that has no kept place yet. Places of one share are
+// Keeps the narrowest split point of each share that has none yet. Split points of one share are
 // adjacent.
 static void keep_shares(struct places *places, size_t shares)
 {
@@ -346,7 +348,7 @@ static void keep_shares(struct places *places, size_t shares)
     }
 }
 
-// Keeps a place for each manual stage: it ends at the narrowest possible one.
+// Keeps one split point for each manual stage: the narrowest at which it may end.
 static void keep_windows(const struct staging *staging, struct places *places)
 {
     for (size_t k = 0; k + 1 < staging->n_hand; k++) {
@@ -362,8 +364,8 @@ static void keep_windows(const struct staging *staging, struct places *places)
     }
 }
 
-// Keeps the narrowest place in the window of each split point of the first model, after the
-// previous kept one. Some windows have no place.
+// Keeps the narrowest split point in the window of each split point of the first model, after the
+// previous kept one. Some windows contain none.
 static void keep_followed(const struct staging *staging, struct places *places)
 {
     size_t next = 0;
@@ -384,8 +386,8 @@ static void keep_followed(const struct staging *staging, struct places *places)
     }
 }
 
-// Keeps all places if they are few. Otherwise keeps those between layers, and the narrowest of each
-// share.
+// Keeps all split points if they are few. Otherwise keeps those between layers, and the narrowest
+// of each share.
 static void keep_places(const struct staging *staging, struct places *places)
 {
     if (staging->followed) {
@@ -402,7 +404,7 @@ static void keep_places(const struct staging *staging, struct places *places)
     keep_windows(staging, places);
 }
 
-// Chooses the split points: the kept places, and the ends of the graph.
+// Chooses the split points: those kept, and both ends of the graph.
 static bool choose_places(struct splitting *splitting, const int64_t *width)
 {
     struct places places;

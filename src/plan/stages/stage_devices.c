@@ -32,9 +32,10 @@ void tsr__search_sizes(struct stage_search *search)
     }
 }
 
-// True if a block of n devices may start there. With many devices, and in a coarse search, blocks
-// do not overlap: of 128, blocks of 32 start at 0, 32, 64 and 96. Unlike devices have dozens of
-// kinds of blocks, so a coarse search uses only powers of two and all devices.
+// True if a block of n devices may begin at device `start`. With many devices, and in a coarse
+// search, blocks do not overlap: of 128 devices, blocks of 32 start at 0, 32, 64 and 96. Unlike
+// devices have dozens of kinds of blocks, so a coarse search uses only powers of two and all
+// devices.
 bool tsr__search_may_start(const struct stage_search *search, size_t start, size_t n)
 {
     bool coarse = search->grain > 1, power_of_two = (n & (n - 1)) == 0;
@@ -91,7 +92,7 @@ bool tsr__search_blocks(struct stage_search *search)
             if (!block->devices)
                 return false;
             memcpy(block->devices, &search->order[start], block->n * sizeof *block->devices);
-            // Ascending, so that blocks of the same devices have the same kind in every order.
+            // Sort, so that blocks of the same devices have the same kind in every order.
             qsort(block->devices, block->n, sizeof *block->devices, by_device);
             block->memory = tsr__stages_memory(search->staging, block->devices, block->n);
         }
@@ -101,7 +102,7 @@ bool tsr__search_blocks(struct stage_search *search)
 
 // ---- transfers ---------------------------------------------------------------------------------
 
-// Returns the time of sending a value from one device to all of a block. Cached by block.
+// Returns the time of sending a value from one device to all devices of a block. Cached by block.
 static int64_t send_time(struct stage_search *search, struct planner *planner, int64_t from,
                          const int64_t *to, size_t n, size_t start, const tsr_value *value)
 {
@@ -154,7 +155,7 @@ static int64_t hand_over(struct stage_search *search, struct staging *model, siz
     return int64_min(ps, NEVER_FITS);
 }
 
-// Transfers of one model's stage, as both functions above return them.
+// Time of the transfers of one model's stage; the two functions above have this type.
 typedef int64_t crossing_of(struct stage_search *search, struct staging *model, size_t from,
                             size_t to, const struct block *block);
 
@@ -181,8 +182,8 @@ int64_t tsr__search_hands_over(struct stage_search *search, size_t from, size_t 
     return of_all_runs(search, hand_over, from, to, block);
 }
 
-// Lower bound of a transfer for any sharding on both sides. With n producers and m readers, some
-// pair transfers at least 1 / (n m) of the value; the time is that of the fastest pair.
+// Returns a lower bound for a transfer, for any sharding on both sides. With n producers and m
+// readers, some pair transfers at least 1 / (n m) of the value; the fastest pair is assumed.
 static int64_t least_transfer(struct stage_search *search, const struct block *block,
                               struct device_span others, int64_t bytes)
 {
@@ -198,7 +199,7 @@ static int64_t least_transfer(struct stage_search *search, const struct block *b
     return least;
 }
 
-// Returns a lower bound for all values that the range reads from others.
+// Returns a lower bound for the transfers of all values that the range reads from other ranges.
 static int64_t least_transfers(struct stage_search *search, size_t i, size_t j,
                                const struct block *block)
 {
@@ -214,8 +215,8 @@ static int64_t least_transfers(struct stage_search *search, size_t i, size_t j,
     return int64_min(ps, NEVER_FITS);
 }
 
-// Lower bound of the time that one device of the block is busy with those values. With several
-// devices each value may occupy another one.
+// Returns a lower bound for the time that one device of the block is busy with these values. With
+// several devices, each value may occupy another device.
 static int64_t least_busy(struct stage_search *search, const struct block *block,
                           struct device_span others, const tsr_value **values, size_t n)
 {

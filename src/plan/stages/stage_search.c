@@ -35,7 +35,7 @@ static bool links_alike(struct stage_search *search)
     return true;
 }
 
-// Labels devices by position: a few devices on a ring or grid differ by it.
+// Labels devices by position, because a few devices on a ring or grid differ by it.
 static void label_places(struct stage_search *search, size_t *label)
 {
     size_t n = tsr__search_devices(search);
@@ -45,7 +45,7 @@ static void label_places(struct stage_search *search, size_t *label)
         label[device] = device;
 }
 
-// Labels devices by kind. label: by device, the first device that is like it.
+// Labels devices by kind: label[device] is the first device that is equal to it.
 static void label_devices(const struct stage_search *search, size_t *label)
 {
     const tsr_topology_device *devices = search->staging->planner->machine.topology->device;
@@ -172,8 +172,8 @@ static void bound_stages(struct stage_search *search, int64_t asked)
     search->most = (size_t)most;
 }
 
-// Initializes a search. If `flows` is set, stages may send only to the next one. It is ignored if
-// there would be too many cells.
+// Initializes a search. If `flows` is set, stages may send only to the next stage. This is ignored
+// if there would be too many cells.
 static bool search_init(struct stage_search *search, struct staging *staging,
                         const tsr_plan_options *options, bool flows)
 {
@@ -227,9 +227,9 @@ static void try_blocks_of(struct stage_search *search, size_t n, tsr_objective o
         *best = pipeline;
 }
 
-// Finds some pipeline at once, so that there is one when time is up: stages of one device; then as
-// few stages as possible on all devices, which is often the best. 16 devices and 2 stages: blocks
-// of 8.
+// Quickly finds some pipeline, so that there is one when time is up. Tries stages of one device,
+// then as few stages as possible on all devices, which is often the best. Example: 16 devices and 2
+// stages: blocks of 8.
 static void find_any(struct stage_search *search, tsr_objective objective, struct pipeline *out)
 {
     try_blocks_of(search, 1, objective, out);
@@ -248,9 +248,9 @@ static void limit_search(struct stage_search *search, tsr_objective objective,
     search->known = tsr__search_known(search, takes);
 }
 
-// Searches with every 16th split point first, every 4th, then each, so that there is a pipeline
-// when time is up. A finer search wins ties, so that without a time limit the coarse ones change
-// nothing.
+// Searches with every 16th split point, then every 4th, then each, so that there is a pipeline when
+// time is up. A finer search wins ties, so without a time limit the coarse searches have no effect
+// on the result.
 static void refine(struct stage_search *search, tsr_objective objective, struct pipeline *out)
 {
     find_any(search, objective, out);

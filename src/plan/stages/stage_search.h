@@ -12,8 +12,8 @@
 #define UNKNOWN    (-1)
 #define NEVER_FITS PLAN_NEVER
 
-// Devices that may hold a stage: `n` in the order of devices from index `start` on. A block that
-// may not start there has no devices.
+// Devices that may run a stage: `n` devices from index `start` on, in the current order. A block
+// that may not start there has no devices.
 struct block {
     size_t start, n;
     int64_t *devices; // ascending; the first one sends to other stages
@@ -28,7 +28,7 @@ struct device_span {
 struct neighbours {
     struct device_span before, behind;
 };
-// The best pipeline up to a state.
+// The best pipeline that leads to a state.
 struct cell {
     int64_t sum, most;
     size_t begin, before; // split points: begin of the last stage, and of the one before
@@ -72,17 +72,18 @@ bool tsr__search_may_start(const struct stage_search *search, size_t start, size
 bool tsr__search_blocks(struct stage_search *search);
 // Finds the kind of the block, on first use. False: out of memory.
 bool tsr__search_kind(struct stage_search *search, struct block *block);
-// Time of the transfers into the stage from split point `from` to `to`: of one run of one model,
-// and of all runs.
+// Return the time of the transfers into the stage from split point `from` to `to`: for one run of
+// one model, and for all runs.
 int64_t tsr__search_transfer(struct stage_search *search, struct staging *model, size_t from,
                              size_t to, const struct block *block);
 int64_t tsr__search_transfers(struct stage_search *search, size_t from, size_t to,
                               const struct block *block);
-// Time that the stage needs to send to the next one, of which one device is known.
+// Returns the time that the stage needs to send to the next stage, of which only one device is
+// known.
 int64_t tsr__search_hands_over(struct stage_search *search, size_t from, size_t to,
                                const struct block *block);
-// Lower bound of the time per run that a device of the block is busy, with the range from split
-// point i to j and those neighbours. NEVER_FITS: impossible.
+// Returns a lower bound of the time per run that a device of the block is busy, with the range from
+// split point i to j and these neighbours. NEVER_FITS: impossible.
 int64_t tsr__search_busy(struct stage_search *search, size_t i, size_t j, const struct block *block,
                          const struct neighbours *near);
 // Lower bound of the time that the range on the block adds to a pipeline.
@@ -93,7 +94,7 @@ int64_t tsr__search_open(struct stage_search *search, size_t i, size_t j,
 // The time that a pipeline must not exceed to be of interest; takes: that of the best so far
 // (INT64_MAX: none).
 int64_t tsr__search_known(const struct stage_search *search, int64_t takes);
-// True if no pipeline with that range on the block beats the best so far; others: time of the
+// True if no pipeline with this range on the block beats the best so far. others: time of the
 // stages before.
 bool tsr__search_hopeless(struct stage_search *search, size_t i, size_t j, size_t block,
                           int64_t others);
@@ -102,8 +103,8 @@ bool tsr__search_hopeless(struct stage_search *search, size_t i, size_t j, size_
 // The measure of the range on the block; NEVER_FITS: impossible. After an error, search->status is
 // set.
 int64_t tsr__search_value(struct stage_search *search, size_t i, size_t j, size_t block);
-// True if the stage from split point i to j reads nothing that was made before `begin`, where the
-// stage before it begins.
+// True if the stage from split point i to j reads nothing from before `begin`, where the previous
+// stage begins.
 bool tsr__stages_follow(struct staging *staging, size_t begin, size_t i, size_t j);
 struct cell *tsr__search_cell(struct stage_search *search, size_t stages, size_t begin, size_t cut,
                               size_t devices);
@@ -111,7 +112,7 @@ struct cell *tsr__search_cell(struct stage_search *search, size_t stages, size_t
 const struct cell *tsr__search_run(struct stage_search *search, size_t *stages);
 // Resets the values and transfers for the next order of devices.
 void tsr__search_forget(struct stage_search *search, enum measure what);
-// The best pipeline of this order. False: none.
+// Finds the best pipeline of this order. Returns false if there is none.
 bool tsr__search_line(struct stage_search *search, tsr_objective objective, struct pipeline *out);
 
 // stage_search.c: calls `each` for every order of devices, within the time limit.

@@ -75,8 +75,8 @@ static int64_t busy_time(struct staging *staging, const struct pipeline *pipelin
     if (k + 1 < pipeline->n)
         own += at[k + 1].transfer;
     int64_t waiting = own;
-    // It reads past a stage in between: the producer waits until all stages before this one are
-    // done.
+    // The stage reads from a stage before its predecessor: the producer waits until all stages
+    // before this one are done.
     if (range && range->n_in) {
         size_t from = stage_of(staging, pipeline, range->earliest);
         if (from + 1 < k)
@@ -177,7 +177,7 @@ static int64_t shared_out(const struct staging *staging)
     return (int64_t)(work / tsr__planner_speeds(planner));
 }
 
-// Lower bound of plans whose ranges were all solved; else of any plan.
+// Finds a lower bound: of plans whose ranges were all solved, else of any plan.
 static tsr_status find_bound(struct staging *staging, const tsr_plan_options *options,
                              int64_t *bound)
 {
@@ -197,7 +197,7 @@ static tsr_status find_bound(struct staging *staging, const tsr_plan_options *op
     return st;
 }
 
-// Proves the bound by a search over the bounds of ranges.
+// Computes the bound by a search over the bounds of ranges.
 tsr_status tsr__stages_bound(struct staging *staging, const struct pipeline *pipeline,
                              const tsr_plan_options *options, tsr_plan_summary *out)
 {
@@ -241,7 +241,7 @@ static tsr_status name_devices(struct planner *planner, const struct stage *stag
     return TSR_OK;
 }
 
-// Explains a node in no stage: every device runs it, and there is no other candidate.
+// Explains a node outside of stages: every device runs it, and there is no other candidate.
 static tsr_status explain_common(const struct staging *staging, const struct plan_node *node,
                                  tsr_plan_summary *out)
 {
@@ -259,7 +259,7 @@ static tsr_status explain_common(const struct staging *staging, const struct pla
     return TSR_OK;
 }
 
-// Explains a node: the stages are unchanged, and only the node's candidate differs.
+// Explains a node with unchanged stages: only the node's candidate varies.
 tsr_status tsr__stages_explain(struct staging *staging, const struct pipeline *pipeline,
                                const char *name, tsr_plan_summary *out)
 {

@@ -55,13 +55,14 @@ struct range {
 struct stage_window {
     size_t low, high;
 };
-// A split point of the first model in the second: before a node of the window; `before` 0: none.
+// Where the second model is split if the first is split at some point: before a node of the window;
+// `before` 0: nowhere.
 struct followed_cut {
     struct stage_window window;
     size_t before;
 };
-// Nodes of the two models that must be in the same stage, by index: both read a weight, or one
-// reads the cache that the other makes.
+// Nodes of the two models that must be in the same stage, by index. Both read one weight, or one
+// reads the cache that the other produces.
 struct common_nodes {
     size_t node[2], slot[2];
 };
@@ -110,24 +111,25 @@ bool tsr__second_model_init(struct staging *staging);
 // Split points of the second model that keep those nodes together; points of the first without a
 // counterpart are dropped.
 bool tsr__second_model_cuts(struct staging *staging);
-// The structure of the range from split point i to j of both models; UINT32_MAX: out of memory.
+// Returns the number of the structure of range i to j in both models; UINT32_MAX: out of memory.
 uint32_t tsr__second_model_structure(struct staging *staging, size_t i, size_t j);
 
 // range_costs.c
 // True if there is no time for ranges that were not solved yet.
 bool tsr__stages_over(const struct staging *staging);
-// NULL: out of memory.
+// Finds or creates the kind of these devices. NULL: out of memory.
 struct kind *tsr__stages_kind(struct staging *staging, const int64_t *devices, size_t n);
 const struct range *tsr__stages_range(struct staging *staging, size_t i, size_t j);
-// The number of a structure, by its key; UINT32_MAX: out of memory.
+// Returns the number of the structure with this key; UINT32_MAX: out of memory.
 uint32_t tsr__stages_structure(struct staging *staging, struct str key);
-// The best time of a range on a block of the kind within a memory limit.
+// Finds the best time of a range on a block of the kind, within a memory limit.
 tsr_status tsr__range_time(struct staging *staging, struct kind *kind, size_t i, size_t j,
                            int64_t memory, struct point *out) TSR_MUST_USE;
-// The same without a charge for crossing values: out->bound is below every plan of the range.
+// As tsr__range_time, without a charge for values that cross the border: out->bound is below every
+// plan of the range.
 tsr_status tsr__range_bound(struct staging *staging, struct kind *kind, size_t i, size_t j,
                             int64_t memory, struct point *out) TSR_MUST_USE;
-// The least memory of a device that is needed; INT64_MAX: unknown.
+// Finds the least memory per device that the range needs; INT64_MAX: unknown.
 tsr_status tsr__range_memory(struct staging *staging, struct kind *kind, size_t i, size_t j,
                              int64_t *out) TSR_MUST_USE;
 // Solves the range again with more effort; kind->planner then holds the range with its choices.
@@ -136,7 +138,8 @@ tsr_status tsr__range_take(struct staging *staging, struct kind *kind, size_t i,
 // Gives the nodes of the range the choices, by node index; kind->planner then holds the range.
 void tsr__range_choose(struct staging *staging, struct kind *kind, size_t i, size_t j,
                        const uint32_t *choice);
-// The candidates of a node, and the best cost of the range with each: choices of the summary.
+// Lists the candidates of a node, and the best cost of the range with each, as choices of the
+// summary.
 tsr_status tsr__range_explain(struct staging *staging, struct kind *kind, size_t i, size_t j,
                               int64_t memory, const char *node, tsr_plan_summary *out) TSR_MUST_USE;
 // Writes the program of the range as an LP file.
@@ -171,7 +174,7 @@ struct pipeline_answer {
     int64_t latency;     // for throughput: of one run
     uint32_t *choice;    // by node: index of its candidate
 };
-// For throughput, of pipelines with the same period the one with the shorter latency.
+// True if pipeline a has the lower cost; for throughput, of equal periods the shorter latency wins.
 static inline bool pipeline_is_better(const struct pipeline_answer *a,
                                       const struct pipeline_answer *b)
 {
@@ -195,7 +198,8 @@ int64_t tsr__stages_memory(const struct staging *staging, const int64_t *devices
 tsr_status tsr__host_pipeline(struct staging *staging, struct pipeline *line) TSR_MUST_USE;
 
 // pipeline_search.c: solves pipelines that may be better than this one, all stages together; the
-// best becomes *line. One model only. *least: lower bound over all pipelines; 0: none was proved.
+// best replaces *pipeline. For one model only. *least: lower bound over all pipelines; 0: none was
+// proved.
 tsr_status tsr__pipeline_search(struct staging *staging, const tsr_plan_options *options,
                                 struct pipeline *pipeline, int64_t *least) TSR_MUST_USE;
 
@@ -223,22 +227,25 @@ struct pipeline_program {
     bool late;                   // there was no time to build the program
     size_t n_given;              // number of given values before
 };
-// Builds the program in planner->program; to be ended in any case. False: out of memory.
+// Builds the program of all stages in planner->program. tsr__pipeline_program_end must be called in
+// any case. Returns false if out of memory.
 bool tsr__pipeline_program_begin(struct pipeline_program *setup, struct staging *staging,
                                  const struct pipeline *pipeline);
-// Nodes in no stage are planned again; those of stages keep the candidates of the pipeline.
+// Plans the nodes outside of stages again. Nodes of stages keep the candidates of the pipeline.
 void tsr__pipeline_program_show(struct pipeline_program *setup);
-// Restores the nodes; the program is gone.
+// Restores the nodes and drops the program.
 void tsr__pipeline_program_end(struct pipeline_program *setup);
-// Solver options of one pipeline, within the time limit.
+// Returns solver options for one pipeline, within the time limit.
 struct program_options tsr__pipeline_program_options(const struct pipeline_program *setup);
 tsr_status tsr__pipeline_solve(struct staging *staging, const struct pipeline *pipeline,
                                struct pipeline_answer *out) TSR_MUST_USE;
-// The candidates of a node, and the best cost of the pipeline with each: choices of the summary.
+// Lists the candidates of a node, and the best cost of the pipeline with each, as choices of the
+// summary.
 tsr_status tsr__pipeline_explain(struct staging *staging, const struct pipeline *pipeline,
                                  const char *node, tsr_plan_summary *out) TSR_MUST_USE;
 
-// throughput.c: the same for the period of consecutive runs. least: a lower bound.
+// throughput.c: solves the pipeline for the shortest period of consecutive runs. least: a lower
+// bound.
 tsr_status tsr__throughput_solve(struct staging *staging, const struct pipeline *pipeline,
                                  int64_t least, struct pipeline_answer *out) TSR_MUST_USE;
 // Solves the stages by themselves, and then as above if that is better.
@@ -248,18 +255,18 @@ tsr_status tsr__throughput_first(struct staging *staging, struct pipeline *pipel
 tsr_status tsr__throughput_explain(struct staging *staging, const struct pipeline *pipeline,
                                    const char *node, tsr_plan_summary *out) TSR_MUST_USE;
 
-// pipeline_timing.c: predicts the times of a pipeline. Each node of the planner has its candidate.
-// False: out of memory.
+// pipeline_timing.c: predicts the times of a pipeline. The planner's nodes have their candidates.
+// Returns false if out of memory.
 bool tsr__pipeline_timing(struct staging *staging, const struct pipeline *pipeline,
                           struct stage_clock *out);
 
 // stage_summary.c
 bool tsr__stages_summarize(struct staging *staging, const struct pipeline *pipeline,
                            const int64_t *memory, struct stage_totals *out);
-// Cost, bound and gap of all runs of all models; and the time on one device.
+// Computes cost, bound and gap of all runs of all models, and the time on one device.
 tsr_status tsr__stages_bound(struct staging *staging, const struct pipeline *pipeline,
                              const tsr_plan_options *options, tsr_plan_summary *out) TSR_MUST_USE;
-// Costs of the candidates of a node, with the stages as they are.
+// Computes the costs of a node's candidates with unchanged stages.
 tsr_status tsr__stages_explain(struct staging *staging, const struct pipeline *pipeline,
                                const char *node, tsr_plan_summary *out) TSR_MUST_USE;
 

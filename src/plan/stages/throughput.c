@@ -43,8 +43,8 @@ static bool play_choices(struct throughput *throughput, struct pipeline_answer *
     return true;
 }
 
-// Solves the program and simulates the solution. *bound: lower bound of the program; 0 if nothing
-// was found.
+// Solves the program and simulates the solution. *bound: lower bound of the program; 0 if no
+// solution was found.
 static tsr_status solve_and_play(struct throughput *throughput, const struct program *program,
                                  struct pipeline_answer *best, int64_t *bound)
 {
@@ -62,7 +62,8 @@ static tsr_status solve_and_play(struct throughput *throughput, const struct pro
     return play_choices(throughput, best) ? TSR_OK : TSR_NOMEM;
 }
 
-// Finds the best period. The least sum divided by the number of stages is also a lower bound of it.
+// Finds the shortest period. The least sum of times divided by the number of stages is also a lower
+// bound of it.
 static tsr_status solve_line(struct throughput *throughput, struct pipeline_answer *best)
 {
     int64_t bound = 0;

@@ -73,9 +73,9 @@ static tsr_status write_slot(const struct writing *writing, size_t at, enum slot
     return tsr__spec_write(node->node, writing->config, value, planner->layouts.at[layout].tiles);
 }
 
-// Writes the inputs, then the outputs. Without stages, the first device returns the outputs. A
-// single stage on other devices returns them itself. Otherwise large caches would be sent to a CPU
-// that runs no node.
+// Writes the shardings of a node: inputs, then outputs. Without stages, the first device returns
+// the outputs. A single stage on other devices returns them itself; otherwise large caches would be
+// sent to a CPU that runs no node.
 static tsr_status write_node(const struct writing *writing, size_t at)
 {
     tsr_node *node = writing->planner->nodes[at].node;
