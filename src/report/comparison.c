@@ -7,37 +7,24 @@
 #define MAX_ROWS 300
 #define ALIKE    0.005 // smaller relative differences count as equal
 
-// Writers of figures. All take a double, so that a table can hold them.
-static void write_seconds(struct page *page, double v)
-{
-    tsr__html_time(page->out, v);
-}
-static void write_bytes(struct page *page, double v)
-{
-    tsr__html_bytes(page->out, (int64_t)v);
-}
-static void write_share(struct page *page, double v)
-{
-    tsr__text_printf(page->out, "%.1f %%", 100 * v);
-}
-static void write_number(struct page *page, double v)
-{
-    tsr__text_printf(page->out, "%.3g", v);
-}
+enum unit { SECONDS, BYTES, SHARE, NUMBER };
 
-// Bytes over all links in one run.
-static double carried(const tsr_simulation_summary *simulation)
+// Returns a figure as text.
+static const char *figure_text(struct page *page, enum unit unit, double v)
 {
-    double sum = 0;
-    for (size_t i = 0; i < simulation->n_comms; i++)
-        sum += (double)simulation->comms[i].carried;
-    return sum;
+    if (unit == SECONDS)
+        return tsr__time(page, v);
+    if (unit == BYTES)
+        return tsr__bytes(page, (int64_t)v);
+    if (unit == SHARE)
+        return str_text(tsr__arena_printf(page->arena, "%.1f %%", 100 * v));
+    return str_text(tsr__arena_printf(page->arena, "%.3g", v));
 }
 
 // One figure of both plans; the better one is highlighted if they differ.
 struct figure {
     const char *name;
-    void (*write)(struct page *page, double value);
+    enum unit unit;
     double value[2];
     int better; // -1: the smaller, 1: the larger, 0: neither
 };
@@ -50,37 +37,38 @@ static void figure_row(struct page *page, const struct figure *figure)
     // best: 0 if value[0] is better, else 1.
     if (figure->better && fabs(value[0] - value[1]) > ALIKE * most)
         best = (value[0] < value[1]) != (figure->better < 0);
-    tsr__text_printf(page->out, "<tr><td>%s", figure->name);
-    for (int side = 0; side < 2; side++) {
-        tsr__text_printf(page->out, "<td class=\"n%s\">", side == best ? " best" : "");
-        figure->write(page, value[side]);
-    }
+    PUTF(page, "<tr><td>%s", figure->name);
+    for (int side = 0; side < 2; side++)
+        PUTF(page, "<td class=\"n%s\">%s", side == best ? " best" : "",
+             figure_text(page, figure->unit, value[side]));
     PUT(page, "</tr>\n");
 }
 
-// Less is better, except for the speedup; the number of devices is neutral.
+// Writes the figures of both plans. Less is better, except for the speedup; the number of devices is neutral.
 static void write_figures(struct page *page, const struct page *other)
 {
     const tsr_simulation_summary *ours = page->simulation, *theirs = other->simulation;
     struct verdict a = tsr__verdict_of(page), b = tsr__verdict_of(other);
     const struct figure figures[] = {
-        {"devices", write_number, {(double)ours->devices, (double)theirs->devices}, 0},
-        {"predicted time of one run", write_seconds, {a.seconds, b.seconds}, -1},
-        {"speedup over one device", write_number, {a.faster, b.faster}, 1},
-        {"memory of the fullest device", write_bytes, {(double)a.memory, (double)b.memory}, -1},
-        {"time communicating", write_share, {a.communication, b.communication}, -1},
-        {"time waiting", write_share, {a.waiting, b.waiting}, -1},
-        {"communications", write_number, {(double)ours->n_comms, (double)theirs->n_comms}, -1},
-        {"bytes sent over links", write_bytes, {carried(ours), carried(theirs)}, -1},
+        {"devices", NUMBER, {(double)ours->devices, (double)theirs->devices}, 0},
+        {"predicted time of one run", SECONDS, {a.seconds, b.seconds}, -1},
+        {"speedup over one device", NUMBER, {a.faster, b.faster}, 1},
+        {"memory of the fullest device", BYTES, {(double)a.memory, (double)b.memory}, -1},
+        {"time communicating", SHARE, {a.communication, b.communication}, -1},
+        {"time waiting", SHARE, {a.waiting, b.waiting}, -1},
+        {"communications", NUMBER, {(double)ours->n_comms, (double)theirs->n_comms}, -1},
+        {"bytes sent over links",
+         BYTES,
+         {(double)tsr__carried_bytes(ours), (double)tsr__carried_bytes(theirs)},
+         -1},
     };
     for (size_t i = 0; i < TSR_COUNT(figures); i++)
         figure_row(page, &figures[i]);
 }
 
-// ---- nodes
-// ---------------------------------------------------------------------------------------
+// ---- nodes --------------------------------------------------------------------------------------
 
-// Shardings of inputs, then outputs, as HTML; "": none.
+// Returns the shardings of inputs, then outputs, as HTML; "": none.
 static const char *specs_of(const struct page *page, struct arena *arena, const tsr_node *node)
 {
     struct text text;
@@ -94,7 +82,7 @@ static const char *specs_of(const struct page *page, struct arena *arena, const 
     return kept;
 }
 
-// Nodes of several layers that differ in the same way have the same key.
+// Returns a key of the difference, which is the same for equal nodes of several layers.
 static struct str difference_key(const struct page *page, const struct page *other,
                                  const tsr_node *ours, const tsr_node *theirs)
 {
@@ -111,10 +99,8 @@ static struct str difference_key(const struct page *page, const struct page *oth
 static void write_difference(struct page *page, const tsr_node *node, const char *ours,
                              const char *theirs)
 {
-    PUT(page, "<tr><td class=\"name\">");
-    tsr__html_text(page->out, tsr__node_label(node));
-    tsr__text_printf(page->out, "<td class=\"name\">%s<td class=\"name\">%s</tr>\n",
-                     or_replicated(ours), or_replicated(theirs));
+    PUTF(page, "<tr><td class=\"name\">%s<td class=\"name\">%s<td class=\"name\">%s</tr>\n",
+         tsr__escaped(page, tsr__node_label(node)), or_replicated(ours), or_replicated(theirs));
 }
 
 // Lists nodes that both models have by name and that have different shardings; layers are grouped.
@@ -140,10 +126,10 @@ static void write_differences(struct page *page, const struct page *other)
         const char *a = specs_of(page, arena, node), *b = specs_of(other, arena, match);
         if (!a || !b || strcmp(a, b) == 0)
             continue;
-        if (differ++ == 0)
-            PUT(page, "<h3>Nodes with different shardings</h3>\n<div class=\"scroll\" "
-                      "tabindex=\"0\"><table class=\"stack\" id=\"differences\"><thead><tr><th>node"
-                      "<th>this plan<th>other plan</tr></thead><tbody>\n");
+        if (differ++ == 0) {
+            PUT(page, "<h3>Nodes with different shardings</h3>\n");
+            tsr__table_begin(page, "differences", "<th>node<th>this plan<th>other plan");
+        }
         // Of equal differences in several layers the first is shown.
         void **at = slot_at(&rows, difference_key(page, other, node, match));
         if (!at || *at || shown >= MAX_ROWS)
@@ -156,13 +142,11 @@ static void write_differences(struct page *page, const struct page *other)
         PUT(page, "<p class=\"lead\">Both plans shard every node the same way.</p>\n");
         return;
     }
-    PUT(page, "</tbody></table></div>\n");
-    tsr__text_printf(page->out,
-                     "<p class=\"lead\">%zu nodes differ; identical layers are grouped.</p>\n",
-                     differ);
+    tsr__table_end(page);
+    PUTF(page, "<p class=\"lead\">%zu nodes differ; identical layers are grouped.</p>\n", differ);
 }
 
-// `other` is a page for the other plan; only its numbers are used.
+// Writes the comparison. `other` is a page for the other plan; only its numbers are used.
 void tsr__comparison_write(struct page *page)
 {
     const tsr_report_side *side = page->comparison;
@@ -181,13 +165,12 @@ void tsr__comparison_write(struct page *page)
         other.config = tsr_model_config(side->model, 0);
     const char *title = side->title ? side->title : "other plan";
     tsr__html_section(page, "beside", "Comparison of two plans", NULL);
-    PUT(page, "<div class=\"scroll\" tabindex=\"0\"><table id=\"sides\"><thead><tr><th><th "
-              "class=\"n\">this plan<th "
-              "class=\"n\">");
-    tsr__html_text(page->out, title);
-    PUT(page, "</tr></thead><tbody>\n");
+    PUTF(page,
+         "<div class=\"scroll\" tabindex=\"0\"><table id=\"sides\"><thead><tr><th><th "
+         "class=\"n\">this plan<th class=\"n\">%s</tr></thead><tbody>\n",
+         tsr__escaped(page, title));
     write_figures(page, &other);
-    PUT(page, "</tbody></table></div>\n");
+    tsr__table_end(page);
     write_differences(page, &other);
     tsr__html_section_end(page);
 }

@@ -101,43 +101,42 @@ static void write_numbers(struct text *text, const struct form *form, const stru
     tsr__text_printf(text, "%s}", n > MAX_LISTED ? form->more : "");
 }
 
-// Writes "layers.{0-23}/q".
-static void write_folded(struct text *text, const struct form *form, const struct folded *names,
-                         size_t n_names)
+const char *tsr__fold_names(struct arena *arena, const struct folded *names, size_t n_names,
+                            bool escaped)
 {
-    size_t bytes = n_names * sizeof(int64_t), number = 0;
-    int64_t *sorted = tsr__alloc(text->session, bytes);
+    const struct form *form = escaped ? &html : &plain;
+    int64_t *sorted = ARENA_ARRAY(arena, int64_t, n_names);
+    struct text text;
+    size_t number = 0;
     const char place[] = {PLACE, 0};
-    if (!sorted) {
-        text->failed = true;
-        return;
-    }
-    // All names have the same pattern.
-    const char *s = names[0].pattern;
-    while (*s) {
+    tsr__text_init(&text, arena->session);
+    // All names have the same pattern. Its pieces are copied, because they must end with a 0.
+    for (const char *s = names[0].pattern; sorted && *s;) {
         size_t length = strcspn(s, place);
-        // Copied, because it must end with a 0.
-        struct text piece;
-        tsr__text_init(&piece, text->session);
-        tsr__text_add(&piece, (struct str){s, length});
-        if (piece.p)
-            form->add(text, piece.p);
-        tsr__text_free(&piece);
+        struct str piece = tsr__arena_str(arena, (struct str){s, length});
+        form->add(&text, str_text(piece));
         s += length;
         if (*s == PLACE) {
-            write_numbers(text, form, names, n_names, number++, sorted);
+            write_numbers(&text, form, names, n_names, number++, sorted);
             s++;
         }
     }
-    tsr__free(text->session, sorted, bytes);
+    const char *kept = arena->failed ? NULL : kept_text(arena, &text).p;
+    tsr__text_free(&text);
+    return kept;
 }
 
-void tsr__fold_write(struct text *text, const struct folded *names, size_t n_names)
+const char *tsr__folded(struct page *page, const struct folded *names, size_t n_names)
 {
-    write_folded(text, &html, names, n_names);
+    const char *name = tsr__fold_names(page->arena, names, n_names, true);
+    page->out->failed |= !name;
+    return name ? name : "";
 }
 
-void tsr__fold_text(struct text *text, const struct folded *names, size_t n_names)
+const char *tsr__times(struct page *page, size_t n_names)
 {
-    write_folded(text, &plain, names, n_names);
+    if (n_names < 2)
+        return "";
+    return str_text(
+        tsr__arena_printf(page->arena, " <span class=\"times\">&times;&#8239;%zu</span>", n_names));
 }

@@ -9,29 +9,17 @@
 
 #include <stdio.h>
 
-// Returns the entity for special and invisible characters; NULL: none needed.
+// Returns the entity of a special or invisible character; NULL: none is needed.
 static const char *entity(unsigned char c)
 {
-    switch (c) {
-    case '&':
-        return "&amp;";
-    case '<':
-        return "&lt;";
-    case '>':
-        return "&gt;";
-    case '"':
-        return "&quot;";
-    case '\'':
-        return "&#39;";
-    default:
-        break;
-    }
+    static const char *const entities[128] = {
+        ['&'] = "&amp;", ['<'] = "&lt;", ['>'] = "&gt;", ['"'] = "&quot;", ['\''] = "&#39;"};
     if (c < 0x20 || c == 0x7f)
         return "&#65533;";
-    return NULL;
+    return c < 128 ? entities[c] : NULL;
 }
 
-// Length of a valid UTF-8 sequence; 0: invalid.
+// Returns the length of a valid UTF-8 sequence; 0: invalid.
 static size_t utf8_length(const unsigned char *s)
 {
     size_t n = 0;
@@ -50,7 +38,7 @@ static size_t utf8_length(const unsigned char *s)
     return n;
 }
 
-// Invalid UTF-8 and invisible characters become U+FFFD.
+// Escapes a text for HTML. Invalid UTF-8 and invisible characters become U+FFFD.
 void tsr__html_text(struct text *text, const char *s)
 {
     while (*s) {
@@ -87,31 +75,63 @@ void tsr__html_json(struct text *text, const char *s)
     tsr__text_add(text, STR("\""));
 }
 
-// 512 is "512 B", 1536 "1.5 KiB", 150 MiB "150 MiB".
-void tsr__html_bytes(struct text *text, int64_t bytes)
+// Returns the kept text, or "" and a failed page.
+static const char *keep(struct page *page, struct str kept)
+{
+    page->out->failed |= !kept.p;
+    return str_text(kept);
+}
+
+const char *tsr__escaped(struct page *page, const char *s)
+{
+    struct text text;
+    tsr__text_init(&text, page->session);
+    tsr__html_text(&text, s);
+    const char *kept = keep(page, kept_text(page->arena, &text));
+    tsr__text_free(&text);
+    return kept;
+}
+
+// Returns "512 B" for 512, "1.5 KiB" for 1536, "150 MiB" for 150 MiB.
+const char *tsr__bytes(struct page *page, int64_t bytes)
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
     double v = (double)bytes;
     size_t u = 0;
-    while (v >= 1024 && u + 1 < TSR_COUNT(units)) {
+    for (; v >= 1024 && u + 1 < TSR_COUNT(units); u++)
         v /= 1024;
-        u++;
-    }
-    if (u == 0 || v >= 100)
-        tsr__text_printf(text, "%.0f %s", v, units[u]);
-    else
-        tsr__text_printf(text, "%.1f %s", v, units[u]);
+    int digits = u == 0 || v >= 100 ? 0 : 1;
+    return keep(page, tsr__arena_printf(page->arena, "%.*f %s", digits, v, units[u]));
 }
 
-// Three digits.
-void tsr__html_time(struct text *text, double seconds)
+// Returns a time with three digits.
+const char *tsr__time(struct page *page, double seconds)
 {
+    struct arena *arena = page->arena;
     if (seconds >= 1)
-        tsr__text_printf(text, "%.3g s", seconds);
-    else if (seconds >= 1e-3)
-        tsr__text_printf(text, "%.3g ms", seconds * 1e3);
-    else
-        tsr__text_printf(text, "%.3g &micro;s", seconds * 1e6);
+        return keep(page, tsr__arena_printf(arena, "%.3g s", seconds));
+    if (seconds >= 1e-3)
+        return keep(page, tsr__arena_printf(arena, "%.3g ms", seconds * 1e3));
+    return keep(page, tsr__arena_printf(arena, "%.3g &micro;s", seconds * 1e6));
+}
+
+void tsr__table_begin(struct page *page, const char *id, const char *heads)
+{
+    PUTF(page,
+         "<div class=\"scroll\" tabindex=\"0\"><table class=\"stack\" id=\"%s\"><thead><tr>"
+         "%s</tr></thead><tbody>\n",
+         id, heads);
+}
+
+void tsr__table_end(struct page *page)
+{
+    PUT(page, "</tbody></table></div>\n");
+}
+
+void tsr__note_first(struct page *page, size_t shown, size_t all, const char *what)
+{
+    if (shown < all)
+        PUTF(page, "<p class=\"lead\">The first %zu of %zu %s.</p>\n", shown, all, what);
 }
 
 const char *tsr__html_kind(tsr_span_kind kind)
@@ -130,12 +150,12 @@ void tsr__html_legend(struct page *page)
 {
     PUT(page, "<p class=\"legend\">");
     for (int k = 0; k < 3; k++)
-        tsr__text_printf(page->out, "<span><i class=\"%s\"></i>%s</span>",
-                         tsr__html_kind((tsr_span_kind)k), tsr__html_kind_words((tsr_span_kind)k));
+        PUTF(page, "<span><i class=\"%s\"></i>%s</span>", tsr__html_kind((tsr_span_kind)k),
+             tsr__html_kind_words((tsr_span_kind)k));
     PUT(page, "<span><i class=\"none\"></i>idle</span></p>\n");
 }
 
-// SHA-256 of the script in base 64: 32 bytes are 43 characters and one "=".
+// Computes the SHA-256 of the script in base 64: 32 bytes are 43 characters and one "=".
 static void script_digest(char out[45])
 {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -157,40 +177,38 @@ static void script_digest(char out[45])
     out[44] = 0;
 }
 
-// The policy forbids everything else: a script in a name could not run even if escaping failed.
+// Writes the head of the page. The policy forbids everything else: a script in a name could not run
+// even if escaping failed.
 void tsr__html_begin(struct page *page)
 {
     char digest[45];
     script_digest(digest);
-    PUT(page, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-              "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
-    tsr__text_printf(page->out,
-                     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
-                     "style-src 'unsafe-inline'; script-src 'sha256-%s'\">\n<title>",
-                     digest);
-    tsr__html_text(page->out, page->title);
-    PUT(page, "</title>\n<style>\n");
+    PUTF(page,
+         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
+         "style-src 'unsafe-inline'; script-src 'sha256-%s'\">\n<title>%s</title>\n<style>\n",
+         digest, tsr__escaped(page, page->title));
     tsr__text_add(page->out, str_of(tsr__page_style));
     PUT(page, "</style>\n</head>\n<body>\n<main>\n");
 }
 
 void tsr__html_end(struct page *page)
 {
-    tsr__text_printf(
-        page->out,
-        "<footer>Made by Tessera %s. This page loads nothing from the network.</footer>\n"
-        "</main>\n<script>",
-        tsr_version());
+    PUTF(page,
+         "<footer>Made by Tessera %s. This page loads nothing from the network.</footer>\n"
+         "</main>\n<script>",
+         tsr_version());
     tsr__text_add(page->out, str_of(tsr__page_script));
     PUT(page, "</script>\n</body>\n</html>\n");
 }
 
-// id, title and lead are not escaped.
+// Opens a section. id, title and lead are not escaped; lead may be NULL.
 void tsr__html_section(struct page *page, const char *id, const char *title, const char *lead)
 {
-    tsr__text_printf(page->out, "<section id=\"%s\">\n<h2>%s</h2>\n", id, title);
+    PUTF(page, "<section id=\"%s\">\n<h2>%s</h2>\n", id, title);
     if (lead)
-        tsr__text_printf(page->out, "<p class=\"lead\">%s</p>\n", lead);
+        PUTF(page, "<p class=\"lead\">%s</p>\n", lead);
 }
 
 void tsr__html_section_end(struct page *page)
@@ -200,6 +218,5 @@ void tsr__html_section_end(struct page *page)
 
 void tsr__html_readout(struct page *page, const char *hint)
 {
-    tsr__text_printf(page->out, "<output class=\"readout\" aria-live=\"polite\">%s</output>\n",
-                     hint);
+    PUTF(page, "<output class=\"readout\" aria-live=\"polite\">%s</output>\n", hint);
 }

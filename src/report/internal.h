@@ -50,8 +50,9 @@ struct page {
     struct measured measured;
 };
 
-// Adds literal HTML.
+// Adds literal HTML; adds formatted HTML.
 #define PUT(page, literal) tsr__text_add((page)->out, STR(literal))
+#define PUTF(page, ...)    tsr__text_printf((page)->out, __VA_ARGS__)
 
 // ---- helpers -----------------------------------------------------------------------------------
 
@@ -94,11 +95,20 @@ static inline struct str kept_text(struct arena *arena, const struct text *text)
 }
 
 // html.c
-// Escaped for text and quoted attributes; as a JSON string that cannot end a script.
+// Adds a text, escaped for text and quoted attributes; or as a JSON string that cannot end a
+// script.
 void tsr__html_text(struct text *text, const char *s);
 void tsr__html_json(struct text *text, const char *s);
-void tsr__html_bytes(struct text *text, int64_t bytes); // "1.5 MiB"
-void tsr__html_time(struct text *text, double seconds); // "1.23 ms"
+// Texts for PUTF, in the page's arena: an escaped text, "1.5 MiB", "1.23 ms". Without memory they
+// are empty, and the page is not written.
+const char *tsr__escaped(struct page *page, const char *s);
+const char *tsr__bytes(struct page *page, int64_t bytes);
+const char *tsr__time(struct page *page, double seconds);
+// A table: id and heads are not escaped. `heads` starts with "<th".
+void tsr__table_begin(struct page *page, const char *id, const char *heads);
+void tsr__table_end(struct page *page);
+// Says below a table or chart that only the first `shown` of `all` are there, if that is so.
+void tsr__note_first(struct page *page, size_t shown, size_t all, const char *what);
 void tsr__html_begin(struct page *page);
 void tsr__html_end(struct page *page);
 void tsr__html_section(struct page *page, const char *id, const char *title, const char *lead);
@@ -144,6 +154,8 @@ void tsr__chart_time(struct page *page);
 void tsr__chart_lanes(struct page *page, const char *id, const struct lanes *lanes);
 
 // traffic.c
+// Returns the bytes over all links in one run, counted once per link that carries them.
+int64_t tsr__carried_bytes(const tsr_simulation_summary *simulation);
 void tsr__table_communication(struct page *page);
 void tsr__chart_links(struct page *page);
 
@@ -154,10 +166,13 @@ struct folded {
     size_t n;
 };
 struct folded tsr__fold_name(struct arena *arena, const char *name);
-// Writes names with the same pattern as one: "layers.{0-23}.mlp", escaped.
-void tsr__fold_write(struct text *text, const struct folded *names, size_t n_names);
-// Writes the same without escapes, for a terminal.
-void tsr__fold_text(struct text *text, const struct folded *names, size_t n_names);
+// Returns names with the same pattern as one: "layers.{0-23}.mlp". With `html` it is escaped;
+// else it is for a terminal. NULL: out of memory.
+const char *tsr__fold_names(struct arena *arena, const struct folded *names, size_t n_names,
+                            bool html);
+// Returns the same, escaped, for PUTF; and " x 24" for a row of 24 names, "" for one name.
+const char *tsr__folded(struct page *page, const struct folded *names, size_t n_names);
+const char *tsr__times(struct page *page, size_t n_names);
 
 // tensor_table.c
 void tsr__tensors_largest(struct page *page);

@@ -93,11 +93,10 @@ static void draw_kind(struct page *page, const struct lane_span *spans, size_t n
         if ((int)spans[i].kind != kind)
             continue;
         if (!any)
-            tsr__text_printf(page->out, "<path class=\"%s\" d=\"", tsr__html_kind(kind));
+            PUTF(page, "<path class=\"%s\" d=\"", tsr__html_kind(kind));
         any = true;
         double x = spans[i].begin / seconds * 1000, width = spans[i].end / seconds * 1000 - x;
-        tsr__text_printf(page->out, "M%.4g %.0fh%.3gv%dh-%.3gz", x, y, width, LANE_HEIGHT - 4,
-                         width);
+        PUTF(page, "M%.4g %.0fh%.3gv%dh-%.3gz", x, y, width, LANE_HEIGHT - 4, width);
     }
     if (any)
         PUT(page, "\"/>");
@@ -107,10 +106,9 @@ static void draw_kind(struct page *page, const struct lane_span *spans, size_t n
 static void draw_lane(struct page *page, const struct lane *lane, size_t place, double seconds)
 {
     double y = (double)place * LANE_HEIGHT + 2;
-    tsr__text_printf(
-        page->out,
-        "<g data-lane=\"%zu\"><rect class=\"none\" y=\"%.0f\" width=\"1000\" height=\"%d\"/>",
-        place, y, LANE_HEIGHT - 4);
+    PUTF(page,
+         "<g data-lane=\"%zu\"><rect class=\"none\" y=\"%.0f\" width=\"1000\" height=\"%d\"/>",
+         place, y, LANE_HEIGHT - 4);
     for (int kind = 0; kind < 3; kind++)
         draw_kind(page, lane->cells, lane->n_cells, kind, seconds, y);
     PUT(page, "</g>\n");
@@ -143,10 +141,10 @@ static void write_names(struct page *page, const struct lane *lane, size_t n)
     for (size_t i = 0; i < n; i++) {
         int64_t stage = stage_at(page, &lane[i]);
         bool begins = i > 0 && stage != stage_at(page, &lane[i - 1]);
-        tsr__text_printf(page->out, "<span%s>", begins ? " class=\"first\"" : "");
+        PUTF(page, "<span%s>", begins ? " class=\"first\"" : "");
         if (stage >= 0)
-            tsr__text_printf(page->out, "<small>stage %lld &#183;</small> ", (long long)stage);
-        tsr__text_printf(page->out, "device %zu</span>", lane[i].device);
+            PUTF(page, "<small>stage %lld &#183;</small> ", (long long)stage);
+        PUTF(page, "device %zu</span>", lane[i].device);
     }
     PUT(page, "</div>");
 }
@@ -177,7 +175,7 @@ static size_t number_of(struct page *page, struct words *words, const char *text
 
 static void write_words(struct page *page, const char *key, const struct words *words)
 {
-    tsr__text_printf(page->out, ",\"%s\":[", key);
+    PUTF(page, ",\"%s\":[", key);
     for (size_t i = 0; i < words->list.n; i++) {
         tsr__text_add(page->out, str_of(between(i, ",")));
         tsr__html_json(page->out, words->list.at[i]);
@@ -204,10 +202,10 @@ static void write_spans(struct page *page, const struct lane_span *spans, size_t
     for (size_t i = 0; i < n; i++) {
         int64_t begin = (int64_t)(spans[i].begin / seconds * TICKS + 0.5);
         int64_t end = (int64_t)(spans[i].end / seconds * TICKS + 0.5);
-        tsr__text_printf(page->out, "%s%zu,%zu,%lld,%lld", between(i, ","),
-                         3 * number_of(page, ops, spans[i].op) + (size_t)spans[i].kind,
-                         number_of(page, nodes, spans[i].node), (long long)(begin - at),
-                         (long long)(end - begin));
+        PUTF(page, "%s%zu,%zu,%lld,%lld", between(i, ","),
+             3 * number_of(page, ops, spans[i].op) + (size_t)spans[i].kind,
+             number_of(page, nodes, spans[i].node), (long long)(begin - at),
+             (long long)(end - begin));
         at = end;
     }
     PUT(page, "]");
@@ -220,13 +218,12 @@ static void write_data(struct page *page, const char *id, const struct lane *lan
     struct words ops = {0}, nodes = {0};
     tsr__map_init(&ops.seen, page->arena, 64);
     tsr__map_init(&nodes.seen, page->arena, 1024);
-    tsr__text_printf(
-        page->out,
-        "<script type=\"application/json\" id=\"%s-data\">{\"seconds\":%.9g,\"ticks\":%d,"
-        "\"devices\":[",
-        id, seconds, TICKS);
+    PUTF(page,
+         "<script type=\"application/json\" id=\"%s-data\">{\"seconds\":%.9g,\"ticks\":%d,"
+         "\"devices\":[",
+         id, seconds, TICKS);
     for (size_t i = 0; i < n; i++)
-        tsr__text_printf(page->out, "%s%zu", between(i, ","), lane[i].device);
+        PUTF(page, "%s%zu", between(i, ","), lane[i].device);
     PUT(page, "],\"lanes\":[");
     for (size_t i = 0; i < n; i++) {
         size_t same = 0;
@@ -235,7 +232,7 @@ static void write_data(struct page *page, const char *id, const struct lane *lan
             same++;
         tsr__text_add(page->out, str_of(between(i, ",\n")));
         if (same < i)
-            tsr__text_printf(page->out, "%zu", same);
+            PUTF(page, "%zu", same);
         else
             write_spans(page, lane[i].spans, lane[i].n, seconds, &ops, &nodes);
     }
@@ -254,24 +251,22 @@ static void write_frame(struct page *page, const char *id, const struct lane *la
         {"out", "&#8722;", "zoom out"}, {"in", "+", "zoom in"}, {"all", "all", "show all"}};
     PUT(page, "<div class=\"zoom\">");
     for (size_t i = 0; i < TSR_COUNT(buttons); i++)
-        tsr__text_printf(
-            page->out,
-            "<button type=\"button\" data-zoom=\"%s\" data-way=\"%s\" aria-label=\"%s\">%s"
-            "</button>",
-            id, buttons[i][0], buttons[i][2], buttons[i][1]);
+        PUTF(page,
+             "<button type=\"button\" data-zoom=\"%s\" data-way=\"%s\" aria-label=\"%s\">%s"
+             "</button>",
+             id, buttons[i][0], buttons[i][2], buttons[i][1]);
     PUT(page, "</div>\n");
     tsr__html_legend(page);
     PUT(page, "<div class=\"lanes\">");
     write_names(page, lane, n);
     double height = (double)n * LANE_HEIGHT;
-    tsr__text_printf(
-        page->out,
-        "<div class=\"timeline\" id=\"%s\" tabindex=\"0\" role=\"group\" aria-label=\"timeline "
-        "of %zu devices: arrow keys go from mark to mark, plus and minus zoom\">"
-        "<div class=\"ticks\"></div>\n"
-        "<svg viewBox=\"0 0 1000 %.0f\" preserveAspectRatio=\"none\" "
-        "shape-rendering=\"crispEdges\" style=\"height:%.0fpx\" aria-hidden=\"true\">\n",
-        id, n, height, height);
+    PUTF(page,
+         "<div class=\"timeline\" id=\"%s\" tabindex=\"0\" role=\"group\" aria-label=\"timeline "
+         "of %zu devices: arrow keys go from mark to mark, plus and minus zoom\">"
+         "<div class=\"ticks\"></div>\n"
+         "<svg viewBox=\"0 0 1000 %.0f\" preserveAspectRatio=\"none\" "
+         "shape-rendering=\"crispEdges\" style=\"height:%.0fpx\" aria-hidden=\"true\">\n",
+         id, n, height, height);
 }
 
 // Spans are sorted by device. False: out of memory.
@@ -322,7 +317,6 @@ void tsr__chart_lanes(struct page *page, const char *id, const struct lanes *lan
             "<p class=\"lead\">Too many events to show each one: a device's main activity in each "
             "interval is shown.</p>\n");
     if (n < lanes->devices)
-        tsr__text_printf(page->out, "<p class=\"lead\">The first %zu of %zu devices.</p>\n", n,
-                         lanes->devices);
+        PUTF(page, "<p class=\"lead\">The first %zu of %zu devices.</p>\n", n, lanes->devices);
     write_data(page, id, list, n, lanes->seconds);
 }

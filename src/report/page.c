@@ -8,35 +8,30 @@
 
 #include <stdio.h>
 
-// Configuration, devices and sizes of all figures.
+// Writes the title, and the configuration, devices and sizes of all figures.
 static void write_head(struct page *page)
 {
-    PUT(page, "<header><h1>");
-    tsr__html_text(page->out, page->title);
-    PUT(page, "</h1>\n<p class=\"lead\">");
+    PUTF(page, "<header><h1>%s</h1>\n<p class=\"lead\">", tsr__escaped(page, page->title));
     if (page->config) {
         long long devices = (long long)tsr_config_devices(page->config);
-        tsr__text_printf(page->out, "Sharded over %lld device%s, configuration ", devices,
-                         devices == 1 ? "" : "s");
-        tsr__html_text(page->out, tsr_config_name(page->config));
+        PUTF(page, "Sharded over %lld device%s, configuration %s", devices, devices == 1 ? "" : "s",
+             tsr__escaped(page, tsr_config_name(page->config)));
     } else {
         PUT(page, "The model has no device configuration");
     }
-    for (size_t i = 0; i < page->n_sizes; i++) {
-        PUT(page, ", ");
-        tsr__html_text(page->out, page->sizes[i].name);
-        tsr__text_printf(page->out, "&#8239;=&#8239;%lld", (long long)page->sizes[i].size);
-    }
+    for (size_t i = 0; i < page->n_sizes; i++)
+        PUTF(page, ", %s&#8239;=&#8239;%lld", tsr__escaped(page, page->sizes[i].name),
+             (long long)page->sizes[i].size);
     PUT(page, ".</p></header>\n");
 }
 
 static void link_to(struct page *page, bool there, const char *id, const char *words)
 {
     if (there)
-        tsr__text_printf(page->out, "<a href=\"#%s\">%s</a>", id, words);
+        PUTF(page, "<a href=\"#%s\">%s</a>", id, words);
 }
 
-// The conditions are those under which the sections are written.
+// Writes the links to the sections. The conditions are those under which the sections are written.
 static void write_contents(struct page *page, const struct picture *picture)
 {
     bool simulated = page->simulation != NULL;
@@ -54,17 +49,16 @@ static void write_contents(struct page *page, const struct picture *picture)
     PUT(page, "</nav>\n");
 }
 
-// Events beyond the limits of read_trace.c are counted.
+// Writes the timeline of the trace. Events beyond the limits of read_trace.c are counted.
 static void write_measured(struct page *page)
 {
     tsr__chart_lanes(page, "measured", &page->measured.lanes);
     if (page->measured.left_out)
-        tsr__text_printf(page->out,
-                         "<p class=\"lead\">%zu more events are in the trace and not shown.</p>\n",
-                         page->measured.left_out);
+        PUTF(page, "<p class=\"lead\">%zu more events are in the trace and not shown.</p>\n",
+             page->measured.left_out);
 }
 
-// The simulated spans, and below them those of the trace, each on its own scale.
+// Draws the simulated spans, and below them those of the trace, each on its own scale.
 static void write_timeline(struct page *page)
 {
     const tsr_simulation_summary *simulation = page->simulation;
@@ -86,7 +80,7 @@ static void write_timeline(struct page *page)
     tsr__html_section_end(page);
 }
 
-// The sections that need a simulation.
+// Writes the sections that need a simulation.
 static void write_simulated(struct page *page)
 {
     tsr__html_section(page, "memory", "Memory", "Peak memory of each device and its limit.");
@@ -104,7 +98,7 @@ static void write_simulated(struct page *page)
     tsr__html_section_end(page);
 }
 
-// The timeline of a trace without a simulation.
+// Writes the timeline of a trace without a simulation.
 static void write_measured_alone(struct page *page)
 {
     if (!page->measured.lanes.devices || page->simulation)
@@ -127,15 +121,16 @@ static void write_topology(struct page *page)
     tsr__html_section_end(page);
 }
 
-// The command line that made the page, with a copy button.
+// Writes the command line that made the page, with a copy button.
 static void write_command(struct page *page)
 {
     if (!page->command)
         return;
     tsr__html_section(page, "repeat", "Reproduce this page", NULL);
-    PUT(page, "<pre><code id=\"command\">");
-    tsr__html_text(page->out, page->command);
-    PUT(page, "</code></pre>\n<button type=\"button\" data-copy=\"command\">Copy</button>\n");
+    PUTF(page,
+         "<pre><code id=\"command\">%s</code></pre>\n"
+         "<button type=\"button\" data-copy=\"command\">Copy</button>\n",
+         tsr__escaped(page, page->command));
     tsr__html_section_end(page);
 }
 

@@ -405,17 +405,14 @@ static void add_devices(struct text *text, const struct picture *picture,
 static bool copy_row(struct arena *arena, tsr_session *session, const struct picture *picture,
                      const struct picture_row *row, tsr_picture_row *out)
 {
-    struct text name, devices;
-    tsr__text_init(&name, session);
+    struct text devices;
     tsr__text_init(&devices, session);
-    tsr__fold_text(&name, row->names.at, row->names.n);
     add_devices(&devices, picture, row);
-    *out = (tsr_picture_row){.nodes = kept_text(arena, &name).p,
+    *out = (tsr_picture_row){.nodes = tsr__fold_names(arena, row->names.at, row->names.n, false),
                              .sharding = tsr__arena_str(arena, str_of(row->words)).p,
                              .devices = kept_text(arena, &devices).p,
                              .count = row->names.n,
                              .stage = row->stage};
-    tsr__text_free(&name);
     tsr__text_free(&devices);
     return out->nodes && out->sharding && out->devices;
 }

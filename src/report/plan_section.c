@@ -5,7 +5,7 @@
 
 #define MAX_CELLS 64 // with more devices, one cell stands for several
 
-// Class of the style sheet.
+// Returns the class of the style sheet.
 static const char *class_of(enum picture_kind kind)
 {
     static const char *const classes[] = {
@@ -35,26 +35,25 @@ static void write_legend(struct page *page, const struct picture *picture)
     PUT(page, "<p class=\"legend\">");
     for (size_t kind = 0; kind < TSR_COUNT(words); kind++)
         if (occurs[kind])
-            tsr__text_printf(page->out, "<span><i class=\"%s\"></i>%s</span>",
-                             class_of((enum picture_kind)kind), words[kind]);
+            PUTF(page, "<span><i class=\"%s\"></i>%s</span>", class_of((enum picture_kind)kind),
+                 words[kind]);
     PUT(page, "</p>\n");
 }
 
-// One cell for each device, or for several if there are many.
+// Draws one cell for each device, or for several if there are many.
 static void write_cells(struct page *page, const struct picture *picture,
                         const struct picture_row *row)
 {
     int64_t each = (picture->devices + MAX_CELLS - 1) / MAX_CELLS, having = 0;
     for (int64_t device = 0; device < picture->devices; device++)
         having += row->has[device];
-    tsr__text_printf(page->out,
-                     "<div class=\"cells\" role=\"img\" aria-label=\"on %lld of %lld devices\">",
-                     (long long)having, (long long)picture->devices);
+    PUTF(page, "<div class=\"cells\" role=\"img\" aria-label=\"on %lld of %lld devices\">",
+         (long long)having, (long long)picture->devices);
     for (int64_t first = 0; first < picture->devices; first += each) {
         bool has = false;
         for (int64_t device = first; device < picture->devices && device < first + each; device++)
             has = has || row->has[device];
-        tsr__text_printf(page->out, "<i class=\"%s\"></i>", has ? class_of(row->kind) : "p-none");
+        PUTF(page, "<i class=\"%s\"></i>", has ? class_of(row->kind) : "p-none");
     }
     PUT(page, "</div>");
 }
@@ -62,59 +61,49 @@ static void write_cells(struct page *page, const struct picture *picture,
 static void write_row(struct page *page, const struct picture *picture,
                       const struct picture_row *row)
 {
-    PUT(page, "<tr><td class=\"name\">");
-    tsr__fold_write(page->out, row->names.at, row->names.n);
-    if (row->names.n > 1)
-        tsr__text_printf(page->out, " <span class=\"times\">&times;%zu</span>", row->names.n);
-    PUT(page, "</td><td>");
+    PUTF(page, "<tr><td class=\"name\">%s%s</td><td>",
+         tsr__folded(page, row->names.at, row->names.n), tsr__times(page, row->names.n));
     write_cells(page, picture, row);
-    PUT(page, "</td><td>");
-    tsr__html_text(page->out, row->words);
+    PUTF(page, "</td><td>%s", tsr__escaped(page, row->words));
     if (row->stage >= 0)
-        tsr__text_printf(page->out, "; stage %lld", (long long)row->stage);
+        PUTF(page, "; stage %lld", (long long)row->stage);
     PUT(page, "</td></tr>\n");
 }
 
 static void write_picture(struct page *page, const struct picture *picture)
 {
     write_legend(page, picture);
-    tsr__text_printf(page->out,
-                     "<table class=\"stack\" id=\"layers\"><thead><tr><th>nodes</th><th>devices 0 "
-                     "to %lld</th><th>sharding of their weights</th></tr></thead><tbody>\n",
-                     (long long)picture->devices - 1);
+    PUTF(page,
+         "<table class=\"stack\" id=\"layers\"><thead><tr><th>nodes</th><th>devices 0 "
+         "to %lld</th><th>sharding of their weights</th></tr></thead><tbody>\n",
+         (long long)picture->devices - 1);
     for (size_t i = 0; i < picture->rows.n; i++)
         write_row(page, picture, picture->rows.at[i]);
     PUT(page, "</tbody></table>\n");
     if (picture->left_out)
-        tsr__text_printf(page->out,
-                         "<p class=\"lead\">%zu more nodes with smaller weights are in the list of "
-                         "shardings.</p>\n",
-                         picture->left_out);
+        PUTF(page,
+             "<p class=\"lead\">%zu more nodes with smaller weights are in the list of "
+             "shardings.</p>\n",
+             picture->left_out);
 }
 
 static void write_expert(struct page *page, const tsr_plan_expert *expert)
 {
-    PUT(page, "<tr><td>");
-    tsr__html_text(page->out, expert->name);
-    PUT(page, "</td><td class=\"n\">");
-    if (expert->fits)
-        tsr__html_time(page->out, expert->milliseconds / 1e3);
-    else
-        PUT(page, "&#8211;");
-    PUT(page, "</td><td>");
-    tsr__html_text(page->out, expert->reason);
-    PUT(page, "</td></tr>\n");
+    PUTF(page, "<tr><td>%s</td><td class=\"n\">%s</td><td>%s</td></tr>\n",
+         tsr__escaped(page, expert->name),
+         expert->fits ? tsr__time(page, expert->milliseconds / 1e3) : "&#8211;",
+         tsr__escaped(page, expert->reason));
 }
 
-// The plan itself is the first row.
+// Lists the compared plans. The plan itself is the first row.
 static void write_compared(struct page *page)
 {
     const tsr_plan_summary *plan = page->plan;
-    PUT(page, "<h3>Compared with</h3>\n<table class=\"stack\" id=\"compared\"><thead><tr><th>plan"
-              "</th><th class=\"n\">predicted</th><th>why it was not chosen</th></tr></thead>"
-              "<tbody>\n<tr><td><b>this plan</b></td><td class=\"n\"><b>");
-    tsr__html_time(page->out, plan->milliseconds / 1e3);
-    PUT(page, "</b></td><td></td></tr>\n");
+    PUTF(page,
+         "<h3>Compared with</h3>\n<table class=\"stack\" id=\"compared\"><thead><tr><th>plan"
+         "</th><th class=\"n\">predicted</th><th>why it was not chosen</th></tr></thead>"
+         "<tbody>\n<tr><td><b>this plan</b></td><td class=\"n\"><b>%s</b></td><td></td></tr>\n",
+         tsr__time(page, plan->milliseconds / 1e3));
     for (size_t i = 0; i < plan->n_compared + plan->n_rejected; i++)
         write_expert(page, &plan->compared[i]);
     PUT(page, "</tbody></table>\n");

@@ -70,15 +70,6 @@ static const tsr_json_field simulation_fields[] = {
     {JSON_END},
 };
 
-static void add_communication(tsr_json *json, const tsr_simulation_summary *simulation)
-{
-    int64_t bytes = 0;
-    for (size_t i = 0; i < simulation->n_comms; i++)
-        bytes += simulation->comms[i].carried;
-    tsr_json_int(json, "communications", (int64_t)simulation->n_comms);
-    tsr_json_int(json, "link_bytes", bytes);
-}
-
 static const char *config_name(const struct page *page)
 {
     return page->config ? tsr_config_name(page->config) : NULL;
@@ -100,7 +91,8 @@ static tsr_json *data_of(const struct page *page, const struct verdict *verdict)
     if (page->simulation) {
         tsr__verdict_json(json, page, verdict);
         tsr_json_record(json, "simulation", simulation_fields, page->simulation);
-        add_communication(json, page->simulation);
+        tsr_json_int(json, "communications", (int64_t)page->simulation->n_comms);
+        tsr_json_int(json, "link_bytes", tsr__carried_bytes(page->simulation));
     }
     tsr_json_end(json);
     return json;

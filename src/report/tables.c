@@ -13,23 +13,18 @@
 
 void tsr__table_devices(struct page *page)
 {
-    struct text *text = page->out;
-    PUT(page, "<div class=\"scroll\" tabindex=\"0\"><table class=\"stack\" "
-              "id=\"devices-table\"><thead><tr>"
-              "<th class=\"n\">device<th>name<th class=\"n\">memory<th class=\"n\">GFLOP/s<th "
-              "class=\"n\">memory GB/s<th class=\"n\">overhead per node "
-              "(&micro;s)</tr></thead><tbody>\n");
+    tsr__table_begin(page, "devices-table",
+                     "<th class=\"n\">device<th>name<th class=\"n\">memory<th class=\"n\">GFLOP/s"
+                     "<th class=\"n\">memory GB/s<th class=\"n\">overhead per node (&micro;s)");
     for (int i = 0; i < tsr_topology_devices(page->topology); i++) {
         const tsr_topology_device *device = tsr_topology_device_at(page->topology, i);
-        tsr__text_printf(text, "<tr><td class=\"n\">%d<td class=\"name\">", i);
-        tsr__html_text(text, device->name);
-        PUT(page, "<td class=\"n\">");
-        tsr__html_bytes(text, device->memory);
-        tsr__text_printf(text,
-                         "<td class=\"n\">%.1f<td class=\"n\">%.1f<td class=\"n\">%.2f</tr>\n",
-                         device->flops / 1e9, device->bandwidth / 1e9, device->overhead * 1e6);
+        PUTF(page,
+             "<tr><td class=\"n\">%d<td class=\"name\">%s<td class=\"n\">%s<td "
+             "class=\"n\">%.1f<td class=\"n\">%.1f<td class=\"n\">%.2f</tr>\n",
+             i, tsr__escaped(page, device->name), tsr__bytes(page, device->memory),
+             device->flops / 1e9, device->bandwidth / 1e9, device->overhead * 1e6);
     }
-    PUT(page, "</tbody></table></div>\n");
+    tsr__table_end(page);
 }
 
 // ---- sums by operator --------------------------------------------------------------------------
@@ -72,7 +67,7 @@ static struct sum *sum_of(struct page *page, struct sums *sums, const char *op, 
     return &sums->list.at[(uintptr_t)*at - 1];
 }
 
-// Time of each operator in one run, over all devices: first request of the simulation, and the
+// Sums the time of each operator in one run, over all devices: first request of the simulation, and the
 // trace.
 static void sum_operators(struct page *page, struct sums *sums)
 {
@@ -100,41 +95,38 @@ static void sum_operators(struct page *page, struct sums *sums)
         qsort(sums->list.at, sums->list.n, sizeof *sums->list.at, by_time);
 }
 
-// With a trace there is one more column.
+// Writes an operator. With a trace there is one more column.
 static void operator_row(struct page *page, const struct sum *sum, double all)
 {
-    PUT(page, "<tr><td class=\"name\">");
-    tsr__html_text(page->out, sum->op);
-    tsr__text_printf(page->out, "<td>%s<td class=\"n\">%zu<td class=\"n\">",
-                     tsr__html_kind_words(sum->kind), sum->count);
-    tsr__html_time(page->out, sum->seconds);
-    tsr__text_printf(page->out, "<td class=\"n\">%.1f %%", all > 0 ? 100 * sum->seconds / all : 0);
-    if (page->measured.lanes.devices) {
-        PUT(page, "<td class=\"n\">");
-        tsr__html_time(page->out, sum->measured);
-    }
+    PUTF(page,
+         "<tr><td class=\"name\">%s<td>%s<td class=\"n\">%zu<td class=\"n\">%s<td "
+         "class=\"n\">%.1f %%",
+         tsr__escaped(page, sum->op), tsr__html_kind_words(sum->kind), sum->count,
+         tsr__time(page, sum->seconds), all > 0 ? 100 * sum->seconds / all : 0);
+    if (page->measured.lanes.devices)
+        PUTF(page, "<td class=\"n\">%s", tsr__time(page, sum->measured));
     PUT(page, "</tr>\n");
 }
 
-// Shares are of all operators, listed or not.
+// Lists the operators by time. Shares are of all operators, listed or not.
 void tsr__table_operators(struct page *page)
 {
+    static const char heads[] = "<th>operator<th>kind<th class=\"n\">calls<th class=\"n\">"
+                                "predicted time<th class=\"n\">share";
     struct sums sums = {0};
     double all = 0;
     tsr__map_init(&sums.seen, page->arena, 64);
     sum_operators(page, &sums);
     for (size_t i = 0; i < sums.list.n; i++)
         all += sums.list.at[i].seconds;
-    PUT(page,
-        "<h3>By operator, sum over all devices</h3>\n<div class=\"scroll\" tabindex=\"0\"><table "
-        "class=\"stack\" id=\"operators\"><thead><tr><th>operator<th>kind<th class=\"n\">calls<th "
-        "class=\"n\">predicted time<th class=\"n\">share");
-    if (page->measured.lanes.devices)
-        PUT(page, "<th class=\"n\">measured time");
-    PUT(page, "</tr></thead><tbody>\n");
+    PUT(page, "<h3>By operator, sum over all devices</h3>\n");
+    tsr__table_begin(page, "operators",
+                     str_text(tsr__arena_printf(
+                         page->arena, "%s%s", heads,
+                         page->measured.lanes.devices ? "<th class=\"n\">measured time" : "")));
     for (size_t i = 0; i < size_min(sums.list.n, MAX_ROWS); i++)
         operator_row(page, &sums.list.at[i], all);
-    PUT(page, "</tbody></table></div>\n");
+    tsr__table_end(page);
 }
 
 // ---- shardings ---------------------------------------------------------------------------------
@@ -149,7 +141,7 @@ const tsr_node_config *tsr__node_entry(const struct page *page, const tsr_node *
     return page->config ? tsr_node_find_config(node, page->config) : NULL;
 }
 
-// Example: "x <code>{2,1}</code><br>w <code>{1,2}</code>", in the order of the node's entry.
+// Adds the shardings of a node. Example: "x <code>{2,1}</code><br>w <code>{1,2}</code>", in the order of the node's entry.
 void tsr__node_specs_text(const struct page *page, const tsr_node *node, bool outputs,
                           struct text *out)
 {
@@ -171,7 +163,7 @@ void tsr__node_specs_text(const struct page *page, const tsr_node *node, bool ou
     }
 }
 
-// Example: "layers.0/x {2,1}" and "layers.7/x {2,1}" have the same text.
+// Adds the key of the shardings of a node. Example: "layers.0/x {2,1}" and "layers.7/x {2,1}" have the same text.
 void tsr__node_specs_key(const struct page *page, const tsr_node *node, struct text *out)
 {
     const tsr_node_config *entry = tsr__node_entry(page, node);
@@ -196,7 +188,7 @@ struct node_row {
     VEC(const tsr_node *) nodes;
 };
 
-// Shardings of a node as text in the arena. NULL: out of memory.
+// Returns the shardings of a node as text in the arena. NULL: out of memory.
 static const char *kept_specs(struct page *page, const tsr_node *node, bool outputs)
 {
     struct text text;
@@ -207,7 +199,7 @@ static const char *kept_specs(struct page *page, const tsr_node *node, bool outp
     return kept;
 }
 
-// -1: no stage.
+// Returns the pipeline stage of a node; -1: none.
 static int64_t stage_of(const struct page *page, const tsr_node *node)
 {
     int64_t stage;
@@ -215,7 +207,7 @@ static int64_t stage_of(const struct page *page, const tsr_node *node)
     return entry && tsr_node_config_stage(entry, &stage) ? stage : -1;
 }
 
-// Key of the nodes that are grouped.
+// Returns the key of the nodes that are grouped.
 static struct str row_key(struct page *page, const tsr_node *node, const struct folded *name,
                           int64_t stage)
 {
@@ -257,40 +249,34 @@ static struct node_row *row_of(struct page *page, struct map *seen, const tsr_no
     return row;
 }
 
-// The names of all grouped nodes, shown on a click, within the limit of the page.
+// Writes the names of all grouped nodes, shown on a click, within the limit of the page.
 static void write_members(struct page *page, const struct node_row *row, size_t *left)
 {
-    tsr__text_printf(page->out, "<details><summary>&times;&#8239;%zu</summary>", row->nodes.n);
+    PUTF(page, "<details><summary>&times;&#8239;%zu</summary>", row->nodes.n);
     for (size_t i = 0; i < row->nodes.n; i++) {
         if (*left == 0)
             break;
         --*left;
-        tsr__text_printf(page->out, "%s%lld ", between(i, "<br>"),
-                         (long long)tsr_node_index(row->nodes.at[i]));
-        tsr__html_text(page->out, tsr__node_label(row->nodes.at[i]));
+        PUTF(page, "%s%lld %s", between(i, "<br>"), (long long)tsr_node_index(row->nodes.at[i]),
+             tsr__escaped(page, tsr__node_label(row->nodes.at[i])));
     }
     PUT(page, "</details>");
 }
 
-// left: names that the page may still list.
+// Writes a row. left: number of names that the page may still list.
 static void write_node_row(struct page *page, const struct node_row *row, size_t *left)
 {
-    struct text *text = page->out;
-    tsr__text_printf(text, "<tr><td class=\"n\">%lld<td class=\"name\">",
-                     (long long)tsr_node_index(row->first));
-    tsr__fold_write(text, row->names.at, row->names.n);
+    PUTF(page, "<tr><td class=\"n\">%lld<td class=\"name\">%s",
+         (long long)tsr_node_index(row->first), tsr__folded(page, row->names.at, row->names.n));
     if (row->nodes.n > 1)
         write_members(page, row, left);
-    PUT(page, "<td>");
-    tsr__html_text(text, tsr_node_op(row->first));
-    PUT(page, "<td class=\"n\">");
+    PUTF(page, "<td>%s<td class=\"n\">", tsr__escaped(page, tsr_node_op(row->first)));
     if (row->stage >= 0)
-        tsr__text_printf(text, "%lld", (long long)row->stage);
-    tsr__text_printf(text, "<td class=\"name\">%s<td class=\"name\">%s</tr>\n", row->inputs,
-                     row->outputs);
+        PUTF(page, "%lld", (long long)row->stage);
+    PUTF(page, "<td class=\"name\">%s<td class=\"name\">%s</tr>\n", row->inputs, row->outputs);
 }
 
-// In the order of the model; a group is at its first node.
+// Lists the nodes in the order of the model; a group is at its first node.
 void tsr__table_shardings(struct page *page)
 {
     struct map seen;
@@ -308,48 +294,38 @@ void tsr__table_shardings(struct page *page)
         if (listed)
             *listed = row;
     }
-    PUT(page,
-        "<input type=\"search\" placeholder=\"filter by name, operator or sharding\" "
-        "aria-label=\"filter\" data-filter=\"nodes\">\n<div class=\"scroll\" tabindex=\"0\"><table "
-        "class=\"stack\" id=\"nodes\"><thead><tr><th class=\"n\">#<th>node<th>operator<th "
-        "class=\"n\">stage<th>inputs<th>outputs</tr></thead><tbody>\n");
+    PUT(page, "<input type=\"search\" placeholder=\"filter by name, operator or sharding\" "
+              "aria-label=\"filter\" data-filter=\"nodes\">\n");
+    tsr__table_begin(page, "nodes",
+                     "<th class=\"n\">#<th>node<th>operator<th class=\"n\">stage<th>inputs"
+                     "<th>outputs");
     for (size_t i = 0; i < size_min(rows.n, MAX_ROWS); i++)
         write_node_row(page, rows.at[i], &left);
-    PUT(page, "</tbody></table></div>\n");
-    if (rows.n > MAX_ROWS)
-        tsr__text_printf(page->out, "<p class=\"lead\">The first %d of %zu rows.</p>\n", MAX_ROWS,
-                         rows.n);
+    tsr__table_end(page);
+    tsr__note_first(page, size_min(rows.n, MAX_ROWS), rows.n, "rows");
 }
 
 // ---- diagnostics -------------------------------------------------------------------------------
 
-// Messages quote names of the model: they are escaped.
+// Lists the diagnostics. Messages quote names of the model: they are escaped.
 void tsr__table_findings(struct page *page)
 {
     static const char *const names[] = {"error", "warning", "note"};
     size_t n = tsr_finding_count(page->session);
     if (!n) {
-        tsr__text_add(page->out, STR("<p>None.</p>\n"));
+        PUT(page, "<p>None.</p>\n");
         return;
     }
-    tsr__text_add(page->out, STR("<div class=\"scroll\" tabindex=\"0\"><table class=\"stack\" "
-                                 "id=\"found\"><thead><tr><th>severity<th>code<th>where<th>message"
-                                 "</tr></thead><tbody>\n"));
+    tsr__table_begin(page, "found", "<th>severity<th>code<th>where<th>message");
     for (size_t i = 0; i < n; i++) {
         tsr_finding finding = tsr_finding_value(page->session, i);
-        tsr__text_printf(page->out,
-                         "<tr><td class=\"sev %s\">%s<td><code>%s</code><td class=\"name\">",
-                         names[finding.severity], names[finding.severity], finding.code);
-        tsr__html_text(page->out, finding.node);
-        if (finding.node[0] && finding.value[0])
-            tsr__text_add(page->out, STR(": "));
-        tsr__html_text(page->out, finding.value);
-        tsr__text_add(page->out, STR("<td class=\"name\">"));
-        tsr__html_text(page->out, finding.message);
-        if (finding.hint[0])
-            tsr__text_add(page->out, STR("<br>"));
-        tsr__html_text(page->out, finding.hint);
-        tsr__text_add(page->out, STR("</tr>\n"));
+        PUTF(page,
+             "<tr><td class=\"sev %s\">%s<td><code>%s</code><td class=\"name\">%s%s%s<td "
+             "class=\"name\">%s%s%s</tr>\n",
+             names[finding.severity], names[finding.severity], finding.code,
+             tsr__escaped(page, finding.node), finding.node[0] && finding.value[0] ? ": " : "",
+             tsr__escaped(page, finding.value), tsr__escaped(page, finding.message),
+             finding.hint[0] ? "<br>" : "", tsr__escaped(page, finding.hint));
     }
-    tsr__text_add(page->out, STR("</tbody></table></div>\n"));
+    tsr__table_end(page);
 }

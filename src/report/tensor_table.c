@@ -56,7 +56,7 @@ struct reader {
     const char *found;
 };
 
-// Compares by name: the page may show a copy of the model.
+// True if the entry is of the page's configuration. Compares by name: the page may show a copy.
 static bool is_shown(const struct page *page, const tsr_node_config *entry)
 {
     const tsr_config *config = tsr_node_config_target(entry);
@@ -64,7 +64,7 @@ static bool is_shown(const struct page *page, const tsr_node_config *entry)
            strcmp(tsr_config_name(config), tsr_config_name(page->config)) == 0;
 }
 
-// Sharding of the value at the node, "{2,1:0,1}"; NULL: none.
+// Returns the sharding of the value at the node, "{2,1:0,1}"; NULL: none.
 static const char *spec_text(const struct page *page, const tsr_node *node, const tsr_value *value)
 {
     const char *text;
@@ -79,7 +79,7 @@ static const char *spec_text(const struct page *page, const tsr_node *node, cons
     return NULL;
 }
 
-// Continues until a reader has a sharding.
+// Takes the sharding at a reader; continues until one has a sharding.
 static bool first_reader(void *data, tsr_node *node, size_t input)
 {
     struct reader *reader = data;
@@ -88,7 +88,7 @@ static bool first_reader(void *data, tsr_node *node, size_t input)
     return reader->found == NULL;
 }
 
-// The producer takes precedence: readers may have it resharded.
+// Returns the sharding of a value. The producer takes precedence: readers may have it resharded.
 const char *tsr__tensor_sharding(const struct page *page, const tsr_value *value)
 {
     struct reader reader = {page, value, NULL};
@@ -100,13 +100,13 @@ const char *tsr__tensor_sharding(const struct page *page, const tsr_value *value
     return reader.found ? reader.found : "";
 }
 
-// 0: no configuration.
+// Returns the number of devices; 0: no configuration.
 static int64_t devices_of(const struct page *page)
 {
     return page->config ? tsr_config_devices(page->config) : 0;
 }
 
-// Elements of a box; INT64_MAX on overflow.
+// Returns the number of elements of a box; INT64_MAX on overflow.
 static int64_t volume(const int64_t *start, const int64_t *stop, int rank)
 {
     int64_t n = 1;
@@ -116,7 +116,7 @@ static int64_t volume(const int64_t *start, const int64_t *stop, int rank)
     return n;
 }
 
-// Most elements on one device, over all of its boxes.
+// Returns the most elements on one device, over all of its boxes.
 static int64_t most_elements(struct page *page, const struct layout *layout)
 {
     int64_t most = 0, devices = devices_of(page);
@@ -137,7 +137,7 @@ static int64_t most_elements(struct page *page, const struct layout *layout)
     return most;
 }
 
-// tsr_tiles keeps its result only until the next call.
+// Copies the boxes, because tsr_tiles keeps its result only until the next call.
 static void keep_boxes(struct page *page, struct layout *layout, const tsr_box *boxes, size_t n)
 {
     size_t rank = (size_t)layout->rank;
@@ -155,7 +155,8 @@ static void keep_boxes(struct page *page, struct layout *layout, const tsr_box *
     layout->n = n;
 }
 
-// If the sharding does not fit the shape, the full tensor is assumed on every device.
+// Computes boxes and sizes. If the sharding does not fit the shape, the full tensor is assumed on
+// every device.
 static void compute_layout(struct page *page, struct layout *layout, int64_t elements)
 {
     const tsr_box *boxes;
@@ -202,10 +203,9 @@ static const struct layout *layout_of(struct tensors *tensors, const char *shard
     return layout;
 }
 
-// ---- all tensors
-// ---------------------------------------------------------------------------------
+// ---- all tensors -------------------------------------------------------------------------------
 
-// An output that is also an input or a weight counts as such.
+// Returns the kind of a tensor. An output that is also an input or a weight counts as such.
 static const char *kind_of(const tsr_value *value)
 {
     if (tsr_value_initializer(value))
@@ -217,7 +217,7 @@ static const char *kind_of(const tsr_value *value)
     return "activation";
 }
 
-// Number of elements; -1: unknown sizes, or not a tensor.
+// Returns the number of elements; -1: unknown sizes, or not a tensor.
 static int64_t shape_of(const tsr_value *value, int64_t *shape)
 {
     int rank = tsr_value_rank(value);
@@ -256,7 +256,7 @@ static struct tensor_row *row_at(struct tensors *tensors, void **at, const tsr_v
     return fresh;
 }
 
-// Scalars are left out.
+// Adds a tensor to its row. Scalars are left out.
 static void add_value(struct tensors *tensors, const tsr_value *value)
 {
     struct page *page = tensors->page;
@@ -286,7 +286,7 @@ static int64_t row_bytes(const struct tensor_row *row)
     return tsr_dtype_bytes(row->type, row->elements);
 }
 
-// By size per device, total size, order in the model: the same page on every machine.
+// Compares by size per device, total size, order in the model: the same page on every machine.
 static int by_size(const void *a, const void *b)
 {
     const struct tensor_row *x = *(struct tensor_row *const *)a,
@@ -322,36 +322,26 @@ static bool collect(struct page *page, struct tensors *tensors)
     return !page->arena->failed && tensors->list.n > 0;
 }
 
-// ---- the table
-// -----------------------------------------------------------------------------------
+// ---- the table ---------------------------------------------------------------------------------
 
 static void write_shape(struct page *page, const struct tensor_row *row)
 {
-    tsr__text_printf(page->out, "%s ", tsr_dtype_name(row->type));
+    PUTF(page, "%s ", tsr_dtype_name(row->type));
     for (int d = 0; d < row->layout->rank; d++)
-        tsr__text_printf(page->out, "%s%lld", between((size_t)d, "&#215;"),
-                         (long long)row->layout->shape[d]);
+        PUTF(page, "%s%lld", between((size_t)d, "&#215;"), (long long)row->layout->shape[d]);
 }
 
-// number: index of the tensor for page.js.
+// Writes a row. number: index of the tensor for page.js.
 static void write_row(struct page *page, const struct tensor_row *row, size_t number)
 {
-    tsr__text_printf(page->out, "<tr><td class=\"name\"><a href=\"#picture\" data-tensor=\"%zu\">",
-                     number);
-    tsr__fold_write(page->out, row->names.at, row->names.n);
-    PUT(page, "</a>");
-    if (row->names.n > 1)
-        tsr__text_printf(page->out, " <span class=\"times\">&times;&#8239;%zu</span>",
-                         row->names.n);
-    tsr__text_printf(page->out, "<td>%s<td>", row->kind);
+    PUTF(page, "<tr><td class=\"name\"><a href=\"#picture\" data-tensor=\"%zu\">%s</a>%s<td>%s<td>",
+         number, tsr__folded(page, row->names.at, row->names.n), tsr__times(page, row->names.n),
+         row->kind);
     write_shape(page, row);
-    PUT(page, "<td class=\"n\">");
-    tsr__html_bytes(page->out, row_bytes(row));
-    PUT(page, "<td class=\"n\">");
-    tsr__html_bytes(page->out, tsr_dtype_bytes(row->type, row->layout->most));
-    PUT(page, "<td class=\"name\"><code>");
-    tsr__html_text(page->out, or_replicated(row->layout->sharding));
-    PUT(page, "</code></tr>\n");
+    PUTF(page, "<td class=\"n\">%s<td class=\"n\">%s<td class=\"name\"><code>%s</code></tr>\n",
+         tsr__bytes(page, row_bytes(row)),
+         tsr__bytes(page, tsr_dtype_bytes(row->type, row->layout->most)),
+         tsr__escaped(page, or_replicated(row->layout->sharding)));
 }
 
 void tsr__tensors_largest(struct page *page)
@@ -361,20 +351,18 @@ void tsr__tensors_largest(struct page *page)
         return;
     PUT(page,
         "<h3>Largest tensors per device</h3>\n<p class=\"lead\">Identical layers are grouped; "
-        "sizes "
-        "are per tensor.</p>\n<div class=\"scroll\" "
-        "tabindex=\"0\"><table class=\"stack\" id=\"largest\"><thead><tr><th>tensor<th>kind<th>"
-        "shape<th class=\"n\">full size<th class=\"n\">per "
-        "device<th>sharding</tr></thead><tbody>\n");
+        "sizes are per tensor.</p>\n");
+    tsr__table_begin(page, "largest",
+                     "<th>tensor<th>kind<th>shape<th class=\"n\">full size<th class=\"n\">per "
+                     "device<th>sharding");
     for (size_t i = 0; i < size_min(tensors.list.n, MAX_LISTED); i++)
         write_row(page, tensors.list.at[i], i);
-    PUT(page, "</tbody></table></div>\n");
+    tsr__table_end(page);
 }
 
-// ---- pictures
-// --------------------------------------------------------------------------------------
+// ---- pictures ----------------------------------------------------------------------------------
 
-// For page.js: {"cut": "{2,1}", "shape": [8,6], "more": 0, "boxes": [[0, 0,4, 0,6], [1, 4,8,
+// Writes a sharding for page.js: {"cut": "{2,1}", "shape": [8,6], "more": 0, "boxes": [[0, 0,4, 0,6], [1, 4,8,
 // 0,6]]}. A box is its device, then start and stop of each dimension.
 static void write_layout(struct page *page, const struct layout *layout)
 {
@@ -382,34 +370,33 @@ static void write_layout(struct page *page, const struct layout *layout)
     tsr__html_json(page->out, layout->sharding);
     PUT(page, ",\"shape\":[");
     for (int d = 0; d < layout->rank; d++)
-        tsr__text_printf(page->out, "%s%lld", between((size_t)d, ","), (long long)layout->shape[d]);
+        PUTF(page, "%s%lld", between((size_t)d, ","), (long long)layout->shape[d]);
     size_t shown = size_min(layout->n, MAX_BOXES);
-    tsr__text_printf(page->out, "],\"more\":%zu,\"boxes\":[", layout->n - shown);
+    PUTF(page, "],\"more\":%zu,\"boxes\":[", layout->n - shown);
     for (size_t i = 0; i < shown; i++) {
-        tsr__text_printf(page->out, "%s[%lld", between(i, ","), (long long)layout->boxes[i].device);
+        PUTF(page, "%s[%lld", between(i, ","), (long long)layout->boxes[i].device);
         for (int d = 0; d < layout->rank; d++)
-            tsr__text_printf(page->out, ",%lld,%lld", (long long)layout->boxes[i].start[d],
-                             (long long)layout->boxes[i].stop[d]);
+            PUTF(page, ",%lld,%lld", (long long)layout->boxes[i].start[d],
+                 (long long)layout->boxes[i].stop[d]);
         PUT(page, "]");
     }
     PUT(page, "]}");
 }
 
-// The list of tensors to choose from.
+// Writes the list of tensors to choose from.
 static void write_choice(struct page *page, const struct tensors *tensors, size_t n)
 {
     PUT(page, "<label class=\"choose\">tensor <select id=\"tensor\">\n");
     for (size_t i = 0; i < n; i++) {
         const struct tensor_row *row = tensors->list.at[i];
-        tsr__text_printf(page->out, "<option value=\"%zu\">", i);
-        tsr__fold_write(page->out, row->names.at, row->names.n);
-        tsr__text_printf(page->out, " (%s)</option>\n", row->kind);
+        PUTF(page, "<option value=\"%zu\">%s (%s)</option>\n", i,
+             tsr__folded(page, row->names.at, row->names.n), row->kind);
     }
     PUT(page, "</select></label>\n<div id=\"pieces\" class=\"pieces marks\"></div>\n");
     tsr__html_readout(page, "Point at a shard, tap it or use the arrow keys for details.");
 }
 
-// The list, and as JSON for page.js the sharding of each tensor.
+// Writes the list, and as JSON for page.js the sharding of each tensor.
 void tsr__tensors_picture(struct page *page)
 {
     struct tensors tensors;
@@ -427,15 +414,15 @@ void tsr__tensors_picture(struct page *page)
     for (size_t i = 0; i < n; i++) {
         const struct tensor_row *row = tensors.list.at[i];
         wanted[row->layout->number] = true;
-        tsr__text_printf(page->out, "%s[%zu,%d,\"%s\"]", between(i, ","), row->layout->number,
-                         tsr_dtype_bits(row->type), tsr_dtype_name(row->type));
+        PUTF(page, "%s[%zu,%d,\"%s\"]", between(i, ","), row->layout->number,
+             tsr_dtype_bits(row->type), tsr_dtype_name(row->type));
     }
     PUT(page, "],\"cuts\":{");
     size_t written = 0;
     for (size_t i = 0; i < tensors.all_layouts.n; i++) {
         if (!wanted[i])
             continue;
-        tsr__text_printf(page->out, "%s\"%zu\":", between(written++, ",\n"), i);
+        PUTF(page, "%s\"%zu\":", between(written++, ",\n"), i);
         write_layout(page, tensors.all_layouts.at[i]);
     }
     PUT(page, "}}</script>\n");

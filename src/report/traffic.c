@@ -43,38 +43,29 @@ static int by_seconds(const void *a, const void *b)
     return (x->first->id > y->first->id) - (x->first->id < y->first->id);
 }
 
-// "0 1 2 3 | 4 5 6 7"
+// Writes the groups: "0 1 2 3 | 4 5 6 7".
 static void write_groups(struct page *page, const tsr_simulated_comm *comm)
 {
     for (size_t g = 0; g < size_min(comm->n_groups, SHOWN_GROUPS); g++) {
         tsr__text_add(page->out, str_of(between(g, " | ")));
         for (size_t i = 0; i < size_min(comm->groups[g].n, SHOWN_MEMBERS); i++)
-            tsr__text_printf(page->out, "%s%lld", between(i, " "),
-                             (long long)comm->groups[g].devices[i]);
+            PUTF(page, "%s%lld", between(i, " "), (long long)comm->groups[g].devices[i]);
         tsr__text_add(page->out, str_of(comm->groups[g].n > SHOWN_MEMBERS ? " &#8230;" : ""));
     }
     if (comm->n_groups > SHOWN_GROUPS)
-        tsr__text_printf(page->out, " and %zu more", comm->n_groups - SHOWN_GROUPS);
+        PUTF(page, " and %zu more", comm->n_groups - SHOWN_GROUPS);
 }
 
-// Size of one tensor; bytes sent and time of all grouped ones.
+// Writes a row: the size of one tensor, and the bytes sent and the time of all grouped ones.
 static void write_row(struct page *page, const struct traffic_row *row)
 {
     const tsr_simulated_comm *comm = row->first;
-    PUT(page, "<tr><td>");
-    tsr__html_text(page->out, comm->op);
-    if (row->names.n > 1)
-        tsr__text_printf(page->out, " <span class=\"times\">&times;&#8239;%zu</span>",
-                         row->names.n);
-    PUT(page, "<td class=\"name\">");
-    tsr__fold_write(page->out, row->names.at, row->names.n);
-    PUT(page, "<td class=\"n\">");
-    tsr__html_bytes(page->out, comm->bytes);
-    PUT(page, "<td class=\"n\">");
-    tsr__html_bytes(page->out, comm->carried * (int64_t)row->names.n);
-    PUT(page, "<td class=\"n\">");
-    tsr__html_time(page->out, row->seconds);
-    PUT(page, "<td class=\"devices\">");
+    PUTF(page,
+         "<tr><td>%s%s<td class=\"name\">%s<td class=\"n\">%s<td class=\"n\">%s<td class=\"n\">%s"
+         "<td class=\"devices\">",
+         tsr__escaped(page, comm->op), tsr__times(page, row->names.n),
+         tsr__folded(page, row->names.at, row->names.n), tsr__bytes(page, comm->bytes),
+         tsr__bytes(page, comm->carried * (int64_t)row->names.n), tsr__time(page, row->seconds));
     write_groups(page, comm);
     PUT(page, "</tr>\n");
 }
@@ -98,27 +89,30 @@ static struct traffic_row *row_of(struct page *page, struct map *seen,
     return row;
 }
 
-// Bytes are counted once per link that carries them.
+int64_t tsr__carried_bytes(const tsr_simulation_summary *simulation)
+{
+    int64_t bytes = 0;
+    for (size_t i = 0; i < simulation->n_comms; i++)
+        bytes += simulation->comms[i].carried;
+    return bytes;
+}
+
+// Writes the number of communications and their bytes.
 static void write_sum(struct page *page)
 {
     const tsr_simulation_summary *simulation = page->simulation;
-    int64_t carried = 0;
-    for (size_t i = 0; i < simulation->n_comms; i++)
-        carried += simulation->comms[i].carried;
-    tsr__text_printf(page->out, "<p class=\"lead\">%zu communication%s in one run",
-                     simulation->n_comms, simulation->n_comms == 1 ? "" : "s");
+    PUTF(page, "<p class=\"lead\">%zu communication%s in one run", simulation->n_comms,
+         simulation->n_comms == 1 ? "" : "s");
     if (page->plan && page->plan->n_collectives) {
         PUT(page, ": ");
         for (size_t i = 0; i < page->plan->n_collectives; i++)
-            tsr__text_printf(page->out, "%s%zu %s", between(i, ", "),
-                             page->plan->collectives[i].count, page->plan->collectives[i].op);
+            PUTF(page, "%s%zu %s", between(i, ", "), page->plan->collectives[i].count,
+                 page->plan->collectives[i].op);
     }
-    PUT(page, ". ");
-    tsr__html_bytes(page->out, carried);
-    PUT(page, " over links in total.</p>\n");
+    PUTF(page, ". %s over links in total.</p>\n", tsr__bytes(page, tsr__carried_bytes(simulation)));
 }
 
-// Rows by time, longest first.
+// Lists the communications by time, longest first.
 void tsr__table_communication(struct page *page)
 {
     const tsr_simulation_summary *simulation = page->simulation;
@@ -151,22 +145,20 @@ void tsr__table_communication(struct page *page)
         return;
     write_sum(page);
     qsort(rows.at, rows.n, sizeof(struct traffic_row *), by_seconds);
-    PUT(page,
-        "<div class=\"scroll\" tabindex=\"0\"><table class=\"stack\" id=\"comms\"><thead><tr><th>"
-        "operator<th>tensor<th class=\"n\">size<th class=\"n\">sent over links<th "
-        "class=\"n\">time<th>devices"
-        "</tr></thead><tbody>\n");
+    tsr__table_begin(page, "comms",
+                     "<th>operator<th>tensor<th class=\"n\">size<th class=\"n\">sent over links<th "
+                     "class=\"n\">time<th>devices");
     for (size_t i = 0; i < size_min(rows.n, MAX_ROWS); i++)
         write_row(page, rows.at[i]);
-    PUT(page, "</tbody></table></div>\n");
+    tsr__table_end(page);
     if (rows.n > MAX_ROWS)
-        tsr__text_printf(page->out, "<p class=\"lead\">The %d with the longest time, of %zu.</p>\n",
-                         MAX_ROWS, rows.n);
+        PUTF(page, "<p class=\"lead\">The %d with the longest time, of %zu.</p>\n", MAX_ROWS,
+             rows.n);
 }
 
 // ---- links -------------------------------------------------------------------------------------
 
-// NULL: the link carries nothing.
+// Returns the load of a link; NULL: it carries nothing.
 static const tsr_simulated_link *link_between(const tsr_simulation_summary *simulation, int from,
                                               int to)
 {
@@ -176,37 +168,35 @@ static const tsr_simulated_link *link_between(const tsr_simulation_summary *simu
     return NULL;
 }
 
-// Bytes, and the share of one run in which the link is busy.
-static void write_load(struct page *page, const tsr_simulated_link *link)
+// Returns the bytes of a link, and the share of one run in which it is busy.
+static const char *load_of(struct page *page, const tsr_simulated_link *link)
 {
-    tsr__html_bytes(page->out, link->bytes);
     double run = page->simulation->first, percent = run > 0 ? 100 * link->seconds / run : 0;
-    tsr__text_printf(page->out, ", %.2g %% of the time", percent);
+    return str_text(tsr__arena_printf(page->arena, "%s, %.2g %% of the time",
+                                      tsr__bytes(page, link->bytes), percent));
 }
 
-// Senders are rows, receivers columns; busier links are darker, from 10 % on.
+// Draws a matrix of the links. Senders are rows, receivers columns; busier links are darker, from 10 % on.
 static void write_matrix(struct page *page, double fullest)
 {
     const tsr_simulation_summary *simulation = page->simulation;
     int n = (int)simulation->devices;
-    tsr__text_printf(page->out,
-                     "<div class=\"matrix marks\" style=\"--n:%d\" role=\"group\" "
-                     "aria-label=\"link load, senders in rows\"><span></span>",
-                     n);
+    PUTF(page,
+         "<div class=\"matrix marks\" style=\"--n:%d\" role=\"group\" "
+         "aria-label=\"link load, senders in rows\"><span></span>",
+         n);
     for (int to = 0; to < n; to++)
-        tsr__text_printf(page->out, "<span>%d</span>", to);
+        PUTF(page, "<span>%d</span>", to);
     for (int from = 0; from < n; from++) {
-        tsr__text_printf(page->out, "\n<span>%d</span>", from);
+        PUTF(page, "\n<span>%d</span>", from);
         for (int to = 0; to < n; to++) {
             const tsr_simulated_link *link = link_between(simulation, from, to);
             if (!link) {
-                tsr__text_printf(page->out, "<i%s></i>", from == to ? " class=\"self\"" : "");
+                PUTF(page, "<i%s></i>", from == to ? " class=\"self\"" : "");
                 continue;
             }
-            tsr__text_printf(page->out, "<i style=\"--a:%.0f%%\" data-tip=\"%d &#8594; %d: ",
-                             10 + 90 * link->seconds / fullest, from, to);
-            write_load(page, link);
-            PUT(page, "\"></i>");
+            PUTF(page, "<i style=\"--a:%.0f%%\" data-tip=\"%d &#8594; %d: %s\"></i>",
+                 10 + 90 * link->seconds / fullest, from, to, load_of(page, link));
         }
     }
     PUT(page, "</div>\n");
@@ -222,7 +212,7 @@ static int by_load(const void *a, const void *b)
     return x->to - y->to;
 }
 
-// Bars of the busiest links.
+// Draws bars of the busiest links.
 static void write_busiest(struct page *page, double fullest)
 {
     size_t n = page->simulation->n_links;
@@ -233,20 +223,18 @@ static void write_busiest(struct page *page, double fullest)
     qsort(sorted, n, sizeof *sorted, by_load);
     PUT(page, "<div class=\"bars\">\n");
     for (size_t i = 0; i < size_min(n, MAX_LINKS); i++) {
-        tsr__text_printf(page->out,
-                         "<span>%d &#8594; %d</span><span class=\"bar\"><i class=\"talk\" "
-                         "style=\"width:%.2f%%\"></i></span><span class=\"n\">",
-                         sorted[i].from, sorted[i].to, 100 * sorted[i].seconds / fullest);
-        write_load(page, &sorted[i]);
-        PUT(page, "</span>\n");
+        PUTF(page,
+             "<span>%d &#8594; %d</span><span class=\"bar\"><i class=\"talk\" "
+             "style=\"width:%.2f%%\"></i></span><span class=\"n\">%s</span>\n",
+             sorted[i].from, sorted[i].to, 100 * sorted[i].seconds / fullest,
+             load_of(page, &sorted[i]));
     }
     PUT(page, "</div>\n");
     if (n > MAX_LINKS)
-        tsr__text_printf(page->out, "<p class=\"lead\">The %d busiest of %zu links.</p>\n",
-                         MAX_LINKS, n);
+        PUTF(page, "<p class=\"lead\">The %d busiest of %zu links.</p>\n", MAX_LINKS, n);
 }
 
-// A matrix for few devices, bars for more; nothing if no link is used.
+// Draws a matrix for few devices, bars for more, and nothing if no link is used.
 void tsr__chart_links(struct page *page)
 {
     const tsr_simulation_summary *simulation = page->simulation;
@@ -256,13 +244,10 @@ void tsr__chart_links(struct page *page)
             most = &simulation->links[i];
     if (!most || most->seconds <= 0)
         return;
-    tsr__text_printf(
-        page->out,
-        "<h3>Link load</h3>\n<p class=\"lead\">Bytes over each link in one run. The busiest "
-        "link is %d &#8594; %d: ",
-        most->from, most->to);
-    write_load(page, most);
-    PUT(page, ".</p>\n");
+    PUTF(page,
+         "<h3>Link load</h3>\n<p class=\"lead\">Bytes over each link in one run. The busiest "
+         "link is %d &#8594; %d: %s.</p>\n",
+         most->from, most->to, load_of(page, most));
     if (simulation->devices > MAX_MATRIX) {
         write_busiest(page, most->seconds);
         return;

@@ -11,7 +11,7 @@
 #define AGREE 1.25 // largest ratio of predicted and measured time that counts as accurate
 #define EQUAL 1.05 // smaller speedups count as none
 
-// The requested limit takes precedence over the topology.
+// Returns the memory limit of a device. The requested limit takes precedence over the topology.
 int64_t tsr__device_limit(const struct page *page, size_t device)
 {
     if (page->memory > 0)
@@ -53,7 +53,7 @@ static void check_memory(const struct page *page, struct verdict *verdict)
         verdict->fit = FIT_YES;
 }
 
-// Means over all devices. The largest share is the bottleneck.
+// Computes means over all devices. The largest share is the bottleneck.
 static void sum_shares(const tsr_simulation_summary *simulation, struct verdict *verdict)
 {
     double all = simulation->seconds * (double)simulation->devices;
@@ -83,7 +83,7 @@ static void sum_shares(const tsr_simulation_summary *simulation, struct verdict 
     verdict->bound = bounds[best].name;
 }
 
-// Speedup of one run or, with several requests, of the interval between runs.
+// Computes the summary. The speedup is that of one run or, with several requests, of the interval between runs.
 struct verdict tsr__verdict_of(const struct page *page)
 {
     const tsr_simulation_summary *simulation = page->simulation;
@@ -106,23 +106,14 @@ struct verdict tsr__verdict_of(const struct page *page)
 // Starts the sentence that write_speed continues.
 static void write_fit(struct page *page, const struct verdict *verdict)
 {
-    switch (verdict->fit) {
-    case FIT_UNKNOWN:
-        PUT(page, "Memory limit unknown");
-        return;
-    case FIT_YES:
-        PUT(page, "Fits in memory");
-        return;
-    case FIT_NARROW:
-        PUT(page, "Barely fits in memory");
-        return;
-    case FIT_NO:
-        tsr__text_printf(page->out, "Does not fit: device %zu needs ", verdict->fullest);
-        tsr__html_bytes(page->out, verdict->memory);
-        PUT(page, " but has ");
-        tsr__html_bytes(page->out, verdict->limit);
-        return;
-    }
+    static const char *const words[] = {[FIT_UNKNOWN] = "Memory limit unknown",
+                                        [FIT_YES] = "Fits in memory",
+                                        [FIT_NARROW] = "Barely fits in memory"};
+    if (verdict->fit == FIT_NO)
+        PUTF(page, "Does not fit: device %zu needs %s but has %s", verdict->fullest,
+             tsr__bytes(page, verdict->memory), tsr__bytes(page, verdict->limit));
+    else
+        PUTF(page, "%s", words[verdict->fit]);
 }
 
 static void write_speed(struct page *page, const struct verdict *verdict)
@@ -130,15 +121,15 @@ static void write_speed(struct page *page, const struct verdict *verdict)
     if (page->simulation->devices < 2 || verdict->faster <= 0)
         return;
     if (verdict->faster >= EQUAL)
-        tsr__text_printf(page->out, ", %.3g times as fast as one device", verdict->faster);
+        PUTF(page, ", %.3g times as fast as one device", verdict->faster);
     else if (verdict->faster > 1 / EQUAL)
         PUT(page, ", no faster than one device");
     else
-        tsr__text_printf(page->out, "; %.3g times slower than one device", 1 / verdict->faster);
+        PUTF(page, "; %.3g times slower than one device", 1 / verdict->faster);
     if (!verdict->one_fits)
         PUT(page, ", which does not have enough memory");
     if (page->simulation->assumed)
-        tsr__text_printf(page->out, ", on %zu assumed devices", page->simulation->devices);
+        PUTF(page, ", on %zu assumed devices", page->simulation->devices);
     if (page->simulation->requests > 1)
         PUT(page, ", for back-to-back runs");
 }
@@ -183,30 +174,30 @@ static void write_bound(struct page *page, const struct verdict *verdict)
     const char *op =
         largest_operator(page, communicates ? TSR_SPAN_COMMUNICATION : TSR_SPAN_COMPUTE, &count);
     if (strcmp(verdict->bound, "waiting") == 0) {
-        tsr__text_printf(page->out, "Devices wait %.0f %% of the time%s.", 100 * verdict->waiting,
-                         page->stage_of && page->simulation->requests == 1
-                             ? ": a single request is in one stage at a time"
-                             : "");
+        PUTF(page, "Devices wait %.0f %% of the time%s.", 100 * verdict->waiting,
+             page->stage_of && page->simulation->requests == 1
+                 ? ": a single request is in one stage at a time"
+                 : "");
         return;
     }
     if (strcmp(verdict->bound, "overhead") == 0) {
-        tsr__text_printf(page->out,
-                         "Overhead-bound (%.0f %%): the engine needs a fixed time per node; larger "
-                         "batches or fewer nodes would use the devices better.",
-                         100 * verdict->overhead);
+        PUTF(page,
+             "Overhead-bound (%.0f %%): the engine needs a fixed time per node; larger "
+             "batches or fewer nodes would use the devices better.",
+             100 * verdict->overhead);
         return;
     }
     if (communicates)
-        tsr__text_printf(page->out, "Communication-bound (%.0f %%)", 100 * verdict->communication);
+        PUTF(page, "Communication-bound (%.0f %%)", 100 * verdict->communication);
     else if (strcmp(verdict->bound, "memory bandwidth") == 0)
-        tsr__text_printf(page->out, "Memory-bandwidth-bound (%.0f %%)", 100 * verdict->moving);
+        PUTF(page, "Memory-bandwidth-bound (%.0f %%)", 100 * verdict->moving);
     else
-        tsr__text_printf(page->out, "Compute-bound (%.0f %%)", 100 * verdict->arithmetic);
+        PUTF(page, "Compute-bound (%.0f %%)", 100 * verdict->arithmetic);
     if (op) {
         PUT(page, ", mostly ");
         if (communicates)
-            tsr__text_printf(page->out, "%zu &times; ", count);
-        tsr__html_text(page->out, op);
+            PUTF(page, "%zu &times; ", count);
+        PUTF(page, "%s", tsr__escaped(page, op));
     }
     PUT(page, ".");
 }
@@ -219,93 +210,87 @@ static void write_measured(struct page *page, const struct verdict *verdict)
         return;
     double ratio = measured / verdict->seconds;
     bool differs = ratio > AGREE || ratio < 1 / AGREE;
-    tsr__text_printf(page->out, "<p class=\"headline %s\">Measured ", differs ? "parts" : "agrees");
-    tsr__html_time(page->out, measured);
-    PUT(page, ", predicted ");
-    tsr__html_time(page->out, verdict->seconds);
+    PUTF(page, "<p class=\"headline %s\">Measured %s, predicted %s", differs ? "parts" : "agrees",
+         tsr__time(page, measured), tsr__time(page, verdict->seconds));
     if (!differs)
         PUT(page, ": the prediction is accurate");
     else if (ratio > 1)
-        tsr__text_printf(page->out, ": the run took %.3g times as long as predicted", ratio);
+        PUTF(page, ": the run took %.3g times as long as predicted", ratio);
     else
-        tsr__text_printf(page->out, ": the run was %.3g times as fast as predicted", 1 / ratio);
+        PUTF(page, ": the run was %.3g times as fast as predicted", 1 / ratio);
     if (page->measured.runs > 1)
-        tsr__text_printf(page->out, ".<span> Median of %zu runs.</span></p>\n",
-                         page->measured.runs);
+        PUTF(page, ".<span> Median of %zu runs.</span></p>\n", page->measured.runs);
     else
         PUT(page, ".<span> One run.</span></p>\n");
 }
 
 // ---- tiles -------------------------------------------------------------------------------------
 
-// Ends the number of a tile with its label, and begins the next tile.
-static void end_tile(struct page *page, const char *what)
+static void write_tile(struct page *page, const char *number, const char *label)
 {
-    tsr__text_printf(page->out, "</b><span>%s</span></div>\n<div class=\"tile\"><b>", what);
+    PUTF(page, "<div class=\"tile\"><b>%s</b><span>%s</span></div>\n", number, label);
 }
 
-// Times, as far as they are known.
+// Writes the times, as far as they are known.
 static void speed_tiles(struct page *page, const struct verdict *verdict)
 {
-    tsr__html_time(page->out, verdict->seconds);
-    end_tile(page, "predicted time of one run");
-    if (page->simulation->requests > 1) {
-        tsr__html_time(page->out, verdict->period);
-        end_tile(page, "predicted time between runs");
-    }
-    if (page->measured.run > 0) {
-        tsr__html_time(page->out, page->measured.run);
-        end_tile(page, "measured time of one run");
-    }
-    if (page->simulation->one_device_s > 0 && page->simulation->devices > 1) {
-        tsr__html_time(page->out, page->simulation->one_device_s);
-        end_tile(page, verdict->one_fits ? "predicted on one device"
-                                         : "predicted on one device with enough memory");
-    }
+    const tsr_simulation_summary *simulation = page->simulation;
+    write_tile(page, tsr__time(page, verdict->seconds), "predicted time of one run");
+    if (simulation->requests > 1)
+        write_tile(page, tsr__time(page, verdict->period), "predicted time between runs");
+    if (page->measured.run > 0)
+        write_tile(page, tsr__time(page, page->measured.run), "measured time of one run");
+    if (simulation->one_device_s > 0 && simulation->devices > 1)
+        write_tile(page, tsr__time(page, simulation->one_device_s),
+                   verdict->one_fits ? "predicted on one device"
+                                     : "predicted on one device with enough memory");
 }
 
-// Each tile is a number and a label.
+// Writes the tiles, each a number and a label.
 static void write_tiles(struct page *page, const struct verdict *verdict)
 {
-    PUT(page, "<div class=\"tiles\">\n<div class=\"tile\"><b>");
+    struct arena *arena = page->arena;
+    PUT(page, "<div class=\"tiles\">\n");
     if (page->simulation) {
+        const char *used = "used on the fullest device";
         speed_tiles(page, verdict);
-        tsr__html_bytes(page->out, verdict->memory);
-        if (verdict->limit > 0) {
-            PUT(page, "</b><span>of ");
-            tsr__html_bytes(page->out, verdict->limit);
-            PUT(page, " used on the fullest device</span></div>\n<div class=\"tile\"><b>");
-        } else {
-            end_tile(page, "used on the fullest device");
-        }
-        tsr__text_printf(page->out, "%.1f %%", 100 * verdict->communication);
-        end_tile(page, "of the time communicating");
+        if (verdict->limit > 0)
+            used = str_text(
+                tsr__arena_printf(arena, "of %s %s", tsr__bytes(page, verdict->limit), used));
+        write_tile(page, tsr__bytes(page, verdict->memory), used);
+        write_tile(page,
+                   str_text(tsr__arena_printf(arena, "%.1f %%", 100 * verdict->communication)),
+                   "of the time communicating");
     }
-    if (page->plan && page->plan->nodes) {
-        tsr__text_printf(page->out, "%zu of %zu", page->plan->cut_nodes, page->plan->nodes);
-        PUT(page, "</b><span>nodes are sharded</span></div>\n</div>\n");
-    } else {
-        tsr__text_printf(page->out, "%zu</b><span>nodes in the model</span></div>\n</div>\n",
-                         tsr_graph_node_count(tsr_model_graph(page->model)));
-    }
+    if (page->plan && page->plan->nodes)
+        write_tile(page,
+                   str_text(tsr__arena_printf(arena, "%zu of %zu", page->plan->cut_nodes,
+                                              page->plan->nodes)),
+                   "nodes are sharded");
+    else
+        write_tile(page,
+                   str_text(tsr__arena_printf(arena, "%zu",
+                                              tsr_graph_node_count(tsr_model_graph(page->model)))),
+                   "nodes in the model");
+    PUT(page, "</div>\n");
 }
 
-// Without a simulation there are tiles only.
+// Writes the summary. Without a simulation there are tiles only.
 void tsr__verdict_write(struct page *page, const struct verdict *verdict)
 {
     static const char *const classes[] = {"open", "good", "near", "bad"};
     if (page->simulation && page->simulation->devices) {
         write_measured(page, verdict);
-        tsr__text_printf(page->out, "<p class=\"verdict %s\">", classes[verdict->fit]);
+        PUTF(page, "<p class=\"verdict %s\">", classes[verdict->fit]);
         write_fit(page, verdict);
         write_speed(page, verdict);
         PUT(page, ".</p>\n<p class=\"why\">");
         if (page->simulation->assumed)
-            tsr__text_printf(page->out,
-                             "Predicted for %zu assumed device%s of %.3g GFLOP/s; "
-                             "<code>tessera topology measure</code> measures your own. ",
-                             page->simulation->devices, page->simulation->devices == 1 ? "" : "s",
-                             page->simulation->device_flops / 1e9);
+            PUTF(page,
+                 "Predicted for %zu assumed device%s of %.3g GFLOP/s; "
+                 "<code>tessera topology measure</code> measures your own. ",
+                 page->simulation->devices, page->simulation->devices == 1 ? "" : "s",
+                 page->simulation->device_flops / 1e9);
         write_bound(page, verdict);
         PUT(page, "</p>\n");
     }
@@ -321,7 +306,7 @@ static const tsr_json_field share_fields[] = {
     {JSON_END},
 };
 
-// For programs; "fits" is null if unknown.
+// Writes the summary for programs; "fits" is null if unknown.
 void tsr__verdict_json(tsr_json *json, const struct page *page, const struct verdict *verdict)
 {
     tsr_json_begin(json, "verdict", '{');
