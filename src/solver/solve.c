@@ -108,8 +108,6 @@ static bool reduce(struct solver *solver)
 
 static void solver_free(struct solver *solver)
 {
-    if (solver->has_search)
-        tsr__search_done(&solver->search);
     if (solver->has_tree)
         tsr__tree_free(&solver->tree);
     tsr__heap_done(&solver->heap);
@@ -237,7 +235,7 @@ static void search_until_done(struct solver *solver)
     int stale = 0;
     while (!is_settled(solver) && !tsr__effort_over(&solver->effort) && stale < STALE) {
         int64_t cost = solver->cost, bound = solver->bound;
-        search_round(&solver->search, 0.05, 400, 100);
+        search_round(&solver->search, 0.05, 400, solver->dense.n > MANY ? 1000 : 300);
         take_search_results(solver);
         report_progress(solver, "round");
         bool better = solver->cost < cost || solver->bound > bound + bound / 1000000;

@@ -4,22 +4,13 @@
 //
 // solve.c alternates between two steps. Climbing (tsr__search_climb) passes messages and raises
 // multipliers; every few passes the messages are rounded to a candidate solution. Polishing
-// (tsr__search_polish) improves the best solution by moves. A move fixes some nodes, so that the
-// rest has small treewidth, and solves the rest exactly under the multipliers. So most nodes change
-// together. If rows are violated, their multipliers grow and the move is repeated. Large programs
-// move one region at a time (solve_region.c).
-//
-//     Example of a move: 25 nodes of 8 choices form a grid of 5 x 5. Eliminating it needs a table
-//     over 6 nodes, 8^6 = 262144 cells, but MOVE_CELLS allows 20000. With the 5 nodes of the middle
-//     row fixed (TREE_FIXED), two strips of 2 x 5 are left, whose tables cover 3 nodes, 8^3 = 512
-//     cells: one pass finds the best choices of 20 nodes given those 5. The next move fixes others.
+// (tsr__search_polish) improves the best solution by moves: each solves one region exactly while
+// all other nodes are fixed (solve_region.c).
 #include "solve_search.h"
 
 #include <math.h>
 
-#define MOVE_CELLS 20000     // largest table of a move
-#define HELD       (1 << 20) // a move plan whose tables have more cells is not kept
-#define SMALL      400       // programs with at most this number of nodes have no regional moves
+#define LARGE 2000 // programs with at least this number of nodes relax with more moves
 
 // Allocates one array of cells for all nodes; rows[v][choice] points into it.
 static int64_t **rows_of(const struct dense *dense)
@@ -43,7 +34,6 @@ bool tsr__search_init(struct search *search, const struct dense *dense, struct e
     struct heap *heap = dense->heap;
     *search =
         (struct search){.dense = dense, .heap = heap, .effort = effort, .random = 1, .reach = 1};
-    search->max_cells = MOVE_CELLS;
     search->best_cost = NEVER;
     search->penalty = rows_of(dense);
     search->unary = rows_of(dense);
@@ -53,27 +43,9 @@ bool tsr__search_init(struct search *search, const struct dense *dense, struct e
     search->x = HEAP_ARRAY(heap, uint32_t, (size_t)dense->n + 1);
     search->y = HEAP_ARRAY(heap, uint32_t, (size_t)dense->n + 1);
     search->best = HEAP_ARRAY(heap, uint32_t, (size_t)dense->n + 1);
-    search->queue = HEAP_ARRAY(heap, uint32_t, (size_t)dense->n + 1);
-    for (int i = 0; i < SEARCH_PLANS; i++)
-        search->plans[i].fixed = HEAP_ARRAY(heap, uint8_t, (size_t)dense->n + 1);
-    search->local = dense->n > SMALL;
     if (!tsr__region_init(&search->region, dense, effort, &search->random))
         return false;
     return !heap->failed && tsr__dual_init(&search->dual, dense);
-}
-
-// Drops the tree of a move plan; plan_of builds another one.
-static void renew(struct search *search, int plan)
-{
-    if (search->plans[plan].made)
-        tsr__tree_free(&search->plans[plan].tree);
-    search->plans[plan].made = false;
-}
-
-void tsr__search_done(struct search *search)
-{
-    for (int i = 0; i < SEARCH_PLANS; i++)
-        renew(search, i);
 }
 
 // Checks the cost before the rows, because most assignments fail there.
@@ -114,54 +86,6 @@ bool tsr__search_proved(const struct search *search)
 
 // ---- moves
 
-// Marks up to `size` nodes around a random one.
-static void mark_ball(struct search *search, uint8_t *fixed, uint32_t size, uint8_t mark)
-{
-    const struct dense *dense = search->dense;
-    uint32_t n = 0, at = 0, *queue = search->queue;
-    uint8_t before = fixed[0]; // all nodes have the same mark
-    queue[n++] = (uint32_t)(random_next(&search->random) % dense->n);
-    fixed[queue[0]] = mark;
-    while (at < n && n < size) {
-        uint32_t v = queue[at++];
-        for (uint32_t t = dense->first[v]; t < dense->first[v + 1] && n < size; t++) {
-            const struct tree_edge *edge = &dense->edges[dense->touch[t]];
-            uint32_t o = edge->a == v ? edge->b : edge->a;
-            if (fixed[o] == before) {
-                fixed[o] = mark;
-                queue[n++] = o;
-            }
-        }
-    }
-}
-
-// Returns move plan i and builds it if needed. The first half of the plans cover all nodes except
-// those that must be fixed; they avoid fixing the nodes of a random ball. In large programs the
-// second half cover only a ball.
-static struct move_plan *plan_of(struct search *search, int i)
-{
-    struct move_plan *plan = &search->plans[i];
-    const struct dense *dense = search->dense;
-    if (plan->made)
-        return plan;
-    bool local = dense->n > SMALL && i >= SEARCH_PLANS / 2;
-    memset(plan->fixed, local ? TREE_FIXED : 0, dense->n);
-    if (local)
-        mark_ball(search, plan->fixed, 40 + (uint32_t)(random_next(&search->random) % SMALL), 0);
-    else
-        mark_ball(search, plan->fixed, 4 + (uint32_t)(random_next(&search->random) % 24),
-                  TREE_FREE);
-    plan->made = tsr__tree_init(&plan->tree, dense->heap->session, dense->n, dense->k, dense->edges,
-                                dense->n_edges, search->max_cells, plan->fixed, &search->random);
-    if (!plan->made) {
-        tsr__tree_free(&plan->tree);
-        search->max_cells = search->max_cells > 2000 ? search->max_cells / 2
-                                                     : 1000; // all tables together are too large
-    }
-    search->effort->work += dense->n_edges * 4;
-    return plan->made ? plan : NULL;
-}
-
 // Computes the penalties. penalty[v][choice] becomes the multipliers times the usage of the choice.
 // prefix[0] stays 0.
 static void set_penalties(struct search *search, const double *lambda)
@@ -185,123 +109,18 @@ static void set_penalties(struct search *search, const double *lambda)
     }
 }
 
-// Computes the unary costs of the free nodes: cost, penalty, and the edges to fixed nodes at their
-// choice in x. Edges between two free nodes are in the tree.
-static void prepare(struct search *search, const struct move_plan *plan, const uint32_t *x)
-{
-    const struct dense *dense = search->dense;
-    for (uint32_t v = 0; v < dense->n; v++)
-        for (uint32_t choice = 0; plan->fixed[v] != TREE_FIXED && choice < dense->k[v]; choice++)
-            search->unary[v][choice] = plus(dense->cost[v][choice], search->penalty[v][choice]);
-    for (uint32_t i = 0; i < dense->n_edges; i++) {
-        const struct tree_edge *edge = &dense->edges[i];
-        bool a = plan->fixed[edge->a] == TREE_FIXED, b = plan->fixed[edge->b] == TREE_FIXED;
-        uint32_t kb = dense->k[edge->b];
-        if (a == b)
-            continue;
-        uint32_t v = a ? edge->b : edge->a;
-        const int64_t *cell = a ? edge->cell + (size_t)x[edge->a] * kb : edge->cell + x[edge->b];
-        for (uint32_t choice = 0; choice < dense->k[v]; choice++)
-            search->unary[v][choice] =
-                plus(search->unary[v][choice], cell[a ? choice : (size_t)choice * kb]);
-    }
-}
-
-// Draws a move plan; one time in four it is built anew. With `global`, only plans over all nodes
-// are drawn, which can repair rows anywhere.
-static int draw_plan(struct search *search, bool global)
-{
-    int half = SEARCH_PLANS / 2, plan = (int)(random_next(&search->random) % SEARCH_PLANS);
-    if (search->dense->n > SMALL) // prefer regional plans
-        plan = plan % half + (global || random_next(&search->random) % 8 == 0 ? 0 : half);
-    if (random_next(&search->random) % 4 == 0)
-        renew(search, plan);
-    return plan;
-}
-
-// Sets y to x with all free nodes at their optimum under the multipliers. y may be x.
-static bool move(struct search *search, int plan, const uint32_t *x, uint32_t *y)
-{
-    struct move_plan *move_plan = plan_of(search, plan);
-    if (!move_plan)
-        return false;
-    if (y != x)
-        memcpy(y, x, search->dense->n * sizeof(*y));
-    prepare(search, move_plan, x);
-    int64_t least = tsr__tree_up(&move_plan->tree, search->unary);
-    if (least < NEVER)
-        tsr__tree_back(&move_plan->tree, search->unary, y);
-    search->effort->work += move_plan->tree.cells * 2 + search->dense->n_edges;
-    if (move_plan->tree.held > HELD)
-        renew(search, plan); // too large to keep
-    return least < NEVER;
-}
-
-// Raises the multipliers of the rows that search->load violates.
-static void raise_multipliers(struct search *search)
-{
-    const struct dense *dense = search->dense;
-    double most = 0;
-    for (uint32_t row = 0; row < dense->n_rows; row++)
-        most = fmax(most, fmax(search->trial[row], search->dual.best_lambda[row]));
-    for (uint32_t row = 0; row < dense->n_rows; row++)
-        if (search->load[row] > dense->bound[row])
-            search->trial[row] = search->trial[row] * 1.5 + most * 0.02 + 1e-9;
-    set_penalties(search, search->trial);
-}
-
-// Makes moves with growing multipliers (`trial`) until no row is violated.
+// Moves regions until no row is violated.
 static bool repair(struct search *search, uint32_t *x, int tries)
 {
-    if (search->local) {
-        tsr__region_start(&search->region, x, search->dual.lambda);
-        bool ok = tsr__region_repair(&search->region, tries * 100);
-        memcpy(x, search->region.x, search->dense->n * sizeof(*x));
-        return ok;
-    }
-    for (int i = 0;; i++) {
-        tsr__dense_load(search->dense, x, search->load);
-        if (tsr__dense_excess(search->dense, search->load) <= 0)
-            return true;
-        if (i == tries || tsr__effort_over(search->effort))
-            return false;
-        raise_multipliers(search);
-        if (!move(search, draw_plan(search, true), x, x))
-            return false;
-    }
-}
-
-// Repeats one move from x to y with growing multipliers until no row is violated.
-static bool move_within_rows(struct search *search, int plan, const uint32_t *x, uint32_t *y,
-                             int tries)
-{
-    set_penalties(search, search->trial);
-    for (int i = 0; i <= tries; i++) {
-        if (!move(search, plan, x, y))
-            return false;
-        tsr__dense_load(search->dense, y, search->load);
-        if (tsr__dense_excess(search->dense, search->load) <= 0)
-            return true;
-        raise_multipliers(search);
-    }
-    return false;
+    tsr__region_start(&search->region, x, search->dual.lambda);
+    bool ok = tsr__region_repair(&search->region, tries * 100);
+    memcpy(x, search->region.x, search->dense->n * sizeof(*x));
+    return ok;
 }
 
 bool tsr__search_settle(struct search *search, uint32_t *x, int tries)
 {
-    memcpy(search->trial, search->dual.lambda, search->dense->n_rows * sizeof(double));
     return repair(search, x, tries) && tsr__search_offer(search, x);
-}
-
-// Moves from x to a y that satisfies all rows. Repairing by other moves is more successful than
-// repeating the same move, but it is expensive in large programs.
-static bool try_move(struct search *search)
-{
-    int plan = draw_plan(search, false);
-    if (search->dense->n > SMALL || random_next(&search->random) % 4 == 0)
-        return move_within_rows(search, plan, search->x, search->y, 5);
-    set_penalties(search, search->trial);
-    return move(search, plan, search->x, search->y) && repair(search, search->y, 4);
 }
 
 // Draws a factor for the multipliers of the bound, which are only a guess: between exp(-3) and
@@ -347,16 +166,6 @@ static void restart(struct search *search, int rounds)
     tsr__search_offer(search, region->x);
 }
 
-// One time in two, polishes a new start first. Then polishes the best solution.
-static void polish_regions(struct search *search, int rounds)
-{
-    if (random_next(&search->random) % 2)
-        restart(search, rounds);
-    tsr__region_start(&search->region, search->best, search->dual.best_lambda);
-    move_regions(search, rounds);
-    tsr__search_offer(search, search->region.x);
-}
-
 // Combines parts of cheaper solutions with the best one. Solutions at lower multipliers are cheaper
 // but violate rows.
 void tsr__search_relax(struct search *search, struct tree *tree, const double *lambda)
@@ -373,45 +182,23 @@ void tsr__search_relax(struct search *search, struct tree *tree, const double *l
         tsr__region_fuse(&search->region, search->x, 0, search->region.cost);
         tsr__search_offer(search, search->region.x);
     }
-    if (!search->found || search->dense->n < 5 * SMALL)
+    if (!search->found || search->dense->n < LARGE)
         return;
     tsr__region_start(&search->region, search->best, lambda);
     move_regions(search, 300);
     tsr__search_offer(search, search->region.x);
 }
 
-// In large programs, and sometimes in others, makes regional moves. Otherwise makes moves over all
-// nodes and accepts results that are worse by a random fraction, to leave local optima.
+// One time in two, polishes a new start first. Then polishes the best solution.
 void tsr__search_polish(struct search *search, int rounds)
 {
-    const struct dense *dense = search->dense;
     if (!search->found)
         return;
-    if (search->local || random_next(&search->random) % 2) {
-        polish_regions(search, search->local ? rounds * 10 : rounds * 3);
-        return;
-    }
-    // accept solutions that are worse by up to this fraction, drawn for each call
-    static const double worse[] = {0, 0, 1e-4, 1e-3, 1e-2, 3e-2};
-    double slack = worse[random_next(&search->random) % TSR_COUNT(worse)];
-    int64_t most = search->best_cost + (int64_t)(slack * fabs((double)search->best_cost));
-    memcpy(search->x, search->best, dense->n * sizeof(*search->x));
-    for (int i = 0; i < rounds; i++) {
-        if (tsr__effort_over(search->effort))
-            break;
-        double factor = draw_factor(search);
-        for (uint32_t row = 0; row < dense->n_rows; row++)
-            search->trial[row] = search->dual.best_lambda[row] * factor;
-        if (!try_move(search))
-            continue;
-        // continue from y; it becomes the best only if it is cheaper
-        if (tsr__dense_cost(dense, search->y) <= most) {
-            uint32_t *swap = search->x;
-            search->x = search->y;
-            search->y = swap;
-            tsr__search_offer(search, search->x);
-        }
-    }
+    if (random_next(&search->random) % 2)
+        restart(search, rounds);
+    tsr__region_start(&search->region, search->best, search->dual.best_lambda);
+    move_regions(search, rounds);
+    tsr__search_offer(search, search->region.x);
 }
 
 // Computes an exact bound. The tree has small treewidth, so the minimum of the relaxation is exact.
@@ -455,7 +242,6 @@ static void try_rounding(struct search *search, bool may_repair)
         search->repair_work > search->pass_work / 2)
         return;
     uint64_t before = search->effort->work;
-    memcpy(search->trial, search->dual.lambda, search->dense->n_rows * sizeof(double));
     if (repair(search, search->x, 12))
         tsr__search_offer(search, search->x);
     search->repair_work += search->effort->work - before;

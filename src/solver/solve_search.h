@@ -5,13 +5,6 @@
 
 #include "solve_region.h"
 
-#define SEARCH_PLANS 24 // number of cached sets of fixed nodes
-
-struct move_plan {
-    uint8_t *fixed;
-    struct tree tree;
-    bool made;
-};
 struct search {
     const struct dense *dense;
     struct heap *heap;
@@ -27,18 +20,14 @@ struct search {
     int since;
     uint64_t pass_work, repair_work; // effort used so far
     // state of the moves
-    struct move_plan plans[SEARCH_PLANS];
-    uint64_t max_cells;
     int64_t **penalty, **unary; // by node and choice
     double *trial, *prefix;     // multipliers of one move, by row
     int64_t *load;
-    uint32_t *x, *y, *queue;
+    uint32_t *x, *y;
     uint64_t random;
-    bool local; // the program is large: moves are regional
     struct region region;
 };
 bool tsr__search_init(struct search *search, const struct dense *dense, struct effort *effort);
-void tsr__search_done(struct search *search);
 // Raises the bound and finds solutions meanwhile.
 void tsr__search_climb(struct search *search, int passes);
 // Improves the best solution, if there is one.
