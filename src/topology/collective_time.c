@@ -284,8 +284,8 @@ static void time_order(struct meter *meter, enum tsr_collective what,
             continue;
         meter->latency = meter->per_byte = meter->longest = meter->fullest = meter->start = 0;
         meter->unreachable = false;
-        if (algorithm->schedule(meter->topology, groups, 1,
-                                &(struct listener){meter, add_message, end_step, exchange}) &&
+        if (tsr__run_algorithm(algorithm, meter->topology, groups, 1,
+                               &(struct listener){meter, add_message, end_step, exchange}) &&
             !meter->unreachable)
             keep_algorithm(p, algorithm, meter, fold_per_byte(meter->topology, what, groups));
     }
@@ -473,6 +473,68 @@ int64_t tsr__topology_cost(tsr_topology *topology, enum tsr_collective what,
 {
     struct timed_algorithm fastest;
     return tsr__topology_fastest(topology, what, groups, bytes, &fastest);
+}
+
+// ---- bytes by link: the schedule is run again, and bytes are summed up by link and not by step.
+// Example: two halves of a host that send 1 MiB to each other over a switch load four links with 1
+// MiB each.
+
+struct carried {
+    tsr_topology *topology;
+    double *by_link;
+    int path[TOPOLOGY_MAX_HOPS];
+};
+
+// Adds the bytes of a message to the links of its route.
+static void add_carried(void *data, int from, int to, double bytes)
+{
+    struct carried *carried = data;
+    int n = tsr__topology_path(carried->topology, from, to, carried->path, TOPOLOGY_MAX_HOPS);
+    for (int i = 0; i < n; i++)
+        carried->by_link[carried->path[i]] += bytes;
+}
+
+static void ignore_step(void *data, int times)
+{
+    (void)data;
+    (void)times; // always 1 for listeners without `exchange`
+}
+
+// Runs the algorithm of that name. A measured collective has no algorithm, so the first that
+// applies is used.
+static bool run_schedule(struct carried *carried, enum tsr_collective what, const char *name,
+                         const struct topology_groups *groups, double bytes)
+{
+    const struct listener to = {carried, add_carried, ignore_step, NULL};
+    bool any = strcmp(name, "measured") == 0;
+    for (size_t i = 0; i < tsr__n_algorithms; i++) {
+        const struct algorithm *algorithm = &tsr__algorithms[i];
+        if (algorithm->what != what)
+            continue;
+        if (!any && strcmp(algorithm->name, name) != 0)
+            continue;
+        if (tsr__run_algorithm(algorithm, carried->topology, groups, bytes, &to))
+            return true;
+    }
+    return false;
+}
+
+// Adds the loads. Adds nothing if the collective has no predicted time or only one member.
+void tsr__topology_load(tsr_topology *topology, enum tsr_collective what,
+                        const struct topology_groups *groups, int64_t bytes, double *by_link)
+{
+    struct timed_algorithm fastest;
+    struct carried carried = {.topology = topology, .by_link = by_link};
+    struct topology_groups ordered = *groups;
+    if (tsr__topology_fastest(topology, what, groups, bytes, &fastest) >= TOPOLOGY_NEVER ||
+        groups->size < 2)
+        return;
+    if (fastest.near) {
+        ordered.device = tsr__near_groups(topology, groups, carried.path);
+        if (!ordered.device)
+            return;
+    }
+    run_schedule(&carried, what, fastest.algorithm, &ordered, (double)bytes);
 }
 
 // ---- public call

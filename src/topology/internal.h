@@ -106,13 +106,19 @@ struct listener {
     void (*exchange)(void *data, const struct topology_groups *groups, double bytes);
 };
 // One algorithm for one collective. `schedule` returns false if it does not apply to these groups.
+// Its messages are sent as they are, mirrored in time and direction, or mirrored and then forward.
+struct schedule;
 struct algorithm {
     const char *name;
     enum tsr_collective what;
-    bool (*schedule)(tsr_topology *topology, const struct topology_groups *groups, double bytes,
-                     const struct listener *to);
+    bool (*schedule)(const struct schedule *schedule, bool mirrored);
+    enum { RUN_FORWARD, RUN_MIRRORED, RUN_BOTH } run;
 };
 extern const struct algorithm tsr__algorithms[];
 extern const size_t tsr__n_algorithms;
+// Passes the messages of the algorithm to the listener. False: it does not apply to these groups.
+bool tsr__run_algorithm(const struct algorithm *algorithm, tsr_topology *topology,
+                        const struct topology_groups *groups, double bytes,
+                        const struct listener *to);
 
 #endif

@@ -242,14 +242,15 @@ static int by_ends(const void *a, const void *b)
 {
     const struct topology_link *x = a, *y = b;
     if (x->from != y->from)
-        return (x->from > y->from) - (x->from < y->from);
-    return (x->to > y->to) - (x->to < y->to);
+        return x->from - y->from;
+    return x->to - y->to;
 }
 
-static bool has_link(const tsr_topology *topology, int from, int to)
+// Returns a link by its ends; NULL: there is none. The links must be sorted.
+static const struct topology_link *find_link(const tsr_topology *topology, int from, int to)
 {
     struct topology_link key = {.from = from, .to = to};
-    return bsearch(&key, topology->links.at, topology->links.n, sizeof key, by_ends) != NULL;
+    return bsearch(&key, topology->links.at, topology->links.n, sizeof key, by_ends);
 }
 
 // Warns about links to itself, and about one-way links if most links go both ways.
@@ -257,7 +258,7 @@ static void warn_odd(tsr_topology *topology)
 {
     size_t one_way = 0, shown = 0, kept = 0;
     for (size_t i = 0; i < topology->links.n; i++)
-        one_way += !has_link(topology, topology->links.at[i].to, topology->links.at[i].from);
+        one_way += !find_link(topology, topology->links.at[i].to, topology->links.at[i].from);
     for (size_t i = 0; i < topology->links.n; i++) {
         struct topology_link link = topology->links.at[i];
         if (link.from == link.to)
@@ -266,7 +267,7 @@ static void warn_odd(tsr_topology *topology)
         // A ring may be one-way on purpose, so there is no warning if all links are. Names at most
         // 16 links.
         else if (one_way && one_way < topology->links.n &&
-                 !has_link(topology, link.to, link.from) && shown++ < 16)
+                 !find_link(topology, link.to, link.from) && shown++ < 16)
             tsr__diag(topology->session, DIAG_topology_one_way, NULL,
                       "add the link back if it goes both ways",
                       "device %d has a link to device %d, but not the other way round", link.from,
@@ -328,4 +329,47 @@ tsr_status tsr__topology_add_choice(tsr_topology *topology, tsr_topology *choice
     }
     *at = choice;
     return TSR_OK;
+}
+
+// ---- equal blocks of devices, of which the simulation simulates one
+
+bool tsr__devices_alike(const tsr_topology_device *a, const tsr_topology_device *b)
+{
+    return a->memory == b->memory && a->flops == b->flops && a->bandwidth == b->bandwidth &&
+           a->overhead == b->overhead && a->queued == b->queued && a->unhidden == b->unhidden &&
+           memcmp(a->rates, b->rates, sizeof a->rates) == 0 &&
+           memcmp(a->moves, b->moves, sizeof a->moves) == 0 &&
+           memcmp(a->cached, b->cached, sizeof a->cached) == 0;
+}
+
+// True if each link inside a block has its counterpart in the first block, and all blocks have the
+// same number of links. Links between blocks are ignored. Example: hosts:4x8 repeats 8 devices 4
+// times, and 16 devices twice: every link 8+a -> 8+b has an equal link a -> b.
+bool tsr__topology_repeats(const tsr_topology *topology, int devices, int copies)
+{
+    size_t first = 0, others = 0;
+    int listed = copies; // number of blocks whose links are listed
+    if (devices < 1 || copies < 1 || copies > topology->n / devices)
+        return false;
+    if (topology->window && (devices > topology->window || topology->window % devices))
+        return false;
+    if (topology->window && topology->window / devices < copies)
+        listed = topology->window / devices;
+    for (int d = devices; d < devices * copies; d++)
+        if (!tsr__devices_alike(&topology->device[d], &topology->device[d % devices]))
+            return false;
+    for (size_t i = 0; i < topology->links.n; i++) {
+        const struct topology_link *link = &topology->links.at[i];
+        int copy = link->from / devices;
+        if (copy != link->to / devices || copy >= listed)
+            continue;
+        first += copy == 0;
+        others += copy != 0;
+        const struct topology_link *twin =
+            find_link(topology, link->from % devices, link->to % devices);
+        if (!twin || twin->latency != link->latency || twin->bandwidth != link->bandwidth ||
+            twin->start != link->start || twin->message != link->message)
+            return false;
+    }
+    return others == first * (size_t)(listed - 1);
 }

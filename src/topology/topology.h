@@ -119,9 +119,9 @@ void tsr__topology_load(tsr_topology *topology, enum tsr_collective what,
 // True if the collective was measured over such groups; the times include copies in memory.
 bool tsr__topology_measured(const tsr_topology *topology, enum tsr_collective what,
                             const struct topology_groups *groups);
-// repeats.c: true if both devices have the same speed and memory.
+// True if both devices have the same speed and memory.
 bool tsr__devices_alike(const tsr_topology_device *a, const tsr_topology_device *b);
-// repeats.c: true if the topology consists of `copies` equal blocks of `devices` consecutive
+// True if the topology consists of `copies` equal blocks of `devices` consecutive
 // devices.
 bool tsr__topology_repeats(const tsr_topology *topology, int devices, int copies);
 // recognise.c: detects the grid, torus or hosts that the links form, if none is known.

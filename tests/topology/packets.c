@@ -128,8 +128,8 @@ static int64_t carry_out(struct events *events, const struct algorithm *algorith
 {
     // Schedules run with one byte; a message has its share times `scale`.
     events->scale = (double)bytes;
-    if (!algorithm->schedule(events->topology, groups, 1,
-                             &(struct listener){events, send, step_ends, NULL}) ||
+    if (!tsr__run_algorithm(algorithm, events->topology, groups, 1,
+                            &(struct listener){events, send, step_ends, NULL}) ||
         events->unreachable)
         return -1;
     if (events->arena->failed)
