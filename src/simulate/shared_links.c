@@ -134,9 +134,7 @@ double tsr__sim_end(struct shared_links *shared, const struct sim_comm *comm,
                     const struct sim_group *group, double begin)
 {
     double end = begin + (double)comm->ps / 1e12;
-    const struct link_uses *uses = NULL;
-    if (shared)
-        uses = uses_of(shared, comm, group);
+    const struct link_uses *uses = shared ? uses_of(shared, comm, group) : NULL;
     for (size_t i = 0; uses && i < uses->n; i++) {
         size_t link = uses->at[i].link;
         double from = begin, *free = &shared->free[link];

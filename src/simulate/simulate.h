@@ -73,22 +73,12 @@ struct sim {
     double *by_link; // bytes that each link carries in one request
 };
 
-// Sums and products saturate at INT64_MAX, because sizes come from untrusted files. Operands are
-// not negative.
+// Returns the sum, at most INT64_MAX, because sizes come from untrusted files. Operands are not
+// negative. mul_cap does the same for products.
 static inline int64_t sum_of(int64_t a, int64_t b)
 {
     int64_t sum;
-    if (add_ok(a, b, &sum))
-        return sum;
-    return INT64_MAX;
-}
-
-static inline int64_t product_of(int64_t a, int64_t b)
-{
-    int64_t product;
-    if (mul_ok(a, b, &product))
-        return product;
-    return INT64_MAX;
+    return add_ok(a, b, &sum) ? sum : INT64_MAX;
 }
 
 static inline void raise_to(int64_t *at, int64_t least)
@@ -110,18 +100,6 @@ struct sim_fold {
 // Folds the plan. topology may be NULL. The caller frees out->model.
 tsr_status tsr__sim_fold(struct arena *arena, tsr_model *model, const tsr_simulate_options *options,
                          const tsr_topology *topology, struct sim_fold *out) TSR_MUST_USE;
-
-// A heap with gaps (simulate_heap.c). Memory above `top` has never been allocated.
-struct sim_gap {
-    int64_t from, end;
-};
-struct sim_heap {
-    int64_t top;
-    VEC(struct sim_gap) gaps;
-};
-// Allocates that many bytes and returns their offset.
-int64_t tsr__sim_take(struct sim_heap *heap, int64_t bytes);
-void tsr__sim_give(struct arena *arena, struct sim_heap *heap, int64_t from, int64_t bytes);
 
 // Returns the order in which the engine runs the nodes, as indices in the file (simulate_order.c).
 // NULL: out of memory.

@@ -61,9 +61,7 @@ static void carry(struct sim *sim, struct sim_comm *comm, tsr_collective what,
 static int64_t halo_cost(struct sim *sim, struct sim_comm *comm,
                          const struct topology_groups *groups)
 {
-    int64_t more = 1;
-    if (comm->most_out > comm->most_in)
-        more = comm->most_out - comm->most_in;
+    int64_t more = comm->most_out > comm->most_in ? comm->most_out - comm->most_in : 1;
     struct topology_groups two = {1, 2, groups->device};
     double copied = 2 * (double)comm->most_out / sim->topology->device[groups->device[0]].bandwidth;
     double copied_ps = copied * 1e12;
@@ -115,9 +113,9 @@ int64_t tsr__sim_comm_cost(struct sim *sim, struct sim_comm *comm)
     if (by == COST_BY_OUTPUT)
         comm->bytes = comm->most_out;
     if (by == COST_BY_ALL_INPUTS)
-        comm->bytes = product_of(comm->bytes, groups.size);
+        comm->bytes = mul_cap(comm->bytes, groups.size);
     if (comm->kind == COMM_REDUCE_SCATTER && comm->shares)
-        comm->bytes = product_of(comm->most_out, groups.size);
+        comm->bytes = mul_cap(comm->most_out, groups.size);
     carry(sim, comm, what, &groups, comm->bytes);
     return tsr__collective_cost(sim->topology, what, &groups, comm->bytes);
 }

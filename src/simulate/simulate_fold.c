@@ -92,9 +92,7 @@ static bool keeps_apart(const struct fold *fold, const tsr_node *node, struct ar
     bool shares = false;
     for (size_t i = 0; i < n_in; i++) {
         const tsr_value *value = tsr_node_input(node, i);
-        int dim = -1;
-        if (value)
-            dim = batch_dim(fold, value);
+        int dim = value ? batch_dim(fold, value) : -1;
         if (dim == -1 || steers(rule, false, i))
             continue;
         if (dim == TWO_DIMS || !spec_of(fold, node, value))
@@ -132,12 +130,8 @@ static bool folds_node(struct fold *fold, tsr_node *node, struct arena *scratch)
         return true;
     for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++) {
         const tsr_spec *spec = tsr_node_config_spec(nc, i);
-        struct tile_layout *layout = NULL;
-        if (tsr_spec_value(spec))
-            layout = first_copy(fold, spec, scratch);
-        struct tile_layout **at = NULL;
-        if (layout)
-            at = vec_push(fold->arena, &fold->layouts);
+        struct tile_layout *layout = tsr_spec_value(spec) ? first_copy(fold, spec, scratch) : NULL;
+        struct tile_layout **at = layout ? vec_push(fold->arena, &fold->layouts) : NULL;
         if (!at)
             return false;
         *at = layout;

@@ -114,9 +114,7 @@ static size_t taken_over(const struct stores *stores, const tsr_node *node, int6
     }
     for (size_t i = 0; i < tsr_node_input_count(node); i++) {
         const tsr_value *value = tsr_node_input(node, i);
-        size_t store = 0;
-        if (value)
-            store = stores->of[tsr__value_id(value)];
+        size_t store = value ? stores->of[tsr__value_id(value)] : 0;
         if (store && store != NO_MEMORY && stores->list.at[store - 1].end <= at &&
             look_alike(stores, value, tsr_node_output(node, 0)))
             return store;
@@ -201,9 +199,7 @@ static void add_output(struct stores *stores, const tsr_node *node, size_t i, in
         store = NO_MEMORY;
     else if (!own)
         store = find_store(stores, node, i, at);
-    struct store *fresh = NULL;
-    if (!store)
-        fresh = vec_push(stores->arena, &stores->list);
+    struct store *fresh = store ? NULL : vec_push(stores->arena, &stores->list);
     if (fresh) {
         *fresh = (struct store){bytes_of(stores, value), at, end, value, false, 0};
         store = stores->list.n;
@@ -216,9 +212,7 @@ static void add_output(struct stores *stores, const tsr_node *node, size_t i, in
 // Adds scratch memory that exists only while the node runs and is never reused for a value.
 static void add_passing(struct stores *stores, int64_t bytes, int64_t at)
 {
-    struct store *fresh = NULL;
-    if (bytes > 0)
-        fresh = vec_push(stores->arena, &stores->list);
+    struct store *fresh = bytes > 0 ? vec_push(stores->arena, &stores->list) : NULL;
     if (fresh)
         *fresh = (struct store){.bytes = bytes, .from = at, .end = at};
 }
@@ -229,9 +223,7 @@ static void add_passing(struct stores *stores, int64_t bytes, int64_t at)
 // memory.
 static size_t copy_store(struct stores *stores, const tsr_value *value, int64_t from, int64_t end)
 {
-    size_t store = 0;
-    if (!tsr_value_is_output(value))
-        store = used_again(stores, value);
+    size_t store = !tsr_value_is_output(value) ? used_again(stores, value) : 0;
     if (store) {
         raise_to(&stores->list.at[store - 1].end, end);
         return store;
@@ -246,9 +238,7 @@ static size_t copy_store(struct stores *stores, const tsr_value *value, int64_t 
 static void set_free(struct stores *stores, size_t store)
 {
     struct store *freed = &stores->list.at[store - 1];
-    size_t *top = NULL;
-    if (freed->first)
-        top = free_top(stores, freed->first);
+    size_t *top = freed->first ? free_top(stores, freed->first) : NULL;
     freed->waits = true;
     if (!top)
         return;
@@ -289,9 +279,7 @@ static void copy_output(struct stores *stores, const tsr_node *node, int64_t at)
 // Frees the store of the value if no node needs it after that time.
 static void free_store(struct stores *stores, const tsr_value *value, int64_t at)
 {
-    size_t store = 0;
-    if (value)
-        store = stores->of[tsr__value_id(value)];
+    size_t store = value ? stores->of[tsr__value_id(value)] : 0;
     if (!store || store == NO_MEMORY)
         return;
     struct store *freed = &stores->list.at[store - 1];
@@ -321,6 +309,96 @@ static int64_t most_at_once(struct stores *stores)
     return most;
 }
 
+// ---- a best-fit heap ---------------------------------------------------------------------------
+
+// A block is allocated in the smallest gap that is large enough,
+// and adjacent gaps are merged, as in the heap of the ranks (transport/shm/shm_heap.c).
+//
+//     Allocate 8, 4 and 6: [0, 8), [8, 12), [12, 18).
+//     Free the first two: a gap of 12 bytes.
+//     Allocate 7 and 9: [0, 7) and [18, 27). The top is 27, although only 22 bytes are in use.
+
+// Memory above `top` has never been allocated.
+struct sim_gap {
+    int64_t from, end;
+};
+struct sim_heap {
+    int64_t top;
+    VEC(struct sim_gap) gaps;
+};
+
+// Returns the index of the smallest gap that is large enough, or the number of gaps if there is
+// none.
+static size_t best_gap(const struct sim_heap *heap, int64_t bytes)
+{
+    size_t best = heap->gaps.n;
+    for (size_t i = 0; i < heap->gaps.n; i++) {
+        int64_t size = heap->gaps.at[i].end - heap->gaps.at[i].from;
+        if (size < bytes)
+            continue;
+        if (best == heap->gaps.n || size < heap->gaps.at[best].end - heap->gaps.at[best].from)
+            best = i;
+    }
+    return best;
+}
+
+static void remove_gap(struct sim_heap *heap, size_t i)
+{
+    heap->gaps.n--;
+    memmove(&heap->gaps.at[i], &heap->gaps.at[i + 1], (heap->gaps.n - i) * sizeof *heap->gaps.at);
+}
+
+// Allocates at the top of the heap. If the last gap ends at the top, the block begins in that gap,
+// and the heap grows only by the difference.
+static int64_t take_on_top(struct sim_heap *heap, int64_t bytes)
+{
+    int64_t from = heap->top;
+    size_t n = heap->gaps.n;
+    if (n && heap->gaps.at[n - 1].end == heap->top) {
+        from = heap->gaps.at[n - 1].from;
+        remove_gap(heap, n - 1);
+    }
+    heap->top = sum_of(from, bytes);
+    return from;
+}
+
+// Allocates that many bytes and returns their offset.
+static int64_t take_block(struct sim_heap *heap, int64_t bytes)
+{
+    size_t i = best_gap(heap, bytes);
+    if (i == heap->gaps.n)
+        return take_on_top(heap, bytes);
+    int64_t from = heap->gaps.at[i].from;
+    heap->gaps.at[i].from += bytes;
+    if (heap->gaps.at[i].from == heap->gaps.at[i].end)
+        remove_gap(heap, i);
+    return from;
+}
+
+// Frees a block. Gaps are sorted by address, and adjacent gaps are merged.
+static void give_block(struct arena *arena, struct sim_heap *heap, int64_t from, int64_t bytes)
+{
+    size_t i = 0;
+    int64_t end = sum_of(from, bytes);
+    while (i < heap->gaps.n && heap->gaps.at[i].end < from)
+        i++;
+    bool before = i < heap->gaps.n && heap->gaps.at[i].end == from;
+    size_t next = before ? i + 1 : i;
+    bool after = next < heap->gaps.n && heap->gaps.at[next].from == end;
+    if (before && after) {
+        heap->gaps.at[i].end = heap->gaps.at[next].end;
+        remove_gap(heap, next);
+    } else if (before) {
+        heap->gaps.at[i].end = end;
+    } else if (after) {
+        heap->gaps.at[next].from = from;
+    } else if (vec_push(arena, &heap->gaps)) {
+        memmove(&heap->gaps.at[i + 1], &heap->gaps.at[i],
+                (heap->gaps.n - 1 - i) * sizeof *heap->gaps.at);
+        heap->gaps.at[i] = (struct sim_gap){from, end};
+    }
+}
+
 // Returns the size of a heap in which stores are never moved. Blocks are allocated in list order,
 // and freed before the first node after their end.
 static int64_t with_gaps(struct stores *stores)
@@ -338,12 +416,12 @@ static int64_t with_gaps(struct stores *stores)
         const struct store *store = &stores->list.at[i];
         for (; now < store->from; now++)
             for (size_t k = first[now]; k; k = next[k])
-                tsr__sim_give(stores->arena, &heap, places[k], stores->list.at[k - 1].bytes);
+                give_block(stores->arena, &heap, places[k], stores->list.at[k - 1].bytes);
         if (store->bytes < SMALL) {
             small = sum_of(small, store->bytes);
             continue;
         }
-        places[i + 1] = tsr__sim_take(&heap, store->bytes);
+        places[i + 1] = take_block(&heap, store->bytes);
         next[i + 1] = first[store->end];
         first[store->end] = i + 1;
     }
@@ -354,9 +432,7 @@ static int64_t with_gaps(struct stores *stores)
 // them.
 static void list_node(struct stores *stores, const tsr_node *node, int64_t at, bool own)
 {
-    size_t copied = 0;
-    if (!own)
-        copied = copy_input(stores, node, at);
+    size_t copied = own ? 0 : copy_input(stores, node, at);
     if (copied)
         free_store(stores, tsr_node_input(node, 0), at);
     for (size_t i = 0; i < tsr_node_output_count(node); i++)
@@ -460,7 +536,7 @@ static int64_t widened(const struct stores *stores)
         const tsr_value *constant = tsr_graph_initializer(graph, i);
         int64_t more = 0;
         tsr_value_uses(constant, widen, &more);
-        sum = sum_of(sum, product_of(more, bytes_of(stores, constant)));
+        sum = sum_of(sum, mul_cap(more, bytes_of(stores, constant)));
     }
     return sum;
 }

@@ -35,9 +35,7 @@ struct moved_key {
 static struct sim_comm *comm_of(struct sim *sim, int64_t id, struct str op)
 {
     struct str key = tsr__arena_printf(sim->arena, "%lld", (long long)id);
-    void **at = NULL;
-    if (key.p)
-        at = tsr__map_at(&sim->by_id, key);
+    void **at = key.p ? tsr__map_at(&sim->by_id, key) : NULL;
     if (at && !*at) {
         struct sim_comm *comm = ARENA_NEW(sim->arena, struct sim_comm);
         struct sim_comm **listed = vec_push(sim->arena, &sim->comms);
@@ -124,16 +122,10 @@ static struct moved_bytes moved(struct sim *sim, const tsr_node *node, const str
     add_numbers(&text, key.source, key.n_source);
     add_numbers(&text, key.target, key.n_target);
     struct str name = {text.p, text.n};
-    struct moved_bytes *known = NULL;
-    if (!text.failed)
-        known = tsr__map_get(&sim->moved, name);
+    struct moved_bytes *known = text.failed ? NULL : tsr__map_get(&sim->moved, name);
     struct moved_bytes bytes = known ? *known : count_moved(sim, &key);
-    void **at = NULL;
-    if (!known && !text.failed)
-        at = tsr__map_at_copy(&sim->moved, name);
-    struct moved_bytes *fresh = NULL;
-    if (at)
-        fresh = ARENA_NEW(sim->arena, struct moved_bytes);
+    void **at = !known && !text.failed ? tsr__map_at_copy(&sim->moved, name) : NULL;
+    struct moved_bytes *fresh = at ? ARENA_NEW(sim->arena, struct moved_bytes) : NULL;
     if (fresh) {
         *fresh = bytes;
         *at = fresh;
@@ -183,12 +175,8 @@ static int64_t scratch_of(const struct sim_comm *comm, const tsr_node *node,
 // Returns the name of the communicated tensor: the input, or the output of a receive.
 static const char *tensor_of(const tsr_node *node)
 {
-    const tsr_value *in = NULL;
-    if (tsr_node_input_count(node))
-        in = tsr_node_input(node, 0);
-    const tsr_value *out = NULL;
-    if (tsr_node_output_count(node))
-        out = tsr_node_output(node, 0);
+    const tsr_value *in = tsr_node_input_count(node) ? tsr_node_input(node, 0) : NULL;
+    const tsr_value *out = tsr_node_output_count(node) ? tsr_node_output(node, 0) : NULL;
     if (in)
         return tsr_value_name(in);
     if (out)
@@ -206,9 +194,7 @@ static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr
     int64_t id = tsr_attr_int(tsr_node_find_attr(node, "id"), -1);
     bool sized = true, ignored = true;
     struct sim_comm *comm = comm_of(sim, id, str_of(tsr_node_op(node)));
-    int g = -1;
-    if (comm && count)
-        g = group_of(sim, comm, members, count);
+    int g = comm && count ? group_of(sim, comm, members, count) : -1;
     struct sim_task *task = vec_push(sim->arena, &device->tasks);
     // The folder is not trusted, and `play` uses members as indices.
     for (size_t i = 0; i < count; i++)
@@ -221,9 +207,7 @@ static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr
     if (!comm->node)
         comm->node = tsr__arena_str(sim->arena, str_of(tensor_of(node))).p;
     const tsr_value *in = tsr_node_input(node, 0), *out = tsr_node_output(node, 0);
-    int64_t given = 0;
-    if (in)
-        given = tsr__sized_bytes(shapes, in, &sized);
+    int64_t given = in ? tsr__sized_bytes(shapes, in, &sized) : 0;
     int64_t got = 0; // 0 for members that receive nothing
     if (out)
         got = tsr__sized_bytes(shapes, out, &ignored);
@@ -332,9 +316,7 @@ bool tsr__sim_sizes(struct arena *arena, const tsr_model *model, const tsr_dim_s
             bool known = !name;
             for (size_t k = 0; k < all.n && !known; k++)
                 known = strcmp(all.at[k].name, name) == 0;
-            tsr_dim_size *at = NULL;
-            if (!known)
-                at = vec_push(arena, &all);
+            tsr_dim_size *at = known ? NULL : vec_push(arena, &all);
             if (at)
                 *at = (tsr_dim_size){name, PLAN_USUAL_SIZE};
         }

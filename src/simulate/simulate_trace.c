@@ -79,9 +79,7 @@ static void put_all(struct text *text, const tsr_simulation_summary *simulation,
             continue;
         struct str key = tsr__arena_printf(arena, "%lld %d %.12e", (long long)span->id,
                                            span->request, span->begin);
-        void **at = NULL;
-        if (key.p)
-            at = tsr__map_at(seen, key);
+        void **at = key.p ? tsr__map_at(seen, key) : NULL;
         if (!at)
             return;
         put_flow(text, span, !*at);
@@ -108,9 +106,7 @@ tsr_status tsr_simulation_trace(const tsr_simulation *handle, const char *path)
     tsr__text_add(&text, STR("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"));
     put_all(&text, simulation, &seen, &arena);
     tsr__text_add(&text, STR("\n]}\n"));
-    tsr_status st = TSR_NOMEM;
-    if (!text.failed && !arena.failed)
-        st = tsr__out_open(session, path, &file);
+    tsr_status st = !text.failed && !arena.failed ? tsr__out_open(session, path, &file) : TSR_NOMEM;
     if (st == TSR_OK) {
         tsr__out_write(&file, text.p, text.n);
         st = tsr__out_commit(&file);

@@ -257,7 +257,7 @@ static int by_time(const void *a, const void *b)
 static int by_comm_id(const void *a, const void *b)
 {
     const tsr_simulated_comm *x = a, *y = b;
-    return (x->id > y->id) - (x->id < y->id);
+    return int64_order(x->id, y->id);
 }
 
 // Rounds to the nearest integer; saturates at the largest.
@@ -305,9 +305,7 @@ static void list_links(struct run *run)
     for (size_t i = 0; i < topology->links.n; i++) {
         const struct topology_link *link = &topology->links.at[i];
         double bytes = run->sim.by_link[i];
-        tsr_simulated_link *at = NULL;
-        if (bytes > 0)
-            at = vec_push(run->kept, &list);
+        tsr_simulated_link *at = bytes > 0 ? vec_push(run->kept, &list) : NULL;
         if (at)
             *at = (tsr_simulated_link){link->from, link->to, whole_bytes(bytes),
                                        bytes / link->bandwidth};
@@ -321,9 +319,7 @@ static tsr_simulated_device *list_devices(struct run *run, size_t n)
 {
     tsr_simulated_device *list = ARENA_ARRAY(run->kept, tsr_simulated_device, n + 1);
     size_t block = (size_t)run->sim.n;
-    size_t used = block;
-    if (run->fold.copies)
-        used = block * (size_t)run->fold.copies;
+    size_t used = run->fold.copies ? block * (size_t)run->fold.copies : block;
     double seconds = run->out->seconds;
     if (!list)
         return NULL;
@@ -421,12 +417,8 @@ static tsr_status add_gather(struct run *run)
         return TSR_OK;
     // A group with one member runs as soon as device 0 arrives.
     struct sim_comm *comm = ARENA_NEW(run->kept, struct sim_comm);
-    struct sim_group *group = NULL;
-    if (comm)
-        group = vec_push(run->kept, &comm->groups);
-    struct sim_task *task = NULL;
-    if (group)
-        task = vec_push(run->kept, &run->sim.devices[0].tasks);
+    struct sim_group *group = comm ? vec_push(run->kept, &comm->groups) : NULL;
+    struct sim_task *task = group ? vec_push(run->kept, &run->sim.devices[0].tasks) : NULL;
     if (!task)
         return TSR_NOMEM;
     comm->id = -1;
@@ -700,16 +692,10 @@ tsr_status tsr__simulate_folder(tsr_session *session, const char *folder,
     }
     int64_t n = bundle.manifest.n_ranks;
     struct partition_part *parts = ARENA_ARRAY(&arena, struct partition_part, (size_t)n + 1);
-    if (parts)
-        st = TSR_OK;
-    else
-        st = TSR_NOMEM;
+    st = arena_status(&arena);
     for (int64_t i = 0; i < n && st == TSR_OK; i++) {
         struct str path = tsr__bundle_file_path(&bundle, &arena, bundle.manifest.devices[i].file);
-        if (path.p)
-            st = tsr_model_load(session, path.p, &parts[i].model);
-        else
-            st = TSR_NOMEM;
+        st = path.p ? tsr_model_load(session, path.p, &parts[i].model) : TSR_NOMEM;
         parts[i].weight_bytes = bundle.manifest.devices[i].weight_bytes;
     }
     if (st == TSR_OK)

@@ -9,9 +9,7 @@
 //    and cost are equal, nothing improves any more, or the effort is used up.
 // 4. If the bound is close to the cost, it excludes most choices (solve_prune.c), and the program
 //    with the remaining choices is solved again.
-#include "solve_front.h"
-#include "solve_prune.h"
-#include "solve_search.h"
+#include "solve.h"
 
 #include <math.h>
 

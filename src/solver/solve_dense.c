@@ -4,7 +4,7 @@
 // Example: the nodes 0, 3 and 7 of the core are left. Here they are 0, 1 and 2, and `node` is {0,
 // 3, 7}. Tables, costs and usages are pointers into the core. The edges of a node are a range of
 // `touch`: with edges 0-1 and 1-2, first is {0, 1, 3, 4} and touch {0, 0, 1, 1}.
-#include "solve_dense.h"
+#include "solve.h"
 
 // Numbers the remaining nodes. to_dense[v] is the dense number of node v of the core. It is
 // undefined for eliminated nodes.

@@ -5,7 +5,7 @@
 // Dives alternate between two guides for the next choice: the least usage, and the messages of the
 // dual. If a node has no choice left, the dive fails and the next one starts with the nodes that
 // failed.
-#include "solve_search.h"
+#include "solve.h"
 
 #define DIVES 100
 #define LARGE 20000 // number of nodes from which on nodes are fixed in plain order

@@ -19,7 +19,7 @@
 //     With a row: a = 0 uses 10, the bound of the row is 6, its multiplier is 0.1. a = 0 becomes
 //         more expensive by 1, and 0.6 is subtracted: the dual bound is 2 - 0.6 = 1.4.
 //         The best solution that satisfies the row, a = 1, b = 1, costs 2.
-#include "solve_dual.h"
+#include "solve.h"
 
 #include <math.h>
 

@@ -6,7 +6,7 @@
 // goes to the bound and the rest is shared among its earlier edges. Each edge passes on as much as
 // it can without becoming negative. Here all numbers are integers: costs times a power of two.
 // Everything is rounded down, which can only lower the bound.
-#include "solve_dual.h"
+#include "solve.h"
 
 #include <math.h>
 

@@ -15,7 +15,7 @@
 //         Lagrangian total of 6 + 0.4 * 10 = 10 or more is useless. Everything outside this cell
 //         costs at least 4 (pass down). The totals are 2 + 3.6 + 4 = 9.6, 3 + 3.2 + 4 = 10.2 and
 //         5 + 2 + 4 = 11: only (2, 9) stays.
-#include "solve_front.h"
+#include "solve.h"
 
 #include <math.h>
 #include <stdlib.h>

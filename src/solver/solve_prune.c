@@ -11,7 +11,7 @@
 //
 // A solution that is better than the known one has no forbidden choice. So the restricted program
 // has the same optimum, unless the known solution is already optimal.
-#include "solve_prune.h"
+#include "solve.h"
 
 #include <math.h>
 

@@ -14,7 +14,7 @@
 //     3 + 4 = 7 in span 1. If the region's optimum uses 9 there, span 1 is exceeded by 2. Its
 //     multiplier is raised (raise_multipliers) and the region is eliminated again, until it fits
 //     or the number of tries is reached.
-#include "solve_region.h"
+#include "solve.h"
 
 #include <math.h>
 

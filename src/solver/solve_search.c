@@ -6,7 +6,7 @@
 // multipliers; every few passes the messages are rounded to a candidate solution. Polishing
 // (tsr__search_polish) improves the best solution by moves: each solves one region exactly while
 // all other nodes are fixed (solve_region.c).
-#include "solve_search.h"
+#include "solve.h"
 
 #include <math.h>
 

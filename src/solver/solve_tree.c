@@ -13,7 +13,7 @@
 //     message is {min(1 + 0, 4 + 5), min(1 + 5, 4 + 0)} = {1, 4}.
 //     c is the root: min(0 + 1, 0 + 4) = 1.
 //     Going back, c takes 0, therefore b 0, therefore a 0: the cost is 1.
-#include "solve_tree.h"
+#include "solve.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 // that keeps the limit and costs no more, the bound is below it, equal effort gives equal results,
 // and time limits are kept. Arguments: first seed.
 #include "family.h"
-#include "solve_dual.h"
+#include "solve.h"
 #include "../valgrind.h"
 
 #include <setjmp.h>

@@ -3,7 +3,7 @@
 // bounds are never above the optimum, and rarely below those in doubles. Arguments: number of
 // programs, first seed.
 #include "random_program.h"
-#include "solve_dual.h"
+#include "solve.h"
 
 #include <setjmp.h>
 #include <stdio.h>

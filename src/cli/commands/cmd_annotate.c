@@ -31,9 +31,7 @@ static int finish(struct cli *cli, struct editor *editor, tsr_model *model, cons
         cli_print(cli, "nothing was written\n");
         return cli->json ? cli_print_written(cli, out, editor->code) : editor->code;
     }
-    tsr_status status = TSR_OK;
-    if (cli_flag(cli, "--copy-data"))
-        status = tsr_model_copy_data(model, out);
+    tsr_status status = cli_flag(cli, "--copy-data") ? tsr_model_copy_data(model, out) : TSR_OK;
     if (status == TSR_OK)
         status = cli_label(cli, model);
     if (status == TSR_OK)

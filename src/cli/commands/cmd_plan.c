@@ -444,9 +444,7 @@ static tsr_status write_files(struct cli *cli, tsr_model *model, const tsr_plan_
 {
     const char *out = cli_value(cli, "-o"), *document = cli_value(cli, "--plan"),
                *other = cli_value(cli, "--with-output");
-    tsr_status status = TSR_OK;
-    if (document)
-        status = tsr_plan_save(model, options, summary, document);
+    tsr_status status = document ? tsr_plan_save(model, options, summary, document) : TSR_OK;
     if (status != TSR_OK)
         return status;
     if (out)

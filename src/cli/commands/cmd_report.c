@@ -286,9 +286,7 @@ static int make(struct report *report, const char *out)
     tsr_status status = prepare(report);
     if (status != TSR_OK)
         return cli_print_written(report->cli, out, cli_finish(report->cli, status));
-    int code = 0;
-    if (file)
-        code = load_beside(&other, report, &own, file);
+    int code = file ? load_beside(&other, report, &own, file) : 0;
     if (code)
         goto end_other;
     status = write_page(report, &other, out);

@@ -196,9 +196,7 @@ static bool lacks_devices(struct cli *cli, const struct planning *planning)
 static int report(struct cli *cli, const tsr_simulation *simulation)
 {
     const char *trace = cli_value(cli, "--trace");
-    tsr_status status = TSR_OK;
-    if (trace)
-        status = tsr_simulation_trace(simulation, trace);
+    tsr_status status = trace ? tsr_simulation_trace(simulation, trace) : TSR_OK;
     int code = cli_finish(cli, status);
     if (status != TSR_OK)
         return code;

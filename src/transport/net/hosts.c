@@ -288,9 +288,7 @@ static tsr_status find_host(struct hosts *hosts, const struct comm_options *opti
     struct card *all = ARENA_ARRAY(&arena, struct card, n);
     struct comm_buffer *buffers = ARENA_ARRAY(&arena, struct comm_buffer, 2 * n);
     int64_t *group = ARENA_ARRAY(&arena, int64_t, n);
-    tsr_status st = TSR_NOMEM;
-    if (!arena.failed)
-        st = meet_host(hosts, options, all, buffers, group, why);
+    tsr_status st = arena.failed ? TSR_NOMEM : meet_host(hosts, options, all, buffers, group, why);
     tsr__arena_free(&arena);
     return st;
 }

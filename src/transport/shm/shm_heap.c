@@ -283,9 +283,7 @@ void *tsr__shm_alloc(struct endpoint *endpoint, size_t bytes)
     if (bytes >= me->job->at.heap_bytes)
         return NULL;
     pthread_mutex_lock(&heap->lock);
-    struct block *block = NULL;
-    if (bytes < LARGE)
-        block = take_small(me, bytes);
+    struct block *block = bytes < LARGE ? take_small(me, bytes) : NULL;
     if (!block)
         block = take_large(me, lines(bytes < LARGE ? LARGE : bytes) + LINE);
     size_t in_use = heap->small + heap->large - heap->waiting;
