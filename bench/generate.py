@@ -3,7 +3,7 @@
 """generate - onnxruntime-genai with the execution provider on ranks of one thread each, against onnxruntime-genai with as many threads.
 
 The model is a random decoder of 8 layers (tests/genai/decoder.py), 450 MB in float32 and 100 MB in int4. Both sides alternate in one
-process; the best round of each counts. In float32 both must generate the same tokens. The last figure limits the memory of each process to
+process with a pause between them; the best round of each counts. In float32 both must generate the same tokens. The last figure limits the memory of each process to
 less than the float32 weights, so that only rank processes can run the model.
 
 Prints one line per figure: name, ours, peer, ratio, goal, ok or short.
@@ -18,6 +18,7 @@ LIMITED = sys.argv[1:2] == ["limited"]  # this process is a part of the last fig
 ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 and not LIMITED else 5
 RANKS = int(sys.argv[2]) if len(sys.argv) > 2 else 4 if len(os.sched_getaffinity(0)) >= 4 else 2
 PROMPT, TOKENS, GOAL = 256, 32, 0.95
+PAUSE = 0.3  # seconds before a measurement; ONNX Runtime's threads spin for about 50 ms after a run and would slow down the other side
 MEMORY = 0.8  # limit of each process in the last figure, as a fraction of the weights
 FIELDS = dict(HIDDEN=1024, HEAD=64, LAYERS=8, VOCABULARY=8192, CONTEXT=1024)
 
@@ -39,6 +40,7 @@ def measure(model):
     parameters = genai.GeneratorParams(model)
     parameters.set_search_options(max_length=PROMPT + TOKENS, min_length=PROMPT + TOKENS, do_sample=False)
     generator = genai.Generator(model, parameters)
+    time.sleep(PAUSE)
     began = time.perf_counter()
     generator.append_tokens(np.array([[(3 + 31 * i) % FIELDS["VOCABULARY"] for i in range(PROMPT)]], np.int32))
     generator.generate_next_token()
