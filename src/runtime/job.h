@@ -97,9 +97,11 @@ struct tsr_job {
     int n_threads;       // number of started threads
     uint64_t sync_after; // number of runs after which all ranks synchronize
     bool closing;
-    pthread_cond_t posted;         // the caller's thread has posted something for the ranks
-    atomic_uint_fast64_t n_posted; // how often; ranks read it without the lock
-    uint64_t awaited;              // number of runs that the caller waits for; 0: ranks are loading
+    pthread_cond_t posted;          // the caller's thread has posted something for the ranks
+    atomic_uint_fast64_t n_posted;  // how often; ranks read it without the lock
+    atomic_uint_fast64_t n_changed; // how often a rank broadcast `change`
+    bool spare_core;  // the ranks leave a core to the caller's thread, so all may spin
+    uint64_t awaited; // number of runs that the caller waits for; 0: ranks are loading
 
     struct children *children; // ranks that are child processes
 

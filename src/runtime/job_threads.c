@@ -22,8 +22,9 @@
 #include <sched.h>
 #include <signal.h>
 
-#define SPIN_S     0.001 // longest time that a rank spins before it sleeps
-#define SPIN_POLLS 64    // polls between two looks at the clock
+#define SPIN_S        0.001 // longest time that a rank spins before it sleeps
+#define CALLER_SPIN_S 0.005 // the same for the caller's thread, if it has a core of its own
+#define SPIN_POLLS    64    // polls between two looks at the clock
 
 // ---- both threads ------------------------------------------------------------------------------
 
@@ -43,6 +44,25 @@ static int count_there(const tsr_job *job, uint64_t runs)
     for (int i = 0; i < job->n_threads; i++)
         there += is_there(&job->rank_threads[i], runs);
     return there;
+}
+
+// Waits a short time without sleeping until the other side raises its counter. A sleeping thread
+// needs up to 50 microseconds to wake up, and a program that generates text starts its next run
+// within one millisecond. Called with the lock, which is released meanwhile.
+static void spin(tsr_job *job, atomic_uint_fast64_t *counter, double seconds)
+{
+    uint64_t seen = atomic_load(counter);
+    double until = tsr__now_s() + seconds;
+    pthread_mutex_unlock(&job->lock);
+    for (unsigned polls = 1; atomic_load_explicit(counter, memory_order_acquire) == seen; polls++) {
+        if (job->spare_core)
+            tsr__relax();
+        else
+            sched_yield(); // the other thread may need this core
+        if (polls % SPIN_POLLS == 0 && tsr__now_s() > until)
+            break;
+    }
+    pthread_mutex_lock(&job->lock);
 }
 
 // ---- a rank's thread ---------------------------------------------------------------------------
@@ -69,29 +89,12 @@ static bool has_nothing_to_do(const struct rank_thread *rank_thread)
            rank_thread->runs_synced >= job->sync_after;
 }
 
-// Waits a short time without sleeping until the caller posts something. A sleeping thread needs up
-// to 50 microseconds to wake up, and a program that generates text starts its next run within one
-// millisecond. Called with the lock, which is released meanwhile.
-static void spin(const struct rank_thread *rank_thread)
-{
-    tsr_job *job = rank_thread->job;
-    uint64_t seen = atomic_load(&job->n_posted);
-    double until = tsr__now_s() + SPIN_S;
-    pthread_mutex_unlock(&job->lock);
-    for (unsigned polls = 1; atomic_load(&job->n_posted) == seen; polls++) {
-        sched_yield(); // the caller's thread may need this core
-        if (polls % SPIN_POLLS == 0 && tsr__now_s() > until)
-            break;
-    }
-    pthread_mutex_lock(&job->lock);
-}
-
 // Waits, under the job's lock, until there is something to do.
 static enum task next_task(const struct rank_thread *rank_thread)
 {
     tsr_job *job = rank_thread->job;
     if (rank_thread->rank.spin && rank_thread->runs_done && has_nothing_to_do(rank_thread))
-        spin(rank_thread);
+        spin(job, &job->n_posted, SPIN_S);
     while (has_nothing_to_do(rank_thread))
         pthread_cond_wait(&job->posted, &job->lock);
     if (must_meet(rank_thread))
@@ -105,8 +108,10 @@ static enum task next_task(const struct rank_thread *rank_thread)
 // because it reports the progress.
 static void report_progress(tsr_job *job)
 {
-    if (job->awaited == 0 || count_there(job, job->awaited) == job->n_threads)
-        pthread_cond_broadcast(&job->change);
+    if (job->awaited != 0 && count_there(job, job->awaited) < job->n_threads)
+        return;
+    atomic_fetch_add(&job->n_changed, 1);
+    pthread_cond_broadcast(&job->change);
 }
 
 // Runs and synchronizes until the job closes or the rank fails. The lock is held except while
@@ -163,6 +168,8 @@ static void wait_for(tsr_job *job, uint64_t runs)
     int last = -1;
     pthread_mutex_lock(&job->lock);
     job->awaited = runs;
+    if (job->spare_core && runs > 0 && count_there(job, runs) < job->n_threads)
+        spin(job, &job->n_changed, CALLER_SPIN_S);
     for (;;) {
         int there = count_there(job, runs);
         // Loading is the one phase that takes long enough to be shown.
@@ -283,6 +290,7 @@ static tsr_status describe_ranks(tsr_job *job)
         tsr__ranks_describe_part(job, rank, i, tsr__threads_endpoint(job->thread_transport, i));
         rank->shared = &job->shared;
         rank->unpacked = unpacked;
+        job->spare_core = (int64_t)rank->threads * job->n < rank->endpoint->host_cores;
     }
     return job->arena.failed ? TSR_NOMEM : TSR_OK;
 }

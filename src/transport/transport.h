@@ -346,6 +346,8 @@ bool tsr__cores_keep(int part, int parts);
 // For tests: cores that the control groups of a process allow (/proc/self/cgroup), below that root;
 // 0: no limit.
 int tsr__cores_quota(const char *root, const char *groups);
+// Tells the processor that the calling loop polls memory (instruction `pause` or `yield`).
+void tsr__relax(void);
 
 // ---- arithmetic (reduce.c) ----------------------------------------------------------------------
 

@@ -181,3 +181,12 @@ bool tsr__cores_keep(int part, int parts)
         CPU_SET(mine[i], &set);
     return n > 0 && sched_setaffinity(0, sizeof set, &set) == 0;
 }
+
+void tsr__relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}

@@ -186,15 +186,6 @@ double tsr__now_s(void)
 #define YIELD_ROUNDS 4000 // then a few ms of yielding the core
 #define SLEEP_NS     50000
 
-static void relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 // Waits for a moment: spins, then yields, then sleeps. With more ranks than cores it yields at
 // once, because the rank that it waits for needs the core. Returns true at most once a millisecond:
 // then the caller checks for failures.
@@ -203,7 +194,7 @@ bool tsr__patience(struct patience *patience, bool crowded)
     unsigned round = patience->rounds++;
     if (round < SPIN_ROUNDS && !crowded) {
         if (round >= HOT_ROUNDS)
-            relax();
+            tsr__relax();
         return false;
     }
     if (round < YIELD_ROUNDS) {
