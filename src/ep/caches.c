@@ -94,6 +94,19 @@ static void use_part(struct fused *fused, struct cache_pair *cache, const struct
     fused->used[fused->n_used++].input = fused->inputs[cache->input];
 }
 
+// True if the ranks can write their shards to a buffer of this shape. Checked once per shape: the
+// check computes the tiles of all ranks.
+static bool can_place(const struct fused *fused, struct cache_pair *cache,
+                      const struct tensor *wanted)
+{
+    if (!cache->checked || cache->device != wanted->device) {
+        cache->in_place = tsr__job_can_place(fused->job, wanted);
+        cache->device = wanted->device;
+        cache->checked = true;
+    }
+    return cache->in_place;
+}
+
 tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context,
                                 const tsr_tensors *inputs, tsr_tensors *places)
 {
@@ -112,7 +125,7 @@ tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context,
             continue;
         wanted = *past;
         wanted.name = (char *)(uintptr_t)fused->outputs[cache->output];
-        bool in_place = tsr__job_can_place(fused->job, &wanted);
+        bool in_place = can_place(fused, cache, &wanted);
         if (!in_place && (past->device || tsr_dtype_bits(past->type) < 8))
             continue;
         OrtStatus *failed = api->ort->KernelContext_GetOutput(context, cache->output, past->dims,
@@ -135,6 +148,7 @@ tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context,
 
 static void set_shape(struct cache_pair *cache, int rank, const int64_t *dims)
 {
+    cache->checked = false;
     cache->rank = rank <= RUN_MAX_RANK ? rank : 0;
     memcpy(cache->dims, dims, (size_t)cache->rank * sizeof *dims);
 }

@@ -19,6 +19,14 @@ struct run_slot {
     OrtValue **ins, **outs; // NULL: no value, or kept as a state
     bool *kept;             // per input: comes from the previous run
 };
+// A value over a shard of a tensor of the caller, for later runs; kept_views.c.
+struct kept_view {
+    OrtValue *value;  // NULL: none
+    const void *full; // data of the full tensor
+    tsr_dtype type;
+    int rank;
+    int64_t dims[RUN_MAX_RANK]; // of the full tensor
+};
 // An output that becomes an input of the next run and stays on its rank.
 struct rank_state {
     size_t input, output;
@@ -71,6 +79,8 @@ struct rank {
     OrtValue **weights;    // views of shared weights
     size_t n_weights;
     struct run_slot run_slots[RUN_SLOTS];
+    bool keeps_views; // the next run may use kept views, and replace them
+    struct kept_view *input_views, *output_views;
     struct rank_state *states;
     size_t n_states;
     tsr_status status;
@@ -104,7 +114,20 @@ struct shard_view;
 // Binds an output of the run slot to memory of the caller: the rank's shard of `full`.
 tsr_status tsr__rank_bind_output(struct rank *rank, size_t run_slot, const struct tensor *full,
                                  const struct shard_view *view, tsr_session *session);
+// The same with the value of an earlier run; false: the rank has kept none for this tensor.
+bool tsr__rank_bind_kept_output(struct rank *rank, size_t run_slot, const struct tensor *full);
+// True if the rank has kept a view of its shard of this input.
+bool tsr__rank_has_view(const struct rank *rank, const struct tensor *full);
 void tsr__rank_free(struct rank *rank);
+
+// ---- kept_views.c
+// Returns the kept value if it is a shard of this tensor; else NULL.
+OrtValue *tsr__view_find(const struct rank *rank, const struct kept_view *view,
+                         const struct tensor *full);
+// Keeps a value over a shard of the tensor, if the rank may. Then the slot does not own it.
+void tsr__view_keep(const struct rank *rank, struct kept_view *view, const struct tensor *full,
+                    OrtValue *value);
+void tsr__views_release(const struct rank *rank, struct kept_view *views, size_t n);
 
 // ---- rank_session.c, engine_errors.c
 

@@ -227,6 +227,8 @@ static tsr_status bind_place(tsr_job *job, int i, size_t run_slot, struct arena 
     struct rank *rank = &job->rank_threads[i].rank;
     const struct manifest *manifest = &job->bundle.manifest;
     struct shard_view view;
+    if (tsr__rank_bind_kept_output(rank, run_slot, full))
+        return TSR_OK;
     for (size_t k = 0; k < manifest->n_outputs; k++) {
         const struct manifest_port *port = &manifest->outputs[k];
         if (strcmp(port->name, full->name) != 0 || !port->kept)
@@ -262,6 +264,8 @@ static tsr_status bind_rank(tsr_job *job, int i, size_t run_slot, const tsr_tens
 {
     struct rank_thread *rank_thread = &job->rank_threads[i];
     bool ran = job->runs_started > 0;
+    rank_thread->rank.keeps_views =
+        form == FULL_SET && job->n_states == 0 && job->runs_started == job->runs_collected;
     if (form == SET_PER_RANK)
         return tsr__rank_bind(&rank_thread->rank, run_slot, inputs[i], NULL, job->session, ran);
     tsr_status st = shards_for(job, i, run_slot, inputs[0]);

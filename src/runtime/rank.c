@@ -210,17 +210,64 @@ static tsr_status bind_input(struct rank *rank, struct run_slot *run_slot, size_
     return make_value(rank, session, i, inputs->at[at], &run_slot->ins[i]);
 }
 
+// Returns -1 if there is no such name. Linear search: models have few inputs and outputs.
+static int64_t find_name(const char *const *names, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(names[i], name) == 0)
+            return (int64_t)i;
+    return -1;
+}
+
+bool tsr__rank_has_view(const struct rank *rank, const struct tensor *full)
+{
+    int64_t i = find_name(rank->input_names, rank->n_inputs, full->name);
+    return i >= 0 && tsr__view_find(rank, &rank->input_views[i], full);
+}
+
+// Binds the value of an earlier run to an input, if the caller gives the same tensor again.
+static bool bind_kept_view(struct rank *rank, struct run_slot *run_slot, size_t i,
+                           const tsr_tensors *inputs)
+{
+    int64_t at = -1;
+    if (inputs && rank->input_views[i].value)
+        at = tsr_tensors_find(inputs, rank->input_names[i]);
+    OrtValue *value = at < 0 ? NULL : tsr__view_find(rank, &rank->input_views[i], inputs->at[at]);
+    if (!value)
+        return false;
+    run_slot->kept[i] = false;
+    run_slot->ins[i] = value;
+    return true;
+}
+
+// Keeps the value of an input for later runs if it refers to the memory of the caller's tensor. A
+// copy of a shard is not kept.
+static void keep_view(struct rank *rank, const struct run_slot *run_slot, size_t i,
+                      const tsr_tensors *inputs, const struct tensor *piece)
+{
+    int64_t at = inputs ? tsr_tensors_find(inputs, rank->input_names[i]) : -1;
+    if (at < 0)
+        return;
+    const struct tensor *full = inputs->at[at];
+    uintptr_t begin = (uintptr_t)full->data, data = (uintptr_t)piece->data;
+    if (full->bytes && data >= begin && data < begin + full->bytes)
+        tsr__view_keep(rank, &rank->input_views[i], full, run_slot->ins[i]);
+}
+
 // Reports every error, not only the first.
 tsr_status tsr__rank_bind(struct rank *rank, size_t run_slot, const tsr_tensors *inputs,
                           const tsr_tensors *pieces, tsr_session *session, bool ran)
 {
     tsr_status first = TSR_OK;
+    struct run_slot *slot = &rank->run_slots[run_slot];
     rank->waited = false;
     for (size_t i = 0; i < rank->n_inputs; i++) {
-        const tsr_tensors *from = inputs;
-        if (pieces && tsr_tensors_find(pieces, rank->input_names[i]) >= 0)
-            from = pieces;
-        tsr_status st = bind_input(rank, &rank->run_slots[run_slot], i, from, session, ran);
+        int64_t piece = pieces ? tsr_tensors_find(pieces, rank->input_names[i]) : -1;
+        if (piece < 0 && bind_kept_view(rank, slot, i, inputs))
+            continue;
+        tsr_status st = bind_input(rank, slot, i, piece >= 0 ? pieces : inputs, session, ran);
+        if (st == TSR_OK && piece >= 0)
+            keep_view(rank, slot, i, inputs, pieces->at[piece]);
         if (first == TSR_OK)
             first = st;
     }
@@ -228,16 +275,6 @@ tsr_status tsr__rank_bind(struct rank *rank, size_t run_slot, const tsr_tensors 
     if (first != TSR_OK)
         tsr__rank_drop(rank, run_slot);
     return first;
-}
-
-// Returns -1 if there is no such name. Linear search: models have few inputs and outputs, and only
-// states use this.
-static int64_t find_name(const char *const *names, size_t n, const char *name)
-{
-    for (size_t i = 0; i < n; i++)
-        if (strcmp(names[i], name) == 0)
-            return (int64_t)i;
-    return -1;
 }
 
 // Makes an output a state of this rank. Called before the first run, while the rank waits for work.
@@ -571,13 +608,16 @@ tsr_status tsr__rank_take(struct rank *rank, size_t run_slot, tsr_session *sessi
     return st;
 }
 
-// Releases the values of a slot. values NULL: the rank failed before its slots were created.
-static void release_values(const OrtApi *api, OrtValue **values, size_t n)
+// Releases the values of a slot except kept views. values NULL: the rank failed before its slots
+// were created.
+static void release_values(const OrtApi *api, OrtValue **values, const struct kept_view *views,
+                           size_t n)
 {
     if (!values)
         return;
     for (size_t i = 0; i < n; i++) {
-        api->ReleaseValue(values[i]); // NULL is allowed
+        if (!views || values[i] != views[i].value)
+            api->ReleaseValue(values[i]); // NULL is allowed
         values[i] = NULL;
     }
 }
@@ -590,8 +630,9 @@ bool tsr__rank_has_on_gpu(const struct rank *rank, const struct tensor *tensor)
 void tsr__rank_drop(struct rank *rank, size_t run_slot)
 {
     const OrtApi *api = rank->engine->api;
-    release_values(api, rank->run_slots[run_slot].ins, rank->n_inputs);
-    release_values(api, rank->run_slots[run_slot].outs, rank->n_outputs);
+    struct run_slot *slot = &rank->run_slots[run_slot];
+    release_values(api, slot->ins, rank->input_views, rank->n_inputs);
+    release_values(api, slot->outs, rank->output_views, rank->n_outputs);
 }
 
 // Copies the diagnostics, because the rank's session, which owns the texts, may be freed first.
@@ -616,6 +657,8 @@ void tsr__rank_free(struct rank *rank)
     const OrtApi *api = rank->engine->api;
     for (size_t i = 0; i < RUN_SLOTS; i++)
         tsr__rank_drop(rank, i);
+    tsr__views_release(rank, rank->input_views, rank->n_inputs);
+    tsr__views_release(rank, rank->output_views, rank->n_outputs);
     for (size_t i = 0; i < rank->n_states; i++)
         api->ReleaseValue(rank->states[i].value);
     if (rank->binding)
@@ -631,6 +674,15 @@ void tsr__rank_free(struct rank *rank)
     rank->session = NULL;
 }
 
+bool tsr__rank_bind_kept_output(struct rank *rank, size_t run_slot, const struct tensor *full)
+{
+    int64_t i = find_name(rank->output_names, rank->n_outputs, full->name);
+    OrtValue *value = i < 0 ? NULL : tsr__view_find(rank, &rank->output_views[i], full);
+    if (value)
+        rank->run_slots[run_slot].outs[i] = value;
+    return value != NULL;
+}
+
 tsr_status tsr__rank_bind_output(struct rank *rank, size_t run_slot, const struct tensor *full,
                                  const struct shard_view *view, tsr_session *session)
 {
@@ -638,13 +690,15 @@ tsr_status tsr__rank_bind_output(struct rank *rank, size_t run_slot, const struc
     int64_t i = find_name(rank->output_names, rank->n_outputs, full->name);
     if (i < 0)
         return TSR_OK;
+    OrtValue **out = &rank->run_slots[run_slot].outs[i];
     const OrtMemoryInfo *memory =
         view->device && rank->on_gpu ? rank->on_gpu : rank->engine->memory;
     OrtStatus *failed = api->CreateTensorWithDataAsOrtValue(
-        memory, view->data, view->bytes, view->dims, (size_t)full->rank, (int)full->type,
-        &rank->run_slots[run_slot].outs[i]);
-    if (!failed)
+        memory, view->data, view->bytes, view->dims, (size_t)full->rank, (int)full->type, out);
+    if (!failed) {
+        tsr__view_keep(rank, &rank->output_views[i], full, *out);
         return TSR_OK;
+    }
     struct place at = tsr__rank_place(rank);
     tsr__diag(session, DIAG_engine_failed, &at, NULL, "cannot bind an output: %s",
               api->GetErrorMessage(failed));

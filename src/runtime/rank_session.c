@@ -234,6 +234,8 @@ static tsr_status make_run_slots(struct rank *rank)
         run_slot->outs = ARENA_ARRAY(&rank->arena, OrtValue *, rank->n_outputs + 1);
         run_slot->kept = ARENA_ARRAY(&rank->arena, bool, rank->n_inputs + 1);
     }
+    rank->input_views = ARENA_ARRAY(&rank->arena, struct kept_view, rank->n_inputs + 1);
+    rank->output_views = ARENA_ARRAY(&rank->arena, struct kept_view, rank->n_outputs + 1);
     return rank->arena.failed ? TSR_NOMEM : TSR_OK;
 }
 

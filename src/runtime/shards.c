@@ -154,7 +154,7 @@ static tsr_status shard_input(struct arena *arena, const struct manifest_port *p
     if (at < 0)
         return TSR_OK;
     int64_t shard = tsr__layout_shard_of(layout, rank, 0);
-    if (shard < 0)
+    if (shard < 0 || tsr__rank_has_view(gpu->rank, full->at[at]))
         return TSR_OK;
     return copy_shard(arena, port, shard, full->at[at], gpu, pieces);
 }

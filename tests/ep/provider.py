@@ -284,14 +284,19 @@ def outputs_are_joined_with_one_copy(folder):
     assert peak < 1.7 * y.nbytes, (peak, y.nbytes)
 
 
-def decode(session, batch, length, shared, steps=6, heads=(2, 16)):
-    """Greedy tokens and the caches after some steps. shared: past and present are one buffer of that length."""
+def decoding(session, batch, length, shared, steps=6, heads=(2, 16), moving=False):
+    """Yields the tokens and the caches after every step of greedy decoding. shared: past and present are one buffer of that length.
+    moving: the buffer is at another address in every second step."""
     ids, tokens = np.tile([[1, 7, 11]], (batch, 1)), []
     ids[-1, -1] = 5  # rows differ
     caches = {i.name: np.zeros((batch, heads[0], length if shared else 0, heads[1]), np.float32) for i in session.get_inputs() if i.name.startswith("past")}
     total = 0
-    for _ in range(steps):
+    for step in range(steps):
         total += ids.shape[1]
+        if moving and step % 2:
+            before, caches = caches, {name: x.copy() for name, x in caches.items()}
+            for x in before.values():
+                x[:] = 7
         binding = session.io_binding()
         binding.bind_cpu_input("input_ids", ids)
         binding.bind_cpu_input("attention_mask", np.ones((batch, total), np.int64))
@@ -310,7 +315,12 @@ def decode(session, batch, length, shared, steps=6, heads=(2, 16)):
             caches = {name: outputs[name.replace("past_key_values", "present")] for name in caches}
         ids = outputs["logits"][:, -1].argmax(-1)[:, None]
         tokens.append(ids[:, 0].tolist())
-    return tokens, [x[:, :, :total] for x in caches.values()]
+        yield tokens, [x[:, :, :total] for x in caches.values()]
+
+
+def decode(*arguments, **options):
+    """Tokens and caches after the last step."""
+    return list(decoding(*arguments, **options))[-1]
 
 
 def caches_in_one_buffer(folder):
@@ -330,6 +340,19 @@ def caches_in_one_buffer(folder):
     caches = {i.name: np.zeros((1, 2, 3, 16), np.float32) for i in session.get_inputs() if i.name.startswith("past")}
     feeds = {"input_ids": np.array([[9]]), "attention_mask": np.ones((1, 4), np.int64), **caches}
     host.near(session.run(None, feeds), host.plain(model).run(None, feeds))
+
+
+def cache_buffers_change(folder):
+    """Runs of one session get several buffers in turn, and buffers that move: each run uses its own."""
+    model = host.ROOT + "/tests/folders/genai_tiny/model.onnx"
+    session = host.session(model, devices=2)
+    want = decode(host.plain(model), 1, 32, True)
+    in_turn = [decoding(session, 1, 32, True, moving=moving) for moving in (False, False, True)]
+    for rows in zip(*in_turn):
+        pass
+    for got in rows:
+        assert got[0] == want[0], (got[0], want[0])
+        host.near(got[1], want[1])
 
 
 def operators(cache):
@@ -495,7 +518,7 @@ def nothing_is_left(folder):
 host.register()
 harness.run([models_are_right, sizes_other_than_planned, models_in_memory, annotated_models_run_as_annotated, texts_and_branches, functions_are_inlined,
              replaced_weights_are_used, defaults_of_inputs, without_devices_nothing_is_taken, wrong_options_fail_the_session, memory_and_threads, plans_from_files, a_cache_is_used_again,
-             declined_models, custom_operators_are_declined, functions_alone_are_taken, bound_buffers_are_filled, outputs_are_joined_with_one_copy, caches_in_one_buffer, decoders_are_sharded_by_heads,
+             declined_models, custom_operators_are_declined, functions_alone_are_taken, bound_buffers_are_filled, outputs_are_joined_with_one_copy, caches_in_one_buffer, cache_buffers_change, decoders_are_sharded_by_heads,
              caches_of_several_sequences, small_decoders_are_sharded, threads_and_sessions, asynchronous_runs, a_run_can_be_terminated,
              wrong_inputs_leave_the_session_usable, ranks_as_processes, unregistered_with_live_sessions, nothing_is_left])
 harness.finish()
