@@ -48,7 +48,9 @@ struct manifest_device {
 struct manifest_port {
     const char *name, *type, *sharding; // sharding in the compact notation
     const struct tile_layout *kept;     // if not NULL: the ranks have shards of it, in this layout
-    int rank;                           // -1: unknown
+    // of a cache that may have spare capacity: the output that appends to it; else NULL
+    const char *updated_by;
+    int rank; // -1: unknown
     const tsr_dim *dims;
 };
 // An output that becomes an input of the next run, on the same device.

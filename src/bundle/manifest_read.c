@@ -415,6 +415,21 @@ static void read_states(struct reader *reader, const json_t *root, struct manife
     }
 }
 
+// Reads which outputs append to caches. Manifests of older releases do not contain this.
+static void read_updates(struct reader *reader, const json_t *root, struct manifest *manifest)
+{
+    const json_t *list = reader->failed ? NULL : json_object_get(root, "inputs");
+    for (size_t i = 0; list && i < manifest->n_inputs && !reader->failed; i++) {
+        const json_t *e = json_array_get(list, i);
+        if (!json_object_get(e, "updated_by"))
+            continue;
+        const char *output = text_member(reader, e, "updated_by");
+        if (!reader->failed && !is_port(manifest->outputs, manifest->n_outputs, output))
+            report_error(reader, "updated_by", "names an output that the model does not have");
+        manifest->inputs[i].updated_by = output;
+    }
+}
+
 // Reads the inputs or outputs. `key` is "inputs" or "outputs".
 static struct manifest_port *read_ports(struct reader *reader, const json_t *root, const char *key,
                                         int64_t n_ranks, size_t *n)
@@ -524,6 +539,7 @@ static tsr_status read_root(struct reader *reader, const json_t *root, struct ma
     manifest->outputs =
         read_ports(reader, root, "outputs", manifest->n_ranks, &manifest->n_outputs);
     read_states(reader, root, manifest);
+    read_updates(reader, root, manifest);
     read_collectives(reader, root, manifest);
     read_replicated(reader, root, manifest);
     if (reader->arena->failed)

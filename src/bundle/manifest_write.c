@@ -61,6 +61,8 @@ static void write_ports(tsr_json *json, const char *key, const struct manifest_p
         tsr_json_string(json, "sharding", ports[i].sharding);
         if (ports[i].kept)
             write_layout(json, ports[i].kept);
+        if (ports[i].updated_by)
+            tsr_json_string(json, "updated_by", ports[i].updated_by);
         tsr_json_end(json);
     }
     tsr_json_end(json);

@@ -14,11 +14,15 @@
 #include "ep/internal.h"
 #include "runtime/runtime.h"
 
-static bool is_roomy(const struct fused *fused, const char *name)
+// True if the model may use only a part of the cache.
+static bool has_room(const struct fused *fused, const char *past, const char *present)
 {
-    for (size_t i = 0; i < fused->parts.n_roomy; i++)
-        if (strcmp(fused->parts.roomy[i], name) == 0)
-            return true;
+    const struct manifest *manifest = &fused->manifest;
+    for (size_t i = 0; i < manifest->n_inputs; i++) {
+        const struct manifest_port *port = &manifest->inputs[i];
+        if (port->updated_by && strcmp(port->name, past) == 0)
+            return strcmp(port->updated_by, present) == 0;
+    }
     return false;
 }
 
@@ -31,10 +35,10 @@ tsr_status tsr__ep_caches_find(struct fused *fused)
     for (size_t output = 0; output < fused->n_outputs; output++)
         for (size_t input = 0; input < fused->n_inputs; input++)
             if (tsr__ep_is_cache_pair(fused->inputs[input], fused->outputs[output])) {
-                fused->caches[fused->n_caches++] =
-                    (struct cache_pair){.input = input,
-                                        .output = output,
-                                        .has_room = is_roomy(fused, fused->inputs[input])};
+                fused->caches[fused->n_caches++] = (struct cache_pair){
+                    .input = input,
+                    .output = output,
+                    .has_room = has_room(fused, fused->inputs[input], fused->outputs[output])};
                 break;
             }
     return TSR_OK;

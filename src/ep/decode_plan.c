@@ -62,18 +62,6 @@ static const tsr_value *present_of(const tsr_graph *graph, const tsr_value *past
     return NULL;
 }
 
-tsr_status tsr__ep_list_roomy(const tsr_model *model, struct arena *arena, struct parts *parts)
-{
-    const tsr_graph *graph = tsr_model_graph(model);
-    parts->roomy = ARENA_ARRAY(arena, const char *, tsr_graph_input_count(graph) + 1);
-    for (size_t i = 0; parts->roomy && i < tsr_graph_input_count(graph); i++) {
-        const tsr_value *past = tsr_graph_input(graph, i), *present = present_of(graph, past);
-        if (present && tsr_cache_has_room(past, present))
-            parts->roomy[parts->n_roomy++] = tsr__arena_str(arena, tsr__value_str(past)).p;
-    }
-    return arena_status(arena);
-}
-
 // ---- sizes -------------------------------------------------------------------------------------
 
 // Sets the size of a dimension that has a name. The first size of a name is kept.

@@ -101,8 +101,6 @@ struct parts {
     // model
     const char *context;
     const char *config; // configuration given by the option `plan`; NULL: the planner chooses
-    const char **roomy; // caches that may be used in part (tsr_cache_has_room)
-    size_t n_roomy;
     enum model_route route;
     bool cached;
     int use; // descriptor whose lock protects a cached partition from removal; 0: none
@@ -218,10 +216,6 @@ bool tsr__ep_is_cache_pair(const char *past, const char *present);
 // their devices. The caller sets summary->size.
 tsr_status tsr__ep_plan(tsr_model *model, const tsr_plan_options *given,
                         tsr_plan_summary *summary) TSR_MUST_USE;
-
-// Lists the caches that may be used in part.
-tsr_status tsr__ep_list_roomy(const tsr_model *model, struct arena *arena,
-                              struct parts *parts) TSR_MUST_USE;
 
 // ---- plan_option.c
 // Applies the sharding of the option `plan` to the model and returns its configuration in *name. If

@@ -131,8 +131,6 @@ tsr_status tsr__ep_parts_make(struct provider *provider, const OrtGraph *graph, 
         out->route = ROUTE_GRAPH;
         st = load_graph(provider, graph, &written, &model);
     }
-    if (st == TSR_OK)
-        st = tsr__ep_list_roomy(model, arena, out);
     if (st == TSR_OK && provider->options.plan)
         st = tsr__ep_plan_option(provider, graph, &model, arena, &out->config);
     if (st == TSR_OK && provider->options.cache && !provider->options.context) {

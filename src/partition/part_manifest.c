@@ -35,6 +35,18 @@ static const struct tile_layout *port_layout(struct draft *draft, enum side side
     return tsr__layout_whole(draft->arena, tsr_value_rank(value), ranks, n);
 }
 
+// Returns the output that appends to a cache with spare capacity; NULL: the input is not such a
+// cache.
+static const char *output_that_updates(const tsr_graph *graph, const tsr_value *past)
+{
+    for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
+        const tsr_value *present = tsr_graph_output(graph, i);
+        if (tsr_cache_has_room(past, present))
+            return tsr_value_name(present);
+    }
+    return NULL;
+}
+
 static struct manifest_port *make_ports(struct draft *draft, enum side side, size_t *count)
 {
     tsr_graph *graph = tsr_model_graph(draft->model);
@@ -54,13 +66,14 @@ static struct manifest_port *make_ports(struct draft *draft, enum side side, siz
             return NULL;
         for (int axis = 0; axis < rank; axis++)
             dims[axis] = tsr_value_dim(value, axis);
-        ports[(*count)++] =
-            (struct manifest_port){.name = tsr_value_name(value),
-                                   .type = tsr_dtype_name(tsr_value_dtype(value)),
-                                   .sharding = tsr__notation_print(draft->arena, layout).p,
-                                   .kept = draft->kept[tsr__value_id(value)],
-                                   .rank = rank,
-                                   .dims = dims};
+        ports[(*count)++] = (struct manifest_port){
+            .name = tsr_value_name(value),
+            .type = tsr_dtype_name(tsr_value_dtype(value)),
+            .sharding = tsr__notation_print(draft->arena, layout).p,
+            .kept = draft->kept[tsr__value_id(value)],
+            .updated_by = side == SIDE_INPUTS ? output_that_updates(graph, value) : NULL,
+            .rank = rank,
+            .dims = dims};
     }
     return ports;
 }

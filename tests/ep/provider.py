@@ -380,15 +380,7 @@ def decoders_are_sharded_by_heads(folder):
             shutil.rmtree(cache)
 
 
-def caches_of_several_sequences(folder):
-    """Heads of a rank are not contiguous in a buffer for several sequences: the tokens in use are copied, not the complete buffer."""
-    decoder.HIDDEN, decoder.HEAD = 256, 32
-    model = decoder.write(folder + "/model", heads=8, kv_heads=4, mlp=3, norms=True) + "/model.onnx"
-    session, plain, length = host.session(model, devices=2, threads=1), host.plain(model), 4096
-    want, got = ([decode(s, batch, length, True, heads=(4, 32)) for batch in (3, 1, 2)] for s in (plain, session))
-    for g, w in zip(got, want):
-        assert g[0] == w[0], (g[0], w[0])
-        host.near(g[1], w[1])
+def only_used_tokens_are_copied(session, length):
     caches = [np.zeros((4, 4, length, 32), np.float32) for _ in range(2 * decoder.LAYERS)]
     past = [i.name for i in session.get_inputs() if i.name.startswith("past")]
     for total in (1, 2, 3):
@@ -410,6 +402,21 @@ def caches_of_several_sequences(folder):
     assert peak < size / 4, (peak, size)
     for x in caches:
         assert (x[:, :, 3:] == 7).all() and (x[:, :, :3] != 7).all()
+
+
+def caches_of_several_sequences(folder):
+    """Heads of a rank are not contiguous in a buffer for several sequences: the tokens in use are copied, not the complete buffer."""
+    decoder.HIDDEN, decoder.HEAD = 256, 32
+    model = decoder.write(folder + "/model", heads=8, kv_heads=4, mlp=3, norms=True) + "/model.onnx"
+    session, plain, length = host.session(model, devices=2, threads=1), host.plain(model), 4096
+    want, got = ([decode(s, batch, length, True, heads=(4, 32)) for batch in (3, 1, 2)] for s in (plain, session))
+    for g, w in zip(got, want):
+        assert g[0] == w[0], (g[0], w[0])
+        host.near(g[1], w[1])
+    only_used_tokens_are_copied(session, length)
+    entries = {"ep.context_enable": "1", "ep.context_file_path": folder + "/ctx.onnx", "ep.context_embed_mode": "0"}
+    host.session(model, entries, devices=2, threads=1)
+    only_used_tokens_are_copied(host.session(folder + "/ctx.onnx", threads=1), length)
 
 
 def small_decoders_are_sharded(folder):
