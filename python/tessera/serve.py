@@ -6,6 +6,7 @@ Requests that arrive together share the batches of onnxruntime-genai's Engine. I
 from __future__ import annotations
 
 import argparse
+import asyncio
 import ipaddress
 import json
 import os
@@ -24,7 +25,9 @@ from .generation import Generator, is_chat, search_options
 MAX_BODY = 4 << 20
 EVENTS = 64  # events that the engine returns from one call
 STOPPED = "the server was stopped"
+GONE = "the client has closed the connection"
 GRACE_S = 5  # time for answers to end after a signal
+POLL_S = 0.25  # time between two checks whether the client of a complete answer is still there
 
 
 class Request(NamedTuple):
@@ -61,8 +64,8 @@ class Batches:
         self.stop()
         self._thread.join()
 
-    def tokens(self, request: Request) -> Iterator[Tuple[Optional[int], str]]:
-        """Yields (token, reason); the reason is empty until the last one: "stop" or "length"."""
+    def tokens(self, request: Request, gone: threading.Event) -> Iterator[Tuple[Optional[int], str]]:
+        """Yields (token, reason); the reason is empty until the last one: "stop" or "length". Raises RuntimeError soon after `gone` is set."""
         answer: queue.SimpleQueue = queue.SimpleQueue()
         turn: List[Any] = []  # engine's request and turn, filled by the thread
         self._calls.put(lambda: self._begin(request, answer, turn))
@@ -70,8 +73,10 @@ class Batches:
             while True:
                 if not self._thread.is_alive():
                     raise RuntimeError(STOPPED)
+                if gone.is_set():
+                    raise RuntimeError(GONE)
                 try:
-                    found = answer.get(timeout=1)
+                    found = answer.get(timeout=POLL_S)
                 except queue.Empty:
                     continue
                 if isinstance(found, BaseException):
@@ -168,15 +173,23 @@ class OneByOne:
     def close(self) -> None:
         self.stop()
 
-    def tokens(self, request: Request) -> Iterator[Tuple[Optional[int], str]]:
+    def _check(self, gone: threading.Event) -> None:
+        if self._stopped or gone.is_set():
+            raise RuntimeError(STOPPED if self._stopped else GONE)
+
+    def tokens(self, request: Request, gone: threading.Event) -> Iterator[Tuple[Optional[int], str]]:
         search = search_options(request.temperature, 0, request.top_p if request.temperature else 0, request.seed or 0)
-        with self._lock:
+        while not self._lock.acquire(timeout=POLL_S):
+            self._check(gone)
+        try:
             count = 0
+            self._check(gone)
             for token in self._generator.generate(request.ids, max_tokens=request.max_tokens, **search):
-                if self._stopped:
-                    raise RuntimeError(STOPPED)
+                self._check(gone)
                 count += 1
                 yield int(token), ""
+        finally:
+            self._lock.release()
         yield None, "length" if count == request.max_tokens else "stop"
 
 
@@ -271,16 +284,32 @@ class Server:
         if body.get("stream"):
             return StreamingResponse(self._stream(wanted, chat), media_type="text/event-stream")
         try:
-            return _json(await run_in_threadpool(self._whole, wanted, chat))
+            return _json(await self._while_connected(request, wanted, chat))
         except RuntimeError as error:
             return _json({"error": {"message": str(error), "type": "server_error", "param": None, "code": None}}, 500)
+
+    async def _while_connected(self, request: Any, wanted: Request, chat: bool) -> Dict[str, Any]:
+        """The complete answer. Generation ends if the client closes the connection. (StreamingResponse does this for streams.)"""
+        from starlette.concurrency import run_in_threadpool
+        gone = threading.Event()
+
+        async def watch() -> None:
+            while not await request.is_disconnected():
+                await asyncio.sleep(POLL_S)
+            gone.set()
+
+        watcher = asyncio.create_task(watch())
+        try:
+            return await run_in_threadpool(self._whole, wanted, chat, gone)
+        finally:
+            watcher.cancel()
 
     def _head(self, chat: bool, chunk: bool) -> Dict[str, Any]:
         kind = ("chat.completion.chunk" if chunk else "chat.completion") if chat else "text_completion"
         return {"id": "%s-%s" % ("chatcmpl" if chat else "cmpl", uuid.uuid4().hex), "object": kind, "created": int(time.time()), "model": self.name}
 
-    def _whole(self, request: Request, chat: bool) -> Dict[str, Any]:
-        counted, count = self.backend.tokens(request), [0]
+    def _whole(self, request: Request, chat: bool, gone: threading.Event) -> Dict[str, Any]:
+        counted, count = self.backend.tokens(request, gone), [0]
 
         def tokens() -> Iterator[Tuple[Optional[int], str]]:
             for token, reason in counted:
@@ -298,7 +327,7 @@ class Server:
         head = self._head(chat, True)
         delta: Dict[str, Any] = {"role": "assistant"}
         try:
-            for piece, reason in text_of(self.text, self.backend.tokens(request), request.stop):
+            for piece, reason in text_of(self.text, self.backend.tokens(request, threading.Event()), request.stop):
                 part = {"delta": {**delta, "content": piece}} if chat else {"text": piece}
                 delta = {}
                 yield _event({**head, "choices": [{"index": 0, "finish_reason": reason or None, "logprobs": None, **part}]})

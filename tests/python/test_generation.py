@@ -215,6 +215,77 @@ def test_serve():
         assert found == [(want, "length")] * 4, found
 
 
+class Endless:
+    """A backend that generates until its client has gone."""
+
+    def __init__(self):
+        self.began, self.ended = threading.Event(), threading.Event()
+
+    def tokens(self, request, gone):
+        self.began.set()
+        while not gone.wait(0.01):
+            yield 1, ""
+        self.ended.set()
+        raise RuntimeError("gone")
+
+
+class Letters:
+    ends = ()
+
+    def encode(self, prompt):
+        return [1]
+
+    def decoder(self):
+        return lambda token: "a"
+
+
+def test_serve_ends_answers_of_departed_clients():
+    reason = missing("starlette", "uvicorn")
+    if reason:
+        return reason
+    import uvicorn
+    from tessera import serve
+    server = serve.Server.__new__(serve.Server)
+    server.name, server.text, server.backend = "tiny", Letters(), Endless()
+    listener = serve.listen("127.0.0.1", 0)
+    listener.listen()
+    web = uvicorn.Server(uvicorn.Config(server.app(["localhost"]), log_level="error"))
+    thread = threading.Thread(target=lambda: web.run(sockets=[listener]), daemon=True)
+    thread.start()
+    client = http.client.HTTPConnection("127.0.0.1", listener.getsockname()[1], timeout=60)
+    client.request("POST", "/v1/chat/completions", json.dumps(dict(messages=MESSAGES)), {"Host": "localhost"})
+    assert server.backend.began.wait(30) and not server.backend.ended.is_set()
+    client.close()
+    assert server.backend.ended.wait(30), "the answer is generated although its client has gone"
+    web.should_exit = True
+    thread.join(30)
+
+
+def test_batches_cancel_requests():
+    """A request whose client has gone leaves the engine, and others are not affected."""
+    reason = missing("onnxruntime_genai", "tokenizers")
+    if reason:
+        return reason
+    from tessera import serve
+    generator = tessera.Generator(FOLDER, devices=2)
+    for backend in (serve.Batches(generator), serve.OneByOne(generator)):
+        request = serve.Request(generator.text.encode(MESSAGES), 100, 0.0, 1.0, None, [])
+        want = [token for token, _ in backend.tokens(request._replace(max_tokens=8), threading.Event())]
+        gone = threading.Event()
+        tokens = backend.tokens(request, gone)
+        next(tokens)
+        gone.set()
+        try:
+            count = len(list(tokens))
+        except RuntimeError as error:
+            assert "closed the connection" in str(error), error
+        else:
+            raise AssertionError("all %d tokens were generated" % (1 + count))
+        assert [token for token, _ in backend.tokens(request._replace(max_tokens=8), threading.Event())] == want
+        assert not getattr(backend, "_answers", None), backend._answers
+        backend.close()
+
+
 def test_serve_ends_cleanly():
     reason = missing("onnxruntime_genai", "tokenizers", "starlette", "uvicorn")
     if reason:
