@@ -1,31 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `tessera` of the wheel, also `python -m tessera`: the program in the package, with this Python's ONNX Runtime.
 
-`chat` and `serve` are in Python. So is `generate --prompt TEXT`, since the program has no tokenizer."""
+`chat` and `serve` are in Python. So is `generate`, by onnxruntime-genai; without it the program generates from token ids."""
 import argparse
 import os
 import shutil
 import sys
-from typing import List
+from typing import Any, Dict, List, NoReturn, Type
 
 from ._library import FOLDER, engine_path
 
 
-def _generate_text(words: List[str]) -> None:
-    """tessera generate FOLDER --prompt TEXT: prints the text as it is generated."""
+class _Parser(argparse.ArgumentParser):
+    """Raises ValueError instead of ending the program."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+def _parser(kind: Type[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     from . import chat
-    from .errors import TesseraError
-    from .generation import generate
-    parser = argparse.ArgumentParser(prog="tessera generate", description="Generate text with a language model on several devices.")
+    parser = kind(prog="tessera generate", description="Generate text with a language model on several devices.", allow_abbrev=False)
     parser.add_argument("folder", metavar="FOLDER")
-    parser.add_argument("--prompt", required=True, metavar="TEXT")
     parser.add_argument("--devices", metavar="N|TOPOLOGY")
     parser.add_argument("--transport", default="threads")
     chat.add_search_arguments(parser)
+    return parser
+
+
+def _generate_text(words: List[str]) -> None:
+    """tessera generate FOLDER --prompt TEXT: prints the text as it is generated."""
+    parser = _parser(argparse.ArgumentParser)
+    parser.add_argument("--prompt", required=True, metavar="TEXT", help="text to continue")
+    parser.add_argument("--stop", action="append", metavar="TEXT", help="end the answer before this text; may be repeated")
     options = vars(parser.parse_args(words))
+    _print(options.pop("folder"), options.pop("prompt"), "", options)
+
+
+def _generate_ids(words: List[str]) -> bool:
+    """tessera generate FOLDER --ids 1,2 by onnxruntime-genai. False: it is not installed, or only the program knows the options."""
+    from .generation import has_genai
+    parser = _parser(_Parser)
+    parser.add_argument("--ids", required=True, type=lambda text: [int(token) for token in text.split(",")])
+    parser.set_defaults(max_tokens=64)
     try:
-        for piece in generate(options.pop("folder"), options.pop("prompt"), **options):
-            print(piece, end="", flush=True)
+        options = vars(parser.parse_args(words))
+    except ValueError:
+        return False  # the program reports mistakes
+    folder, ids = options.pop("folder"), options.pop("ids")
+    if options["devices"] == "auto" or options["transport"] not in ("threads", "shm") or not has_genai(folder):
+        return False
+    _print(folder, ids, " ", options)
+    return True
+
+
+def _print(folder: str, prompt: Any, between: str, options: Dict[str, Any]) -> None:
+    """Prints pieces of text or token ids as they are generated."""
+    from . import chat
+    from .errors import TesseraError
+    from .generation import generate
+    try:
+        for k, piece in enumerate(generate(folder, prompt, **options)):
+            print("%s%s" % (between if k else "", piece), end="", flush=True)
         print()
     except (ImportError, OSError, RuntimeError, TesseraError, TypeError, ValueError) as error:
         chat.fail(error)
@@ -47,13 +83,17 @@ def _run(words: List[str]) -> None:
         sys.exit(8)
 
 
+def _generates(words: List[str]) -> bool:
+    return words[:1] == ["generate"] and not {"--json", "--help"} & set(words)
+
+
 def main() -> None:
     words = sys.argv[1:]
     if words[:1] in (["chat"], ["serve"]):
         _run(words)
-    elif words[:1] == ["generate"] and "--prompt" in words and not {"--json", "--help"} & set(words):
+    elif _generates(words) and any(word.split("=")[0] == "--prompt" for word in words):
         _generate_text(words[1:])
-    else:
+    elif not _generates(words) or not _generate_ids(words[1:]):
         path = engine_path()
         if path:
             os.environ.setdefault("TESSERA_ORT", path)

@@ -10,7 +10,7 @@ import os
 import queue
 import tempfile
 import threading
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Tuple, Union
 
 from . import _api
 from ._library import Session, library, options_of
@@ -142,13 +142,20 @@ class Generator:
             self._text = Text(self.folder, self.model)
         return self._text
 
-    def generate(self, prompt: Any, *, max_tokens: int = 64, **search: Any) -> Iterator[Union[str, int]]:
+    def generate(self, prompt: Any, *, max_tokens: int = 64, stop: Union[str, Iterable[str], None] = None, **search: Any) -> Iterator[Union[str, int]]:
         """Continues a prompt by at most max_tokens tokens. A text or a list of chat messages gives pieces of text, a list of token
-        ids gives token ids. search: onnxruntime-genai's search options, such as temperature, top_k, top_p, random_seed."""
+        ids gives token ids. stop: texts that end the answer and are left out. search: onnxruntime-genai's search options, such as
+        temperature, top_k, top_p, random_seed."""
+        texts = check_stop(stop)
         if isinstance(prompt, str) or is_chat(prompt):
-            ids = self.text.encode(prompt)
-            return self.text.pieces(self._tokens(ids, max_tokens, search))
+            return self._pieces(self.text.encode(prompt), max_tokens, texts, search)
+        if texts:
+            raise TypeError("stop needs a prompt that is text: token ids have no text to compare with")
         return self._tokens(_check_ids(prompt), max_tokens, search)
+
+    def _pieces(self, ids: List[int], max_tokens: int, stop: List[str], search: Dict[str, Any]) -> Iterator[str]:
+        pieces = until_stop(self.text.pieces(self._tokens(ids, max_tokens, search)), stop)
+        return (piece for piece, _ in pieces)
 
     def _tokens(self, ids: List[int], max_tokens: int, search: Dict[str, Any]) -> Iterator[int]:
         import numpy
@@ -193,11 +200,37 @@ def _genai_model(folder: str, devices: Union[int, str, None], options: Dict[str,
     return genai.Model(config)
 
 
+def check_stop(stop: Union[str, Iterable[str], None]) -> List[str]:
+    """The stop texts as a list."""
+    texts = [stop] if isinstance(stop, str) else list(stop or ())
+    if not all(isinstance(text, str) and text for text in texts):
+        raise TypeError("stop must be a string or a list of strings that are not empty")
+    return texts
+
+
+def until_stop(pieces: Iterable[str], stop: List[str]) -> Iterator[Tuple[str, bool]]:
+    """Yields (piece, stopped) up to the first stop text, which is left out. So what may be its beginning is held back. (onnxruntime-genai
+    looks for stop texts in dynamic batches only, which few models support.)"""
+    held = ""
+    for piece in pieces:
+        held += piece
+        at = min((held.find(s) for s in stop if s in held), default=-1)
+        if at >= 0:
+            yield held[:at], True
+            return
+        keep = max((n for s in stop for n in range(1, len(s)) if held.endswith(s[:n])), default=0)
+        yield held[:len(held) - keep], False
+        held = held[len(held) - keep:]
+    if held:
+        yield held, False
+
+
 class Text:
     """Text to token ids and back, with onnxruntime-genai's tokenizer, or where it cannot read the folder's, with `tokenizers`."""
 
     def __init__(self, folder: str, model: Any):
         import onnxruntime_genai as genai
+        self._folder = folder
         self._genai = self._other = None
         try:
             self._genai = genai.Tokenizer(model)
@@ -217,7 +250,24 @@ class Text:
 
     def decoder(self) -> Callable[[int], str]:
         """A function that returns the text of each next token of one answer, empty while a character is not complete."""
-        return self._genai.create_stream().decode if self._genai else Pieces(self._other).decode
+        if not self._genai:
+            return Pieces(self._other).decode
+        stream, ids, other = self._genai.create_stream(), [], None  # type: Any, List[int], Any
+
+        def decode(token: int) -> str:
+            nonlocal other
+            if other is None:
+                try:
+                    text = str(stream.decode(token))
+                    ids.append(token)
+                    return text
+                except RuntimeError:  # onnxruntime-genai cannot decode some vocabularies that `tokenizers` can
+                    other = Pieces(tokenizer_of(self._folder))
+                    for earlier in ids:
+                        other.decode(earlier)
+            return str(other.decode(token))
+
+        return decode
 
     def pieces(self, tokens: Iterable[int]) -> Iterator[str]:
         decode = self.decoder()
@@ -249,9 +299,10 @@ def search_options(temperature: float, top_k: int, top_p: float, seed: int) -> D
 
 
 def generate(folder: Union[str, os.PathLike], prompt: Any, *, devices: Union[int, str, None] = None, max_tokens: int = 64,
-             temperature: float = 0.0, top_k: int = 0, top_p: float = 0.0, seed: int = 0, transport: str = "threads") -> Iterator[Union[str, int]]:
+             temperature: float = 0.0, top_k: int = 0, top_p: float = 0.0, seed: int = 0, transport: str = "threads",
+             stop: Union[str, Iterable[str], None] = None) -> Iterator[Union[str, int]]:
     """Continues a prompt by at most max_tokens tokens. A text or a list of chat messages gives pieces of text, a list of token ids
-    gives token ids. To generate several times, keep a tessera.Generator.
+    gives token ids. stop: texts that end the answer and are left out. To generate several times, keep a tessera.Generator.
 
     The folder is one of onnxruntime-genai, or of Optimum. Without onnxruntime-genai, and for Optimum's folders, Tessera's own loop
     generates; text then needs `tokenizers`, and there are no chat templates. The model is loaded at the first next()."""
@@ -261,10 +312,13 @@ def generate(folder: Union[str, os.PathLike], prompt: Any, *, devices: Union[int
     if not 0 <= max_tokens < 1 << 63:
         raise ValueError("max_tokens must be 0 or more, not %d" % max_tokens)
     options = run_options(transport, devices=devices)
+    texts = check_stop(stop)
     if not isinstance(prompt, str) and not is_chat(prompt):
         prompt = _check_ids(prompt)
+        if texts:
+            raise TypeError("stop needs a prompt that is text: token ids have no text to compare with")
     if has_genai(path):
-        return _generate_with_genai(path, prompt, given, max_tokens, search_options(temperature, top_k, top_p, seed), transport)
+        return _generate_with_genai(path, prompt, given, max_tokens, dict(search_options(temperature, top_k, top_p, seed), stop=texts), transport)
     if is_chat(prompt):
         raise TypeError("prompt: chat messages need onnxruntime-genai (pip install onnxruntime-genai) and a folder with genai_config.json")
     fields = dict(max_tokens=operator.index(max_tokens) or _api.TSR_NO_TOKENS, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
@@ -272,7 +326,7 @@ def generate(folder: Union[str, os.PathLike], prompt: Any, *, devices: Union[int
     if not isinstance(prompt, str):
         return _tokens(path, prompt, fields, given)
     tokenizer = tokenizer_of(path)
-    return pieces(tokenizer, _tokens(path, tokenizer.encode(prompt).ids, fields, given))
+    return (piece for piece, _ in until_stop(pieces(tokenizer, _tokens(path, tokenizer.encode(prompt).ids, fields, given)), texts))
 
 
 def _generate_with_genai(folder: str, prompt: Any, devices: Union[int, str, None], max_tokens: int, search: Dict[str, Any],

@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from .chat import add_model_arguments, fail, number, open_generator
-from .generation import Generator, is_chat, search_options
+from .generation import Generator, is_chat, search_options, until_stop
 
 MAX_BODY = 4 << 20
 EVENTS = 64  # events that the engine returns from one call
@@ -194,19 +194,19 @@ class OneByOne:
 
 
 def text_of(text: Any, tokens: Iterator[Tuple[Optional[int], str]], stop: List[str]) -> Iterator[Tuple[str, str]]:
-    """Pieces of text with the reason of the last one. A stop text is left out, so what may be its beginning is held back. (The
-    engine looks for stop texts in dynamic batches only, which few models support.)"""
-    held = ""
-    decode = text.decoder()
-    for token, reason in tokens:
-        held += decode(token) if token is not None and not (reason == "stop" and token in text.ends) else ""
-        at = min((held.find(s) for s in stop if s in held), default=-1)
-        if at >= 0:
-            yield held[:at], "stop"
-            return
-        keep = 0 if reason else max((n for s in stop for n in range(1, len(s)) if held.endswith(s[:n])), default=0)
-        yield held[:len(held) - keep], reason
-        held = held[len(held) - keep:]
+    """Pieces of text, then an empty one with the reason of the end."""
+    ended = ""
+
+    def pieces() -> Iterator[str]:
+        nonlocal ended
+        decode = text.decoder()
+        for token, ended in tokens:
+            yield decode(token) if token is not None and not (ended == "stop" and token in text.ends) else ""
+
+    stopped = False
+    for piece, stopped in until_stop(pieces(), stop):
+        yield piece, ""
+    yield "", "stop" if stopped else ended
 
 
 def read_request(body: Any, text: Any, chat: bool) -> Request:

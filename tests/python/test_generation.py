@@ -75,6 +75,46 @@ def test_own_loop_without_genai():
     return reason
 
 
+def call(*words):
+    return subprocess.run([sys.executable, "-c", PROGRAM, BUILD, *words], capture_output=True, text=True, env=ENV, timeout=120)
+
+
+def test_command():
+    """tessera generate: token ids by onnxruntime-genai, text, stop texts, and one line for each mistake."""
+    reason = missing("onnxruntime_genai", "tokenizers")
+    if reason:
+        return reason
+    ids = ",".join(map(str, IDS))
+    ran = call("generate", FOLDER, "--devices", "2", "--ids", ids, "--max-tokens", "20")
+    assert ran.returncode == 0 and list(map(int, ran.stdout.split())) == unsharded(IDS, 20) and not ran.stderr, ran
+    text = call("generate", FOLDER, "--devices", "2", "--prompt=Hello", "--max-tokens", "8").stdout.rstrip("\n")
+    assert text == "".join(tessera.generate(FOLDER, "Hello", max_tokens=8)) and len(text) > 5, text
+    assert call("generate", FOLDER, "--prompt", "Hello", "--max-tokens", "8", "--stop", "never", "--stop", text[3:5]).stdout == text[:text.index(text[3:5])] + "\n"
+    for words, code, hint in ((["--ids", "1,x"], 2, "--ids needs numbers"), (["--ids", ids, "--devices", "nonsense"], 2, "nonsense"), (["--ids", "1,999999"], 2, "999999 is not a token id"), ([], 2, "no prompt"),
+                              (["--prompt", "Hello", "--stop", ""], 2, "stop must be")):
+        ran = call("generate", FOLDER, *words)
+        assert ran.returncode == code and hint in ran.stderr and "Traceback" not in ran.stderr, ran
+    assert json.loads(call("generate", FOLDER, "--ids", ids, "--max-tokens", "4", "--json").stdout)["tokens"] == unsharded(IDS, 4)  # the program's own loop
+
+
+def test_stop_texts():
+    reason = missing("onnxruntime_genai", "tokenizers")
+    if reason:
+        return reason
+    from tessera.generation import until_stop
+    join = lambda pieces, stop: "".join(piece for piece, _ in until_stop(pieces, stop))
+    assert [join(["ab", "c", "d"], stop) for stop in ([], ["bc"], ["x", "d"], ["da"], ["a"], ["cd", "bcd"])] == ["abcd", "a", "abc", "abcd", "", "a"]
+    generator = tessera.Generator(FOLDER, devices=2)
+    whole = "".join(generator.generate("Hello", max_tokens=8, do_sample=False))
+    assert "".join(generator.generate("Hello", max_tokens=8, do_sample=False, stop=whole[3:5])) == whole[:whole.index(whole[3:5])]
+    for make in (lambda: generator.generate(IDS, stop="a"), lambda: tessera.generate(FOLDER, IDS, stop=["a"]), lambda: generator.generate("Hello", stop=[""])):
+        try:
+            make()
+            raise AssertionError("no exception")
+        except TypeError as error:
+            assert "stop" in str(error), error
+
+
 def test_threads_share_a_generator():
     reason = missing("onnxruntime_genai")
     if reason:

@@ -142,6 +142,15 @@ def a_set_for_each_rank(d):
         assert all(float(r["sum"]) == x.sum() for r in got)
 
 
+def command_line(path):
+    """Contents of a file in /proc; empty if the process has ended."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
 @case
 def a_child_that_dies_ends_the_job(d):
     """Between runs, or with runs under way: it is named, later calls report the same, and no process is left."""
@@ -156,7 +165,7 @@ def a_child_that_dies_ends_the_job(d):
         assert rc == peer and bad and all(st[i] == peer for i in range(bad[0], len(st))), (words, st, text)
         killed = next(w for w in words if w.startswith("kill"))[5:]
         assert "rank %s" % killed in text, (words, text)
-    left = [p for p in glob.glob("/proc/[0-9]*/cmdline") if d.encode() in (open(p, "rb").read() if os.path.exists(p) else b"")]
+    left = [p for p in glob.glob("/proc/[0-9]*/cmdline") if d.encode() in command_line(p)]
     assert not left, left
 
 
