@@ -178,12 +178,14 @@ dist: ready ## build everything that a release consists of, in dist/
 distcheck: dist ## long: check the results of `make dist`, install them into empty places and use them
 	@DEBIAN='$(or $(DEBIAN),bookworm trixie)' TWICE='$(TWICE)' tests/run-script tests/tools/dist.py dist .
 
-# Half an hour on two idle cores, without the time of the tests.
+# Half an hour on two idle cores, without the time of the tests. With CCACHE_DISABLE=1 the second build compiles everything again.
+# The last lines list what the owner of the repository must fill in (tools/owner).
 release: ## long: lint, all tests, everything of `make dist` twice, and all checks of `make distcheck`
 	@[ -z "$$(git status --porcelain)" ] || { echo 'release: commit or remove these first:'; git status --short; exit 1; }
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory distcheck TWICE=1
+	@tools/owner
 	@echo "release: dist/ is complete and checked; publish it with the tag v$$(sed -n "s/^  version: '\(.*\)',/\1/p" meson.build)"
 
 uninstall:

@@ -186,6 +186,21 @@ check("release: the header has the version", ".".join(re.findall(r"#define TSR_V
 check("release: the man page has it", re.search(r"tessera ([\d.]+)\"", text_of("docs/tessera.1")).group(1), VERSION)
 check("release: the changelog has it", "\n## %s (" % VERSION in text_of("CHANGELOG.md"), True)
 check("release: the recipes have it", [VERSION in text_of("packaging", name) for name in ("conda/meta.yaml", "default.nix", "Dockerfile.cuda")], [True] * 3)
+
+
+def asked_of_owner(maintainer, contact, urls):
+    """The files that tools/owner asks the owner to fill in."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, line in (("MAINTAINERS", maintainer), ("SECURITY_CONTACTS", contact), ("pyproject.toml", urls)):
+            with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
+                f.write("# a comment\n%s\n" % line)
+        listed = subprocess.run([os.path.join(ROOT, "tools/owner"), folder], capture_output=True, text=True, check=True).stdout
+    return [line.split(": ")[1] for line in listed.splitlines()]
+
+
+check("owner: all is missing", asked_of_owner("A <a@tessera.invalid> (all)", "# none", '# urls = { Repository = "https://..." }'),
+      ["MAINTAINERS", "SECURITY_CONTACTS", "pyproject.toml"])
+check("owner: nothing is missing", asked_of_owner("A <a@b.org> (all)", "A <a@b.org>", 'urls = { Repository = "https://b.org" }'), [])
 BILL = bill()
 check("sbom: the file and its digest", [(f["fileName"], f["checksums"][1]["checksumValue"][:8]) for f in BILL["files"]], [("./tessera-1.tar.xz", "2d711642")])
 check("sbom: version and time", (BILL["packages"][0]["versionInfo"], BILL["creationInfo"]["created"]), (VERSION, "1970-01-02T00:00:00Z"))
