@@ -3,8 +3,9 @@
 
 The files: their digests, the tarball (made again: the same bytes; with TWICE=1 everything is made again), the bill of materials, the
 release notes. The wheel: auditwheel, and an empty environment in which it generates tokens and runs an EPContext model whose ranks are
-processes (needs a package index). The Debian packages: lintian, and for every release in $DEBIAN an empty system in which they are built
-from the tarball, and another one in which they are installed and do the work of `make demo` (needs root, debootstrap and a mirror)."""
+processes (needs a package index). The Debian packages: lintian, and for every release in $DEBIAN an empty system in which they are
+installed and do the work of `make demo` (needs root, debootstrap and a mirror). Packages of this machine's release are those of DIST;
+for another release they are built from the tarball, in an empty system of their own."""
 import contextlib
 import glob
 import hashlib
@@ -93,7 +94,7 @@ def everything_twice(d):
     if not os.environ.get("TWICE"):
         return "only with TWICE=1: everything is built again"
     shutil.rmtree(ROOT + "/build-dist", ignore_errors=True)
-    run([ROOT + "/tools/dist", d + "/again"], timeout=HOUR_S, env={**ENV, "CCACHE_DISABLE": "1"})  # really compiled again
+    run([ROOT + "/tools/dist", d + "/again"], timeout=HOUR_S)
     first, again = (dict(reversed(line.split()) for line in open(f + "/SHA256SUMS", encoding="utf-8")) for f in (DIST, d + "/again"))
     assert first == again, sorted(name for name in {**first, **again} if first.get(name) != again.get(name))
 
@@ -236,21 +237,31 @@ $MPI --allow-run-as-root --oversubscribe -n 2 tessera run /models/bert_tiny/mode
 '''
 
 
+def this_release():
+    found = re.search(r"^VERSION_CODENAME=(\w+)", open("/etc/os-release", encoding="utf-8").read(), re.M)
+    return found and found.group(1)
+
+
+def build_packages(release, folder):
+    """Builds the packages of another release from the tarball, in an empty system. Returns the folder that has them."""
+    build = Debian(release, folder)
+    control = text_of("packaging/debian/control").split("Build-Depends:")[1].split("\nStandards")[0]
+    build.apt("build-essential", "fakeroot", *re.findall(r"^\s*([a-z0-9.+-]+)", control.replace("debhelper-compat", "debhelper"), re.M))
+    shutil.copy(only("tessera-*.tar.xz"), build.root + "/tessera.tar.xz")
+    build.run("mkdir /tree; tar -C /tree --strip-components=1 -xf /tessera.tar.xz; /tree/tools/deb /out /tessera.tar.xz")
+    return build.root + "/out"
+
+
 def use_packages(d, release):
     if os.getuid() or not shutil.which("debootstrap"):
         return "not root, or no debootstrap (tools/setup release)"
     with contextlib.ExitStack() as stack:
         folders = [stack.enter_context(tempfile.TemporaryDirectory(prefix="tessera-debian-", dir=os.environ.get("DEBIAN_ROOTS", "/var/tmp")))
                    for _ in range(2)]
-        build = Debian(release, folders[0])
-        control = text_of("packaging/debian/control").split("Build-Depends:")[1].split("\nStandards")[0]
-        build.apt("build-essential", "fakeroot", *re.findall(r"^\s*([a-z0-9.+-]+)", control.replace("debhelper-compat", "debhelper"), re.M))
-        shutil.copy(only("tessera-*.tar.xz"), build.root + "/tessera.tar.xz")
-        build.run("mkdir /tree; tar -C /tree --strip-components=1 -xf /tessera.tar.xz; /tree/tools/deb /out /tessera.tar.xz")
+        packages = DIST if release == this_release() else build_packages(release, folders[0])
         clean = Debian(release, folders[1])
-        for path in glob.glob(build.root + "/out/*.deb"):
-            if "-dbgsym" not in path:
-                shutil.copy(path, clean.root + "/")
+        for name in PACKAGES:
+            shutil.copy(only(name + "_*.deb", packages), clean.root + "/")
         clean.apt("gcc", "libc6-dev", "pkg-config", "openmpi-bin", "python3-venv", "/*.deb")
         shutil.copytree(ROOT + "/tests/models", clean.root + "/models")
         download_onnxruntime(clean, clean.root + "/wheels")
