@@ -44,7 +44,8 @@ static void figure_row(struct page *page, const struct figure *figure)
     PUT(page, "</tr>\n");
 }
 
-// Writes the figures of both plans. Less is better, except for the speedup; the number of devices is neutral.
+// Writes the figures of both plans. Less is better, except for the speedup; the number of devices
+// is neutral.
 static void write_figures(struct page *page, const struct page *other)
 {
     const tsr_simulation_summary *ours = page->simulation, *theirs = other->simulation;
@@ -103,7 +104,7 @@ static void write_difference(struct page *page, const tsr_node *node, const char
          tsr__escaped(page, tsr__node_label(node)), or_replicated(ours), or_replicated(theirs));
 }
 
-// Lists nodes that both models have by name and that have different shardings; layers are grouped.
+// Lists nodes that both models have (by name) with different shardings; layers are grouped.
 static void write_differences(struct page *page, const struct page *other)
 {
     struct map theirs, rows;
@@ -130,7 +131,7 @@ static void write_differences(struct page *page, const struct page *other)
             PUT(page, "<h3>Nodes with different shardings</h3>\n");
             tsr__table_begin(page, "differences", "<th>node<th>this plan<th>other plan");
         }
-        // Of equal differences in several layers the first is shown.
+        // Of equal differences in several layers, show the first.
         void **at = slot_at(&rows, difference_key(page, other, node, match));
         if (!at || *at || shown >= MAX_ROWS)
             continue;

@@ -8,7 +8,7 @@
 //         {"results": {"h": {"value": "{2,1:0,1}"}, "y": {"value": "whole"}}}
 #include "report/internal.h"
 
-// Microseconds of each node in the first request on its slowest device, by node name.
+// Computes the microseconds of each node in the first request on its slowest device, by node name.
 static bool longest_times(struct page *page, struct map *times)
 {
     const tsr_simulation_summary *simulation = page->simulation;
@@ -36,7 +36,7 @@ static const tsr_value *first_output(const tsr_node *node)
     return NULL;
 }
 
-// Colours from the smallest to the largest value.
+// Writes the colours for the smallest and the largest value.
 static void add_gradient(tsr_json *json)
 {
     static const char *const colours[] = {"#f6f5f1", "#e2703a"};
@@ -50,7 +50,7 @@ static void add_gradient(tsr_json *json)
     tsr_json_end(json);
 }
 
-// times NULL: writes shardings.
+// Writes one node: its time, or its sharding if `times` is NULL.
 static void add_node(tsr_json *json, const struct page *page, const tsr_node *node,
                      const struct map *times)
 {
@@ -67,7 +67,7 @@ static void add_node(tsr_json *json, const struct page *page, const tsr_node *no
     tsr_json_end(json);
 }
 
-// Model Explorer needs a gradient for numbers only.
+// Writes the file for Model Explorer. Only numbers need a gradient.
 tsr_status tsr__explorer_write(struct page *page, bool cuts, const char *path)
 {
     struct map times;

@@ -23,7 +23,8 @@ static size_t digits_at(const char *s)
     return n;
 }
 
-// Example: "layers.12/q_2" is "layers.#/q_#" with the numbers 12 and 2, where # is PLACE.
+// Splits a name into a pattern and its numbers: "layers.12/q_2" becomes "layers.#/q_#" with 12 and
+// 2, where # is PLACE.
 struct folded tsr__fold_name(struct arena *arena, const char *name)
 {
     size_t length = strlen(name), at = 0;
@@ -76,7 +77,8 @@ static void add_plain(struct text *text, const char *s)
 static const struct form html = {"&#8211;", ",&#8230;", tsr__html_text},
                          plain = {"-", ",...", add_plain};
 
-// The k-th number of all names: "7" if equal, "{0-23}" if consecutive, else "{1,5,9,...}".
+// Writes the k-th number of all names: "7" if they are equal, "{0-23}" if consecutive, else
+// "{1,5,9,...}".
 static void write_numbers(struct text *text, const struct form *form, const struct folded *names,
                           size_t n_names, size_t k, int64_t *sorted)
 {

@@ -31,7 +31,7 @@ static size_t utf8_length(const unsigned char *s)
         n = 3;
     else if (s[0] >= 0xf0 && s[0] <= 0xf4)
         n = 4;
-    // The terminating 0 is not a continuation byte: nothing beyond it is read.
+    // The terminating 0 is not a continuation byte, so nothing beyond it is read.
     for (size_t i = 1; i < n; i++)
         if ((s[i] & 0xc0) != 0x80)
             return 0;
@@ -56,7 +56,8 @@ void tsr__html_text(struct text *text, const char *s)
     }
 }
 
-// Escapes special characters as \u, so that the text can end neither the string nor the script.
+// Writes a JSON string. Escapes special characters as \u, so that the text can end neither the
+// string nor the script.
 void tsr__html_json(struct text *text, const char *s)
 {
     tsr__text_add(text, STR("\""));

@@ -56,12 +56,12 @@ struct page {
 
 // ---- helpers -----------------------------------------------------------------------------------
 
-// Separator of list elements: none before the first.
+// Returns the separator before element i of a list: none before the first.
 static inline const char *between(size_t i, const char *separator)
 {
     return i ? separator : "";
 }
-// A sharding as the page shows it.
+// Returns a sharding as the page shows it.
 static inline const char *or_replicated(const char *sharding)
 {
     return sharding[0] ? sharding : "replicated";
@@ -70,7 +70,7 @@ static inline double double_max(double a, double b)
 {
     return a > b ? a : b;
 }
-// For qsort.
+// Compares two numbers for qsort.
 static inline int ascending(double a, double b)
 {
     return (a > b) - (a < b);
@@ -113,9 +113,9 @@ void tsr__html_begin(struct page *page);
 void tsr__html_end(struct page *page);
 void tsr__html_section(struct page *page, const char *id, const char *title, const char *lead);
 void tsr__html_section_end(struct page *page);
-// The place where page.js shows the text of a mark.
+// Writes the element in which page.js shows the text of a mark.
 void tsr__html_readout(struct page *page, const char *hint);
-// A kind of span: its class in the style sheet, and its name.
+// Return the class of a kind of span in the style sheet, and its name.
 const char *tsr__html_kind(tsr_span_kind kind);
 const char *tsr__html_kind_words(tsr_span_kind kind);
 void tsr__html_legend(struct page *page);
@@ -177,29 +177,28 @@ const char *tsr__times(struct page *page, size_t n_names);
 // tensor_table.c
 void tsr__tensors_largest(struct page *page);
 void tsr__tensors_picture(struct page *page);
-// The value's sharding at its producer, else at its first reader; "": none.
+// Returns the value's sharding at its producer, else at its first reader; "": none.
 const char *tsr__tensor_sharding(const struct page *page, const tsr_value *value);
 
-// tables.c
-// The node's entry for the page's configuration; NULL: none.
+// tables.c Returns the node's annotation for the page's configuration; NULL: none.
 const tsr_node_config *tsr__node_entry(const struct page *page, const tsr_node *node);
 void tsr__table_devices(struct page *page);
 void tsr__table_operators(struct page *page);
 void tsr__table_shardings(struct page *page);
 void tsr__table_findings(struct page *page);
-// The shardings of a node in one line, escaped: "a {2,1} b {1,2}".
+// Writes the shardings of a node in one line, escaped: "a {2,1} b {1,2}".
 void tsr__node_specs_text(const struct page *page, const tsr_node *node, bool outputs,
                           struct text *text);
-// A key that is the same for equal nodes of different layers.
+// Writes a key that is the same for equal nodes of different layers.
 void tsr__node_specs_key(const struct page *page, const tsr_node *node, struct text *text);
 
-// comparison.c: comparison with another plan.
+// comparison.c: writes the comparison with another plan.
 void tsr__comparison_write(struct page *page);
 
-// explorer.c: node data for Model Explorer; cuts: shardings instead of times.
+// explorer.c: writes node data for Model Explorer; cuts: shardings instead of times.
 tsr_status tsr__explorer_write(struct page *p, bool cuts, const char *path) TSR_MUST_USE;
 
-// page.c: the page. data: the numbers as JSON.
+// page.c: writes the page. data: the numbers as JSON.
 void tsr__page_write(struct page *page, const struct verdict *verdict, const char *data);
 
 // read_trace.c: reads the trace of a run.

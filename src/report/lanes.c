@@ -16,16 +16,16 @@
 #define MAX_SPANS   32000   // spans on one page; with more, only cells are embedded
 #define TICKS       4000000 // time unit of embedded spans: this fraction of the total time
 
-// One lane: the cells to draw, and the spans to embed (the cells again if there are too many
-// spans).
+// One lane of the timeline: the cells to draw, and the spans to embed (or the cells again if there
+// are too many spans).
 struct lane {
     size_t device;
     const struct lane_span *cells, *spans;
     size_t n_cells, n;
 };
 
-// Seconds of each kind in each cell. Example: with cells of 2 s, work from 3 to 7 adds 1, 2 and 1
-// to cells 1, 2 and 3.
+// Computes the seconds of each kind in each cell. Example: with cells of 2 s, work from 3 to 7 adds
+// 1, 2 and 1 to cells 1, 2 and 3.
 static void fill_cells(const struct lanes *lanes, size_t from, size_t to, double (*share)[3])
 {
     double cell = lanes->seconds / LANE_CELLS;
@@ -45,11 +45,11 @@ static void fill_cells(const struct lanes *lanes, size_t from, size_t to, double
     }
 }
 
-// The kind that fills most of a cell; 3: idle.
+// Returns the kind that fills most of a cell; 3: idle.
 static int kind_of_cell(const double share[3], double cell)
 {
     int best = 3;
-    // Idle time is what no span fills.
+    // Idle time is the time outside of all spans.
     double most = cell - share[0] - share[1] - share[2];
     for (int i = 0; i < 3; i++)
         if (share[i] > most * 1.000001) {
@@ -83,8 +83,8 @@ static size_t spans_of_cells(const double (*share)[3], const struct lanes *lanes
 
 // ---- drawing -----------------------------------------------------------------------------------
 
-// All spans of one kind as one path of boxes, "Mx y h width v height h -width z" each: much smaller
-// than one element per span.
+// Draws all spans of one kind as one path of boxes, "Mx y h width v height h -width z" each. This
+// is much smaller than one element per span.
 static void draw_kind(struct page *page, const struct lane_span *spans, size_t n, int kind,
                       double seconds, double y)
 {
@@ -102,7 +102,7 @@ static void draw_kind(struct page *page, const struct lane_span *spans, size_t n
         PUT(page, "\"/>");
 }
 
-// place: row from the top. The box behind all is idle time.
+// Draws a lane. place: its row from the top. The background box shows idle time.
 static void draw_lane(struct page *page, const struct lane *lane, size_t place, double seconds)
 {
     double y = (double)place * LANE_HEIGHT + 2;
@@ -114,7 +114,7 @@ static void draw_lane(struct page *page, const struct lane *lane, size_t place, 
     PUT(page, "</g>\n");
 }
 
-// Sorts lanes by stage; without stages they stay in the order of devices.
+// Sorts lanes by stage. Without stages they stay in the order of devices.
 static void order_lanes(const struct page *page, struct lane *lane, size_t n)
 {
     if (!page->stage_of)
@@ -128,13 +128,13 @@ static void order_lanes(const struct page *page, struct lane *lane, size_t n)
     }
 }
 
-// The pipeline stage of a lane, or -1.
+// Returns the pipeline stage of a lane, or -1.
 static int64_t stage_at(const struct page *page, const struct lane *lane)
 {
     return page->stage_of ? page->stage_of[lane->device] : -1;
 }
 
-// Every lane names its stage; the class "first" draws a line between stages.
+// Writes the names of the lanes with their stages. The class "first" draws a line between stages.
 static void write_names(struct page *page, const struct lane *lane, size_t n)
 {
     PUT(page, "<div class=\"names\">");
@@ -192,8 +192,8 @@ static bool same_spans(const struct lane_span *a, const struct lane_span *b, siz
     return true;
 }
 
-// Spans of one lane: kind + 3 * operator, node, ticks since the end of the previous span, its
-// ticks.
+// Writes the spans of one lane. Each is: kind + 3 * operator, node, ticks since the end of the
+// previous span, ticks of the span.
 static void write_spans(struct page *page, const struct lane_span *spans, size_t n, double seconds,
                         struct words *ops, struct words *nodes)
 {
@@ -211,7 +211,8 @@ static void write_spans(struct page *page, const struct lane_span *spans, size_t
     PUT(page, "]");
 }
 
-// A lane equal to an earlier one is written as that lane's number.
+// Writes the lanes as JSON. A lane that equals an earlier one is written as the number of that
+// lane.
 static void write_data(struct page *page, const char *id, const struct lane *lane, size_t n,
                        double seconds)
 {
@@ -269,7 +270,7 @@ static void write_frame(struct page *page, const char *id, const struct lane *la
          id, n, height, height);
 }
 
-// Spans are sorted by device. False: out of memory.
+// Splits the spans, which are sorted by device, into lanes. Returns false if out of memory.
 static bool find_lanes(struct page *page, const struct lanes *lanes, struct lane *list, size_t n)
 {
     size_t from = 0;
@@ -284,7 +285,7 @@ static bool find_lanes(struct page *page, const struct lanes *lanes, struct lane
             to++;
         memset(share, 0, LANE_CELLS * sizeof *share);
         fill_cells(lanes, from, to, share);
-        // With too many spans, the cells are embedded instead.
+        // If there are too many spans, embed the cells instead.
         size_t n_cells = spans_of_cells((const double(*)[3])share, lanes, (int)device, cells);
         list[device] = (struct lane){device, cells, cells, n_cells, n_cells};
         if (all) {
@@ -296,7 +297,7 @@ static bool find_lanes(struct page *page, const struct lanes *lanes, struct lane
     return true;
 }
 
-// Says below the drawing what was left out.
+// Draws the timeline, and states below it what was left out.
 void tsr__chart_lanes(struct page *page, const char *id, const struct lanes *lanes)
 {
     size_t n = size_min(lanes->devices, LANES);

@@ -137,7 +137,7 @@ static void write_command(struct page *page)
 void tsr__page_write(struct page *page, const struct verdict *verdict, const char *data)
 {
     struct picture picture;
-    // Without memory the arena has failed, and the page is not written to a file.
+    // If out of memory, the arena has failed, and the page is not written to a file.
     if (!tsr__picture_make(page->arena, page->model, page->config, page->sizes, page->n_sizes,
                            &picture))
         return;

@@ -36,7 +36,7 @@ struct painter {
 
 // ---- parts of a tensor -------------------------------------------------------------------------
 
-// The range that one device has along a dimension; stop 0: none.
+// The index range that one device has along a dimension; stop 0: none.
 struct extent {
     int64_t start, stop;
 };
@@ -112,14 +112,14 @@ static bool find_parts(struct painter *painter, const char *sharding, int rank,
 
 // ---- words -------------------------------------------------------------------------------------
 
-// A weight as the node sees it that multiplies with it.
+// A weight at the node that multiplies with it.
 struct weight {
     const tsr_node *node;
     size_t input;
     const struct rule *rule;
 };
 
-// True if the rule only passes values on: nothing is reduced.
+// True if a node with this rule only passes values on, without a reduction.
 static bool passes_on(const struct rule *rule)
 {
     for (int f = 0; f < rule->n_factors; f++)
@@ -231,7 +231,7 @@ static bool add_token_words(struct painter *painter, struct text *text, const ts
 
 // ---- rows --------------------------------------------------------------------------------------
 
-// The weight of a node that has the most bytes; SIZE_MAX: the node has no matrix.
+// Returns the input of a node that is its largest weight; SIZE_MAX: the node has no matrix.
 static size_t largest_weight(const tsr_node *node, int64_t *bytes)
 {
     size_t best = SIZE_MAX;
@@ -289,7 +289,8 @@ static bool describe(struct painter *painter, const tsr_node *node, size_t input
     return row->words && row->has && weight.rule;
 }
 
-// Adds the node to the row of the same nodes in other layers. False: out of memory.
+// Adds a node to the row of the corresponding nodes in other layers. Returns false if out of
+// memory.
 static bool add_node(struct painter *painter, const tsr_node *node)
 {
     int64_t bytes, stage = -1;
@@ -380,7 +381,7 @@ bool tsr__picture_make(struct arena *arena, tsr_model *model, const tsr_config *
 
 // ---- for commands ------------------------------------------------------------------------------
 
-// "0..7", "0,3" or "4": numbers of the devices that have a part.
+// Writes the numbers of the devices that have a part: "0..7", "0,3" or "4".
 static void add_devices(struct text *text, const struct picture *picture,
                         const struct picture_row *row)
 {

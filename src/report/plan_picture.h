@@ -15,10 +15,10 @@ enum picture_kind {
     PICTURE_OTHER,   // several dimensions, or none of these
     PICTURE_TOKENS,  // the weight is replicated, and devices compute different tokens
 };
-// Returns "columns", "rows" ...
+// Returns the word for a kind: "columns", "rows" ...
 const char *tsr__picture_word(enum picture_kind kind);
 
-// Nodes of several layers that do the same.
+// Corresponding nodes of several layers with the same sharding.
 struct picture_row {
     VEC(struct folded) names;
     const char *words; // "columns over 8"

@@ -17,7 +17,7 @@ static const char *class_of(enum picture_kind kind)
     return classes[kind];
 }
 
-// Explains the colours that occur.
+// Writes a legend of the colours that occur.
 static void write_legend(struct page *page, const struct picture *picture)
 {
     static const char *const words[] = {

@@ -37,7 +37,7 @@ static void take_run(struct trace_reader *reader, int device, double begin, doub
         *run = (struct run_time){device, begin, seconds};
 }
 
-// A complete event ("X") of a rank with valid times.
+// True for a complete event ("X") of a rank with valid times.
 static bool is_work(const json_t *entry)
 {
     const char *phase = json_string_value(json_object_get(entry, "ph"));
@@ -93,13 +93,13 @@ static void read_event(struct trace_reader *reader, const json_t *entry)
         reader->devices = (size_t)pid + 1;
 }
 
-// NULL sorts first.
+// Compares two texts; NULL sorts first.
 static int text_order(const char *x, const char *y)
 {
     return strcmp(x ? x : "", y ? y : "");
 }
 
-// A total order: qsort is not stable.
+// Compares two spans by time. The order is total, because qsort is not stable.
 static int by_time(const void *a, const void *b)
 {
     const struct lane_span *x = a, *y = b;
@@ -127,8 +127,8 @@ static int by_seconds(const void *a, const void *b)
     return ascending(*(const double *)a, *(const double *)b);
 }
 
-// The time of run k is that of its slowest rank. Takes the median; with three or more runs the
-// first does not count (warm-up).
+// Finds the time of a run: the median over all runs, each with the time of its slowest rank. With
+// three or more runs the first is left out (warm-up).
 static void find_run(struct trace_reader *reader)
 {
     run_list *runs = &reader->runs;
@@ -152,7 +152,7 @@ static void find_run(struct trace_reader *reader)
     measured->run = longest[skipped + (n - skipped) / 2];
 }
 
-// All spans, relative to the first one.
+// Reads all spans, with times relative to the first one.
 static void read_events(struct page *page, const json_t *root)
 {
     const json_t *events = root; // or an object that contains them
@@ -164,7 +164,7 @@ static void read_events(struct page *page, const json_t *root)
     span_list list = reader.spans;
     if (!list.n || page->arena->failed)
         return;
-    // Start at 0.
+    // Make times relative to the first span.
     double first = list.at[0].begin, last = 0;
     for (size_t i = 0; i < list.n; i++) {
         if (list.at[i].begin < first)

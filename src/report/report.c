@@ -11,7 +11,7 @@
 
 #define MAX_PAGE ((size_t)256 << 20)
 
-// "/models/bert/model.onnx" is "bert/model.onnx".
+// Returns the title: "bert/model.onnx" for "/models/bert/model.onnx".
 static const char *title_of(const tsr_model *model, const char *given)
 {
     const char *path = tsr_model_path(model), *at = path + strlen(path);
@@ -23,7 +23,7 @@ static const char *title_of(const tsr_model *model, const char *given)
     return at[0] ? at : "a model";
 }
 
-// The named configuration, or the only one.
+// Finds the named configuration, or the only one.
 static tsr_status find_config(struct page *page, const char *name)
 {
     if (!name && tsr_model_config_count(page->model) == 1)
@@ -75,7 +75,7 @@ static const char *config_name(const struct page *page)
     return page->config ? tsr_config_name(page->config) : NULL;
 }
 
-// The numbers of the page in full precision, for programs.
+// Returns the numbers of the page in full precision as JSON, for programs.
 static tsr_json *data_of(const struct page *page, const struct verdict *verdict)
 {
     tsr_json *json = tsr_json_new(page->session);
@@ -134,7 +134,7 @@ static void find_stages(struct page *page)
         return;
     tsr__map_init(&known, page->arena, 256);
     int64_t *stages = ARENA_ARRAY(page->arena, int64_t, simulation->devices + 1);
-    // Stage + 1 by node name; 0: none.
+    // By node name: stage + 1; 0: no stage.
     for (const tsr_node *node = tsr_graph_first(tsr_model_graph(page->model)); node;
          node = tsr_node_next(node)) {
         int64_t stage;
@@ -196,7 +196,7 @@ forget_findings:
     return TSR_OK;
 }
 
-// format NULL: html.
+// Writes the report in a format; NULL: html.
 static tsr_status write_as(struct page *page, const char *format, const char *path)
 {
     if (!format || strcmp(format, "html") == 0) {
@@ -212,7 +212,8 @@ static tsr_status write_as(struct page *page, const char *format, const char *pa
     return TSR_USAGE;
 }
 
-// The other plan has its own session, to which its topology belongs.
+// Checks that the handles in the options belong to the session. The other plan has its own session,
+// to which its topology belongs.
 static tsr_status owned(tsr_session *session, const tsr_report_input *options)
 {
     tsr_status status = tsr__topology_owned(session, options->topology);

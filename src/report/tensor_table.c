@@ -20,7 +20,7 @@
 #define MAX_BOXES    256 // shards of one picture
 #define MAX_RANK     16
 
-// One sharding of one shape.
+// One sharding of one shape, with its boxes.
 struct layout {
     const char *sharding; // "": replicated
     int rank;
@@ -300,7 +300,8 @@ static int by_size(const void *a, const void *b)
     return (x->first > y->first) - (x->first < y->first);
 }
 
-// Collects weights, inputs and results of nodes, largest per device first. False: none.
+// Collects weights, inputs and results of nodes, largest per device first. Returns false if there
+// are none.
 static bool collect(struct page *page, struct tensors *tensors)
 {
     *tensors = (struct tensors){.page = page};
@@ -362,8 +363,8 @@ void tsr__tensors_largest(struct page *page)
 
 // ---- pictures ----------------------------------------------------------------------------------
 
-// Writes a sharding for page.js: {"cut": "{2,1}", "shape": [8,6], "more": 0, "boxes": [[0, 0,4, 0,6], [1, 4,8,
-// 0,6]]}. A box is its device, then start and stop of each dimension.
+// Writes a sharding for page.js: {"cut": "{2,1}", "shape": [8,6], "more": 0, "boxes": [[0, 0,4,
+// 0,6], [1, 4,8, 0,6]]}. A box is its device, then start and stop of each dimension.
 static void write_layout(struct page *page, const struct layout *layout)
 {
     PUT(page, "{\"cut\":");

@@ -22,7 +22,8 @@ int64_t tsr__device_limit(const struct page *page, size_t device)
     return known ? known->memory : 0;
 }
 
-// Finds the device that is fullest relative to its limit or, without limits, that uses the most.
+// Finds the device that is fullest relative to its limit; without limits, the one that uses the
+// most.
 static void check_memory(const struct page *page, struct verdict *verdict)
 {
     const tsr_simulation_summary *simulation = page->simulation;
@@ -83,7 +84,8 @@ static void sum_shares(const tsr_simulation_summary *simulation, struct verdict 
     verdict->bound = bounds[best].name;
 }
 
-// Computes the summary. The speedup is that of one run or, with several requests, of the interval between runs.
+// Computes the summary. The speedup is that of one run or, with several requests, of the interval
+// between runs.
 struct verdict tsr__verdict_of(const struct page *page)
 {
     const tsr_simulation_summary *simulation = page->simulation;

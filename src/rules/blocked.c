@@ -13,8 +13,8 @@
 #define LEAST_CHANNELS 16 // with fewer channels, a convolution reads the plain layout
 #define DEEPEST        64 // most nodes that are visited between a value and a convolution before it
 
-// Sorted by name. `begins`: operators that convert their input to blocks; the others keep its
-// layout.
+// Sorted by name. `begins`: operators that convert their input to the blocked layout; the others
+// keep the layout of their input.
 static const struct blocked_row {
     const char *op;
     bool begins;

@@ -57,8 +57,8 @@ static bool same_sizes(const struct shape *a, const struct shape *b)
     return true;
 }
 
-// True if the node writes only the new tokens. That holds if the cache is an input and an output of
-// the graph with the same size: both are one buffer then.
+// True if the node writes only the new tokens of a cache: the cache is an input and an output of
+// the graph with the same size, so both are one buffer.
 bool tsr__node_updates_cache(const tsr_node *node, size_t output, const struct shapes *shapes)
 {
     const struct op_row *row = tsr__row_of_node(node);

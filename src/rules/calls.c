@@ -75,8 +75,8 @@ static const char *version_error(const tsr_graph *body, const tsr_graph *place)
     return NULL;
 }
 
-// Returns the same, computed once per function: a body of a thousand nodes may be called a thousand
-// times.
+// Returns the result of version_error, computed once per function: a body of a thousand nodes may
+// be called a thousand times.
 static const char *cached_version_error(tsr_function *function, const tsr_node *call)
 {
     struct call_memo *memo = tsr__function_memo(function);
@@ -89,8 +89,8 @@ static const char *cached_version_error(tsr_function *function, const tsr_node *
     return memo->misfit;
 }
 
-// True if the node is a call that is replaced. An operator of the rule table takes precedence over
-// a function of the same name.
+// True if the node is a call that is inlined. An operator of the rule table takes precedence over a
+// function of the same name.
 bool tsr__is_call(const tsr_node *node, const char **whole)
 {
     tsr_function *function = tsr__node_function(node);

@@ -59,8 +59,8 @@ static double attribute(const struct sized_node *sized, const char *name, int64_
 
 // ---- counts: operations of the unsharded node; a multiplication and an addition are two ---------
 
-// Every element of the result is a sum over the window and the channels of its group: all of W but
-// its first dimension.
+// Counts a convolution. Every element of the result is a sum over the window and the channels of
+// its group: all dimensions of W but the first.
 double tsr__count_conv(const struct sized_node *sized)
 {
     return 2 * elements(shape_at(sized, true, 0)) *
@@ -71,7 +71,8 @@ double tsr__count_quantized_conv(const struct sized_node *sized)
     return 2 * elements(shape_at(sized, true, 0)) *
            tsr__shape_product(tsr__sized_input(sized, 3), 1);
 }
-// Every element of the input is spread over the window and the channels of its group.
+// Counts a transposed convolution. Every element of the input contributes to the window and the
+// channels of its group.
 double tsr__count_transposed_conv(const struct sized_node *sized)
 {
     return 2 * elements(tsr__sized_input(sized, 0)) *
@@ -161,8 +162,8 @@ double tsr__count_projected_attention(const struct sized_node *sized)
     return 2 * rows * elements(w) + attend(rows * query, keys, query, value);
 }
 
-// Counts com.microsoft GroupQueryAttention. Input 0 has the queries, or queries, keys and values;
-// the present holds all keys.
+// Counts com.microsoft GroupQueryAttention. Input 0 has the queries, or queries, keys and values
+// together; the present cache holds all keys.
 double tsr__count_group_query(const struct sized_node *sized)
 {
     struct shape q = tsr__sized_input(sized, 0), k = tsr__sized_input(sized, 1),
@@ -178,7 +179,7 @@ double tsr__count_group_query(const struct sized_node *sized)
     return attend(queries, keys, 1, 1);
 }
 
-// Counts com.microsoft MoE: each token uses k of the experts, whose weights are [experts, a, b].
+// Counts com.microsoft MoE. Each token uses k of the experts, whose weights are [experts, a, b].
 double tsr__count_experts(const struct sized_node *sized)
 {
     struct shape x = tsr__sized_input(sized, 0), first = tsr__sized_input(sized, 2),

@@ -5,13 +5,13 @@
 // nodes that overwrite their inputs.
 #include "rules/internal.h"
 
-// Most nodes of bodies and functions that are visited. The limit matters for nested functions:
-// twenty levels that each call the next twice are a million calls. Beyond it a node is assumed to
-// draw, which is never wrong but costs time.
+// Largest number of nodes of bodies and functions that are visited. The limit matters for nested
+// functions: twenty levels that each call the next twice are a million calls. Beyond it a node is
+// assumed to draw random numbers, which is safe but costs time.
 #define MAX_NODES 4096
 
 // True if the node has a seed. A negative integer means "no seed". A reference to an attribute of
-// the calling node may be absent there.
+// the call counts as none, because the call may not have it.
 static bool has_seed(const tsr_node *node)
 {
     const tsr_attr *seed = tsr_node_find_attr(node, "seed");
@@ -30,7 +30,7 @@ static bool graph_draws(const tsr_graph *graph, int *left)
 }
 
 // True if the node, its bodies or the function that it calls draw random numbers. *left also ends
-// functions that call each other, which are invalid.
+// the visit of functions that call each other, which are invalid.
 static bool draws_within(const tsr_node *node, int *left)
 {
     const struct op_row *row = tsr__row_of_node(node);

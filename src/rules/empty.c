@@ -29,8 +29,8 @@ static int batch_factors(const struct rule_tensor *tensor, int back)
     return axis < 0 ? 0 : tensor->dims[axis].n;
 }
 
-// True if a Transpose makes the left operand. From optimization level 2 on, ONNX Runtime fuses it
-// into the product, which then has a batch again.
+// True if a Transpose produces the left operand. From optimization level 2 on, ONNX Runtime fuses
+// it into the product, which then has a batch again.
 static bool left_is_transposed(const tsr_node *node)
 {
     const tsr_value *left = tsr_node_input(node, 0);
@@ -57,15 +57,15 @@ bool tsr__stacks_differ(const tsr_node *node, const struct rule *rule)
     return false;
 }
 
-// True if there is one scale per block of elements: kernels read the first even if there are no
-// blocks.
+// True if there is one scale per block of elements. Kernels read the first scale even if there are
+// no blocks.
 bool tsr__scales_of_blocks(const tsr_node *node, const struct rule *rule)
 {
     (void)node;
     return rule->n_inputs > 1 && rule->inputs[1].rank > 1;
 }
 
-// True for mode "wrap". ONNX Runtime supports tensors without elements in all other modes.
+// True for mode "wrap". In all other modes ONNX Runtime supports tensors without elements.
 bool tsr__pads_by_wrapping(const tsr_node *node, const struct rule *rule)
 {
     (void)rule;

@@ -77,8 +77,8 @@ static bool is_unread(const struct fit *fit, int i)
            tsr__fit_shape(fit, SIDE_IN, i).rank == FIT_UNKNOWN;
 }
 
-// Returns the number of missing dimensions. In a tensor without packs, leading broadcast dimensions
-// may be missing: [m~ n~] as [n~].
+// Returns the number of missing dimensions. Leading broadcast dimensions may be missing if the
+// tensor has no packs: [m~ n~] given as [n~].
 static int missing_dims(const struct fit *fit, const struct pattern_tensor *tensor, int rank)
 {
     int missing = tensor->n_dims - rank;
@@ -133,8 +133,8 @@ static bool fit_rank(struct fit *fit, const struct pattern_tensor *tensor, int r
     return true;
 }
 
-// False: the tensor has a pack whose length is known only from broadcast inputs. An input of
-// unknown rank may make it longer.
+// Returns false if the tensor has a pack whose length is known only from broadcast inputs: an input
+// of unknown rank may make it longer.
 static bool packs_settled(struct fit *fit, const struct pattern_tensor *tensor)
 {
     for (int i = 0; i < tensor->n_dims; i++) {

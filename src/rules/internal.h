@@ -20,7 +20,8 @@ struct letter {
     bool has_clause;
     int64_t unit; // block size of a "blk" clause
 };
-// One dimension of a tensor. It has letters (several: a product, outermost first), or none: size 1.
+// One dimension of a tensor. With several letters it is their product, outermost first; without
+// letters its size is 1.
 struct pattern_dim {
     int *letters;
     int n;
@@ -66,8 +67,8 @@ bool tsr__rule_fail(struct rule_builder *rule, const char *wrong); // always ret
 // Returns the rule, which lives as long as the builder and its arena, or NULL after an error.
 const struct pattern *tsr__rule_built(struct rule_builder *rule);
 
-// Add parts of the rule in the notation of rule_text.c: a full rule; tensors, "[n c S*],[c]?";
-// dimensions of the last tensor, "n (g i)"; clauses, "rep d q; once 2".
+// Add parts of the rule in the notation of rule_text.c: a full rule; tensors such as "[n c
+// S*],[c]?"; dimensions of the last tensor such as "n (g i)"; clauses such as "rep d q; once 2".
 void tsr__rule_text(struct rule_builder *rule, const char *text);
 void tsr__rule_inputs(struct rule_builder *rule, const char *tensors);
 void tsr__rule_outputs(struct rule_builder *rule, const char *tensors);
@@ -91,7 +92,7 @@ int tsr__rule_numbered(struct rule_builder *rule, char letter, int number); // c
 enum dim_mark { DIM_PLAIN, DIM_BROADCAST, DIM_WINDOW };
 void tsr__rule_dim(struct rule_builder *rule, char letter, int number); // adds d2
 void tsr__rule_marked_dim(struct rule_builder *rule, char letter, int number, enum dim_mark mark);
-// adds d0 d1 .. d(to-1)
+// Adds the dimensions d(from) .. d(to-1).
 void tsr__rule_range(struct rule_builder *rule, char letter, int from, int to);
 void tsr__rule_any(struct rule_builder *rule, int n);                         // adds "_" n times
 void tsr__rule_ones(struct rule_builder *rule, int n);                        // adds "1" n times
@@ -107,11 +108,11 @@ void tsr__rule_kind_range(struct rule_builder *rule, enum factor_kind kind, char
                           int to);
 void tsr__rule_kind_of(struct rule_builder *rule, enum factor_kind kind, int letter);
 void tsr__rule_reduce(struct rule_builder *rule, int letter, enum combine combine);
-// NULL: the letter already has a clause
+// Returns the letter to set its clause; NULL: it already has one.
 struct letter *tsr__rule_clause(struct rule_builder *rule, int letter);
 
-// Add what changes in the local node; `factor` holds the index of a letter. Patches apply to the
-// list added last. A list without an input is attribute `name`, which must outlive the builder.
+// Add what changes in the local node; `factor` is the index of a letter. Patches apply to the list
+// added last. A list without an input is the attribute `name`, which must outlive the builder.
 void tsr__rule_rewrite(struct rule_builder *rule, struct rule_rewrite rewrite);
 void tsr__rule_window(struct rule_builder *rule, struct rule_window window);
 void tsr__rule_trim(struct rule_builder *rule, struct rule_trim trim);
@@ -135,8 +136,8 @@ struct known_size {
     tsr_dim size;
 };
 
-// Input and result of a derive function. It builds a rule, or selects another text. If it does
-// neither, the row's text is the rule.
+// Input and result of a derive function. The function builds a rule, or selects another text. If it
+// does neither, the row's text is the rule.
 struct derivation {
     struct arena *arena; // freed when the rule is made
     const tsr_node *node;
@@ -215,7 +216,7 @@ struct op_row {
     enum result_type type, type1, type2, type3;
     shape_fn shape; // NULL: the letters of the rule give all shapes
     shape_fn value; // computes elements of small integer outputs; NULL: none
-    // How far shapes that onnx declared for this operator are ignored: its inference is known to
+    // How far declared shapes of this operator's outputs are ignored: onnx's inference is known to
     // give sizes that differ from a run (shapes.c).
     enum doubt misinferred;
     const char *whole; // why it is not sharded, or NULL; the rule then gives only shapes
@@ -230,7 +231,7 @@ struct op_row {
     expand_fn expand;    // replaces a node of which a `stat` factor is sharded (expand.h)
     enum sum_mode sum;   // how the operator treats partial sums
     unsigned sum_inputs; // bits of inputs to which `sum` applies
-    // Attribute that sets the kernel's accuracy. Above 1, the kernel rounds input 0
+    // Attribute that sets the accuracy of the kernel. Above 1, the kernel rounds input 0
     // (workarounds.c). NULL: none.
     const char *rounding;
     unsigned kept; // bits of inputs whose constants ONNX Runtime does not replace (kept_inputs.c)

@@ -47,8 +47,8 @@ bool tsr__value_is_dequantized(const tsr_value *value)
     return false;
 }
 
-// State of the same search forwards. left: nodes that may still be visited; at 0 the result is
-// true, which costs a copy.
+// State of the search forwards. left: number of nodes that may still be visited. At 0 the search
+// returns true, which costs a copy.
 struct search {
     int left;
     bool found;

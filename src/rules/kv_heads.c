@@ -88,8 +88,8 @@ static tsr_value *repeat_constant(struct repeat *repeat, const tsr_tensor *tenso
 
 // ---- nodes between projection and attention ----------------------------------------------------
 
-// Returns the axis of the tensor that begins with the factor; -1: none. *only: the axis has no
-// other factor.
+// Returns the axis of the tensor that begins with the factor; -1: none. *only is set if the axis
+// has no other factor.
 static int axis_of(const struct rule_tensor *tensor, int factor, bool *only)
 {
     for (int d = 0; !tensor->absent && !tensor->host && d < tensor->rank; d++)
@@ -101,8 +101,8 @@ static int axis_of(const struct rule_tensor *tensor, int factor, bool *only)
     return -1;
 }
 
-// Returns the factor that is the axis of the node's only output. -1: there is none, or its size
-// affects the node in another way than through an attribute.
+// Returns the factor of the axis of the node's only output. Returns -1 if there is none, or if its
+// size affects the node in another way than through an attribute.
 static int factor_of(const struct rule *rule, int axis)
 {
     if (rule->whole || rule->open || rule->n_outputs < 1 || axis >= rule->outputs[0].rank)
@@ -173,8 +173,7 @@ static tsr_status scale_attributes(tsr_node *node, const struct rule *rule, int 
     return TSR_OK;
 }
 
-// Multiplies a declared size of the axis. A size that overflows is wrong in the model already, and
-// stays.
+// Multiplies a declared size of the axis. A size that would overflow is wrong already and stays.
 static tsr_status scale_axis(tsr_value *value, int axis, int64_t before, int64_t after)
 {
     tsr_dim dims[RULE_MAX_RANK];

@@ -69,7 +69,7 @@ static const struct rule_tensor *make_side(struct fit *fit, enum side side)
     return tensors;
 }
 
-// Copies a text of the pattern into the rule's arena; NULL stays NULL.
+// Copies a text of the pattern into the rule's arena. NULL for NULL.
 static const char *copy_text(struct fit *fit, const char *text)
 {
     if (!text)
@@ -186,7 +186,7 @@ static bool build_rule(struct fit *fit, const struct op_row *row, struct rule *r
 
 // ---- nodes that are not sharded -----------------------------------------------------------------
 
-// Makes a rule without tensors; `whole` is the reason.
+// Makes a rule without tensors. `why`: why the node is not sharded.
 static const struct rule *unsharded_rule(struct arena *arena, const char *why)
 {
     struct rule *rule = ARENA_NEW(arena, struct rule);
@@ -207,8 +207,8 @@ static const struct rule *open_rule(struct arena *arena)
     return rule;
 }
 
-// Makes the rule of a node that may draw random numbers, which is not sharded. With a seed, all
-// devices draw the same.
+// Makes the rule of a node that may draw random numbers and is not sharded. With a seed, all
+// devices draw the same numbers.
 static const struct rule *single_rule(struct arena *arena, const tsr_node *node, const char *why)
 {
     struct rule *rule = ARENA_NEW(arena, struct rule);
@@ -312,9 +312,9 @@ const struct rule *tsr__rule_strided(struct arena *arena, const tsr_node *node,
     return rule;
 }
 
-// Makes the rule of a node. It checks in this order: control flow (bodies are sharded, not the
-// node), other nodes with bodies, calls of functions without a row, unknown operators, rows that
-// are not sharded, and the row's rule.
+// Makes the rule of a node. Checks in this order: control flow (bodies are sharded, not the node),
+// other nodes with bodies, calls of functions without a row, unknown operators, rows that are not
+// sharded, and the row's rule.
 const struct rule *tsr__rule_of(struct arena *arena, const tsr_node *node,
                                 const struct shapes *shapes)
 {
@@ -342,7 +342,7 @@ const struct rule *tsr__rule_of(struct arena *arena, const tsr_node *node,
 
 // ---- what cannot be moved ----------------------------------------------------------------------
 
-// Returns why values of that type cannot be sliced or sent; NULL: they can. Strings are sent as
+// Returns why values of this type cannot be sliced or sent; NULL: they can. Strings are sent as
 // lengths and characters.
 static const char *type_immovable(tsr_dtype type)
 {

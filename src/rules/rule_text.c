@@ -42,7 +42,7 @@ static void skip(struct parser *parser)
         parser->text = (struct str){parser->text.p + 1, parser->text.n - 1};
 }
 
-// Takes the word if the text starts with it, after blanks.
+// Skips blanks. If `word` follows, skips it and returns true.
 static bool take(struct parser *parser, const char *word)
 {
     size_t n = strlen(word);
@@ -242,7 +242,7 @@ static bool parse_shape(struct parser *parser)
     return true;
 }
 
-// Reads "once 2".
+// Reads the clause "once 2": input 2 is added once.
 static bool parse_once(struct parser *parser)
 {
     struct rule_rewrite rewrite = {.kind = REWRITE_ADD_ONCE, .factor = -1};
@@ -282,9 +282,9 @@ static bool parse_sizes(struct parser *parser, enum rewrite_kind kind)
     return true;
 }
 
-// Reads "look 1 v 2": elements of input 1 address v, and the result has 2 dimensions after those of
-// the indices. In "look 1 v0 2 0" only element 0 of each index tuple addresses v0. `first` is 0 if
-// all elements address the factor.
+// Reads "look 1 v 2": elements of input 1 are indices into v, and the result has 2 dimensions after
+// those of the indices. In "look 1 v0 2 0" only element 0 of each index tuple is an index into v0.
+// `first` is 0 if all elements are indices into the factor.
 static bool parse_lookup(struct parser *parser, enum rewrite_kind kind)
 {
     static const char wrong[] = "look needs an input, a factor and a number of dimensions";

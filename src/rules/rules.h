@@ -16,18 +16,18 @@
 
 // Computes shapes for all values of the model's main graph. NULL: out of memory.
 struct shapes *tsr__shapes_new(struct arena *arena, tsr_model *model);
-// Does the same with numbers for some symbols. If `report` is set, contradictions become
-// diagnostics, and unnamed sizes of inputs stay unnamed. Otherwise these sizes are called
+// As tsr__shapes_new, with numbers for some symbols. If `report` is set, contradictions become
+// diagnostics, and unnamed sizes of inputs stay unnamed; otherwise these sizes are called
 // INPUT.AXIS.
 struct shapes *tsr__shapes_bound(struct arena *arena, tsr_model *model, const tsr_dim_size *sizes,
                                  size_t n, bool report);
 // Reports all operators of the model that have no rule in one warning (rule-missing).
 void tsr__warn_missing_rules(tsr_model *model);
 // Returns TSR_USAGE with a diagnostic if a size is less than 1, or if no model has a dimension of
-// that name. It is for sizes that callers give; sizes of input tensors may be 0.
+// that name. For sizes that callers give; sizes of input tensors may be 0.
 tsr_status tsr__check_dims(tsr_model *const *models, size_t n_models, const tsr_dim_size *sizes,
                            size_t n) TSR_MUST_USE;
-// Does the same as tsr_shapes, without checking the sizes.
+// As tsr_shapes, without checking the sizes.
 tsr_status tsr__shapes_declare(tsr_model *model, const tsr_dim_size *sizes, size_t n,
                                tsr_shapes_summary *summary) TSR_MUST_USE;
 
@@ -94,10 +94,10 @@ enum rewrite_kind {
     // get the range of the local shard of `factor`.
     REWRITE_RANGE,
     // Attribute `name` is a text. If the local shard of `factor` is one element, it becomes the
-    // word with that number in `words`.
+    // word of that element in `words`.
     REWRITE_WORD,
-    // Attribute `name` is a list with equally many entries for each element of `factor`: it keeps
-    // those of the local shard.
+    // Attribute `name` is a list with the same number of entries for each element of `factor`. It
+    // keeps the entries of the local shard.
     REWRITE_SHARE,
     // Input `index` selects elements of `factor` for each token (experts). The local node gets the
     // tokens that selected an element of the local shard, and weights for this shard alone.
@@ -155,13 +155,13 @@ struct rule_list {
     int n_patches;
 };
 // For each element of its window, the local node makes `unit` elements of dimension `dim` of an
-// output. The output is trimmed to those of the shard.
+// output. The output is trimmed to the elements of the shard.
 struct rule_trim {
     int output, dim, window;
     int64_t unit;
 };
-// The part of a window that units first .. stop - 1 of n need: the input range, and the number of
-// elements that do not exist. If per > 0, `before` and `after` are elements to trim at both ends.
+// The part of a window that units first .. stop - 1 of n need: the input range, and how many needed
+// elements do not exist. If per > 0, `before` and `after` are elements to trim at both ends.
 struct window_part {
     int64_t a, b, start, stop, before, after;
 };
@@ -187,8 +187,8 @@ struct rule {
     bool single; // the node gives another result each time it runs: only one device may run it
 };
 
-// Returns the rule of a node; NULL: out of memory. An operator without a row, a node with
-// subgraphs, or unknown shapes give a rule with `whole` set and without factors.
+// Returns the rule of a node; NULL: out of memory. If the operator has no row, the node has
+// subgraphs, or shapes are unknown, the rule has `whole` set and no factors.
 const struct rule *tsr__rule_of(struct arena *arena, const tsr_node *node,
                                 const struct shapes *shapes);
 
@@ -206,7 +206,7 @@ const char *tsr__rule_immovable(const struct shapes *shapes, const tsr_node *nod
 // or a node in its bodies or in the function that it calls does (draws.c).
 bool tsr__node_draws(const tsr_node *node);
 
-// True if the node has no inputs and gives the same result each time it runs.
+// True if the node has no inputs and returns the same result each time it runs.
 bool tsr__node_is_constant(const tsr_node *node);
 
 // True if ONNX Runtime overwrites input i of the node, even if it has other readers: provide a
@@ -223,8 +223,8 @@ bool tsr__is_cache_output(const tsr_node *node, size_t output);
 // Another node must read input 0 after this one.
 bool tsr__node_rereads(const tsr_node *node);
 // Returns the number of smaller output counts among the Splits of the value. Before opset 18, ONNX
-// Runtime merges Splits of one value that give no sizes, even if their numbers of outputs differ.
-// So nodes with another rank must read copies.
+// Runtime merges Splits of one value without sizes, even if they have different numbers of outputs.
+// So Splits with different results of this function must read separate copies.
 size_t tsr__node_split_rank(const tsr_node *node);
 
 // True if ONNX Runtime does not replace the constant at this input by another tensor of the same
@@ -279,7 +279,7 @@ bool tsr__version_fits(struct str op, struct str domain, int64_t from, int64_t t
 // what an operator computes for each element.
 double tsr__rule_work(const struct rule *rule, const int64_t *sizes);
 // Returns the number of operations of an unsharded node (counts.c: windows, attention, packed
-// weights). 0: its rule gives the number.
+// weights); 0: use the number from its rule.
 double tsr__node_count(const tsr_node *node, const struct shapes *shapes);
 // Returns the number of operations of a shard with factor sizes `local`, of a node with factor
 // sizes `whole`. count: the result of tsr__node_count.
@@ -293,12 +293,12 @@ struct node_kind {
     const char *word; // name in the sizes of a topology; NULL: the name of its rate or move
 };
 struct node_kind tsr__node_kind(const tsr_node *node, const struct shapes *shapes);
-// The operator that slices a value where it is resharded, and its kind of memory access.
+// The operator that slices a value during a resharding, and its kind of memory access.
 #define RULE_SLICE      "Slice"
 #define RULE_SLICE_MOVE TSR_MOVE_COPY
 // The execution provider whose kernels run a node.
 enum kernels { KERNELS_CPU, KERNELS_CUDA };
-// Where a node's first output is stored in memory (kernels.c).
+// Memory of a node's first output (kernels.c).
 enum kernel_place {
     PLACE_OWN,        // in separate memory
     PLACE_OVER_INPUT, // over an input of its size without later readers
@@ -324,7 +324,8 @@ bool tsr__node_takes_blocks(const tsr_node *node, const struct shapes *shapes);
 // True if the output is a cache that the node can update in place: an input and an output of the
 // graph with equal sizes (cache_buffers.c).
 bool tsr__node_updates_cache(const tsr_node *node, size_t output, const struct shapes *shapes);
-// True if indices address the input, so that the node reads no more elements of it than it writes.
+// True if indices select elements of the input, so that the node reads no more elements of it than
+// it writes.
 bool tsr__rule_looks_up(const struct rule *rule, int input);
 
 // Returns the share of an input that the node reads. A Slice reads only what it returns, and tokens
@@ -344,7 +345,7 @@ enum sum_mode tsr__rule_sum(const tsr_node *node, size_t input);
 
 // ---- expansion (expand.c) ----------------------------------------------------------------------
 
-// An input or output of the old node, and the new node that reads or returns it. A node whose
+// An input or output of an expanded node, and the new node that reads or returns it. A node whose
 // `stat` factor is sharded is replaced by simpler nodes: a softmax over a sharded axis by a
 // maximum, a difference, a sum, and so on. With `reads` and `gives` the caller can transfer the
 // shardings.
@@ -368,9 +369,9 @@ struct expanded {
     struct expanded_place *places;
     size_t n_places;
 };
-// Replaces the node. `twin` is the same node in the model of `shapes`; `cuts`: number of shards per
-// factor. TSR_UNSUPPORTED: it cannot be expanded with these shards. The node then stays, perhaps
-// with unused new nodes.
+// Replaces the node by simpler ones. `twin` is the same node in the model of `shapes`; `cuts` is
+// the number of shards per factor. Returns TSR_UNSUPPORTED if it cannot be expanded with these
+// shards. The node then stays, perhaps with unused new nodes.
 tsr_status tsr__rule_expand(struct arena *arena, tsr_node *node, const tsr_node *twin,
                             const struct shapes *shapes, const struct rule *rule,
                             const int64_t *cuts, struct expanded *out) TSR_MUST_USE;

@@ -79,8 +79,9 @@ static bool stretch_axis(struct shape_job *job, int rank, int axis, tsr_dim *out
     return true;
 }
 
-// Infers shapes of the most frequent rule without matching letters. ONNX Runtime also broadcasts
-// the slope of PRelu like this, whatever the rule is.
+// Infers the shapes of element-wise operators with broadcasting ("[A~],[A~] -> [A*]") without
+// matching letters. ONNX Runtime also broadcasts the slope of PRelu like this, although its rule
+// differs.
 void tsr__infer_stretched(struct shape_job *job)
 {
     struct shape first = tsr__job_in(job, 0);

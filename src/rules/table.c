@@ -76,7 +76,8 @@ static const struct op_row rows[] = {
     {"BatchNormalization", .since = 1,
      .rule = "[n c S*],[c],[c],[c],[c] -> [n c S*],[c]?,[c]?,[c]?,[c]?",
      .derive = tsr__derive_batch_norm, .note = "inference form only"},
-    // With more than one output, ONNX Runtime writes running means over inputs 3 and 4 (`writes`).
+    // If the node has more than one output, ONNX Runtime overwrites inputs 3 and 4 with running
+    // means (`writes`).
     {"BatchNormalization", .since = 14, .rule = "[n c S*],[c],[c],[c],[c] -> [n c S*],[c]?,[c]?",
      .derive = tsr__derive_batch_norm, .type1 = TYPE_AS_FOURTH, .type2 = TYPE_AS_FOURTH,
      .writes = 1u << 3 | 1u << 4, .note = "inference form only"},
@@ -158,8 +159,8 @@ static const struct op_row rows[] = {
     {"DFT", .since = 20, .rule = "[A* t _],·?,·? -> [A* f _]; rep t f", .derive = tsr__derive_dft,
      .shape = tsr__infer_dft, .note = "axis names t",
      .stays = STAYS({"t f", FOURIER}, {"_", COMPLEX}), .reuse = REUSE_ON_CPU},
-    // Offsets are data, so windows are not known: the space of the input is not sharded, and the
-    // space of the result is sharded by an expansion (expand_deform.c).
+    // Offsets are data, so windows are unknown. The spatial dimensions of the input are not
+    // sharded; those of the result are sharded by an expansion (expand_deform.c).
     {"DeformConv", .since = 19,
      .rule = "[n (g i) S*],[(g o) i K*],[n _ O*],[(g o)]?,[n _ O*]? -> [n (g o) O*]; red i:sum; "
              "rep S K; stat O; attr group=g; once 3",
@@ -289,7 +290,8 @@ static const struct op_row rows[] = {
      .derive = tsr__derive_lstm, .shape = tsr__infer_recurrent, .some = "b", .note = RECURRENT,
      .stays = RECURRENT_STAYS, .work = WORK_RECURRENCE, .count = tsr__count_recurrence,
      .workspace = tsr__workspace_recurrence, .widens = {ALL_INPUTS, 1}},
-    // In ONNX since 17; ONNX Runtime accepts it in all versions, and its tools write it so.
+    // In ONNX since opset 17. ONNX Runtime accepts it in all versions, and its tools write it in
+    // older ones.
     {"LayerNormalization", .since = 1,
      .rule = "[A* r],[A~ r~],[A~ r~]? -> [A* r],[A* 1]?,[A* 1]?; stat r",
      .derive = tsr__derive_layer_norm, .type1 = TYPE_FLOAT, .type2 = TYPE_FLOAT,
@@ -389,7 +391,7 @@ static const struct op_row rows[] = {
      .work = WORK_COPY},
     {"Pow", .since = 1, .rule = OLD_BINARY, .whole = OLD, .work = WORK_CURVE},
     {"Pow", .since = 7, .rule = BINARY, .work = WORK_CURVE},
-    // Rounding to bytes comes after the sum over i, so sharded i needs an expansion.
+    // Rounding to bytes follows the sum over i, so a sharded i needs an expansion.
     {"QLinearConv", .since = 10, .kept = LATER_INPUTS,
      .rule = "[n (g i) s^],[],[],[(g o) i _],[(g o)],[(g o)],[],[],[(g o)]? -> [n (g o) s]; stat "
              "i; attr group=g",
@@ -423,7 +425,7 @@ static const struct op_row rows[] = {
      .shape = tsr__infer_attribute, .whole = RANDOM, .single = true},
     {"RandomUniformLike", .since = 1, .rule = UNARY, .type = TYPE_DTYPE, .whole = RANDOM,
      .single = true},
-    // Each device computes its own range; no communication.
+    // Each device computes its own range, without communication.
     {"Range", .since = 11, .rule = "·,·,· -> [r]; gen r; range 0 r", .derive = tsr__derive_range,
      .shape = tsr__infer_range, .value = tsr__value_range, .note = "integers that count up by one"},
     {"Reciprocal", .since = 1, .rule = UNARY},

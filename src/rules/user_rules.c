@@ -39,7 +39,7 @@ static struct str trimmed(struct str text)
     return text;
 }
 
-// Returns why a valid rule is not accepted from users; NULL: it is.
+// Returns why users may not write this rule, although it is valid; NULL: they may.
 static const char *reserved_clause(const struct pattern *pattern)
 {
     static const char why[] =
@@ -57,7 +57,7 @@ static const char *reserved_clause(const struct pattern *pattern)
     return NULL;
 }
 
-// Returns the error in the text of a rule; NULL: none. Checked here to report it with its line.
+// Returns the error in the text of a rule, so that it can be reported with its line; NULL: none.
 static const char *check_rule(tsr_session *session, struct str text)
 {
     struct arena scratch;

@@ -42,9 +42,9 @@ static int64_t unit_start(int64_t size, int64_t n, int64_t j)
     return size / n * j + size % n * j / n;
 }
 
-// Returns the window of a shard. A shard consists of some of n units of the `to` elements, of
-// nearly equal size: 10 in 3 are 0..2, 3..5, 6..9. Elements that the window needs beyond both ends
-// do not exist; `before` and `after` count them.
+// Returns the window of a shard. A shard consists of some of the n units, into which the `to`
+// elements are divided nearly equally: 10 in 3 are 0..2, 3..5, 6..9. `before` and `after` count
+// elements that the window needs beyond both ends, which do not exist.
 struct window_part tsr__window_part(const struct rule_window *window, int64_t n, int64_t first_unit,
                                     int64_t stop_unit)
 {

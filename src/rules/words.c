@@ -117,8 +117,8 @@ static struct str next_name(const char **names)
     return name;
 }
 
-// True if the name means the factor. A pack matches its members: S matches S0 and S1. So does "s"
-// in a row whose derive function makes s0 and s1.
+// True if the name means the factor. The name of a pack matches its members: S matches S0 and S1.
+// Likewise "s" matches s0 and s1 that a derive function makes.
 static bool names_factor(struct str name, struct str factor)
 {
     if (str_eq(name, factor))

@@ -34,7 +34,7 @@ static struct factors of_all(const struct rule_tensor *tensor, int n)
     return factors;
 }
 
-// The last input that has each factor; -1: none.
+// By factor: the last input that has it; -1: none.
 struct last_inputs {
     int at[RULE_MAX_FACTORS];
 };
@@ -106,9 +106,9 @@ static int factors_beside(const struct rule_tensor *tensor, int factor)
     return 0;
 }
 
-// True if indices address the input. Gather of [100 8] by [3]: v occurs in the table alone, and is
-// indexed, not read. A factor that shares its dimension with others is not an index: the halves f
-// of fused weights [e (f i) m].
+// True if indices select elements of the input. Gather of [100 8] by [3]: only the table has v, so
+// v is indexed, not read. A factor that shares its dimension with others is not an index, such as
+// the halves f of fused weights [e (f i) m].
 bool tsr__rule_looks_up(const struct rule *rule, int input)
 {
     for (int factor = 0; factor < rule->n_factors; factor++) {
@@ -141,8 +141,8 @@ const struct expert_inputs *tsr__node_experts(const tsr_node *node)
 }
 
 // Returns the expected share of the local experts that at least one token uses, if tokens choose
-// evenly. Of 8 experts, 2 for each token: one token uses 1/4, 8 tokens use 1 - (3/4)^8 = 90 %. The
-// busiest device uses at least one expert: with one expert per device, its share is 1.
+// evenly. With 8 experts and 2 per token, one token uses 1/4, and 8 tokens use 1 - (3/4)^8 = 90 %.
+// The busiest device uses at least one expert: with one expert per device, its share is 1.
 static double share_of_experts(const tsr_node *node, const struct rule *rule, int input,
                                const int64_t *sizes)
 {

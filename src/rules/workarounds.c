@@ -33,7 +33,7 @@ static bool is_plain_split(const tsr_node *node)
            !tsr_node_find_attr(node, "num_outputs");
 }
 
-// Search for the next larger output count of a plain Split of the value; 0: none.
+// State of a search for the next larger output count of a plain Split of the value; 0: none.
 struct next_count {
     size_t above, found;
 };

@@ -34,8 +34,8 @@ struct bench {
     struct memory_mark before;
     const char *folder; // folder of the model
 };
-// What each rank reports about itself. Sent with all_to_all as plain bytes between processes of the
-// same build.
+// Facts that each rank reports about itself. Sent with all_to_all as plain bytes between processes
+// of the same build.
 struct rank_report {
     double comm_s;
     int64_t memory; // 0: it shares a process with other ranks
@@ -115,8 +115,8 @@ static bool keep_time(struct bench *bench, double t)
     return true;
 }
 
-// Starts a run. The slots are free for the same reason as run slots: at most RUN_SLOTS runs are
-// pending.
+// Starts a run and records when. At most RUN_SLOTS runs are pending, so the slot of `started` is
+// free.
 static tsr_status start_run(struct bench *bench)
 {
     bench->started[bench->asked++ % RUN_SLOTS] = tsr__now_s();
@@ -173,8 +173,8 @@ static double batch_seconds(const struct bench *bench, double seconds)
 }
 
 // Runs for `seconds`, and at least `at_least` times; no run is pending at the end. Rank 0 sets the
-// number of runs of each batch, so that all ranks make the same number. The number doubles while a
-// batch ends too soon (1, 2, 4, ...), because each broadcast costs time.
+// number of runs of each batch, so that all ranks make the same number. The number doubles (1, 2,
+// 4, ...) while batches are too short, because each broadcast costs time.
 static tsr_status run_for(struct bench *bench, double seconds, int64_t at_least)
 {
     double began = tsr__now_s(), last = began, batch_s = batch_seconds(bench, seconds);
@@ -211,8 +211,8 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-// Returns a percentile of the times. They are sorted, and there is at least one. Share 0.5 of 4
-// times is the third (index 2).
+// Returns a percentile of the times, which are sorted; there is at least one. Share 0.5 of 4 times
+// is the third (index 2).
 static double percentile(const struct bench *bench, double share)
 {
     size_t i = (size_t)(share * (double)(bench->n - 1) + 0.5);
@@ -417,7 +417,7 @@ static tsr_status bench_work(struct spawn *spawn, tsr_session *session, int rank
     return TSR_OK;
 }
 
-// Reads the result in the parent. Only the message of rank 0 has it, including the shares and
+// Reads the result in the parent. Only the message of rank 0 contains it, with the shares and
 // memory of all ranks. process_memory is 0, because each rank has its own process.
 static tsr_status bench_take(struct spawn *spawn, tsr_session *session, int rank,
                              struct message *in)
@@ -472,7 +472,7 @@ static tsr_status bench(tsr_session *session, const tsr_run_options *given, stru
     return bench_here(session, work->path, &options, work->inputs, work->seconds, work->result);
 }
 
-// Measures runs. The caller's struct may be from an older version and shorter.
+// Measures runs. The caller's struct may be that of an older version, which is shorter.
 tsr_status tsr_bench(tsr_session *session, const char *path, const tsr_run_options *options,
                      const tsr_tensors *inputs, double seconds, tsr_bench_result *result)
 {

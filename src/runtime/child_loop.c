@@ -54,7 +54,7 @@ static tsr_status read_inputs(struct child_loop *child_loop, int fd, tsr_tensors
 }
 
 // Makes one run of this rank and sends its results. START comes with full inputs, START_CUT with
-// this rank's own. The run is collected here, so a child has at most one pending run.
+// the shards of this rank. The run is collected here, so a child has at most one pending run.
 static tsr_status serve_run(struct child_loop *child_loop, enum word word, int fd)
 {
     tsr_job *job = child_loop->job;

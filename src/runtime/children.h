@@ -45,7 +45,7 @@ struct children {
 };
 
 // ---- notes.c
-// fd: a file to send along, or -1. Returns false if the note could not be sent.
+// Sends a note. fd: a file to send with it, or -1. Returns false if the note could not be sent.
 bool tsr__note_send(int to, struct note note, int fd);
 // Returns false if the other side is gone. *fd is -1 if no file was sent along; otherwise the
 // caller closes it.
@@ -54,8 +54,7 @@ bool tsr__note_receive(int from, struct note *note, int *fd);
 bool tsr__note_send_message(int to, enum word word, struct message *message);
 
 // ---- child_loop.c
-// The main loop of child `rank`, from its start to its end: the work function of a spawn whose data
-// are struct children.
+// Runs the main loop of child `rank`: the work function of a spawn whose data are struct children.
 tsr_status tsr__child_loop_work(struct spawn *spawn, tsr_session *session, int rank,
                                 struct message *out);
 

@@ -20,7 +20,7 @@ struct place tsr__rank_place(const struct rank *rank)
     return at;
 }
 
-// Reports an error of the engine. Called on the rank's thread: the diagnostic goes to the rank's
+// Reports an error of the engine. Called on the rank's thread, so the diagnostic goes to the rank's
 // session.
 tsr_status tsr__engine_failed(struct rank *rank, OrtStatus *status, enum diag_code code,
                               const char *hint, const char *what)
@@ -38,7 +38,7 @@ tsr_status tsr__engine_failed(struct rank *rank, OrtStatus *status, enum diag_co
 
 // ---- memory ------------------------------------------------------------------------------------
 
-// True if the text of ONNX Runtime says that it could not allocate memory.
+// True if the error text of ONNX Runtime means that it could not allocate memory.
 static bool says_out_of_memory(const char *text)
 {
     static const char *const words[] = {"bad_alloc",      "allocate memory",
@@ -75,8 +75,8 @@ static const char *memory_hint(struct rank *rank)
     return text.p;
 }
 
-// Recognizes lack of memory in a run only for ranks and on GPUs. In an unsharded run on the CPU the
-// inputs may be the cause: a node may compute a size that is too large.
+// True if the run failed for lack of memory. Recognized only for ranks and on GPUs: in an unsharded
+// run on the CPU the inputs may be the cause, because a node may compute a size that is too large.
 static bool is_memory_error(const struct rank *rank, const OrtStatus *status)
 {
     if (!rank->endpoint && !rank->seat)
@@ -84,8 +84,8 @@ static bool is_memory_error(const struct rank *rank, const OrtStatus *status)
     return says_out_of_memory(rank->engine->api->GetErrorMessage(status));
 }
 
-// Returns TSR_PEER for a rank, TSR_ENGINE for an unsharded model, whose hint has the free memory of
-// its GPU.
+// Reports lack of memory. Returns TSR_PEER for a rank. For an unsharded model returns TSR_ENGINE,
+// with the free memory of its GPU in the hint.
 static tsr_status report_out_of_memory(struct rank *rank, OrtStatus *status, const char *what)
 {
     (void)tsr__engine_failed(rank, status, DIAG_rank_memory, memory_hint(rank), what);
@@ -133,7 +133,8 @@ static void refuse_opset(struct rank *rank, const tsr_model *model, int64_t know
               rank->engine->version, (long long)known, (long long)model_opset(model), because, why);
 }
 
-// If the text says that the operator set is not supported, adds the diagnostic and returns true.
+// Adds the diagnostic and returns true if the error text says that the operator set is not
+// supported.
 static bool refused_opset(struct rank *rank, const char *words)
 {
     int64_t known = supported_opset(words);
@@ -147,9 +148,9 @@ static bool refused_opset(struct rank *rank, const char *words)
     return true;
 }
 
-// Checks that the external data of the model exists. The text of ONNX Runtime for missing external
-// data differs by release and node, so the files of the model are checked here. TSR_OK: all exist;
-// otherwise a diagnostic was added. Rank files were checked before.
+// Checks that the external data of an unsharded model exists. ONNX Runtime's text for missing data
+// differs by release and node. Returns TSR_OK if all files exist; otherwise a diagnostic was added.
+// Rank files were checked before.
 static tsr_status check_external_data(struct rank *rank)
 {
     tsr_model *model = NULL;
@@ -166,10 +167,10 @@ static tsr_status check_external_data(struct rank *rank)
     return st;
 }
 
-// Returns a hint for a model that ONNX Runtime refuses. A rank file has no cycle (partitions are
-// checked), so a reported cycle was made by the provider: OpenVINO (at least up to 1.24) may fuse a
-// node that feeds a communication with nodes that wait for it. It may also drop an input that its
-// compiler does not use, and then miss it.
+// Returns a hint for a model that ONNX Runtime refuses. Partitions are checked and have no cycle,
+// so a reported cycle was made by the provider. OpenVINO (at least up to 1.24) may fuse a node that
+// feeds a communication with nodes that wait for it. It may also drop an input that its compiler
+// does not use, and then report it as missing.
 static const char *load_hint(const struct rank *rank, const OrtStatus *status)
 {
     const char *words = rank->engine->api->GetErrorMessage(status);
@@ -230,16 +231,16 @@ static struct str quoted(const char *message, const char *before, char end)
     return (struct str){at, (size_t)(stop - at)};
 }
 
-// Reports that a kernel failed. A kernel failed. The model was loaded, so the values do not fit the
-// node. The text says which one: "... while running Reshape node. Name:'r' Status Message: ...".
+// Reports that a kernel failed. The model was loaded, so its input values are the cause. The text
+// names the node: "... while running Reshape node. Name:'r' Status Message: ...".
 static tsr_status kernel_failed(struct rank *rank, OrtStatus *status)
 {
     const char *message = rank->engine->api->GetErrorMessage(status);
     struct place at = tsr__rank_place(rank);
     at.op = quoted(message, "while running ", ' ');
     at.node = quoted(message, "Name:'", '\'');
-    // Not an error of a kernel: the inputs may not be the cause, so it is TSR_ENGINE. Both views
-    // point into the text, so the status is released last.
+    // Not an error of a kernel, so the inputs may not be the cause: TSR_ENGINE. op and node point
+    // into the text, so the status is released last.
     if (!at.op.n)
         return tsr__engine_failed(rank, status, DIAG_engine_failed, NULL, "ONNX Runtime failed");
     tsr__diag(rank->session, DIAG_engine_failed, &at,

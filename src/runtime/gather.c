@@ -16,8 +16,8 @@ struct gathered {
     int ranks, self;
 };
 
-// Allocates memory for the texts. The notes are the lengths. Rank 0 allocates memory for all texts;
-// other ranks receive nothing.
+// Allocates memory for the texts, whose lengths are in the notes. Rank 0 allocates memory for all
+// texts; other ranks receive nothing.
 static tsr_status lengths_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
                                   struct comm_trouble *why)
 {

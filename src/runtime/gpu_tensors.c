@@ -308,7 +308,7 @@ static bool find_shards(const tsr_job *job, size_t run_slot, const struct manife
     return true;
 }
 
-// Marks an output as returned. No rank need give it, also none that has a copy.
+// Marks an output as returned: no rank need return it, not even one that has a copy.
 static void mark_placed(tsr_job *job, const char *name)
 {
     for (int i = 0; i < job->n; i++) {
@@ -319,8 +319,8 @@ static void mark_placed(tsr_job *job, const char *name)
     }
 }
 
-// Writes an output to the caller's memory. *done: it is there, or not requested. Otherwise the set
-// gets a copy in host memory.
+// Writes an output to the caller's memory. *done is set if it was written or was not requested.
+// Otherwise the set gets a copy in host memory.
 static tsr_status place_output(tsr_job *job, size_t run_slot, const struct manifest_port *port,
                                struct arena *arena, bool *done)
 {
@@ -361,7 +361,7 @@ static tsr_status place_output(tsr_job *job, size_t run_slot, const struct manif
     return st;
 }
 
-// Creates the marks of outputs that need not be taken; clears them.
+// Creates or clears the marks of outputs that need not be returned.
 static bool clear_marks(tsr_job *job)
 {
     size_t n = job->bundle.manifest.n_outputs;

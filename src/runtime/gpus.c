@@ -88,9 +88,9 @@ static tsr_status open_gpu_alone(struct rank *rank, int card)
 }
 
 // Opens the GPU of a rank. A rank without an endpoint only opens its GPU context. Any other rank
-// opens the device endpoint over its own endpoint, even without a GPU, because calls of the other
-// ranks go through it. Afterwards rank->endpoint is the device endpoint and rank->base the one of
-// the transport; tsr__gpu_leave reverses that.
+// opens the device endpoint on top of its own, even without a GPU, because calls of the other ranks
+// go through it. Afterwards rank->endpoint is the device endpoint and rank->base that of the
+// transport; tsr__gpu_leave reverses this.
 tsr_status tsr__gpu_place(struct rank *rank)
 {
     int card = tsr__gpu_card(rank->engine, rank->device, rank->options);
@@ -136,8 +136,8 @@ static int64_t limit_of(const struct device_share *share)
     return part - outside;
 }
 
-// Finds the memory limit of a rank on a GPU. The limit of the user replaces the share, but the
-// exchange is made in any case, because all ranks take part in it.
+// Finds the memory limit of a rank on a GPU. The user's limit replaces the share. The ranks
+// exchange their shares in any case, because all take part in the collective.
 tsr_status tsr__gpu_limit(struct rank *rank, struct comm_trouble *why)
 {
     struct device_share share = {0};
@@ -156,8 +156,8 @@ tsr_status tsr__gpu_limit(struct rank *rank, struct comm_trouble *why)
     return TSR_OK;
 }
 
-// Closes the GPU of a rank. Also for a rank without a GPU, or one whose opening failed halfway:
-// every field is checked.
+// Closes the GPU of a rank. Every field is checked: the rank may have no GPU, or its opening may
+// have failed halfway.
 void tsr__gpu_leave(struct rank *rank)
 {
     if (rank->on_gpu)
@@ -197,8 +197,8 @@ static OrtStatus *find_device_outputs(struct rank *rank)
     return NULL;
 }
 
-// Creates the binding of a rank on a GPU. A rank on a GPU leaves output tensors there until they
-// are taken. Without a GPU, or with a stand-in for the driver, nothing is bound.
+// Creates the binding of a rank on a GPU, which leaves output tensors there until they are taken.
+// Without a GPU, or with a stand-in for the driver, nothing is bound.
 tsr_status tsr__gpu_bind(struct rank *rank)
 {
     const OrtApi *api = rank->engine->api;
@@ -229,8 +229,8 @@ static OrtStatus *bind_all(struct rank *rank, struct run_slot *run_slot)
     const OrtApi *api = rank->engine->api;
     for (size_t i = 0; i < rank->n_inputs; i++)
         TRY(api->BindInput(rank->binding, rank->input_names[i], run_slot->ins[i]));
-    // Outputs that do not stay (strings, sequences) are created on the host. The binding keeps none
-    // of them after the run.
+    // Outputs that cannot stay on the GPU (strings, sequences) are created on the host. The binding
+    // keeps none of them after the run.
     for (size_t i = 0; i < rank->n_outputs; i++)
         if (run_slot->outs[i])
             TRY(api->BindOutput(rank->binding, rank->output_names[i], run_slot->outs[i]));
@@ -269,5 +269,5 @@ OrtStatus *tsr__gpu_run(struct rank *rank, struct run_slot *run_slot)
     return st;
 }
 
-// Device type 1 of the engine is a GPU. An output may be in host memory although it was bound to
-// the GPU, if a CPU kernel computed it.
+// Device type 1 of the engine is a GPU. An output that was bound to the GPU may still be in host
+// memory, if a CPU kernel computed it.

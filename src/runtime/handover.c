@@ -32,8 +32,8 @@ static bool is_placed(const struct handover *handover, const struct manifest_por
     return port->kept && tsr__hand_is_result(handover, port->name);
 }
 
-// Returns the same on all ranks. Counts states too, although they stay on their ranks; is_placed
-// excludes them per output.
+// True if outputs must be sent to rank 0 or joined; the same on all ranks. States count too,
+// although they stay on their ranks; is_placed excludes them per output.
 bool tsr__hand_any(const struct handover *handover)
 {
     return tsr__shards_any(handover->manifest->outputs, handover->manifest->n_outputs);
@@ -69,8 +69,8 @@ static tsr_status move_named(tsr_tensors *from, const char *name, tsr_tensors *t
     return tsr__tensors_move(from, (size_t)at, to);
 }
 
-// Joins the outputs of all ranks, in the order of the model, whichever ranks computed them. Tensors
-// are moved out of their sets; only joined ones are copied.
+// Joins the outputs of all ranks, in the order of the model. Tensors are moved out of their sets;
+// only joined ones are copied.
 tsr_status tsr__hand_join(const struct handover *handover, tsr_tensors *const *sets,
                           tsr_tensors *outputs)
 {
@@ -95,8 +95,8 @@ tsr_status tsr__hand_join(const struct handover *handover, tsr_tensors *const *s
 
 // ---- between processes --------------------------------------------------------------------------
 
-// Returns the fields that both sides compare before the data is used: the same partition and the
-// same run.
+// Returns the fields that both sides compare before they use the data, so that both refer to the
+// same partition and run.
 static struct comm_call call_of(const struct handover *handover, uint64_t run)
 {
     return (struct comm_call){.plan = handover->plan,
@@ -107,8 +107,8 @@ static struct comm_call call_of(const struct handover *handover, uint64_t run)
                               .node = "end of a run"};
 }
 
-// Converts a failure of the transport to a diagnostic of the job's session. Without a status it is
-// TSR_PEER.
+// Converts a failure of the transport to a diagnostic of the job's session. Returns its status, or
+// TSR_PEER if it has none.
 static tsr_status failed(const struct handover *handover, const struct comm_trouble *why)
 {
     struct place at = PLACE_NONE;

@@ -5,7 +5,7 @@
 
 #include "runtime/internal.h"
 
-// What the functions need to know about a partition's outputs; it may be rebuilt for each run.
+// Facts about a partition's outputs that these functions need; may be rebuilt for each run.
 struct handover {
     tsr_session *session;
     const struct manifest *manifest;

@@ -56,8 +56,7 @@ struct rank {
     bool unpacked;                 // weights are not packed but used as mapped
     bool packs_alone;              // shares no packed weights with other ranks
     bool container_refused;        // packs_alone because the engine refused to share them
-    // set by the rank
-    // the transport's endpoint, if `endpoint` is a device endpoint; else NULL
+    // the transport's endpoint, if `endpoint` is a device endpoint; else NULL (set by the rank)
     struct endpoint *base;
     struct gpu_seat *seat; // NULL: the rank is not on a GPU
     int card;              // number of the GPU, if seat is set
@@ -97,8 +96,8 @@ void tsr__rank_meet(struct rank *rank, const char *what);
 // shards of some inputs. ran: a run was started before, so states have a value.
 tsr_status tsr__rank_bind(struct rank *rank, size_t run_slot, const tsr_tensors *inputs,
                           const tsr_tensors *pieces, tsr_session *session, bool ran);
-// tsr__rank_copy copies the results of a run slot into outputs. tsr__rank_take also frees the slot
-// (outputs NULL: copies nothing).
+// tsr__rank_copy copies the results of a run slot into outputs. tsr__rank_take also frees the slot;
+// if outputs is NULL, it copies nothing.
 tsr_status tsr__rank_copy(struct rank *rank, size_t run_slot, tsr_session *session,
                           tsr_tensors *outputs);
 tsr_status tsr__rank_take(struct rank *rank, size_t run_slot, tsr_session *session,
@@ -133,13 +132,14 @@ void tsr__views_release(const struct rank *rank, struct kept_view *views, size_t
 
 // Opens the rank's model in ONNX Runtime and reads its inputs and outputs.
 tsr_status tsr__rank_load(struct rank *rank);
-// file and number of the rank, for diagnostics
+// Returns file and number of the rank, for diagnostics.
 struct place tsr__rank_place(const struct rank *rank);
 // Converts an OrtStatus to a diagnostic, releases it and returns TSR_ENGINE. status NULL: returns
 // TSR_OK.
 tsr_status tsr__engine_failed(struct rank *rank, OrtStatus *status, enum diag_code code,
                               const char *hint, const char *what);
-// The same for errors of loading and running the rank's model, with a hint for known errors.
+// As tsr__engine_failed, for errors of loading or running the rank's model, with a hint for known
+// errors.
 tsr_status tsr__engine_loaded(struct rank *rank, OrtStatus *status);
 tsr_status tsr__engine_ran(struct rank *rank, OrtStatus *status);
 
@@ -147,14 +147,14 @@ tsr_status tsr__engine_ran(struct rank *rank, OrtStatus *status);
 
 // Returns the device that the options map `device` to (NAME=DEVICE), or its own name.
 struct str tsr__device_mapped(const char *device, const tsr_run_options *options);
-// Number of threads for each of `ranks` ranks that share `cores`.
+// Returns the number of threads for each of `ranks` ranks that share `cores`.
 int tsr__rank_threads(int cores, int ranks, int wanted);
 
 // Adds the diagnostic of a wrong use and returns TSR_USAGE.
 tsr_status tsr__run_refuse(tsr_session *session, enum diag_code code, const char *file,
                            const char *hint, const char *text);
 
-// Copies and checks the options of a run, whatever size the caller's struct has.
+// Copies and checks the options of a run. The caller's struct may have another size.
 tsr_status tsr__run_options(tsr_session *session, const tsr_run_options *given,
                             tsr_run_options *out);
 
@@ -173,26 +173,25 @@ tsr_status tsr__run_may_start(tsr_session *session, const char *folder,
 // True if a rank of the partition is on a CUDA GPU.
 bool tsr__run_on_gpus(tsr_session *session, const struct manifest *manifest,
                       const tsr_run_options *options);
-// Called before ranks are forked: refuses if one of them needs a GPU that this process has already
+// Called before ranks are forked. Refuses if one of them needs a GPU that this process has already
 // used.
 tsr_status tsr__run_may_fork(tsr_session *session, const struct manifest *manifest,
                              const tsr_run_options *options);
 
 // ---- jobs (job.c, job_common.c)
 
-// tsr__job_place: the endpoint of this process if ranks are processes, or NULL. tsr__job_endpoint:
-// that of the i-th rank in this process (NULL: none). tsr__job_plan: the fingerprint of the
-// partition.
+// tsr__job_place returns the endpoint of this process if ranks are processes, or NULL.
+// tsr__job_endpoint returns that of the i-th rank in this process (NULL: none). tsr__job_plan
+// returns the fingerprint of the partition.
 struct endpoint *tsr__job_place(const tsr_job *job);
 struct endpoint *tsr__job_endpoint(const tsr_job *job, int i);
-// Peak GPU memory of rank i of this process; 0: not on a GPU, or unknown.
+// Returns the peak GPU memory of rank i of this process; 0: not on a GPU, or unknown.
 int64_t tsr__job_gpu_memory(const tsr_job *job, int i);
-// Bytes of the inputs that the only rank of this process reads without a copy; 0 if the process has
-// several ranks or none.
+// Returns the bytes of the inputs that the only rank of this process reads without a copy; 0 if the
+// process has several ranks or none.
 int64_t tsr__job_input_bytes(const tsr_job *job, const tsr_tensors *inputs);
 uint64_t tsr__job_plan(const tsr_job *job);
-// As tsr_job_open. states false: the states that the manifest names are treated as ordinary
-// outputs.
+// As tsr_job_open. If `states` is false, states that the manifest names are ordinary outputs.
 tsr_status tsr__job_open(tsr_session *session, const char *folder, const tsr_run_options *options,
                          bool states, tsr_job **out);
 
@@ -204,7 +203,7 @@ struct tile_layout;
 // named.c: checks that dimensions of the same name have the same size in all full inputs.
 tsr_status tsr__named_check(const struct manifest *manifest, tsr_session *session,
                             const tsr_tensors *inputs) TSR_MUST_USE;
-// Checks full inputs against the manifest, and that the needed ones are given.
+// Checks full inputs against the manifest, and that all needed ones are given.
 enum inputs_needed { NEED_ALL, NEED_ALL_BUT_STATES, NEED_NONE };
 tsr_status tsr__inputs_check(const struct manifest *manifest, tsr_session *session,
                              const tsr_tensors *inputs, enum inputs_needed needed) TSR_MUST_USE;
@@ -226,7 +225,7 @@ struct gpu_inputs;
 tsr_status tsr__shards_of_inputs(const struct manifest *manifest, int64_t rank,
                                  const tsr_tensors *full, struct gpu_inputs *gpu,
                                  tsr_tensors *pieces);
-// The piece that is the full tensor. NULL: out of memory.
+// Returns the piece that is the full tensor. NULL: out of memory.
 struct tile_piece *tsr__shards_full_piece(struct arena *arena, const struct tensor *tensor);
 // Adds the sizes of a shard to the shape of the full tensor; `shape` begins as zeros.
 void tsr__shards_add_sizes(const struct tile_layout *layout, int64_t shard,
@@ -273,10 +272,11 @@ bool tsr__weights_are_large(const struct manifest *manifest, int64_t rank);
 struct memory_mark {
     int64_t own, shared, mapped; // bytes
 };
-// Current memory of this process; mapped: of files in that folder (NULL: none).
+// Returns the current memory of this process. `mapped`: bytes of mapped files in the folder (NULL:
+// none).
 struct memory_mark tsr__memory_mark(const char *folder);
-// Bytes that were added since `before`. Of the memory that ranks share, counts what this rank
-// allocated (place NULL: all that it touched).
+// Returns the bytes that were added since `before`. Of memory that ranks share, counts what this
+// rank allocated (place NULL: all that it touched).
 int64_t tsr__memory_since(const struct memory_mark *before, const char *folder,
                           struct endpoint *place);
 // Returns memory that loading allocated and freed to the system. Called when all sessions of a job
@@ -285,15 +285,16 @@ void tsr__memory_settle(void);
 
 // ---- gpus.c: ranks on GPUs
 
-// Number of the GPU that a device name means, after the map of the options; -1: not a CUDA GPU.
+// Returns the number of the GPU that a device name means, after the map of the options; -1: not a
+// CUDA GPU.
 int tsr__gpu_card(const struct engine *engine, const char *device, const tsr_run_options *options);
 // True if the device of that name, after the map of the options, is a CUDA GPU.
 bool tsr__gpu_named(tsr_session *session, const char *device, const tsr_run_options *options);
-// Opens the driver for ranks of this process. NULL if there is none: the provider then reports the
-// error.
+// Opens the GPU driver for ranks of this process. Returns NULL if there is none: the provider then
+// reports the error.
 const struct gpu *tsr__gpu_driver(tsr_session *session, struct engine *engine,
                                   const tsr_run_options *options);
-// Opens the rank's GPU and the device endpoint; does nothing if no rank of the job is on a GPU.
+// Opens the rank's GPU and the device endpoint. Does nothing if no rank of the job is on a GPU.
 tsr_status tsr__gpu_place(struct rank *rank);
 // Limits the GPU memory of the rank's engine: the user's limit, or its share of the free memory.
 // All ranks of a job call it, before any of them loads its model.
@@ -307,7 +308,7 @@ tsr_status tsr__gpu_refuse_fork(tsr_session *session, const tsr_run_options *opt
 // ---- gpu_tensors.c
 
 struct gpu_buffer;
-// What is needed to take a rank's shards of inputs.
+// Context for taking a rank's shards of inputs.
 struct gpu_inputs {
     struct rank *rank;              // that gets the shards
     struct gpu_seat *any;           // of any rank in this process; NULL: none
@@ -323,16 +324,16 @@ struct gpu_shard {
     const struct tile_piece *all, *piece;
     const int64_t *dims;
 };
-// Puts the shard into the set, on the rank's GPU if the tensor is there, else on the host.
+// Adds the shard to the set: on the rank's GPU if the tensor is there, else on the host.
 tsr_status tsr__gpu_shard(struct gpu_inputs *gpu, const struct gpu_shard *shard,
                           tsr_tensors *pieces);
 tsr_status tsr__gpu_shards_wait(const struct gpu_inputs *gpu, tsr_session *session);
 void tsr__gpu_buffers_reuse(struct gpu_buffer *buffers); // no run is pending
 void tsr__gpu_buffers_free(struct gpu_buffer *buffers, struct gpu_seat *seat);
-// Writes outputs to the job's places and marks them: ranks skip them.
+// Writes outputs to the places that the caller set, and marks them, so that ranks skip them.
 tsr_status tsr__job_place_outputs(tsr_job *job, size_t run_slot);
 
-// bench.c: the folder from which the weights of a model or a partition are mapped.
+// bench.c: returns the folder from which the weights of a model or a partition are mapped.
 struct str tsr__folder_of(struct arena *arena, const char *path);
 
 // ---- gather.c
@@ -342,8 +343,8 @@ struct gather_call {
     uint64_t plan;
     const char *what;
 };
-// Gathers a text of every process of the job on rank 0. *out has a text for each rank, in the
-// arena; on other ranks they are empty. All ranks call it.
+// Gathers a text of every process of the job on rank 0. *out has a text per rank, in the arena; on
+// other ranks all are empty. All ranks call it.
 tsr_status tsr__gather(tsr_session *session, struct endpoint *endpoint,
                        const struct gather_call *about, struct str mine, struct arena *arena,
                        struct str **out);
@@ -360,12 +361,12 @@ tsr_status tsr__facts_take(tsr_session *session, struct message *in);
 
 // ---- provider.c, trace.c
 
-// Replaces a kind of device by the provider that serves it here: "GPU:1" -> "CUDA:1", in `out`.
-// Other names, and kinds without a provider, are unchanged. All are unchanged if the engine is NULL
-// or not open.
+// Replaces a kind of device by the provider that serves it on this machine: "GPU:1" -> "CUDA:1", in
+// `out`. Other names, and kinds without a provider, are unchanged; so are all names if the engine
+// is NULL or not open.
 struct str tsr__device_resolved(const struct engine *engine, struct str name, char *out,
                                 size_t cap);
-// The best of these providers (full names) for a kind of device; NULL: none, or not a kind.
+// Returns the best of these providers (full names) for a kind of device; NULL: none, or not a kind.
 const char *tsr__kind_provider(struct str kind, char *const *names, int n);
 #define DEVICE_NAME 96 // size of such a name
 

@@ -25,10 +25,10 @@ static tsr_status opened_before_fork(tsr_job *job)
 
 // ---- opening -----------------------------------------------------------------------------------
 
-// Chooses the kind for a partition: child processes, this process as one rank, or threads. The
-// order matters: tsr__run_join would refuse transport "shm" in a process that is not a rank, so
-// children are checked first. A child process has joined before it gets here, so tsr__run_spawns
-// returns false and its job is a launched one.
+// Chooses the kind of job for a partition: child processes, this process as one rank, or threads.
+// Children are checked first, because tsr__run_join would refuse transport "shm" in a process that
+// is not a rank. A child process has joined already, so tsr__run_spawns returns false there, and
+// its job is a launched one.
 static tsr_status choose_kind(tsr_job *job)
 {
     if (tsr__run_spawns(job->session, &job->options)) {
@@ -42,7 +42,7 @@ static tsr_status choose_kind(tsr_job *job)
     return TSR_OK;
 }
 
-// Opens a job of a kind. kind NULL: a partition; options and launcher determine the kind.
+// Opens a job. kind NULL: a partition, whose kind follows from the options and the launcher.
 static tsr_status open_as(tsr_session *session, const char *path, const tsr_run_options *options,
                           const struct job_kind *kind, bool states, tsr_job **out)
 {
@@ -98,9 +98,9 @@ tsr_status tsr_job_open(tsr_session *session, const char *folder, const tsr_run_
 
 // ---- runs --------------------------------------------------------------------------------------
 
-// Stores that a rank was lost. After a rank is lost, later calls return the same status. Other
-// failures are stored in the rank (tsr__ranks_verdict). Invalid inputs (TSR_INVALID) leave the
-// ranks unchanged, and the caller may try again.
+// Records that a rank was lost: later calls return the same status. Other failures are stored in
+// the rank (tsr__ranks_verdict). Invalid inputs (TSR_INVALID) leave the ranks unchanged, and the
+// caller may try again.
 static tsr_status remember_failure(tsr_job *job, tsr_status st)
 {
     if (st == TSR_PEER)
@@ -119,9 +119,9 @@ static tsr_status start(tsr_job *job, const tsr_tensors *const *inputs, enum run
     return remember_failure(job, job->kind->start(job, inputs, form));
 }
 
-// Returns the failure of a wait without a pending run. If the job has ended, it is that of the job
-// instead of an error about the order: a loop that pipelines runs need not know how many of them
-// the failure cancelled. Any call may have found the failure: a start, a barrier or a wait.
+// Returns the status of a wait without a pending run. If the job has failed, this is its failure
+// instead of an error about the order of calls: a loop that pipelines runs need not know how many
+// runs the failure cancelled. A start, a barrier or a wait may have found the failure.
 static tsr_status nothing_pending(tsr_job *job)
 {
     if (job->ended != TSR_OK)
@@ -132,9 +132,9 @@ static tsr_status nothing_pending(tsr_job *job)
     return wrong_order(job, "no run is in progress");
 }
 
-// Checks tensors on GPUs that are destinations of outputs. A GPU tensor as destination of an output
-// needs a rank of this process that has the full output. It is refused if outputs are joined or
-// ranks are other processes, because it would stay unchanged.
+// Checks GPU tensors that the caller passed as destinations of outputs. Such an output must be
+// complete on a rank of this process. If outputs are joined or ranks are other processes, the
+// tensor would stay unchanged, so it is refused.
 static tsr_status check_destinations(const tsr_job *job, tsr_tensors *const *outputs,
                                      enum run_sets form)
 {
@@ -197,8 +197,8 @@ tsr_status tsr_job_run(tsr_job *job, const tsr_tensors *inputs, tsr_tensors *out
 
 // ---- the rest ----------------------------------------------------------------------------------
 
-// Makes an output the input of the next run. A kind returns TSR_INVALID without a diagnostic if no
-// rank has both names; the diagnostic is added here, for every kind.
+// Makes an output the input of the next run. If no rank has both names, the kind of job returns
+// TSR_INVALID without a diagnostic; the diagnostic is added here, for every kind.
 tsr_status tsr_job_add_state(tsr_job *job, const char *past, const char *present)
 {
     if (job->runs_started)

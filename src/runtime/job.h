@@ -36,7 +36,7 @@ enum run_sets { FULL_SET, SET_PER_RANK };
 // trace runs add their diagnostics to the job's session.
 struct job_kind {
     // Opens the ranks of the model or partition at path. states: keep the states that the manifest
-    // names. After a failure, close frees what was opened.
+    // names. After a failure, `close` frees what was opened.
     tsr_status (*open)(tsr_job *job, const char *path, bool states);
     // Begins run number runs_started and counts it. A slot is free.
     tsr_status (*start)(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form);
@@ -152,7 +152,7 @@ tsr_status tsr__ranks_verdict(tsr_job *job);
 tsr_status tsr__ranks_bind(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form);
 // Frees the shards of inputs of a run that was collected.
 void tsr__ranks_free_pieces(tsr_job *job, size_t run_slot);
-// The only rank of this process, on the caller's thread: opens and runs it.
+// Opens the only rank of this process, on the caller's thread.
 tsr_status tsr__ranks_open_here(tsr_job *job);
 void tsr__ranks_run_here(tsr_job *job);
 // Keeps a state on the ranks that have both names; false: no rank of this process does.
@@ -163,7 +163,7 @@ tsr_status tsr__ranks_trace(tsr_job *job);
 void tsr__ranks_free(tsr_job *job);
 
 // ---- job_launched.c
-// As start with a set of full inputs, but the rank keeps its results: they are collected as a
+// As `start` with a set of full inputs, but the rank keeps its results, which are collected as a
 // separate set.
 tsr_status tsr__launched_start_own(tsr_job *job, const tsr_tensors *inputs);
 

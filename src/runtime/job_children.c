@@ -27,7 +27,7 @@ static tsr_status give_up(struct children *children)
     for (int i = 0; i < children->work.n; i++)
         shutdown(children->sockets[i][0], SHUT_RDWR); // children that wait for a note exit
     // Waits for the children, kills those that do not exit, and adds their diagnostics to the
-    // session. It frees the set, so it is called once.
+    // session. Frees the set, so it is called once.
     tsr_status st = tsr__child_set_close(children->child_set);
     children->child_set = NULL;
     // No child has reported an error, but one of them did not answer.
@@ -39,8 +39,8 @@ static tsr_status give_up(struct children *children)
     return children->failed = st;
 }
 
-// Reads the next note, which may come with a file. A stopped program gets as much time as a rank
-// would.
+// Reads the next note, which may come with a file. If a child is stopped (SIGSTOP), waits as long
+// as another rank would.
 static tsr_status next_note(struct children *children, int rank, struct note *note, int *fd)
 {
     struct pollfd wait = {.fd = children->sockets[rank][0], .events = POLLIN};
@@ -52,7 +52,7 @@ static tsr_status next_note(struct children *children, int rank, struct note *no
     return give_up(children);
 }
 
-// True if a note is the answer to a run: it has the word that started it, and the results as a
+// True if a note is the answer to a run: it has the word that started the run, and the results as a
 // file.
 static bool is_result(struct note note)
 {
@@ -81,8 +81,8 @@ static tsr_status answer_of(struct children *children, int rank, struct note *no
 }
 
 // Moves the results of the next run of one child into a set (NULL: drops them). Results that
-// arrived early come first, in the order of the runs; then the socket is read. Only results can
-// come between two answers, so the word of the note is not checked.
+// arrived early come first, in the order of the runs; then the socket is read. Between two answers
+// only results can arrive, so the word of the note is not checked.
 static tsr_status take_result(struct children *children, int rank, tsr_tensors *to)
 {
     struct results *kept = &children->results[rank];
@@ -102,8 +102,8 @@ static tsr_status take_result(struct children *children, int rank, tsr_tensors *
     if (to)
         st = tsr__message_tensors(&message, to);
     tsr__message_close(&message);
-    // The file was complete before it was sent, so a failure here is lack of memory in this
-    // process.
+    // The file was complete before it was sent, so a failure here means that this process lacks
+    // memory.
     if (st != TSR_OK)
         return TSR_NOMEM;
     return TSR_OK;
@@ -127,8 +127,8 @@ static tsr_status all_answers(struct children *children, tsr_status *best)
 
 // ---- notes -------------------------------------------------------------------------------------
 
-// Sends a note to all children. A note to a dead child cannot be sent. This is how a death between
-// two calls is found.
+// Sends a note to all children. Sending fails if a child has died; so a death between two calls is
+// found.
 static tsr_status send_all(struct children *children, enum word word)
 {
     struct note note = {(int32_t)word, TSR_OK};
@@ -140,8 +140,8 @@ static tsr_status send_all(struct children *children, enum word word)
     return TSR_OK;
 }
 
-// Checks full inputs: a child that refuses its inputs ends the job. States that the caller named
-// are not in the manifest; only the children know what a later run needs.
+// Checks full inputs, because a child that refuses its inputs ends the job. States that the caller
+// named are not in the manifest, so only the children know which inputs a later run needs.
 static tsr_status check_inputs(tsr_job *job, const tsr_tensors *inputs)
 {
     const struct manifest *manifest = &job->bundle.manifest;
@@ -215,7 +215,7 @@ static tsr_status children_add_state(tsr_job *job, const char *past, const char 
     return job->arena.failed ? TSR_NOMEM : best;
 }
 
-// Sends a note whose answer is a status only. Results of runs that arrive meanwhile are kept.
+// Sends a note that is answered with a status only. Results of runs that arrive meanwhile are kept.
 static tsr_status send_and_wait(struct children *children, enum word word)
 {
     tsr_status best, st = send_all(children, word);
@@ -267,7 +267,7 @@ static tsr_status take_joined(tsr_job *job, tsr_tensors *outputs)
     return st;
 }
 
-// Collects a run. It is counted before anything can fail: a lost run counts as collected too.
+// Collects a run. The run is counted first: a run that is lost counts as collected, too.
 static tsr_status children_finish(tsr_job *job, tsr_tensors *const *outputs, enum run_sets form)
 {
     job->runs_collected++;
@@ -301,8 +301,8 @@ static tsr_status take_nothing(struct spawn *spawn, tsr_session *session, int ra
     return TSR_OK; // all answers were sent as notes
 }
 
-// Creates what both sides need; freed by children_close. The sockets are created before the fork,
-// so that both sides have them.
+// Creates the state that parent and children share; children_close frees it. The sockets are
+// created before the fork, so that both sides have them.
 static tsr_status children_new(tsr_job *job, const char *folder, bool states)
 {
     tsr_session *session = job->session;

@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
-// Sets only what tsr_job_close needs; the rest is zero. *out is set before the options are checked,
-// because the caller closes the job in both cases.
+// Creates a job with the fields that tsr_job_close needs; all others are zero. *out is set before
+// the options are checked, because the caller closes the job in both cases.
 tsr_status tsr__job_new(tsr_session *session, const tsr_run_options *options, tsr_job **out)
 {
     tsr_job *job = tsr__alloc(session, sizeof *job);
@@ -114,7 +114,7 @@ void tsr__job_note_unknown(tsr_job *job, const tsr_tensors *inputs)
     }
 }
 
-// Returns the number of ranks for which the caller gives sets. With children these are all ranks,
+// Returns the number of ranks for which the caller passes sets. With children these are all ranks,
 // although none is in this process (job->n is 0).
 static int ranks_here(const tsr_job *job)
 {

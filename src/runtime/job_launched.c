@@ -24,7 +24,8 @@ static tsr_status report_to_others(tsr_job *job, tsr_status status)
     char text[400];
     size_t n = tsr_finding_count(job->session);
     const char *file = "", *message = tsr_status_text(status);
-    // The last diagnostic is the cause of this failure; earlier ones may be warnings or older.
+    // The last diagnostic is the cause of this failure. Earlier ones may be warnings, or of earlier
+    // calls.
     if (n) {
         file = tsr_finding_value(job->session, n - 1).file;
         message = tsr_finding_value(job->session, n - 1).message;
@@ -76,8 +77,8 @@ static tsr_status send_outputs(tsr_job *job, uint64_t run)
     struct handover handover = tsr__job_handover(job);
     size_t run_slot = run % RUN_SLOTS;
     tsr_tensors *mine = NULL;
-    // Also true if this rank has no outputs to send: launched_finish then knows that outputs of
-    // this run go to rank 0, and every rank calls finish_transfers.
+    // Set even if this rank has no outputs to send. launched_finish then knows that outputs of this
+    // run go to rank 0, and every rank calls finish_transfers.
     job->given[run_slot] = true;
     if (!has_outputs_to_send(job))
         return TSR_OK;
@@ -136,9 +137,9 @@ static tsr_status launched_start(tsr_job *job, const tsr_tensors *const *inputs,
     return send_outputs(job, run);
 }
 
-// Collects a run whose outputs are partly on other ranks. Even if the caller
-// needs only the outputs of this rank, transfers may have started with the run, so they are
-// completed. The slot of the run is free afterwards in every case.
+// Collects a run whose outputs are partly on other ranks. Transfers may have started with the run,
+// so they are completed even if the caller needs only the outputs of this rank. The slot of the run
+// is free afterwards in every case.
 static tsr_status collect_handed(tsr_job *job, uint64_t run, tsr_tensors *outputs,
                                  enum run_sets form, tsr_tensors **sets)
 {
@@ -188,8 +189,8 @@ static tsr_status finish_handed(tsr_job *job, uint64_t run, tsr_tensors *outputs
     return st;
 }
 
-// Takes the results even after a failure, because that frees their slot. If rank 0 has all outputs,
-// the other ranks only free their slots.
+// Collects a run. Takes the results even after a failure, because that frees their slot. If rank 0
+// has all outputs, the other ranks only free their slots.
 static tsr_status launched_finish(tsr_job *job, tsr_tensors *const *outputs, enum run_sets form)
 {
     uint64_t run = job->runs_collected++;
@@ -230,8 +231,8 @@ static tsr_status launched_barrier(tsr_job *job)
     return why.status;
 }
 
-// Finishes runs that the caller did not wait for: another rank may be waiting to send or take their
-// outputs.
+// Closes the job. First finishes runs for which the caller did not wait, because another rank may
+// be waiting for their outputs.
 static void launched_close(tsr_job *job)
 {
     tsr_tensors *none = NULL;

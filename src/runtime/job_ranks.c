@@ -75,10 +75,10 @@ tsr_status tsr__ranks_prepare(tsr_job *job, const char *folder)
     return tsr__ranks_new(job, job->endpoint ? 1 : (int)job->bundle.manifest.n_ranks);
 }
 
-// Returns the failure of the ranks, with its diagnostics. A failed rank does not run any more, so
-// its diagnostics can be read. A rank that failed because of another only repeats the message of
-// the transport. So the first rank that failed by itself is preferred. Its diagnostics are added to
-// the job's session at every call, so that later calls report the same.
+// Returns the failure of the ranks, with its diagnostics. A failed rank has stopped, so its
+// diagnostics can be read. A rank that failed because of another only repeats the message of the
+// transport, so the first rank that failed by itself is preferred. Every call adds the diagnostics
+// to the job's session, so that later calls report the same.
 tsr_status tsr__ranks_verdict(tsr_job *job)
 {
     const struct rank *worst = NULL;
@@ -102,7 +102,8 @@ tsr_status tsr__ranks_verdict(tsr_job *job)
 // Returns the seat of any rank in this process; NULL: none is on a GPU.
 static struct gpu_seat *any_seat(const tsr_job *job)
 {
-    // Any seat will do: all GPUs share one address space, so its stream can copy from each of them.
+    // Any seat is suitable: all GPUs share one address space, so its stream can copy from each of
+    // them.
     for (int i = 0; i < job->n; i++)
         if (job->rank_threads[i].rank.seat)
             return job->rank_threads[i].rank.seat;
@@ -178,7 +179,8 @@ static bool is_in_reach(const struct rank *rank, const struct tensor *x)
     return !x->device || tsr__rank_has_on_gpu(rank, x);
 }
 
-// Reports the driver's error, not that the tensor's place is unsupported: another copy may succeed.
+// Reports the driver's error. It does not report the place of the tensor as unsupported, because
+// another copy may succeed.
 static tsr_status fetch_failed(tsr_job *job, const struct tensor *x, int code)
 {
     char words[160];
@@ -190,9 +192,9 @@ static tsr_status fetch_failed(tsr_job *job, const struct tensor *x, int code)
     return TSR_ENGINE;
 }
 
-// Copies inputs on a GPU other than this rank's to the host, as separate pieces. If no rank of this
-// process is on a GPU they stay, and binding refuses them. After a failure the pieces stay unread
-// in their slot until its next run, because the GPU may still write to them.
+// Copies inputs that are on another GPU than this rank's to the host, as separate pieces. If no
+// rank of this process is on a GPU they stay there, and binding refuses them. After a failure the
+// pieces stay unused in their slot until its next run, because the GPU may still write to them.
 static tsr_status fetch_for(tsr_job *job, int i, size_t run_slot, const tsr_tensors *inputs)
 {
     struct rank_thread *rank_thread = &job->rank_threads[i];
@@ -220,7 +222,7 @@ static tsr_status fetch_for(tsr_job *job, int i, size_t run_slot, const tsr_tens
     return TSR_OK;
 }
 
-// Binds the rank's shard of one output to its place, if this rank returns it.
+// Binds the rank's shard of one output to the caller's memory, if this rank returns the output.
 static tsr_status bind_place(tsr_job *job, int i, size_t run_slot, struct arena *arena,
                              const struct tensor *full)
 {
@@ -256,9 +258,9 @@ static tsr_status bind_places(tsr_job *job, int i, size_t run_slot)
     return st;
 }
 
-// Binds the inputs of one rank. From a set of full inputs the rank takes its shards; a set per rank
-// is used as it is. `ran` says whether states have a value: runs are made in order, so an earlier
-// run will have been made.
+// Binds the inputs of one rank. Takes its shards from a set of full inputs; uses a set per rank as
+// it is. `ran` is true if states have a value: runs are made in order, so earlier runs are complete
+// by then.
 static tsr_status bind_rank(tsr_job *job, int i, size_t run_slot, const tsr_tensors *const *inputs,
                             enum run_sets form)
 {
@@ -281,9 +283,9 @@ static tsr_status bind_rank(tsr_job *job, int i, size_t run_slot, const tsr_tens
     return bind_places(job, i, run_slot);
 }
 
-// Refuses if a rank has failed. Binds the inputs of all ranks before any of them begins, so that
-// invalid inputs are refused while no rank waits for another. Then the values that were already
-// bound are released.
+// Binds the inputs of all ranks before any rank starts, so that invalid inputs are refused while no
+// rank waits for another. After a refusal, the values that were already bound are released. Also
+// refuses if a rank has failed.
 tsr_status tsr__ranks_bind(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form)
 {
     size_t run_slot = job->runs_started % RUN_SLOTS;
@@ -334,9 +336,9 @@ void tsr__ranks_run_here(tsr_job *job)
 
 // ---- states, traces, the end -------------------------------------------------------------------
 
-// Makes an output a state. Recorded twice: each rank keeps the value (if it has both names), and
-// the job's list tells the handover which outputs are not results. The list is copied, because an
-// arena cannot grow in place; there are few states.
+// Makes an output a state. Each rank that has both names keeps the value. The job's list tells the
+// handover which outputs are not results. The list is copied, because an arena cannot grow in
+// place; there are few states.
 bool tsr__ranks_keep(tsr_job *job, const char *past, const char *present)
 {
     bool found = false;

@@ -67,12 +67,12 @@ static void spin(tsr_job *job, atomic_uint_fast64_t *counter, double seconds)
 
 // ---- a rank's thread ---------------------------------------------------------------------------
 
-// What a rank does next; STOP: the job is closing and all started runs are made.
+// What a rank does next. STOP: the job is closing and all started runs are done.
 enum task { RUN, MEET, STOP };
 
-// True if this rank must synchronize now: the caller wants a barrier after sync_after runs, this
-// rank has made exactly that many, and has not synchronized yet. A rank that is behind runs first;
-// none can be ahead: sync_after is set to runs_started by the thread that starts runs, which then
+// True if this rank must synchronize now: the caller wants a barrier after sync_after runs, and
+// this rank has made exactly that number but not synchronized yet. A rank that is behind runs
+// first. No rank can be ahead: the thread that starts runs sets sync_after to runs_started and then
 // waits.
 static bool must_meet(const struct rank_thread *rank_thread)
 {
@@ -80,8 +80,8 @@ static bool must_meet(const struct rank_thread *rank_thread)
     return rank_thread->runs_done == job->sync_after && rank_thread->runs_synced < job->sync_after;
 }
 
-// True if the rank's thread must wait. Closing ends the wait, not the work: the rank still makes
-// the runs that were started, because other ranks wait for its part of them.
+// True if the rank's thread must wait. Closing ends the wait, but not the work: the rank still
+// makes the runs that were started, because other ranks wait for its part of them.
 static bool has_nothing_to_do(const struct rank_thread *rank_thread)
 {
     const tsr_job *job = rank_thread->job;
@@ -104,8 +104,8 @@ static enum task next_task(const struct rank_thread *rank_thread)
     return RUN;
 }
 
-// Wakes the caller's thread if it can continue. While ranks load, it is woken for each of them,
-// because it reports the progress.
+// Wakes the caller's thread if it can continue. While ranks load, every rank wakes it, because it
+// reports progress.
 static void report_progress(tsr_job *job)
 {
     if (job->awaited != 0 && count_there(job, job->awaited) < job->n_threads)
@@ -114,9 +114,9 @@ static void report_progress(tsr_job *job)
     pthread_cond_broadcast(&job->change);
 }
 
-// Runs and synchronizes until the job closes or the rank fails. The lock is held except while
-// working. The start of the loop reports what the last iteration changed (the first time: that the
-// rank is open).
+// Runs and synchronizes until the job closes or the rank fails. The lock is held except during
+// work. Each iteration first reports what the previous one changed (the first time: that the rank
+// is open).
 static void work(struct rank_thread *rank_thread)
 {
     tsr_job *job = rank_thread->job;
@@ -183,7 +183,7 @@ static void wait_for(tsr_job *job, uint64_t runs)
     pthread_mutex_unlock(&job->lock);
 }
 
-// Tells the ranks, under the lock, that there may be something to do.
+// Notifies the ranks, under the lock, that there may be something to do.
 static void post(tsr_job *job)
 {
     atomic_fetch_add(&job->n_posted, 1);
@@ -220,12 +220,12 @@ static bool create_threads(tsr_job *job)
 }
 
 // Starts the ranks and waits until all have loaded. If one cannot be started, the others are
-// informed, or they would wait.
+// notified; otherwise they would wait for it.
 static tsr_status start_threads(tsr_job *job)
 {
     bool created = create_threads(job);
-    // The endpoint of the first rank without a thread fails and closes for it; those of later ranks
-    // need nothing, because the job has failed for all.
+    // The endpoint of the first rank without a thread reports the failure and is closed. Those of
+    // later ranks need nothing, because the job has failed for all.
     if (!created) {
         struct endpoint *endpoint = tsr__threads_endpoint(job->thread_transport, job->n_threads);
         tsr__comm_fail(endpoint, TSR_PEER, "the thread of a rank could not be started");
@@ -295,8 +295,8 @@ static tsr_status describe_ranks(tsr_job *job)
     return job->arena.failed ? TSR_NOMEM : TSR_OK;
 }
 
-// Reports weights that each rank packs for itself. One note for all ranks, because they have the
-// same kernels.
+// Reports weights that each rank packs for itself. Adds one note for all ranks, because they have
+// the same kernels.
 static void note_unshared_packing(const tsr_job *job)
 {
     for (int i = 0; i < job->n; i++) {
@@ -332,8 +332,9 @@ static tsr_status threads_open(tsr_job *job, const char *folder, bool states)
 
 // ---- runs --------------------------------------------------------------------------------------
 
-// Binds inputs on the caller's thread. Slot runs_started % RUN_SLOTS is not used by any rank: its
-// last run was collected (job.c counts), and the ranks learn of the new run under the lock below.
+// Starts a run: binds inputs on the caller's thread. No rank uses slot runs_started % RUN_SLOTS:
+// its last run was collected (job.c counts), and the ranks learn of the new run under the lock
+// below.
 static tsr_status threads_start(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form)
 {
     tsr_status st = tsr__ranks_bind(job, inputs, form);
@@ -346,8 +347,8 @@ static tsr_status threads_start(tsr_job *job, const tsr_tensors *const *inputs, 
     return TSR_OK;
 }
 
-// Takes the results of all ranks, each into its set (sets NULL, or one of them NULL: drops them).
-// All are taken even after a failure, because that frees their slot.
+// Takes the results of all ranks, each into its set. If `sets` or a set is NULL, drops them. All
+// are taken even after a failure, because that frees their slot.
 static tsr_status take_all(tsr_job *job, size_t run_slot, tsr_tensors *const *sets)
 {
     tsr_status first = TSR_OK;
@@ -362,7 +363,7 @@ static tsr_status take_all(tsr_job *job, size_t run_slot, tsr_tensors *const *se
     return first;
 }
 
-// For full outputs of which some are not on rank 0: they are joined.
+// Takes full outputs of which some are not on rank 0, and joins their shards.
 static tsr_status take_joined(tsr_job *job, size_t run_slot, tsr_tensors *outputs)
 {
     struct arena arena;

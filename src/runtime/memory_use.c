@@ -11,9 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// Returns the bytes of mapped files below the folder that are in memory now. A head line of smaps
-// begins with an address range, so its first '-' comes before its first space; the lines after it
-// belong to that range.
+// Returns the bytes of mapped files below the folder that are in memory now. The first line of a
+// mapping in smaps begins with an address range, so its first '-' comes before its first space; the
+// lines after it belong to that mapping.
 static int64_t mapped_in(const char *folder)
 {
     char line[4608];
@@ -34,8 +34,8 @@ static int64_t mapped_in(const char *folder)
     return (int64_t)sum * 1024;
 }
 
-// Records the memory of the process. All is 0 if there is no /proc. The real path of the folder is
-// compared, because the kernel lists files by it.
+// Records the memory of the process; all fields are 0 if there is no /proc. Compares the real path
+// of the folder, because the kernel lists files by it.
 struct memory_mark tsr__memory_mark(const char *folder)
 {
     struct memory_mark mark = {0};
@@ -69,10 +69,10 @@ int64_t tsr__memory_since(const struct memory_mark *before, const char *folder,
     return more > 0 ? more : 0;
 }
 
-// Returns freed memory to the system. The engine copies weights into the order of its kernels and
-// frees the originals: 45 MiB of 111 for the convolutions in docs/measured.md. Of sessions that
-// share packed weights, all but the first discard theirs. The C library would keep that memory for
-// the next malloc.
+// Returns freed memory to the system; the C library would keep it for the next malloc. The engine
+// copies weights into the order of its kernels and frees the originals: 45 MiB of 111 for the
+// convolutions in docs/measured.md. Of sessions that share packed weights, all but the first
+// discard theirs.
 void tsr__memory_settle(void)
 {
 #ifdef __GLIBC__

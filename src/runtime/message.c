@@ -45,9 +45,9 @@ static void write_all(struct message *message, const void *bytes, size_t n)
     }
 }
 
-// Adds bytes to a message. bytes NULL flushes. If the data does not fit into the buffer, the buffer
-// is written first, so the file has the order of the calls. Data larger than the buffer, or without
-// memory for one, is written at once.
+// Adds bytes to a message; bytes NULL: flushes. If the data does not fit into the buffer, the
+// buffer is written first, so the file has the order of the calls. Data larger than the buffer is
+// written directly, and so is all data if there is no memory for a buffer.
 void tsr__message_put(struct message *message, const void *bytes, size_t n)
 {
     if (message->n && (!bytes || message->n + n > BUFFER)) {
@@ -78,8 +78,8 @@ struct message tsr__message_new(void)
     return (struct message){.fd = memfd_create("tessera-note", MFD_CLOEXEC)};
 }
 
-// Writes the buffer. False: the message has failed; one without a file has failed too, so callers
-// check only this.
+// Writes the buffer. Returns false if the message has failed. A message without a file counts as
+// failed, so callers check only this.
 bool tsr__message_flush(struct message *message)
 {
     if (message->fd >= 0)
@@ -169,7 +169,7 @@ bool tsr__message_open(int fd, struct message *message)
     return true;
 }
 
-// Unmaps a message. `end` must be the mapped length, up to a page.
+// Unmaps a message. `end` must be the mapped length, rounded up to a page.
 void tsr__message_close(const struct message *message)
 {
     if (message->bytes)
@@ -215,8 +215,7 @@ static tsr_status get_texts(struct message *message, tsr_tensors *to, struct str
     for (int axis = 0; axis < rank; axis++)
         if (dims[axis] < 0 || !mul_ok(n, dims[axis], &n))
             return TSR_MALFORMED;
-    // In fact a text takes at least 8 bytes, its length. The coarser test is enough to bound the
-    // array.
+    // A text takes at least 8 bytes, its length. This coarser test is enough to bound the array.
     if ((uint64_t)n > message->end - message->at)
         return TSR_MALFORMED;
     struct arena arena;
@@ -253,8 +252,8 @@ static tsr_status get_other(struct message *message, tsr_tensors *to, struct str
     return get_list(message, elements, depth + 1);
 }
 
-// Reads what the sender wrote: name, type, rank, whether it is a sequence, dimensions, bytes. All
-// come from another process and are checked before use.
+// Reads a tensor: name, type, rank, whether it is a sequence, dimensions, bytes. All come from
+// another process and are checked before use.
 static tsr_status get_tensor(struct message *message, tsr_tensors *to, int depth)
 {
     struct str name = tsr__message_text(message);
@@ -316,7 +315,7 @@ static struct place get_place(struct message *message)
     return at;
 }
 
-// Reads diagnostics. Those after one that cannot be read are dropped; those before it are kept.
+// Reads diagnostics. If one cannot be read, the following ones are dropped.
 bool tsr__message_findings(struct message *message, tsr_session *session, bool add)
 {
     bool own = false;

@@ -13,7 +13,7 @@
 
 #include <stdio.h>
 
-// The first input that has a name, and the size there.
+// The first input with a dimension of some name, and its size there.
 struct named_size {
     const char *input;
     int axis;
@@ -36,8 +36,8 @@ static tsr_status refuse(tsr_session *session, const char *input, int axis, int6
     return TSR_INVALID;
 }
 
-// Compares the dimensions of one tensor with the sizes that their names had before. TSR_INVALID: at
-// least one differs and has a diagnostic; the others are compared too.
+// Compares the dimensions of one tensor with the earlier sizes of the same names. Reports every
+// difference and returns TSR_INVALID if there is one.
 static tsr_status check_port(struct arena *arena, struct map *names,
                              const struct manifest_port *port, const struct tensor *tensor)
 {

@@ -100,7 +100,7 @@ static bool find(const struct engine *engine, struct str name, char *full, size_
     return found;
 }
 
-// Options of a provider: ours first; the user's replace ours of the same name.
+// Options of a provider: ours first; the user's options replace ours of the same name.
 #define MAX_OPTIONS 64
 struct options {
     const char *keys[MAX_OPTIONS], *values[MAX_OPTIONS];
@@ -199,7 +199,7 @@ tsr_status tsr__provider_set(struct rank *rank, OrtSessionOptions *options)
     struct str name = tsr__device_resolved(rank->engine, mapped, resolved, sizeof resolved);
     struct str kind = name;
     const char *colon = memchr(name.p ? name.p : "", ':', name.n);
-    // For rank_facts.c: CPU unless another provider is added below.
+    // The name for rank_facts.c: CPU, unless another provider is added below.
     snprintf(rank->provider, sizeof rank->provider, "CPU");
     if (colon) {
         kind.n = (size_t)(colon - name.p);

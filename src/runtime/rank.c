@@ -142,8 +142,8 @@ static bool is_buffer(const struct rank *rank, size_t input, const struct tensor
     return numbers && rank->options->states_in_place && !rank->binding && is_state(rank, input);
 }
 
-// Creates a value over a tensor on this rank's GPU, without a copy, after all earlier work on the
-// GPU's default stream: by convention the producer has it ready there.
+// Creates a value over a tensor on this rank's GPU, without a copy. Waits for earlier work on the
+// GPU's default stream: by convention the producer has the tensor ready there.
 static OrtStatus *device_value(struct rank *rank, const struct tensor *tensor, OrtValue **out)
 {
     const OrtMemoryInfo *info =
@@ -158,8 +158,8 @@ static OrtStatus *device_value(struct rank *rank, const struct tensor *tensor, O
     return tsr__engine_device_value(rank->engine, info, tensor, out);
 }
 
-// Creates the OrtValue for a tensor that fits. The slot owns it. It refers to the memory of the
-// tensor without a copy, except for strings and for the buffer of a state.
+// Creates the OrtValue for a tensor whose type and shape were checked. The slot owns it. It refers
+// to the memory of the tensor, except for strings and for the buffer of a state, which are copied.
 static tsr_status make_value(struct rank *rank, tsr_session *session, size_t i,
                              const struct tensor *tensor, OrtValue **out)
 {
@@ -369,8 +369,8 @@ static void lend_states(const struct rank *rank, struct run_slot *run_slot)
     }
 }
 
-// Takes back the states after a failed run, so that releasing the slot's values does not release
-// them.
+// Takes the states back from the slot after a failed run, so that releasing the slot's values does
+// not release them.
 static void take_back_states(const struct rank *rank, struct run_slot *run_slot)
 {
     for (size_t k = 0; k < rank->n_states; k++)
@@ -421,8 +421,8 @@ void tsr__rank_meet(struct rank *rank, const char *what)
         rank->status = peer_failed(rank, &why);
 }
 
-// Ranks that may be on GPUs exchange their devices. This follows loading, because the groups are
-// known then. Communicators are created here, where all ranks are at the same point.
+// Lets ranks that may be on GPUs exchange their devices. This comes after loading, when the groups
+// are known. Communicators are created here, where all ranks are at the same point.
 static void meet_devices(struct rank *rank)
 {
     struct comm_trouble why;
@@ -431,7 +431,7 @@ static void meet_devices(struct rank *rank)
 }
 
 // Reports a failure of this rank to the others, with its first diagnostic. If another rank caused
-// the failure, it has already reported it. The transport keeps the first report.
+// the failure, that rank has reported it. The transport keeps the first report.
 static void report_failure(struct rank *rank)
 {
     char text[400];
@@ -476,8 +476,8 @@ static void load_and_meet(struct rank *rank)
     tsr__rank_meet(rank, "start");
 }
 
-// Opens a rank. Every rank reaches the barrier or reports why not, so that no rank waits for a
-// failed one.
+// Opens a rank. Every rank either reaches the barrier or reports its failure, so that no rank waits
+// for a failed one.
 void tsr__rank_open(struct rank *rank)
 {
     if (!rank->options)
@@ -566,7 +566,7 @@ static tsr_status take_output(struct rank *rank, const struct run_slot *run_slot
     return st;
 }
 
-// True if the rank has written this output, or another rank its shard, to the place of the caller.
+// True if the ranks have written this output directly to the caller's memory.
 static bool is_in_place(const struct rank *rank, size_t output)
 {
     return rank->places && tsr_tensors_find(rank->places, rank->output_names[output]) >= 0;
@@ -582,7 +582,7 @@ static bool is_result(const struct rank *rank, size_t output)
     return strcmp(rank->output_names[output], RUN_TOKEN_OUTPUT) != 0;
 }
 
-// Copies the outputs of a run. The slot keeps its values: a launched rank copies them for rank 0
+// Copies the outputs of a run. The slot keeps its values: a launched rank copies them for rank 0,
 // and takes them for itself later.
 tsr_status tsr__rank_copy(struct rank *rank, size_t run_slot, tsr_session *session,
                           tsr_tensors *outputs)
@@ -649,7 +649,7 @@ void tsr__rank_findings(const struct rank *rank, tsr_session *session)
 
 // Frees a rank. The engine requires this order: values before their session, shared weights and
 // operators after the session that uses them, the GPU's seat last. A rank that was never opened has
-// no session and nothing else.
+// no session, and nothing else to free.
 void tsr__rank_free(struct rank *rank)
 {
     if (!rank->session)

@@ -48,9 +48,9 @@ int64_t tsr__job_gpu_memory(const tsr_job *job, int i)
 }
 
 // Returns the memory of a rank. On a GPU the arena includes the weights; on the host, weights are
-// mapped files. For a rank with its own process the growth of the process is measured. Several
-// ranks in one process cannot be distinguished: then the arena's count and the weights of the rank
-// file are added.
+// mapped files. If the rank has its own process, the growth of the process is measured. Several
+// ranks in one process cannot be distinguished: for them, the arena's count and the weights of the
+// rank file are added.
 static int64_t memory_of(const tsr_job *job, const struct rank *rank, const char *weights,
                          const struct memory_mark *before)
 {
@@ -72,8 +72,8 @@ static void put_groups(struct message *out, const struct rank *rank)
 {
     struct ops_group group;
     for (size_t i = 0; rank->ops && tsr__ops_group_at(rank->ops, i, &group); i++) {
-        // The message stays in its buffer (64 KiB), which must not be flushed: it has no file. 8
-        // words are more than the name and the two lengths.
+        // The message must fit in its buffer (64 KiB), which cannot be flushed: it has no file. 8
+        // words are more than the name and the two lengths need.
         if (out->n + ((size_t)group.n + 8) * sizeof(int64_t) > FACTS_BYTES)
             break;
         tsr__message_put_text(out, str_of(tsr__comm_method(rank->endpoint, group.ranks, group.n)));
@@ -152,8 +152,8 @@ tsr_status tsr__facts_keep(tsr_job *job, const char *weights, const struct memor
     return TSR_OK;
 }
 
-// Sends the properties of all ranks to the parent process. In a child that is rank 0: it has
-// gathered the properties of all ranks, and its parent reads them with tsr__facts_take.
+// Sends the properties of all ranks to the parent process. Called in the child that is rank 0,
+// which has gathered them; the parent reads them with tsr__facts_take.
 void tsr__facts_put(const tsr_session *session, struct message *out)
 {
     const struct engine *engine = session->engine;

@@ -32,8 +32,8 @@ static OrtStatus *set_options(const struct rank *rank, OrtSessionOptions *option
         TRY(api->SetSessionGraphOptimizationLevel(options, levels[rank->optimize - 1]));
     if (rank->profile)
         TRY(api->EnableProfiling(options, rank->profile));
-    // Packing copies a weight into the order in which its kernel reads it. Weights that are a large
-    // part of the memory are used as mapped.
+    // Packing copies a weight into the order in which its kernel reads it. If the weights are a
+    // large part of the memory, they are used as mapped, without packing.
     if (rank->unpacked)
         TRY(set_entry(rank, options, "session.disable_prepacking", "1"));
     if (rank->float_products) // the default 4 is 8-bit arithmetic with an error of 0.5 %
@@ -111,9 +111,9 @@ static OrtStatus *new_session(struct rank *rank, OrtSessionOptions *options)
     return engine->api->CreateSession(engine->env, rank->path, options, &rank->ort);
 }
 
-// Opens the model; the first session with our operators is made alone (QUIRK_domain_race). The lock
-// is held while the first session is made. If that fails, the next one is made alone again. Later
-// sessions are made in parallel, without the lock.
+// Opens the model. The first session with our operators is created under the lock, without others
+// in parallel (QUIRK_domain_race). If that fails, the next one is created under the lock, too.
+// Later sessions are created in parallel, without the lock.
 static OrtStatus *open_session(struct rank *rank, OrtSessionOptions *options)
 {
     struct engine *engine = rank->engine;

@@ -9,7 +9,7 @@
 
 // ---- in child processes -------------------------------------------------------------------------
 
-// For a partition or an unsharded model.
+// Arguments of run_work, for a partition or an unsharded model.
 struct run_work {
     const char *path;
     bool unsharded;
@@ -55,8 +55,8 @@ static tsr_status run_take(struct spawn *spawn, tsr_session *session, int rank, 
     return tsr__facts_take(session, in);
 }
 
-// Runs the ranks in children. These are forks: they inherit the inputs without a copy, but not GPU
-// memory of this process.
+// Runs the ranks in child processes. These are forks: they inherit the inputs without a copy, but
+// not GPU memory of this process.
 static tsr_status run_processes(tsr_session *session, const char *folder,
                                 const tsr_run_options *options, const tsr_tensors *inputs,
                                 tsr_tensors *outputs)

@@ -16,8 +16,8 @@ tsr_status tsr__run_refuse(tsr_session *session, enum diag_code code, const char
 }
 
 // Checks the rank of this process. A rank given by option must be below its number of ranks, and
-// equal to the launcher's if there is one. Without the option (both 0) the launcher decides, if
-// there is one.
+// equal to the launcher's if there is one. Without the option (both 0), the launcher's rank is
+// used.
 static tsr_status check_place(tsr_session *session, const tsr_run_options *options)
 {
     int rank = 0, ranks = 0;
@@ -103,9 +103,9 @@ int tsr_run_cores(int rank, int ranks, int *cores, int n, int *threads)
     return tsr__cores_share(rank, ranks, cores, n);
 }
 
-// Returns the device that the caller uses instead. "NPU:1" with the map "NPU:1=CUDA:0" is "CUDA:0".
-// Complete names are compared; the first matching entry is used, and its result is not mapped
-// again.
+// Returns the device that the map of the options names instead of this one. "NPU:1" with the map
+// "NPU:1=CUDA:0" is "CUDA:0". Complete names are compared; the first matching entry is used, and
+// its result is not mapped again.
 struct str tsr__device_mapped(const char *device, const tsr_run_options *options)
 {
     struct str name =

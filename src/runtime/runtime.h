@@ -13,28 +13,28 @@
 
 struct OrtApiBase;
 struct served;
-// Starts the program and waits until its ranks are ready. host: the ONNX Runtime of this process;
-// the ranks run in the same library. threads: per rank; 0: cores / ranks. *out must be
+// Starts the program tessera-ranks and waits until its ranks are ready. host: the ONNX Runtime of
+// this process; the ranks load the same library. threads: per rank; 0: cores / ranks. *out must be
 // closed.
 tsr_status tsr__served_open(tsr_session *session, const char *folder, const struct OrtApiBase *host,
                             int threads, struct served **out);
-// Makes one run. After a failure no more runs are possible, and it must be closed.
+// Makes one run. After a failure `served` must be closed; no more runs are possible.
 tsr_status tsr__served_run(struct served *served, const tsr_tensors *inputs, tsr_tensors *outputs);
 void tsr__served_close(struct served *served); // NULL is allowed; no process is left
-// The main function of the program tessera-ranks (served_ranks.c); returns its exit code.
+// Main function of the program tessera-ranks (served_ranks.c). Returns its exit code.
 int tsr__served_work(const char *folder, const char *engine, int threads);
 
 // ---- jobs (job_common.c)
 
 struct OrtRunOptions;
-// Options of ONNX Runtime for the following runs of ranks that are threads; their terminate flag
-// ends a run. NULL: none. Must be valid until the runs have ended.
+// Sets options of ONNX Runtime for the following runs of ranks that are threads; their terminate
+// flag ends a run. NULL: none. Must be valid until the runs have ended.
 void tsr__job_set_run_options(tsr_job *job, const struct OrtRunOptions *options);
 struct tensor;
 // Whether the ranks can write their shards of the output directly into this tensor.
 bool tsr__job_can_place(const tsr_job *job, const struct tensor *full);
-// Outputs of the following runs that the ranks write directly into these tensors, which must have
-// their exact shapes; they are not among the results. NULL: none.
+// Sets tensors into which ranks write outputs of the following runs directly. They must have the
+// exact shapes. These outputs are not among the results. NULL: none.
 void tsr__job_set_places(tsr_job *job, const tsr_tensors *places);
 
 // An input in a buffer with spare capacity: only the first `used` elements of one axis have data.
@@ -44,21 +44,22 @@ struct used_length {
     int axis;
     int64_t used;
 };
-// Inputs of the following runs of which ranks on the host need only the used part. A shard that
-// must be copied has the used length; contiguous shards are views of the full length. n 0: none.
+// Sets inputs of the following runs of which ranks on the host need only the used part. A shard
+// that must be copied has the used length; contiguous shards are views of the full length. n 0:
+// none.
 void tsr__job_set_used(tsr_job *job, const struct used_length *list, size_t n);
 
-// Where the caller wants outputs (gpu_tensors.c). `place` is called after the run for an output of
-// this type, rank and shape. It sets device and device_data to memory on a GPU, or data to memory
-// on the host. If the output is not requested, it sets nothing. It may enlarge dims to the shape of
-// the memory, of which the output is then the beginning along each axis; only on the host.
+// Destinations of outputs (gpu_tensors.c). `place` is called after the run with type, rank and
+// shape of an output. It sets device and device_data to memory on a GPU, or data to memory on the
+// host. If the output is not requested, it sets nothing. On the host it may also enlarge dims to
+// the shape of the memory; the output is then written to the beginning of each axis.
 struct tensor;
 struct output_places {
     tsr_status (*place)(void *data, const char *name, struct tensor *to);
     void *data;
 };
-// As tsr_job_wait; outputs are written to their places if these are on the device of the ranks. The
-// set gets the others.
+// As tsr_job_wait. Outputs are written to their destinations if these are on the device of the
+// ranks; the others are added to the set.
 tsr_status tsr__job_wait_placed(tsr_job *job, const struct output_places *places,
                                 tsr_tensors *outputs) TSR_MUST_USE;
 bool tsr__job_on_gpu(const tsr_job *job); // a rank in this process is

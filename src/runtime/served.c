@@ -54,8 +54,9 @@ static tsr_status cannot_start(tsr_session *session, const char *hint, const cha
     return TSR_PEER;
 }
 
-// Finds the path of the host's ONNX Runtime, so that another process can load it; "": it is not in
-// a library of its own. In Python it is inside of an extension module, next to such a library.
+// Finds the path of the host's ONNX Runtime, so that another process can load it. Returns "" if it
+// is not a separate library. In Python it is inside of an extension module, next to a separate
+// library.
 static void find_engine(const OrtApiBase *base, char *out, size_t n)
 {
     void *inside;
@@ -129,9 +130,9 @@ static int spawn_program(const char *program, const struct served_start *start, 
     return error;
 }
 
-// Starts the program with a socket. This process closes the child's end of the socket after the
-// start, so that it reads the end of the stream when the program is gone. The child's end must not
-// have the number SERVED_SOCKET already: dup2 onto itself would leave close-on-exec set.
+// Starts the program with a socket. This process closes the child's end of the socket afterwards,
+// so that it reads the end of the stream when the program exits. The child's end must not have the
+// number SERVED_SOCKET already: dup2 onto itself would leave close-on-exec set.
 static tsr_status start_program(struct served *served, const struct served_start *start)
 {
     char program[PATH_MAX];
@@ -162,8 +163,8 @@ static tsr_status start_program(struct served *served, const struct served_start
 
 // ---- waiting -----------------------------------------------------------------------------------
 
-// Reads the program's state from the kernel: ended, stopped or continued. ECHILD, if the host reaps
-// its children itself, gives no information: then the end of the stream does.
+// Reads the program's state from the kernel: ended, stopped or continued. ECHILD (the host program
+// reaps its children itself) gives no information; then the end of the stream shows that it ended.
 static void check_state(struct served *served)
 {
     int status = 0;
@@ -193,8 +194,8 @@ static tsr_status report_end(struct served *served, const char *how)
     return TSR_PEER;
 }
 
-// Waits until the process has ended. The end of the socket comes a moment before the kernel can
-// tell how the process ended.
+// Waits until the process has ended. The socket closes a moment before the kernel can report how
+// the process ended.
 static void wait_for_end(struct served *served)
 {
     struct timespec nap = {0, 2000000};
@@ -206,7 +207,8 @@ static void wait_for_end(struct served *served)
     }
 }
 
-// The next note, which may come with a file. A stopped program gets as much time as a rank would.
+// Reads the next note, which may come with a file. If the program is stopped (SIGSTOP), waits as
+// long as a rank would.
 static tsr_status next_note(struct served *served, struct note *note, int *fd)
 {
     struct pollfd wait = {.fd = served->socket, .events = POLLIN};
@@ -280,7 +282,7 @@ tsr_status tsr__served_run(struct served *served, const tsr_tensors *inputs, tsr
     if (message.fd < 0)
         return TSR_NOMEM;
     tsr__message_put_tensors(&message, inputs);
-    // If the program is gone, the note is lost, and waiting for the answer reports how it ended.
+    // If the program is gone, the note is lost; waiting for the answer then reports how it ended.
     (void)tsr__note_send_message(served->socket, START, &message);
     return take_answer(served, outputs);
 }

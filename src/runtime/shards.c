@@ -20,14 +20,13 @@ static tsr_status refuse(tsr_session *session, const char *name, const char *hin
     return TSR_INVALID;
 }
 
-// True if the tensor can be sharded. Elements smaller than a byte share bytes, so such tensors are
-// not sharded here; neither are strings and sequences.
+// True if the tensor can be sharded here. Strings, sequences, and types smaller than a byte cannot.
 static bool has_pieces(const struct tile_layout *layout, const struct tensor *tensor)
 {
     return tensor->rank == layout->rank && tsr_dtype_bits(tensor->type) >= 8 && !tensor->sequence;
 }
 
-// Returns the only tile of an unsharded layout, on device 0: source of every copy. NULL: out of
+// Returns the only tile of an unsharded layout on device 0, the source of every copy. NULL: out of
 // memory.
 struct tile_piece *tsr__shards_full_piece(struct arena *arena, const struct tensor *tensor)
 {
@@ -81,8 +80,8 @@ bool tsr__shards_view(struct arena *arena, const struct manifest_port *port, int
     return true;
 }
 
-// Returns the piece of a shard in host memory, without the spare capacity of the input. An axis
-// that is itself sharded keeps its length. NULL: out of memory, or the shape does not fit.
+// Returns the piece of a shard in host memory, without the unused end of the input. A sharded axis
+// keeps its full length. NULL: out of memory, or the shape does not fit.
 static struct tile_piece *used_piece(struct arena *arena, const struct manifest_port *port,
                                      int64_t shard, const struct tensor *tensor,
                                      const struct gpu_inputs *gpu)
@@ -141,9 +140,9 @@ static tsr_status copy_shard(struct arena *arena, const struct manifest_port *po
     return st;
 }
 
-// Copies the rank's shard of an input, if the input is sharded, was given, and the rank has a shard
-// of it. TSR_OK without a shard: the rank gets the full tensor, or the input is missing, which
-// tsr__rank_bind reports.
+// Copies the rank's shard of an input. Does nothing if the input is not sharded, was not given, or
+// the rank has no shard of it: the rank then gets the full tensor, or tsr__rank_bind reports the
+// missing input.
 static tsr_status shard_input(struct arena *arena, const struct manifest_port *port, int64_t rank,
                               const tsr_tensors *full, struct gpu_inputs *gpu, tsr_tensors *pieces)
 {
@@ -189,8 +188,8 @@ bool tsr__shards_any(const struct manifest_port *ports, size_t n)
     return false;
 }
 
-// Returns the first owner of the shard. Every shard has one: the reader of manifests refuses
-// others.
+// Returns the first owner of the shard. The reader of manifests has checked that every shard has
+// one.
 int64_t tsr__shards_giver(const struct tile_layout *layout, int64_t shard)
 {
     const int64_t *owners;
@@ -231,9 +230,9 @@ bool tsr__shards_fit(const struct tile_piece *piece, const struct tensor *tensor
     return true;
 }
 
-// Joins the shards of an output. pieces: one for each shard. The full tensor gets the sum of their
-// sizes. Then each piece must have the size of its shard in that tensor; pieces whose sizes only
-// happen to add up are refused before anything is copied.
+// Joins the shards of an output. pieces: one per shard. The size of the full tensor is the sum of
+// their sizes. Each piece must then have the size of its shard in that tensor; otherwise the join
+// is refused before anything is copied.
 static tsr_status join_pieces(struct arena *arena, const struct manifest_port *port,
                               const struct tensor *const *pieces, tsr_tensors *outputs)
 {
@@ -263,7 +262,7 @@ static tsr_status join_pieces(struct arena *arena, const struct manifest_port *p
     return TSR_OK;
 }
 
-// Returns a tensor of a set. NULL: no such set, or no tensor of that name in it. The join reports a
+// Returns a tensor of a set; NULL if the set or the tensor does not exist. The join reports a
 // missing tensor as pieces that do not fit together.
 static const struct tensor *find_tensor(const tsr_tensors *set, const char *name)
 {

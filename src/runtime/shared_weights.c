@@ -53,7 +53,7 @@ bool tsr__weights_are_large(const struct manifest *manifest, int64_t rank)
     for (int64_t i = 0; i < manifest->n_ranks; i++)
         if (rank < 0 || i == rank)
             total += manifest->devices[i].weight_bytes;
-    // Compared in pages; a product with the page size could overflow.
+    // Compare in pages: a product with the page size could overflow.
     return pages > 0 && page > 0 && total / page > pages / LARGE_PART;
 }
 
@@ -107,9 +107,9 @@ static char *given_at(const struct common_file *common, const tsr_value *value, 
 // ---- equal weights ------------------------------------------------------------------------------
 
 // ONNX Runtime identifies packed weights by a digest of their contents
-// (QUIRK_shared_packed_weights). A rank with a weight of its own that may have the digest of a
-// common one does not share packed weights. Padding makes zeros of many shapes equal, so a weight
-// that is a prefix of another counts as equal, and so does a weight of zeros.
+// (QUIRK_shared_packed_weights). A rank does not share packed weights if one of its own weights may
+// have the digest of a common one. Padding makes zeros of many shapes equal, so a prefix of another
+// weight counts as equal, and so does a weight of zeros.
 
 #define BLOCK     (64u << 10)
 #define MAX_PAIRS (4u << 20)
@@ -154,8 +154,7 @@ static bool own_alike(const struct common_file *common, const tsr_graph *graph,
         if (tsr_tensor_rank(tensor) < 2 || given_at(common, value, &length) ||
             !tsr__tensor_window(tensor, &fd, &offset, &length))
             continue;
-        // Compares every own weight with every common one, up to a limit; beyond it, true is
-        // returned.
+        // Compares every own weight with every common one. Beyond a limit, equality is assumed.
         for (size_t k = 0; k < n; k++)
             if (++pairs > MAX_PAIRS || begins_alike(list[k].p, list[k].n, fd, offset, length))
                 return true;
@@ -201,8 +200,8 @@ static OrtStatus *give(struct rank *rank, OrtSessionOptions *options, const tsr_
     return api->AddInitializer(options, tsr_value_name(value), *given);
 }
 
-// Provides the listed weights that are in the common file, as mapped: all ranks of a host share the
-// pages. The engine reads the others itself.
+// Provides the listed weights of the common file as mapped memory, so that all ranks of a host
+// share the pages. The engine reads the other weights itself.
 static OrtStatus *add_all(struct rank *rank, OrtSessionOptions *options, tsr_model *model)
 {
     const OrtApi *api = rank->engine->api;

@@ -36,8 +36,8 @@
 #define MISSED_S 0.25    // time until another rank waits for a rank that died
 #define GRACE_S  1.5     // time for the other children to exit
 
-// One child, as seen by its parent. died and how are set when it ended with an error; beat is its
-// last heartbeat count, silent_s the time since that changed.
+// One child, as seen by its parent. `died` and `how` are set when it ended with an error. `beat` is
+// its last heartbeat count, `silent_s` the time since the count changed.
 struct child {
     pid_t pid; // 0: not started, or ended and reaped
     int fd;    // file of its message
@@ -63,9 +63,9 @@ struct child_set {
 
 // ---- the child ---------------------------------------------------------------------------------
 
-// Resets signal handlers in a child. The child inherits the parent's signal handlers, which use the
-// parent's state: they are reset. Ignored signals stay ignored. SIGKILL on the parent's death is
-// requested first; a parent that died before is detected by its process id.
+// Resets signal handlers in a child, because inherited handlers use the parent's state. Ignored
+// signals stay ignored. SIGKILL on the parent's death is requested first; a parent that died before
+// is detected by its process id.
 static void reset_signals(pid_t parent)
 {
     enum { ENDS = 4 }; // the first ones are sent to end a whole process group
@@ -90,8 +90,8 @@ static void reset_signals(pid_t parent)
 #define TRAILER 3
 #define WHOLE   0x4C4C41454D4F5354
 
-// Ends the message of a child. The trailer is last in the file, so everything before it was
-// written. WHOLE is the text "TSOMEALL" as a number; it only has to be unlikely.
+// Ends the message of a child with a trailer. The trailer is last in the file, so everything before
+// it was written. WHOLE is the text "TSOMEALL" as a number; any unlikely number would do.
 static void seal(struct message *out, tsr_session *session, tsr_status st)
 {
     tsr__message_put(out, NULL, 0); // flushes the buffer
@@ -118,7 +118,7 @@ static void run_child(struct child_set *child_set, int rank, pid_t parent)
     tsr_status st =
         engine ? tsr__shm_endpoint(session, child_set->job, rank, &endpoint) : TSR_NOMEM;
     if (st == TSR_OK) {
-        // From here on tsr__run_join returns this endpoint: the child acts like a rank under a
+        // From here on tsr__run_join returns this endpoint, so the child acts like a rank under a
         // launcher.
         engine->joined = endpoint;
         st = child_set->work->work(child_set->work, session, rank, &out);
@@ -149,8 +149,8 @@ static tsr_status cannot_start(struct child_set *child_set, int rank)
     return TSR_PEER;
 }
 
-// Starts the children. errno is set for injected faults; the calls overwrite it. The file is
-// created before the fork, so both sides have it.
+// Starts the children. The file is created before the fork, so that both sides have it. errno is
+// set for injected faults; real calls overwrite it.
 static tsr_status start(struct child_set *child_set)
 {
     pid_t parent = getpid();
@@ -254,8 +254,8 @@ static void watch(struct child_set *child_set)
 
 // ---- results ------------------------------------------------------------------------------------
 
-// Opens the message of a child and reads its status; false: it is incomplete. The message may be
-// open (bytes not NULL) although false is returned, so close_message is always called.
+// Opens the message of a child and reads its status. Returns false if it is incomplete. The message
+// may be open even then (bytes not NULL), so close_message is always called.
 static bool open_message(const struct child *child, struct message *message, size_t *findings,
                          tsr_status *out)
 {
@@ -288,9 +288,9 @@ static void close_message(struct message *message)
     message->bytes = NULL;
 }
 
-// Reports the diagnostics of a rank that failed by itself; else of the ranks that waited for it. A
-// rank without memory is a failed rank. Children are checked in rank order. One whose only error is
-// that another rank failed is skipped.
+// Reports the diagnostics of a rank that failed by itself, else of the ranks that waited for it. A
+// rank that ran out of memory failed by itself. Children are checked in rank order. A child whose
+// only error is that another rank failed is skipped.
 static tsr_status verdict(struct child_set *child_set)
 {
     struct comm_trouble why;
@@ -357,10 +357,10 @@ static tsr_status take(struct child_set *child_set)
     return TSR_OK;
 }
 
-// Starts a set of children. *out is set before anything starts, so that the caller can close a set
-// of which only some children started. Without spawn->stays the parent watches all the time and
-// reports dead ranks. Persistent children watch each other, because the parent watches only while
-// its caller waits.
+// Starts a set of children. *out is set first, so that the caller can close a set of which only
+// some children started. Without spawn->stays, the parent watches all the time and reports dead
+// ranks. Persistent children watch each other, because the parent watches only while its caller
+// waits.
 tsr_status tsr__child_set_open(tsr_session *session, struct spawn *spawn, struct child_set **out)
 {
     struct comm_options comm = {.timeout_s = spawn->options->timeout_s};
@@ -421,9 +421,8 @@ tsr_status tsr__child_set_close(struct child_set *child_set)
     return st;
 }
 
-// Creates the temporary folder of children that trace. Children that trace create temporary
-// folders. They are inside of a folder of this process, which removes it even if the children were
-// killed.
+// Creates the temporary folder of children that trace. Their own temporary folders are inside of
+// it, and this process removes it even if the children were killed.
 static tsr_status work_folder(tsr_session *session, struct spawn *spawn, tsr_run_options *own,
                               struct temporary **around)
 {

@@ -5,7 +5,8 @@
 
 #include "runtime/internal.h"
 
-// The child writes, its parent reads, in the same order. After a failure all reads return zeros.
+// A message between parent and child: the child writes, the parent reads in the same order. After a
+// failure all reads return zeros.
 struct message {
     int fd;
     char *buffer; // for writing
@@ -25,13 +26,13 @@ void tsr__message_put_findings(struct message *message, const tsr_session *sessi
 // Opens a received message for reading; it must be closed. The descriptor is closed here.
 bool tsr__message_open(int fd, struct message *message);
 void tsr__message_close(const struct message *message);
-// Reading returns views into the message.
+// Read from the message. The results point into it.
 const void *tsr__message_get(struct message *message, size_t n); // NULL: fewer bytes are left
 int64_t tsr__message_int(struct message *message);
 struct str tsr__message_text(struct message *message);
 tsr_status tsr__message_tensors(struct message *message, tsr_tensors *to);
-// Adds the diagnostics to the session. True if one of them says that the rank failed by itself, not
-// because of another.
+// Adds the diagnostics to the session. Returns true if one of them shows that the rank failed by
+// itself, not because of another.
 bool tsr__message_findings(struct message *message, tsr_session *session, bool add);
 
 // The work of the children, and what happens with their results. In a child the session is a copy,
@@ -49,9 +50,10 @@ struct spawn {
 // when it returns.
 tsr_status tsr__spawn(tsr_session *session, struct spawn *spawn);
 
-// The same in steps, for persistent children. tsr__child_set_open starts them. tsr__child_set_over
-// is true once one of them has ended or the job has failed. tsr__child_set_close waits for them and
-// reads their results. If *out is not NULL, it must be closed even after a failure.
+// As tsr__spawn, in steps, for persistent children. tsr__child_set_open starts them.
+// tsr__child_set_over is true once one of them has ended or the job has failed.
+// tsr__child_set_close waits for them and reads their results. If *out is not NULL, it must be
+// closed even after a failure.
 struct child_set;
 tsr_status tsr__child_set_open(tsr_session *session, struct spawn *spawn, struct child_set **out);
 bool tsr__child_set_over(struct child_set *child_set);

@@ -33,8 +33,8 @@ static double clock_us(uint64_t ns)
     return (double)(ns & ((1ull << 52) - 1)) / 1e3;
 }
 
-// True if the kernel is one of our operators. The kernel "NAME_kernel_time" is one of our
-// operators, whose own event has more details. Only the first run of the list is searched.
+// True if the kernel "NAME_kernel_time" is one of our operators, whose own event has more details.
+// Only the first run of the list is searched.
 static bool rank_comm_has(const struct ops_event *list, size_t n, const char *name)
 {
     size_t length = strlen(name), tail = strlen("_kernel_time");
@@ -60,7 +60,7 @@ static void begin(struct text *text)
     tsr__text_add(text, text->n ? STR(",\n") : STR(""));
 }
 
-// Writes the name of a rank. device NULL: unnamed.
+// Writes the name of a rank. device NULL: without a device.
 static void put_name(struct text *text, int rank, const char *device)
 {
     const char *on = " on ";
@@ -153,7 +153,8 @@ static void put_profile(struct text *text, struct rank *r, int rank, const char 
     json_decref(doc);
 }
 
-// Writes a communication: its slice, and its end of the flow.
+// Writes a communication: its slice, and the arrow that connects it with the other ranks (a
+// "flow").
 static void put_event(struct text *text, int rank, const struct ops_event *event)
 {
     double start = clock_us(event->start_ns), end = clock_us(event->end_ns);
@@ -166,7 +167,7 @@ static void put_event(struct text *text, int rank, const struct ops_event *event
                      "\"type\":\"%s\"}},\n",
                      event->op, rank, start, end - start, (long long)event->id,
                      (unsigned long long)event->run, event->n_group, tsr_dtype_name(event->type));
-    // The key is the same on all ranks of the communication, so viewers connect the ends.
+    // The key is the same on all ranks of the communication, so viewers connect their slices.
     const char *phase = "f", *binding = ",\"bp\":\"e\""; // the flow ends in this slice
     double at = end - 0.001;
     if (event->first == rank) { // the flow starts here
@@ -240,8 +241,8 @@ free_arena:
     return st;
 }
 
-// Ranks write the number of dropped events into their own texts, because only these come from other
-// processes.
+// Reports the number of dropped events. Each rank writes its number into its own text, because only
+// texts come from other processes.
 static void report_left_out(tsr_session *session, const struct text *text)
 {
     unsigned long long sum = 0;

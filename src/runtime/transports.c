@@ -9,10 +9,10 @@
 //   ucx          refused            UCX and shared memory  UCX and shared memory
 #include "runtime/spawn.h"
 
-// What gave this process its rank.
+// How this process got its rank.
 enum starter { STARTED_ALONE, BY_OPTION, BY_LAUNCHER, BY_MPI_LAUNCHER };
 
-// What a transport needs to join the other ranks.
+// What a transport needs in order to join the other ranks.
 enum need { NOTHING, A_STARTER, AN_MPI_LAUNCHER };
 
 static const struct transport_row {
@@ -44,8 +44,8 @@ static const struct transport_row {
 };
 static const struct transport_row default_row = {.name = NULL};
 
-// Returns the row of a transport; NULL: there is none. The default is the row without requirements:
-// what is used then depends on the launcher.
+// Returns the row of a transport; NULL: unknown. The default has a row without requirements,
+// because the launcher decides what it means.
 static const struct transport_row *row_of(tsr_transport transport)
 {
     if (transport == TSR_TRANSPORT_DEFAULT)
@@ -62,7 +62,7 @@ int tsr_transport_named(const char *name)
     return name ? -1 : TSR_TRANSPORT_DEFAULT;
 }
 
-// Returns who starts the ranks. *family: MPI family of the launcher, if there is one. A launcher
+// Returns who started the ranks. *family: the launcher's MPI family, if there is one. A launcher
 // takes precedence over the option; run_options.c has refused options that contradict it.
 static enum starter starter_of(const tsr_run_options *options, const char **family)
 {
@@ -122,7 +122,7 @@ static tsr_status join(tsr_session *session, const tsr_run_options *options, enu
     return tsr__env_open(session, &comm, out);
 }
 
-// Joins the ranks of this process's job. A process joins once. The session keeps the endpoint for
+// Joins the ranks of this process's job. A process joins once; the session keeps the endpoint for
 // all later runs except those with threads. *out NULL with TSR_OK: the ranks are threads of this
 // process. After a failed join engine->joined is NULL, and a later call may try again.
 tsr_status tsr__run_join(tsr_session *session, const tsr_run_options *options,
@@ -167,8 +167,8 @@ tsr_status tsr_join(tsr_session *session, const tsr_run_options *options)
 
 // ---- broadcast of rank 0 ------------------------------------------------------------------------
 
-// True if the ranks are processes that a launcher or the user started. A failure to join has its
-// diagnostic, and returns false here; the run that follows fails in the same way.
+// True if the ranks are processes that a launcher or the user started. A failure to join adds a
+// diagnostic and returns false; the run that follows fails in the same way.
 bool tsr__run_launched(tsr_session *session, const tsr_run_options *given, int *rank)
 {
     tsr_run_options options;

@@ -52,7 +52,8 @@ static tsr_status write_copy(tsr_session *session, tsr_model *model, const char 
     return tsr_model_save(model, file->path);
 }
 
-// Finds the file that the engine reads. If the engine is new enough, the model is not read here.
+// Finds the file that the engine reads: the model itself, or a copy in an older IR version. If the
+// engine is new enough, the model is not read here.
 tsr_status tsr__unsharded_open(tsr_session *session, int minor, const char *path, const char *work,
                                struct unsharded_file *file)
 {

@@ -79,8 +79,8 @@ static bool control_scan(const tsr_node *node, struct control *control)
     return tsr_graph_input_count(graph) == n_in && control->n_results >= 0;
 }
 
-// Reads the roles. A node whose number of values does not match its body is not treated as control
-// flow; ONNX Runtime will report the error.
+// Reads the roles of inputs and outputs. A node whose number of values does not match its body is
+// not treated as control flow; ONNX Runtime reports the error.
 bool tsr__control_of(const tsr_node *node, struct control *out)
 {
     static const struct {

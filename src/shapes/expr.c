@@ -22,7 +22,7 @@ struct sum {
     int n;
     struct term t[EXPR_MAX_TERMS];
 };
-// The result if nothing is known about a size.
+// The expression of a size about which nothing is known.
 static const struct expr unknown = {0};
 
 void tsr__exprs_init(struct exprs *exprs, struct arena *arena)
@@ -94,7 +94,7 @@ bool tsr__expr_rooted(const struct exprs *exprs, struct expr expr)
     return expr.known;
 }
 
-// Returns a hidden symbol. It is marked as a root, because it is a size of an input without a name.
+// Returns a hidden symbol, marked as a root: it is the size of an input without a name.
 struct expr tsr__expr_hide(struct exprs *exprs, struct str name)
 {
     struct expr expr = tsr__expr_symbol(exprs, name);
@@ -209,7 +209,8 @@ static struct expr atom(struct exprs *exprs, uint32_t number)
     return keep(exprs, &sum);
 }
 
-// The slot of a map holds the atom's number + 1, so that 0 means empty.
+// Returns the expression of an atom, and adds the atom if its slot is empty. A slot holds the
+// atom's number + 1, so that 0 means empty.
 static struct expr new_atom(struct exprs *exprs, void **slot, struct atom what)
 {
     if (!slot || exprs->atoms.n >= EXPR_MAX_POOL)
@@ -256,7 +257,7 @@ static int depth_of(const struct exprs *exprs, struct expr expr)
 // negative.
 static struct expr operation(struct exprs *exprs, enum atom_kind kind, struct expr a, struct expr b)
 {
-    // The key of a map, as bytes without padding: equal operands give the same atom.
+    // Key of the map, as bytes without padding, so that equal operands give the same atom.
     struct {
         int64_t kind, numbers[2];
         const struct poly *polys[2];
@@ -307,8 +308,7 @@ struct expr tsr__expr_sub(struct exprs *exprs, struct expr a, struct expr b)
     return add_times(exprs, a, b, -1);
 }
 
-// Multiplies two terms: 2*a*c times 3*b is 6*a*b*c. Both lists of atoms are sorted, and so is their
-// merge.
+// Multiplies two terms: 2*a*c times 3*b is 6*a*b*c. Merges both lists of atoms, which are sorted.
 static bool term_mul(const struct term *a, const struct term *b, struct term *out)
 {
     *out = (struct term){.n = a->n + b->n};
@@ -367,8 +367,8 @@ static bool term_div(const struct term *term, const struct term *by, struct term
     return j == by->n;
 }
 
-// Takes multiples of b out of a until none is left. *expr is their number, *rest the remainder. It
-// searches only for the first term of b; the others are subtracted with it.
+// Divides a by b with a remainder: *expr is the quotient, *rest the remainder. Searches only for
+// the first term of b; its other terms are subtracted with it.
 static void divide(struct exprs *exprs, struct expr a, struct expr b, struct expr *expr,
                    struct expr *rest)
 {
@@ -432,8 +432,8 @@ static void divide_number(struct exprs *exprs, struct expr a, int64_t b, struct 
     *rest = keep(exprs, &left);
 }
 
-// Returns the floor division. It tries exact division, then divides both sides by their gcd, then
-// takes multiples of b out of a. (a*b + 3*b)//(2*b) is (a + 3)//2, which is (a + 1)//2 + 1.
+// Returns the floor division. Tries exact division, then divides both sides by their gcd, then
+// divides with a remainder. (a*b + 3*b)//(2*b) is (a + 3)//2, which is (a + 1)//2 + 1.
 struct expr tsr__expr_floor(struct exprs *exprs, struct expr a, struct expr b)
 {
     struct expr exact = tsr__expr_exact(exprs, a, b), q = unknown, rest = unknown;
@@ -454,14 +454,15 @@ struct expr tsr__expr_floor(struct exprs *exprs, struct expr a, struct expr b)
     } else {
         divide(exprs, a, b, &q, &rest);
     }
-    // If the rest has a negative term, the quotient could be q - 1: the operation stays unchanged.
+    // If the remainder has a negative term, the quotient could be q - 1: keep the operation as it
+    // is.
     if (!tsr__expr_natural(rest) || !q.known)
         return operation(exprs, ATOM_DIV, a, b);
     return tsr__expr_add(exprs, q, operation(exprs, ATOM_DIV, rest, b));
 }
 
-// Returns the division rounded to zero. Below zero it differs from floor division: there only
-// numbers are supported.
+// Returns the division rounded towards zero. Below zero it differs from floor division and supports
+// only numbers.
 struct expr tsr__expr_div(struct exprs *exprs, struct expr a, struct expr b)
 {
     if (expr_is_number(a) && expr_is_number(b)) {
@@ -601,8 +602,8 @@ static bool clips(const struct exprs *exprs, struct expr expr, struct expr of)
     return a->kind == ATOM_MAX && a->b.number == 1;
 }
 
-// Returns the size of two broadcast sizes, neither of them 1 (callers check that). A number has
-// precedence over a symbol, which must be that number or 1 for the model to run.
+// Returns the size of two broadcast sizes, neither of which is 1 (callers check that). A number has
+// precedence over a symbol: the symbol must be that number or 1 for the model to run.
 struct expr tsr__expr_broadcast(struct exprs *exprs, struct expr a, struct expr b)
 {
     if (expr_equal(a, b) || expr_is_number(a) || clips(exprs, b, a))

@@ -70,15 +70,15 @@ bool tsr__exprs_bind(struct exprs *exprs, struct str symbol, int64_t size);
 
 // True if the symbol was bound and occurred.
 bool tsr__exprs_used(const struct exprs *exprs, struct str symbol);
-// tsr__expr_root marks a dimension of the model's inputs: if it is a plain symbol, its size can be
-// read there (expr_text.c). tsr__expr_rooted: the expression has no other symbols.
+// tsr__expr_root marks a dimension of a model input: if it is a plain symbol, its size can be read
+// there (expr_text.c). tsr__expr_rooted is true if the expression has no other symbols.
 void tsr__expr_root(struct exprs *exprs, tsr_dim dim);
 bool tsr__expr_rooted(const struct exprs *exprs, struct expr expr);
 // Returns the atom if the expression is a single atom ("n", not "2*n" or "n + 1"), else NULL.
 struct atom *tsr__expr_sole_atom(const struct exprs *exprs, struct expr expr);
 
-// Returns the symbol `name` for an unnamed size of an input; it is a root. Unknown if the model's
-// inputs use that name for another size.
+// Returns the symbol `name` for an unnamed size of an input, marked as a root. Returns unknown if
+// the model's inputs use that name for another size.
 struct expr tsr__expr_input_size(struct exprs *exprs, struct str name);
 
 // Returns a hidden symbol for an unnamed size of an input. It is never printed: sizes that contain
@@ -111,7 +111,7 @@ static inline bool expr_equal(struct expr a, struct expr b) // both known and eq
 }
 bool tsr__expr_natural(struct expr expr); // known, and never negative
 
-// The result is unknown if an operand is, or if it cannot be represented.
+// Arithmetic. The result is unknown if an operand is, or if it cannot be represented.
 struct expr tsr__expr_add(struct exprs *exprs, struct expr a, struct expr b);
 struct expr tsr__expr_sub(struct exprs *exprs, struct expr a, struct expr b);
 struct expr tsr__expr_mul(struct exprs *exprs, struct expr a, struct expr b);

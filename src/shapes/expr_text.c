@@ -38,7 +38,8 @@ static void skip(struct reader *reader)
         reader->text = (struct str){reader->text.p + 1, reader->text.n - 1};
 }
 
-// Takes the sign if the text starts with it. Callers try longer signs first: "//" before "/".
+// Skips white space. If `sign` follows, skips it and returns true. Callers try longer signs first:
+// "//" before "/".
 static bool take(struct reader *reader, const char *sign)
 {
     size_t n = strlen(sign);
@@ -147,7 +148,7 @@ static struct expr read_product(struct reader *reader)
     return expr;
 }
 
-// Reads a sum and counts the depth: every recursion passes here.
+// Reads a sum and limits the depth, because every recursion passes here.
 static struct expr read_sum(struct reader *reader)
 {
     // The depth is not decremented on failure: the text is invalid, and reading ends.
@@ -316,8 +317,8 @@ static void print_atom(struct printer *printer, uint32_t number)
                  [ATOM_MIN] = {"min(", ", ", true}};
     const struct atom *atom = &printer->exprs->atoms.at[number];
     if (atom->kind == ATOM_NAME) {
-        // In "10 + n" the name 10 would be read as the number: it is marked, and becomes unknown in
-        // the end.
+        // In "10 + n" the name 10 would be read as a number. It is marked as hidden, and the size
+        // becomes unknown in the end.
         static const char mark[] = {HIDDEN_MARK, 0};
         if (atom->number_name)
             put(printer, str_of(mark));
@@ -351,7 +352,7 @@ static void print_term(struct printer *printer, const struct term *term, bool fi
     }
 }
 
-// Prints a sum. bare: it needs no parentheses here.
+// Prints a sum. bare: without parentheses.
 static void print_sum(struct printer *printer, struct expr expr, bool bare)
 {
     if (!expr.poly) {
@@ -373,8 +374,8 @@ static void print_sum(struct printer *printer, struct expr expr, bool bare)
     printer->depth--;
 }
 
-// Prints an expression and records the text, so that it reads back as the same expression, whatever
-// its symbols look like.
+// Prints an expression and records the text, so that it reads back as the same expression, even if
+// symbols look like operators or numbers.
 static const char *print(struct exprs *exprs, struct expr expr)
 {
     struct printer printer = {.exprs = exprs};

@@ -95,8 +95,8 @@ enum result_type {
     TYPE_DTYPE_FLOAT, // attribute `dtype`, else float
     TYPE_OPEN,        // the shape function sets it
 };
-// How far a declaration is ignored. It may come from onnx's inference, which is wrong for some
-// operators.
+// How far a declaration is ignored, because it may come from onnx's inference, which is wrong for
+// some operators.
 enum doubt {
     DOUBT_NONE,
     DOUBT_SIZES, // sizes are ignored: they were wrong here, or in an input of the node
@@ -133,7 +133,8 @@ struct known_value {
     const struct expr *elements; // NULL: nothing is known
     int64_t n;
 };
-// The kind of value; dtype, rank and dims are those of the tensor inside.
+// Kind of a value: tensor, sequence or optional. dtype, rank and dims are those of the tensors
+// inside.
 enum value_form {
     VALUE_TENSOR = 0,
     VALUE_SEQUENCE,
@@ -224,7 +225,8 @@ int tsr__axis(int64_t axis, int rank);
 // (negative) or too large, or out of memory.
 tsr_dim *tsr__job_dims(const struct shape_job *job, int64_t rank);
 void tsr__job_set(struct shape_job *job, int i, int rank, const tsr_dim *dims);
-// Does the same and sets it as the shape of output i. NULL also if there is no such output.
+// As tsr__job_dims, and sets the array as the shape of output i. Also returns NULL if there is no
+// such output.
 tsr_dim *tsr__job_new_dims(struct shape_job *job, int i, int rank);
 // Gives output i the shape of input k.
 void tsr__job_like(struct shape_job *job, int i, int k);

@@ -302,7 +302,7 @@ void tsr__value_gather(struct shape_job *job)
         for (int64_t k = 0; k < at.n; k++) {
             struct expr x = at.elements[k];
             int64_t index = from_front(x.number, around.size);
-            // An index that is an expression could select any element, so nothing is known.
+            // If the index is an expression, it could select any element: the result is unknown.
             if (!expr_is_number(x) || index < 0 || index >= around.size)
                 return;
             for (int64_t i = 0; i < around.inner; i++)
@@ -407,7 +407,7 @@ static void each_pair(struct shape_job *job, binary_fn f)
     set_elements(job, 0, expr, n);
 }
 
-// Compares two elements. The result is known if they are equal or differ by a number. n and m may
+// Compares two elements. The result is known if they are equal or differ by a number; n and m may
 // be equal.
 static struct expr equal(struct exprs *exprs, struct expr a, struct expr b)
 {
@@ -472,8 +472,7 @@ PAIRWISE(greater_or_equal, greater_or_equal)
 PAIRWISE(and, both)
 PAIRWISE(or, either)
 
-// Computes Mod. Attribute fmod is for floats and not supported: the result would have the sign of
-// the dividend.
+// Computes Mod. With the attribute fmod, which is for floats, the result stays unknown.
 void tsr__value_mod(struct shape_job *job)
 {
     if (!tsr__job_int(job, "fmod", 0))

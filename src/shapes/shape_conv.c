@@ -34,7 +34,7 @@ static void pad_pool(struct windows *windows, int i, bool lower)
     struct expr size = windows->size[i], kernel = windows->kernel[i];
     windows->padded[i] = true;
     windows->size[i] = (struct expr){0};
-    // Only numbers are supported; otherwise `size` and the result stay unknown.
+    // Supports only numbers; otherwise `size` and the result stay unknown.
     if (!expr_is_number(size) || !expr_is_number(kernel) || kernel.number > INT32_MAX ||
         size.number > INT64_MAX / 2)
         return;
@@ -264,8 +264,8 @@ void tsr__infer_col2im(struct shape_job *job)
     tsr__job_set(job, 0, (int)n + 2, dims);
 }
 
-// Infers a causal convolution. The length stays; the state is the end of the input, which the next
-// call needs.
+// Infers a causal convolution. The length is unchanged. The state is the end of the input, which
+// the next call needs.
 void tsr__infer_causal_conv(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), w = tsr__job_in(job, 1);

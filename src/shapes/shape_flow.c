@@ -40,7 +40,7 @@ static bool same_values(struct known_value a, struct known_value b)
     return true;
 }
 
-// Returns what two values have in common: type, rank, and equal sizes.
+// Returns what two values have in common: type, rank, and the sizes that are equal.
 static struct value_info join(struct shape_job *job, struct value_info a, struct value_info b)
 {
     struct value_info r = no_info;
@@ -87,7 +87,7 @@ static const tsr_graph *body_of(const struct shape_job *job, const char *name)
     return NULL;
 }
 
-// Returns what the last pass through the body found for its i-th output.
+// Returns what the last inference of the body found for its i-th output.
 static struct value_info result_of(const struct shape_job *job, const tsr_graph *graph, int i)
 {
     if ((size_t)i >= tsr_graph_output_count(graph))
@@ -95,8 +95,7 @@ static struct value_info result_of(const struct shape_job *job, const tsr_graph 
     return tsr__info_of(job->shapes, tsr_graph_output(graph, (size_t)i));
 }
 
-// Returns the value with other dimensions; NULL: unknown rank. Elements of the old shape are
-// dropped.
+// Returns the value with other dimensions; dims NULL: unknown rank. Its known elements are dropped.
 static struct value_info reshaped(struct value_info info, int rank, const tsr_dim *dims)
 {
     info.value = VALUE_UNKNOWN;
@@ -163,8 +162,8 @@ void tsr__infer_if(struct shape_job *job)
     }
 }
 
-// Infers a body whose first inputs are given and whose states start as `state` and are outputs.
-// Sizes that an iteration changes become unknown, until an iteration changes nothing.
+// Infers a body whose states are inputs and outputs. Sizes of a state that an iteration changes
+// become unknown; this is repeated until an iteration changes nothing.
 static bool infer_state(struct shape_job *job, const tsr_graph *graph, struct value_info *in,
                         size_t n_in, size_t first, size_t n_state, int first_result)
 {
@@ -309,7 +308,8 @@ void tsr__infer_identity(struct shape_job *job)
     set_output(job, 0, info_in(job, 0));
 }
 
-// Returns the same type and sizes as elements of a sequence, or as a tensor.
+// Returns the value as another form: its type and sizes become those of the elements of a sequence,
+// or of a tensor.
 static struct value_info wrapped(struct value_info info, enum value_form form)
 {
     info.form = form;
@@ -317,7 +317,8 @@ static struct value_info wrapped(struct value_info info, enum value_form form)
     return info;
 }
 
-// Finds what all elements have in common: [2 3] and [2 4] give a sequence of [2 ?].
+// Infers SequenceConstruct: what all elements have in common. [2 3] and [2 4] give a sequence of [2
+// ?].
 void tsr__infer_sequence_construct(struct shape_job *job)
 {
     struct value_info all = info_in(job, 0);

@@ -33,7 +33,7 @@ static void set_size(struct shape_job *job, int i, int axis, tsr_dim size)
     shape->dims = dims;
 }
 
-// Sets outputs 1 .. n, which are caches of that length, with the type of the input cache.
+// Sets outputs 1 .. n, which are caches of this length, to the type of the input cache.
 static void caches(struct shape_job *job, int n, int axis, tsr_dim length, int past)
 {
     for (int i = 1; i < (int)clamped(n + 1, 0, job->n_out); i++) {
@@ -96,8 +96,8 @@ void tsr__infer_group_query(struct shape_job *job)
     caches(job, 2, 2, length, 3);
 }
 
-// Sets batch and rows of the result if the size of the weights is unknown. Then the size of a head
-// is unknown too, and no letter is known. Of x [8 6 10] the result is [8 6 ?].
+// Sets batch and rows of the result if the size of the weights is unknown, because no letter is
+// known then. For x [8 6 10] the result is [8 6 ?].
 static void keep_rows(struct shape_job *job)
 {
     struct shape given = tsr__job_in(job, 0);

@@ -73,8 +73,8 @@ static const tsr_attr *attr_named(const tsr_node *node, struct str name)
     return NULL;
 }
 
-// Returns an attribute. In a function's body it may refer to one of the call, which may refer to
-// one of its own call. If the call does not give it, the function's default applies.
+// Returns an attribute. In a function's body it may refer to an attribute of the call, which may
+// again refer to one of its own call. If the call does not have it, the function's default applies.
 static const tsr_attr *attr_in(const struct call *call, const tsr_node *node, struct str name)
 {
     const tsr_attr *attr = attr_named(node, name);

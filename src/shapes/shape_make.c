@@ -40,7 +40,7 @@ static void set_tensor(struct shape_job *job, const tsr_tensor *tensor)
 // Infers Constant, which has one of these attributes: a tensor, a scalar, or a list.
 void tsr__infer_constant(struct shape_job *job)
 {
-    // If a node has two of them, the last one applies.
+    // If a node has two of these attributes, the last one applies.
     static const struct {
         const char *name;
         tsr_dtype type;
@@ -336,8 +336,8 @@ static void keep_aspect(struct shape_job *job, struct shape shape, tsr_dim *dims
 }
 
 // Infers Resize. Sizes have precedence over scales. Dimensions that are not in `axes` keep their
-// size. The others are unknown if neither sizes nor scales are known. [1 3 8 8] with scales 1 1 2 2
-// is [1 3 16 16].
+// size. Others are unknown if neither sizes nor scales are known. [1 3 8 8] with scales 1 1 2 2 is
+// [1 3 16 16].
 static void resize(struct shape_job *job, int scales_at, int sizes_at)
 {
     float scales[MAX_SCALES];

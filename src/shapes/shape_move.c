@@ -71,8 +71,8 @@ void tsr__infer_concat(struct shape_job *job)
 }
 
 // Returns the size of part i. With num_outputs, all parts have one size and the last may be
-// smaller; otherwise they are equal. A size that the number of outputs does not divide is unknown,
-// because the model is invalid.
+// smaller; otherwise they are equal. If the number of outputs does not divide the size, the model
+// is invalid and the result unknown.
 static struct expr split_size(struct shape_job *job, struct expr size, int i)
 {
     int64_t pieces = tsr__job_int(job, "num_outputs", 0);
@@ -168,8 +168,8 @@ static struct expr slice_step(struct shape_job *job, int64_t entry)
     return element_of(tsr__job_values(job, 4), entry);
 }
 
-// True if the end is one of the largest numbers, which mean "to the end". With a negative step that
-// is the front, as in ONNX Runtime.
+// True if the end is one of the largest integers, which mean "to the end". With a negative step
+// this is the front, as in ONNX Runtime.
 static bool means_front(int64_t end)
 {
     return end == INT64_MAX || end == INT32_MAX;
@@ -181,7 +181,7 @@ bool tsr__slice_bounds(const struct shape_job *job, int axis, int64_t size, int6
 {
     struct shape_job *shape_job = (struct shape_job *)job;
     int64_t entry = slice_entry(shape_job, axis, tsr__job_in(shape_job, 0).rank);
-    // A dimension that is not sliced is taken in full.
+    // An axis that is not sliced has its full range.
     *start = 0;
     *end = size;
     *step = 1;
@@ -227,8 +227,8 @@ static struct expr clipped(struct exprs *exprs, struct expr at, struct expr size
     return tsr__expr_min(exprs, at, size);
 }
 
-// Returns the number of elements from a to b that exist. The last k of size are min(size, k); from
-// a to the end max(size - a, 0); otherwise the difference of both bounds.
+// Returns the number of existing elements from a to b. The last k of `size` are min(size, k); from
+// a to the end there are max(size - a, 0); otherwise it is the difference of both bounds.
 static struct expr slice_length(struct exprs *exprs, struct expr a, struct expr b, struct expr size)
 {
     bool to_end = expr_equal(clipped(exprs, b, size), size);
@@ -254,7 +254,8 @@ static int64_t steps_between(int64_t start, int64_t end, int64_t step)
 }
 
 // Returns the number of elements from a down to b, without b: all up to a, minus all up to b.
-//   n rows from -1 down to the front: n;  from 3: min(n, 4);  from -1 down to 1: max(n - 2, 0)
+// Examples for n rows: from -1 down to the front: n; from 3: min(n, 4); from -1 down to 1: max(n -
+// 2, 0).
 static struct expr slice_length_down(struct exprs *exprs, struct expr a, struct expr b,
                                      struct expr size)
 {

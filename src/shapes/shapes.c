@@ -22,8 +22,8 @@
 
 // ---- declarations -------------------------------------------------------------------------------
 
-// Replaces symbols by the numbers that the caller gave. The array of the model is copied only if
-// there is such a symbol.
+// Replaces symbols by the numbers that the caller gave. Copies the array of the model only if it
+// has such a symbol.
 static void bind_dims(struct shapes *shapes, struct shape *at)
 {
     tsr_dim *dims = NULL;
@@ -128,7 +128,7 @@ static uint32_t index_of(const struct shapes *shapes, const tsr_value *value)
     return tsr__value_id(value);
 }
 
-// Returns what is known about the value. RANK_UNREAD is used only in this file; callers get -1.
+// Returns all that is known about the value. RANK_UNREAD is used only in this file; callers get -1.
 struct value_info tsr__info_of(const struct shapes *shapes, const tsr_value *value)
 {
     uint32_t id = index_of(shapes, value);
@@ -208,8 +208,8 @@ static tsr_dim better_dim(struct shapes *shapes, tsr_dim declared, tsr_dim found
     return found;
 }
 
-// Makes new symbols of sizes that the rule does not give, where declarations are ignored. These
-// symbols have precedence over declarations, like sizes of inputs, and become unknown in the end.
+// Makes new symbols for sizes that the rule does not give, where declarations are ignored. Like
+// sizes of inputs, these symbols have precedence over declarations; they become unknown in the end.
 static void open_sizes(struct shapes *shapes, struct shape *at, struct shape *found,
                        enum doubt doubt)
 {
@@ -284,9 +284,9 @@ static bool agree(const struct shape *a, const struct shape *b)
     return true;
 }
 
-// Merges inferred type and shape with the declaration. Contradictions are reported; the declared
-// type stays, rank and sizes are the inferred ones. onnx's inference, for example, gives a Squeeze
-// of axes [3, 1] one dimension too many. Returns what was wrong in the declaration.
+// Merges the inferred type and shape with the declaration. Contradictions are reported: the
+// declared type is kept, but rank and sizes are the inferred ones. For example, onnx's inference
+// gives a Squeeze of axes [3, 1] one dimension too many. Returns what was wrong in the declaration.
 static enum doubt merge(struct shapes *shapes, const tsr_node *node, const tsr_value *value,
                         struct shape found, enum value_form form)
 {
@@ -369,8 +369,8 @@ static tsr_dtype result_type(const struct shape_job *job, enum result_type type)
     return TSR_UNDEFINED;
 }
 
-// Returns the type of output i. Rows give four types; later outputs have that of the first input,
-// unless the shape function sets it.
+// Returns the type of output i. Rows have four types; later outputs have the type of the first
+// input, unless the shape function sets it.
 static tsr_dtype type_of(const struct shape_job *job, const struct shape_row *row, int i)
 {
     if (i < (int)TSR_COUNT(row->type))
@@ -380,7 +380,7 @@ static tsr_dtype type_of(const struct shape_job *job, const struct shape_row *ro
     return result_type(job, TYPE_AS_FIRST);
 }
 
-// Infers types first, then shapes, then elements: each may use the ones before.
+// Infers types, then shapes, then elements: each may use the results before it.
 static void infer_by_row(struct shape_job *job, const struct shape_row *row)
 {
     for (int i = 0; i < job->n_out; i++)
@@ -592,8 +592,8 @@ static void root_symbols(struct shapes *shapes, const tsr_graph *graph)
 // ---- unnamed sizes ------------------------------------------------------------------------------
 
 // Returns a symbol for an unnamed size of an input: INPUT.AXIS, which callers can bind to a number.
-// It is a hidden symbol if names are not wanted (report: the shapes are written into the model), or
-// if the model uses that name for another size. Contradictions are found with hidden symbols too.
+// The symbol is hidden if the shapes are written into the model (report), or if the model uses that
+// name for another size. Hidden symbols still reveal contradictions.
 static tsr_dim symbol_of_open(struct shapes *shapes, const tsr_value *value, size_t input, int axis)
 {
     struct exprs *exprs = shapes->exprs;
@@ -704,15 +704,15 @@ struct shapes *tsr__shapes_infer(struct arena *arena, tsr_model *model, const ts
         infer_graph(shapes, graph);
         drop_hidden(shapes);
     }
-    // The model decodes types and constants on access, in its own memory. If that failed, a value
-    // seems to be absent, so the failure is checked here.
+    // The model decodes types and constants on access, in its own memory. If that fails, a value
+    // seems to be absent, so check for the failure here.
     bool ran_out = arena->session->out_of_memory && !ran_out_before;
     if (ran_out || arena->failed)
         return NULL;
     return shapes;
 }
 
-// Doubles the capacity, because callers add nodes often.
+// Reserves memory for n values. Doubles the capacity, because callers add nodes often.
 static bool reserve(struct shapes *shapes, uint32_t n)
 {
     if (n <= shapes->capacity)
@@ -751,8 +751,8 @@ bool tsr__shapes_add(struct shapes *shapes, tsr_node *const *nodes, size_t n)
     return true;
 }
 
-// Returns the shape of a tensor. A sequence gives nothing, because callers would shard it as a
-// tensor; see tsr__shapes_element.
+// Returns the shape of a tensor. Returns unknown for a sequence, because callers would shard it
+// like a tensor; see tsr__shapes_element.
 struct shape tsr__shapes_of(const struct shapes *shapes, const tsr_value *value)
 {
     uint32_t id = index_of(shapes, value);
@@ -786,7 +786,7 @@ bool tsr__shapes_is_list(const struct shapes *shapes, const tsr_value *value)
 
 #define LOOPS_CARRY_LISTS 13 // first opset in which loops carry sequences
 
-// Returns how a value that is not a tensor can be moved. An optional that a node makes of one
+// Returns how a value that is not a tensor can be sent. An optional that a node makes from one
 // tensor has an element. One from a branch or from outside may be empty, and an empty one cannot be
 // created without its type.
 enum list_form tsr__shapes_list_form(const struct shapes *shapes, const tsr_value *value)
@@ -818,7 +818,7 @@ struct known_value tsr__value_known(const struct shapes *shapes, const tsr_value
     return shapes->values[id];
 }
 
-// Reads the elements. Returns -1 also if one element is an expression.
+// Reads the elements. Returns -1 if they are unknown, also if one element is an expression.
 int64_t tsr__shapes_ints(const struct shapes *shapes, const tsr_value *value, int64_t *out,
                          int64_t cap)
 {

@@ -15,12 +15,12 @@
 
 // ---- notation (notation.c) ---------------------------------------------------------------------
 
-// Parses a notation into a layout of that rank: {2,1:0,1} {2,1:(0,1),(2,3)} {1:0,1} {1,4}
+// Parses a notation into a layout of the given rank: {2,1:0,1} {2,1:(0,1),(2,3)} {1:0,1} {1,4}
 // {4/2*16,1:0,1}, and over a mesh S0,R@2x2[:devices] S0R@2x2 ({0},{})@2x2. Leading unsharded
-// dimensions may be omitted from {..}, and "..." means unsharded dimensions anywhere. With rank -1
-// the rank is the number of written dimensions. `sizes` (may be NULL) has the known sizes, for
-// checking products of factors. *suppressed counts `-1` entries, which are tiles without owner. On
-// failure *wrong has the reason and the byte. TSR_MALFORMED: the text is not in the notation.
+// dimensions may be omitted from {..}, and "..." stands for unsharded dimensions anywhere. With
+// rank -1 the rank is the number of written dimensions. `sizes` (may be NULL) has the known sizes,
+// to check products of factors. *suppressed counts `-1` entries, which are tiles without an owner.
+// On failure *wrong has the reason and the byte. TSR_MALFORMED: the text is not in the notation.
 // TSR_INVALID: it does not fit the value.
 struct notation_error {
     const char *what; // constant, or in the arena
@@ -44,7 +44,7 @@ struct notation_answer {
     struct tile_layout *layout;
     int suppressed;
     bool dots; // the text has "..."
-    // number of entries before "...": the first dimensions; the others are the last ones
+    // number of entries before "...", which are the first dimensions; the others are the last ones
     int front;
 };
 tsr_status tsr__notation_read(struct arena *arena, struct str text, const struct notation_ask *ask,
@@ -67,7 +67,7 @@ enum notation_style {
 struct str tsr__notation_print_mesh(struct arena *arena, const struct tile_layout *layout,
                                     const struct notation_mesh *mesh, enum notation_style style);
 // For fuzzing: true if the bytes are rejected with a reason and a position inside them, or if
-// printing and parsing are inverse.
+// printing and parsing them are inverse.
 bool tsr__notation_holds(tsr_session *session, const void *bytes, size_t n);
 
 // Returns the mesh of a configuration: the grid of its topology, stored as "2x2" in the model's
@@ -126,8 +126,8 @@ struct placement {
 };
 // True if a device computes several parts of the node.
 bool tsr__placement_has_turns(const struct placement *placement);
-// Returns the placement in which each device computes only its part number `turn`, if it has that
-// many. n_devices is 0 if no device has. Returns false if out of memory.
+// Returns the placement in which each device computes only its part number `turn`. Devices with
+// fewer parts are left out; n_devices may be 0. Returns false if out of memory.
 bool tsr__placement_turn(struct arena *arena, const struct placement *placement, size_t turn,
                          struct placement *out);
 static inline tile_shares placement_shares(const struct placement *placement, int factor)
@@ -167,8 +167,8 @@ bool tsr__placement_groups(struct arena *arena, const struct placement *placemen
                            struct device_group **out, size_t *n,
                            enum combine *combine) TSR_MUST_USE;
 // Reads the specs of a node in a configuration as canonical layouts. The arrays have an entry for
-// each input and output; it is NULL if there is no spec. Returns false if a spec describes no
-// layout (with a diagnostic) or if out of memory. (explicit.c)
+// each input and output; NULL: no spec. Returns false if a spec describes no layout (with a
+// diagnostic) or if out of memory. (explicit.c)
 bool tsr__node_specs(struct arena *arena, const tsr_node *node, const tsr_config *config,
                      const struct shapes *shapes, struct tile_layout **in,
                      struct tile_layout **out);
@@ -190,7 +190,7 @@ struct node_flow {
     struct placement place;
     struct tile_layout **inputs;  // layout in which the node needs each input; NULL: absent input
     struct tile_layout **outputs; // layout of each output after reduction; NULL: unused output
-    // Explicit output specs that differ from `outputs`: the value is resharded after the node.
+    // Explicit output specs that differ from `outputs`; the value is resharded after the node.
     // NULL: none.
     struct tile_layout **wanted;
     struct device_group *groups; // groups of the reduction
@@ -201,7 +201,8 @@ struct node_flow {
     bool by_specs;          // without a rule: sharded as the specs of all its tensors state
     const char *replicated; // if not NULL: the reason why the node is replicated despite its specs
     bool ignores_specs;     // because it produces or reads a list that cannot be transferred
-    // For a node with sharded bodies: how their inputs and outputs belong to the node; else NULL.
+    // For a node with sharded bodies: how inputs and outputs of the bodies belong to the node; else
+    // NULL.
     const struct control *control;
     struct body_flow *bodies; // control->n_bodies; NULL: none, or the bodies are not sharded
 };
@@ -225,7 +226,7 @@ struct flow {
     bool staged;               // the configuration has pipeline stages
     size_t n_notes;            // number of reshards that were reported
     const struct flow *before; // flow of the given model, if nodes were replaced
-    // By node: index of the node of `before` that it is or replaces. Only with `before`.
+    // By node: index of the node in `before` that it is or replaces. Only with `before`.
     const size_t *origin;
 };
 // Returns the number of pipeline stages of the flow's configuration (0: none). (*on)[stage][device]
@@ -239,7 +240,7 @@ void tsr__flow_visit(const struct flow *flow, void (*call)(void *data, const str
 // have found no errors. Reports notes and warnings (replicated nodes). Returns NULL after a
 // failure, with a diagnostic.
 struct flow *tsr__flow_new(struct arena *arena, tsr_model *model, const tsr_config *config);
-// As tsr__flow_new, ready for partition: nodes that shard an axis of which their operator computes
+// As tsr__flow_new, ready for partition: nodes that shard an axis over which they compute
 // statistics are replaced by simpler ones, in a copy of the model. The caller frees the copy,
 // *made, which is NULL if nothing was replaced. `shapes` are those of the model, or NULL.
 // (replace.c)
@@ -274,8 +275,8 @@ bool tsr__groups_share(const struct device_group *groups, size_t n,
 // ---- resharding (reshard.c, reshard_pair.c, reshard_step.c, reshard_group.c) -------------------
 
 // A value of which every member of a group has only a partial result (of a sum, maximum, ...). All
-// members of a group have the same shards, and their values combined are the result. Several groups
-// may have one shard; each of them has all parts of it.
+// members of a group have the same shards; their values combined are the result. Several groups may
+// have the same shard; each of them then has all parts of it.
 struct partial {
     enum combine combine;
     const struct device_group *groups;
@@ -325,9 +326,9 @@ tsr_status tsr__reshard_plan(struct arena *arena, const struct tile_layout *from
                              const struct partial *pending, const struct tile_layout *to,
                              const int64_t *shape, size_t elem_bytes,
                              struct reshard **out) TSR_MUST_USE;
-// Replaces gathers along several axes by gathers along one axis each, which is what the operator
-// can do, if at most RESHARD_MAX_STEPS result. Others stay. `from` is the layout before the first
-// step. (reshard_axes.c)
+// Replaces gathers along several axes by gathers along one axis each, which the operator supports,
+// if at most RESHARD_MAX_STEPS steps result. Otherwise they stay. `from` is the layout before the
+// first step. (reshard_axes.c)
 #define RESHARD_MAX_STEPS 4
 void tsr__reshard_split(struct arena *arena, const struct tile_layout *from, const int64_t *shape,
                         size_t elem_bytes, struct reshard *reshard);

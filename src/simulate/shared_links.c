@@ -138,8 +138,8 @@ double tsr__sim_end(struct shared_links *shared, const struct sim_comm *comm,
     for (size_t i = 0; uses && i < uses->n; i++) {
         size_t link = uses->at[i].link;
         double from = begin, *free = &shared->free[link];
-        // The cost of a communication includes that its groups share links, so only other ones
-        // delay it. The link is occupied for the time of all groups.
+        // The cost of a communication already includes that its own groups share links, so only
+        // other communications delay it. The link is occupied for the time of all groups.
         bool others = shared->by[link] != comm;
         if (*free > begin)
             from = *free;

@@ -104,7 +104,7 @@ tsr_status tsr__sim_fold(struct arena *arena, tsr_model *model, const tsr_simula
 // Returns the order in which the engine runs the nodes, as indices in the file (simulate_order.c).
 // NULL: out of memory.
 int64_t *tsr__sim_order(struct arena *arena, const tsr_graph *graph);
-// Returns the index in the file of the main-graph node that is `node` or contains it.
+// Returns the index in the file of a node, or of the main-graph node that contains it.
 int64_t tsr__sim_place(const tsr_node *node);
 
 struct partition_part;
@@ -134,8 +134,8 @@ tsr_status tsr__sim_read(struct sim *sim, const struct partition_part *parts, in
 bool tsr__sim_sizes(struct arena *arena, const tsr_model *model, const tsr_dim_size *sizes,
                     size_t n, tsr_dim_size **out, size_t *n_out);
 
-// timeline.c: as tsr_simulate and tsr_simulate_folder, with the result as a struct. The session
-// owns its lists until the next call.
+// timeline.c: as tsr_simulate and tsr_simulate_folder, but fill a struct instead of making a result
+// handle. The session owns its lists until the next call.
 tsr_status tsr__simulate(tsr_model *model, const tsr_simulate_options *options,
                          tsr_simulation_summary *out) TSR_MUST_USE;
 tsr_status tsr__simulate_folder(tsr_session *session, const char *folder,

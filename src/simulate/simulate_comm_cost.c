@@ -76,9 +76,9 @@ static int64_t halo_cost(struct sim *sim, struct sim_comm *comm,
                   copied_ps < 0x1p62 ? (int64_t)copied_ps : INT64_MAX);
 }
 
-// Predicts other communication as an all-to-all exchange in which the busiest device moves these
-// bytes, as in tsr__exchange_cost. It takes at least as long as the largest message. With 4
-// devices and 3 MiB for the busiest that is an all-to-all of 3 * 16 / 3 = 16 MiB.
+// Predicts other communication as an all-to-all in which the busiest device moves these bytes, as
+// in tsr__exchange_cost, but at least the time of the largest message. Example: with 4 devices and
+// 3 MiB for the busiest, it is an all-to-all of 3 * 16 / 3 = 16 MiB.
 static int64_t exchange_cost(struct sim *sim, struct sim_comm *comm,
                              const struct topology_groups *groups)
 {

@@ -30,7 +30,7 @@ struct fold {
 
 #define TWO_DIMS (-2) // the batch is in two dimensions, or a size is not a multiple of the share
 
-// Returns the dimension of the value that is the batch; -1: none.
+// Returns the batch dimension of the value; -1: none.
 static int batch_dim(const struct fold *fold, const tsr_value *value)
 {
     struct shape all = tsr__shapes_of(fold->all, value), part = tsr__shapes_of(fold->part, value);
@@ -118,7 +118,8 @@ static bool has_bodies(const tsr_node *node)
     return false;
 }
 
-// True if the node computes the same in every copy. Appends the first copy's layout of each spec.
+// True if the node computes the same in every copy. Appends the layouts of its specs in the first
+// copy.
 static bool folds_node(struct fold *fold, tsr_node *node, struct arena *scratch)
 {
     const tsr_node_config *nc = tsr_node_find_config(node, fold->config);
@@ -275,7 +276,8 @@ static tsr_status write_specs(const struct fold *fold, tsr_model *model, tsr_con
 }
 
 // Creates the model of one copy: without the old annotations, with one configuration for the
-// devices of one block and the layouts of the first copy. On failure there is no model to free.
+// devices of one block and the layouts of the first copy. After a failure there is no model to
+// free.
 static tsr_status make_model(const struct fold *fold, struct sim_fold *out)
 {
     tsr_config *config;

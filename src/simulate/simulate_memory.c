@@ -20,7 +20,7 @@ bool tsr__sim_folded(const tsr_node *node)
     return true;
 }
 
-// A store is memory that one or several values use one after the other. Node k in execution order
+// A store is memory that one or several values use, one after the other. Node k in execution order
 // has three times: at 4 k its input is copied, at 4 k + 1 it runs, at 4 k + 2 its output is copied.
 #define NODE_TIMES 4
 #define RUNS       1
@@ -52,8 +52,8 @@ struct last_use {
     int64_t at;
 };
 
-// Visitor: finds the last use. A reader that copies its input needs the value only until the copy
-// is made.
+// Finds the last use of a value; called for each reader. A reader that copies its input needs the
+// value only until the copy is made.
 static bool last_use(void *data, tsr_node *node, size_t input)
 {
     struct last_use *last = data;
@@ -145,7 +145,7 @@ static size_t *free_top(struct stores *stores, const tsr_value *value)
     return slot ? *slot : NULL;
 }
 
-// Returns the most recently freed store of the value's shape; 0: none. The store stays reserved
+// Returns the most recently freed store with the value's shape; 0: none. The store stays reserved
 // between its two uses, because the engine plans the reuse in advance.
 static size_t used_again(struct stores *stores, const tsr_value *value)
 {
@@ -189,7 +189,7 @@ static bool is_state(const tsr_model *model, const tsr_value *output)
 }
 
 // Adds the store of an output. If `own` is set, each value has separate memory, as in the planner's
-// estimate. A cache that its node updates in place is in the memory of an input.
+// estimate. A cache that its node updates in place uses the memory of an input.
 static void add_output(struct stores *stores, const tsr_node *node, size_t i, int64_t at, bool own)
 {
     const tsr_value *value = tsr_node_output(node, i);
@@ -519,7 +519,7 @@ static int64_t loaded_constants(const struct stores *stores, int64_t weights)
     return weights;
 }
 
-// Called for each use of a constant: finds the reader that widens it most.
+// Finds the reader that widens a constant most. Called for each use.
 static bool widen(void *data, tsr_node *node, size_t input)
 {
     int64_t *most = data;
@@ -543,8 +543,8 @@ static int64_t widened(const struct stores *stores)
 
 // Computes memory and peak. `memory` is comparable with the planner's estimate. `peak` predicts
 // what the operating system reports for a CPU rank: it includes scratch memory, gaps and the
-// engine's own memory. For a GPU, `peak` is the memory in use of the engine's arena: without gaps
-// and without the engine's own memory, which is on the host.
+// engine's own memory. On a GPU, `peak` is the memory in use in the engine's arena, without gaps
+// and the engine's own memory, which is on the host.
 tsr_status tsr__sim_memory(struct sim_device *device, const tsr_model *model,
                            const struct shapes *shapes, struct arena *scratch)
 {

@@ -36,8 +36,8 @@ static bool add_edge(void *data, tsr_node *node, size_t input)
     return edge != NULL;
 }
 
-// Producers of each node's inputs. Those of node i are from[first[i]] to from[first[i + 1] - 1], in
-// ascending order, because edges are listed in the order of their producers.
+// Producers of each node's inputs. Those of node i are from[first[i]] to from[first[i + 1] - 1].
+// They ascend, because edges are listed in the order of their producers.
 struct makers {
     int64_t *first, *from;
     bool *read; // by node: some other node reads its results
@@ -67,8 +67,8 @@ static bool find_makers(struct arena *arena, const tsr_graph *graph, int64_t n, 
     return true;
 }
 
-// Searches depth first; order[k] is the node that runs as number k. A node is pushed twice: as its
-// number to visit its inputs, and as a negative number to run it after them.
+// Computes the order depth first: order[k] is the node that runs as number k. A node is pushed
+// twice: as its number to visit its inputs, and as a negative number to run it after them.
 static bool walk(struct arena *arena, const struct makers *makers, int64_t n, int64_t *order)
 {
     VEC(int64_t) stack = {0};

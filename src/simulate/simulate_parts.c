@@ -226,7 +226,7 @@ static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr
         comm->pair[0] = bytes.pair.from;
         comm->pair[1] = bytes.pair.to;
         comm->pair_bytes = bytes.pair.bytes;
-        // Without layouts, assume that the bytes which the member receives are moved.
+        // Without layouts, assume that the member moves the bytes that it receives.
         raise_to(&comm->moved, comm->moved ? 0 : got);
     }
     sim->unsized += !sized;

@@ -29,8 +29,8 @@ static void put_text(struct text *text, const char *s)
 
 static const char *const kinds[] = {"compute", "communication", "waiting"};
 
-// Writes a span as a complete event ("X"): begin and duration. All waiting has the same name,
-// whatever its cause.
+// Writes a span as a complete event ("X") with begin and duration. All waiting has the same name,
+// for any cause.
 static void put_span(struct text *text, const tsr_span *span)
 {
     double start = span->begin * 1e6;

@@ -55,8 +55,8 @@ struct run {
 
 // ---- time --------------------------------------------------------------------------------------
 
-// Adds overhead separately. The rest of the time is charged to what bounds the task: compute or
-// memory.
+// Adds the time of a task to the device. Overhead is separate; the rest counts as compute or memory
+// time, whichever bounds the task.
 static void count_compute(struct sim_device *device, const struct sim_task *task, double seconds)
 {
     double overhead = (double)task->overhead / 1e12;
@@ -357,7 +357,7 @@ static double steady_period(const double *ends, int requests)
     return (ends[last] - ends[first]) / (last - first);
 }
 
-// Computes the results. A device is idle while it neither computes, communicates nor waits for a
+// Computes the results. A device is idle while it neither computes nor communicates nor waits for a
 // partner.
 static tsr_status sum_up(struct run *run)
 {
@@ -448,8 +448,8 @@ static tsr_status add_slices(struct run *run)
     return TSR_OK;
 }
 
-// Called by the partitioner with the parts in memory, before anything is written. Reads them,
-// predicts their times, and simulates them.
+// Reads the parts, predicts their times and simulates them. The partitioner calls this with the
+// parts in memory, before anything is written.
 static tsr_status look(void *data, const struct partition_part *parts, int64_t n)
 {
     struct run *run = data;

@@ -47,9 +47,9 @@ struct heap {
 };
 void tsr__heap_init(struct heap *heap, tsr_session *session);
 void tsr__heap_done(struct heap *heap);
-// zeroed memory; NULL after a failure
+// Returns zeroed memory; NULL after a failure.
 void *tsr__heap_get(struct heap *heap, size_t n, size_t size);
-// the new part is not zeroed
+// Resizes a block; new bytes are not zeroed.
 void *tsr__heap_grow(struct heap *heap, void *p, size_t n, size_t size);
 void tsr__heap_free(struct heap *heap, void *p); // p may be NULL
 #define HEAP_ARRAY(h, type, n) ((type *)tsr__heap_get(h, n, sizeof(type)))
@@ -77,7 +77,7 @@ struct effort {
 };
 // True if the full effort or its current slice is used up.
 bool tsr__effort_over(const struct effort *effort);
-// Starts a slice: that fraction of the full effort. 0 ends the slice.
+// Starts a slice of the effort: `fraction` of the full effort. 0 ends the slice.
 void tsr__effort_slice(struct effort *effort, double fraction);
 double tsr__effort_elapsed(const struct effort *effort);
 
@@ -142,7 +142,8 @@ struct core {
     bool infeasible;
 };
 
-// Copies the program into the core. If `pinned` is not NONE, that node must take the choice `pin`.
+// Copies the program into the core. If `pinned` is not NONE, that node may only take the choice
+// `pin`.
 bool tsr__core_init(struct core *core, const struct program *program, struct heap *heap,
                     struct effort *effort, uint32_t pinned, uint32_t pin);
 void tsr__core_reduce(struct core *core);

@@ -72,8 +72,8 @@ static void report_progress(const struct solver *solver, const char *step)
 }
 
 // Copies the program into the core. With a time limit and no work limit, only time ends the solve.
-// `pinned` is a node that must take the choice `pin`, or NONE. Returns false if out of memory. The
-// caller calls solver_free in either case.
+// `pinned` is a node that may only take the choice `pin`, or NONE. Returns false if out of memory.
+// The caller calls solver_free in either case.
 static bool solver_init(struct solver *solver, const struct program *program,
                         const struct program_options *options, uint32_t pinned, uint32_t pin)
 {
@@ -227,7 +227,8 @@ static bool prune_by_bound(struct solver *solver)
     return solver->pruned;
 }
 
-// Stops after STALE rounds without progress, unless there is a time limit.
+// Searches until the result is proved or the effort is used up. Without a time limit, stops after
+// STALE rounds without progress.
 static void search_until_done(struct solver *solver)
 {
     int stale = 0;

@@ -19,8 +19,8 @@
 // The pass up gives the minimum, the pass back an assignment, the pass down the minimum through
 // every cell. The structure is built once; node costs may change between passes.
 
-// Marks of nodes: TREE_FIXED nodes are left out of the tree; TREE_FREE nodes are fixed only if
-// nothing else helps.
+// Marks of nodes. TREE_FIXED nodes are left out of the tree; TREE_FREE nodes are fixed only if
+// there is no other way to limit the tables.
 enum { TREE_FIXED = 1, TREE_FREE = 2 };
 
 struct tree_edge {
@@ -55,17 +55,17 @@ struct tree {
     uint32_t most_k, most_sep;
 };
 
-// Does not copy k, edges and cells. `fixed` marks nodes to leave out with their edges, or is NULL.
-// With `random`, more nodes are fixed until the tables are small enough. Returns false if out of
-// memory (tree->arena.failed), if a table has more than max_cells, or if all tables together are
-// too large. The caller calls tsr__tree_free in either case.
+// Builds a tree. Does not copy k, edges and cells. `fixed` marks nodes to leave out with their
+// edges, or is NULL. With `random`, more nodes are fixed until the tables are small enough. Returns
+// false if out of memory (tree->arena.failed), if a table has more than max_cells, or if all tables
+// together are too large. The caller calls tsr__tree_free in either case.
 bool tsr__tree_init(struct tree *tree, tsr_session *session, uint32_t n, const uint32_t *k,
                     const struct tree_edge *edges, size_t n_edges, uint64_t max_cells,
                     uint8_t *fixed, uint64_t *random);
 void tsr__tree_free(struct tree *tree);
 // Returns the minimum, or NEVER if nothing is allowed. `unary` has the costs by node.
 int64_t tsr__tree_up(struct tree *tree, int64_t *const *unary);
-// After tsr__tree_up: finds an assignment of that cost.
+// After tsr__tree_up: finds an assignment with the minimum cost.
 void tsr__tree_back(struct tree *tree, int64_t *const *unary, uint32_t *choice);
 // After tsr__tree_up: computes the down messages. Returns false if out of memory.
 bool tsr__tree_down(struct tree *tree, int64_t *const *unary);
@@ -266,7 +266,7 @@ void tsr__search_polish(struct search *search, int rounds);
 // Finds a first solution if climbing found none (solve_dive.c).
 void tsr__search_dive(struct search *search);
 // Repairs an assignment without forbidden pairs until it satisfies the rows, and offers it. Returns
-// false if it was not taken.
+// false if it was not accepted.
 bool tsr__search_settle(struct search *search, uint32_t *x, int tries);
 // Minimizes the relaxation exactly, for programs of small treewidth: sets bound, solution and load.
 void tsr__search_exact(struct search *search, struct tree *tree, const double *lambda);

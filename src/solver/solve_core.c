@@ -100,8 +100,8 @@ static bool add_rows(struct core *core, uint32_t limit)
 
 // ---- nodes and edges
 
-// Shifts a table so that its least entry is 0. If all entries are forbidden, the program is
-// infeasible.
+// Shifts a table so that its least entry is 0. The program is infeasible if all entries are
+// forbidden.
 static void shift_table(struct core *core, int64_t *cell, size_t n)
 {
     int64_t least = COST_FORBIDDEN;
@@ -221,7 +221,7 @@ static void remove_from_edge(struct core *core, struct core_edge *edge, uint32_t
     edge->dirty = true;
 }
 
-// Removes choices of v, which `dead` marks. Costs, origins and usages are compacted in place.
+// Removes the choices of v that `dead` marks. Costs, origins and usages are compacted in place.
 void tsr__core_remove(struct core *core, uint32_t v, const uint8_t *dead)
 {
     struct core_node *node = &core->nodes[v];

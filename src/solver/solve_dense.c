@@ -131,7 +131,7 @@ uint32_t tsr__dense_worst(const struct dense *dense, const int64_t *load)
     return worst;
 }
 
-// Returns INT64_MIN if there are no rows.
+// Returns the largest violation of a row; INT64_MIN if there are no rows.
 int64_t tsr__dense_excess(const struct dense *dense, const int64_t *load)
 {
     int64_t most = INT64_MIN;

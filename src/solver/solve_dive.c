@@ -91,8 +91,8 @@ static bool propagate(struct dive *dive, uint32_t v)
     return true;
 }
 
-// Returns the node with the most conflicts, then with the fewest choices. In very large programs it
-// returns simply the next one.
+// Returns the node with the most conflicts, of these the one with the fewest choices. In very large
+// programs, simply returns the next one.
 static uint32_t next_node(struct dive *dive)
 {
     uint32_t best = NONE;

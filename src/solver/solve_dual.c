@@ -42,8 +42,8 @@ static double **by_node(const struct dense *dense, uint64_t *n)
     return rows;
 }
 
-// Copies the edges inside the region. The first pass finds them (each once, at its end a) and
-// counts cells. So the tables do not move while the second pass fills them.
+// Copies the edges. The first pass finds them (each once, at its end a) and counts cells, so that
+// the tables do not move while the second pass fills them.
 static bool fill_edges(struct dual *dual)
 {
     const struct dense *dense = dual->dense;

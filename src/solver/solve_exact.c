@@ -34,8 +34,8 @@ static int64_t scale_down(const struct exact *exact, double y)
     return z < -(double)ROOM ? -ROOM : (int64_t)floor(z);
 }
 
-// Converts a cost to the same units; forbidden stays NEVER. A cost above ROOM becomes ROOM, which
-// can only lower the bound.
+// Converts a cost to the same units. Forbidden costs stay NEVER. A cost above ROOM becomes ROOM,
+// which can only lower the bound.
 static int64_t cell(const struct exact *exact, int64_t cost)
 {
     int64_t most = ROOM >> exact->shift;
@@ -44,15 +44,15 @@ static int64_t cell(const struct exact *exact, int64_t cost)
     return cost > most ? ROOM : cost * (INT64_C(1) << exact->shift);
 }
 
-// Reduces a sum to at most ROOM. A sum below -ROOM makes the pass fail.
+// Limits a sum to at most ROOM. A sum below -ROOM makes the pass fail.
 static int64_t clamp(struct exact *exact, integer y)
 {
     exact->failed |= y < -ROOM;
     return y > ROOM ? ROOM : (int64_t)y;
 }
 
-// Returns what the multipliers add to a choice. It is rounded down by more than the rounding error
-// of the sums.
+// Returns the cost that the multipliers add to a choice, rounded down by more than the rounding
+// error of the sums.
 static double multiplier_cost(const struct dual *dual, const struct dense_use *use, uint32_t choice)
 {
     double p = dual->prefix[use->end] - dual->prefix[use->begin],
@@ -66,8 +66,8 @@ static uint32_t other_end(const struct tree_edge *edge, uint32_t v)
     return edge->a == v ? edge->b : edge->a;
 }
 
-// Sums the messages to v. Those of later nodes are integers of this pass. Those of earlier nodes
-// come from the pass up and are rounded down.
+// Sums the messages to v. Those from later nodes are integers of this pass. Those from earlier
+// nodes come from the pass up and are rounded down.
 static void gather(struct exact *exact, uint32_t v)
 {
     const struct dense *dense = exact->dual->dense;

@@ -241,9 +241,9 @@ static bool keeps_bounds(const struct run *run, const struct point *point)
     return true;
 }
 
-// Fills work[to] with all sums of a point of work[from] and a point of `set` that keep the bounds
-// and stay below the threshold together with `rest`. `rest` is the least Lagrangian cost of
-// everything else, from the pass down.
+// Fills work[to] with all sums of a point of work[from] and a point of `set` that satisfy the
+// bounds. Keeps only sums that stay below the threshold together with `rest`, the least Lagrangian
+// cost of everything else, which the pass down has computed.
 static void add_points(struct run *run, int from, struct set set, int64_t rest, int to)
 {
     const struct set *left = &run->work[from];
@@ -436,8 +436,8 @@ static bool add_others(struct run *run)
     return true;
 }
 
-// Joins the points of all roots. Roots share no edges, but they share rows. So their points are
-// summed like those of siblings. joined[i] is kept for the pass back.
+// Joins the points of all roots. Roots share no edges but share rows, so their points are summed
+// like those of siblings. joined[i] is kept for the pass back.
 static bool join_roots(struct run *run)
 {
     struct tree *tree = run->front->tree;
@@ -561,7 +561,7 @@ static bool split(struct run *run, const struct cell *cell, uint32_t choice, str
 }
 
 // Goes from the roots to the leaves with a goal (cost, usage) for every bucket. Takes the choice
-// whose own point plus points of the children is the goal. There is such a choice, because the goal
+// whose own point plus points of the children is the goal. Such a choice exists, because the goal
 // was computed as such a sum.
 static bool pass_back(struct run *run, struct point *goals, uint32_t *x)
 {
@@ -657,8 +657,9 @@ static bool activate(struct run *run, const int64_t *load, bool *violated)
     return true;
 }
 
-// Starts with few active rows, which is cheap. If the solution violates another row, that row
-// becomes active and the elimination is repeated. A solution that violates no row is optimal.
+// Finds the best solution below the threshold. Starts with few active rows, which is cheap. If the
+// solution violates another row, that row becomes active and the elimination is repeated. A
+// solution that violates no row is optimal.
 enum front_end tsr__front(struct front *front, int64_t threshold, uint32_t *x, int64_t *cost)
 {
     const struct dense *dense = front->dense;

@@ -66,8 +66,8 @@ void *tsr__heap_get(struct heap *heap, size_t n, size_t size)
     return link_block(heap, block, bytes);
 }
 
-// Changes the size of a block as realloc does: after a failure p stays valid. Unlinks the block
-// first, because its neighbours point to it.
+// Changes the size of a block like realloc: after a failure p stays valid. Unlinks the block first,
+// because its neighbours point to it.
 void *tsr__heap_grow(struct heap *heap, void *p, size_t n, size_t size)
 {
     if (!p)

@@ -92,7 +92,8 @@ static struct program_options next_effort(const struct least *least)
     return options;
 }
 
-// Solves with the same bound for all limits. Uses the solution even if it is not proved optimal.
+// Solves with the same bound for all limits. Uses the solution even if its optimality is not
+// proved.
 static tsr_status solve_with_bound(struct least *least, int64_t bound,
                                    struct program_result *result)
 {
@@ -154,7 +155,7 @@ static bool is_far(const struct least *least, int64_t low)
     return low < best && (double)(best - low) > least->left.near * (double)best;
 }
 
-// Bisects between the bound and the best solution. If a step finds no solution, but could not prove
+// Bisects between the bound and the best solution. If a step finds no solution but does not prove
 // that there is none, only `low` rises, not the bound.
 static tsr_status bisect(struct least *least)
 {

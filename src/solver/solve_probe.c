@@ -86,7 +86,7 @@ static bool is_supported(const struct probe *probe, const struct core_edge *edge
     return false;
 }
 
-// Removes the choices of o without a partner at v. Returns false if none is left.
+// Removes the choices of o that have no allowed partner at v. Returns false if none is left.
 static bool remove_unsupported(struct probe *probe, const struct core_edge *edge, uint32_t v)
 {
     uint32_t o = edge_other(edge, v), k = probe->core->nodes[o].k;

@@ -167,7 +167,7 @@ static bool is_supported(const struct core *core, const struct core_edge *edge, 
     return false;
 }
 
-// Marks choices of w without support at v as dead. Returns true if there were any.
+// Marks choices of w as dead that have no allowed partner at v. Returns true if there were any.
 static bool propagate(struct core *core, const struct core_edge *edge, uint32_t w,
                       uint8_t *const *dead)
 {
@@ -240,7 +240,7 @@ static void merge_uses(struct core *core, uint32_t u, uint32_t v, const uint32_t
     }
 }
 
-// Turns an edge of v into an edge of u, whose row i is row map[i] of the old table.
+// Turns an edge of v into an edge of u. Row i of its new table is row map[i] of the old one.
 static void merge_edge(struct core *core, struct queue *queue, uint32_t u, uint32_t v, uint32_t id,
                        const uint32_t *map)
 {
@@ -410,7 +410,7 @@ static void trim_uses(struct core *core, uint32_t v)
     }
 }
 
-// Eliminates a node with one neighbour w (RI): its best choice depends on w alone. Adds the minimum
+// Eliminates a node with one neighbour w (RI): its best choice depends only on w. Adds the minimum
 // to the costs of w.
 static void fold_leaf(struct core *core, struct queue *queue, uint32_t v)
 {
@@ -585,8 +585,8 @@ static void sweep_rows(struct core *core, struct sweep *sweep, uint32_t *kept, u
     for (uint32_t row = 0; row < core->n_rows; row++) {
         since |= sweep->mark[row] & BEGINS;
         bool needed = sweep->most[row] > core->row_bound[row], covered = false;
-        // No use has ended since the kept row below, so the uses of that row are a subset of this
-        // row's. If the bound here is not larger, that row is redundant.
+        // No use has ended since the last kept row, so the uses of that row are a subset of this
+        // row's. If the bound of this row is not larger, the last kept row is redundant.
         while (needed && n && !(since & ENDS) &&
                core->row_bound[kept[n - 1]] >= core->row_bound[row])
             since |= between[--n];

@@ -59,7 +59,7 @@ bool tsr__region_init(struct region *region, const struct dense *dense, struct e
     return true;
 }
 
-// Starts with a solution. x may violate rows; their slack is then negative.
+// Starts with the solution x. It may violate rows, whose slack is then negative.
 void tsr__region_start(struct region *region, const uint32_t *x, const double *lambda)
 {
     const struct dense *dense = region->dense;
@@ -144,7 +144,7 @@ static bool alive(const struct dense *dense, uint32_t v, uint32_t row)
     return false;
 }
 
-// Draws a node that is live at that row. Returns NONE if there is none.
+// Draws a node that is live at the row; NONE if there is none.
 static uint32_t draw_live(struct region *region, uint32_t row)
 {
     for (int i = 0; i < 40; i++) {
@@ -179,7 +179,7 @@ static void draw_hub(struct region *region)
 }
 
 // Draws the region: one time in eight a hub, otherwise one ball, or two to six smaller balls around
-// nodes that are live at one row of the first node. Sizes are random too.
+// nodes that are live at one row of the first node. Sizes are random, too.
 static void draw_region(struct region *region)
 {
     const struct dense *dense = region->dense;
@@ -279,8 +279,8 @@ static const int64_t *option_cells(struct region *region, const struct tree_edge
     return out;
 }
 
-// The first pass finds the edges inside the region (each once, at its end a) and counts cells. So
-// the tables do not move while the second pass fills them.
+// Copies the edges inside the region. The first pass finds them (each once, at its end a) and
+// counts cells, so that the tables do not move while the second pass fills them.
 static bool fill_edges(struct region *region)
 {
     const struct dense *dense = region->dense;

@@ -48,7 +48,8 @@ bool tsr__search_init(struct search *search, const struct dense *dense, struct e
     return !heap->failed && tsr__dual_init(&search->dual, dense);
 }
 
-// Checks the cost before the rows, because most assignments fail there.
+// Accepts an assignment if it is the best so far. Checks the cost before the rows, because most
+// assignments fail there.
 bool tsr__search_offer(struct search *search, const uint32_t *x)
 {
     int64_t cost = tsr__dense_cost(search->dense, x);
@@ -68,7 +69,7 @@ bool tsr__search_offer(struct search *search, const uint32_t *x)
 // exact and needs no margin.
 int64_t tsr__search_bound(const struct search *search)
 {
-    // more than the rounding error
+    // subtract more than the rounding error
     double magnitude = fabs(search->dual.best) + search->dual.best_paid;
     double bound = search->dual.best - 1e-10 * magnitude - 1e-6;
     int64_t whole = 0;
@@ -189,7 +190,7 @@ void tsr__search_relax(struct search *search, struct tree *tree, const double *l
     tsr__search_offer(search, search->region.x);
 }
 
-// One time in two, polishes a new start first. Then polishes the best solution.
+// Polishes the best solution. One time in two, polishes a new start first.
 void tsr__search_polish(struct search *search, int rounds)
 {
     if (!search->found)
@@ -201,9 +202,9 @@ void tsr__search_polish(struct search *search, int rounds)
     tsr__search_offer(search, search->region.x);
 }
 
-// Computes an exact bound. The tree has small treewidth, so the minimum of the relaxation is exact.
-// Offers its solution. The minimum minus the multipliers times the row bounds is a bound of the
-// program.
+// Computes an exact bound and offers the solution. The tree has small treewidth, so the minimum of
+// the relaxation is exact. This minimum, minus the multipliers times the row bounds, is a bound of
+// the program.
 void tsr__search_exact(struct search *search, struct tree *tree, const double *lambda)
 {
     const struct dense *dense = search->dense;
@@ -248,7 +249,7 @@ static void try_rounding(struct search *search, bool may_repair)
 }
 
 // Adapts the target of a step: a bound that is higher by the factor `reach`. If the target is
-// missed for a while, reach shrinks. When it is tiny, it is reset and the best multipliers are
+// missed for a while, reach shrinks. When reach is tiny, it is reset and the best multipliers are
 // restored. Returns true if they were restored; then no step is due.
 static bool adapt_reach(struct search *search)
 {

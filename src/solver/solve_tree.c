@@ -26,8 +26,8 @@ static bool is_fixed(const uint8_t *fixed, const struct tree_edge *edge)
 }
 
 // True if an end of the edge has only one choice. The table is then a vector over the other end.
-// Such an edge must not connect the two nodes, because eliminating one would make a clique of its
-// neighbours.
+// Such an edge must not connect its two nodes in the tree, because eliminating one would make a
+// clique of its neighbours.
 static bool has_constant_end(const struct tree *tree, const struct tree_edge *edge)
 {
     return tree->k[edge->a] == 1 || tree->k[edge->b] == 1;
@@ -228,8 +228,8 @@ static bool builder_init(struct builder *builder, const struct tree_edge *edges,
     return !builder->arena.failed;
 }
 
-// Skips outdated heap entries. If even the smallest bucket is too large, fixes a node if that is
-// allowed. Otherwise there is no order.
+// Finds an elimination order. Skips outdated heap entries. If even the smallest bucket is too
+// large, fixes a node if that is allowed; otherwise there is no order.
 static bool find_order(struct builder *builder)
 {
     struct tree *tree = builder->tree;
@@ -495,8 +495,8 @@ void tsr__tree_back(struct tree *tree, int64_t *const *unary, uint32_t *choice)
     }
 }
 
-// Adds one cell of the bucket to the down messages of its children. The child's own contribution is
-// subtracted. That is safe: if the sum is not NEVER, none of its terms is.
+// Adds one cell of the bucket to the down messages of its children. Subtracts the child's own
+// contribution, which is safe: if the sum is not NEVER, none of its terms is.
 static void down_cell(struct tree *tree, struct tree_bucket *bucket, size_t cell,
                       const size_t *offset)
 {

@@ -129,8 +129,8 @@ struct program_result {
     struct program_binding *bindings; // rows that are full or have a positive multiplier
     size_t n_bindings;
 };
-// If `options` is NULL, defaults apply. The result is allocated from `arena`. Returns TSR_OK also
-// if no solution was found. Cancelling the session ends the solve early.
+// Solves the program. If `options` is NULL, defaults apply. The result is allocated from `arena`.
+// Also returns TSR_OK if no solution was found. Cancelling the session ends the solve early.
 tsr_status tsr__program_solve(const struct program *program, const struct program_options *options,
                               struct arena *arena, struct program_result *out) TSR_MUST_USE;
 

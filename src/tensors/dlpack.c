@@ -59,7 +59,7 @@ static tsr_dtype type_of(const struct dl_type *type)
     return TSR_UNDEFINED;
 }
 
-// True for row-major order. Strides of axes with one element do not matter. 2 x 3 has strides 3, 1.
+// True for row-major order: 2 x 3 has strides 3, 1. Strides of axes with one element do not matter.
 static bool contiguous(const struct dl_tensor *tensor)
 {
     int64_t expected = 1;
@@ -94,7 +94,7 @@ static void release_managed(void *owner)
         managed->deleter(managed);
 }
 
-// Adds a tensor of another library to the set. Nothing is copied. If the tensor is refused, the
+// Adds a tensor of another library to the set without copying it. If the tensor is refused, the
 // caller still owns it. Otherwise its deleter is called once, when the set frees it.
 tsr_status tsr_tensors_from_dlpack(tsr_tensors *tensors, const char *name, void *managed)
 {

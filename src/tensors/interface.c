@@ -80,7 +80,7 @@ tsr_status tsr__unsharded_inputs(const tsr_model *rank, tsr_model **out)
         return TSR_OK;
     tsr__arena_init(&arena, session);
     // A corrupt manifest is an error: falling back to the rank file would use the inputs of one
-    // rank as those of all.
+    // rank as those of the model.
     tsr_status st = tsr__bundle_open(session, &arena, folder, &bundle);
     bool opened = st == TSR_OK;
     if (opened && are_tensors(&bundle.manifest)) {

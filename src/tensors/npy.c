@@ -18,7 +18,8 @@
 #define MAX_HEAD 65536
 #define MAX_TEXT (1 << 28) // characters of one element
 
-// Letter and size of numpy's name for a type. A type is written as in its first row.
+// Letter and size of numpy's name for a type. If a type has several rows, it is written as in the
+// first.
 static const struct npy_type {
     char letter;
     int bytes;
@@ -49,7 +50,7 @@ static const char *skip(const char *p, const char *end)
     return p;
 }
 
-// Start of the value after 'key':, or NULL.
+// Returns the start of the value after 'key':, or NULL.
 static const char *value_of(struct str head, const char *key)
 {
     size_t n = strlen(key);
@@ -63,7 +64,7 @@ static const char *value_of(struct str head, const char *key)
     return NULL;
 }
 
-// Reads the type: '<f4', "|b1", '>i8', '<U12', '|S3'; '|O' sets object.
+// Reads the type, such as '<f4', "|b1", '>i8', '<U12', '|S3'; '|O' sets `object`.
 static bool read_descr(struct str head, struct npy *out)
 {
     const char *p = value_of(head, "descr"), *end = head.p + head.n;
@@ -190,8 +191,8 @@ static void to_row_major(const char *from, char *to, const struct npy *npy, size
     }
 }
 
-// Writes one character as UTF-8 and returns its length; 0: not a character. marks[n] begins a
-// character of n bytes; 0xE9 becomes C3 A9.
+// Writes one character as UTF-8 and returns its length; 0: not a character. 0xE9 becomes C3 A9.
+// marks[n] is the first byte of a character of n bytes.
 static size_t put_utf8(uint32_t c, char *out)
 {
     static const unsigned char marks[] = {0, 0, 0xC0, 0xE0, 0xF0};
@@ -322,7 +323,7 @@ bool tsr__npy_has(tsr_dtype type)
            type == TSR_UINT32 || type == TSR_UINT64;
 }
 
-// Writes the header with that letter and number; returns its length.
+// Writes the header for a type with this letter and number. Returns its length.
 static size_t put_head(const struct tensor *tensor, char letter, int number, char *out, size_t cap)
 {
     // elements share bytes: written as an array of bytes

@@ -44,8 +44,8 @@ static tsr_status damaged(tsr_session *session, const char *file, struct str nam
 
 // ---- reading -----------------------------------------------------------------------------------
 
-// packed and size: bytes in the archive and uncompressed; at: offset of the local header; flags bit
-// 0: encrypted.
+// An entry of the archive. packed and size: bytes compressed and uncompressed; at: offset of the
+// local header; flags bit 0: encrypted.
 struct member {
     struct str name;
     int method, flags;
@@ -266,8 +266,9 @@ static int by_place(const void *a, const void *b)
     return ((*x)->at > (*y)->at) - ((*x)->at < (*y)->at);
 }
 
-// Refuses entries that share bytes. They could decompress to any multiple of the file: 100 KB could
-// fill the memory. Without them, all sizes together are at most MAX_RATIO times the file.
+// Refuses entries that share bytes. They could decompress to any multiple of the file, so that 100
+// KB could fill the memory. Without shared bytes, all sizes together are at most MAX_RATIO times
+// the file.
 static tsr_status refuse_overlapping(const struct directory *directory, struct arena *arena)
 {
     struct member **order = ARENA_ARRAY(arena, struct member *, directory->n + 1);

@@ -13,8 +13,8 @@ enum { GROUP_NAME = 1, GROUP_TYPE = 2, GROUP_TENSORS = 3, GROUP_OF_TENSORS = 1 }
 enum { VARINT = 0, LENGTH = 2 };
 #define MAX_MESSAGE ((size_t)1 << 40) // strings are part of it
 
-// Writes a varint. Seven bits per byte, lowest first; the eighth bit is set if more follow: 300 is
-// AC 02.
+// Writes a varint: seven bits per byte, lowest first; the eighth bit is set if more bytes follow.
+// 300 is AC 02.
 static void put_varint(struct text *text, uint64_t v)
 {
     char c[10];
@@ -63,7 +63,7 @@ static void write_tensor(struct outfile *outfile, struct text *head, const struc
 }
 
 // Writes an element of a sequence. A nested message is preceded by its length, so the head of the
-// tensor is built first. out: what comes before.
+// tensor is built first. out: the bytes before it.
 static void write_element(struct outfile *outfile, struct text *out, struct text *head,
                           const struct tensor *x)
 {
@@ -77,7 +77,7 @@ static void write_element(struct outfile *outfile, struct text *out, struct text
     out->n = 0;
 }
 
-// Writes a sequence. A failed text stays failed, so one check at the end suffices.
+// Writes a sequence. A text stays failed after a failure, so one check at the end is enough.
 static tsr_status write_sequence(tsr_session *session, struct outfile *outfile,
                                  const struct tensor *x)
 {

@@ -54,7 +54,7 @@ static tsr_status list_ports(const tsr_model *model, bool outputs, struct ports 
     return arena_status(&out->arena);
 }
 
-// Sets types that numpy lacks. numpy has no bfloat16 and no 8-bit floats: their bits are stored as
+// Restores types that numpy lacks, such as bfloat16 and 8-bit floats, whose bits are stored as
 // unsigned integers. If the model needs bfloat16 x and the file has uint16 x, the type becomes
 // bfloat16 and the bits stay.
 static void retype(tsr_tensors *tensors, const struct ports *ports)
@@ -73,8 +73,8 @@ static void retype(tsr_tensors *tensors, const struct ports *ports)
 
 // ---- .npy --------------------------------------------------------------------------------------
 
-// Reads a .npy file. A model with one input gives the name; else the file name without its
-// extension.
+// Reads a .npy file. The tensor has the name of the model's only input, else the file name without
+// its extension.
 static tsr_status load_npy(tsr_tensors *tensors, const char *file, const struct ports *ports)
 {
     const char *slash = strrchr(file, '/');
@@ -135,7 +135,7 @@ static tsr_status take_file(tsr_tensors *tensors, struct arena *arena,
     return TSR_OK;
 }
 
-// Reads a .pb file. wrapped and type: of the input or output, from tsr__value_wrapped.
+// Reads a .pb file. wrapped and type: result of tsr__value_wrapped for the input or output.
 static tsr_status load_pb(tsr_tensors *tensors, const char *file, const char *name, int wrapped,
                           tsr_dtype type)
 {
@@ -224,8 +224,8 @@ static uint64_t roll(struct dice *dice) // SplitMix64
     return z ^ z >> 31;
 }
 
-// Returns a random number in (-1, 1), bell-shaped: the sum of four uniform numbers of 16 bits;
-// exact in float32, so all types get the same value.
+// Returns a random number in (-1, 1), bell-shaped: the sum of four uniform numbers of 16 bits. It
+// is exact in float32, so all types get the same value.
 static float roll_float(struct dice *dice)
 {
     uint64_t r = roll(dice);
@@ -503,7 +503,7 @@ static tsr_status random_port(tsr_tensors *tensors, const char *set,
     struct tensor *x;
     tsr_status st = tsr__tensors_add(tensors, name, tsr_value_dtype(value), rank, dims, &x);
     struct dice dice = {tsr__hash64(name.p, name.n, seed)}; // inputs do not depend on each other
-    // The same seed and name give the same values whatever the order of the inputs.
+    // The same seed and name give the same values, in any order of the inputs.
     if (st != TSR_OK || fill(x, &dice))
         return st;
     memset(x->data, 0, x->bytes);
@@ -514,7 +514,7 @@ static tsr_status random_port(tsr_tensors *tensors, const char *set,
     return TSR_UNSUPPORTED;
 }
 
-// Creates random inputs. random, random:7, random:7,x:2x3,batch=2: a seed after a colon, then
+// Creates random inputs from random, random:7 or random:7,x:2x3,batch=2: a seed after a colon, then
 // shapes for inputs that have none, and sizes of symbols.
 static tsr_status load_random(tsr_tensors *tensors, const char *set, struct ports *ports)
 {
@@ -539,7 +539,7 @@ static tsr_status load_random(tsr_tensors *tensors, const char *set, struct port
 
 // ---- all kinds of sets --------------------------------------------------------------------------
 
-// Archives may contain inputs and outputs: keeps the outputs of the model.
+// Keeps only outputs of the model, because archives may also contain inputs.
 static tsr_status keep_outputs(tsr_tensors *tensors, struct ports *ports)
 {
     struct map names;
@@ -585,8 +585,8 @@ static tsr_status load_numpy(tsr_tensors *tensors, const char *file, struct port
     return st;
 }
 
-// Sets without outputs (random, one .npy, one .pb) give none, which is not an error. Without a
-// model there are no inputs or outputs to match.
+// Loads a set. Sets without outputs (random, one .npy, one .pb) return none, which is not an error.
+// Without a model there are no inputs or outputs to match.
 static tsr_status load(tsr_tensors *tensors, const char *set, struct ports *ports, bool has_model,
                        bool outputs)
 {

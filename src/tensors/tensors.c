@@ -29,8 +29,8 @@ tsr_status tsr_tensors_new(tsr_session *session, tsr_tensors **out)
     return TSR_OK;
 }
 
-// Frees a tensor. Memory of another library is released to it first; x->cap is the size of our own
-// block.
+// Frees a tensor. Calls the release function of another library first; x->cap is the size of our
+// own block.
 void tsr__tensor_free(tsr_session *session, struct tensor *x)
 {
     tsr_tensors_free(x->sequence);
@@ -171,7 +171,7 @@ static bool data_bytes(tsr_dtype type, int rank, const int64_t *dims, size_t *ou
         if (dims[axis] < 0 || !mul_ok(n, dims[axis], &n))
             return false;
     int64_t bytes = tsr_dtype_bytes(type, n);
-    // Below the limit, adding the size of the block's head cannot overflow.
+    // Below this limit, adding the size of the block's header cannot overflow.
     *out = (size_t)bytes;
     return bytes >= 0 && bytes < INT64_MAX / 2;
 }
@@ -213,7 +213,7 @@ static bool grow(tsr_tensors *tensors)
     return true;
 }
 
-// Adds x, replacing a tensor of that name; frees x on failure.
+// Adds x, and replaces a tensor of the same name. Frees x on failure.
 static tsr_status insert(tsr_tensors *tensors, struct str name, struct tensor *x)
 {
     int64_t old = find(tensors, name);
@@ -245,7 +245,7 @@ static struct tensor *take_out(tsr_tensors *tensors, size_t i)
     return x;
 }
 
-// Moves a tensor to another set. In every case it is in one of the two sets afterwards, or freed.
+// Moves a tensor to another set. Afterwards it is in one of the two sets, or freed.
 tsr_status tsr__tensors_move(tsr_tensors *from, size_t i, tsr_tensors *to)
 {
     struct tensor *x = take_out(from, i);
@@ -396,8 +396,8 @@ int tsr_tensors_gpu(const tsr_tensors *tensors, size_t i, const void **data)
     return tensors->at[i]->device - 1;
 }
 
-// Copies a tensor. One of numbers or strings is one block of bytes; a sequence contains tensors; an
-// empty optional contains nothing.
+// Copies a tensor. Numbers or strings are one block of bytes; a sequence contains tensors; an empty
+// optional contains nothing.
 static tsr_status copy_tensor(const struct tensor *from, tsr_tensors *to)
 {
     struct str name = str_of(from->name);

@@ -14,13 +14,13 @@ tsr_session *tsr__tensors_session(const tsr_tensors *tensors);
 void tsr__tensors_clear(tsr_tensors *tensors); // removes all tensors (tensors.c)
 bool tsr__set_is_random(const char *set);      // "random", "random:7,batch=2" (sets.c)
 
-// interface.c: for a rank file with a manifest in its folder, the inputs of the unsharded model, as
-// a model to be freed; else NULL.
+// interface.c: if the folder of a rank file has a manifest, returns the inputs of the unsharded
+// model as a model, to be freed; else NULL.
 tsr_status tsr__unsharded_inputs(const tsr_model *rank, tsr_model **out) TSR_MUST_USE;
 
-// For strings, data has the uint64_t ends of all elements, counted from the first character, then
-// the characters and a terminator: equal tensors have equal bytes. A sequence has rank -1 and no
-// data; so has an optional without a value, whose sequence is NULL.
+// A tensor. For strings, data has the uint64_t ends of all elements, counted from the first
+// character, then the characters and a terminator: equal tensors have equal bytes. A sequence has
+// rank -1 and no data. An optional without a value also has NULL as sequence.
 struct tensor {
     char *name;
     tsr_dtype type;
@@ -46,7 +46,8 @@ struct foreign {
     void (*release)(void *owner);
     void *owner;
 };
-// The caller owns the memory until this succeeds; then it is released with the tensor.
+// Adds a tensor over foreign memory. The caller owns the memory unless this succeeds; then it is
+// released with the tensor.
 tsr_status tsr__tensors_add_foreign(tsr_tensors *tensors, struct str name, tsr_dtype type, int rank,
                                     const int64_t *dims, const struct foreign *foreign);
 // Returns TSR_UNSUPPORTED with a diagnostic if the tensor, or one of the set (NULL is allowed), is
@@ -65,16 +66,16 @@ struct tsr_tensors {
 // Adds a tensor of that name with uninitialized elements.
 tsr_status tsr__tensors_add(tsr_tensors *tensors, struct str name, tsr_dtype type, int rank,
                             const int64_t *dims, struct tensor **out);
-// The same for strings, which are copied.
+// Adds a tensor of strings, which are copied.
 tsr_status tsr__tensors_add_texts(tsr_tensors *tensors, struct str name, int rank,
                                   const int64_t *dims, const struct str *texts);
-// Adds an empty sequence of tensors of that type; out NULL: an optional without a value.
+// Adds an empty sequence of tensors of this type. out NULL: adds an optional without a value.
 tsr_status tsr__tensors_add_other(tsr_tensors *tensors, struct str name, tsr_dtype type,
                                   tsr_tensors **out);
-// Copies all tensors of one set into another, replacing those of the same name.
+// Copies all tensors of one set into another, and replaces those of the same name.
 tsr_status tsr__tensors_copy(const tsr_tensors *from, tsr_tensors *to) TSR_MUST_USE;
-// Moves entry i of one set to another of the same session, replacing one of that name. The last
-// entry of `from` takes its place.
+// Moves entry i of one set to another of the same session, and replaces one of the same name. The
+// last entry of `from` moves to index i.
 tsr_status tsr__tensors_move(tsr_tensors *from, size_t i, tsr_tensors *to);
 int64_t tsr__tensor_elements(const struct tensor *x);
 struct str tsr__tensor_text(const struct tensor *x, int64_t i); // element i of a string tensor

@@ -42,7 +42,7 @@ static inline void move(struct walk *walk, const char *src, char *dst, int64_t n
 
 static void walk(struct walk *walk, int axis, const char *src, char *dst);
 
-// Copies n adjacent indices of one dimension; in the last dimension with one call.
+// Copies n adjacent indices of one dimension. In the last dimension this is one call.
 static void walk_run(struct walk *w, int dim, const char *src, char *dst, int64_t n)
 {
     if (dim == w->rank - 1) {
@@ -85,7 +85,7 @@ static void walk(struct walk *w, int dim, const char *src, char *dst)
     }
 }
 
-// True if both pieces have a single interval, and it is the same.
+// True if both pieces have the same single interval.
 static bool same_dim(const struct tile_piece *a, const struct tile_piece *b, int axis)
 {
     return a->dims[axis].n == 1 && b->dims[axis].n == 1 &&
@@ -142,8 +142,8 @@ int64_t tsr__piece_pack(const struct tile_piece *mine, const void *src,
     return tsr__piece_move(mine, src, theirs, message, elem_bytes, TILE_PACKED_TO, NULL);
 }
 
-// Copies what a message contains of this piece. Sender and receiver both pass the sender's piece as
-// `from`, so that both use the same order.
+// Unpacks from a message the elements that belong to this piece. Sender and receiver both pass the
+// sender's piece as `from`, so that both use the same order.
 int64_t tsr__piece_unpack(const struct tile_piece *mine, void *dst, const struct tile_piece *theirs,
                           const void *message, size_t elem_bytes)
 {

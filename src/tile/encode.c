@@ -19,7 +19,8 @@ static void put(struct sink *sink, int64_t v)
 }
 
 // Returns the number that encodes the shards of a factor. Equal parts are encoded as their number,
-// unequal ones as negative shares: shares of 3 units and 1 unit, bits 3 and 4, are -24.
+// unequal ones as negative shares: shares of 3 units and 1 unit have bits 3 and 4, so the number is
+// -24.
 int64_t tsr__cuts_number(const struct tile_factor *factor)
 {
     return factor->shares ? -(int64_t)factor->shares : factor->cuts;
@@ -111,7 +112,7 @@ static bool take_dim(struct arena *arena, struct source *source, struct tile_dim
     return open <= 1;
 }
 
-// Decodes the loops. They must be the sharded factors, each once, in any order.
+// Decodes the loops, which must be the sharded factors, each once, in any order.
 static bool take_loops(struct source *source, struct tile_layout *layout)
 {
     int64_t n;

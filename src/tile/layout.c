@@ -139,8 +139,8 @@ static int factor_ordinal(const struct tile_layout *layout, const struct tile_lo
     return n;
 }
 
-// Finds for every loop of b the one of a. in_a[i] becomes the loop of a that corresponds to loop i
-// of b: the k-th sharded factor of the same dimension.
+// Finds the loop of a that corresponds to each loop i of b, in in_a[i]: the k-th sharded factor of
+// the same dimension.
 static void match_loops(const struct tile_layout *a, const struct tile_layout *b, int *in_a)
 {
     for (int i = 0; i < b->n_loops; i++)
@@ -241,8 +241,8 @@ static bool dim_is_cut(const struct tile_dim *dim)
 
 // True if two dimensions are sharded alike. An unknown size (0) follows from the others, so it
 // equals a known one if all other sizes are equal. If different factors are unknown, the dimensions
-// are not equal. Example: of 12 elements, 3 x (unknown, 2 parts) is 3 times 2 parts of 4, but
-// unknown x (2, 2 parts) is 6 times 1 of 2.
+// are not equal. Example with 12 elements: a shard of 3 x (unknown, 2 parts) has 2 of every 4
+// elements, but a shard of unknown x (2, 2 parts) has 1 of every 2.
 static bool dims_equal(const struct tile_dim *a, const struct tile_dim *b)
 {
     if (!dim_is_cut(a) || !dim_is_cut(b))
@@ -264,8 +264,8 @@ static bool dims_equal(const struct tile_dim *a, const struct tile_dim *b)
     }
 }
 
-// True if two layouts are equal in form. The same layout can be written in two forms ({4} of 8, or
-// {2/2*4/2}), which are not equal here. sharding/layouts/canonical.c normalizes them first.
+// True if two layouts are equal in form. One layout can be written in two forms ({4} of 8, or
+// {2/2*4/2}), which are not equal here; sharding/layouts/canonical.c normalizes them first.
 bool tsr__layout_equal(const struct tile_layout *a, const struct tile_layout *b)
 {
     if (a->rank != b->rank || a->n_shards != b->n_shards || a->n_loops != b->n_loops)

@@ -87,7 +87,7 @@ bool tsr__dim_digits(const struct tile_dim *dim, int64_t size, const int64_t *co
     return true;
 }
 
-// Lists the intervals. The digits above `run` take all their values. Each combination is one
+// Lists the intervals of a shard. Each combination of values of the digits above `run` is one
 // interval.
 void tsr__digits_intervals(const struct tile_digits *digits, struct tile_interval *out, int64_t cap)
 {
@@ -155,7 +155,7 @@ struct tile_piece *tsr__layout_piece(struct arena *arena, const struct tile_layo
     return piece;
 }
 
-// Returns -1 on overflow.
+// Returns the number of elements; -1 on overflow.
 int64_t tsr__piece_elements(const struct tile_piece *piece)
 {
     int64_t n = 1;

@@ -50,7 +50,7 @@ static struct tile_layout *add_copies(struct arena *arena, const struct tile_lay
 }
 
 // Returns the layout of several copies of a block of devices. If the copies divide a dimension,
-// every shard of the block becomes one shard of each copy. Otherwise it is one shard with the
+// every shard of the block becomes one shard per copy. Otherwise it stays one shard, with the
 // owners of all copies.
 struct tile_layout *tsr__layout_repeat(struct arena *arena, const struct tile_layout *block,
                                        const struct tile_repeat *repeat, int dim)

@@ -12,7 +12,7 @@ struct pending_rows {
     int code;
 };
 
-// Moves the pending rows. The first failure stays; later rows are dropped.
+// Moves the pending rows. After a failure, later rows are dropped and the first code is kept.
 static void flush(struct pending_rows *pending)
 {
     if (pending->rows.rows && pending->rows.width && pending->code == 0)

@@ -32,7 +32,7 @@ struct tile_factor {
     tile_shares shares;
 };
 
-// A part of a factor in units: units first .. stop - 1 of `of`. Part j of n equal parts is unit j
+// A part of a factor in units: units first .. stop - 1 of `of`. For n equal parts, part j is unit j
 // of n.
 struct tile_units {
     int64_t first, stop, of;
@@ -102,7 +102,7 @@ bool tsr__layout_shared(const struct tile_layout *layout);   // some factor has 
 // are more than TILE_MAX_SHARDS shards. (units.c)
 struct tile_layout *tsr__layout_units(struct arena *arena, const struct tile_layout *layout);
 // The inverse of tsr__layout_units: {4:0,0,0,1} becomes shares of 3 units and 1 unit, if every
-// device then has one shard; otherwise returns the layout itself. Returns NULL if out of memory.
+// device then has one shard. Otherwise returns the layout itself. Returns NULL if out of memory.
 // (units.c)
 const struct tile_layout *tsr__layout_runs(struct arena *arena, const struct tile_layout *layout);
 // True if the same factors are sharded in the same way and the same pieces have the same owners, in
@@ -178,8 +178,8 @@ int64_t tsr__piece_elements(const struct tile_piece *piece);
 // Returns their number.
 int64_t tsr__piece_copy(const struct tile_piece *from, const void *src, const struct tile_piece *to,
                         void *dst, size_t elem_bytes);
-// Pack the common elements into a contiguous message, or unpack them, in row-major order, which
-// each side computes by itself. Both return the number of elements.
+// Pack the common elements into a contiguous message, or unpack them, in row-major order. Each side
+// computes this order itself. Both return the number of elements.
 int64_t tsr__piece_pack(const struct tile_piece *mine, const void *src,
                         const struct tile_piece *theirs, void *message, size_t elem_bytes);
 int64_t tsr__piece_unpack(const struct tile_piece *mine, void *dst, const struct tile_piece *theirs,
@@ -204,7 +204,7 @@ struct tile_rows {
     size_t to_pitch, from_pitch, width, rows; // bytes; number of rows
 };
 // As tsr__piece_move, for memory where each copy is expensive (GPUs): contiguous ranges are
-// combined to rows. Returns 0, or the first code other than 0 that `move` returns; then it stops.
+// combined to rows. Stops at the first nonzero code of `move` and returns it; otherwise returns 0.
 // (rows.c)
 struct tile_rows_mover {
     int (*move)(void *data, const struct tile_rows *rows);

@@ -83,8 +83,8 @@ static double cut_time(tsr_topology *topology, enum tsr_collective what,
     return 0;
 }
 
-// Limits the work for bisections of the first devices against the last ones. For large topologies
-// only some of them are examined, evenly spread.
+// Limits the work for bisections, which compare the first devices with the last ones. For large
+// topologies only some of them are examined, evenly spread.
 #define CUT_WORK ((size_t)1 << 22)
 
 static double worst_halves(tsr_topology *topology, enum tsr_collective what,
@@ -104,7 +104,7 @@ static double worst_halves(tsr_topology *topology, enum tsr_collective what,
     return worst;
 }
 
-// One device against all others: bandwidth and bytes in each direction.
+// One device against all others: bandwidth and bytes in both directions.
 struct alone {
     struct width out, in;
     double bytes_out, bytes_in; // bytes that must leave and enter the device
@@ -135,7 +135,7 @@ static void add_needs(enum tsr_collective what, const struct topology_groups *gr
     }
 }
 
-// Examines every device against the rest, in one pass over links, ports and groups.
+// Examines every device against all others, in one pass over links, ports and groups.
 static double worst_alone(const tsr_topology *topology, enum tsr_collective what,
                           const struct topology_groups *groups, struct alone *alone)
 {

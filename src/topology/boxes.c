@@ -17,7 +17,7 @@ static const struct link_costs {
     double start, latency, message; // seconds
 } inside = {5e-6, 3e-6, 0.3e-6}, between = {20e-6, 8e-6, 1e-6};
 
-// The parts of published numbers that engines reach. They are: arithmetic of products, bandwidth of
+// The fractions of published numbers that engines reach: arithmetic of products, bandwidth of
 // memory, bandwidth for caches that one head each reads (caches) or groups of heads read, and
 // bandwidth of links. `unhidden` is that of tsr_topology_device.
 struct reach {

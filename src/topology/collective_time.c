@@ -186,7 +186,7 @@ static void exchange(void *data, const struct topology_groups *groups, double by
     meter->fullest = one->per_byte * bytes;
 }
 
-// Ends a step. It takes its longest latency, its message costs and the time of its most loaded
+// Ends a step. Its time is its longest latency, its message costs and the time of its most loaded
 // link, times its repetitions.
 static void end_step(void *data, int times)
 {
@@ -231,8 +231,8 @@ static double distance(tsr_topology *topology, int a, int b, int *path)
     return n < 0 ? INFINITY : sum;
 }
 
-// Computes the nearest neighbour order, depth first. The result is a ring if there is one, else the
-// tour of a tree, which uses each link once in each direction.
+// Orders the members so that neighbours are near, depth first. The result is a ring if there is
+// one, else the tour of a tree, which uses each link once in each direction.
 static void near_order(tsr_topology *topology, const int *in, int n, int *out, int *path)
 {
     memcpy(out, in, (size_t)n * sizeof *out);
@@ -375,8 +375,8 @@ static int hosts_spanned(const tsr_topology *topology, const struct topology_gro
     return hosts > 0 ? hosts : 1;
 }
 
-// Returns measured times of groups that span the same number of hosts, else those of any group of
-// that size. NULL: not measured.
+// Returns measured times of groups that span the same number of hosts, else of any group of that
+// size. NULL: not measured.
 static const struct topology_times *times_of(const tsr_topology *topology, enum tsr_collective what,
                                              const struct topology_groups *groups)
 {
@@ -437,7 +437,8 @@ static bool has_links(const tsr_topology *topology, const struct topology_groups
 }
 
 // Returns the predicted time; measured times take precedence. A pair of devices outside the window
-// is replaced by an equivalent pair inside. Larger groups outside of it have no predicted time.
+// is replaced by an equivalent pair inside. Larger groups outside of the window have no predicted
+// time.
 int64_t tsr__topology_fastest(tsr_topology *topology, enum tsr_collective what,
                               const struct topology_groups *groups, int64_t bytes,
                               struct timed_algorithm *fastest)
@@ -519,7 +520,8 @@ static bool run_schedule(struct carried *carried, enum tsr_collective what, cons
     return false;
 }
 
-// Adds the loads. Adds nothing if the collective has no predicted time or only one member.
+// Adds the bytes that the collective sends over each link. Adds nothing if it has no predicted time
+// or only one member.
 void tsr__topology_load(tsr_topology *topology, enum tsr_collective what,
                         const struct topology_groups *groups, int64_t bytes, double *by_link)
 {
@@ -539,7 +541,7 @@ void tsr__topology_load(tsr_topology *topology, enum tsr_collective what,
 
 // ---- public call
 
-// Checks the device numbers, which come from the caller.
+// Predicts the time of a collective. Checks the device numbers, which come from the caller.
 tsr_status tsr_topology_cost(tsr_topology *topology, tsr_collective what, const int *group, int n,
                              int64_t bytes, tsr_topology_price *out)
 {

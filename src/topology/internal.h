@@ -10,7 +10,7 @@ tsr_topology *tsr__topology_new(tsr_session *session, int n);
 // A machine of equal hosts with more links than this lists only the links of its first hosts.
 #define TOPOLOGY_LISTED ((size_t)1 << 18)
 #define TOPOLOGY_WINDOW 64 // number of hosts whose links are listed
-// Adds a link; latency and bandwidth 0: the defaults.
+// Adds a link. If latency or bandwidth is 0, the default is used.
 bool tsr__topology_link(tsr_topology *topology, int from, int to, double latency, double bandwidth);
 // Adds a port; links refer to it by its number.
 bool tsr__topology_port(tsr_topology *topology, int device, double bandwidth);
@@ -46,7 +46,7 @@ tsr_status tsr__topology_make(tsr_session *session, struct str kind, struct str 
 void tsr__rates_add_json(const tsr_topology_device *device, tsr_json *json);
 void tsr__ports_add_json(const tsr_topology *topology, tsr_json *json);
 struct json_t;
-// False: malformed; *what is the reason.
+// Reads the rates of a device. Returns false if they are malformed, with the reason in *what.
 bool tsr__rates_read(const struct json_t *device, tsr_topology_device *out, const char **what);
 // Reads the ports. The links must be sorted.
 bool tsr__ports_read(tsr_topology *topology, const struct json_t *list, const char **what);

@@ -64,8 +64,8 @@ static void link_grid(tsr_topology *topology, const int *side, int n, bool aroun
 {
     for (int i = 0; i < topology->n; i++)
         for (int d = n - 1, stride = 1; d >= 0; stride *= side[d--]) {
-            // Each pair is linked once. On a side of 2, the link around the ends would be the same
-            // link again.
+            // Link each pair once: on a side of 2, the link around the ends would be the same link
+            // again.
             int at = i / stride % side[d], next = (at + 1) % side[d];
             if (next != at && (next > at || (around && side[d] > 2)))
                 both(topology, i, i + (next - at) * stride);
@@ -243,7 +243,7 @@ static bool known_kind(struct str kind)
 }
 
 // Creates the topology. Checks the number of links before allocating: full:4096 alone would have 16
-// million. kind.p NULL: a number alone, which means full.
+// million. kind.p NULL: a plain number, which means full.
 tsr_status tsr__topology_make(tsr_session *session, struct str kind, struct str sizes,
                               tsr_topology **out)
 {

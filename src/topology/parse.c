@@ -389,7 +389,7 @@ static tsr_status read_json(tsr_session *session, struct str text, tsr_topology 
                         "the JSON text has no list of 1 to %d devices", TOPOLOGY_MAX_DEVICES);
     else if (status == TSR_OK && !(topology = tsr__topology_new(session, (int)n)))
         status = TSR_NOMEM;
-    // Each part is read only if the parts before were valid. Reading the grid cannot fail.
+    // Each part is read only if the parts before it were valid. Reading the grid cannot fail.
     if (topology)
         status = json_devices(topology, devices);
     if (topology && status == TSR_OK)

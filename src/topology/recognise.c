@@ -46,8 +46,8 @@ static int differing_side(const struct guess *guess, int a, int b, bool outermos
 }
 
 // Returns the number of links of a shape, in both directions. Example 2 x 4: a grid has 4 columns
-// of 1 pair and 2 rows of 3, 20 links; a torus closes the rows, 24; hosts have all 6 pairs of a
-// row, 32; all pairs are 56.
+// of 1 pair and 2 rows of 3 pairs, 20 links. A torus closes the rows: 24. Hosts have all 6 pairs of
+// a row: 32. All pairs are 56.
 static size_t count_shape_links(const struct guess *guess, enum shape shape)
 {
     size_t n = (size_t)guess->topology->n, all = 0;
@@ -103,8 +103,8 @@ static bool speeds_fit(struct guess *guess)
         if (link->bandwidth > most[d])
             most[d] = link->bandwidth;
     }
-    // Side d is inside side d - 1: its slowest link must be clearly faster than the fastest one
-    // further out.
+    // Side d is inside side d - 1: its slowest link must be clearly faster than the fastest link of
+    // the outer sides.
     for (int d = 1; d < guess->n; d++)
         if (least[d] < CLEAR * most[d - 1])
             return false;

@@ -81,7 +81,7 @@ static void sort_by_end(const tsr_topology *topology, struct ends *ends)
     ends->first[n] = topology->links.n;
 }
 
-// Marks the devices that device 0 reaches, or with `into` those that reach it.
+// Marks the devices that device 0 reaches or, if `into` is given, those that reach device 0.
 static void mark_reached(const tsr_topology *topology, const struct ends *into, bool *reached,
                          int *queue)
 {

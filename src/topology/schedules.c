@@ -79,10 +79,11 @@ static void partner_step(const struct schedule *at, bool mirrored, int bit, doub
 
 // ---- all-gather (mirrored: reduce-scatter)
 
-// Gathers around a ring. Scatters go in the same direction, so that a one-way ring can do both.
+// Schedules a ring all-gather. A reduce-scatter sends in the same direction, so that a one-way ring
+// supports both.
 static bool ring(const struct schedule *at, bool both_ways)
 {
-    // With both_ways, each half of a piece goes in one direction.
+    // With both_ways, half of each piece goes in each direction.
     int n = at->groups->size, times = repetitions(at, n - 1);
     double piece = at->bytes / n / (both_ways ? 2 : 1);
     for (int step = 0; step < n - 1; step += times) {
@@ -232,8 +233,8 @@ static void grid_rings(const struct schedule *at, const struct grid *grid, int t
         for (int step = 0, times; step < longest - 1; step += times) {
             times = repetitions(at, steps_alike(grid, step, longest - 1));
             for (int r = 0; r < turns; r++) {
-                // Pieces include what earlier sides have gathered: on 4 x 8, the second side moves
-                // pieces 4 times as large.
+                // Pieces include what was gathered along earlier sides: on 4 x 8, the second side
+                // moves pieces 4 times as large.
                 double piece = at->bytes / at->groups->size / turns;
                 for (int before = 0; before < turn; before++)
                     piece *= grid->side[(before + r) % grid->n];

@@ -25,9 +25,9 @@ struct rank_shares {
     int n;                 // number of ranks in total
 };
 
-// Assigns ranks by speed. Devices of the speed `slowest` get `finest` ranks, faster ones more, and
-// slower ones none. False: speeds do not match integers, there are too many ranks, or all devices
-// have the same number.
+// Assigns ranks to devices by speed. Devices of speed `slowest` get `finest` ranks, faster ones
+// more, and slower ones none. Returns false if speeds do not match integers, there are too many
+// ranks, or all devices have the same number.
 static bool share_out(struct rank_shares *shares, double slowest, int finest)
 {
     bool unlike = false;
@@ -159,7 +159,7 @@ static tsr_status add_shares(tsr_topology *topology, double slowest)
     return TSR_OK;
 }
 
-// Adds one choice for each speed as the slowest that is used. Only for small topologies that list
+// Adds one choice for each speed, as the slowest that is used. Only for small topologies that list
 // all links.
 tsr_status tsr__topology_add_shares(tsr_topology *topology)
 {

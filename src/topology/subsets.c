@@ -36,7 +36,7 @@ static int copy_port(tsr_topology *to, const tsr_topology *from, int port, const
     return made[port];
 }
 
-// Copies links with both ends in the subset. place: new number by old one, or -1.
+// Copies links whose ends are both in the subset. place: new device number by old one, or -1.
 static void copy_links(tsr_topology *to, const tsr_topology *from, const int *place, int *made)
 {
     for (size_t i = 0; i < from->links.n; i++) {
@@ -148,7 +148,8 @@ static tsr_status add_fastest(tsr_topology *topology, const struct ranked *order
     return tsr__topology_add_choice(topology, choice);
 }
 
-// Returns the next number of devices to try: 1 2 3 ... up to 8 devices; of 12: 1 2 4 8 12.
+// Returns the next number of devices to try: 1 2 3 ... for up to 8 devices; 1 2 4 8 12 for 12
+// devices.
 static int next_count(const tsr_topology *topology, int n)
 {
     if (topology->n <= EACH_UP_TO)
@@ -156,7 +157,7 @@ static int next_count(const tsr_topology *topology, int n)
     return n < topology->n && 2 * n > topology->n ? topology->n : 2 * n;
 }
 
-// Adds the choices, unless there are some already. With a window, only full hosts are taken.
+// Adds the choices, unless there are some already. With a window, choices consist of full hosts.
 tsr_status tsr__topology_choose(tsr_topology *topology)
 {
     if (topology->choices.n)

@@ -135,7 +135,8 @@ static bool take_speeds(double *to, const double *from, int n)
     return any;
 }
 
-// Sets a device. The topology then differs from its generator ("ring:4"), so this text is dropped.
+// Sets a device. The topology then differs from its generator text ("ring:4"), so the text is
+// dropped.
 void tsr_topology_set_device(tsr_topology *topology, int device,
                              const tsr_topology_device *topology_device)
 {
@@ -264,8 +265,8 @@ static void warn_odd(tsr_topology *topology)
         if (link.from == link.to)
             tsr__diag(topology->session, DIAG_topology_self, NULL, "remove the link",
                       "device %d lists itself as a neighbour", link.from);
-        // A ring may be one-way on purpose, so there is no warning if all links are. Names at most
-        // 16 links.
+        // A ring may be one-way on purpose, so there is no warning if all links are one-way. At
+        // most 16 links are named.
         else if (one_way && one_way < topology->links.n &&
                  !find_link(topology, link.to, link.from) && shown++ < 16)
             tsr__diag(topology->session, DIAG_topology_one_way, NULL,

@@ -109,7 +109,7 @@ struct timed_algorithm {
 // cannot be reached, or out of memory.
 int64_t tsr__topology_cost(tsr_topology *topology, enum tsr_collective what,
                            const struct topology_groups *groups, int64_t bytes);
-// Returns the same time, and the fastest algorithm.
+// Returns the predicted time as tsr__topology_cost, and the fastest algorithm.
 int64_t tsr__topology_fastest(tsr_topology *topology, enum tsr_collective what,
                               const struct topology_groups *groups, int64_t bytes,
                               struct timed_algorithm *fastest);

@@ -24,7 +24,7 @@
 #define JOIN_S      60.0  // ranks may be started at different times
 #define JOIN_HAND_S 300.0 // and by hand in one terminal after the other
 
-// Where the ranks of a job find each other, and which one this is.
+// The place where the ranks of a job find each other, and the number of this rank.
 struct meeting {
     int rank, ranks;
     double join_s;
@@ -33,7 +33,7 @@ struct meeting {
     const char *hint; // what to check if a rank does not connect
 };
 
-// What a rank sends to rank 0; the kernel vouches for its user (same_user).
+// First message of a rank to rank 0. The kernel confirms its user (same_user).
 struct hello {
     uint32_t magic;
     int32_t rank, size;
@@ -55,7 +55,7 @@ static bool is_slurm(void)
     return tsr_launcher(NULL, NULL, &family) && strcmp(family, "slurm") == 0;
 }
 
-// True if all ranks are on this host, as far as the launcher says.
+// True if all ranks are on this host, according to the launcher.
 static bool one_host(int ranks)
 {
     const char *local = getenv("LOCAL_WORLD_SIZE"), *address = getenv("MASTER_ADDR");
@@ -76,9 +76,9 @@ static const char *environment_text(const char *variable)
     return text ? text : "";
 }
 
-// Sets the address of a rendezvous: an abstract name (its first byte is 0) that is common to the
-// ranks of one job alone, made of the user, a word and a hash: tessera-1000-29500-1c2f... It
-// vanishes with the socket.
+// Sets the address of a rendezvous: an abstract name (its first byte is 0) that only the ranks of
+// one job use. It consists of the user, a word and a hash: tessera-1000-29500-1c2f... It disappears
+// with the socket.
 static void set_address(struct meeting *meeting, const char *word, const char *text, uint64_t seed)
 {
     meeting->address = (struct sockaddr_un){.sun_family = AF_UNIX};
@@ -88,7 +88,7 @@ static void set_address(struct meeting *meeting, const char *word, const char *t
     meeting->address_bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
-// Sets the rendezvous of ranks that were started one by one. Their time limit is the caller's, if
+// Sets the rendezvous of ranks that were started one by one. The time limit is the caller's, if
 // there is one.
 static void meet_by_hand(const struct comm_options *options, struct meeting *meeting)
 {
@@ -149,8 +149,8 @@ static bool send_answer(int to, enum answer answer, int fd)
     return sendmsg(to, &msghdr, MSG_NOSIGNAL) == 1;
 }
 
-// Answers the rank that connected on c: the memory, or the reason for a refusal. True: it has the
-// memory.
+// Answers the rank that connected on c: sends the memory, or the reason for a refusal. Returns true
+// if it sent the memory.
 static bool answer_hello(int c, int fd, int ranks, bool *met, double until)
 {
     struct hello hello = {0};
@@ -169,7 +169,7 @@ static bool answer_hello(int c, int fd, int ranks, bool *met, double until)
     return met[hello.rank];
 }
 
-// Serves one connection. False: an unknown process, or a rank that is not needed.
+// Serves one connection. Returns false for an unknown process, or a rank that is not needed.
 static bool serve(int listener, int fd, int ranks, bool *met, double until)
 {
     int c = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
@@ -240,7 +240,8 @@ static int receive_fd(int from, char *answer)
     return fd;
 }
 
-// Asks rank 0 once; -1: it does not listen yet, or *answer has the reason of a refusal.
+// Requests the memory from rank 0 once. Returns -1 if rank 0 does not listen yet, or if it refused
+// with the reason *answer.
 static int ask(const struct meeting *meeting, double until, char *answer)
 {
     struct hello hello = {HELLO, meeting->rank, meeting->ranks};
@@ -255,7 +256,7 @@ static int ask(const struct meeting *meeting, double until, char *answer)
     return fd;
 }
 
-// Asks until rank 0 listens. A refusal is final.
+// Requests the memory from rank 0 until it listens. A refusal is final.
 static tsr_status fetch(tsr_session *session, const struct meeting *meeting, int *fd)
 {
     struct timespec nap = {0, 20000000};
@@ -281,8 +282,8 @@ static tsr_status fetch(tsr_session *session, const struct meeting *meeting, int
 }
 
 // Counts the cores of all ranks, because a launcher may have bound each rank to its own. Waits
-// until all ranks have published theirs, so that every rank gets the same number. Rank 0 may have
-// failed meanwhile.
+// until all ranks have published theirs, so that every rank gets the same number. Also ends if rank
+// 0 has failed.
 static tsr_status count_cores(tsr_session *session, const struct meeting *meeting,
                               struct shm_job *job)
 {
@@ -339,7 +340,7 @@ bool tsr__env_one_host(const struct comm_options *options)
     return one_host(ranks);
 }
 
-// Rank 0 creates the segment; the others fetch and map it.
+// Joins the job: rank 0 creates the shared memory; the others fetch and map it.
 tsr_status tsr__env_open(tsr_session *session, const struct comm_options *options,
                          struct endpoint **out)
 {

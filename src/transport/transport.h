@@ -25,8 +25,8 @@
 #define COMM_DEAD_S    5.0  // a process that has ended is reported after this time
 #define COMM_STOPPED_S 15.0 // default of the longest wait for a rank without a heartbeat
 
-// Where the buffers of a call are. COMM_PLAIN: in host memory, known to all members. In jobs with
-// GPUs each kernel says which, because the engine may place it on either side.
+// Memory of the buffers of a call. COMM_PLAIN: host memory, known to all members. In jobs with GPUs
+// each kernel names it, because the engine may place it on either side.
 enum comm_place { COMM_PLAIN, COMM_HOST, COMM_DEVICE };
 enum comm_reduce { COMM_NONE, COMM_SUM, COMM_MAX, COMM_MIN, COMM_PROD, COMM_REDUCE_COUNT };
 
@@ -55,18 +55,18 @@ struct comm_trouble {
     char text[512];
 };
 
-// A buffer in host or GPU memory; the call says which.
+// A buffer in host or GPU memory; the call names which.
 struct comm_buffer {
     void *p;
     size_t bytes;
 };
 
 // What one member sends to and receives from each member of the group, in group order (its own
-// entry is copied). notes are a few words to all others. `arrived`, if given, is called when all
-// members are there and agree; it gets all notes and may set the receive buffers, whose sizes must
-// be what the others send. With `folded`, received data is folded in group order (type and reduce
-// of the call) instead of stored: all members then send this one recv[0].bytes each, and recv is
-// scratch memory. `folded` may be what this member sends to itself.
+// entry is copied). `notes` are a few words to all others. `arrived`, if given, is called when all
+// members have arrived and agree. It gets all notes and may set the receive buffers, whose sizes
+// must be those that the others send. With `folded`, received data is folded in group order (type
+// and reduce of the call) instead of stored. All members then send recv[0].bytes each to this one,
+// and recv is scratch memory. `folded` may be the data that this member sends to itself.
 struct comm_exchange {
     const struct comm_buffer *send;
     struct comm_buffer *recv;
@@ -89,7 +89,7 @@ struct transport {
     // Ends the job: every rank that waits now or later gets this status and text. The first call
     // wins.
     void (*fail)(struct endpoint *endpoint, tsr_status status, int rank, const char *text);
-    // This rank leaves; ranks that wait for it afterwards get an error.
+    // Called when this rank leaves. Ranks that wait for it afterwards get an error.
     void (*close)(struct endpoint *endpoint);
     // Memory that other ranks can access directly; from any thread. NULL: all memory is equally
     // accessible.
@@ -104,7 +104,7 @@ struct transport {
                          struct comm_trouble *why);
     tsr_status (*take)(struct endpoint *endpoint, const struct comm_call *call, int from, int *fd,
                        size_t *bytes, struct comm_trouble *why);
-    // How the group communicates, in one word; NULL: the transport's name.
+    // Returns how the group communicates, in one word; NULL: the transport's name.
     const char *(*method)(const struct endpoint *endpoint, const int64_t *group, int n);
 };
 struct endpoint {
@@ -136,13 +136,13 @@ tsr_status tsr__comm_all_reduce(struct endpoint *endpoint, const struct comm_cal
 tsr_status tsr__comm_exchange(struct endpoint *endpoint, const struct comm_call *call,
                               struct comm_exchange *exchange, struct comm_trouble *why);
 // The calls below are built from exchanges. root and peer are ranks, not positions in the group.
-// in: one piece per member, in group order, of counts[i] elements; out := the reduction of all
-// members' pieces for this one (call->reduce, call->type). counts are equal on all members. out may
-// be this member's own piece inside in.
+// Reduce-scatter. in: one piece per member, in group order, of counts[i] elements. out: the
+// reduction of all members' pieces for this member (call->reduce, call->type). counts are equal on
+// all members. out may be this member's own piece inside in.
 tsr_status tsr__comm_reduce_scatter(struct endpoint *endpoint, const struct comm_call *call,
                                     const void *in, const int64_t *counts, void *out,
                                     struct comm_trouble *why);
-// out of root := fold of all members' in (call->count elements); others may give out NULL.
+// Reduces all members' in (call->count elements) to out of the root. Others may pass NULL as out.
 tsr_status tsr__comm_reduce(struct endpoint *endpoint, const struct comm_call *call, int root,
                             const void *in, void *out, struct comm_trouble *why);
 // Sends send[i] to member i and receives recv[i] from it; sizes may differ and are checked.
@@ -152,10 +152,10 @@ tsr_status tsr__comm_all_to_all(struct endpoint *endpoint, const struct comm_cal
 // Copies p of the root to p of all others.
 tsr_status tsr__comm_broadcast(struct endpoint *endpoint, const struct comm_call *call, int root,
                                void *p, size_t bytes, struct comm_trouble *why);
-// One message between two ranks; call->group is ignored. notes (COMM_NOTES words, or NULL) are sent
-// along, for example a shape. The receiver's `arrived` gets them and provides a buffer of exactly
-// the size that is sent; NULL: into.p and into.bytes are set already. Both sides wait for each
-// other.
+// Sends one message between two ranks; call->group is ignored. notes (COMM_NOTES words, or NULL)
+// are sent with it, for example a shape. The receiver's `arrived` gets them and provides a buffer
+// of exactly the size that is sent; NULL: into.p and into.bytes are set already. Both sides wait
+// for each other.
 tsr_status tsr__comm_send(struct endpoint *endpoint, const struct comm_call *call, int to,
                           const void *p, size_t bytes, const int64_t *notes,
                           struct comm_trouble *why);
@@ -167,23 +167,23 @@ struct comm_incoming {
 };
 tsr_status tsr__comm_recv(struct endpoint *endpoint, const struct comm_call *call, int from,
                           struct comm_incoming *in, struct comm_trouble *why);
-// Results for rank 0, outside of the collective calls, between ranks that are processes. A rank
-// offers the first `bytes` of an unnamed file, which the endpoint owns from then on, and continues
-// at once; at most COMM_GIFTS are pending. tsr__comm_settle waits until rank 0 has taken the oldest
-// one. Rank 0 takes a rank's files in the same order (call->run is compared) and closes them.
+// Send results to rank 0, outside of the collective calls, between ranks that are processes. A rank
+// offers the first `bytes` of an unnamed file, which the endpoint then owns, and continues at once;
+// at most COMM_GIFTS are pending. tsr__comm_settle waits until rank 0 has taken the oldest one.
+// Rank 0 takes a rank's files in the same order (call->run is compared) and closes them.
 tsr_status tsr__comm_give(struct endpoint *endpoint, const struct comm_call *call, int fd,
                           size_t bytes, struct comm_trouble *why);
 tsr_status tsr__comm_settle(struct endpoint *endpoint, const struct comm_call *call,
                             struct comm_trouble *why);
 tsr_status tsr__comm_take(struct endpoint *endpoint, const struct comm_call *call, int from,
                           int *fd, size_t *bytes, struct comm_trouble *why);
-// Barrier over all ranks of the job: the start of a run. It also checks that all ranks run the same
+// Synchronizes all ranks of the job, at the start of a run. Also checks that all ranks run the same
 // plan.
 tsr_status tsr__comm_barrier(struct endpoint *endpoint, uint64_t plan, const char *what,
                              struct comm_trouble *why);
 void tsr__comm_fail(struct endpoint *endpoint, tsr_status status, const char *text);
-// How the tensors of a group with this rank are moved: "threads", "shm", "mpi"; between GPUs "own",
-// "ipc" (own, between processes), "nccl" or "host". Valid after the first barrier.
+// Returns how the tensors of a group with this rank are moved: "threads", "shm", "mpi"; between
+// GPUs "own", "ipc" (own, between processes), "nccl" or "host". Valid after the first barrier.
 const char *tsr__comm_method(const struct endpoint *endpoint, const int64_t *group, int n);
 void tsr__comm_close(struct endpoint *endpoint); // NULL is allowed
 
@@ -192,19 +192,19 @@ double tsr__now_s(void); // monotonic
 // ---- ranks as threads of one process (threads.c) ------------------------------------------------
 
 struct thread_job;
-// A job of n ranks; it owns the endpoints. NULL: out of memory (diagnostic added).
+// Creates a job of n ranks, which owns the endpoints. NULL: out of memory (diagnostic added).
 struct thread_job *tsr__threads_new(tsr_session *session, int n,
                                     const struct comm_options *options);
 struct endpoint *tsr__threads_endpoint(struct thread_job *job, int rank);
 void tsr__threads_free(struct thread_job *job); // after all ranks have ended
-// The failure that ended the job, or NULL. Call it after all ranks have ended.
+// Returns the failure that ended the job, or NULL. Call it after all ranks have ended.
 const struct comm_trouble *tsr__threads_trouble(const struct thread_job *job);
 
 // ---- ranks as processes of one host (shm_job.c, shm_meet.c, shm_move.c) -------------------------
 
 struct shm_job;
-// Anonymous shared memory for a job of n ranks. *out must be freed even after a failure (diagnostic
-// added). Forked processes inherit it; others get its descriptor.
+// Creates anonymous shared memory for a job of n ranks. *out must be freed even after a failure
+// (diagnostic added). Forked processes inherit it; others get its descriptor.
 tsr_status tsr__shm_new(tsr_session *session, int n, const struct comm_options *options,
                         struct shm_job **out);
 // Maps the same memory in another process by its descriptor, which the job then owns.
@@ -212,13 +212,13 @@ tsr_status tsr__shm_map(tsr_session *session, int fd, int n, const struct comm_o
                         struct shm_job **out);
 int tsr__shm_fd(const struct shm_job *job);
 void tsr__shm_free(tsr_session *session, struct shm_job *job);
-// The endpoint of one rank in the job. Session and job must outlive it.
+// Opens the endpoint of one rank in the job. Session and job must outlive it.
 tsr_status tsr__shm_endpoint(tsr_session *session, struct shm_job *job, int rank,
                              struct endpoint **out);
-// For a process that supervises the ranks' processes: announce it before they start; ask whether
-// the job has failed; read a rank's heartbeat counter; report a lost rank (what: "was killed by
-// signal 9"). The report names the ranks that wait for it; false: none waits yet and `last` is not
-// set.
+// For a process that supervises the ranks' processes. It announces itself before they start, asks
+// whether the job has failed, reads a rank's heartbeat counter, and reports a lost rank (what: "was
+// killed by signal 9"). The report names the ranks that wait for it. tsr__shm_lost returns false if
+// none waits yet and `last` is not set.
 void tsr__shm_watched(struct shm_job *job);
 bool tsr__shm_trouble(const struct shm_job *job, struct comm_trouble *why);
 uint64_t tsr__shm_beat(const struct shm_job *job, int rank);
@@ -231,9 +231,9 @@ bool tsr__shm_lost(struct shm_job *job, int rank, const char *what, bool last);
 tsr_status tsr__mpi_open(tsr_session *session, const char *family,
                          const struct comm_options *options, struct endpoint **out);
 
-// Joins ranks on any hosts over UCX; they find each other over TCP as the options or the launcher
-// say (meet_place.c). Adds its own diagnostics: plugin-absent, transport-absent, rank-failed,
-// ucx-failed.
+// Joins ranks on any hosts over UCX. They find each other over TCP, with the address from the
+// options or the launcher (meet_place.c). Adds its own diagnostics: plugin-absent,
+// transport-absent, rank-failed, ucx-failed.
 tsr_status tsr__ucx_open(tsr_session *session, const struct comm_options *options,
                          struct endpoint **out);
 
@@ -246,11 +246,11 @@ bool tsr__plugin_present(const char *family, const char *folder);
 // rank-failed, shm-failed.
 tsr_status tsr__env_open(tsr_session *session, const struct comm_options *options,
                          struct endpoint **out);
-// True if these ranks are all on this host, as far as options and launcher say.
+// True if the ranks are all on this host, according to options and launcher.
 bool tsr__env_one_host(const struct comm_options *options);
 
-// The launcher of this process (launcher.c), as tsr_launcher of tessera.h. Families without MPI:
-// "torchrun", and "slurm" on one host.
+// True if the launcher of this process (launcher.c; see tsr_launcher of tessera.h) is an MPI
+// launcher. Families without MPI: "torchrun", and "slurm" on one host.
 bool tsr__launcher_is_mpi(const char *family);
 
 // ---- ranks on GPUs (device*.c) ------------------------------------------------------------------
@@ -280,21 +280,21 @@ struct device_options {
 };
 #define DEVICE_JOIN_S  60.0
 #define DEVICE_WATCH_S 120.0
-// An endpoint that also accepts buffers in GPU memory, built on another endpoint, which must
+// Opens an endpoint that also accepts buffers in GPU memory, on top of another endpoint, which must
 // outlive it. Either all ranks of the job have one or none. The session is the rank's own.
 tsr_status tsr__device_open(tsr_session *session, struct endpoint *base,
                             const struct device_options *options, struct endpoint **out,
                             struct comm_trouble *why);
-// Announces that this rank will communicate with that group; before tsr__device_meet.
+// Announces that this rank will communicate with the group. Call it before tsr__device_meet.
 void tsr__device_expect(struct endpoint *endpoint, const int64_t *group, int n);
-// All ranks exchange where they are and do the slow set-up: communicators, imported memory.
+// Exchanges the devices of all ranks and does the slow set-up: communicators, imported memory.
 tsr_status tsr__device_meet(struct endpoint *endpoint, uint64_t plan, struct comm_trouble *why);
-// The rank has ended a run and waits for nothing until its next call. TSR_PEER: NCCL was aborted
-// meanwhile (device_watch.c), and the results of the run are invalid.
+// Announces that the rank has ended a run and waits for nothing until its next call. TSR_PEER: NCCL
+// was aborted meanwhile (device_watch.c), and the results of the run are invalid.
 tsr_status tsr__device_rest(struct endpoint *endpoint, struct comm_trouble *why);
-// Number of ranks on this rank's GPU, itself included (0: the rank is on the host), and the bytes
-// that were free there before any of them loaded. All ranks call it between opening and loading,
-// and wait for each other.
+// Finds the number of ranks on this rank's GPU, including itself (0: the rank is on the host), and
+// the bytes that were free there before any of them loaded. All ranks call it between opening and
+// loading, and wait for each other.
 struct device_share {
     int ranks;
     int64_t free;
@@ -302,11 +302,11 @@ struct device_share {
 tsr_status tsr__device_share(struct endpoint *endpoint, uint64_t plan, struct device_share *out,
                              struct comm_trouble *why);
 void tsr__device_close(struct endpoint *endpoint); // NULL is allowed; the base stays open
-// The GPU context of such an endpoint; NULL: on the host, or another kind of endpoint.
+// Returns the GPU context of such an endpoint; NULL: on the host, or another kind of endpoint.
 struct gpu_seat *tsr__device_seat(struct endpoint *endpoint);
 bool tsr__device_is(const struct endpoint *endpoint);
-// Buffers and copies on the rank's GPU for callers of such endpoints; all work goes to the stream.
-// block 0 or 1: one each.
+// Buffers and copies on the rank's GPU for users of such endpoints. All work goes to the stream.
+// block 0 or 1: two separate buffers.
 struct device_rows {
     void *to;
     const void *from;
@@ -319,12 +319,13 @@ tsr_status tsr__device_scratch(struct endpoint *endpoint, const struct comm_call
 // Compiles the kernels that a call of this type and reduction needs.
 tsr_status tsr__device_prepare(struct endpoint *endpoint, const struct comm_call *call,
                                struct comm_trouble *why);
-// A stand-in library replaces the driver in tests: the engine computes on the host without streams,
-// and kernels finish synchronously. Returns its stream, or NULL.
+// Returns the stream of a stand-in library, or NULL. It replaces the driver in tests: the engine
+// computes on the host without streams, and kernels finish synchronously.
 void *tsr__device_stand_in(struct endpoint *endpoint);
 tsr_status tsr__device_wait(struct endpoint *endpoint, const struct comm_call *call,
                             struct comm_trouble *why);
-// How this rank's i-th announced group communicates, after tsr__device_meet; false: no such group.
+// How this rank's i-th announced group communicates, after tsr__device_meet. Returns false if there
+// is no such group.
 struct device_group_info {
     const int64_t *group;
     int n;
@@ -334,17 +335,17 @@ bool tsr__device_group_at(const struct endpoint *endpoint, size_t i, struct devi
 
 // ---- cores (cores.c) ----------------------------------------------------------------------------
 
-// Number of cores that this process can use: its affinity mask, or fewer if a control group limits
-// its time.
+// Returns the number of cores that this process can use: its affinity mask, or fewer if a control
+// group limits its time.
 int tsr__cores(void);
-// Cores of share `part` of `parts`; writes at most cap numbers to out. 0: there is one share only,
-// or more shares than cores, and threads should not be bound.
+// Lists the cores of share `part` of `parts`; writes at most cap numbers to out. Returns 0 if there
+// is only one share, or more shares than cores; threads should not be bound then.
 int tsr__cores_share(int part, int parts, int *out, int cap);
-// Binds the calling thread, and threads that it starts later, to such a share; false: nothing was
-// done.
+// Binds the calling thread, and threads that it starts later, to such a share. Returns false if
+// nothing was done.
 bool tsr__cores_keep(int part, int parts);
-// For tests: cores that the control groups of a process allow (/proc/self/cgroup), below that root;
-// 0: no limit.
+// For tests: returns the cores that the control groups of a process (/proc/self/cgroup) allow,
+// below `root`; 0: no limit.
 int tsr__cores_quota(const char *root, const char *groups);
 // Tells the processor that the calling loop polls memory (instruction `pause` or `yield`).
 void tsr__relax(void);
@@ -355,24 +356,25 @@ void tsr__relax(void);
 // to 64 bits, bool.
 bool tsr__reduce_ok(tsr_dtype type, enum comm_reduce op);
 size_t tsr__elem_bytes(tsr_dtype type); // bytes of an element; 0: not a type of whole bytes
-// out[m][i] := fold of in[0][first + i] .. in[n - 1][first + i], for count elements from `first`
-// on; written to each of n_out outputs. Every in[k] may be one of the outputs. Integers wrap
-// around; float16 and bfloat16 are accumulated in float and rounded once, to nearest even; max and
-// min give NaN if there is one; bool: sum and max are "or", prod and min are "and".
+// Folds in[0] .. in[n - 1] element by element, for `count` elements from `first` on, into each of
+// n_out outputs. Every in[k] may be one of the outputs. Integers wrap around. float16 and bfloat16
+// are accumulated in float and rounded once, to nearest even. max and min return NaN if there is
+// one. For bool, sum and max are "or", prod and min are "and".
 void tsr__reduce(tsr_dtype type, enum comm_reduce op, const void *const *in, int n,
                  void *const *out, int n_out, int64_t first, int64_t count);
-// The same for a piece of `count` elements of an output of `count_of_all`: large outputs are
-// written past the caches, however small the pieces are.
+// As tsr__reduce, for a piece of `count` elements of an output of `count_of_all`: large outputs are
+// written past the caches, even if the pieces are small.
 void tsr__reduce_piece(tsr_dtype type, enum comm_reduce op, const void *const *in, int n, void *out,
                        int64_t count, int64_t count_of_all);
-// To nearest even; one NaN.
+// Converts to float16, rounding to nearest even. All NaNs become one.
 uint16_t tsr__float_to_half(float f);
 uint16_t tsr__float_to_bfloat(float f);
 
-// The absolute path of the mapped file that holds this address (mapped.c); false: in none,
-// or the path does not fit.
+// Finds the absolute path of the mapped file that contains this address (mapped.c). Returns false
+// if there is none, or if the path does not fit.
 bool tsr__file_at(const void *address, char *out, size_t n);
-// The folder of that file: "/usr/lib" of "/usr/lib/libtessera.so.1", "" of a file in the root.
+// Finds the folder of that file: "/usr/lib" for "/usr/lib/libtessera.so.1", "" for a file in the
+// root.
 bool tsr__folder_at(const void *address, char *out, size_t n);
 
 #endif

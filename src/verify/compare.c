@@ -16,7 +16,7 @@
 double tsr__tolerance(tsr_dtype type)
 {
     switch (type) { // relative to the largest magnitude of the tensor; about a thousand units of
-                    // the type's precision
+                    // the precision of the type
     case TSR_DOUBLE:
     case TSR_COMPLEX128:
         return 1e-12;
@@ -150,7 +150,7 @@ static double element(tsr_dtype dtype, const void *data, size_t i)
     }
 }
 
-// Numbers that element() reads per element of the tensor; 0: not numeric.
+// Returns how many numbers element() reads per element of the tensor; 0: not numeric.
 static size_t numbers_of(tsr_dtype t)
 {
     if (t == TSR_COMPLEX64 || t == TSR_COMPLEX128)

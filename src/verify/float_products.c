@@ -11,7 +11,7 @@
 
 #define LEVEL_FLOAT 1 // products in float32
 
-// Sets the level of all such nodes. Returns whether there are any.
+// Sets the accuracy level of all nodes whose kernels round. *any is set if there are any.
 static tsr_status use_floats(tsr_model *model, bool *any)
 {
     for (tsr_node *node = tsr_model_next_node(model, NULL); node;
@@ -59,7 +59,7 @@ static void report(struct work *work, const struct outcome *rounded)
               worst->max_abs, worst->max_rel);
 }
 
-// Changes both models: later trials shard copies of work->model.
+// Changes both models, because later trials shard copies of work->model.
 static tsr_status prepare(struct work *work, tsr_model *model, bool *any)
 {
     tsr_status st = use_floats(model, any);

@@ -42,7 +42,7 @@ const struct shapes *tsr__work_shapes(struct work *work);
 tsr_status tsr__verify_sharding(struct work *work, tsr_model *model, const char *config,
                                 struct outcome *out) TSR_MUST_USE;
 // self_difference.c: runs the unsharded model again and reports where the engine differs from
-// itself. Outputs with a difference in that range become ok; returns true if all are.
+// itself. Outputs whose difference is within that range become ok. Returns true if all are ok.
 bool tsr__verify_self(struct work *work, size_t devices, tsr_difference *outputs, size_t n);
 // sharded_plan.c: plans the model for the devices of the options so that as many nodes as possible
 // are sharded.
@@ -54,17 +54,18 @@ tsr_status tsr__verify_unsharded(struct work *work, size_t devices);
 // Sets *out if there is one; not finding it is no failure.
 void tsr__verify_locate(struct work *work, tsr_model *model, const char *config,
                         tsr_first_difference *out);
-// float_products.c: if kernels round activations, compares again without that. TSR_OK: the outputs
-// agree then, and a warning says it. TSR_DIFFERENT: they differ, or nothing is rounded.
+// float_products.c: if kernels round activations, compares again without rounding. TSR_OK: the
+// outputs then agree, and a warning is added. TSR_DIFFERENT: they differ, or nothing is rounded.
 tsr_status tsr__verify_floats(struct work *work, tsr_model *model, const char *config,
                               struct outcome *out) TSR_MUST_USE;
-// Does the same to the copy of the unsharded model, if work->floats.
+// Turns rounding off in the copy of the unsharded model, too, if work->floats is set.
 tsr_status tsr__reference_use_floats(const struct work *work, tsr_model *model) TSR_MUST_USE;
 // reference_model.c: true if the engine computes the model wrong as it is; tsr__reference_rewrite
 // rewrites it so that the result is right.
 bool tsr__reference_needs_copy(const tsr_model *model);
 tsr_status tsr__reference_rewrite(struct arena *arena, tsr_model *model) TSR_MUST_USE;
-// lowered.c: the file of the unsharded model, or of a copy that the engine computes correctly.
+// lowered.c: returns the file of the unsharded model, or of a copy that the engine computes
+// correctly.
 tsr_status tsr__verify_lowered(struct work *work, const char **path) TSR_MUST_USE;
 // precision.c: finds the tolerance of each value of work->model once; tsr__precision_of returns it
 // by name. INFINITY: the value depends on random numbers and is not compared.

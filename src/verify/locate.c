@@ -74,8 +74,7 @@ static tsr_status sharded_values(struct work *work, tsr_model *model, const char
 
 // ---- owner of an element ------------------------------------------------------------------------
 
-// True if the piece contains an element. It is a row-major index: the last dimension is split off
-// first.
+// True if the piece contains an element, a row-major index. The last dimension is split off first.
 static bool has_element(const struct tile_piece *piece, const int64_t *shape, int64_t element)
 {
     for (int dim = piece->rank - 1; dim >= 0; dim--) {

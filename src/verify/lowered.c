@@ -49,7 +49,7 @@ static int64_t opset_of(const tsr_model *model)
 }
 
 // Returns the latest operator set in which an operator of the model changed its meaning (or its
-// types): below it the model would have another meaning.
+// types). In a lower set the model would have another meaning.
 static int64_t lowest(tsr_model *model, int64_t opset, bool types)
 {
     int64_t least = 0;

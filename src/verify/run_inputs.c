@@ -40,7 +40,7 @@ struct open_size {
 
 // ---- one size ----------------------------------------------------------------------------------
 
-// True for "batch" and "x.0"; false for "past + seq".
+// True for plain symbols such as "batch" and "x.0"; false for expressions such as "past + seq".
 static bool is_name(const char *symbol)
 {
     return symbol[strspn(symbol,
@@ -55,8 +55,8 @@ static tsr_status load(struct loading *loading, struct str set)
     return tsr_tensors_load(loading->inputs, set.p, loading->model, false);
 }
 
-// Appends the sizes of expressions in the inputs once all plain symbols have theirs; unchanged if
-// there are none.
+// Appends the sizes of expressions in the inputs, after all plain symbols have sizes. Returns the
+// set unchanged if there are none.
 static struct str add_expressions(struct loading *loading, struct str set)
 {
     struct arena *arena = &loading->arena;
@@ -220,8 +220,8 @@ static void warn_no_size(const struct loading *loading)
               PLAN_USUAL_SIZE);
 }
 
-// Tries 128, 64 ... 2. *size is the first at which the unsharded model runs, and the inputs have
-// it; 1: none.
+// Tries the sizes 128, 64 ... 2. *size is the first with which the unsharded model runs, and the
+// inputs have it; 1: none.
 static tsr_status try_sizes(struct loading *loading, const struct growth *growth, int64_t *size)
 {
     for (*size = PLAN_USUAL_SIZE; *size > 1; *size /= 2) {
@@ -255,7 +255,7 @@ static bool set_batch_of_one(struct loading *loading)
     return set.p != NULL;
 }
 
-// Tries a batch of one: some models are exported for it, whatever they declare.
+// Tries a batch of one: some models are exported for it, although they declare any batch.
 static tsr_status try_batch_of_one(struct loading *loading, struct open_size *open)
 {
     struct growth growth = {0};

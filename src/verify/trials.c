@@ -104,8 +104,8 @@ static tsr_status partition_copy(struct trials *trials, tsr_model *copy, uint64_
     return tsr__verify_sharding(trials->work, copy, trials->config, outcome);
 }
 
-// Annotates a copy of the model by the seed, partitions and compares it; the trial stores the
-// result in every case.
+// Annotates a copy of the model with shardings for the seed, partitions and compares it. The trial
+// stores the result in every case.
 static tsr_status try_once(struct trials *trials, uint64_t seed, tsr_trial *out)
 {
     struct outcome outcome = {.recorded = -1};
@@ -155,8 +155,8 @@ static bool is_refused(const tsr_trial *trial)
     return trial->status == TSR_UNSUPPORTED;
 }
 
-// Makes trial i with seed + i, so that it can be repeated alone. Keeps the errors of the trial if
-// keep_refusal is set, and none of its other diagnostics.
+// Makes trial i with seed + i, so that it can be repeated alone. If keep_refusal is set, keeps the
+// errors of the trial; drops all its other diagnostics.
 static tsr_status run_trial(struct trials *trials, size_t i, tsr_trial *trial, bool keep_refusal)
 {
     struct work *work = trials->work;

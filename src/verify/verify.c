@@ -20,7 +20,7 @@ static bool is_folder(const char *path)
     return path && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-// Loads the inputs. A folder of ONNX test data may have recorded outputs: they are loaded too if
+// Loads the inputs. A folder of ONNX test data may have recorded outputs, which are also loaded if
 // there is a first one.
 static tsr_status load_inputs(struct work *work)
 {
@@ -117,7 +117,7 @@ static tsr_status verify_own(struct work *work, tsr_verify_summary *result)
     return st;
 }
 
-// Frees everything in reverse order of opening; what was not opened is NULL.
+// Frees everything in reverse order of opening. Whatever was not opened is NULL.
 static void close_all(struct work *work)
 {
     tsr__scratch_close(&work->scratch);
@@ -128,7 +128,8 @@ static void close_all(struct work *work)
     tsr__arena_free(&work->arena);
 }
 
-// TF32 has 11 bits of precision: 4 units of 2^-11, the usual difference of sums of such products.
+// TF32 has 11 bits of precision. This is 4 units of 2^-11, the usual difference of sums of such
+// products.
 #define TF32_TOLERANCE 2e-3
 
 // Copies the run options, with additions that a verification needs.
@@ -155,8 +156,9 @@ static tsr_status check_owners(tsr_session *session, const tsr_verify_options *o
     return tsr__plan_options_owned(session, options->plan);
 }
 
-// True if the engine lacks a feature. A kernel refused the inputs. If outputs were recorded for
-// them, they are valid for the model (a mask shorter than the keys, zero points per channel).
+// True if the engine lacks a feature: a kernel refused the inputs, although outputs were recorded
+// for them. So they are valid for the model (a mask shorter than the keys, zero points per
+// channel).
 static bool engine_lacks(const struct work *work)
 {
     return tsr__diag_has(work->session, "engine-failed") && tsr_tensors_count(work->recorded) > 0;

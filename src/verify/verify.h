@@ -5,19 +5,20 @@
 
 #include "base/base.h"
 
-// Compares tensor i of got with tensor k of want (k -1: missing). tolerance 0: by type, see the
+// Compares tensor i of `got` with tensor k of `want` (k -1: missing). tolerance 0: by type, see the
 // table in compare.c; INFINITY: type and shape only. NaNs are equal; integers, booleans and strings
-// must be equal. max_rel is relative to the largest finite magnitude in want; both are NaN if there
-// is no number (shape or type differs, not numeric).
+// must be equal. max_rel is relative to the largest finite magnitude in `want`. max_abs and max_rel
+// are NaN if there is no number (shape or type differs, or not numeric).
 tsr_difference tsr__compare(const tsr_tensors *want, size_t i, const tsr_tensors *got, int64_t k,
                             double tolerance);
-// The element (row-major index) with the largest difference, or -1: none differs, or not numeric.
+// Returns the element (row-major index) with the largest difference; -1: none differs, or not
+// numeric.
 int64_t tsr__compare_worst(const tsr_tensors *want, size_t i, const tsr_tensors *got, int64_t k);
-// The default tolerance of a type; 0: must be equal.
+// Returns the default tolerance of a type; 0: values must be equal.
 double tsr__tolerance(tsr_dtype type);
 
-// verify.c: as tsr_verify, with the result as a struct. The session owns its lists until the next
-// call.
+// verify.c: as tsr_verify, but fills a struct instead of making a result handle. The session owns
+// its lists until the next call.
 tsr_status tsr__verify(tsr_session *session, const char *model, const tsr_verify_options *options,
                        tsr_verify_summary *result) TSR_MUST_USE;
 

@@ -30,7 +30,7 @@ static void report(struct work *work, const tsr_difference *difference, enum dia
                   difference->max_abs, difference->max_rel);
 }
 
-// Compares with the outputs recorded with the inputs: 1 equal, 0 some differ, -1 there are none.
+// Compares with the outputs recorded with the inputs: 1 equal, 0 some differ, -1 none recorded.
 // Does not affect `ok`.
 static void compare_recorded(struct work *work, const tsr_tensors *sharded, struct outcome *outcome)
 {
@@ -137,8 +137,7 @@ static void keep_replicated(struct arena *arena, tsr_partition_summary *summary)
     }
 }
 
-// Copies the summary of a partition. The session has only that of the last partition; there may be
-// several.
+// Copies the summary of a partition, because the session keeps only that of the last partition.
 static void keep_summary(struct arena *arena, tsr_partition_summary *summary)
 {
     size_t n = summary->devices;
@@ -170,7 +169,7 @@ static const char *device_of(const tsr_model *model, const char *name)
     return NULL;
 }
 
-// Reports that the unsharded model failed. The engine's error does not say which model failed.
+// Reports that the unsharded model failed, because the engine's error does not name the model.
 static void report_reference(struct work *work)
 {
     struct place at = PLACE_NONE;
@@ -224,8 +223,8 @@ static tsr_status follow_rank_0(struct work *work)
     return st;
 }
 
-// Rank 0 sends separately started ranks the folder of the parts. A path that is too long is sent as
-// "", which the others cannot open: they fail with their own diagnostic.
+// Sends the folder of the partition from rank 0 to separately started ranks. A path that is too
+// long is sent as "", which the others cannot open: they fail with their own diagnostic.
 static tsr_status broadcast_parts(struct work *work)
 {
     char parts[SCRATCH_PATH] = "";

@@ -40,9 +40,7 @@ struct scan {
     const unsigned char *p, *end;
 };
 
-// Reads a varint. It has seven bits in each byte, lowest first; the high bit is set if another byte
-// follows. A varint has seven bits in each byte, lowest first; the high bit is set if another byte
-// follows.
+// Reads a varint: seven bits per byte, lowest first; the high bit is set if another byte follows.
 static enum wrong take_varint(struct scan *scan, uint64_t *out)
 {
     uint64_t v = 0;
@@ -271,7 +269,7 @@ static bool walk_inside(struct damage *damage, const struct wire_row *row, struc
     return walk(damage, bytes, (enum wire_message)row->message, depth + 1);
 }
 
-// Checks a field of any form at p. Returns its end, or NULL. Accepts unknown fields, and known ones
+// Checks a field of any kind at p. Returns its end, or NULL. Accepts unknown fields, and known ones
 // with another wire type.
 static const unsigned char *check_field(struct damage *damage, const unsigned char *p,
                                         const unsigned char *end, enum wire_message message,
@@ -289,8 +287,8 @@ static const unsigned char *check_field(struct damage *damage, const unsigned ch
     return NULL;
 }
 
-// Checks a message and all known nested messages. `depth` is its level, at most WIRE_MAX_DEPTH. It
-// visits every field of a file, so frequent forms are recognized by their first two bytes.
+// Checks a message and all known nested messages. `depth` is its level, at most WIRE_MAX_DEPTH.
+// Visits every field of a file, so frequent encodings are recognized by their first two bytes.
 static bool walk(struct damage *damage, struct str body, enum wire_message message, int depth)
 {
     const struct wire_row *rows = tsr__wire_rows[message];
@@ -384,7 +382,7 @@ size_t tsr__wire_count(struct str body, uint32_t number)
     return n;
 }
 
-// Appends to n values. Returns the new number, which may exceed `cap`.
+// Appends the values of a packed list to n values. Returns the new number, which may exceed `cap`.
 static size_t unpack(struct str bytes, int64_t *out, size_t n, size_t cap)
 {
     struct scan scan = {(const unsigned char *)bytes.p, (const unsigned char *)bytes.p + bytes.n};

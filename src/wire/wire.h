@@ -65,8 +65,8 @@ static inline struct wire_cursor wire_over(struct str body)
     const unsigned char *p = (const unsigned char *)(body.p ? body.p : "");
     return (struct wire_cursor){p, p + body.n, NULL};
 }
-// True for two bytes (the first in the low half) that are a one-byte tag of wire type 0 or 2, not
-// of field 0, followed by a one-byte integer or length.
+// True if two bytes (the first in the low half) are a one-byte tag of wire type 0 or 2, not of
+// field 0, followed by a one-byte integer or length.
 static inline bool wire_is_short(uint32_t two)
 {
     return (two & 0x8085) == 0 && (two & 0x78) != 0;
@@ -155,7 +155,7 @@ void tsr__rope_view(struct rope *rope, struct str span);
 void tsr__rope_copy(struct rope *rope, struct str bytes);
 void tsr__rope_int(struct rope *rope, uint32_t number, int64_t value); // tag and varint
 void tsr__rope_float(struct rope *rope, uint32_t number, float value);
-// Values of 2 KiB or more are not copied and must live as long as the rope.
+// Writes a bytes field. Values of 2 KiB or more are not copied and must live as long as the rope.
 void tsr__rope_bytes(struct rope *rope, uint32_t number, struct str value);
 // Adds repeated integers, not packed.
 void tsr__rope_ints(struct rope *rope, uint32_t number, const int64_t *v, size_t n);

@@ -13,7 +13,7 @@
 // chunk; otherwise it inserts a piece. Out of memory is recorded in the arena and not checked here.
 #include "wire/internal.h"
 
-// A new chunk is as large as what was written so far, within bounds.
+// A new chunk is as large as all that was written so far, within bounds.
 #define FIRST_BYTES  ((size_t)1 << 10)
 #define CHUNK_BYTES  ((size_t)4 << 20)
 #define VIEW_BYTES   ((size_t)2 << 10)   // longer strings are referred to, not copied
@@ -26,7 +26,7 @@ void tsr__rope_init(struct rope *rope, struct arena *arena)
     *rope = (struct rope){.arena = arena};
 }
 
-// Appends to the pieces. The open run must be closed.
+// Appends to the pieces. The open run must be closed first.
 static void append(struct rope *rope, const char *p, size_t n)
 {
     struct str *last = rope->pieces.n ? &rope->pieces.at[rope->pieces.n - 1] : NULL;
@@ -80,7 +80,8 @@ void tsr__rope_copy(struct rope *rope, struct str bytes)
     rope->at += bytes.n;
 }
 
-// Copies a short span if encoded bytes precede it: it then belongs to the same piece.
+// Adds a span without copying it. Copies a short span if encoded bytes precede it, so that it is
+// part of the same piece.
 void tsr__rope_view(struct rope *rope, struct str span)
 {
     if (span.n == 0)
@@ -333,9 +334,9 @@ static void count_members(struct rewrite *rewrite)
     }
 }
 
-// Writes parts at the place of a member of origin.
-//     Origin has A B C, the parts are A, new, C. At A, A is written; at B, which is dropped, the
-//     new part; at C, C. With parts C, A (reordered) both are written at the place of A.
+// Writes parts at the place of a field of origin. Example: origin has A B C, the parts are A, new,
+// C. At A, A is written; at B, which is dropped, the new part; at C, C. With parts C, A (reordered)
+// both are written at the place of A.
 static void rewrite_member(struct rewrite *rewrite, struct lane *lane, struct str whole)
 {
     lane->left--;

@@ -181,7 +181,7 @@ static bool fill_all(struct planner *planner)
 
 // ---- shapes ------------------------------------------------------------------------------------
 
-// Inferred shapes and the rules of a model. Inference visits all nodes, so planners for parts of the
+// Inferred shapes and rules of a model. Inference visits all nodes, so planners for some of the
 // devices use the results of the first planner of the model, which outlives them.
 struct inferred {
     struct arena *arena;

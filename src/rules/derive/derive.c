@@ -39,7 +39,7 @@ const struct pattern *tsr__derivation_rule(struct derivation *derivation)
     return tsr__pattern_of(derivation->shapes, derivation->text);
 }
 
-// Ends the derivation without a rule. It drops what was built so far, and later calls add nothing.
+// Ends the derivation without a rule. Drops what was built so far; later calls add nothing.
 void tsr__derive_none(struct derivation *derivation, const char *why)
 {
     derivation->whole = why;
@@ -96,8 +96,9 @@ void tsr__derive_gemm(struct derivation *derivation)
         derivation->text = old[a][b];
 }
 
-// Dropout is element-wise in inference. Training draws random numbers and is not sharded, even with
-// a seed: the numbers drawn for a shard are no slice of those for the full tensor.
+// Derives the rule of Dropout, which is element-wise in inference. In training it draws random
+// numbers and is not sharded, even with a seed: a shard would draw other numbers than the full
+// tensor has there.
 void tsr__derive_dropout(struct derivation *derivation)
 {
     if (!tsr__node_input_is_off(derivation->node, 2))

@@ -38,7 +38,7 @@ int tsr__derive_axis(struct derivation *derivation, const char *name, int64_t ot
 enum expand_types { EXPAND_FLOATS, EXPAND_NUMBERS };
 enum factor_kind tsr__derive_stat(const struct derivation *derivation, int64_t opset,
                                   enum expand_types types);
-// Returns the same if `holds`, else FACTOR_REP.
+// As tsr__derive_stat if `holds`, else FACTOR_REP.
 enum factor_kind tsr__derive_stat_if(bool holds, const struct derivation *derivation, int64_t opset,
                                      enum expand_types types);
 // Builds a lookup: elements of input 1 address rows v of input 0. Devices with shards of v return

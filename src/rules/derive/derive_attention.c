@@ -61,7 +61,7 @@ bool tsr__derive_mask(struct derivation *derivation, size_t i, const char *heads
     return shape.rank < 3 || shape.dims[shape.rank - 3].value >= 0;
 }
 
-// True if all attributes are supported here.
+// True if this rule supports all attributes of the node.
 static bool knows_attributes(const struct derivation *derivation)
 {
     static const char *const harmless[] = {"scale",       "softcap",   "softmax_precision",
@@ -299,9 +299,9 @@ static const char *positions_of(int rank)
     return rank == 2 ? "[b t]" : "[_]";
 }
 
-// Each pair of elements of a head is rotated by the angle of its position: heads and rows can be
-// sharded, the elements d of a head cannot. [2 6 64] with 8 heads: "[b t (h d)],[_ _],[_ _],
-// [b~ t~]? -> [b t (h d)]; rep d; attr num_heads=h", h 8, d 8.
+// Derives the rule of RotaryEmbedding. Each pair of elements of a head is rotated by the angle of
+// its position: heads and rows can be sharded, the elements d of a head cannot. [2 6 64] with 8
+// heads: "[b t (h d)],[_ _],[_ _], [b~ t~]? -> [b t (h d)]; rep d; attr num_heads=h", h 8, d 8.
 void tsr__derive_rotary(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -323,8 +323,8 @@ void tsr__derive_rotary(struct derivation *derivation)
     tsr__rule_clauses(rule, "rep d; attr num_heads=h");
 }
 
-// Derives the rule of the com.microsoft operator, whose second input is the positions. Without
-// num_heads the angles give the size of a head.
+// Derives the rule of com.microsoft RotaryEmbedding, whose second input is the positions. Without
+// num_heads, the size of the angles gives the size of a head.
 void tsr__derive_rotary_positions(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;

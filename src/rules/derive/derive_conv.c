@@ -70,8 +70,8 @@ static int64_t kernel_of_weights(const struct derivation *derivation, int weight
     return w.dims[i + 2].value;
 }
 
-// Finds the spatial dimensions, and those with independent positions. Without kernel_shape, the
-// weights give the kernel size.
+// Reads the spatial dimensions, and marks those with independent positions. Without kernel_shape,
+// the weights give the kernel size.
 static bool read_space(struct derivation *derivation, int weights, struct space *space)
 {
     const int64_t *kernel;
@@ -96,9 +96,9 @@ static bool read_space(struct derivation *derivation, int weights, struct space 
 }
 
 // Finds the pads of one dimension, including automatic ones and those of a last window beyond the
-// end. False: unknown. That includes automatic windows that do not reach the end (9 elements,
-// kernel 1, stride 3: they span 7). ONNX starts them with the first element, but ONNX Runtime's
-// pools and convolutions skip elements, each in another way.
+// end. Returns false if they are unknown. They are also unknown for automatic windows that do not
+// reach the end (9 elements, kernel 1, stride 3 span 7). ONNX starts these at the first element,
+// but the pools and convolutions of ONNX Runtime skip elements, each differently.
 static bool read_pads(const struct derivation *derivation, struct space *space, int i)
 {
     int64_t span = (space->out[i] - 1) * space->stride[i] + space->reach[i],
@@ -180,8 +180,8 @@ static void read_windows(const struct derivation *derivation, int weights, struc
         space->window[i] = false;
 }
 
-// Adds the spatial dimensions: s for an input, o for an output, or one letter if positions are
-// independent or the output needs a window of the input.
+// Adds the spatial dimensions: s for an input, o for an output. If positions are independent or the
+// output needs a window of the input, both have the same letter.
 static void add_space(struct rule_builder *rule, const struct space *space, enum side side)
 {
     for (int i = 0; i < space->n; i++) {
@@ -251,8 +251,8 @@ static void keep_unsharded(struct rule_builder *rule, const struct space *space)
         }
 }
 
-// Sets the sizes of g, and of i if the number of channels is known: 3 channels in 3 groups are i =
-// 1, even if the shape of the weights has a symbol there.
+// Sets the sizes of g, and of i if the number of channels is known: 3 channels in 3 groups give i =
+// 1, even if the weights have a symbol in that dimension.
 static bool take_groups(struct derivation *derivation)
 {
     struct shape x = tsr__derive_in(derivation, 0);
@@ -273,7 +273,7 @@ static bool take_groups(struct derivation *derivation)
 // ---- convolutions ------------------------------------------------------------------------------
 
 // Adds input i, a scale or zero point for the tensor or for each channel. If its size is a symbol
-// other than that of the weights' channels, either is possible, and the node is not sharded.
+// other than that of the weights' channels, either is possible; the node is then not sharded.
 static void add_per_channel(struct derivation *derivation, size_t i, size_t weights)
 {
     struct shape shape = tsr__derive_in(derivation, i);
@@ -374,8 +374,8 @@ static bool read_transposed_at(const struct derivation *derivation, struct space
            after >= more && after < reach && all - before - after == space->out[i];
 }
 
-// Reads the spatial dimensions of a transposed convolution. With automatic pads or output_shape
-// they are not sharded, because these are not supported.
+// Reads the spatial dimensions of a transposed convolution. They are not sharded if it has
+// automatic pads or output_shape, which are not supported.
 static void read_transposed(const struct derivation *derivation, struct space *space)
 {
     int rank = tsr__derive_in(derivation, 0).rank;
@@ -427,7 +427,7 @@ static void add_transposed(struct derivation *derivation, const struct space *sp
             tsr__rule_patch(rule, i, PATCH_VALUE, window++, 0);
 }
 
-// Derives the rule of ConvTranspose, whose weights have the input channels first.
+// Derives the rule of ConvTranspose. Its weights have the input channels first.
 void tsr__derive_conv_transpose(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -526,8 +526,8 @@ void tsr__derive_qlinear_conv(struct derivation *derivation)
     tsr__rule_kind(&derivation->rule, sums_integers(derivation) ? FACTOR_STAT : FACTOR_REP, "i");
 }
 
-// Spatial dimensions of the result can be sharded if the node can be expanded. Those of the image
-// are not sharded, because offsets may address any position.
+// Adds the spatial dimensions of DeformConv. Those of the result can be sharded if the node can be
+// expanded. Those of the image are not sharded, because offsets may address any position.
 static void add_deform_space(struct derivation *derivation, const struct space *space)
 {
     enum factor_kind of_result = tsr__deform_expands(derivation) ? FACTOR_STAT : FACTOR_REP;

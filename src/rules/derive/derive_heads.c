@@ -238,7 +238,7 @@ static bool even_thirds(const struct derivation *derivation, int64_t heads, size
     return even && (n == 0 || (n == 3 && sizes[0] == sizes[1] && sizes[1] == sizes[2]));
 }
 
-// Adds input, weights and bias of the projection. input: "[b q i]" or "[t i]".
+// Adds input, weights and bias of the projection. `input` is "[b q i]" or "[t i]".
 static bool start_projected(struct derivation *derivation, const char *input)
 {
     int64_t heads = tsr__derive_int(derivation, "num_heads", 0);
@@ -273,7 +273,7 @@ void tsr__derive_projected_attention(struct derivation *derivation)
 }
 
 // Returns the number of heads of a bias on the scores, [.. heads rows columns]. A bias with fewer
-// dimensions serves all heads.
+// dimensions applies to all heads.
 static int64_t bias_heads(const struct derivation *derivation, size_t i)
 {
     struct shape bias = tsr__derive_in(derivation, i);

@@ -57,8 +57,9 @@ static bool can_be_added(const struct derivation *derivation, size_t like)
            tsr__onnx_opset(derivation->node) >= 9;
 }
 
-// Adds a lookup: v is reduced by a sum, and elements of input 1 address it. `tuple` is the number
-// of the element of an index tuple that addresses v, 1 for the first; 0: there are no tuples.
+// Adds a lookup: v is reduced by a sum, and elements of input 1 are indices into it. If indices are
+// tuples, `tuple` is the number of the element that is an index into v, 1 for the first; 0: no
+// tuples.
 static void add_lookup(struct rule_builder *rule, int v, int after, int tuple)
 {
     tsr__rule_reduce(rule, v, COMBINE_SUM);
@@ -132,9 +133,9 @@ static void add_scatter(struct rule_builder *rule, int v, int dim, int tuple)
                   .kind = REWRITE_SCATTER, .index = 1, .factor = v, .last = dim, .first = tuple});
 }
 
-// Derives the rule of ScatterElements. Indices and updates are replicated along the axis. Example:
-// data [100 8] along 0. A device with rows 0..49 gets all updates and drops those for other rows.
-// Other dimensions are sharded equally if their sizes are the same.
+// Derives the rule of ScatterElements. Indices and updates are replicated along the axis: for data
+// [100 8] along 0, a device with rows 0..49 gets all updates and drops those for other rows. Other
+// dimensions are sharded equally if their sizes are the same.
 void tsr__derive_scatter_elements(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;

@@ -37,7 +37,7 @@ static bool same_dim(const struct derivation *derivation, tsr_dim a, tsr_dim b)
 
 // ---- cropping and resizing ---------------------------------------------------------------------
 
-// Adds the dimensions of a tensor, marked ones as "_": "d0 _ d2".
+// Adds the dimensions of a tensor, with "_" for marked ones: "d0 _ d2".
 static void add_unmarked(struct rule_builder *rule, int rank, const bool *marked)
 {
     for (int i = 0; i < rank; i++) {
@@ -113,7 +113,7 @@ static int64_t scales_of(const struct derivation *derivation, float *out)
     return n;
 }
 
-// Marks dimensions that are resampled, perhaps to the same size. These have a scale that may not be
+// Marks dimensions that are resampled, even if their size stays: they have a scale that may not be
 // 1, keep proportions, are sampled from a region, or are listed in `axes`.
 static bool mark_resampled(struct derivation *derivation, int rank, bool *marked)
 {
@@ -221,8 +221,8 @@ struct resized {
     int64_t sides[MAX_RANK]; // neighbours from which positions are interpolated; 0: repeated
 };
 
-// Adds the windows of interpolated dimensions. The local node also interpolates at their ends;
-// these results are trimmed.
+// Adds the windows of interpolated dimensions. The local node also interpolates at the ends of its
+// window; these results are trimmed.
 static void add_interpolated(struct rule_builder *rule, const struct resized *resized)
 {
     int window = 0;
@@ -419,7 +419,7 @@ void tsr__derive_size_of(struct derivation *derivation)
 }
 
 // Derives the rule of Squeeze. Axes 1 of [2 1 5]: "[d0 1 d2],·? -> [d0 d2]". Without axes there is
-// no rule: a device whose shard of another dimension has size 1 would remove that dimension too.
+// no rule: if a shard of another dimension has size 1, its device would remove that dimension, too.
 void tsr__derive_squeeze(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -585,8 +585,8 @@ static void add_expanded(struct rule_builder *rule, char kind, int i)
         tsr__rule_dims(rule, kind == '1' ? "1" : "_");
 }
 
-// Derives the rule of Expand. [1 6] to [4 5 6]: dimensions are aligned from the right, so there is
-// 1 new one. Devices generate their shard of a dimension g, of which the input has one element.
+// Derives the rule of Expand. [1 6] to [4 5 6]: dimensions are aligned from the right, so one is
+// new. The input has one element along a generated dimension g; each device generates its shard.
 void tsr__derive_expand(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -615,7 +615,7 @@ void tsr__derive_expand(struct derivation *derivation)
 
 #define MAX_REPEATED 8 // most dimensions that a Tile may repeat
 
-// Adds the repeats as generated factors t: a device makes the copies of its shard. Of 2 x 6
+// Adds the repeats as generated factors t: each device makes the copies in its shard. Of 2 x 6
 // repeats, each of 3 devices makes 2 x 2.
 static void add_repeats(struct derivation *derivation, int rank, const int64_t *times)
 {

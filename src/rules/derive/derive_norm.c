@@ -19,7 +19,7 @@ static void same_shape(struct rule_builder *rule, int rank)
     tsr__rule_range(rule, 'd', 0, rank);
 }
 
-// Builds the same rule, with statistics over dimensions from .. to-1.
+// Builds the rule of a softmax, with statistics over dimensions from .. to-1.
 static void softmax_over(struct derivation *derivation, int rank, int from, int to)
 {
     same_shape(&derivation->rule, rank);

@@ -34,10 +34,10 @@ static void add_scaled(struct rule_builder *rule, int axis, int rank, const char
     add_around(rule, axis, rank, elements);
 }
 
-// [64 256] with blocks of 32 along 1 has scales [64 8]: "[d0 (u z)],[d0 u],[d0 u]? -> [d0 (u z)];
-// rep z", with u 8 and z 32. A shard of u has full blocks and their scales. The axis is not sharded
-// if blocks do not fill it or their number is unknown, nor is a vector: ONNX Runtime rejects one
-// scale for one block of it.
+// Builds the rule for one scale per block. [64 256] with blocks of 32 along 1 has scales [64 8]:
+// "[d0 (u z)],[d0 u],[d0 u]? -> [d0 (u z)]; rep z", with u 8 and z 32. A shard of u has complete
+// blocks and their scales. The axis is not sharded if blocks do not fill it, or if their number is
+// unknown. Nor is a vector: ONNX Runtime rejects one scale for one block of it.
 static void per_block(struct derivation *derivation, int axis, int rank)
 {
     struct shape x = tsr__derive_in(derivation, 0), scale = tsr__derive_in(derivation, 1);

@@ -63,7 +63,8 @@ void tsr__derive_recurrent(struct derivation *derivation) // GRU and RNN
 // ---- signals -----------------------------------------------------------------------------------
 
 // Derives the rule of a transform. Along axis 1 of [b t 2]: "[d0 d1 _],·?,·? -> [d0 f _]; rep d1
-// f". The last dimension holds real and imaginary parts. `controls`: inputs for length and axis.
+// f". The last dimension has real and imaginary parts. `controls` are the inputs for length and
+// axis.
 static void transform(struct derivation *derivation, int64_t axis, const char *controls)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -196,7 +197,7 @@ void tsr__derive_feature_extractor(struct derivation *derivation)
     tsr__rule_kind(&derivation->rule, FACTOR_REP, "v t");
 }
 
-// Derives the rule of an operator whose input is two concatenated halves, one the gate of the
+// Derives the rule of an operator whose input is two concatenated halves, of which one gates the
 // other.
 void tsr__derive_halves(struct derivation *derivation)
 {

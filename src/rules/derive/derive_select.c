@@ -19,8 +19,8 @@ static enum factor_kind scan_kind(const struct derivation *derivation, int axis)
     return tsr__derive_stat_if(known, derivation, 13, EXPAND_NUMBERS);
 }
 
-// Derives the rule of TopK. Devices select the k largest of their shards, then the k largest of
-// those (expand_scan.c). That needs a known k and a known size. The outputs are elements and
+// Derives the rule of TopK. Devices select the k largest of their shards, then the k largest of all
+// selected (expand_scan.c). This needs a known k and a known size. The outputs are elements and
 // indices.
 void tsr__derive_top_k(struct derivation *derivation)
 {
@@ -85,7 +85,7 @@ static enum loss reduction_of(const struct derivation *derivation)
     return LOSS_MEAN;
 }
 
-// Derives the rule of a loss. Labels address classes, and a mean needs the sum of the weights:
+// Derives the rule of a loss. Labels select classes, and a mean needs the sum of the weights, so
 // sharding either expands the node (expand_loss.c). A sum is a plain reduction, unless there is a
 // second output, which has all elements.
 static void loss(struct derivation *derivation, bool probabilities)

@@ -22,7 +22,7 @@
 #define MAX_RANK RULE_MAX_FACTORS
 #define BIG      INT64_MAX
 
-// One dimension: whether the operator changes it, and if so, its window.
+// One dimension: whether the operator changes it and, if so, its window.
 struct worked {
     bool marked, window;
     int64_t from, to, step, shift;
@@ -208,8 +208,9 @@ static void add_strided(struct derivation *derivation, int rank, int axis, int s
     }
 }
 
-// A Concat or Split whose shards have an equal share of every segment: all sizes along the axis are
-// multiples of r, and only r is sharded. One segment is (p0 r), the tensor that has them all (p r).
+// A Concat or Split in which each shard has an equal share of every segment. All sizes along the
+// axis are multiples of r, and only r is sharded. One segment is (p0 r), the tensor of all segments
+// (p r).
 struct strided {
     int rank, axis;
     size_t n;                  // segments
@@ -372,8 +373,8 @@ static bool read_ranges(struct derivation *derivation, int rank, struct ranges *
     return ranges->n >= 0;
 }
 
-// Patches the bounds of the local node: dimensions with a window take all of it. bounds[1] is for
-// negative steps.
+// Patches the bounds of the local node: a dimension with a window uses the entire window. bounds[1]
+// is for negative steps.
 static void patch_bounds(struct rule_builder *rule, const struct ranges *ranges,
                          const struct worked *worked, const int64_t bounds[2])
 {
@@ -401,7 +402,7 @@ static void add_bounds(struct derivation *derivation, const struct ranges *range
         tsr__rule_list(rule, 4, NULL, ranges->step, ranges->n);
 }
 
-// Derives the rule of Slice. A sliced dimension has a window, and the local node takes all elements
+// Derives the rule of Slice. A sliced dimension has a window, and the local node uses all elements
 // of its window.
 void tsr__derive_slice(struct derivation *derivation)
 {

@@ -131,7 +131,7 @@ static bool read_reshape(struct reshape *reshape, const struct shapes *shapes, c
     return true;
 }
 
-// Computes one unknown dimension of the new shape from the others.
+// Computes the unknown dimension of the new shape from the others, if there is only one.
 static void complete(struct reshape *reshape)
 {
     static const bool none[RESHAPE_MAX_RANK];
@@ -238,8 +238,8 @@ static void leave_unsharded(struct factor_search *search, struct shape_side *sid
         add_unsharded(search, side, i, i == from ? left : &side->size[i]);
 }
 
-// Finds the factors if one dimension is the product of the others: [(f0 f1)] and [f0 f1], whatever
-// its symbol is.
+// Finds the factors if one dimension is the product of the others, such as [(f0 f1)] and [f0 f1].
+// The symbol of the dimension does not matter.
 static void split_one(struct factor_search *search, struct shape_side *one, int dim,
                       struct shape_side *many, int from, int to)
 {

@@ -33,7 +33,7 @@ bool tsr__x_has(const struct expansion *expansion, size_t i)
     return tsr__x_in(expansion, i) != NULL;
 }
 
-// Returns the shape of an input of the twin, the same node in the model whose shapes are known.
+// Returns the shape of an input of the twin: the same node in the model whose shapes are known.
 struct shape tsr__x_shape(const struct expansion *expansion, size_t i)
 {
     return tsr__shapes_of(expansion->shapes, input_at(expansion->twin, i));
@@ -203,7 +203,7 @@ static bool type_holds(tsr_dtype type, double v)
     return type != TSR_UINT8 || (v >= 0 && v < 256);
 }
 
-// Makes a constant without dimensions. Other types make the expansion fail.
+// Makes a constant without dimensions. The expansion fails for types other than those listed.
 tsr_value *tsr__x_scalar(struct expansion *expansion, tsr_dtype type, double v)
 {
     union {
@@ -251,7 +251,7 @@ tsr_value *tsr__x_ones(struct expansion *expansion, tsr_dtype type, const int64_
     bool is_double = type == TSR_DOUBLE;
     for (int i = 0; i < rank; i++)
         expansion->failed = expansion->failed || !mul_ok(n, dims[i], &n);
-    // Only types that the expansions compute with.
+    // Fail for other types: the expansions compute only with these.
     expansion->failed = expansion->failed || (type != TSR_FLOAT && !is_double);
     if (expansion->failed)
         return NULL;
@@ -382,7 +382,7 @@ tsr_value *tsr__x_place(struct expansion *expansion, tsr_value *value, int rank,
     return value;
 }
 
-// Reshapes the value. NULL gives NULL: the failure is recorded already.
+// Reshapes the value. If it is NULL, returns NULL: the failure is recorded already.
 tsr_value *tsr__x_reshape(struct expansion *expansion, tsr_value *value, const int64_t *shape,
                           int64_t n)
 {
@@ -404,8 +404,8 @@ tsr_value *tsr__x_unsqueeze(struct expansion *expansion, tsr_value *value, int64
     return tsr_node_output(node, 0);
 }
 
-// Makes the value output k of the old node. If it is an input of the old node, a new node copies
-// it, because outputs keep their names.
+// Makes the value output k of the old node. If the value is an input of the old node, it is copied
+// by a new node, because outputs keep their names.
 void tsr__x_give(struct expansion *expansion, int k, tsr_value *value)
 {
     if (k >= (int)tsr_node_output_count(expansion->node) ||
@@ -498,7 +498,7 @@ tsr_status tsr__rule_expand(struct arena *arena, tsr_node *node, const tsr_node 
     x.name = tsr__arena_str(arena, str_of(name_of(node)));
     if (!x.name.p)
         return TSR_NOMEM;
-    // The graph may have new nodes from here on, even if the expansion fails; the caller works on a
+    // From here on the graph may have new nodes, even if the expansion fails; the caller works on a
     // copy.
     row->expand(&x);
     bool full = arena->failed || tsr__model_arena(tsr_graph_model(x.graph))->failed;

@@ -26,7 +26,7 @@ struct attention {
     tsr_dtype type, wide;
 };
 
-// Returns the transposed value.
+// Adds a Transpose and returns its result.
 static tsr_value *transposed(struct expansion *expansion, tsr_value *value, const int64_t *perm,
                              int n)
 {
@@ -67,7 +67,7 @@ static int rows_axis(int rank)
 }
 
 // Returns the mask of keys that come after their query: query i may use keys 0 .. i. Positions are
-// constants, or computed at run time.
+// constants, or are computed at run time.
 static tsr_value *causal(struct expansion *expansion, const struct attention *attention,
                          tsr_value *scores)
 {

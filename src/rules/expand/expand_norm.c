@@ -216,8 +216,8 @@ static void give_statistic(struct expansion *expansion, const struct norm *norm,
     tsr__x_give(expansion, out, tsr__x_cast(expansion, value, norm->wide, stash));
 }
 
-// Normalizes norm->value and sets the outputs for statistics (-1: none). centred: subtracts the
-// mean first; otherwise it is a root-mean-square norm.
+// Normalizes norm->value and sets the outputs for statistics (-1: none). If `centred`, subtracts
+// the mean first; otherwise this is a root-mean-square norm.
 static tsr_value *normalized(struct expansion *expansion, const struct norm *norm, bool centred,
                              int mean_out, int inverse_out)
 {

@@ -79,7 +79,7 @@ static tsr_value *padded(struct expansion *expansion, const struct parts *parts,
     return NULL;
 }
 
-// Removes the padding.
+// Removes the padding of shards.
 static tsr_value *unpadded(struct expansion *expansion, const struct parts *parts, tsr_value *value)
 {
     int64_t zero = 0, axis = parts->axis;
@@ -91,8 +91,8 @@ static tsr_value *unpadded(struct expansion *expansion, const struct parts *part
 
 // ---- running sums -------------------------------------------------------------------------------
 
-// Adds a running sum along the axis in the direction of the old node; exclusive: without the
-// element itself.
+// Adds a running sum along the axis, in the direction of the old node. exclusive: each sum leaves
+// out its own element.
 static tsr_value *scan(struct expansion *expansion, const char *op, tsr_value *value, int axis,
                        bool exclusive)
 {
@@ -208,7 +208,7 @@ void tsr__expand_top_k(struct expansion *expansion)
     if (tsr__x_int(expansion, "largest", 1) == 0) {
         least = -least;
         expansion->failed = expansion->failed ||
-                            // a double cannot represent the largest integer
+                            // a double cannot represent the largest integers
                             (parts.more && least < INFINITY);
     }
     tsr_value *value = padded(expansion, &parts, tsr__x_in(expansion, 0), least);

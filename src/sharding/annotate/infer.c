@@ -14,7 +14,7 @@ struct writing {
 };
 
 // True if all uses of a value in a node have the same layout. A node has one spec for a value that
-// it reads twice. If the layouts of the two inputs differ, none is written.
+// it reads twice, so none is written if the layouts differ.
 static bool readings_agree(const struct node_flow *nf, const tsr_value *value,
                            const struct tile_layout *layout)
 {
@@ -29,9 +29,9 @@ static bool readings_agree(const struct node_flow *nf, const tsr_value *value,
 
 // Returns false if the checker would reject the spec, because its factors do not multiply to a
 // known size or have fewer elements than shards. Example 1: a bias of 3 elements is (g o) with 3
-// groups, so o is 1. If the size of o is only a symbol, a node may still be asked to shard it in 3.
-// Example 2: a state of a Scan has one row outside. If the body declares no size, it has as many
-// inside as a spec there requires.
+// groups, so o is 1. If o is only a symbol, a layout may still shard it in 3. Example 2: the state
+// of a Scan has one row outside of the body. If the body declares no size, a spec inside may assume
+// more rows.
 static bool can_be_written(const struct writing *writing, const tsr_value *value,
                            const struct tile_layout *layout)
 {
@@ -39,8 +39,8 @@ static bool can_be_written(const struct writing *writing, const tsr_value *value
     int64_t sizes[TILE_MAX_FACTORS];
     if (shape.rank != layout->rank)
         return true;
-    // If a device has several shards that can be merged, the spec would be read as fewer shards
-    // than the node needs.
+    // If a device has several shards that can be merged, readers would see fewer shards than the
+    // node needs.
     const struct tile_layout *read = tsr__layout_canonical(writing->arena, layout, &shape);
     if (read && !tsr__layout_equal(read, layout))
         return false;
@@ -86,9 +86,8 @@ static tsr_status write_node(const struct writing *writing, tsr_node *node,
     tsr_status status = write_bodies(writing, nf);
     if (status != TSR_OK)
         return status;
-    // If the node cannot follow its specs, more specs would contradict them. If it has no rule,
-    // more specs could complete the set, and an operator whose tensors all have specs is sharded by
-    // them.
+    // If the node cannot follow its specs, further specs would contradict them. If it has no rule,
+    // further specs could complete the set, and it would be sharded by them.
     if ((nf->ignores_specs || nf->replicated) && has_any_spec(node, config))
         return TSR_OK;
     for (size_t i = 0; i < tsr_node_input_count(node); i++) {

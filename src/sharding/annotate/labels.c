@@ -79,7 +79,7 @@ static bool is_stale(const tsr_node *node, const char *key, bool wanted)
     return true;
 }
 
-// Removes labels that are wrong. Removing a pair moves the later ones forward, so i stays the same.
+// Removes outdated labels. Removing a pair moves the later pairs forward, so i stays the same.
 static tsr_status remove_stale(tsr_node *node, bool wanted)
 {
     const char *key, *value;

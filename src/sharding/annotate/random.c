@@ -22,7 +22,7 @@
 #define TURNS        3 // limit of shards per device, on average
 #define COPIES       2 // limit of copies per part
 
-// `state` is the only source of randomness, so that a seed always gives the same result.
+// `state` is the only source of random numbers, so that a seed always gives the same result.
 struct dice {
     struct arena *arena;  // for the model
     struct arena scratch; // for one node
@@ -44,7 +44,7 @@ static uint64_t draw(struct dice *dice)
     return z ^ z >> 31;
 }
 
-// Returns 0 .. n - 1. The slight bias to small numbers does not matter here.
+// Returns a random number 0 .. n - 1. Its slight bias to small numbers does not matter here.
 static int64_t below(struct dice *dice, int64_t n)
 {
     if (n > 1)
@@ -75,8 +75,8 @@ static int64_t some_divisor(struct dice *dice, int64_t n, bool proper)
 
 // ---- devices in a grid -------------------------------------------------------------------------
 
-// devices[i] is at position at[i]: 6 devices on axes {2,3} are at (0,0) (1,0) (0,1) (1,1) (0,2)
-// (1,2).
+// Devices in a grid: devices[i] is at position at[i]. 6 devices on axes {2,3} are at (0,0) (1,0)
+// (0,1) (1,1) (0,2) (1,2).
 struct grid {
     int64_t *devices;
     int64_t n;
@@ -93,7 +93,7 @@ static int by_number(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-// Draws some devices: usually all, usually in order.
+// Draws some of the devices: usually all, and usually in order.
 static bool draw_devices(struct dice *dice, struct grid *grid)
 {
     size_t capacity = (size_t)dice->n_all * TURNS * COPIES;
@@ -115,7 +115,8 @@ static bool draw_devices(struct dice *dice, struct grid *grid)
     return true;
 }
 
-// Places the devices in a grid of up to three axes. The remaining devices are replicas.
+// Places the devices evenly in a grid of up to three axes. The remaining factor is the number of
+// replicas.
 static void place_evenly(struct dice *dice, struct grid *grid)
 {
     int64_t rest = grid->n;
@@ -187,8 +188,8 @@ static bool place_in_turns(struct dice *dice, struct grid *grid)
     return true;
 }
 
-// Draws a grid as draw_grid does, or any device at any position. In bodies a device gets one part
-// only.
+// Draws a grid as draw_grid does, or puts any device at any position. In bodies a device gets only
+// one part.
 static bool draw_places(struct dice *dice, struct grid *grid)
 {
     if (dice->inside || !chance(dice, 5))
@@ -268,9 +269,9 @@ static int by_device(const void *a, const void *b)
     return int64_order(x->device, y->device);
 }
 
-// Places the parts on the grid. The cell of a device is its position in the grid, without the axes
-// that have no factor. Devices that differ only along those axes do the same work. Placements list
-// devices in ascending order, so the seats are sorted.
+// Places the parts on the grid. The cell of a device is its position without the axes that have no
+// factor: devices that differ only along those axes do the same work. Placements list devices in
+// ascending order, so the seats are sorted.
 static bool place(struct dice *dice, const struct rule *rule, const struct grid *grid,
                   const int *factor, struct placement *placement)
 {
@@ -331,7 +332,7 @@ struct choice {
     struct tile_layout **in, **out; // NULL: no spec
 };
 
-// Starts without specs; also discards a failed attempt.
+// Starts a choice without specs. This also discards a failed attempt.
 static bool begin_choice(struct dice *dice, tsr_node *node, struct choice *choice)
 {
     *choice =
@@ -523,7 +524,7 @@ static bool choose_outputs(struct dice *dice, const struct placement *placement,
     return true;
 }
 
-// Chooses for a node that is not sharded: sometimes it runs on some devices only.
+// Chooses specs for a node that is not sharded: sometimes it runs only on some devices.
 static bool choose_unsharded(struct dice *dice, struct choice *choice)
 {
     struct grid grid;
@@ -590,7 +591,8 @@ static bool try_node(struct dice *dice, const struct rule *rule, struct choice *
     return choose_outputs(dice, &placement, choice);
 }
 
-// Returns false if out of memory. If no attempt is valid, the node stays unsharded.
+// Chooses specs for a node. If no attempt is valid, the node stays unsharded. Returns false if out
+// of memory.
 static bool choose(struct dice *dice, tsr_node *node, struct choice *choice)
 {
     const struct rule *rule = tsr__rule_of(&dice->scratch, node, dice->shapes);
@@ -610,8 +612,8 @@ static bool choose(struct dice *dice, tsr_node *node, struct choice *choice)
     return begin_choice(dice, node, choice) && (stays || choose_unsharded(dice, choice));
 }
 
-// Removes specs of an earlier draw, so that the result depends on the seed only. Removing the last
-// one may also remove the entry; `nc` is then invalid.
+// Removes specs of an earlier draw, so that the result depends only on the seed. Removing the last
+// spec may also remove the entry; `nc` is then invalid.
 static tsr_status clear_node(tsr_node *node, const tsr_config *config)
 {
     tsr_node_config *nc = tsr_node_find_config(node, config);
@@ -721,10 +723,9 @@ static tsr_status shard_stages(struct dice *dice, tsr_graph *graph)
     return TSR_OK;
 }
 
-// Shards a model at random. In one of five draws the model is first divided into stages. For that
-// it must have more than two nodes and no stages, there must be more than one device, and all
-// values must be transferable. The draw depends only on the seed, so a seed always gives the same
-// annotations.
+// Shards a model at random. In one of five draws it is first divided into stages, if it has more
+// than two nodes and no stages yet, there is more than one device, and all values can be
+// transferred. A seed always gives the same annotations.
 tsr_status tsr_model_shard_random(tsr_model *model, tsr_config *config, uint64_t seed,
                                   const tsr_dim_size *sizes, size_t n)
 {

@@ -20,13 +20,14 @@
 #include "sharding/check/agree.h"
 #include "sharding/flow/flow.h"
 
-// The layout of an input: from a spec, or in the formalism from the producer of the value.
+// The layout of an input: from a spec or, under the published formalism, from the producer of the
+// value.
 struct given {
     int input;
     const tsr_value *value;
     struct tile_layout *layout;
     struct shape shape;
-    // also true for {2,1:(0,1),(0,1)}, whose canonical layout is the full tensor on 0 and 1
+    // also true for {2,1:(0,1),(0,1)}, although its canonical layout is replicated on 0 and 1
     bool sharded;
 };
 // The check of one node. `given` is in the order of the inputs. If two layouts contradict each
@@ -96,15 +97,15 @@ static bool collect(struct agree *agree, const struct shapes *shapes, const tsr_
 }
 
 // Adds an explicit layout to the placement. Every sharded axis must fit the rule. Axes that the
-// layout does not shard stay unsharded from here on.
+// layout does not shard are fixed as unsharded.
 static bool take(struct solve *solve, const struct given *given)
 {
     solve->strict = !given->sharded;
     return tsr__solve_add(solve, false, given->input, given->layout, &given->shape, false, true);
 }
 
-// Starts a new placement that knows only the rule. A failed take leaves it unusable, so every
-// attempt starts with a new one.
+// Starts a placement with nothing but the rule. A failed `take` makes a placement unusable, so
+// every attempt starts with a new one.
 static bool begin(const struct agree *agree, struct solve *solve)
 {
     if (!tsr__solve_init(solve, agree->arena, agree->arena, agree->rule, agree->n_all))
@@ -155,8 +156,8 @@ static void report_conflict(const struct agree *agree, const struct given *given
               why);
 }
 
-// Returns the first earlier layout that contradicts layout i by itself. If none does, returns the
-// one just before i. i is at least 1, because the first layout always fits.
+// Returns the first earlier layout that alone contradicts layout i; if none does, the one before i.
+// i is at least 1, because the first layout always fits.
 static const struct given *find_contradiction(const struct agree *agree, size_t i)
 {
     for (size_t k = 0; k < i; k++) {
@@ -180,8 +181,8 @@ static void report_uncut(const struct agree *agree, const tsr_value *value, cons
         "the node has a sharding, but runs replicated on its devices: %s", why);
 }
 
-// Checks the layouts as check_layouts does, but without diagnostics. It is used for the second rule
-// of an operator: the node is consistent if either rule fits.
+// Checks the layouts like check_layouts, but without diagnostics. Used for the second rule of an
+// operator: the node is consistent if either rule fits.
 static bool fits_all(const struct agree *agree)
 {
     struct solve all;

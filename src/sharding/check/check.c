@@ -24,7 +24,7 @@
 #define FLOW_NODES_MAX                                                                             \
     20000 // of the main graph, times configurations: above, shardings are not followed
 
-// What the check of the nodes found about a declared configuration.
+// Facts about a declared configuration that the check of the nodes collects.
 struct config_state {
     const tsr_config *config;
     uint32_t seen_at;   // mark of the last node with an entry for it
@@ -109,7 +109,7 @@ static const char *nearest_config(struct check *check, struct str name)
     return "name one that the model declares, or remove the annotation";
 }
 
-// Checks a configuration. The ir module accepts any device count, so it is checked here.
+// Checks a configuration. The module `ir` accepts any number of devices, so it is checked here.
 static void check_config(struct check *check, const tsr_config *config)
 {
     struct place at = place_model(check, config);
@@ -220,8 +220,8 @@ static bool check_spec_value(struct check *check, const tsr_node *node, const ts
     return true;
 }
 
-// True if there are more shards than elements, or if the spec states another size. "4/2*16" means
-// 64 elements, but the dimension may have 32.
+// True if there are more shards than elements, or if the sizes in the spec contradict the
+// dimension: "4/2*16" means 64 elements, but the dimension may have 32.
 static bool dim_disagrees(const tsr_spec *spec, size_t dim, int64_t elements)
 {
     int64_t product = 1;
@@ -238,8 +238,8 @@ static bool dim_disagrees(const tsr_spec *spec, size_t dim, int64_t elements)
     return product != elements;
 }
 
-// True if the spec does not fit the declared shape: it shards an axis beyond the rank, or one of
-// another size.
+// True if the spec does not fit the declared shape: it shards an axis beyond the rank, or states
+// another size for it.
 static bool disagrees(const tsr_spec *spec, const struct shape *shape)
 {
     for (size_t i = 0; i < tsr_spec_dim_count(spec); i++) {
@@ -318,8 +318,8 @@ static struct config_state *check_binding(struct check *check, const tsr_node *n
     return state;
 }
 
-// Records whether stages ever decrease in file order. In most models they do not, and no further
-// check is needed.
+// Records whether stages decrease somewhere in file order. In most models they do not, and no
+// further check is needed.
 static void check_stage(struct check *check, const tsr_node *node, const tsr_node_config *nc,
                         struct config_state *state)
 {
@@ -480,7 +480,7 @@ static void walk_stages(struct check *check, const tsr_config *config, struct re
         struct reach latest = {own + 1, node};
         for (size_t i = 0; i < tsr_node_input_count(node); i++) {
             const tsr_value *value = tsr_node_input(node, i);
-            // values that no node has produced yet have stage 0 and depend on nothing
+            // values that no node has produced yet have stage 0 and no producer
             const struct reach *r = NULL;
             if (value)
                 r = &reach[tsr__value_id(value)];
@@ -543,8 +543,8 @@ static bool check_stages(struct check *check)
 
 // ---- remarks on valid annotations ---------------------------------------------------------------
 
-// True if a node has a sharding or a stage in the configuration. Otherwise the flow would only find
-// that nothing is sharded.
+// True if a node has a sharding or a stage in the configuration. Without any, the flow is not
+// needed.
 static bool has_annotations(const struct check *check, const tsr_config *config)
 {
     int64_t stage;

@@ -10,9 +10,9 @@
 
 #define MAX_ROUNDS 64 // maximum depth of nested calls
 
-// Functions that call others twice grow exponentially: 40 functions that each double take 2 KB in
-// the file and expand to 10^12 nodes. So the number of expanded nodes is limited to NODES_LEAST
-// plus NODES_TIMES for each node of the file, and at most NODES_MOST.
+// Functions that call others twice grow exponentially: 40 such functions take 2 KB in the file and
+// expand to 10^12 nodes. So the number of expanded nodes is limited to NODES_LEAST plus NODES_TIMES
+// for each node of the file, and at most NODES_MOST.
 #define NODES_LEAST ((size_t)1 << 17)
 #define NODES_TIMES 256 // per node in the file
 #define NODES_MOST  ((size_t)1 << 22)
@@ -31,7 +31,7 @@ bool tsr__in_function(const tsr_model *model, const tsr_node *node)
     return graph != tsr_model_graph(model);
 }
 
-// True if the call can be inlined. It cannot if its body would mean something else in the caller,
+// True if the call can be inlined. It cannot if its body would have another meaning in the caller,
 // for example because of other operator sets.
 static bool can_inline(const tsr_node *node)
 {

@@ -156,7 +156,8 @@ static void add_origins(struct arena *arena, struct origins *origins, size_t ori
     }
 }
 
-// Replaces all such nodes of a copy. If a node cannot be replaced, *failed is its index.
+// Replaces all nodes of a copy that shard statistics. If a node cannot be replaced, *failed is its
+// index.
 static tsr_status expand_model(struct arena *arena, const struct flow *flow, tsr_model *copy,
                                tsr_config *config, struct origins *origins, size_t *failed)
 {
@@ -179,8 +180,8 @@ static tsr_status expand_model(struct arena *arena, const struct flow *flow, tsr
     return arena_status(arena);
 }
 
-// Runs the flow on the same model again and keeps the node that could not be replaced. With `last`,
-// it keeps all such nodes.
+// Runs the flow on the same model again, but keeps the node that could not be replaced. With
+// `last`, keeps all nodes that would be replaced.
 static struct flow *kept_round(struct rounds *rounds, const struct flow *flow, size_t failed,
                                bool last)
 {
@@ -235,8 +236,8 @@ static struct flow *next_round(struct rounds *rounds, struct flow *flow, bool la
 }
 
 // Reports nodes that stay unsharded, which is known only after the last round. The first flow has
-// reported its own nodes. This adds nodes that cannot be replaced, and nodes that are replaced but
-// partly unsharded (the last Where of a OneHot of unknown depth).
+// reported its own nodes. This adds nodes that cannot be replaced, and nodes whose replacement is
+// partly unsharded (such as the last Where of a OneHot of unknown depth).
 static void report_unsharded(const struct flow *flow, tsr_session *session)
 {
     const struct node_flow *said = NULL;
@@ -257,8 +258,9 @@ static void report_unsharded(const struct flow *flow, tsr_session *session)
     }
 }
 
-// Replaces nodes until none is left. The flows of all rounds stay in the arena. Of the copies only
-// the last one is kept; the caller frees it after the flow.
+// Replaces nodes that shard statistics by simpler nodes, in rounds, until there are none. The flows
+// of all rounds stay in the arena. Only the last copy of the model is kept; the caller frees it
+// after the flow.
 struct flow *tsr__flow_expand(struct arena *arena, struct flow *flow, tsr_model **made)
 {
     struct rounds rounds = {.arena = arena};

@@ -26,7 +26,7 @@ struct delay {
     bool fits;
 };
 
-// True if all members of each group have one and the same shard.
+// True if all members of each group have exactly one shard, the same one.
 bool tsr__groups_share(const struct device_group *groups, size_t n,
                        const struct tile_layout *layout)
 {
@@ -40,7 +40,8 @@ bool tsr__groups_share(const struct device_group *groups, size_t n,
     return true;
 }
 
-// True if both have the same devices in the same order. Partial sums are added member by member.
+// True if both nodes reduce over the same devices in the same order. Partial sums are added member
+// by member.
 static bool same_groups(const struct node_flow *x, const struct node_flow *y)
 {
     if (x->n_groups != y->n_groups || x->combine != y->combine)
@@ -67,7 +68,7 @@ static bool disjoint(const struct node_flow *nf, int64_t n_devices)
     return true;
 }
 
-// True if both have the same number or the same symbol. Two unknown sizes may differ.
+// True if both sizes are the same number or the same symbol. Two unknown sizes may differ.
 static bool same_size(const tsr_dim *a, const tsr_dim *b)
 {
     if (a->value >= 0 || b->value >= 0)
@@ -75,8 +76,8 @@ static bool same_size(const tsr_dim *a, const tsr_dim *b)
     return a->symbol[0] && strcmp(a->symbol, b->symbol) == 0;
 }
 
-// True if two values have the same shape. Unknown shapes are treated as different. The sum is then
-// reduced at once, which is always correct.
+// True if two values are known to have the same shape. If unknown, the sum is reduced at once,
+// which is always correct.
 static bool same_shape(const struct shapes *shapes, const tsr_value *x, const tsr_value *y)
 {
     struct shape a = tsr__shapes_of(shapes, x), b = tsr__shapes_of(shapes, y);
@@ -88,8 +89,8 @@ static bool same_shape(const struct shapes *shapes, const tsr_value *x, const ts
     return true;
 }
 
-// Returns how a node passes on a partial sum. Example: adding a partial [8,1] to [8,6] gives a
-// partial [8,6], which is larger to reduce than before. So this is rejected.
+// Returns how a node passes on a partial sum. Adding a partial [8,1] to [8,6] would give a partial
+// [8,6], which is more to reduce than before, so this is rejected.
 enum sum_mode tsr__sum_fits(const struct shapes *shapes, const tsr_node *node, size_t input)
 {
     enum sum_mode mode = tsr__rule_sum(node, input);
@@ -116,8 +117,9 @@ static const struct node_flow *producer(const struct delay *delay, const tsr_val
 }
 
 // True if the other inputs of the reader allow a partial input. Mul(P, 2) may read a partial P.
-// Mul(P, Q) may not, because (p0 + p1)(q0 + q1) is not p0 q0 + p1 q1; nor may Mul(P, P). Other
-// partial inputs must have the same groups, and the reader must add them.
+// Mul(P, Q) with a partial Q may not, because (p0 + p1)(q0 + q1) is not p0 q0 + p1 q1; nor may
+// Mul(P, P). If another input is partial, it must have the same groups, and the reader must add
+// both.
 static bool others_fit(const struct delay *delay, const struct node_flow *flow, size_t input,
                        enum sum_mode mode)
 {
@@ -133,10 +135,10 @@ static bool others_fit(const struct delay *delay, const struct node_flow *flow, 
     return true;
 }
 
-// True if the reader accepts a partial input. It must be a node of the main graph that is placed by
-// its rule and has no reduction of its own. It must read the value in the producer's layout, and
-// all members of a group must get the same shard of its output. The first reader that fails ends
-// the loop.
+// True if the reader accepts a partial input; the first that does not ends the loop. It must be a
+// node of the main graph that is placed by its rule and has no reduction of its own. It must read
+// the value in the producer's layout, and all members of a group must get the same shard of its
+// output.
 static bool check_reader(void *data, tsr_node *node, size_t input)
 {
     struct delay *delay = data;
@@ -232,8 +234,9 @@ static bool read_asked(struct arena *arena, struct delay *delay)
     return !arena->failed;
 }
 
-// Visits nodes in order, so that delays can be chained: take_parts makes the output of a node with
-// partial inputs partial, and may_delay then tests whether its own readers accept it.
+// Marks delayed reductions. Nodes are visited in order, so that delays can be chained: take_parts
+// makes the output of a node with partial inputs partial, and may_delay then checks the readers of
+// that output.
 bool tsr__flow_delay(struct arena *arena, struct flow *flow)
 {
     if (!tsr_model_metadata(flow->model, META_DELAY))

@@ -66,8 +66,8 @@ static struct shape shape_of(const struct step *step, const tsr_value *value)
     return tsr__shapes_element(step->work->flow->shapes, value);
 }
 
-// True for a constant. It has no layout: each device stores the part that it needs. An initializer
-// that is also an input can be overridden by the caller, so it is not a constant here.
+// True for a constant. Constants have no layout: each device stores the part that it needs. An
+// initializer that is also an input is not a constant here, because the caller can override it.
 static bool is_constant(const tsr_value *value)
 {
     return tsr_value_initializer(value) && !tsr_value_is_input(value);
@@ -127,7 +127,7 @@ bool tsr__inherits_spec(const struct flow *flow, const tsr_value *value)
            !(flow->staged && tsr__layout_is_whole(layout));
 }
 
-// Gives inputs without a spec the layout of their producer, as the formalism says.
+// Gives inputs without a spec the layout of their producer, as the published formalism requires.
 static void inherit_specs(struct step *step)
 {
     for (size_t i = 0; i < step->n_in; i++) {
@@ -254,7 +254,7 @@ static void set_stage(const struct step *step, bool *on)
         on[d] = !step->stage || step->stage[d];
 }
 
-// Restricts the devices to those that run the body: nodes of a body run there.
+// Restricts the devices of a node in a body to those that run the body.
 static void keep_within(const struct flow_work *work, bool *on)
 {
     if (!work->within)
@@ -367,7 +367,7 @@ static void add_outputs(struct step *step, struct solve *solve)
 }
 
 // Adds the layouts in which inputs without a spec arrive. Each split is added if it fits and drops
-// no device that explicit specs name. Layouts that are replicated on all devices add nothing.
+// no device that explicit specs name. Layouts that are replicated on all devices add no split.
 static void add_arrivals(struct step *step, struct solve *solve)
 {
     for (size_t i = 0; i < step->n_in; i++) {
@@ -493,8 +493,8 @@ static bool one_each(const struct step *step, const struct tile_layout *layout)
 }
 
 // Places a node without a rule by the specs of all its tensors: each device runs the node on its
-// shards of the inputs and gets its shards of the outputs. The user is responsible for the
-// correctness.
+// shards of the inputs, and the results are its shards of the outputs. The user is responsible for
+// the correctness.
 static bool place_by_specs(struct step *step, const char *whole)
 {
     static const char apart[] =
@@ -518,9 +518,8 @@ static bool place_by_specs(struct step *step, const char *whole)
 
 // ---- a node with two rules
 
-// Rates a placement: first by the number of specs that it keeps, then by its number of parts. A
-// negative result means failure. There are at most SOLVE_MAX_DEVICES parts, so one spec outweighs
-// them.
+// Rates a placement by the number of specs that it keeps, then by its number of parts. Negative: it
+// failed. There are at most SOLVE_MAX_DEVICES parts, so one spec outweighs them.
 static int64_t quality(struct step *step)
 {
     const struct placement *placement = &step->nf->place;
@@ -661,7 +660,7 @@ static bool report_captures(struct step *step)
 
 // ---- nodes
 
-// Returns false if the graph is not topologically sorted. This is reported unless errors are
+// Returns false if the graph is not topologically sorted, which is reported unless errors are
 // suppressed.
 static bool inputs_ready(struct step *step)
 {
@@ -768,8 +767,9 @@ static bool take_from_elsewhere(struct step *step, size_t i, const struct tile_l
     return true;
 }
 
-// Reports that the node must read a list where it is stored, outside of its own stage. Also sets
-// nf->replicated, so that the manifest lists the node among those that do not run as annotated.
+// Reports that the node must run outside of its own stage, where the list that it reads is stored.
+// Also sets nf->replicated, so that the manifest lists the node among those that do not run as
+// annotated.
 static void report_outside(struct step *step, const tsr_value *value,
                            const struct tile_layout *layout)
 {
@@ -825,7 +825,7 @@ void tsr__flow_keep_list(struct flow_work *work, const tsr_value *value)
     work->kept_whole[id] = work->keeps_more = true;
 }
 
-// True if the list has this layout where the node needs it, or can be transferred there.
+// True if the list has this layout on the devices of the node, or can be sent there.
 static bool list_comes(const struct step *step, const tsr_value *value,
                        const struct tile_layout *need)
 {
@@ -838,8 +838,8 @@ static bool list_comes(const struct step *step, const tsr_value *value,
 }
 
 // Marks lists that do not arrive in the layout that the node needs. Such a list must be replicated
-// from its producer on. The next run of the flow places the producer accordingly, which may mark
-// the lists that the producer reads.
+// at its producer. The next run of the flow places the producer accordingly, which may mark lists
+// that the producer reads.
 static void keep_lists(struct step *step)
 {
     if (!step->work->kept_whole)
@@ -877,9 +877,9 @@ static bool produces_kept(const struct step *step)
     return false;
 }
 
-// True if the node would read a shard of a list that is replicated everywhere, because the specs of
-// its other tensors require it. Example: {1,2} for the result of concatenating such a list. Specs
-// of lists are ignored.
+// True if the specs of its other tensors make the node read a shard of a list that must be
+// replicated everywhere. Example: {1,2} for the result of concatenating such a list. Specs of lists
+// are ignored.
 static bool reads_part_of_kept(struct step *step)
 {
     if (!step->work->kept_whole)
@@ -934,7 +934,7 @@ static bool place_everywhere(struct step *step, const char *why)
     return tsr__solve_result(&all, step->work->arena, &step->nf->place);
 }
 
-// Uses the first of six strategies that applies to the node. Lists of tensors come first: they
+// Places the node by the first of six strategies that applies. Lists of tensors come first: they
 // cannot be resharded inside a stage, so they override specs.
 static bool follow(struct step *step)
 {

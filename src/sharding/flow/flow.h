@@ -25,8 +25,8 @@ struct stages {
     bool **on;                // by index of the stage and device: the stage runs on it
     struct stage_of *of_node; // by node id
 };
-// Returns false if out of memory, if there are too many stages, or if a stage has no device (with
-// an error).
+// Finds the stages and their devices. Returns false if out of memory, if there are too many stages,
+// or if a stage has no device (with an error).
 bool tsr__stages_find(struct arena *arena, tsr_model *model, const tsr_config *config,
                       struct stages *stages);
 // True if a spec of the entry names a device other than `device`.
@@ -34,7 +34,7 @@ bool tsr__names_other_device(const tsr_node_config *nc, int64_t device);
 // Reports that `stage` is beyond the list of device names.
 void tsr__diag_stage_beyond(tsr_session *session, const struct place *at, int64_t stage,
                             const tsr_config *config);
-// Returns the devices that a node may run on, or NULL for all. With explicit_specs its specs
+// Returns the devices on which a node may run, or NULL for all. With explicit_specs its specs
 // decide, unless it also has its own stage.
 const bool *tsr__stages_devices(const struct stages *stages, const tsr_node *node,
                                 bool explicit_specs);
@@ -55,7 +55,7 @@ struct flow_work {
     struct stages stages;
     struct flow_noted **noted;      // by value id: layouts that were reported
     struct tile_layout **whole_all; // by rank: the layout that is replicated on all devices
-    // By value id: a layout that a reader requests; the output gets it if it can. Or NULL.
+    // By value id: a layout that a reader requests, or NULL. The output gets it if possible.
     struct tile_layout **requests;
     int report;           // REPORT_...
     bool keep;            // the node must not be replaced by simpler ones
@@ -83,8 +83,8 @@ bool tsr__flow_node(struct flow_work *work, tsr_node *node, struct node_flow *nf
 bool tsr__flow_held(const struct tile_layout *have, const struct tile_layout *need);
 // Returns the layout that is replicated on all devices.
 struct tile_layout *tsr__flow_whole_all(struct flow_work *work, int rank);
-// Requires the list to be replicated everywhere from the next run on. Does nothing for values that
-// are not lists.
+// Marks a list to be replicated everywhere from the next run on. Does nothing for values that are
+// not lists.
 void tsr__flow_keep_list(struct flow_work *work, const tsr_value *value);
 // Returns the layout that is replicated on the devices of a placement.
 struct tile_layout *tsr__flow_whole(struct flow_work *work, int rank,

@@ -78,7 +78,7 @@ static bool cuts_axis(const struct tile_layout *layout, int axis)
 
 // ---- layouts at the borders of a body -----------------------------------------------------------
 
-// Returns 0 if the rank is unknown: such values are unsharded.
+// Returns the rank of a value; 0 if it is unknown, because such values are unsharded.
 static int rank_of(const struct follow *follow, const tsr_value *value)
 {
     int rank = -1;
@@ -89,7 +89,7 @@ static int rank_of(const struct follow *follow, const tsr_value *value)
     return rank;
 }
 
-// Returns the layout that is replicated on the devices of the node. It is always possible.
+// Returns the layout that is replicated on the devices of the node, which is always possible.
 static struct tile_layout *whole(const struct follow *follow, int rank)
 {
     return tsr__flow_whole(follow->work, rank, &follow->nf->place);
@@ -155,7 +155,8 @@ static struct tile_layout *layout_of(const struct follow *follow, const tsr_valu
     return NULL;
 }
 
-// Records why a layout cannot be used. Only the first reason is kept. Replicated layouts need none.
+// Records why a layout cannot be used. Keeps only the first reason. Replicated layouts need no
+// reason.
 static void record_reason(struct follow *follow, const struct tile_layout *layout, const char *why)
 {
     if (!follow->ask->why && !tsr__layout_is_whole(layout))
@@ -213,8 +214,8 @@ static bool start_state(struct follow *follow, int i)
     return follow->states[i] != NULL;
 }
 
-// Sets the layout of a slice: the part of a Scan input that one iteration reads. It has the same
-// layout without the scan axis.
+// Sets the layout of a slice, the part of a Scan input that one iteration reads: that of the input
+// without the scan axis.
 static bool start_slice(struct follow *follow, int i)
 {
     size_t in = (size_t)(follow->control->n_steer + follow->control->n_states + i);
@@ -340,7 +341,8 @@ static bool settle_state(struct follow *follow, int i)
     struct tile_layout *back = layout_of(follow, value), *now = follow->states[i];
     if (follow->fixed[i] || follow->tries[i] > 1 || tsr__layout_equal(back, now))
         return false;
-    // first adopt the layout of the result, if it can be carried; the second time replicate
+    // the first time, adopt the layout of the result if the state can have it; the second time,
+    // replicate
     follow->tries[i]++;
     bool take = follow->tries[i] == 1 && now->rank == back->rank && fits(follow, back, value) &&
                 state_sizes_fit(follow, back, i);
@@ -393,8 +395,8 @@ static struct tile_layout *asked_result(struct follow *follow, int i, int rank)
     return NULL;
 }
 
-// Chooses the requested layout, else the layout that the first body produces. Sharded layouts are
-// preferred to unsharded ones.
+// Chooses the layout of a result: the requested one, else the one that the first body produces.
+// Sharded layouts are preferred.
 static bool choose_result(struct follow *follow, int i)
 {
     const tsr_value *first = body_output(follow, 0, follow->control->n_states + i);

@@ -111,8 +111,8 @@ bool tsr__flow_forward(struct flow_work *work, int report, const bool *keep)
     return forward(work, report, keep);
 }
 
-// Runs the flow once. Discards the results of earlier runs, except the marks of lists. Reshards at
-// nodes that must not be replaced (keep) are reported, because these nodes cause them.
+// Runs the flow once. Discards the results of earlier runs, except the marks of lists. Reports
+// reshards at nodes that must not be replaced (keep), because these nodes cause them.
 static bool forward(struct flow_work *work, int report, const bool *keep)
 {
     tsr_graph *graph = tsr_model_graph(work->flow->model);

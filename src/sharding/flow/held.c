@@ -30,9 +30,10 @@ static bool same_sizes(const struct tile_dim *a, const struct tile_dim *b)
     return true;
 }
 
-// Finds the loop of `need` that splits like this loop of `have`: the same factor in the same number
-// of shards, between factors of the same sizes. Returns -1 if there is none. Of 24 elements,
-// 2*3/3*4 gives the first device 0..3 and 12..15, but 4*3/3*2 gives it 0 1, 6 7, 12 13 and 18 19.
+// Finds the loop of `need` that splits like this loop of `have`: the same factor, in the same
+// number of shards, between factors of the same sizes. Returns -1 if there is none. Example of 24
+// elements: with 2*3/3*4 the first device has 0..3 and 12..15, but with 4*3/3*2 it has 0 1, 6 7, 12
+// 13 and 18 19.
 static int same_cut(const struct tile_layout *need, const struct tile_layout *have,
                     struct tile_loop at)
 {
@@ -46,10 +47,10 @@ static int same_cut(const struct tile_layout *need, const struct tile_layout *ha
     return -1;
 }
 
-// True if every device that needs a shard has one shard that contains it. Each split of `have` must
-// also be a split of `need`, with the same part. A layout replicated on 0 and 1 holds {2,1}: a
-// device slices. {2,1} does not hold {2,1:1,0}: of 8 rows device 1 has 4..7 but needs 0..3. Returns
-// false if the factors differ.
+// True if every device that needs a shard has a shard that contains it, so that slicing is enough.
+// Each split of `have` must also be a split of `need`, with the same part. A layout that is
+// replicated on 0 and 1 contains {2,1}. {2,1} does not contain {2,1:1,0}: of 8 rows, device 1 has
+// 4..7 but needs 0..3. Returns false if the factors differ.
 bool tsr__flow_held(const struct tile_layout *have, const struct tile_layout *need)
 {
     if (have == need || tsr__layout_equal(have, need))

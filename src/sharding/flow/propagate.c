@@ -25,7 +25,7 @@
 struct reader {
     size_t node, slot;
 };
-// A refused request. It is not tried again.
+// A refused request, which is not tried again.
 struct refusal {
     const struct tile_layout *layout;
     // NOBODY if the producer cannot provide the layout; else the reader that prevents it
@@ -53,7 +53,7 @@ static uint32_t id_of(const tsr_value *value)
     return tsr__value_id(value);
 }
 
-// Returns a pointer to the value's layout. A trial replaces the layout there and restores it.
+// Returns the place of the value's layout, where a trial can replace and restore it.
 static struct tile_layout **layout_slot(struct propagate *propagate, const tsr_value *value)
 {
     return &propagate->work.flow->values[id_of(value)];
@@ -207,9 +207,9 @@ static bool outputs_undisturbed(struct propagate *propagate, size_t i, const str
     return true;
 }
 
-// Tries the node with the request. The node must produce exactly that layout, and neither its
-// inputs nor other readers may need new resharding. *who is the reader that does; NOBODY if the
-// node itself cannot grant the request.
+// Tries to place the node with the requested layout. The node must produce exactly this layout, and
+// neither its inputs nor other readers may need new resharding. *who is the reader that would;
+// NOBODY if the node itself cannot grant the request.
 static bool fits(struct propagate *propagate, size_t i, size_t out, size_t *who)
 {
     struct node_flow nf;
@@ -267,8 +267,8 @@ static bool grant(struct propagate *propagate, size_t i, size_t out, const struc
 // ---- rounds ------------------------------------------------------------------------------------
 
 // Grants the first possible request for each output of node i. A layout that is replicated, already
-// present or refused before is not a request. Granting changes the node, so later outputs see the
-// new flow.
+// present or refused before is no request. Granting changes the node, so later outputs use the new
+// flow.
 static bool walk_node(struct propagate *propagate, size_t i)
 {
     bool granted = false;
@@ -388,7 +388,7 @@ static void note_all(struct propagate *propagate)
         }
 }
 
-// Ends after a round that grants nothing. Each request is granted or refused once, and MAX_ROUNDS
+// Repeats rounds until one grants nothing. Each request is granted or refused once, and MAX_ROUNDS
 // limits the rounds.
 static void settle(struct propagate *propagate)
 {

@@ -68,7 +68,8 @@ static bool add_group(struct stages *stages, bool *on, const tsr_spec *spec, int
     return false;
 }
 
-// True if some spec names devices. The stage then runs on these and gets no others.
+// Adds the devices that specs name to the stage. Returns true if there are any; the stage then gets
+// no others.
 static bool add_specs(struct stages *stages, bool *on, const tsr_node_config *nc)
 {
     bool any = false;
@@ -260,8 +261,8 @@ static bool follow_nodes(struct stages *stages, struct arena *arena, tsr_model *
     return default_devices(stages, arena, config, named);
 }
 
-// Lists the distinct stages. Consecutive nodes of one stage add one entry, so there is little to
-// sort.
+// Lists the distinct stages. Consecutive nodes of one stage add one entry, so the list to sort is
+// short.
 static size_t distinct(struct arena *arena, tsr_model *model, const tsr_config *config,
                        int64_t **out)
 {

@@ -60,9 +60,9 @@ static int64_t times(int64_t a, int64_t b)
     return 0;
 }
 
-// Merges adjacent digits of one kind in place and returns the number that remain. Example, with the
+// Merges adjacent digits of one kind in place and returns how many remain. Example, with the
 // letters of the table above: F2 of part 0 and F3 of part 1 become F6. In F6 the coordinate of part
-// 0 has stride 3, that of part 1 stride 1. `moves` stores these strides.
+// 0 has stride 3, that of part 1 stride 1; `moves` stores these strides.
 static int merge(struct digit *digit, int n, struct cut_move *moves, int n_parts)
 {
     int count = 0;
@@ -148,7 +148,7 @@ static int64_t stride_of(const struct tile_layout *layout, int loop)
     return stride;
 }
 
-// True if two shards have the same owners. These are in ascending order within a shard.
+// True if two shards have the same owners, which are in ascending order.
 static bool same_owners(const struct tile_layout *layout, int64_t a, int64_t b)
 {
     const int64_t *of_a, *of_b;
@@ -204,9 +204,9 @@ static struct tile_layout *merged(struct arena *arena, const struct tile_layout 
     return NULL;
 }
 
-// Merges adjacent tiles that are on one device: {4,1:0,0,1,1} becomes {2,1:0,1}. This holds for any
-// size D, because floor(2 j D / 4) = floor(j D / 2). It tries the longest runs first and repeats
-// until nothing can be merged. Returns NULL if out of memory.
+// Merges adjacent tiles of one device: {4,1:0,0,1,1} becomes {2,1:0,1}. This is valid for any size
+// D, because floor(2 j D / 4) = floor(j D / 2). Tries the longest runs first, and repeats until
+// nothing can be merged. Returns NULL if out of memory.
 static const struct tile_layout *merge_tiles(struct arena *arena, const struct tile_layout *l)
 {
     for (int loop = 0; loop < l->n_loops; loop++) {
@@ -222,11 +222,11 @@ static const struct tile_layout *merge_tiles(struct arena *arena, const struct t
     return l;
 }
 
-// Computes the canonical factors of each dimension, then moves every shard of the given layout to
+// Computes the canonical factors of each dimension, then maps every shard of the given layout to
 // the shard with the same elements. moves[axis][k] is the new position of the coordinate of factor
 // k. Example: of {4/4*16/2}, factor 0 has stride 2 and factor 1 stride 1 in {64/8}, so shard (3,1)
-// becomes 7. Dimensions whose parts are unknown stay unchanged. Unequal shares are first expanded
-// to the tiles of the spec, because adjacent tiles on one device may merge.
+// becomes 7. Dimensions whose parts are unknown are unchanged. Unequal shares are first expanded to
+// the tiles of the spec, because adjacent tiles of one device may merge.
 struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile_layout *given,
                                           const struct shape *shape)
 {

@@ -29,7 +29,7 @@ struct tsr_pieces {
     size_t n;
 };
 
-// Sorts pieces by device, then by tile. This is the order of the index of tsr_pieces_at.
+// Compares pieces by device, then by tile: the order of the index of tsr_pieces_at.
 static int by_device(const void *a, const void *b)
 {
     const struct held *x = a, *y = b;
@@ -109,7 +109,7 @@ static tsr_status make_pieces(tsr_pieces *dict, const struct tile_layout *layout
     return TSR_OK;
 }
 
-// Returns the full tensor as a piece. So splitting and joining are the same copy in opposite
+// Returns the full tensor as a piece, so that splitting and joining are the same copy in opposite
 // directions.
 static struct tile_piece *whole_piece(struct arena *arena, const tsr_pieces *dict)
 {

@@ -14,7 +14,7 @@
 
 #define SPEC_MAX_OWNERS 4194304 // total over all shards
 // Number of owners that every spec may have, and number per listed device. A list may repeat
-// groups, so there can be more owners than entries.
+// groups, so owners can outnumber entries.
 #define OWNERS_LEAST 4096
 #define OWNERS_TIMES 16
 
@@ -64,8 +64,8 @@ static int key_order(const void *a, const void *b)
     return int64_order(x->at, y->at);
 }
 
-// Sorts the groups by key. If several groups have one key, the first in the file is found. Returns
-// false if out of memory.
+// Sorts the groups by key. If several groups have the same key, the first in the file is used.
+// Returns false if out of memory.
 bool tsr__groups_index(struct arena *arena, const tsr_spec *spec, struct group_index *out)
 {
     out->n = tsr_spec_group_count(spec);
@@ -640,7 +640,8 @@ void tsr__spec_examine(struct spec_scope *sc, const tsr_spec *spec, const struct
     examine_owners(sc, spec, product);
 }
 
-// Returns rank -1 if nothing is declared or if out of memory. Fewer checks are possible then.
+// Returns the declared shape. Returns rank -1 if nothing is declared or if out of memory; fewer
+// checks are possible then.
 struct shape tsr__declared_shape(struct arena *arena, const tsr_value *value)
 {
     struct shape shape = {.dtype = tsr_value_dtype(value), .rank = tsr_value_rank(value)};

@@ -5,7 +5,7 @@
 
 #include "sharding/sharding.h"
 
-// What is known about the place of a spec, and how to report errors.
+// Where a spec is, and how to report its errors.
 struct spec_scope {
     tsr_session *session;
     struct arena *arena;  // for temporary memory and hints

@@ -279,7 +279,8 @@ static bool border(struct solve *solve, bool out, int i, int axis, int64_t at)
     return below == at || fail(solve, "shard bounds do not match the factors of the dimension");
 }
 
-// Returns the factor of the dimension whose outer border is `at`, ignoring factors of size 1.
+// Returns the factor of the dimension that begins at element `at` from the inner end, ignoring
+// factors of size 1.
 static int factor_below(const struct solve *solve, bool out, int i, int axis, int64_t at)
 {
     const struct rule_dim *dim = dim_of(solve, out, i, axis);
@@ -336,8 +337,8 @@ static bool same_factor_sizes(const struct solve *solve, const struct rule_dim *
     return true;
 }
 
-// Finds the factors to split, for unknown sizes: possible only if layout and rule have the same
-// factors.
+// Finds the factor to split if sizes are unknown, which is possible only if layout and rule have
+// the same factors.
 static int targets_alike(struct solve *solve, const struct rule_dim *dim, const struct tile_dim *l,
                          int k, struct target *target)
 {
@@ -349,7 +350,7 @@ static int targets_alike(struct solve *solve, const struct rule_dim *dim, const 
     return 1;
 }
 
-// Finds the factor to split, for unequal shares: the outermost one, and all others are unsharded.
+// Finds the factor to split for unequal shares: the outermost one; all others are unsharded.
 // Example: 4096 elements are 32 heads of 128. Shares of 3 units and 1 unit are 24 and 8 heads.
 static int target_shared(struct solve *solve, bool out, int i, int axis, int64_t at,
                          const struct tile_factor *cut, struct target *target)
@@ -420,7 +421,7 @@ static bool unit_fits(const struct rule_factor *factor, const struct target *tar
     return true;
 }
 
-// False if the node would have two kinds of reductions, whose order would matter.
+// False if the node would have two kinds of reductions, because their order would matter.
 static bool combines(const struct solve *solve, int factor)
 {
     const struct rule_factor *all = solve->rule->factors;
@@ -507,8 +508,8 @@ struct owned {
     int64_t *first, *count, *at;
 };
 
-// Finds the shard of each device. With SOLVE_ONE_PART, a device with several shards is treated as
-// one without any. Returns false if out of memory.
+// Finds the shards of each device. With SOLVE_ONE_PART, a device with several shards is treated as
+// if it had none. Returns false if out of memory.
 static bool find_owned(const struct solve *solve, const struct tile_layout *layout,
                        struct owned *owned)
 {
@@ -609,14 +610,12 @@ static bool one_part_of_sums(const struct solve *solve)
     return solve->mode == SOLVE_VALID || !reduces(solve) || tsr__solve_devices(solve) == n;
 }
 
-// Fixes the axes of an explicit layout. An explicit layout describes its tensor completely. Axes
-// that it does not shard stay unsharded, and must not have been sharded before. A sharded axis is
-// not split further: if 6 = 2 * 3 is in 2 shards, the 3 stays unsharded, even if another layout of
-// the node splits the 6.
-//
-// Inputs may shard different axes, such as A {2,1:(0,1),2} and B {1,2:(0,2),(1,2)} of Add. A device
-// then computes the intersection of its shards, if every pair of shards has a device. All inputs
-// must shard a reduced axis in the same way.
+// Fixes the axes of an explicit layout, which describes its tensor completely. Axes that it does
+// not shard stay unsharded, and must not have been sharded before. A sharded axis is not split
+// further: if 6 = 2 * 3 is in 2 shards, the 3 stays unsharded, even if another layout of the node
+// splits the 6. Inputs may shard different axes, such as A {2,1:(0,1),2} and B {1,2:(0,2),(1,2)} of
+// Add. A device then computes the intersection of its shards, if every pair of shards has a device.
+// All inputs must shard a reduced axis in the same way.
 static bool pin(struct solve *solve, bool out, int i)
 {
     const struct rule_tensor *tensor = rule_slot(solve->rule, out, (size_t)i);
@@ -669,9 +668,9 @@ bool tsr__solve_add(struct solve *solve, bool out, int i, const struct tile_layo
 
 // ---- results ------------------------------------------------------------------------------------
 
-// True if the layout of a tensor can be written as a spec: a dimension of several factors can if at
-// most one size is unknown. This is tested after every added split, so that a placement that cannot
-// be written is rejected at once.
+// True if the layout of a tensor can be written as a spec. A dimension of several factors can be if
+// at most one size is unknown. This is tested after every added split, so that an unwritable
+// placement is rejected at once.
 static bool writable(struct solve *solve, const struct rule_tensor *tensor, int n)
 {
     for (int i = 0; i < n; i++)
@@ -703,7 +702,7 @@ static bool all_writable(struct solve *solve)
     return true;
 }
 
-// Returns the number of the cell that a device computes. Without `reduced`, returns the first cell
+// Returns the number of the cell that a row computes. Without `reduced`, returns the first cell
 // with the same output.
 static int64_t cell_of(const struct solve *solve, const int64_t *row, bool reduced)
 {

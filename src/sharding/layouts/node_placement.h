@@ -42,8 +42,8 @@ struct solve {
     const struct rule *written;    // rule and cuts for which all_writable was true; NULL: none yet
     int64_t written_cuts[RULE_MAX_FACTORS];
 };
-// Returns a copy of the rule in which the factor is split: the outer part keeps its number, the
-// inner part, of size `inner`, becomes the last factor. Returns NULL if out of memory.
+// Returns a copy of the rule in which the factor is split. The outer part keeps the number of the
+// factor; the inner part, of size `inner`, becomes the last factor. Returns NULL if out of memory.
 const struct rule *tsr__rule_refine(struct arena *arena, const struct rule *rule, int factor,
                                     int64_t inner);
 // True if an attribute of the node holds the factor's size. Such a factor is not refined.
@@ -51,10 +51,10 @@ bool tsr__rule_rewrites(const struct rule *rule, int factor);
 bool tsr__solve_init(struct solve *solve, struct arena *scratch, struct arena *keep,
                      const struct rule *rule, int64_t n_all);
 struct solve tsr__solve_copy(const struct solve *solve); // with its own rows; check arena->failed
-// Adds the canonical layout of tensor i: all of its splits or, with each_loop, those that fit.
-// `pin`: factors of the tensor that it does not shard stay unsharded. Devices that own no shard are
-// dropped; the mode decides about devices that own several. Returns false if the layout does not
-// fit, with the reason in solve->wrong. The state is then unusable, so work on a copy.
+// Adds the canonical layout of tensor i: all of its splits or, with each_loop, those that fit. With
+// `pin`, factors of the tensor that the layout does not shard stay unsharded. Devices that own no
+// shard are dropped; the mode decides about devices that own several. Returns false if the layout
+// does not fit, with the reason in solve->wrong. The state is then unusable, so work on a copy.
 bool tsr__solve_add(struct solve *solve, bool out, int i, const struct tile_layout *layout,
                     const struct shape *shape, bool each_loop, bool pin);
 // True if every cell has a device, all parts of a reduction are on the same number of devices, and
@@ -62,9 +62,9 @@ bool tsr__solve_add(struct solve *solve, bool out, int i, const struct tile_layo
 bool tsr__solve_covers(struct solve *solve);
 int64_t tsr__solve_devices(const struct solve *solve); // number of devices that are left
 // Drops devices until each part of a sum is on the same number of devices. This is for SOLVE_PARTS,
-// where tsr__solve_covers does not require it. If devices are dropped, entries of `outputs` that are
-// NULL get the layouts that the outputs have on all devices. `outputs` may be NULL. Returns false
-// if out of memory.
+// where tsr__solve_covers does not require it. If devices are dropped, entries of `outputs` that
+// are NULL get the layouts that the outputs have on all devices. `outputs` may be NULL. Returns
+// false if out of memory.
 bool tsr__solve_even(struct solve *solve, struct tile_layout **outputs, size_t n_outputs);
 // True if the node can run once for each shard of a device: it needs no windows of its inputs, and
 // each run computes one shard of every result. Also true if every device has one shard.

@@ -34,9 +34,9 @@ static int64_t shard_of(const struct placement *placement, const struct rule_ten
     return shard;
 }
 
-// Computes one dimension of a tensor. It is the product of some factors of the rule and is sharded
-// as they are. A dimension with windows has another size than its factor, so its shards are written
-// without a size.
+// Computes one dimension of a tensor: the product of some factors of the rule, sharded as they are.
+// A dimension with windows has another size than its factor, so its shards are written without a
+// size.
 static bool project_dim(struct arena *arena, const struct placement *placement,
                         const struct rule_dim *from, struct tile_dim *to, struct cut_move **moves)
 {
@@ -123,7 +123,7 @@ bool tsr__placement_turn(struct arena *arena, const struct placement *placement,
 // A device that contributes to a sum. Devices with the same `kept` and `reduced` cells are replicas
 // of each other, numbered from 0.
 struct member {
-    // number of the cell over the factors that are not reduced, and over the reduced ones
+    // numbers of the cell over the factors that are not reduced, and over the reduced ones
     int64_t kept, reduced;
     size_t replica;
     int64_t device;

@@ -14,7 +14,7 @@
 
 // ---- from a spec -------------------------------------------------------------------------------
 
-// Returns a scope without remarks: those are left to the checker.
+// Returns a scope that reports no remarks; the checker reports them.
 static struct spec_scope scope_of(struct arena *arena, const tsr_spec *spec, bool quiet)
 {
     tsr_config *config = tsr__spec_config(spec);
@@ -34,8 +34,8 @@ static struct spec_scope scope_of(struct arena *arena, const tsr_spec *spec, boo
     };
 }
 
-// Returns the rank of the layout, or -1 after reporting an error. If the rank is unknown, a
-// sufficient rank follows from the axes, if all are counted from the same end.
+// Returns the rank of the layout, or -1 after reporting an error. If the rank is unknown, uses the
+// smallest rank that has all listed axes, if these are counted from the same end.
 static int layout_rank(const struct spec_scope *sc, const tsr_spec *spec, const struct shape *shape)
 {
     int64_t front = 0, back = 0;
@@ -149,7 +149,7 @@ static void read_loops(const tsr_spec *spec, int rank, struct tile_layout *layou
     }
 }
 
-// Returns the layout that a spec describes. Examines the spec each time. A spec with errors has no
+// Returns the layout that a spec describes. Examines the spec each time: a spec with errors has no
 // layout. Without errors, only lack of memory can make the rest fail.
 tsr_status tsr__spec_layout(struct arena *arena, const tsr_spec *spec, const struct shape *shape,
                             bool quiet, struct tile_layout **out)
@@ -220,8 +220,8 @@ struct counting {
     bool in_body;
 };
 
-// Writes known sizes. A single factor has the size of its axis, or the declared symbol. A size
-// smaller than the number of shards is wrong and not written.
+// Writes one dimension with its known sizes. A single factor has the size of its axis, or the
+// declared symbol. A size smaller than the number of shards is wrong and is not written.
 static tsr_status write_dim(tsr_spec *spec, const tsr_value *value, int axis,
                             const struct counting *counting, const struct tile_dim *dim)
 {
@@ -321,7 +321,8 @@ static bool is_in_body(const tsr_node *node)
     return graph != tsr_model_graph(tsr_graph_model(graph));
 }
 
-// Removes the old spec only after the new one is complete, so that a failure changes nothing.
+// Replaces a spec. Removes the old spec only after the new one is complete, so that a failure
+// changes nothing.
 static tsr_status replace_spec(tsr_node *node, tsr_config *config, tsr_value *value,
                                const struct tile_layout *layout, const struct counting *counting)
 {
@@ -437,16 +438,16 @@ static tsr_status shard_text(struct arena *arena, tsr_node *node, tsr_value *val
         return tsr__notation_wrong(session, &at, status, text, &wrong);
     if (!owners_fit(session, arena, &at, config, answer.layout))
         return TSR_INVALID;
-    // The entries before "..." are the first dimensions, the others the last ones. If the rank is
-    // unknown, the axes are counted accordingly.
+    // Entries before "..." are the first dimensions, the others the last ones. If the rank is
+    // unknown, their axes are counted from the front or from the back.
     struct counting counting = {shape.rank, answer.layout->rank, is_in_body(node)};
     if (shape.rank < 0)
         counting.front = answer.front;
     return replace_spec(node, config, value, answer.layout, &counting);
 }
 
-// Shards a value of a node as a text says. The caller may mix objects of two models, so both are
-// checked before anything is written.
+// Shards a value of a node as a text describes. The caller may mix objects of two models, so this
+// is checked before anything is written.
 tsr_status tsr_node_shard_text(tsr_node *node, tsr_value *value, tsr_config *config,
                                const char *text)
 {

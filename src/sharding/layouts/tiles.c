@@ -43,7 +43,7 @@ static bool add_piece(struct boxes *boxes, const struct tile_piece *piece, int64
     return true;
 }
 
-// A shard of a device, for sorting by device.
+// A shard of a device; sorted by device.
 struct held {
     int64_t device, shard;
 };

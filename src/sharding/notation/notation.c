@@ -35,7 +35,7 @@ static bool check_parts(struct parser *parser, size_t at, int64_t cuts)
                           (long long)cuts, TILE_MAX_SHARDS);
 }
 
-// Reads one factor. A number without "/" is stored as a size and *bare is set; the caller decides
+// Reads one factor. A number without "/" is stored as a size and sets *bare; the caller decides
 // whether it is a size or a number of parts.
 static bool factor(struct parser *parser, struct tile_factor *tile_factor, bool *bare)
 {
@@ -62,9 +62,9 @@ static bool factor(struct parser *parser, struct tile_factor *tile_factor, bool 
 }
 
 // Reads one dimension. A bare number is a number of parts if it is the only factor, otherwise a
-// size. That is known only after the last '*', so it is first read as a size.
-//     "2": one factor {size 0, cuts 2};  "4/2*16": {4, 2} {16, 1};  "8/2*?": {8, 2} {0, 1}
-//     "3*4": {3, 1} {4, 1}
+// size. This is known only after the last '*', so the number is first read as a size.
+//   "2": one factor {size 0, cuts 2};  "4/2*16": {4, 2} {16, 1};  "8/2*?": {8, 2} {0, 1}
+//   "3*4": {3, 1} {4, 1}
 static bool entry(struct parser *parser)
 {
     struct tile_factor f[TILE_MAX_FACTORS];
@@ -212,10 +212,10 @@ static bool report_rank(struct parser *parser, bool leading)
     return PARSER_INVALID(parser, 0, "%d %s written, but the value has %d", n, are, rank);
 }
 
-// Inserts unsharded dimensions until the rank is the wanted one: at "...", or, if that is not
-// written and `leading` is set, in front.
-//     {2} for rank 3: {1,1,2}; {2,...} for rank 3: {2,1,1}
-//     S0@2 for rank 3: rejected, because over a mesh all dimensions must be written
+// Inserts unsharded dimensions until the text has the wanted rank: at "..." or, if there is none
+// and `leading` is set, in front.
+//   {2} for rank 3: {1,1,2};  {2,...} for rank 3: {2,1,1}
+//   S0@2 for rank 3: rejected, because over a mesh all dimensions must be written
 static bool fit_rank(struct parser *parser, bool leading)
 {
     int rank = parser->ask->rank, missing = 0;
@@ -258,7 +258,7 @@ static bool fit_size(struct parser *parser, int axis)
                           (long long)size, axis);
 }
 
-// Builds the layout. A device may own several tiles, but not one tile twice: tsr__layout_own drops
+// Builds the layout. A device may own several tiles, but not one tile twice. tsr__layout_own drops
 // repeated pairs, so the number of owners shows whether there were any.
 static bool layout(struct parser *parser, struct tile_layout **out)
 {
@@ -321,8 +321,8 @@ tsr_status tsr__notation_parse(struct arena *arena, struct str text, int rank, c
     return TSR_OK;
 }
 
-// Checks for each rank that the text is rejected with a position inside it, or that its layout is
-// printed and read back as the same layout and the same text.
+// For fuzzing: checks for each rank that the text is rejected with a position inside it, or that
+// printing its layout and reading it back gives the same layout and text.
 bool tsr__notation_holds(tsr_session *session, const void *bytes, size_t n)
 {
     struct arena arena;

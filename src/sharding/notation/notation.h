@@ -31,8 +31,8 @@ bool tsr__parser_malformed(struct parser *parser,
 #define PARSER_INVALID(reader, at, ...)                                                            \
     tsr__parser_fail(reader, TSR_INVALID, at, tsr__arena_printf((reader)->arena, __VA_ARGS__).p)
 
-// tsr__parser_peek returns the next character that is not a blank (0: the end). tsr__parser_accept
-// skips it if it is the given one, and returns whether it was.
+// tsr__parser_peek returns the next character that is not a blank (0: the end). If it is the given
+// one, tsr__parser_accept skips it and returns true.
 char tsr__parser_peek(struct parser *parser);
 bool tsr__parser_accept(struct parser *parser, char c);
 // Reads a number without sign. `expected` describes it for the error message.

@@ -17,8 +17,7 @@
 
 #define MAX_MESH NOTATION_MAX_MESH
 
-// What was read before the mesh sizes are known: axes by number, and their positions in the text
-// for error messages.
+// Axes and their positions in the text (for error messages), read before the mesh sizes are known.
 struct mesh {
     int axes[TILE_MAX_RANK][MAX_MESH]; // axes that shard each dimension
     size_t axis_at[TILE_MAX_RANK][MAX_MESH];
@@ -207,9 +206,9 @@ static bool mesh_dims(struct parser *parser, const struct mesh *mesh)
     return true;
 }
 
-// Returns the shard at a mesh position. The position is converted to coordinates, with the last
-// axis fastest. The shard number is formed from the coordinates of the sharding axes, dimension by
-// dimension. On 2x2, position 2 is (1,0): S0,R gives it shard 1, R,S1 shard 0.
+// Returns the shard at a mesh position. Converts the position to coordinates, with the last axis
+// fastest, and combines the coordinates of the sharding axes, dimension by dimension. On 2x2,
+// position 2 is (1,0): S0,R gives it shard 1, R,S1 shard 0.
 static int64_t mesh_shard(const struct parser *parser, const struct mesh *mesh, int64_t position)
 {
     int64_t coords[MAX_MESH], shard = 0;

@@ -25,7 +25,8 @@ bool tsr__parser_malformed(struct parser *parser, const char *what)
     return tsr__parser_fail(parser, TSR_MALFORMED, parser->at, what);
 }
 
-// Skips blanks. Returns 0 also for a NUL in the text; parser->at shows whether the end is reached.
+// Skips blanks and returns the next character. Also returns 0 for a NUL in the text; parser->at
+// shows whether the end is reached.
 char tsr__parser_peek(struct parser *parser)
 {
     while (parser->at < parser->text.n && parser->text.p[parser->at] == ' ')
@@ -61,7 +62,7 @@ bool tsr__parser_number(struct parser *parser, const char *expected, int64_t *ou
     return tsr__parser_fail(parser, TSR_MALFORMED, start, "this number is too large");
 }
 
-// Reads a device. *out is -1 for "-1". These are counted (suppressed), because some callers do not
+// Reads a device. *out is -1 for "-1"; these are counted (suppressed), because some callers do not
 // allow tiles without an owner.
 bool tsr__parser_device(struct parser *parser, int64_t *out)
 {

@@ -216,7 +216,8 @@ static void print_set(struct text *text, const struct mesh_text *mesh_text, int 
     tsr__text_add(text, STR("}"));
 }
 
-// Prints "@2x4" from 2 and 4: `first` before the first number, `others` before the rest.
+// Prints a list of numbers: `first` before the first number, `others` before the rest, such as
+// "@2x4" for 2 and 4.
 static void print_list(struct text *text, char first, char others, const int64_t *numbers,
                        int64_t n)
 {
@@ -267,11 +268,10 @@ static bool axes_ascend(const struct mesh_text *mesh_text, int rank)
     return true;
 }
 
-// Fills *mesh_text with the mesh that gives the shortest text. Returns false if no mesh describes
-// the layout.
-//     {2,1:(0,1),(2,3)} without a given mesh: shards first, replicas last gives S0,R@2x2.
-//     {2,1:(0,2),(1,3)}: that order would need the device list :0,2,1,3. With replicas first it
-//     is S1,R@2x2 without a list.
+// Finds the mesh that gives the shortest text. Returns false if no mesh describes the layout.
+// Without a given mesh, tries shards first and replicas last: {2,1:(0,1),(2,3)} is S0,R@2x2. For
+// {2,1:(0,2),(1,3)} that order would need the device list :0,2,1,3; with replicas first it is
+// S1,R@2x2 without a list.
 static bool find_mesh(struct arena *arena, const struct tile_layout *layout,
                       const struct notation_mesh *mesh, bool sets, struct mesh_text *mesh_text)
 {

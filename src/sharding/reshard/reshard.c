@@ -133,7 +133,7 @@ struct tile_layout *tsr__reshard_mixed(const struct pairing *pairing, uint64_t a
     return NULL;
 }
 
-// True if the axis has other parts, or the same parts on other devices.
+// True if the axis is split differently, or has the same parts on other devices.
 static bool axis_differs(const struct pairing *pairing, int axis)
 {
     if (pairing->from.n_parts[axis] != pairing->to.n_parts[axis])
@@ -220,7 +220,7 @@ static bool cut_more(const struct tile_dim *dim, int64_t size, int64_t n, struct
     return true;
 }
 
-// For each shard, a list of n devices; device i gets part i of the shard. NULL: none.
+// For each shard a list of n devices, of which device i gets part i of the shard. NULL: none.
 struct takers {
     size_t n, lists;
     const struct device_group **of; // lists, by shard
@@ -288,8 +288,8 @@ static bool takers_new(const struct pairing *pairing, const struct side *side, s
     return !pairing->arena->failed;
 }
 
-// If all shards of the target have the same number of owners, adds a layout in which each shard is
-// split among them, to be gathered later.
+// Adds a layout in which each shard of the target is split among its owners, to be gathered later,
+// if all shards have the same number of owners.
 static void add_spread_target(const struct pairing *pairing, const int64_t *shape,
                               struct between *between)
 {
@@ -313,7 +313,7 @@ static void add_spread_target(const struct pairing *pairing, const int64_t *shap
     add_spread(pairing, &pairing->to, shape, &w, between);
 }
 
-// If all groups have the same size, adds a layout in which each member combines a part.
+// Adds a layout in which each member of a group combines a part, if all groups have the same size.
 static void add_spread_groups(const struct pairing *pairing, const int64_t *shape,
                               struct between *between)
 {
@@ -337,8 +337,8 @@ static void add_spread_groups(const struct pairing *pairing, const int64_t *shap
     add_spread(pairing, &pairing->from, shape, &w, between);
 }
 
-// Returns a layout in which one member of each group gets the full result: a member that owns a
-// shard of the target, if there is one.
+// Returns a layout in which one member of each group gets the full result: if possible, a member
+// that owns a shard of the target.
 static struct tile_layout *on_roots(const struct pairing *pairing)
 {
     struct tile_layout *layout =
@@ -391,8 +391,8 @@ static int64_t largest_group(const struct partial *partial)
     return n;
 }
 
-// Compares two layouts and computes the cost of the step between them. Only the name and bytes of
-// the step are computed (brief), in memory that is freed at once. The pairing stays in `arena`.
+// Compares two layouts and computes the cost of the step between them. Computes only name and bytes
+// of the step (brief), in memory that is freed at once. The pairing stays in `arena`.
 static tsr_status pair(struct search *s, struct arena *arena, const struct tile_layout *from,
                        bool combines, const struct tile_layout *to, struct pairing *pairing,
                        struct reshard_step *step)
@@ -428,8 +428,8 @@ static struct cost after_step(const struct cost *cost, const struct reshard_step
 static void search(struct search *search, const struct tile_layout *from, bool pending, int depth,
                    const struct cost *so_far);
 
-// Goes to one intermediate layout and continues the search from there, unless the path is already
-// as expensive as the best. With `combines` the step completes a pending reduction. Otherwise a
+// Tries one intermediate layout and continues the search from it, unless the path is already as
+// expensive as the best. With `combines` the step completes a pending reduction. Otherwise a
 // pending value may only be sliced, in the same way on all members of a group.
 static void try_between(struct search *s, const struct tile_layout *from, bool pending,
                         bool combines, const struct tile_layout *to, int depth,
@@ -561,7 +561,7 @@ static tsr_status make_steps(struct arena *arena, const struct search *s,
     return TSR_OK;
 }
 
-// True if every group is one device, so that nothing is pending.
+// True if every group has one device, so that no reduction is pending.
 static bool all_single(const struct partial *partial)
 {
     for (size_t group = 0; group < partial->n_groups; group++)

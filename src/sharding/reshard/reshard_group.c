@@ -64,8 +64,9 @@ static void join_axis(const struct pairing *pairing, int64_t k, int64_t j, int *
             *axis = *axis == -2 || *axis == d ? d : -1;
 }
 
-// Shard j of the target must be the union of full source shards. Each of these must be on the same
-// number of devices that own j. Group i then consists of the i-th such device of each source shard.
+// Adds the groups of target shard j, which must be the union of full source shards. Each of these
+// must be on the same number of devices that own j. Group i then consists of the i-th such device
+// of each source shard.
 static bool gather_shard(const struct pairing *pairing, struct reshard_step *out, int64_t j,
                          int64_t *scratch)
 {
@@ -123,7 +124,7 @@ static int64_t after(const struct pairing *pairing, size_t t, int axis)
     return pairing->to.part[pairing->to.shards[pairing->to.first[t]] * pairing->rank + axis];
 }
 
-// True if one axis is joined and one is split, on all devices, and the others stay the same.
+// True if one axis is joined and one is split, the same on all devices, and the other axes stay.
 static bool find_axes(const struct pairing *pairing, int *joined, int *cut)
 {
     *joined = *cut = -1;
@@ -185,9 +186,9 @@ struct region {
     size_t *taken; // by target part: the member that uses it, plus 1
 };
 
-// Finds an unused member with source part x: one augmenting path of bipartite matching. taken[y] is
-// the member that gets part y in this group. If another member with the same source part can take
-// its place, part y becomes free.
+// Finds an unused member with source part x: one augmenting path of a bipartite matching. taken[y]
+// is the member that gets part y in this group. If another member with its source part can replace
+// it, part y becomes free.
 static bool match(struct region *region, size_t x)
 {
     for (size_t i = 0; i < region->n; i++) {
@@ -204,9 +205,9 @@ static bool match(struct region *region, size_t x)
 }
 
 // Splits the region into groups in which every source part and every target part occurs once. If
-// every part belongs to the same number of members, a matching exists. Without the matched members
-// this is true again, so the next group has a matching, too. Otherwise a matching fails and this is
-// not an all-to-all.
+// every part belongs to the same number of members, a matching exists. This still holds without the
+// matched members, so the next group has a matching, too. If a matching fails, this is not an
+// all-to-all.
 static bool split_region(const struct pairing *pairing, struct region *region,
                          struct reshard_step *out)
 {

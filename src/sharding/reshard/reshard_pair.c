@@ -70,7 +70,7 @@ static bool part_digits(const struct tile_dim *dim, int64_t size, int64_t index,
     return tsr__dim_digits(dim, size, coords, out);
 }
 
-// Returns -1 if out of memory or if there are too many intervals.
+// Returns the number of common elements; -1 if out of memory or if there are too many intervals.
 static int64_t overlap(tsr_session *session, const struct tile_digits *x,
                        const struct tile_digits *y)
 {
@@ -163,8 +163,8 @@ static bool take_owners(const struct pairing *pairing, struct side *side)
     return true;
 }
 
-// Reads the layout of one side. From here on shards are numbered in dimension order, regardless of
-// the order in the layout.
+// Reads the layout of one side. From here on, shards are numbered in dimension order, not in the
+// order of the layout.
 static tsr_status take_side(struct pairing *pairing, struct side *side,
                             const struct tile_layout *layout, const int64_t *shape)
 {

@@ -14,8 +14,8 @@ static int64_t devices_of(const struct reshard_step *step)
     return n;
 }
 
-// Moves to one device are adjacent. `given` has the bytes that each other device sends to it, and
-// is cleared for the next receiver.
+// Finds the largest message. Moves to one device are adjacent. `given` has the bytes that each
+// other device sends to it, and is cleared for the next receiver.
 struct reshard_pair tsr__reshard_largest(struct arena *arena, const struct reshard_step *step,
                                          size_t elem_bytes)
 {

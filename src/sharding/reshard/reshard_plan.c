@@ -50,7 +50,7 @@ static tsr_status parse(const struct ask *ask, const char *text, struct tile_lay
     return status;
 }
 
-// Owners are in ascending order within a shard.
+// True if two shards have the same owners, which are in ascending order.
 static bool same_owners(const struct tile_layout *layout, int64_t x, int64_t y)
 {
     int64_t n = layout->first[x + 1] - layout->first[x];

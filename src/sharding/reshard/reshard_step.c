@@ -31,7 +31,8 @@ static bool load_new(const struct pairing *pairing, struct load *load)
     return !pairing->made->failed;
 }
 
-// Sets the largest number of bytes of one device, because all work at the same time, and the total.
+// Sets the total bytes, and the most bytes of one device, because all devices work at the same
+// time.
 static void load_take(const struct pairing *pairing, const struct load *load,
                       struct reshard_step *out)
 {
@@ -67,8 +68,8 @@ static bool is_owned(const struct pairing *pairing, int64_t j)
     return there >= pairing->to.elements[j];
 }
 
-// Computes what each device lacks. Returns false if no device has it. Source shards that all have
-// owners contain every element, so is_owned is needed only if a shard has no owner.
+// Computes the elements that each device lacks. Returns false if no device has them. If all source
+// shards have owners, every element exists, so is_owned is needed only otherwise.
 static bool find_missing(const struct pairing *pairing, struct load *load)
 {
     bool complete = all_owned(pairing->from.layout);
@@ -133,8 +134,8 @@ static bool add_move(const struct pairing *pairing, move_list *list, struct load
     return move || !list;
 }
 
-// Returns the owner of shard k that has sent least; on a tie the first, so that plans are the same
-// on every machine. Returns SIZE_MAX if the shard has no owner.
+// Returns the owner of shard k that has sent the least. On a tie it is the first, so that plans are
+// the same on every machine. Returns SIZE_MAX if the shard has no owner.
 static size_t idle_owner(const struct pairing *pairing, const struct load *load, int64_t k)
 {
     const int64_t *owners;
@@ -173,9 +174,9 @@ struct pattern {
     bool out_same;             // a device sends the same elements in all its moves
 };
 
-// Finds what the moves have in common. first_in and first_out must be zeroed. They store the first
-// move that each device receives or sends. Later moves are compared with it, so one pass is enough.
-// A move has at least one element, so 0 elements means that there was no move yet.
+// Finds the common pattern of the moves. first_in and first_out must be zeroed. They store the
+// first move that each device receives or sends; later moves are compared with it, so one pass is
+// enough. A move has at least one element, so 0 elements mean no move yet.
 static struct pattern pattern_of(const struct pairing *pairing, const struct reshard_move *move,
                                  size_t n, struct reshard_move *first_in,
                                  struct reshard_move *first_out)
@@ -296,7 +297,8 @@ static bool name_moves(const struct pairing *pairing, struct reshard_step *out)
     return star_groups(pairing, out, out->op != RESHARD_GATHER);
 }
 
-// Tries collectives over full groups first. Only other steps get a list of moves.
+// Builds a step without a reduction. Tries collectives over full groups first; only other steps get
+// a list of moves.
 static tsr_status plain_step(const struct pairing *pairing, struct reshard_step *out)
 {
     struct load load;
@@ -447,7 +449,7 @@ static void load_reduce(const struct pairing *pairing, struct load *load,
     }
 }
 
-// Uses the groups as they are. For a reduce, the receiver comes first.
+// Copies the groups of the pending reduction. For a reduce, the receiver comes first.
 static bool combining_groups(const struct pairing *pairing, struct reshard_step *out)
 {
     out->groups = ARENA_ARRAY(pairing->made, struct device_group, pairing->pending->n_groups + 1);
@@ -474,9 +476,10 @@ static bool combining_groups(const struct pairing *pairing, struct reshard_step 
     return true;
 }
 
-// Counts bytes as if each member sent its part to every device that needs it, as in a
-// reduce-scatter. A reduce (from member to member) and an all-reduce (each combines a part) send
-// less and are counted again. An exchange is counted again if the caller needs its list of moves.
+// Builds a step with a reduction. Counts bytes as if each member sent its part to every device that
+// needs it, as in a reduce-scatter. A reduce (from member to member) and an all-reduce (each
+// combines a part) send less and are counted again. An exchange is counted again if the caller
+// needs its list of moves.
 static tsr_status combining_step(const struct pairing *pairing, struct reshard_step *out)
 {
     struct load load;

@@ -14,16 +14,16 @@
 
 #define FEW 32
 
-// Send and receive buffers for every member, n zeroed entries each. A member whose entry is not set
-// sends and receives nothing.
+// Send and receive buffers for every member, n zeroed entries each. A member sends or receives
+// nothing if its entry is not set.
 struct parts {
     struct comm_buffer few[2 * FEW];
     struct comm_buffer *send, *recv;
     bool allocated;
 };
 
-// Allocates the lists of a call's parts. A rank without memory fails the job, since the others are
-// about to wait for it.
+// Allocates the buffer lists of a call. If a rank has no memory for them, it fails the job, because
+// other ranks are about to wait for it.
 static tsr_status parts_open(struct endpoint *endpoint, const struct comm_call *call,
                              struct parts *parts, struct comm_trouble *why)
 {
@@ -110,8 +110,8 @@ tsr_status tsr__comm_reduce(struct endpoint *endpoint, const struct comm_call *c
     if (st != TSR_OK)
         return st;
     parts.send[at] = (struct comm_buffer){.p = (void *)in, .bytes = bytes};
-    // Only the root folds. The others pass &parts as `folded`: this marks the call as a fold, and
-    // it is never written since they receive 0 bytes.
+    // Only the root folds. The others pass &parts as `folded`, which marks the call as a fold; it
+    // is never written, because they receive 0 bytes.
     parts.recv[0].bytes = at == self ? bytes : 0;
     struct comm_call d = with_detail(call, &root, sizeof root);
     struct comm_exchange x = {
@@ -153,8 +153,8 @@ tsr_status tsr__comm_broadcast(struct endpoint *endpoint, const struct comm_call
 
 // ---- two ranks ----------------------------------------------------------------------------------
 
-// Returns the call as both ranks see it; group has room for 2. Ranks are in ascending order; the
-// direction is part of the detail, so that two ranks that both send detect it.
+// Returns the call as both ranks see it; group has space for 2. Ranks are in ascending order. The
+// direction is part of the detail, so that two ranks that both send are detected.
 static struct comm_call between(const struct comm_call *call, int from, int to, int64_t *group)
 {
     int64_t ends[2] = {from, to};
@@ -182,7 +182,7 @@ tsr_status tsr__comm_send(struct endpoint *endpoint, const struct comm_call *cal
     return tsr__comm_exchange(endpoint, &d, &x, why);
 }
 
-// What a receiver's `arrived` needs: the sender's position in the group of two, and the buffer.
+// Context of a receiver's `arrived`: the sender's index in the group of two, and the buffer.
 struct taking {
     struct comm_incoming *in;
     struct comm_buffer *into;

@@ -30,7 +30,7 @@ static bool read_text(const char *path, char *out, size_t cap)
     return n > 0;
 }
 
-// Returns the number of cores that a quota amounts to; 0: no limit.
+// Returns the number of cores that a CPU quota corresponds to; 0: no limit.
 static int quota_cores(double quota, double period)
 {
     if (quota <= 0 || period <= 0 || quota / period > MAX_CORES)

@@ -25,7 +25,7 @@ struct comm_header {
 bool tsr__wait_readable(int fd, double until);
 
 void tsr__header_of(const struct comm_call *call, const int64_t *notes, struct comm_header *out);
-// TSR_OK if both headers agree; else describes how rank mine and rank theirs differ.
+// Returns TSR_OK if both headers agree; otherwise describes how the two ranks differ.
 tsr_status tsr__header_compare(const struct comm_header *mine, int my_rank,
                                const struct comm_header *theirs, int their_rank,
                                struct comm_trouble *why);
@@ -40,13 +40,13 @@ struct patience {
     unsigned rounds;
     double started_s, looked_s; // 0: not yet measured
 };
-// One step of waiting. True about every millisecond, when it is time to check for failures;
-// started_s is set then.
+// Waits one step. Returns true about every millisecond, when it is time to check for failures, and
+// sets started_s then.
 bool tsr__patience(struct patience *patience, bool crowded);
 
-// Two ranks with a small reduction pass two cells back and forth: each writes the cell that it read
-// last time and reads the one that the other wrote. A cache line moves once per call, and no rank
-// waits for permission to write. A stamp beside the call number identifies the call.
+// Two ranks with a small reduction use two cells in turn: each writes the cell that it read last
+// time and reads the one that the other wrote. A cache line moves once per call, and no rank waits
+// for permission to write. A stamp beside the call number identifies the call.
 #define MAILBOX_BYTES 4096
 struct mailbox {
     _Alignas(64) char cells[2][MAILBOX_BYTES];
@@ -55,29 +55,31 @@ static inline bool mailbox_fits(const struct comm_call *call, size_t bytes)
 {
     return call->n_group == 2 && bytes <= MAILBOX_BYTES && bytes > 0;
 }
-// The cell that the lower or the higher rank writes in that turn; the other reads it.
+// Returns the cell that the lower or the higher rank writes in this turn; the other rank reads it.
 static inline char *mailbox_cell(struct mailbox *mailbox, bool higher, uint64_t turn)
 {
     return mailbox->cells[(turn + higher) & 1];
 }
-// Never 0, which marks a rank that is in another call.
+// Returns the stamp of a call. It is never 0, which marks a rank that is in another call.
 uint64_t tsr__mailbox_stamp(const struct comm_header *header, uint64_t meeting);
 // Describes how two ranks with different stamps differ.
 tsr_status tsr__mailbox_differs(const struct comm_header *mine, int my_rank,
                                 const struct comm_header *theirs, int their_rank,
                                 struct comm_trouble *why);
-// The sum of both cells, in the order of the ranks.
+// Folds both cells, in the order of the ranks.
 void tsr__mailbox_fold(const struct comm_call *call, const char *theirs, bool higher,
                        const void *in, void *out);
 
-// Folds from byte `at` on, as tsr__reduce does, with vectors of that level (0: every processor has
-// them; at most the highest level of this one). Returns where it stopped; returns `at` if there is
-// no vector code (reduce_wide.c). `large`: use non-temporal stores if the processor has them.
+// tsr__reduce_wide folds from byte `at` on, as tsr__reduce does, with vectors of a level (0: every
+// processor has them; at most the level of this one). Returns where it stopped; returns `at` if
+// there is no vector code (reduce_wide.c). `large`: uses non-temporal stores if the processor has
+// them.
 int tsr__reduce_level(void);
 size_t tsr__reduce_wide(int level, tsr_dtype type, enum comm_reduce op, const char *const *in,
                         int n, char *const *out, int n_out, size_t at, size_t end, bool large);
 
-// Elements [first, first + count) that member k of n folds: whole cache lines, equal shares.
+// Computes the elements [first, first + length) that member k of n folds: full cache lines, nearly
+// equal shares.
 void tsr__slice(int64_t count, size_t elem_bytes, int n, int k, int64_t *first, int64_t *length);
 
 #endif

@@ -51,7 +51,7 @@ static const struct launcher {
      .mpi = NEVER},
 };
 
-// False: not set, or not an integer.
+// Reads an integer from an environment variable. Returns false if it is not set or not an integer.
 static bool number(const char *variable, int64_t *out)
 {
     const char *text = getenv(variable);
@@ -94,7 +94,7 @@ bool tsr_launcher(int *rank, int *ranks, const char **family)
     return false;
 }
 
-// True for a Slurm step on one host; false if Slurm does not say.
+// True for a Slurm step on one host; false if Slurm does not give the number of hosts.
 static bool one_node(void)
 {
     static const char *const names[] = {"SLURM_STEP_NUM_NODES", "SLURM_NNODES",

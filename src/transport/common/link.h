@@ -36,29 +36,32 @@ struct link {
                     uint64_t *request);
     // Makes progress on all channels. NULL: test does it.
     void (*step)(struct link *link);
-    // 1: done, and bytes (if not NULL) is what was received; 0: not yet; -1: failed.
+    // Tests a request. 1: done, *bytes (if not NULL) is the number received; 0: not yet; -1:
+    // failed.
     int (*test)(struct link *link, uint64_t *request, size_t *bytes);
     void (*cancel)(struct link *link, uint64_t *request); // a receive that is no longer wanted
-    // The same for a receive into memory that will be freed: test returns -1 once it has ended, or
-    // 1 if it was too late to cancel.
+    // As `cancel`, for a receive into memory that will be freed: `test` returns -1 once the receive
+    // has ended, or 1 if it was too late to cancel.
     void (*withdraw)(struct link *link, uint64_t *request);
     // The job has failed: other ranks may be gone, so the process must not wait for them at exit.
     void (*failed)(struct link *link);
-    // For a network that belongs to one job (UCX); NULL if it belongs to the process (MPI). flush:
-    // makes progress, and returns whether everything sent has left this process. close: frees the
+    // For a network that belongs to one job (UCX); NULL if it belongs to the process (MPI). flush
+    // makes progress, and returns true if all sent messages have left this process. close frees the
     // link; no request may be pending.
     bool (*flush)(struct link *link);
     void (*close)(struct link *link);
-    // Called before the network is closed (at exit): nothing may be sent afterwards. Set by the
-    // user.
+    // Called before the network is closed (at exit); nothing may be sent afterwards. Set by the
+    // user of the link.
     void (*on_end)(void *data);
     void *on_end_data;
 };
 
-// Exported by a plug-in: joins the job, or returns the existing link. NULL: error says why.
+// Exported by a plug-in: joins the job, or returns the existing link. NULL: the reason is in
+// `error`.
 typedef struct link *(*link_open_fn)(char *error, size_t n);
 
-// For a network without a launcher: the ranks have met already. All ranks call swap together.
+// For a network without a launcher: the ranks are already connected (meeting). All ranks call swap
+// together.
 struct link_card {
     size_t bytes;
     char data[LINK_CARD];
@@ -69,12 +72,12 @@ struct link_meeting {
     const char *interfaces; // network interfaces to use for TCP: "lo", "eth0,eth1"
     uint64_t job;           // identifies the job: equal on all its ranks, different for other jobs
     // Sends `mine` to all others, then calls `take` with the card of each other rank, in rank
-    // order. False: error says why.
+    // order. Returns false with the reason in `error`.
     bool (*swap)(struct link_meeting *meeting, const struct link_card *mine,
                  bool (*take)(void *data, int rank, const struct link_card *card), void *data,
                  char *error, size_t n);
 };
-// Exported by the plug-in of such a network: a new link. NULL: error says why.
+// Exported by the plug-in of such a network: creates a link. NULL: the reason is in `error`.
 typedef struct link *(*link_wire_fn)(struct link_meeting *meeting, char *error, size_t n);
 
 #endif

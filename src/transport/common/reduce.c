@@ -28,8 +28,8 @@ static uint32_t float_bits(float f)
     return u;
 }
 
-// Converts float16 to float. Exact: every half is a float. Exponents are biased by 15 and by 127,
-// hence 112.
+// Converts float16 to float, which is exact. Exponents are biased by 15 and by 127; the difference
+// is 112.
 static float half_to_float(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16;
@@ -216,7 +216,8 @@ static void fold_block(const struct kernel *kernel, enum comm_reduce op, const v
     kernel->store(acc, sum, n);
 }
 
-// A separate function: its stack frame is large, and small sums do not need it.
+// Folds in blocks. This is a separate function, because its stack frame is large and small sums do
+// not need it.
 static __attribute__((noinline)) void fold_blocks(const struct kernel *kernel, enum comm_reduce op,
                                                   const void *const *in, int n, void *const *out,
                                                   int n_out, size_t bytes, int64_t first,

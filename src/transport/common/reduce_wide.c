@@ -27,7 +27,7 @@ LANES(uint32_t, u32);
 LANES(uint64_t, u64);
 #define LOAD(V, p) (*(const V##_anywhere *)(p))
 
-// x where the mask is set, else a. M: integers of the same width.
+// Selects x where the mask is set, else a. M: integers of the same width.
 #define PICK(V, M, mask, x, a) ((V)(((M)(x) & (mask)) | ((M)(a) & ~(mask))))
 #define ADD(V, M, a, x)        ((a) + (x))
 #define MAX(V, M, a, x)        PICK(V, M, (M)((x) > (a)), x, a)
@@ -138,8 +138,8 @@ static inline F16C __m128i narrow(__m256i u)
     return _mm_packus_epi32(_mm256_castsi256_si128(u), _mm256_extracti128_si256(u, 1));
 }
 
-// Replaces NaNs by the one NaN that is stored, with its sign. Usually x has none, and one test
-// suffices. which: the bits of that NaN.
+// Replaces NaNs by the NaN that is stored for the type, with its sign. Usually x has none, and one
+// test is enough. which: the bits of that NaN.
 static inline F16C __m128i one_nan(__m128i bits, __m256 x, int which)
 {
     __m256i mask = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
@@ -177,7 +177,7 @@ static inline AVX512 __m512 from_bfloat_16(const char *p)
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
 
-// The same for words whose lower halves are the result.
+// As one_nan, for sixteen words whose lower halves are the result.
 static inline AVX512 __m256i one_nan_16(__m512i words, __m512 x, int which)
 {
     __mmask16 mask = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
@@ -204,7 +204,7 @@ static inline AVX512 __m256i to_bfloat_16(__m512 x)
     return one_nan_16(_mm512_srli_epi32(u, 16), x, 0x7FC0);
 }
 
-// V: floats of a lane, M: integers of the same width, H: what it is stored as.
+// V: floats of a lane, M: integers of the same width, H: the stored type.
 #define PASS16(name, target, V, M, H, FROM, TO, OP)                                                \
     static target size_t name(const char *const *in, int n, char *const *out, int n_out,           \
                               size_t at, size_t end, bool past)                                    \
@@ -276,7 +276,8 @@ static pass *pass_of(int level, tsr_dtype type, enum comm_reduce op)
     return passes_plain[type][op];
 }
 
-// True if all outputs begin at a cache line there: non-temporal stores need whole lines.
+// True if all outputs begin at a cache line at offset `at`, because non-temporal stores need full
+// lines.
 static bool lined_up(char *const *out, int n_out, size_t at)
 {
     uintptr_t bits = 0;
@@ -285,8 +286,8 @@ static bool lined_up(char *const *out, int n_out, size_t at)
     return bits % 64 == 0;
 }
 
-// Returns where it stopped: up to LINES - 1 bytes at the end are left to the caller. The fence
-// makes non-temporal stores visible before the ranks synchronize.
+// Folds with vector code and returns where it stopped: up to LINES - 1 bytes at the end are left to
+// the caller. The fence makes non-temporal stores visible before the ranks synchronize.
 size_t tsr__reduce_wide(int level, tsr_dtype type, enum comm_reduce op, const char *const *in,
                         int n, char *const *out, int n_out, size_t at, size_t end, bool large)
 {

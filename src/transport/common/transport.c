@@ -214,9 +214,10 @@ bool tsr__patience(struct patience *patience, bool crowded)
     return true;
 }
 
-// Computes the slice of elements that member k folds. 1000 floats for 2 members: units of 64
-// elements (256 bytes), 16 of them, 8 each: 0..511 and 512..999. With 3 members: 0..319, 320..639,
-// 640..999. Unit sizes follow from the type alone, so all members compute the same bounds.
+// Computes the slice of elements that member k folds. Slices consist of units of 256 bytes. 1000
+// floats for 2 members are 16 units of 64 elements, 8 each: 0..511 and 512..999. With 3 members:
+// 0..319, 320..639, 640..999. Unit sizes follow from the type, so all members compute the same
+// bounds.
 void tsr__slice(int64_t count, size_t elem_bytes, int n, int k, int64_t *first, int64_t *length)
 {
     int64_t unit =
@@ -228,7 +229,7 @@ void tsr__slice(int64_t count, size_t elem_bytes, int n, int k, int64_t *first, 
     *length = (b * unit < count ? b * unit : count) - *first;
 }
 
-// Checks what this rank alone can check, before others wait.
+// Checks everything that this rank can check alone, before others wait.
 static tsr_status call_ok(const struct endpoint *endpoint, const struct comm_call *call,
                           struct comm_trouble *why)
 {
@@ -294,8 +295,9 @@ tsr_status tsr__comm_exchange(struct endpoint *endpoint, const struct comm_call 
 
 #define BARRIER_BLOCK 64 // ranks that synchronize at a time
 
-// Makes one step of a barrier: synchronizes the ranks of this rank's block, which are `apart` from
-// each other. 200 ranks, rank 64: with 1 the ranks 64 to 127, with 64 the ranks 0, 64, 128 and 192.
+// Makes one step of a barrier: synchronizes the ranks of this rank's block, whose numbers differ by
+// `apart`. Example with 200 ranks, for rank 64: with 1 the ranks 64 to 127, with 64 the ranks 0,
+// 64, 128 and 192.
 static tsr_status meet_block(struct endpoint *endpoint, struct comm_call *call, int apart,
                              struct comm_trouble *why)
 {
@@ -313,9 +315,9 @@ static tsr_status meet_block(struct endpoint *endpoint, struct comm_call *call, 
     return tsr__comm_exchange(endpoint, call, &nothing, why);
 }
 
-// Waits until all ranks have called it. All-to-all would take n * n messages, so blocks of 64 ranks
-// synchronize, then the heads of 64 blocks, and so on, and back in the same way. 100 ranks: {0..63}
-// and {64..99}, then {0, 64}, then the two blocks again. 65536 ranks: three levels.
+// Waits until all ranks have called it. An all-to-all would take n * n messages. So blocks of 64
+// ranks synchronize, then the first ranks of 64 blocks, and so on, and back in the same way. 100
+// ranks: {0..63} and {64..99}, then {0, 64}, then the two blocks again. 65536 ranks: three levels.
 tsr_status tsr__comm_barrier(struct endpoint *endpoint, uint64_t plan, const char *what,
                              struct comm_trouble *why)
 {

@@ -44,7 +44,7 @@ static const struct device_group *group_of(const struct device *device,
     return NULL;
 }
 
-// Handles of memory for a member in another process; false: the driver gives none.
+// Makes handles of memory for a member in another process. Returns false if the driver has none.
 static bool export_to(struct device *device, const void *p, struct gpu_block *block,
                       uint64_t *offset)
 {
@@ -57,8 +57,8 @@ static bool export_to(struct device *device, const void *p, struct gpu_block *bl
     return true;
 }
 
-// Writes the card of this call for member i. The card for member i; false: it cannot open this
-// rank's memory. Handles are made for other processes only: they cost a driver call.
+// Writes the card of this call for member i. Returns false if the member cannot open this rank's
+// memory. Handles are made only for other processes, because they cost a driver call.
 static bool fill_card(const struct device_call *call, int i, const struct comm_buffer *send,
                       const void *out)
 {
@@ -76,7 +76,7 @@ static bool fill_card(const struct device_call *call, int i, const struct comm_b
            export_to(device, out, &card->out_block, &card->out_offset);
 }
 
-// Writes the cards of this call for all members. Every card of this rank has the same properties
+// Writes the cards of this call for all members. All cards of this rank have the same properties
 // (place, reaches, NCCL); addresses and sizes are for one reader each.
 static void fill_cards(const struct device_call *call, const struct comm_buffer *send,
                        const void *out)
@@ -130,7 +130,7 @@ static bool shares_gpu(const struct device *device, const int64_t *group, int n)
     return false;
 }
 
-// Returns the method for this call. All members see the same cards, so all choose the same method.
+// Chooses the method for this call. All members see the same cards, so all choose the same method.
 // METHOD_AUTO: all buffers are in host memory.
 static enum gpu_method choose(const struct device_call *call)
 {
@@ -148,7 +148,8 @@ static enum gpu_method choose(const struct device_call *call)
         return METHOD_AUTO;
     if (devices < n || asked == METHOD_HOST)
         return METHOD_HOST;
-    // Ranks on one GPU are faster without NCCL, whose kernels would wait for each other on it.
+    // Ranks on one GPU are faster without NCCL, whose kernels would wait for each other on that
+    // GPU.
     bool first_nccl = asked == METHOD_NCCL || !own || !shares_gpu(device, call->call->group, n);
     if (nccl && asked != METHOD_OWN && first_nccl)
         return METHOD_NCCL;
@@ -186,8 +187,8 @@ static tsr_status begin(struct device_call *call, const struct comm_buffer *send
                                   "creating an event");
     }
     const struct device_group *group = group_of(device, call->call);
-    // Before the cards: after them others may already have a kernel on this GPU that waits for this
-    // rank.
+    // Must come before the cards: after them, others may already have a kernel on this GPU that
+    // waits for this rank.
     if (st == TSR_OK && on_device(call) && group && group->comm)
         st = tsr__nccl_reserve(call, exchange);
     if (st != TSR_OK)
@@ -196,8 +197,8 @@ static tsr_status begin(struct device_call *call, const struct comm_buffer *send
     return exchange_cards(call, exchange);
 }
 
-// Reduces tensors of all members, by the method that they have in common. After begin() all members
-// know the cards and choose the same method.
+// Reduces tensors of all members, by the method that all support. After begin() all members know
+// the cards and choose the same method.
 static tsr_status device_all_reduce(struct endpoint *endpoint, const struct comm_call *call,
                                     const void *in, void *out, struct comm_trouble *why)
 {
@@ -270,8 +271,8 @@ static void device_close(struct endpoint *endpoint)
     device->base->transport->close(device->base);
 }
 
-// Ranks 0 and 1 on GPU 0, rank 2 on the host: {0, 1} use "own", or "ipc" between processes; {0, 2}
-// use "host".
+// Returns the method of a group. Ranks 0 and 1 on GPU 0, rank 2 on the host: {0, 1} use "own", or
+// "ipc" between processes; {0, 2} use "host".
 static const char *device_method(const struct endpoint *endpoint, const int64_t *group, int n)
 {
     const struct device *device = (const struct device *)endpoint;
@@ -391,7 +392,7 @@ bool tsr__device_group_at(const struct endpoint *endpoint, size_t i, struct devi
     return true;
 }
 
-// Stops the watch first: its thread would abort what is closed next.
+// Closes the endpoint. Stops the watchdog first: its thread would abort what is closed next.
 void tsr__device_close(struct endpoint *endpoint)
 {
     if (!endpoint)

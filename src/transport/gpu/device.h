@@ -26,7 +26,7 @@
 // Use of a GPU context's events.
 enum { EVENT_READY = 0, EVENT_DONE = 1, N_DONE = GPU_EVENTS - 1 };
 
-// What every rank publishes at the start.
+// Facts that every rank publishes at the start.
 struct rank_card {
     uint64_t host;    // equal on ranks that can open each other's handles
     int64_t process;  // equal on ranks of one process
@@ -39,13 +39,13 @@ struct rank_card {
     struct gpu_handle events[GPU_EVENTS];
 };
 
-// What one member sends to another at the start of a call.
+// Facts that one member sends to another at the start of a call.
 struct call_card {
     int32_t place;    // enum comm_place
     int32_t reaches;  // it can access the GPU memory of all members, and they can access its own
     int32_t has_nccl; // a communicator for this group
     uint64_t in,
-        // addresses in its process: what it sends to the reader, and where its result is written
+        // addresses in its process: of the data that it sends to the reader, and of its result
         out;
     uint64_t bytes;      // sent to the reader
     uint64_t most_bytes; // size of the largest part that it sends
@@ -73,8 +73,8 @@ struct device {
     void *probe;
     VEC(struct device_group) groups;
     unsigned turn; // number of calls, selects the next DONE event
-    // For ranks of this process (device_leave.c): touching: the host enqueues work that accesses
-    // others' memory; left: this rank has failed, and its memory may be freed.
+    // For ranks of this process (device_leave.c). touching: the host enqueues work that accesses
+    // others' memory. left: this rank has failed, and its memory may be freed.
     atomic_bool touching, left;
     // Protects the NCCL communicators, which failing ranks abort from their own threads. A
     // communicator may be aborted only while `inside` is false.
@@ -92,7 +92,7 @@ struct device {
     char given_up
         // why the communicators were aborted; "": they were not, or another rank failed
         [GIVEN_UP_BYTES];
-    // Scratch of one call, one entry for each member of the largest group.
+    // Scratch memory of one call: one entry per member of the largest group.
     struct call_card *cards_out, *cards;
     struct comm_buffer *buffers; // three lists of them
     const void **from;
@@ -131,9 +131,9 @@ static inline struct gpu_fold gpu_fold_of(const struct comm_call *call, int n_ou
 }
 
 // ---- device_call.c
-// TSR_OK for 0; else an error with the GPU and the driver's text. doing: "copying"
+// Returns TSR_OK for code 0; else an error with the GPU and the driver's text. doing: "copying"
 tsr_status tsr__device_code(const struct device_call *call, int code, const char *doing);
-// A call to the endpoint below that is one more step of this one.
+// Returns the description of a further step of this call, for the endpoint below.
 struct comm_call tsr__device_step(const struct comm_call *call, uint64_t step);
 // Exchanges one word between all members.
 tsr_status tsr__device_words(const struct device_call *call, uint64_t step, uint64_t mine,
@@ -141,20 +141,20 @@ tsr_status tsr__device_words(const struct device_call *call, uint64_t step, uint
 tsr_status tsr__device_other_size(const struct device_call *call, int member, size_t expected);
 
 // device_leave.c: between these two calls a rank may enqueue work that accesses others' memory.
-// False: one of them has left, and nothing may be enqueued.
+// Returns false if one of them has left; then nothing may be enqueued.
 bool tsr__device_touch(const struct device_call *call);
 void tsr__device_touched(const struct device_call *call);
-// The end of a method in which others access this rank's memory: after a failure (st), returns when
-// no rank of this process does any more.
+// Ends a method in which others access this rank's memory. After a failure (st), returns when no
+// rank of this process accesses it any more.
 tsr_status tsr__device_leave(const struct device_call *call, tsr_status st);
 // device_own.c
 tsr_status tsr__own_all_reduce(const struct device_call *call, const void *in, void *out);
 tsr_status tsr__own_exchange(const struct device_call *call, struct comm_exchange *exchange);
-// The end of a call in which members access each other's memory: announces that this rank is done
-// (touched false: it never was), and makes its stream wait until the others are done.
+// Ends a call in which members access each other's memory. Announces that this rank is done
+// (touched false: it accessed nothing), and makes its stream wait until the others are done.
 tsr_status tsr__own_finish(const struct device_call *call, bool touched);
-// device_staged.c: the host method between ranks of one process. Fits: all members get the same
-// answer for a call.
+// device_staged.c: the host method between ranks of one process. tsr__staged_fits returns the same
+// for a call on all members.
 bool tsr__staged_fits(const struct device_call *call);
 tsr_status tsr__staged_all_reduce(const struct device_call *call, const void *in, void *out);
 // device_host.c
@@ -168,12 +168,12 @@ tsr_status tsr__nccl_open(struct device *device, struct device_group *group, uin
                           struct comm_trouble *why);
 tsr_status tsr__nccl_reserve(const struct device_call *call, const struct comm_exchange *exchange);
 void tsr__nccl_init(struct device *device);
-// Aborts NCCL for the ranks of this process: it would wait forever for one that has failed.
+// Aborts NCCL for the ranks of this process, which would otherwise wait forever for a failed rank.
 void tsr__nccl_abort(struct device *device);
-// Ends the communicators of this rank, whose thread has ended.
+// Closes the communicators of this rank, after its thread has ended.
 void tsr__nccl_close(struct device *device);
-// device_watch.c: watches a rank that has communicators; announces the start of an NCCL call (node
-// NULL: its end).
+// device_watch.c: tsr__watch_start starts the watchdog of a rank that has communicators;
+// tsr__watch_waits announces the start of an NCCL call (node NULL: its end).
 void tsr__watch_start(struct device *device);
 void tsr__watch_end(struct device *device);
 void tsr__watch_waits(struct device *device, const char *node);

@@ -2,8 +2,8 @@
 // device_call.c - what all GPU methods share: steps over the endpoint below, and error texts.
 #include "transport/gpu/device.h"
 
-// Reports an error code of the driver as a diagnostic. 2 is the driver's "out of memory": then the
-// diagnostic says how much is free.
+// Reports an error code of the driver as a diagnostic. Code 2 is "out of memory"; the diagnostic
+// then states how much is free.
 tsr_status tsr__device_code(const struct device_call *call, int code, const char *doing)
 {
     if (code == 0)
@@ -46,8 +46,8 @@ tsr_status tsr__device_other_size(const struct device_call *call, int member, si
                         call->device->endpoint.rank, expected);
 }
 
-// Exchanges one word with every member. theirs has room for every member. Also a barrier: no member
-// returns before all have reached this step.
+// Exchanges one word with every member; `theirs` has space for all. This is also a barrier: no
+// member returns before all have reached this step.
 tsr_status tsr__device_words(const struct device_call *call, uint64_t step, uint64_t mine,
                              uint64_t *theirs)
 {

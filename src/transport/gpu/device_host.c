@@ -17,7 +17,7 @@
 
 enum { STEP_CHUNK = 16 }; // and the steps after it
 
-// Chunk number n of a tensor: where it begins and how many elements it has.
+// The chunks of a tensor: where chunk n begins and how many elements it has.
 struct chunks {
     int64_t each, all, n;
 };
@@ -102,8 +102,8 @@ static tsr_status reduce_chunks(const struct device_call *call, const struct chu
     return tsr__device_code(call, code, "copying through the host");
 }
 
-// Reduces as a member whose memory is on the host. A member on the host, whose memory the endpoint
-// below reads directly, makes the same calls chunk by chunk.
+// Reduces as a member whose memory is on the host. It makes the same calls chunk by chunk as the
+// others, and the endpoint below reads its memory directly.
 static tsr_status reduce_from_host(const struct device_call *call, const struct chunks *chunks,
                                    const char *in, char *out)
 {

@@ -33,9 +33,9 @@ void tsr__device_touched(const struct device_call *call)
     atomic_store(&call->device->touching, false);
 }
 
-// Reports the failure first, so that ranks that wait for this one, on the host or in NCCL kernels,
-// continue. Then waits for every GPU on which a member could have enqueued work; errors of the
-// driver are ignored.
+// Leaves a call after a failure. Reports the failure first, so that ranks that wait for this one,
+// on the host or in NCCL kernels, continue. Then waits for every GPU on which a member could have
+// enqueued work; errors of the driver are ignored.
 tsr_status tsr__device_leave(const struct device_call *call, tsr_status st)
 {
     struct device *device = call->device;

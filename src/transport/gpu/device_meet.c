@@ -24,8 +24,8 @@ static uint64_t host_id(void)
     return tsr__hash64(text, n, 0);
 }
 
-// Fills this rank's card. exports is false if the driver gives no handles: then only ranks of this
-// process can access the memory.
+// Fills this rank's card. `exports` is false if the driver provides no handles: then only ranks of
+// this process can access the memory.
 static void describe_self(struct device *device)
 {
     struct rank_card *card = &device->mine;
@@ -52,8 +52,8 @@ static tsr_status exchange_rank_cards(struct device *device, uint64_t plan,
                                       struct comm_trouble *why)
 {
     int n = device->endpoint.size;
-    // All zeros until the cards have arrived. If this rank fails earlier, tsr__nccl_abort sees
-    // no other rank in the list.
+    // All zeros until the cards have arrived, so that tsr__nccl_abort sees no other rank if this
+    // one fails earlier.
     device->ranks = ARENA_ARRAY(&device->arena, struct rank_card, (size_t)n);
     int64_t *group = ARENA_ARRAY(&device->arena, int64_t, (size_t)n);
     if (device->arena.failed)
@@ -77,8 +77,8 @@ static tsr_status exchange_rank_cards(struct device *device, uint64_t plan,
 }
 
 // Finds how many ranks share this rank's GPU, and its free memory. Every rank publishes its GPU; a
-// rank on the host publishes zeros. Free memory is read before: no rank loads until all have
-// published.
+// rank on the host publishes zeros. Free memory is read first: no rank loads its model until all
+// have published.
 tsr_status tsr__device_share(struct endpoint *endpoint, uint64_t plan, struct device_share *out,
                              struct comm_trouble *why)
 {
@@ -161,9 +161,9 @@ static bool shares_gpu(const struct device *device, const struct device_group *g
     return false;
 }
 
-// True if the group uses NCCL. NCCL is used for groups with a GPU for each member, or if requested.
-// All members must decide the same, or one would wait in NCCL for another. So only the cards are
-// used, and the request of the first member.
+// True if the group uses NCCL: each member has its own GPU, or NCCL was requested. All members must
+// decide the same, or one would wait in NCCL for another. So only the cards and the request of the
+// first member are used.
 static bool wants_nccl(const struct device *device, const struct device_group *group)
 {
     enum gpu_method asked = (enum gpu_method)device->ranks[group->group[0]].method;
@@ -199,8 +199,8 @@ static void sort_groups(struct device *device)
         }
 }
 
-// Returns the method that calls with all buffers on GPUs will use, as far as this rank knows. Only
-// for reports: a call with buffers in host memory still uses the host.
+// Returns the method that calls with all buffers on GPUs will use, as far as this rank knows. For
+// reports only: a call with buffers in host memory still uses the host.
 static enum gpu_method expected_method(const struct device *device,
                                        const struct device_group *group)
 {
@@ -217,9 +217,9 @@ static enum gpu_method expected_method(const struct device *device,
     return own ? METHOD_OWN : METHOD_HOST;
 }
 
-// Connects the devices of all ranks. The order matters: groups are sorted, cards are exchanged,
-// then peer access is tested. NCCL opens communicators in the sorted order, which is the same on
-// all ranks, so that no rank waits in another group.
+// Connects the devices of all ranks: sorts groups, exchanges cards, then tests peer access. NCCL
+// opens communicators in the sorted order, which is the same on all ranks, so that no two ranks
+// wait in different groups.
 tsr_status tsr__device_meet(struct endpoint *endpoint, uint64_t plan, struct comm_trouble *why)
 {
     if (!tsr__device_is(endpoint))

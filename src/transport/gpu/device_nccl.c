@@ -39,8 +39,8 @@ void tsr__nccl_init(struct device *device)
     pthread_condattr_destroy(&attributes);
 }
 
-// Leaves all communicators. Called with the lock held, by the rank itself or by a rank that aborts
-// it. Acts only once.
+// Drops all communicators, once. Called with the lock held, by the rank itself or by a rank that
+// aborts it.
 static void drop_comms(struct device *device, bool abort)
 {
     if (device->dropped)
@@ -80,9 +80,9 @@ static void leave(struct device *device)
     pthread_mutex_unlock(&device->nccl_lock);
 }
 
-// Aborts the NCCL calls of one rank of this process. A rank that does not leave NCCL waits there
-// for a failed rank. NCCL requires an abort from another thread in this case. The rank does not use
-// the communicator afterwards.
+// Aborts the NCCL calls of one rank of this process. If the rank does not leave NCCL in time, it
+// waits there for a failed rank. NCCL requires an abort from another thread in this case. The rank
+// does not use the communicator afterwards.
 static void abort_rank(struct device *device)
 {
     struct timespec until;
@@ -120,11 +120,11 @@ void tsr__nccl_close(struct device *device)
     pthread_mutex_destroy(&device->nccl_lock);
 }
 
-// Synchronizes the hosts around an NCCL call. If members share a GPU, the hosts synchronize before
-// and after NCCL's kernels are started. Before: no rank may start a waiting kernel while another
-// must still allocate its output. After: no rank may continue, perhaps to a kernel that must be
-// loaded first, while another has not started its own. Allocating and loading may wait for
-// everything that runs on the GPU, and what runs there waits for them.
+// Synchronizes the hosts around an NCCL call if members share a GPU. Before the call: no rank may
+// start a waiting kernel while another must still allocate its output. After it: no rank may
+// continue, perhaps to a kernel that must be loaded first, while another has not started its own.
+// Allocating and loading may wait for all kernels on the GPU, and these kernels would wait for
+// them.
 static tsr_status together(const struct device_call *call)
 {
     const struct comm_call *comm_call = call->call;
@@ -139,8 +139,8 @@ static tsr_status together(const struct device_call *call)
     return TSR_OK;
 }
 
-// Ends the start of an NCCL call. Called after NCCL has started this rank's kernel, or refused to
-// (code). The watchdog measures the time from here to the rank's next call or rest.
+// Ends the start of an NCCL call, after NCCL has started this rank's kernel or refused to (code).
+// The watchdog measures the time from here to the rank's next call or the end of its run.
 static tsr_status started(const struct device_call *call, int code, const char *doing)
 {
     if (code != 0)
@@ -177,9 +177,9 @@ static bool is_aborted(struct device *device)
     return aborted;
 }
 
-// Opens a communicator, with a deadline. Opening a communicator waits for all members. A member
-// that failed after the id was published must not block the others forever: a failing rank of this
-// process sets `aborted`, and for others there is a deadline.
+// Opens a communicator, with a deadline. Opening waits for all members, but a member that failed
+// must not block the others forever. A failing rank of this process sets `aborted`; for others
+// there is a deadline.
 static tsr_status join_in_time(const struct device_call *call, const struct nccl_id *id,
                                const struct device_group *group, void **comm)
 {
@@ -216,8 +216,8 @@ static tsr_status join(const struct device_call *call, const struct nccl_id *id,
     pthread_mutex_unlock(&device->nccl_lock);
     tsr_status st = join_in_time(call, id, group, &comm);
     pthread_mutex_lock(&device->nccl_lock);
-    // Another rank failed while this one connected: the new communicator is aborted here, because
-    // no other rank knows it.
+    // Another rank failed while this one connected. Abort the new communicator here, because no
+    // other rank knows it.
     bool late = device->dropped; // the other communicators of this rank were already aborted
     group->comm = late ? NULL : comm;
     pthread_mutex_unlock(&device->nccl_lock);
@@ -296,7 +296,7 @@ tsr_status tsr__nccl_reserve(const struct device_call *call, const struct comm_e
 // ---- reductions in group order ------------------------------------------------------------------
 
 // Reduces by messages, in a fixed order. Each member receives its slice of all inputs, folds it in
-// group order, and sends the result to all: the same bits as with other methods.
+// group order, and sends the result to all. This gives the same bits as the other methods.
 static tsr_status reduce_in_order(const struct device_call *call, void *comm, const void *in,
                                   void *out)
 {
@@ -369,8 +369,8 @@ tsr_status tsr__nccl_sum(const struct device_call *call, void *comm, const void 
 
 // ---- messages -----------------------------------------------------------------------------------
 
-// Receives all parts and folds them. All parts arrive in scratch memory, part i at i * bytes, and
-// are folded in group order. The member's own part is read in place.
+// Receives all parts in scratch memory, part i at i * bytes, and folds them in group order. The
+// member's own part is read in place.
 static tsr_status fold_messages(const struct device_call *call, void *comm,
                                 struct comm_exchange *exchange, struct nccl_part *parts)
 {
@@ -402,7 +402,7 @@ static tsr_status fold_messages(const struct device_call *call, void *comm,
 }
 
 // Exchanges parts over NCCL. Sizes are compared before any transfer, so that a member that sends
-// another size is reported instead of waited for.
+// another size is reported; otherwise the others would wait.
 tsr_status tsr__nccl_exchange_all(const struct device_call *call, void *comm,
                                   struct comm_exchange *exchange)
 {

@@ -12,9 +12,9 @@
 enum { STEP_DONE = 3 };
 #define NOT_TOUCHED UINT64_MAX
 
-// Converts an address that a member published to this process. In the same process it is valid as
-// it is. Otherwise the block was exported by its owner and is imported here once; the offset gives
-// the place in it.
+// Converts an address that a member published to an address of this process. In the same process it
+// is valid as it is. Otherwise its owner exported the block, which is imported here once; the
+// offset is the position in the block.
 static tsr_status address_of(const struct device_call *call, int member, bool out, void **p)
 {
     const struct call_card *card = &call->device->cards[member];
@@ -53,7 +53,7 @@ static tsr_status await_all_ready(const struct device_call *call)
     return TSR_OK;
 }
 
-// Announces which DONE event shows that this rank no longer accesses the others' memory, and waits
+// Announces the DONE event after which this rank no longer accesses the others' memory, and waits
 // for theirs.
 tsr_status tsr__own_finish(const struct device_call *call, bool touched)
 {
@@ -115,9 +115,9 @@ static tsr_status fold_slice(const struct device_call *call, const void *in, voi
 }
 
 // Reduces by direct access to the members' memory. On one GPU the first member folds everything. On
-// several, each folds its slice, so that all links are used. Ranks 0 and 1 on two GPUs add 1000
-// floats: rank 0 reads elements 0..511 of both and writes the sums to both, rank 1 does the same
-// with 512..999. touched: memory of other ranks is accessed.
+// several, each folds its slice, so that all links are used. Example: ranks 0 and 1 on two GPUs add
+// 1000 floats. Rank 0 reads elements 0..511 of both and writes the sums to both; rank 1 does the
+// same with 512..999. *touched is set if memory of other ranks is accessed.
 static tsr_status reduce_own(const struct device_call *call, const void *in, void *out,
                              bool *touched)
 {

@@ -57,8 +57,8 @@ static bool same_process(const struct device *device, const struct rank_card *ca
     return card->on_gpu && card->process == device->mine.process && card->host == device->mine.host;
 }
 
-// True if the call can be staged in host memory. Depends on what all members know, so that all use
-// this method or none.
+// True if the call can be staged in host memory. Uses only facts that all members know, so that all
+// use this method or none.
 bool tsr__staged_fits(const struct device_call *call)
 {
     const struct comm_call *comm_call = call->call;
@@ -209,8 +209,8 @@ static int have_memory(struct staged *staged)
 }
 
 // Reduces one round with two barriers of the hosts. After the first, all downloads are enqueued, so
-// each GPU may wait for the others' and fold its slice. After the second, all sums are enqueued, so
-// each may wait for those of the others. Memory is allocated before the first.
+// each GPU may wait for those of the others and fold its slice. After the second, all sums are
+// enqueued, so each GPU may wait for those of the others. Memory is allocated before the first.
 static tsr_status reduce_round(struct staged *staged, uint64_t round)
 {
     const struct device_call *call = staged->call;

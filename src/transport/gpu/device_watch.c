@@ -37,8 +37,8 @@ static void store_reason(struct device *device, const char *text)
     }
 }
 
-// Aborts the NCCL call that takes too long. The text is stored for all ranks of this process before
-// the abort, so that a rank that returns from NCCL finds it (tsr__device_rest).
+// Aborts the NCCL call that takes too long. First stores the text for all ranks of this process, so
+// that a rank that returns from NCCL finds it (tsr__device_rest).
 static void give_up(struct device *device, const char *node, double limit_s)
 {
     char text[GIVEN_UP_BYTES];
@@ -51,7 +51,7 @@ static void give_up(struct device *device, const char *node, double limit_s)
     device->endpoint.transport->fail(&device->endpoint, TSR_PEER, rank, text);
 }
 
-// Runs the watchdog. One thread per rank with communicators. The lock is not held during the abort,
+// Runs the watchdog: one thread per rank with communicators. The lock is not held during the abort,
 // which takes the locks of other ranks.
 static void *watch_main(void *data)
 {

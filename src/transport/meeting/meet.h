@@ -63,17 +63,19 @@ void tsr__meet_put_verdict(enum meet_verdict verdict, const uint8_t *code,
                            uint8_t out[MEET_VERDICT]);
 bool tsr__meet_get_verdict(const uint8_t in[MEET_VERDICT], enum meet_verdict *verdict,
                            uint8_t code[MEET_CODE]);
-// The key of a connection, and the code that proves that one side has it.
+// tsr__meet_key computes the key of a connection, tsr__meet_proof the code that proves that one
+// side has it.
 void tsr__meet_key(const char *secret, const struct meet_greeting *greeting,
                    const struct meet_answer *answer, struct meet_key *out);
 void tsr__meet_proof(const struct meet_key *key, enum meet_side side, uint8_t out[MEET_CODE]);
-// The code with which rank 0 signs its verdict, so that no other process can refuse a rank.
+// Computes the code with which rank 0 signs its verdict, so that no other process can refuse a
+// rank.
 void tsr__meet_verdict_code(const struct meet_key *key, enum meet_verdict verdict,
                             uint8_t out[MEET_CODE]);
 void tsr__meet_put_head(const struct meet_head *head, uint8_t out[MEET_HEAD]);
 // False: not a valid frame for a job of that many ranks.
 bool tsr__meet_get_head(const uint8_t in[MEET_HEAD], int ranks, struct meet_head *out);
-// The code of a frame: of its head, data, number on this connection, and sender.
+// Computes the code of a frame from its head, data, number on this connection, and sender.
 void tsr__meet_frame_code(const struct meet_key *key, enum meet_side side, uint64_t number,
                           const uint8_t head[MEET_HEAD], const void *data, size_t bytes,
                           uint8_t out[MEET_CODE]);
@@ -91,28 +93,31 @@ struct meet_place {
     double join_s;    // how long a rank waits for the others
     const char *hint; // what to check if a rank does not connect
 };
-// False: neither options nor launcher give the address of rank 0; *why is a static text.
+// Finds the address of rank 0. Returns false if neither options nor launcher give it; *why is a
+// static text.
 bool tsr__meet_place(const struct comm_options *options, struct meet_place *out, const char **why);
-// "node[003-010,12],x7" -> "node003"; false: no name, or the buffer is too small.
+// Finds the first host of a list: "node[003-010,12],x7" gives "node003". Returns false if there is
+// no name or the buffer is too small.
 bool tsr__first_host(const char *list, char *out, size_t n);
 
 // ---- the meeting (meet.c) and its connections (meet_watch.c) ------------------------------------
 
 struct meet;
-// Succeeds only if all ranks connect; `why` names one that did not.
+// Connects all ranks. If one does not connect, fails, and `why` names one of those.
 tsr_status tsr__meet_open(tsr_session *session, const struct meet_place *place, struct meet **out,
                           char *why, size_t n);
-// Names of the network interfaces that connect this rank to the others: "eth0", "eth0,eth1", "lo".
-// False: `why` has an address that belongs to no interface.
+// Lists the network interfaces that connect this rank to the others: "eth0", "eth0,eth1", "lo".
+// Returns false if an address belongs to no interface; it is in `why`.
 bool tsr__meet_interfaces(const struct meet *meet, char *out, size_t n, char *why, size_t why_n);
-// Sends a card to all others and receives theirs, in rank order; false: `why` has the reason.
+// Sends a card to all others and receives theirs, in rank order. Returns false with the reason in
+// `why`.
 bool tsr__meet_swap(struct meet *meet, const struct link_card *mine,
                     bool (*take)(void *data, int rank, const struct link_card *card), void *data,
                     char *why, size_t n);
-// handles frames that have arrived; never blocks; one thread at a time
+// Handles frames that have arrived. Never blocks; called by one thread at a time.
 void tsr__meet_check(struct meet *meet);
-// Seconds since that rank's connection ended without a farewell; negative: it is connected. From
-// any thread.
+// Returns the seconds since the rank's connection ended without a farewell; negative: it is
+// connected. From any thread.
 double tsr__meet_gone_s(const struct meet *meet, int rank);
 // Sends a farewell and waits, for a limited time, until all others have; `step` is called
 // meanwhile.

@@ -53,8 +53,8 @@ static bool is_loopback(const struct sockaddr *address)
 
 // ---- where rank 0 is ----------------------------------------------------------------------------
 
-// Returns the address of rank 0 for ranks on this host. An abstract name, so no file is left
-// behind. Other users can see it; SO_PEERCRED keeps them out.
+// Returns the address of rank 0 for ranks on this host. It is an abstract name, so no file is left
+// behind. Other users can see it, but SO_PEERCRED keeps them out.
 static struct meet_address unix_address(int port)
 {
     struct meet_address out = {.address = {.ss_family = AF_UNIX}};
@@ -78,8 +78,8 @@ static bool is_local_name(const char *host)
            strcmp(host, "localhost") == 0;
 }
 
-// Finds the addresses of rank 0. Without a secret, every address of the name must belong to the
-// loopback.
+// Finds the addresses of rank 0. Without a secret, every address of the name must be a loopback
+// address.
 bool tsr__meet_resolve(const struct meet_place *place, struct meet_addresses *out, char *why,
                        size_t n)
 {
@@ -175,8 +175,8 @@ static void set_port(struct meet_address *address, int port)
 }
 
 // Listens on an interface that the user has named. On its own host, rank 0's name may resolve to
-// the loopback (Debian's 127.0.1.1). So any address of the interface is used if none of the name's
-// addresses belongs to it.
+// the loopback (Debian's 127.0.1.1). If no address of the name belongs to the interface, any
+// address of the interface is used.
 static int listen_on_interface(const char *interface, const struct meet_place *place,
                                const struct meet_addresses *found)
 {

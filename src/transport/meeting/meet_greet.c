@@ -82,7 +82,7 @@ static bool is_unix(int fd)
     return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &bytes) == 0 && family == AF_UNIX;
 }
 
-// Accepts pending connections, at most as many as there are slots.
+// Accepts pending connections, as many as there are free slots.
 static void accept_callers(struct reception *reception, int listener)
 {
     bool is_local = is_unix(listener);
@@ -101,8 +101,8 @@ static void accept_callers(struct reception *reception, int listener)
 
 // ---- answers ------------------------------------------------------------------------------------
 
-// True if the rank is already connected. A connection that its peer has closed does not count: it
-// is dropped, so that a rank can connect again after a failed attempt.
+// True if the rank is already connected. A connection that its peer has closed is dropped, so that
+// a rank can connect again after a failed attempt.
 static bool is_taken(struct reception *reception, uint32_t rank)
 {
     struct meet_wire *wire = &reception->meet->wires[rank];
@@ -128,7 +128,7 @@ static enum meet_verdict check_answer(struct reception *reception, const struct 
     tsr__meet_proof(key, MEET_FROM_OTHER, code);
     if (answer->flags != caller->greeting.flags || !tsr__meet_same_code(code, answer->code))
         return MEET_OTHER_SECRET;
-    // Without a secret the code proves nothing; only the user id from the kernel counts.
+    // Without a secret the code proves nothing; only the user id from the kernel does.
     if (!meet_has_secret(reception->place) && !caller->is_local)
         return MEET_OTHER_SECRET;
     if (answer->ranks != (uint32_t)reception->meet->ranks || answer->rank >= answer->ranks)
@@ -158,7 +158,7 @@ static bool answered(struct reception *reception, const struct caller *caller)
         return false;
     tsr__meet_key(reception->place->secret, &caller->greeting, &answer, &key);
     enum meet_verdict verdict = check_answer(reception, caller, &answer, &key);
-    // For the error message of a meeting that never completes: the most likely reason.
+    // Kept as the most likely reason, for the error message of a meeting that never completes.
     meet->refused += verdict == MEET_OTHER_SECRET;
     if (!send_verdict(caller->fd, &key, verdict) || verdict != MEET_WELCOME)
         return false;

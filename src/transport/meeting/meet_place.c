@@ -115,7 +115,7 @@ static bool place_by_hand(const struct comm_options *options, struct meet_place 
 
 // ---- ranks started by a launcher ----------------------------------------------------------------
 
-// True if torchrun's agent uses MASTER_PORT for its own store, as a variable says.
+// True if torchrun's agent uses MASTER_PORT for its own store, according to its variable.
 static bool agent_has_port(void)
 {
     const char *text = variable("TORCHELASTIC_USE_AGENT_STORE");

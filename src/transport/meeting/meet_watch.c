@@ -122,8 +122,8 @@ static bool refused(const struct meet *meet, int rank, char *why, size_t n)
     return false;
 }
 
-// Rank 0 reads all cards, then sends all of them to each other rank. It reads one card after the
-// other; early cards wait in the buffers of their sockets.
+// Exchanges cards as rank 0: reads all cards, one after the other, then sends all of them to each
+// other rank. Early cards wait in the buffers of their sockets.
 static bool swap_as_zero(struct meet *meet, struct link_card *all, char *why, size_t n)
 {
     for (int i = 1; i < meet->ranks; i++)
@@ -170,8 +170,8 @@ bool tsr__meet_swap(struct meet *meet, const struct link_card *mine,
 
 // ---- notices ------------------------------------------------------------------------------------
 
-// Records that a rank is gone, once, and informs the others. Once for each rank. A rank that has
-// sent a farewell may close its connection.
+// Records that a rank is gone, once per rank, and informs the others. A rank that has sent a
+// farewell may close its connection.
 static void note_gone(struct meet *meet, int rank)
 {
     struct meet_state *state = &meet->states[rank];
@@ -213,7 +213,7 @@ static bool take_notice(struct meet *meet, int from)
 }
 
 // Reads notices of a rank. Notices have a fixed length, so bytes are collected until one is
-// complete; usually none arrives.
+// complete. Usually none arrives.
 static void check_wire(struct meet *meet, int rank)
 {
     struct meet_wire *wire = &meet->wires[rank];
@@ -252,7 +252,8 @@ static bool is_over(const struct meet *meet, int rank)
     return meet->wires[rank].fd < 0 || atomic_load(&meet->states[rank].left);
 }
 
-// Rank 0 waits for all others; the others wait for rank 0, which sends its farewell last.
+// True if the farewells are complete. Rank 0 waits for all others; the others wait for rank 0,
+// which sends its farewell last.
 static bool all_over(const struct meet *meet)
 {
     if (meet->rank != 0)
@@ -263,8 +264,8 @@ static bool all_over(const struct meet *meet)
     return true;
 }
 
-// Rank 0 must leave last: its end would look like its death to the others, who have no other
-// connection.
+// Ends the meeting. Rank 0 must leave last: the others have no other connection, and its end would
+// look like a failure.
 void tsr__meet_end(struct meet *meet, void (*step)(void *data), void *data)
 {
     struct timespec nap = {0, 1000000};

@@ -45,17 +45,17 @@ struct meet_addresses {
     struct meet_address list[MEET_ADDRESSES];
     int n;
 };
-// Addresses of rank 0. Without a secret: the Unix socket first, then the loopback, where a rank
-// with a secret gets a proper refusal. False: `why` has the reason.
+// Finds the addresses of rank 0. Without a secret: the Unix socket first, then the loopback, where
+// a rank with a secret gets a clear refusal. Returns false with the reason in `why`.
 bool tsr__meet_resolve(const struct meet_place *place, struct meet_addresses *out, char *why,
                        size_t n);
-// Opens at most two listening sockets for rank 0; returns their number; 0: errno has the reason.
+// Opens at most two listening sockets for rank 0. Returns their number; 0: errno has the reason.
 int tsr__meet_listen(const struct meet_place *place, const struct meet_addresses *found,
                      int fds[2]);
 // Finds the interface of this host with that name, that address, or an address in that network
 // ("10.1.0.0/16").
 bool tsr__meet_interface_of(const char *text, char name[IF_NAMESIZE]);
-// true if the process at the other end of a Unix socket has the same user
+// True if the process at the other end of a Unix socket has the same user.
 bool tsr__meet_same_user(int fd);
 
 // ---- rank 0 (meet_greet.c) and the others (meet_join.c) -----------------------------------------

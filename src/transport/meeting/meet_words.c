@@ -46,8 +46,8 @@ static void digest_of(struct sha256 *sha256, uint8_t out[MEET_CODE])
         out[i] = (uint8_t)(nibble(hex[2 * i]) << 4 | nibble(hex[2 * i + 1]));
 }
 
-// Computes a message authentication code. RFC 2104 with SHA-256: H(key ^ opad, H(key ^ ipad,
-// text)); a key longer than a block is replaced by its digest.
+// Computes a message authentication code (RFC 2104 with SHA-256): H(key ^ opad, H(key ^ ipad,
+// text)). A key longer than a block is replaced by its digest.
 void tsr__meet_hmac(const void *key, size_t key_bytes, const void *p, size_t bytes,
                     uint8_t out[MEET_CODE])
 {
@@ -101,8 +101,8 @@ void tsr__meet_key(const char *secret, const struct meet_greeting *greeting,
     tsr__meet_hmac(secret, strlen(secret), said, sizeof said, out->bytes);
 }
 
-// Computes the proof that a side knows the secret. The texts differ for the two sides: rank 0's
-// proof cannot be sent back to it as a rank's proof.
+// Computes the proof that a side knows the secret. The texts differ for the two sides, so rank 0's
+// proof cannot be returned to it as a rank's proof.
 void tsr__meet_proof(const struct meet_key *key, enum meet_side side, uint8_t out[MEET_CODE])
 {
     char text[] = "proof of rank 0";
@@ -205,7 +205,8 @@ void tsr__meet_put_head(const struct meet_head *head, uint8_t out[MEET_HEAD])
     put32(out + 8, head->bytes);
 }
 
-// Limits what may be allocated or waited for because of a received head.
+// Decodes the head of a frame and rejects values that would lead to a large allocation or a long
+// wait.
 bool tsr__meet_get_head(const uint8_t in[MEET_HEAD], int ranks, struct meet_head *out)
 {
     *out = (struct meet_head){get32(in), get32(in + 4), get32(in + 8)};

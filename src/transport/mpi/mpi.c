@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 // Returns the MPI family of a launcher. Slurm starts both families; its process management
-// interface says which.
+// interface shows which.
 static const char *family_of(const char *family)
 {
     if (strcmp(family, "slurm") != 0)

@@ -31,8 +31,8 @@
 
 struct link *tsr_link_open(char *error, size_t n) __attribute__((visibility("default")));
 
-// ours: MPI was initialized here, so it is finalized here. failed: a job has failed, and MPI is not
-// finalized. joined: join_job succeeded.
+// State of MPI in this process. ours: MPI was initialized here, so it is finalized here. failed: a
+// job has failed, and MPI is not finalized. joined: join_job succeeded.
 static struct state {
     struct link link;
     MPI_Comm comm[LINK_CHANNELS];
@@ -45,8 +45,9 @@ static struct state {
 
 // ---- with a deadline ----------------------------------------------------------------------------
 
-// MPI waits for all ranks when it starts and ends, forever if one is stopped. So a thread does
-// that, and the caller continues after the deadline; the thread stays until the process ends.
+// MPI waits for all ranks when it starts and ends, forever if one is stopped. So a thread makes
+// these calls, and the caller continues after the deadline; the thread stays until the process
+// ends.
 static struct task {
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -70,9 +71,9 @@ static bool never(void)
     return false;
 }
 
-// False: the work was not done within `seconds`, and continues. No other work may be started then.
-// While longer() returns true, the deadline is extended. Used at most twice in a process: to start
-// and to end.
+// Runs `work` in a thread. Returns false if it takes longer than `seconds`; it then continues, and
+// no other work may be started. While longer() returns true, the deadline is extended. Used at most
+// twice in a process: to start and to end.
 static bool in_time(void (*work)(void), int seconds, bool (*longer)(void))
 {
     pthread_t thread;
@@ -140,7 +141,8 @@ static int link_test(struct link *link, uint64_t *request, size_t *bytes)
     memcpy(&r, request, sizeof r);
     if (MPI_Test(&r, &done, &status) != MPI_SUCCESS)
         return -1;
-    // MPI sets a request that is done to its null request, which is done again if tested again.
+    // MPI replaces a completed request by its null request; testing that again also reports
+    // completion.
     keep(r, request);
     if (!done)
         return 0;
@@ -159,7 +161,7 @@ static void link_cancel(struct link *link, uint64_t *request)
         MPI_Wait(&r, &status); // a cancelled receive ends at once
 }
 
-// Cancels a request. Without waiting: a message that has begun to arrive continues, and its rank
+// Cancels a request without waiting: a message that has begun to arrive continues, and its sender
 // may be gone.
 static void link_withdraw(struct link *link, uint64_t *request)
 {
@@ -227,8 +229,8 @@ static void end_mpi(void)
         MPI_Finalize();
 }
 
-// Returns the state of a process. "4711 (my (odd) name) T 1 ...": T, after the last parenthesis. 0:
-// not found.
+// Returns the state of a process, the letter after the last parenthesis: T in "4711 (my (odd) name)
+// T 1 ...". 0: not found.
 static char process_state(pid_t pid)
 {
     char path[64], text[512];
@@ -244,8 +246,8 @@ static char process_state(pid_t pid)
 }
 
 // True if the other ranks of this host still run. A rank may compute for long after its last call,
-// so all others wait for it, as MPI programs do; but not for one that is stopped or gone, as far as
-// this host can tell.
+// so the others wait for it, as MPI programs do. They do not wait for a rank that is stopped or
+// gone, as far as this host knows.
 static bool others_run(void)
 {
     if (!state.host_pids)
@@ -260,10 +262,10 @@ static bool others_run(void)
     return true;
 }
 
-// Ends MPI at the end of the process. The program may have finalized MPI itself; then
-// before_finalize has done all this. Without MPI_Finalize launchers kill the remaining ranks, and
-// MPICH's takes this rank's exit code 0 for the job's. A rank that is stopped in MPI_Finalize has
-// done all its work.
+// Ends MPI at the end of the process. If the program has finalized MPI itself, before_finalize has
+// done all this. Without MPI_Finalize, launchers kill the remaining ranks, and that of MPICH
+// reports this rank's exit code 0 as the job's. A rank that is stopped in MPI_Finalize has done all
+// its work.
 static void at_exit(void)
 {
     int gone = 0;
@@ -297,8 +299,8 @@ static bool start_mpi(char *error, size_t n)
     return true;
 }
 
-// Exchanges the process ids of the ranks on this host. Process ids of another namespace are not
-// valid here.
+// Exchanges the process ids of the ranks on this host. Ids from another pid namespace are not valid
+// here.
 static void gather_pids(MPI_Comm host)
 {
     int own = (int)getpid();

@@ -161,7 +161,7 @@ static tsr_status check_net(void *data, const struct comm_call *call, int peer,
 
 // ---- joining ------------------------------------------------------------------------------------
 
-// What a rank publishes, in three rounds.
+// Facts that a rank publishes, in three rounds.
 struct card {
     uint64_t host;
     int64_t pid, fd, ok;

@@ -8,8 +8,8 @@
 
 // ---- exchange -----------------------------------------------------------------------------------
 
-// Calls the caller's `arrived`. Between headers and data: `arrived` gets all notes and may set the
-// receive buffers.
+// Calls the caller's `arrived`, between headers and data: it gets all notes and may set the receive
+// buffers.
 static tsr_status call_arrived(struct net *net, const struct comm_call *call,
                                struct comm_exchange *exchange, struct comm_trouble *why)
 {
@@ -61,7 +61,7 @@ static tsr_status take_part(struct net *net, const struct comm_call *call,
     return TSR_OK;
 }
 
-// Prepares the places where parts to be folded arrive: scratch memory, except for this member's own
+// Prepares the memory for parts that will be folded: scratch memory, except for this member's own
 // part.
 static tsr_status place_parts(struct net *net, const struct comm_call *call,
                               struct comm_exchange *exchange, struct comm_trouble *why)
@@ -106,7 +106,7 @@ static tsr_status send_part(struct net *net, const struct comm_call *call,
     return tsr__net_post(net, call, (int)call->group[i], false, part->p, part->bytes, why);
 }
 
-// Exchanges parts: headers and small data first (meet), then what is larger. Receives are posted
+// Exchanges parts: first headers and small data (meet), then larger data. Receives are posted
 // before sends, member by member, and complete() waits for all of them together.
 static tsr_status exchange_parts(struct net *net, const struct comm_call *call,
                                  struct comm_exchange *exchange, struct comm_trouble *why)
@@ -152,8 +152,8 @@ static void net_fail(struct endpoint *endpoint, tsr_status status, int rank, con
     tsr__beat_fail((struct net *)endpoint, status, rank, text);
 }
 
-// Frees the endpoint. The link is not closed here: MPI's belongs to the process, UCX's was closed
-// by end_link.
+// Frees the endpoint. Does not close the link: MPI's belongs to the process, and end_link has
+// closed UCX's.
 void tsr__net_free(struct endpoint *endpoint)
 {
     struct net *net = (struct net *)endpoint;
@@ -167,8 +167,8 @@ void tsr__net_free(struct endpoint *endpoint)
     tsr__free(session, net, sizeof *net);
 }
 
-// Ends the heartbeats. After a failure the network is closed in order only if all ranks know of it
-// and nothing is pending.
+// Ends the heartbeats. After a failure, the network is closed in order only if all ranks know of
+// the failure and nothing is pending.
 static void stop(struct net *net)
 {
     bool answered = false;
@@ -199,8 +199,8 @@ static void end_link(struct net *net)
     net->link->close(net->link);
 }
 
-// Ends the endpoint. `failed` is read before stop(): after a failure that is reported only during
-// the farewell, no message is pending, and all can be freed.
+// Closes the endpoint. Reads `failed` before stop(): if a failure is reported only during the
+// farewell, no message is pending, and everything can be freed.
 static void net_close(struct endpoint *endpoint)
 {
     struct net *net = (struct net *)endpoint;

@@ -67,10 +67,10 @@ struct net {
     size_t n_pending, cap_pending;
     char *frames, *scratch;
     size_t frame_bytes, scratch_bytes;
-    // files for rank 0, outside of the calls, and how much of them has been sent
+    // files for rank 0, sent outside of the calls, and the progress of sending
     struct net_gift *gifts[COMM_GIFTS];
     uint64_t given, settled;
-    // heartbeats: protected by the lock, except for what the heartbeat thread alone uses
+    // heartbeats: protected by the lock, except for fields that only the heartbeat thread uses
     pthread_t thread;
     bool has_thread;
     bool frozen; // tsr__beat_freeze: the link is no longer driven
@@ -87,16 +87,17 @@ struct net {
 
 // ---- net_beat.c
 tsr_status tsr__beat_start(struct net *net, uint32_t job);
-// Announces that this rank ends; *answered: all others know. False: it was stopped before.
+// Announces that this rank ends. *answered is set if all others know. Returns false if it was
+// stopped before.
 bool tsr__beat_stop(struct net *net, bool *answered);
 void tsr__beat_freeze(
     // ends the heartbeats without an announcement: the network is no longer driven
     struct net *net);
-// True if that rank has ended, or knows that the job has failed: it sends and receives nothing any
+// True if the rank has ended, or knows that the job has failed; it then sends and receives nothing
 // more.
 bool tsr__beat_knows(struct net *net, int rank);
 void tsr__beat_step(struct net *net); // without a heartbeat thread: called while waiting
-// Publishes what this rank does now, and which rank it waits for (-1: none).
+// Publishes what this rank is doing, and the rank for which it waits (-1: none).
 void tsr__beat_publish(struct net *net, const struct comm_call *call, enum beat_state state,
                        int peer);
 void tsr__beat_fail(struct net *net, tsr_status status, int rank, const char *text);
@@ -115,19 +116,20 @@ tsr_status tsr__net_take(struct endpoint *endpoint, const struct comm_call *call
 void tsr__net_drop_gifts(struct net *net); // those that rank 0 did not take; nothing may be pending
 
 // ---- net_post.c
-// Members are numbered by their index in the group. The frame from member i, its header first.
+// Members are numbered by their index in the group. Returns the frame from member i, which begins
+// with its header.
 char *tsr__net_frame(struct net *net, int i);
-// The most data that a frame of that group can carry; and how many bytes of a member it carries:
-// all, or none.
+// tsr__net_room returns the largest number of data bytes in a frame of this group. tsr__net_inline
+// returns how many bytes of a member its frame carries: all, or none.
 size_t tsr__net_room(const struct comm_call *call);
 size_t tsr__net_inline(const struct comm_call *call, uint64_t bytes);
-// Synchronizes the group: all frames have arrived and agree. send is what goes to each member, or
-// one buffer for all with same.
+// Synchronizes the group: returns when all frames have arrived and agree. `send` has the data for
+// each member, or one buffer for all if `same` is set.
 tsr_status tsr__net_meet(struct net *net, const struct comm_call *call, const int64_t *notes,
                          const struct comm_buffer *send, bool same, struct comm_trouble *why);
-// Another way to synchronize, with fewer messages and one step more: all send the first member (the
-// head) their frame with up to NET_FRAME bytes of data (gather), and get one back, which the head
-// sends (spread) after it has processed them.
+// Synchronize with fewer messages and one more step. All members send their frame, with up to
+// NET_FRAME bytes of data, to the first member, the head (gather). After the head has processed
+// them, it sends one frame back to each (spread).
 tsr_status tsr__net_gather(struct net *net, const struct comm_call *call,
                            const struct comm_buffer *data, struct comm_trouble *why);
 tsr_status tsr__net_spread(struct net *net, const struct comm_call *call,
@@ -142,9 +144,9 @@ static inline void net_step(struct net *net)
     if (net->link->step)
         net->link->step(net->link);
 }
-// tsr__patience for waits on the network, where each check is a system call: 32 checks take as long
-// as a peer on another core needs to answer. A peer on the same core answers only if the core is
-// yielded.
+// As tsr__patience, for waits on the network, where each check is a system call: 32 checks take as
+// long as a peer on another core needs to answer. A peer on the same core can answer only if this
+// rank yields.
 static inline bool net_patience(const struct net *net, struct patience *patience)
 {
     return tsr__patience(patience, net->crowded || patience->rounds >= 32);
@@ -155,18 +157,18 @@ tsr_status tsr__net_wait(struct net *net, const struct comm_call *call, struct n
 // Waits for the data of a call and forgets its messages.
 tsr_status tsr__net_complete(struct net *net, const struct comm_call *call,
                              struct comm_trouble *why);
-// After a failure: cancels receives for which nothing will come. False: something else is pending,
-// and the network cannot be closed in order.
+// Cancels pending receives after a failure. Returns false if something else is pending; the network
+// then cannot be closed in order.
 bool tsr__net_cancel(struct net *net);
-// The next heartbeat reports the failure to all ranks; later calls of this rank return it. No
-// message of the call is pending then: its caller may free its buffers.
+// Fails the job: the next heartbeat reports it to all ranks, and later calls of this rank return
+// it. When it returns, no message of the call is pending, so the caller may free its buffers.
 tsr_status tsr__net_give_up(struct net *net, struct comm_trouble *why);
 tsr_status tsr__net_out_of_memory(struct net *net, struct comm_trouble *why);
-// The old contents are lost: both buffers are rewritten in every call.
+// Enlarges a buffer. The old contents are lost: both buffers are rewritten in every call.
 bool tsr__net_grow(tsr_session *session, char **p, size_t *have, size_t want);
 
 // ---- net_quiet.c
-// ends the messages of a failed call, or stops driving the network
+// Ends the messages of a failed call, or stops driving the network.
 void tsr__net_quiet(struct net *net);
 
 // ---- net_reduce.c
@@ -174,18 +176,18 @@ tsr_status tsr__net_all_reduce(struct endpoint *endpoint, const struct comm_call
                                const void *in, void *out, struct comm_trouble *why);
 
 // ---- net.c
-// An endpoint over a link. The link must outlive it, unless the link has a close function: then the
-// endpoint owns it. The endpoint also owns `meet` (or NULL), even after a failure. job: number of
-// earlier jobs of this process, plus 1.
+// Opens an endpoint over a link. The link must outlive it, unless the link has a close function:
+// then the endpoint owns it. The endpoint also owns `meet` (or NULL), even after a failure. job:
+// number of earlier jobs of this process, plus 1.
 tsr_status tsr__net_open(tsr_session *session, struct link *link, struct meet *meet, uint32_t job,
                          const struct comm_options *options, struct endpoint **out);
 // ---- hosts.c
-// The same job, with shared memory between the ranks of each host; *out is net itself if that is
-// not possible.
+// Opens an endpoint for the same job with shared memory between the ranks of each host. *out is
+// `net` itself if that is not possible.
 tsr_status tsr__hosts_open(tsr_session *session, struct endpoint *net,
                            const struct comm_options *options, struct endpoint **out);
-// The same for *out, which is closed after a failure. All ranks call it, also those alone on their
-// host.
+// As tsr__hosts_open for *out, which is closed after a failure. All ranks call it, also those that
+// are alone on their host.
 tsr_status tsr__hosts_join(tsr_session *session, const struct comm_options *options,
                            struct endpoint **out);
 uint64_t tsr__host_id(void); // equal for ranks of one host
@@ -196,7 +198,7 @@ uint64_t tsr__host_id(void); // equal for ranks of one host
 void *tsr__plugin_open(const char *family, const char *folder, char *why, size_t n);
 
 // ---- net.c
-// Frees a closed endpoint whose job failed: only after the network itself has ended.
+// Frees a closed endpoint whose job failed, after the network itself has ended.
 void tsr__net_free(struct endpoint *endpoint);
 
 #endif

@@ -65,8 +65,8 @@ static void take_beat(struct net *net, int rank)
     pthread_mutex_unlock(&net->lock);
 }
 
-// Receives the heartbeat of a rank. One receive is always posted for each rank. If it failed, the
-// next step posts it again.
+// Receives the heartbeat of a rank. One receive is always posted per rank. If it failed, the next
+// step posts it again.
 static void receive_beat(struct net *net, int rank)
 {
     struct peer *peer = &net->peers[rank];
@@ -93,7 +93,7 @@ static void send_beat(struct net *net, int rank, double now, uint32_t farewell)
     if (peer->is_sending && net->link->test(net->link, &peer->sending, NULL) == 0)
         return;
     peer->is_sending = false;
-    // Nothing follows this one: sent_last stops all later heartbeats to that rank.
+    // No heartbeat follows the last one: sent_last stops all later heartbeats to that rank.
     bool last = farewell || atomic_load(&net->failed);
     if (peer->sent_last || (!last && now - peer->sent_s < BEAT_S))
         return;
@@ -122,8 +122,8 @@ void tsr__beat_step(struct net *net)
     if (net->meet)
         tsr__meet_check(net->meet);
     net_step(net);
-    // For each other rank: the farewell must have been sent; after a failure, its own must have
-    // arrived.
+    // For each other rank, the farewell must have been sent. After a failure, its farewell must
+    // also have arrived.
     for (int r = 0; r < net->endpoint.size; r++) {
         if (r == net->endpoint.rank)
             continue;
@@ -173,7 +173,8 @@ tsr_status tsr__beat_start(struct net *net, uint32_t job)
     return TSR_PEER;
 }
 
-// True if the last heartbeat of that rank was a failure or a farewell; nothing more comes from it.
+// True if the last heartbeat of the rank was a failure or a farewell, so that no more messages come
+// from it.
 bool tsr__beat_knows(struct net *net, int rank)
 {
     pthread_mutex_lock(&net->lock);
@@ -182,8 +183,8 @@ bool tsr__beat_knows(struct net *net, int rank)
     return state == BEAT_FAILED || state == BEAT_ENDED;
 }
 
-// Announces that this rank ends, or has failed, and waits (not for long) until that was sent; after
-// a failure, until all others have answered. False: one did not.
+// Announces that this rank ends or has failed, and waits a limited time until this was sent. After
+// a failure, also waits until all others have answered. Returns false if one did not.
 static bool farewell(struct net *net)
 {
     bool failed = atomic_load(&net->failed), open = true;
@@ -224,7 +225,7 @@ bool tsr__beat_stop(struct net *net, bool *answered)
     return true;
 }
 
-// Stops the heartbeat thread without a farewell: messages of a failed call refer to memory of the
+// Stops the heartbeat thread without a farewell. Messages of a failed call refer to memory of the
 // caller, so no call of the network may be made any more.
 void tsr__beat_freeze(struct net *net)
 {
@@ -272,7 +273,7 @@ tsr_status tsr__beat_failure(struct net *net, struct comm_trouble *why)
 }
 
 // Follows "waits for" from a rank back to this one. Returns 0 if there is no ring, else a number
-// that identifies it. 0 waits for 1, 1 for 2, 2 for 0: called on rank 0 with at = 1, the search
+// that identifies it. Example: 0 waits for 1, 1 for 2, 2 for 0: on rank 0 with at = 1, the search
 // returns to 0 after two steps. The number includes each member's number of calls, so ranks that
 // continue and wait again form another ring.
 static uint64_t ring_of(const struct net *net, int at)
@@ -293,8 +294,8 @@ static uint64_t ring_of(const struct net *net, int at)
     return 0;
 }
 
-// Fails if a rank has had no heartbeat for too long. Only processes of this host can be looked up.
-// A rank with a long computation has a thread that sends heartbeats.
+// Fails if a rank has sent no heartbeat for too long. Only processes of this host can be looked up.
+// During a long computation, a thread of the rank still sends heartbeats.
 static tsr_status check_heartbeat(struct net *net, const struct comm_call *call, int peer,
                                   double silent_s, struct comm_trouble *why)
 {

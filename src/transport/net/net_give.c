@@ -60,8 +60,8 @@ static tsr_status complete(struct net *net, const struct comm_call *call, int pe
         int got = done[at] ? 1 : net->link->test(net->link, &requests[at], NULL);
         if (got < 0)
             return lost(net, call, peer, why);
-        // In order: messages of one channel arrive in the order sent, so a later one is hardly ever
-        // done before an earlier one.
+        // Test in order: messages of one channel arrive in the order sent, so a later one is hardly
+        // ever done before an earlier one.
         if (got == 1) {
             done[at++] = true;
             patience = (struct patience){0};
@@ -97,7 +97,7 @@ static bool post_chunks(struct net *net, int peer, bool receives, char *map, siz
 
 // ---- the sender ---------------------------------------------------------------------------------
 
-// Frees a file. Nothing of it may be pending.
+// Frees a file. None of its messages may be pending.
 static void gift_drop(struct net *net, struct net_gift *gift)
 {
     tsr__free(net->session, gift->requests, gift->n * sizeof *gift->requests);
@@ -108,8 +108,8 @@ static void gift_drop(struct net *net, struct net_gift *gift)
     tsr__free(net->session, gift, sizeof *gift);
 }
 
-// Maps the file and allocates the requests of its messages. NULL: out of memory; the file is
-// closed.
+// Maps the file and allocates the requests of its messages. Returns NULL if out of memory; the file
+// is then closed.
 static struct net_gift *gift_new(struct net *net, int fd, size_t bytes, uint64_t run)
 {
     struct net_gift *gift = tsr__alloc(net->session, sizeof *gift);
@@ -130,8 +130,8 @@ static struct net_gift *gift_new(struct net *net, int fd, size_t bytes, uint64_t
     return gift;
 }
 
-// Sends a file to rank 0. Files wait in a ring of COMM_GIFTS until rank 0 has them: `given` counts
-// those begun, `settled` those done. The head is sent first, then the file in chunks.
+// Sends a file to rank 0: the head first, then the file in chunks. Files wait in a ring of
+// COMM_GIFTS until rank 0 has them: `given` counts those begun, `settled` those done.
 tsr_status tsr__net_give(struct endpoint *endpoint, const struct comm_call *call, int fd,
                          size_t bytes, struct comm_trouble *why)
 {
@@ -157,7 +157,7 @@ tsr_status tsr__net_give(struct endpoint *endpoint, const struct comm_call *call
     return TSR_OK;
 }
 
-// Waits until rank 0 or the network has the oldest file. This rank's memory for it is then free.
+// Waits until rank 0 or the network has the oldest file, so that this rank's memory for it is free.
 tsr_status tsr__net_settle(struct endpoint *endpoint, const struct comm_call *call,
                            struct comm_trouble *why)
 {
@@ -173,7 +173,7 @@ tsr_status tsr__net_settle(struct endpoint *endpoint, const struct comm_call *ca
 
 // ---- rank 0 -------------------------------------------------------------------------------------
 
-// Creates a file of that many bytes and maps it for writing. -1: failed.
+// Creates a file of `bytes` bytes and maps it for writing. Returns -1 after a failure.
 static int make_file(size_t bytes, char **map)
 {
     int fd = memfd_create("tessera-gift", MFD_CLOEXEC);

@@ -31,8 +31,8 @@ static tsr_status lost(struct net *net, const struct comm_call *call, int peer,
 
 #define LOSS_S 2.0 // by then the meeting knows which rank died
 
-// Finds the reason of a failed message. If the ranks watch each other, it is known soon: that rank
-// died, or another has failed.
+// Finds the reason of a failed message. If the ranks watch each other, it is soon known which rank
+// died or failed.
 static tsr_status find_loss(struct net *net, const struct comm_call *call, int peer,
                             struct comm_trouble *why)
 {
@@ -65,8 +65,8 @@ bool tsr__net_grow(tsr_session *session, char **p, size_t *have, size_t want)
     return *p;
 }
 
-// Adds an entry for a request. It is marked as done until the request exists, so that a request
-// that was never made is not tested. Pointers to other entries may move.
+// Adds an entry for a request. It is marked as done until the request exists, so that it is not
+// tested before. Pointers to other entries may become invalid.
 static struct pending *add_pending(struct net *net)
 {
     if (net->n_pending == net->cap_pending) {
@@ -105,7 +105,7 @@ tsr_status tsr__net_post(struct net *net, const struct comm_call *call, int peer
     return TSR_OK;
 }
 
-// Tests messages [from, to); one that is not done in *open. False: that one failed.
+// Tests the messages of a range. *open is one that is not done. Returns false if that one failed.
 static bool test_range(struct net *net, struct net_range range, struct pending **open, bool *moved)
 {
     *open = NULL;
@@ -131,7 +131,7 @@ static bool has_progress(struct net *net, struct net_range range)
     return test_range(net, range, &open, &moved) && moved;
 }
 
-// Waits for messages [from, to) of the pending ones; the others make progress too.
+// Waits for a range of the pending messages, while the others make progress, too.
 static tsr_status complete(struct net *net, const struct comm_call *call, struct net_range range,
                            enum beat_state doing, struct comm_trouble *why)
 {
@@ -147,7 +147,7 @@ static tsr_status complete(struct net *net, const struct comm_call *call, struct
         }
         if (!open)
             break;
-        // Any progress shows that the others work: waiting starts again.
+        // Any progress shows that the others work, so waiting starts again.
         if (moved)
             patience = (struct patience){0};
         if (!net_patience(net, &patience))
@@ -155,7 +155,8 @@ static tsr_status complete(struct net *net, const struct comm_call *call, struct
         tsr__beat_publish(net, call, doing, open->peer);
         published = true;
         st = tsr__beat_check(net, call, open->peer, why);
-        // A rank that ends has sent everything: what arrived between the two checks still counts.
+        // A rank that ends has sent everything, so messages that arrived between the two checks
+        // still count.
         if (st != TSR_OK && !has_progress(net, range))
             break;
         st = TSR_OK;
@@ -192,9 +193,9 @@ tsr_status tsr__net_give_up(struct net *net, struct comm_trouble *why)
 
 #define FRAME_CAP ((sizeof(struct comm_header) + NET_FRAME + 63) / 64 * 64)
 
-// Returns the place of the frame from member i, an index in the group. First come the frames from
-// the members: each has room for the largest frame, because its length is not known before it
-// arrives. Then come the frames to them, of this group's length.
+// Returns the frame from member i, an index in the group. First come the frames from the members,
+// each with space for the largest frame, because its length is not known before it arrives. Then
+// come the frames to the members, with this group's length.
 char *tsr__net_frame(struct net *net, int i)
 {
     return net->frames + (size_t)i * FRAME_CAP;
@@ -240,7 +241,7 @@ static tsr_status await_frame(struct net *net, const struct comm_call *call, int
     return st;
 }
 
-// Sends member i a frame that is made at `out`, with the first `along` bytes of its data.
+// Sends a frame to member i. The frame is built at `out`, with the first `along` bytes of its data.
 static tsr_status send_frame(struct net *net, const struct comm_call *call, int i, char *out,
                              struct comm_header *header, const struct comm_buffer *data,
                              size_t along, struct comm_trouble *why)
@@ -270,8 +271,8 @@ tsr_status tsr__net_damaged(const struct comm_call *call, int peer, struct comm_
                         call->op, call->node, (long long)call->id, peer);
 }
 
-// Compares the frame from member i, which must have `along` bytes of data; SIZE_MAX: as many as its
-// header says.
+// Compares the frame from member i with this member's header. It must have `along` bytes of data;
+// SIZE_MAX: as many as its header states.
 static tsr_status check_frame(struct net *net, const struct comm_call *call, int i, size_t got,
                               const struct comm_header *mine, size_t along,
                               struct comm_trouble *why)
@@ -291,7 +292,7 @@ static tsr_status check_frame(struct net *net, const struct comm_call *call, int
     return tsr__net_damaged(call, peer, why);
 }
 
-// The start of every call: nothing of the last one is pending, or the job has failed.
+// Starts a call. No message of the last call is pending, or the job has failed.
 static tsr_status begin(struct net *net, const struct comm_call *call, const int64_t *notes,
                         struct comm_header *header, struct comm_trouble *why)
 {
@@ -300,7 +301,7 @@ static tsr_status begin(struct net *net, const struct comm_call *call, const int
     net->n_pending = 0;
     if (!grow_frames(net, call))
         return tsr__net_out_of_memory(net, why);
-    // Sent with the heartbeats: two checks with the same number saw the same wait.
+    // Sent with the heartbeats: if two checks see the same number, it is the same wait.
     atomic_fetch_add(&net->calls, 1);
     tsr__header_of(call, notes, header);
     return TSR_OK;
@@ -339,13 +340,13 @@ tsr_status tsr__net_meet(struct net *net, const struct comm_call *call, const in
     return TSR_OK;
 }
 
-// The head: the first member.
+// True if this rank is the head, the first member.
 static bool is_head(const struct net *net, const struct comm_call *call)
 {
     return call->group[0] == net->endpoint.rank;
 }
 
-// For the head: the frames of all others have arrived and agree.
+// Receives, as the head, the frames of all others, and checks that they agree.
 static tsr_status gather_frames(struct net *net, const struct comm_call *call,
                                 const struct comm_header *header, size_t bytes,
                                 struct comm_trouble *why)
@@ -385,7 +386,7 @@ tsr_status tsr__net_gather(struct net *net, const struct comm_call *call,
     return check_frame(net, call, 0, net->pending[0].got, &header, data->bytes, why);
 }
 
-// All members get the same frame.
+// Sends the same frame to all members.
 tsr_status tsr__net_spread(struct net *net, const struct comm_call *call,
                            const struct comm_buffer *data, struct comm_trouble *why)
 {
@@ -405,7 +406,8 @@ tsr_status tsr__net_spread(struct net *net, const struct comm_call *call,
     return tsr__net_complete(net, call, why);
 }
 
-// A frame's receive can be cancelled. Data in flight cannot: the other side may be writing.
+// Cancels pending messages. The receive of a frame can be cancelled, but not that of data, which
+// the other side may be writing.
 bool tsr__net_cancel(struct net *net)
 {
     bool clean = true;

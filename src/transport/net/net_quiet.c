@@ -28,7 +28,7 @@ static void withdraw_receives(struct net *net)
     }
 }
 
-// True if a message has not ended; a failed one has.
+// True if a message has not ended. A failed message has ended.
 static bool is_under_way(struct net *net)
 {
     bool open = false;

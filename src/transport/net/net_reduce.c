@@ -34,13 +34,13 @@ struct sum {
     struct comm_trouble *why;
 };
 
-// Part of `in` and `out`.
+// A range of `in` and `out`.
 struct span {
     size_t at, bytes;
 };
 
-// Piece `piece` of the slice that a member folds; empty behind the slice's end. Head 10, step 4, a
-// slice of 17 elements from 100 on: 100..109, 110..113, 114..116.
+// Returns piece `piece` of the slice that a member folds; empty behind the end of the slice.
+// Example: head 10, step 4, a slice of 17 elements from 100 on: 100..109, 110..113, 114..116.
 static struct span piece_of(const struct sum *sum, int member, int64_t piece)
 {
     int64_t first, length, begin = 0, end = sum->head;
@@ -59,7 +59,7 @@ static bool is_me(const struct sum *sum, int member)
     return member == sum->me;
 }
 
-// Where a member's part of a piece of this rank's slice is kept until it is folded.
+// Returns the memory for a member's part of a piece of this rank's slice, until it is folded.
 static char *part_place(const struct sum *sum, int64_t piece, int member)
 {
     size_t slot = (size_t)(piece % SUM_WINDOW) * (size_t)sum->call->n_group + (size_t)member;
@@ -68,7 +68,8 @@ static char *part_place(const struct sum *sum, int64_t piece, int member)
     return sum->net->scratch + slot * (size_t)sum->step * sum->unit;
 }
 
-// The parts of a piece: receives the others' parts of my slice, sends mine of their slices.
+// Posts the messages of a piece: receives the others' parts of this rank's slice, and sends its
+// parts of their slices.
 static tsr_status post_parts(struct sum *sum, int64_t piece)
 {
     struct net_range *range = &sum->parts[piece % SUM_WINDOW];
@@ -125,7 +126,7 @@ static tsr_status post_results(struct sum *sum, int64_t piece)
     return TSR_OK;
 }
 
-// Elements of the longest slice after the head.
+// Returns the number of elements of the longest slice after the head.
 static int64_t longest_rest(const struct sum *sum)
 {
     int64_t first, length, longest = sum->head;
@@ -154,8 +155,8 @@ static tsr_status cut_pieces(struct sum *sum, size_t head)
     return TSR_OK;
 }
 
-// All pieces of a round. The parts of piece p + SUM_WINDOW are posted when those of piece p are
-// folded, since they reuse their space.
+// Reduces all pieces of a round. The parts of piece p + SUM_WINDOW are posted when those of piece p
+// are folded, because they reuse their memory.
 static tsr_status reduce_round(struct sum *sum)
 {
     tsr_status st;
@@ -186,7 +187,7 @@ static tsr_status reduce_round(struct sum *sum)
     return tsr__net_complete(sum->net, sum->call, sum->why);
 }
 
-// All rounds of a reduction; 100 MiB in rounds of 32 MiB are 32, 32, 32 and 4.
+// Reduces in rounds: 100 MiB in rounds of 32 MiB are 32, 32, 32 and 4.
 static tsr_status reduce_rounds(struct sum *sum, size_t head)
 {
     int64_t step = (int64_t)(NET_ROUND / sum->unit);
@@ -205,8 +206,8 @@ static tsr_status reduce_rounds(struct sum *sum, size_t head)
     return TSR_OK;
 }
 
-// Frames carry everything if it is small; else the first piece of the slice that the receiver
-// folds.
+// Synchronizes the group. Frames contain all data if it is small, else the first piece of the slice
+// that the receiver folds.
 static tsr_status meet(struct sum *sum, struct comm_buffer *send, size_t space)
 {
     size_t bytes = (size_t)sum->call->count * sum->unit;
@@ -223,8 +224,8 @@ static tsr_status meet(struct sum *sum, struct comm_buffer *send, size_t space)
     return tsr__net_meet(sum->net, sum->call, NULL, send, false, sum->why);
 }
 
-// Every frame must have as much data as this member is about to fold; a rank of another build may
-// differ.
+// Checks that every frame has as much data as this member is about to fold; a rank of another build
+// may differ.
 static tsr_status check_frames(const struct sum *sum, size_t bytes)
 {
     struct comm_header header;
@@ -236,7 +237,7 @@ static tsr_status check_frames(const struct sum *sum, size_t bytes)
     return TSR_OK;
 }
 
-// All data is in the frames.
+// Folds the data in the frames, which is all data.
 static void fold_frames(struct sum *sum)
 {
     for (int i = 0; i < sum->call->n_group; i++)
@@ -246,8 +247,8 @@ static void fold_frames(struct sum *sum)
                 (void *const *)&sum->out, 1, 0, sum->call->count);
 }
 
-// If ranks share cores, messages cost more than waiting: one member folds for all. Four members: 6
-// messages instead of 12. With many members the head would be the bottleneck.
+// True if one member folds for all: if ranks share cores, messages cost more than waiting. Four
+// members need 6 messages instead of 12. With many members the head would be the bottleneck.
 static bool at_head(const struct sum *sum, size_t bytes)
 {
     return sum->net->link->crowded && sum->call->n_group > 2 &&

@@ -12,8 +12,8 @@
 
 static const char here = 0; // its address is inside this library
 
-// False: the path is too long. "/usr/lib", "/tessera", "openmpi" ->
-// "/usr/lib/tessera/libtessera_mpi_openmpi.so"
+// Builds the path of a plug-in: "/usr/lib", "/tessera", "openmpi" give
+// "/usr/lib/tessera/libtessera_mpi_openmpi.so". Returns false if it is too long.
 static bool path_of(const char *folder, const char *below, const char *family, char *out, size_t n)
 {
     const char *kind = strcmp(family, "ucx") == 0 ? "" : "mpi_";
@@ -21,8 +21,8 @@ static bool path_of(const char *folder, const char *below, const char *family, c
     return length >= 0 && (size_t)length < n;
 }
 
-// `why` keeps only the first error, so an error in the caller's folder is not overwritten. The
-// library is never unloaded.
+// Opens a plug-in, which is never unloaded. `why` keeps the first error, so that an error in the
+// caller's folder is not overwritten.
 static void *open_at(const char *folder, const char *below, const char *family, char *why, size_t n)
 {
     char path[4200];
@@ -46,11 +46,11 @@ void *tsr__plugin_open(const char *family, const char *folder, char *why, size_t
     return handle;
 }
 
-// A file that exists may still fail to load; opening it reports that.
+// True if the plug-in exists. It may still fail to load; opening it reports that.
 static bool is_at(const char *folder, const char *below, const char *family)
 {
     char path[4200];
-    // Not opened: two MPI libraries in one process would conflict.
+    // Do not open it: two MPI libraries in one process would conflict.
     return path_of(folder, below, family, path, sizeof path) && access(path, R_OK) == 0;
 }
 

@@ -25,9 +25,9 @@ enum shm_state { SHM_ABSENT, SHM_AT_WORK, SHM_GONE };
 
 // State that one rank publishes for another. arrived: number of calls of the two ranks that this
 // rank has entered, and which of its entries it used in the last two (2 bits). stamp: of the last
-// two calls. departed: calls after which it no longer reads the other's entries; on its own cache
-// line, because it is rarely read. put, taken: bytes put into the ring to the other rank, and taken
-// from the ring that the other fills.
+// two calls. departed: number of calls after which it no longer reads the other's entries; on its
+// own cache line, because it is rarely read. put, taken: bytes put into the ring to the other rank,
+// and taken from the ring that the other fills.
 struct shm_pair {
     _Alignas(SHM_LINE) atomic_uint_fast64_t arrived;
     atomic_uint_fast64_t stamp[2];
@@ -36,17 +36,19 @@ struct shm_pair {
     _Alignas(SHM_LINE) atomic_uint_fast64_t taken;
     atomic_uint_fast64_t copied; // parts that were read in place
 };
-// Where two ranks put data that is too large for their mailbox, piece by piece. Two buffers in
-// turn, so that one is written while the other is read. Ownership alternates as with a mailbox.
+// Buffers for data of two ranks that is too large for their mailbox, piece by piece. There are two
+// buffers in turn, so that one is written while the other is read. Ownership alternates as with a
+// mailbox.
 struct shm_pair_buffer {
     _Alignas(SHM_LINE) char cells[2][2][SHM_PIECE];
 };
-// What a rank sends to one other in an exchange. at: offset in the segment, 0: through the ring.
+// What a rank sends to one other rank in an exchange. at: offset in the segment; 0: through the
+// ring.
 struct shm_part {
     uint64_t bytes, at;
 };
 // A rank's description of one call. A rank has two and uses them in turn, so that it may continue
-// while others still read.
+// while others still read the old one.
 struct shm_entry {
     _Alignas(SHM_LINE) struct comm_header header; // its first 64 bytes are compared
     uint64_t in, out; // offsets of the buffers of an all-reduce; 0: not in shared memory
@@ -96,12 +98,12 @@ struct shm_job {
 
 #define SHM_STAGE   2
 #define SHM_CLASSES 512 // of sizes, in shm_heap.c
-// Ranks that may still read what this rank has published, with the number of their call.
+// Ranks that may still read what this rank has published, with the numbers of their calls.
 struct shm_readers {
     uint64_t *meeting; // [rank]
     int *list, n;
 };
-// What this rank has seen of another one.
+// What this rank has seen of another rank.
 struct shm_peer {
     uint64_t meetings;                 // calls with it that this rank has entered
     uint64_t seen;                     // calls that the other rank has entered
@@ -188,7 +190,8 @@ static inline char *shm_ring(const struct shm_job *job, int from, int to)
            ((size_t)from * (size_t)job->n + (size_t)to) * job->at.ring_bytes;
 }
 
-// Index of what two ranks share, in either order: row the lower, column the higher.
+// Returns the index of what two ranks share, in either order: the lower rank is the row, the higher
+// the column.
 static inline size_t shm_pair_place(const struct shm_job *job, int a, int b)
 {
     size_t lower = (size_t)(a < b ? a : b);
@@ -216,19 +219,19 @@ tsr_status tsr__shm_failure(const struct shm_job *job, struct comm_trouble *why)
 tsr_status tsr__shm_begin(struct shm *me, const struct comm_call *call, const int64_t *notes,
                           struct shm_entry **out, struct comm_trouble *why);
 tsr_status tsr__shm_meet(struct shm *me, const struct comm_call *call, struct comm_trouble *why);
-// The same for two members that use their mailbox.
+// As tsr__shm_meet, for two members that use their mailbox.
 tsr_status tsr__shm_meet_in_mailbox(struct shm *me, const struct comm_call *call, int peer,
                                     struct comm_trouble *why);
-// Barrier of all members inside a call.
+// Synchronizes all members inside a call.
 tsr_status tsr__shm_sync(struct shm *me, const struct comm_call *call, struct comm_trouble *why);
-// The entry that a member showed in this rank's last call with it.
+// Returns the entry that a member published in this rank's last call with it.
 const struct shm_entry *tsr__shm_entry(const struct shm *me, int rank);
-// This rank no longer reads the members' entries; they may still read its own.
+// Announces that this rank no longer reads the members' entries. They may still read its own.
 void tsr__shm_depart(struct shm *me, const struct comm_call *call);
 // Waits until no rank reads what was published: entry 0 or 1, or SHM_STAGE.
 tsr_status tsr__shm_released(struct shm *me, const struct comm_call *call, int what,
                              struct comm_trouble *why);
-// One check for failures while waiting for a rank.
+// Checks once for failures while this rank waits for another.
 tsr_status tsr__shm_check(struct shm *me, const struct comm_call *call, int peer,
                           struct comm_trouble *why);
 // Waits until a word of another rank, shifted, is at least `wanted`; *seen is its value then.

@@ -48,8 +48,8 @@ tsr_status tsr__shm_settle(struct endpoint *endpoint, const struct comm_call *ca
     return TSR_OK;
 }
 
-// Opens the file through /proc: no bytes are copied. Its size is checked before it is mapped.
-// gifts_taken is raised last: then the other rank may close its descriptor.
+// Opens a file of another rank through /proc, without copying it. Checks its size before mapping.
+// gifts_taken is raised last, because the other rank may then close its descriptor.
 tsr_status tsr__shm_take(struct endpoint *endpoint, const struct comm_call *call, int from, int *fd,
                          size_t *bytes, struct comm_trouble *why)
 {

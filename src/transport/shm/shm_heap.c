@@ -48,8 +48,8 @@ static size_t lines(size_t bytes)
     return (bytes + LINE - 1) / LINE * LINE;
 }
 
-// Returns the size class of a block. 100 bytes: 100 - 1 = 99 is between 64 and 128, in steps of 8:
-// class 6 * 8 + 4, whose largest size is 104. Sizes below 64 share the class of 64.
+// Returns the size class of a block. Example for 100 bytes: 100 - 1 = 99 is between 64 and 128, in
+// steps of 8: class 6 * 8 + 4, whose largest size is 104. Sizes below 64 share the class of 64.
 static unsigned class_of(size_t bytes)
 {
     size_t last = (bytes < LINE ? LINE : bytes) - 1;
@@ -134,8 +134,8 @@ static struct block *smallest_of(const struct shm_heap *heap, unsigned class, si
 
 // ---- large blocks -------------------------------------------------------------------------------
 
-// Sets the size of a block. Every size is set here, so that the next block, or the heap for the
-// last one, always knows it.
+// Sets the size of a block, also in the next block (or in the heap, for the last one), so that both
+// always agree.
 static void set_bytes(struct shm *me, struct block *block, size_t bytes)
 {
     block->bytes = bytes;
@@ -147,8 +147,8 @@ static void set_bytes(struct shm *me, struct block *block, size_t bytes)
         me->heap.last = bytes;
 }
 
-// Splits off what is beyond `bytes`, if it is large enough for a block. Returned pages are counted
-// as used first: the front is about to be written.
+// Splits off the rest of a block behind `bytes`, if it is large enough for a block. Pages that were
+// returned to the system are counted as used first, because the front is about to be written.
 static void cut_off(struct shm *me, struct block *block, size_t bytes)
 {
     size_t rest = block->bytes - bytes, given = block->given;
@@ -274,8 +274,8 @@ static bool is_small(const struct shm *me, const struct block *block)
 
 // ---- entry points -------------------------------------------------------------------------------
 
-// Allocates shared memory of this rank. From any thread of the rank's engine. NULL: the caller uses
-// ordinary memory.
+// Allocates shared memory of this rank, from any thread of its engine. Returns NULL if there is
+// none; the caller then uses ordinary memory.
 void *tsr__shm_alloc(struct endpoint *endpoint, size_t bytes)
 {
     struct shm *me = (struct shm *)endpoint;

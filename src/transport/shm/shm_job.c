@@ -35,8 +35,8 @@ static size_t whole_pages(size_t n)
     return (n + 4095) / 4096 * 4096;
 }
 
-// Returns the layout of the shared memory of a job. The same in every process, since it follows
-// from the number of ranks; only the heap size is read from the file.
+// Returns the layout of the shared memory of a job. It follows from the number of ranks, so it is
+// the same in every process; only the heap size is read from the file.
 static struct shm_layout layout_of(int ranks)
 {
     size_t n = (size_t)ranks;
@@ -61,7 +61,7 @@ static tsr_status no_segment(tsr_session *session, const char *what)
     return TSR_PEER;
 }
 
-// Maps the descriptor; a diagnostic is added only if `last`.
+// Maps the descriptor. A failure adds a diagnostic only if `last` is set.
 static tsr_status map_segment(tsr_session *session, struct shm_job *job, bool last)
 {
     struct stat st;
@@ -118,8 +118,8 @@ static size_t largest_heap(size_t ranks)
     return share < HEAP_LEAST ? 0 : share < HEAP_BYTES ? whole_pages(share) : HEAP_BYTES;
 }
 
-// Asks for the largest heap first and for an eighth of it after each failure. Without a heap
-// tensors are copied, which is slower but correct.
+// Creates the shared memory of a job. Requests the largest heap first, and an eighth of it after
+// each failure. Without a heap, tensors are copied, which is slower but correct.
 tsr_status tsr__shm_new(tsr_session *session, int n, const struct comm_options *options,
                         struct shm_job **out)
 {
@@ -196,9 +196,8 @@ void tsr__shm_free(tsr_session *session, struct shm_job *job)
 
 // ---- failure ------------------------------------------------------------------------------------
 
-// Marks the job as failed, with the reason. The first rank that fails writes the reason; later
-// ones, in any process, do not change it. The value 1 makes readers wait until the text is
-// complete.
+// Marks the job as failed, with the reason. Only the first rank that fails writes it. While
+// `failed` is 1, readers wait until the text is complete.
 void tsr__shm_fail(struct shm_job *job, tsr_status status, int rank, const char *text)
 {
     struct shm_head *head = shm_head(job);
@@ -256,8 +255,8 @@ static bool at_what(const struct shm_slot *slot, char *out, size_t n)
     return true;
 }
 
-// Names the first rank that waits for the lost one, and its operation. If the job has already
-// failed, tsr__shm_fail changes nothing.
+// Reports a lost rank. Names the first rank that waits for it, and the operation. If the job has
+// already failed, tsr__shm_fail changes nothing.
 bool tsr__shm_lost(struct shm_job *job, int rank, const char *what, bool last)
 {
     char text[400], at[128] = "";

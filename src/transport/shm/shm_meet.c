@@ -29,7 +29,7 @@
 _Static_assert(offsetof(struct comm_header, notes) == SHM_LINE, "what is compared is one line");
 
 // Publishes the failure of the job: every waiting rank finds it at its next check. waiting_for is
-// cleared so that no rank sees a deadlock through this one.
+// cleared, so that no rank sees a deadlock through this one.
 tsr_status tsr__shm_give_up(struct shm *me, struct comm_trouble *why)
 {
     tsr__shm_fail(me->job, why->status, why->rank, why->text);
@@ -80,8 +80,8 @@ static bool process_gone(int pid)
     return state && (state[2] == 'Z' || state[2] == 'X');
 }
 
-// Fails if a rank has had no heartbeat for too long. Only time in which this rank itself ran
-// counts, so that a rank that was stopped meanwhile reports no other.
+// Fails if a rank has had no heartbeat for too long. Counts only time in which this rank itself
+// ran, so that a rank that was stopped meanwhile does not report others.
 static tsr_status check_heartbeat(struct shm *me, const struct comm_call *call, int peer,
                                   struct comm_trouble *why)
 {
@@ -114,8 +114,8 @@ static tsr_status check_heartbeat(struct shm *me, const struct comm_call *call, 
 
 #define RING_LOOKS 50 // a ring seen this often is a deadlock, not a snapshot of moving ranks
 
-// Checks, while this rank waits, in this order: a rank failed; the peer has ended; a deadlock; the
-// peer's heartbeat; the transport below. The first that applies is reported.
+// Checks while this rank waits, in this order: a failed rank; the end of the peer; a deadlock; the
+// peer's heartbeat; the transport below. Reports the first that applies.
 tsr_status tsr__shm_check(struct shm *me, const struct comm_call *call, int peer,
                           struct comm_trouble *why)
 {
@@ -143,8 +143,8 @@ tsr_status tsr__shm_check(struct shm *me, const struct comm_call *call, int peer
 }
 
 // Waits until a word of a peer has reached a value. Most waits end within microseconds, so the
-// first check costs one load. Only a rank that really waits publishes for whom (others search that
-// for deadlocks), and only one that waits long checks the peer and the clock.
+// first check costs one load. A rank publishes for whom it waits only if it really waits (others
+// search this for deadlocks). It checks the peer and the clock only if it waits long.
 tsr_status tsr__shm_await(struct shm *me, const struct comm_call *call, int peer,
                           const atomic_uint_fast64_t *word, unsigned shift, uint64_t wanted,
                           uint64_t *seen, struct comm_trouble *why)
@@ -233,8 +233,8 @@ tsr_status tsr__shm_begin(struct shm *me, const struct comm_call *call, const in
     return TSR_OK;
 }
 
-// Raises `arrived`; the only place that does. stamped: header for the mailbox, or NULL. Returns the
-// stamp, 0 without one.
+// Raises `arrived`; no other function does. stamped: the header for the mailbox, or NULL. Returns
+// the stamp, or 0 without one.
 static uint64_t announce_to(struct shm *me, int peer, const struct comm_header *stamped)
 {
     struct shm_pair *pair = shm_pair(me->job, me->endpoint.rank, peer);
@@ -301,7 +301,7 @@ const struct shm_entry *tsr__shm_entry(const struct shm *me, int rank)
 }
 
 // Waits for all members and checks that they make the same call. The first cache line of the header
-// holds all that must agree; if it differs, a comparison field by field finds out what.
+// has all fields that must agree. If it differs, a comparison field by field finds the difference.
 tsr_status tsr__shm_meet(struct shm *me, const struct comm_call *call, struct comm_trouble *why)
 {
     const struct shm_entry *mine = tsr__shm_entry(me, me->endpoint.rank);

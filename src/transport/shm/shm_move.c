@@ -62,7 +62,8 @@ static tsr_status reduce_inline(struct shm *me, const struct comm_call *call, vo
     return TSR_OK;
 }
 
-// Returns the same result on all members, because all read the same entries.
+// True if the tensors of all members are in shared memory. The result is the same on all members,
+// because all read the same entries.
 static bool all_in_reach(const struct shm *me, const struct comm_call *call)
 {
     bool all = true;
@@ -173,7 +174,7 @@ static tsr_status reduce_pair(struct shm *me, const struct comm_call *call, int 
                         (size_t)call->count * unit,
                         {0}};
     size_t pieces = (pair.bytes + SHM_PIECE - 1) / SHM_PIECE;
-    // Both ranks count pieces equally, so both know which cell is next without asking.
+    // Both ranks count pieces equally, so both know the next cell without communication.
     memcpy(pair.turns, me->peers[peer].pieces, sizeof pair.turns);
     me->peers[peer].pieces[0] += (pieces + 1) / 2;
     me->peers[peer].pieces[1] += pieces / 2;
@@ -193,8 +194,8 @@ static tsr_status reduce_pair(struct shm *me, const struct comm_call *call, int 
     return TSR_OK;
 }
 
-// Reduces one chunk of more than two members: all stage it, each folds a slice and puts the result
-// into its own place of the chunk, all take the others' slices.
+// Reduces one chunk of more than two members. All stage it; each folds a slice and writes the
+// result to its own part of the chunk; then all read the others' slices.
 static tsr_status reduce_chunk(struct shm *me, const struct comm_call *call, int self,
                                const char *in, char *out, size_t bytes, struct comm_trouble *why)
 {
@@ -228,8 +229,8 @@ static tsr_status reduce_chunk(struct shm *me, const struct comm_call *call, int
 }
 
 // Reduces chunk by chunk through the staging areas. A staging area has four chunks in turn, with
-// two barriers between a chunk and the next: it is never written while another rank reads it. The
-// chunks of the previous call must have been read (tsr__shm_released).
+// two barriers between a chunk and the next, so it is never written while another rank reads it.
+// The chunks of the previous call must have been read (tsr__shm_released).
 static tsr_status reduce_staged(struct shm *me, const struct comm_call *call, int self,
                                 const char *in, char *out, struct comm_trouble *why)
 {
@@ -247,8 +248,8 @@ static tsr_status reduce_staged(struct shm *me, const struct comm_call *call, in
     return TSR_OK;
 }
 
-// Reduces few bytes of two members. No other rank reads the mailbox, nor this rank's entry unless
-// they disagree: there is nothing to depart from.
+// Reduces few bytes of two members. Only the two use the mailbox, and the entry is read only if
+// they disagree, so there is no depart.
 static tsr_status reduce_in_mailbox(struct shm *me, const struct comm_call *call, const void *in,
                                     void *out, size_t bytes, struct comm_trouble *why)
 {
@@ -264,9 +265,8 @@ static tsr_status reduce_in_mailbox(struct shm *me, const struct comm_call *call
     return TSR_OK;
 }
 
-// Reduces a tensor by one of the three methods of the file head. The three methods of the file
-// head. All members choose the same one, because size, group and the location of tensors are known
-// to all of them.
+// Reduces a tensor by one of the three methods described at the head of the file. All members
+// choose the same one, because all know the size, the group and the location of tensors.
 tsr_status tsr__shm_all_reduce(struct endpoint *endpoint, const struct comm_call *call,
                                const void *in, void *out, struct comm_trouble *why)
 {
@@ -303,7 +303,7 @@ tsr_status tsr__shm_all_reduce(struct endpoint *endpoint, const struct comm_call
 
 // ---- exchange: parts through rings --------------------------------------------------------------
 
-// One exchange at work. sent and got: bytes so far, per member.
+// State of an exchange. sent and got: bytes so far, per member.
 struct exchange {
     struct shm *me;
     const struct comm_call *call;
@@ -352,8 +352,7 @@ static bool push(struct exchange *exchange, int i)
 }
 
 // Returns the number of contiguous bytes from `peer` in the ring, at most `left`; *at points to
-// them. A stretch ends at the ring's end; the
-// rest is taken at the next step.
+// them. They end at the end of the ring; the next step takes the rest.
 static size_t waiting(const struct exchange *exchange, int peer, size_t left, const char **at)
 {
     const struct shm *me = exchange->me;
@@ -367,8 +366,9 @@ static size_t waiting(const struct exchange *exchange, int peer, size_t left, co
     return n < left ? n : left;
 }
 
-// Announces how much this rank has taken from the peer's ring, after the bytes were copied: the
-// sender may reuse the space. The last part of a message ends on a line, as push counts it.
+// Announces how much this rank has taken from the peer's ring, after the bytes were copied, so that
+// the sender may reuse the space. The last part of a message ends on a cache line, as `push` counts
+// it.
 static void advance_taken(const struct exchange *exchange, int peer, size_t n, bool last)
 {
     struct shm *me = exchange->me;
@@ -396,14 +396,14 @@ static bool pull(struct exchange *exchange, int i)
     return true;
 }
 
-// Returns the address of member i's part, which check_sizes has checked; NULL: it comes through the
-// ring.
+// Returns the address of member i's part, which check_sizes has checked; NULL: the part comes
+// through the ring.
 static const char *part_at(const struct exchange *exchange, int i)
 {
     return exchange->me->peers[exchange->call->group[i]].part;
 }
 
-// Folds the next piece that all members have delivered; got[self] counts.
+// Folds the next piece that all members have delivered. got[self] is the progress.
 static bool fold(struct exchange *exchange)
 {
     struct shm *me = exchange->me;
@@ -419,7 +419,8 @@ static bool fold(struct exchange *exchange)
             n = waiting(exchange, (int)exchange->call->group[i], n, &from);
         me->ins[i] = from;
     }
-    // Only whole elements that all members have delivered; the rest waits for the next step.
+    // Fold only complete elements that all members have delivered; the rest waits for the next
+    // step.
     n = n / unit * unit;
     if (n == 0)
         return false;
@@ -474,7 +475,7 @@ static bool step(struct exchange *exchange)
     return moved;
 }
 
-// Moves all parts through the rings. A rank never waits for a single other one here: it serves all
+// Moves all parts through the rings. A rank never waits here for a single other rank: it serves all
 // rings in turn, so no order of sizes can deadlock.
 static tsr_status move_parts(struct exchange *exchange, struct comm_trouble *why)
 {
@@ -501,8 +502,8 @@ static tsr_status move_parts(struct exchange *exchange, struct comm_trouble *why
 
 // ---- exchange -----------------------------------------------------------------------------------
 
-// Publishes what this rank sends; parts in shared memory do not go through a ring. Small parts go
-// through the ring although they could be read in place: that needs no reply (settle).
+// Publishes what this rank sends. Parts in shared memory do not go through a ring. Small parts do,
+// although they could be read in place, because that needs no reply (settle).
 static void offer(struct exchange *exchange)
 {
     struct shm *me = exchange->me;
@@ -540,7 +541,7 @@ static tsr_status check_sizes(const struct exchange *exchange, struct comm_troub
     return TSR_OK;
 }
 
-// Copies the parts that can be read in place, this member's own included.
+// Copies the parts that can be read in place, including this member's own.
 static void copy_in_reach(struct exchange *exchange)
 {
     if (exchange->exchange->folded)
@@ -557,9 +558,8 @@ static void copy_in_reach(struct exchange *exchange)
     }
 }
 
-// Acknowledges parts that were read in place, and waits for the ranks that read ours. Until
-// `copied` is as high as `gave`, others may still read this rank's tensors, which its engine would
-// free.
+// Acknowledges parts that were read in place, and waits for the ranks that read ours. While
+// `copied` is below `gave`, others may still read this rank's tensors, which its engine would free.
 static tsr_status settle(struct exchange *exchange, struct comm_trouble *why)
 {
     struct shm *me = exchange->me;

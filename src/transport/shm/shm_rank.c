@@ -68,7 +68,7 @@ static tsr_status start_beat(struct shm *me)
     return TSR_PEER;
 }
 
-// Frees the memory of a rank. Also for a partly created rank. The owner of the job frees it.
+// Frees the memory of a rank, also of a partly created one. The owner of the job frees the job.
 static void shm_free(struct shm *me)
 {
     tsr_session *session = me->session;

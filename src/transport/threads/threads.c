@@ -73,7 +73,7 @@ static struct word *word_of(const struct thread_job *job, int from, int to)
     return &job->words[(size_t)from * (size_t)job->n + (size_t)to];
 }
 
-// Marks the job as failed, with the reason; from any thread. The lock protects the text alone; the
+// Marks the job as failed, with the reason; from any thread. The lock protects only the text; the
 // flag is read without it.
 static void threads_fail(struct endpoint *endpoint, tsr_status status, int rank, const char *text)
 {
@@ -96,8 +96,8 @@ static tsr_status job_failure(struct thread_job *job, struct comm_trouble *why)
 }
 
 // Leaves a failed call: waits until no member can be inside this rank's buffers, then marks the
-// rank as gone. A member enters IN_DATA only if the job has not failed after it announced IN_DATA,
-// so one of the two sees the other.
+// rank as gone. A member announces IN_DATA and then checks whether the job has failed, so one of
+// the two sees the other.
 static void leave(struct slot *me, const struct comm_call *call)
 {
     for (int i = 0; i < call->n_group; i++) {
@@ -109,8 +109,8 @@ static void leave(struct slot *me, const struct comm_call *call)
     atomic_store(&me->state, GONE);
 }
 
-// Leaves a call that failed: this rank found the failure or was informed of it. The first text
-// stays.
+// Leaves a call that failed. This rank found the failure or was informed of it; the first text is
+// kept.
 static tsr_status give_up(struct slot *me, const struct comm_call *call, struct comm_trouble *why)
 {
     threads_fail(&me->endpoint, why->status, why->rank, why->text);
@@ -144,7 +144,7 @@ static tsr_status check_peer(struct slot *me, const struct slot *peer, const str
     int rank = peer->endpoint.rank;
     if (atomic_load(&me->job->failed))
         return job_failure(me->job, why);
-    // The peer may have arrived, seen this rank there, and ended: then its counter is as high.
+    // The peer may have arrived, seen this rank arrive, and ended; its counter is then as high.
     if (atomic_load(&peer->state) == GONE &&
         atomic_load(&peer->to[me->endpoint.rank].arrived) < atomic_load(&me->to[rank].arrived))
         return tsr__trouble(why, TSR_PEER, rank,
@@ -168,7 +168,7 @@ static tsr_status await_arrival(struct slot *me, int theirs, const struct comm_c
     struct patience patience = {0};
     int rings = 0;
     while (atomic_load_explicit(&word->arrived, memory_order_acquire) < wanted) {
-        // Published only by a rank that really waits: others search it for deadlocks.
+        // Published only by a rank that really waits, because others search it for deadlocks.
         if (patience.rounds == 0)
             atomic_store_explicit(&me->waiting_for, theirs, memory_order_release);
         if (!tsr__patience(&patience, me->job->crowded))
@@ -182,7 +182,8 @@ static tsr_status await_arrival(struct slot *me, int theirs, const struct comm_c
     return TSR_OK;
 }
 
-// Raises the number of calls with a peer; stamp 0: without the mailbox. Returns the number.
+// Raises the number of calls with a peer and returns it. in_mailbox false: without the mailbox,
+// stamp 0.
 static uint64_t announce_to(struct slot *me, int peer, bool in_mailbox, uint64_t *stamp)
 {
     struct word *word = &me->to[peer];
@@ -194,7 +195,7 @@ static uint64_t announce_to(struct slot *me, int peer, bool in_mailbox, uint64_t
 }
 
 // Leaves a call of a job that has failed. No other member has seen this rank in the call, so none
-// can be in its buffers: it need not leave().
+// can be in its buffers, and leave() is not needed.
 static tsr_status already_failed(struct slot *me, struct comm_trouble *why)
 {
     atomic_store(&me->state, GONE);
@@ -270,8 +271,8 @@ static tsr_status depart(struct slot *me, const struct comm_call *call, struct c
     return TSR_OK;
 }
 
-// Leaves a call of a job that failed between arrival and data access; this rank has accessed
-// nothing.
+// Leaves a call of a job that failed between arrival and data access. This rank has accessed no
+// buffers.
 static tsr_status backed_off(struct slot *me, const struct comm_call *call,
                              struct comm_trouble *why)
 {
@@ -348,7 +349,7 @@ static tsr_status other_size(const struct slot *me, const struct comm_call *call
                         call->node, (long long)call->id, rank, sent, me->endpoint.rank, expected);
 }
 
-// Folds what every member sends to this one.
+// Folds the parts that all members send to this one.
 static tsr_status fold_parts(struct slot *me, const struct comm_call *call,
                              const struct comm_exchange *exchange, int self,
                              struct comm_trouble *why)
@@ -366,7 +367,7 @@ static tsr_status fold_parts(struct slot *me, const struct comm_call *call,
     return TSR_OK;
 }
 
-// Copies what every member sends to this one; sizes must be as expected.
+// Copies the parts that all members send to this one. Sizes must be as expected.
 static tsr_status copy_parts(struct slot *me, const struct comm_call *call,
                              const struct comm_exchange *exchange, int self,
                              struct comm_trouble *why)
@@ -419,7 +420,7 @@ static tsr_status threads_exchange(struct endpoint *endpoint, const struct comm_
         st = copy_parts(me, call, exchange, self, why);
     if (st == TSR_OK)
         return depart(me, call, why);
-    // Leave the others' buffers first, or leave() of another rank would wait for this one.
+    // Leave the others' buffers first; otherwise leave() of another rank would wait for this one.
     atomic_store(&me->state, AT_WORK);
     return give_up(me, call, why);
 }

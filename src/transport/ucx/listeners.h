@@ -16,7 +16,7 @@ struct listeners {
 
 void tsr__listeners_find(struct listeners *out);
 void tsr__listeners_subtract(struct listeners *from, const struct listeners *others);
-// The kernel drops every later connection. Existing ones continue.
+// Lets the kernel drop every later connection. Existing ones continue.
 void tsr__listeners_block(const struct listeners *listeners);
 
 #endif

@@ -24,7 +24,7 @@
 #define CARD_CORES      (CPU_SETSIZE / 64)
 #define CARD_INTERFACES 256
 
-// What ranks exchange first: where they are. job and interfaces are used from rank 0 only.
+// Facts that ranks exchange first: where they are. job and interfaces are used from rank 0 only.
 struct host_card {
     uint64_t host, network, job;
     uint64_t cores[CARD_CORES];
@@ -54,8 +54,8 @@ static tsr_status refuse(tsr_session *session, enum diag_code code, const char *
 
 // ---- hosts of the ranks -------------------------------------------------------------------------
 
-// Stores where another rank is. Called in rank order for every other rank. False: a card of another
-// length, from another version.
+// Stores where another rank is. Called in rank order for every other rank. Returns false for a card
+// of another length, which comes from another version.
 static bool take_host(void *data, int rank, const struct link_card *card)
 {
     struct joining *joining = data;
@@ -67,7 +67,7 @@ static bool take_host(void *data, int rank, const struct link_card *card)
     joining->near += is_near;
     if (rank == 0)
         joining->meeting.job = theirs.job;
-    // Rank 0 reaches ranks of its host over the loopback, so these cannot tell which interface
+    // Rank 0 reaches ranks of its host over the loopback, so these cannot know which interface
     // leads to the other hosts.
     if (rank == 0 && is_near)
         memcpy(joining->interfaces, theirs.interfaces, sizeof joining->interfaces - 1);
@@ -79,7 +79,7 @@ static bool take_host(void *data, int rank, const struct link_card *card)
     return true;
 }
 
-// Identifies the network namespace: containers may share a host name, but not a loopback.
+// Returns the network namespace. Containers may share a host name, but not a loopback interface.
 static uint64_t network_id(void)
 {
     struct stat stat_of;
@@ -200,7 +200,8 @@ static tsr_status meet(tsr_session *session, const struct comm_options *options,
     return TSR_OK;
 }
 
-// Looks for the plug-in first: a rank without it does not connect, and the others report it.
+// Joins the ranks over UCX. Looks for the plug-in first: a rank without it does not connect, and
+// the others report that.
 tsr_status tsr__ucx_open(tsr_session *session, const struct comm_options *options,
                          struct endpoint **out)
 {

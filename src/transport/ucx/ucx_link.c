@@ -46,9 +46,9 @@ struct ucx {
 
 // ---- messages -----------------------------------------------------------------------------------
 
-// Returns the tag of a message. 40 bits of the job, 8 of the channel, 16 of the sender. Job
-// 0xABCDEF0123, channel 1 (LINK_BEAT), rank 5: tag 0xABCDEF0123010005. The whole tag is compared,
-// so that a message of another job on the same machines is never received.
+// Returns the tag of a message: 40 bits of the job, 8 of the channel, 16 of the sender. Job
+// 0xABCDEF0123, channel 1 (LINK_BEAT), rank 5: tag 0xABCDEF0123010005. All bits are compared, so
+// that a message of another job on the same machines is never received.
 static ucp_tag_t tag_of(const struct ucx *ucx, int channel, int sender)
 {
     return ucx->job << 24 | (uint64_t)(unsigned)channel << 16 | (uint64_t)(unsigned)sender;
@@ -68,8 +68,8 @@ static bool link_send(struct link *link, int peer, int channel, const void *p, s
     return !UCS_PTR_IS_ERR(sent);
 }
 
-// Starts to receive a message. Without UCX's shortcut for messages that have arrived: a request is
-// needed in any case, because it alone has the number of bytes.
+// Starts to receive a message. Does not use UCX's shortcut for messages that have arrived: only a
+// request contains the number of bytes.
 static bool link_receive(struct link *link, int peer, int channel, void *p, size_t bytes,
                          uint64_t *request)
 {
@@ -104,8 +104,8 @@ static ucs_status_t status_of(uint64_t request, size_t *bytes)
     return status;
 }
 
-// Makes progress. UCX makes progress only in calls. A step costs a system call or more, so it is
-// done once for all requests that are tested after it.
+// Makes progress, which UCX makes only in calls. A step costs a system call or more, so it is done
+// once for all requests that are tested after it.
 static void link_step(struct link *link)
 {
     struct ucx *ucx = (struct ucx *)link;
@@ -179,8 +179,8 @@ static bool step(struct ucx *ucx, void **request)
     return true;
 }
 
-// Sends all pending messages. One flush at a time: a later call continues the pending one, and true
-// means that all messages before it have left.
+// Sends all pending messages. There is one flush at a time: a later call continues the pending one.
+// True means that all messages before it have left.
 static bool link_flush(struct link *link)
 {
     struct ucx *ucx = (struct ucx *)link;
@@ -219,8 +219,8 @@ static bool is_settled(struct ucx *ucx)
     return false;
 }
 
-// Closes the link. Also for a partly created link: missing parts are NULL. A worker with pending
-// messages is not freed, nor its context: UCX (1.13) aborts the program otherwise.
+// Closes the link, also a partly created one: missing parts are NULL. A worker with pending
+// messages is not freed, nor is its context: UCX (1.13) would abort the program.
 static void link_close(struct link *link)
 {
     struct ucx *ucx = (struct ucx *)link;
@@ -274,9 +274,9 @@ static bool fail(char *error, size_t n, const char *what, ucs_status_t status)
     return false;
 }
 
-// Sets sizes of messages for TCP. Over TCP a message of up to 256 KiB (a piece of a large sum) then
-// needs one system call and no reply; by default UCX splits it into pieces of 8 KiB, or asks first.
-// RDMA devices keep UCX's defaults, and so do settings of the user. UCX before 1.16 wants the names
+// Sets message sizes for TCP. A message of up to 256 KiB (a piece of a large sum) then needs one
+// system call and no reply; by default UCX splits it into pieces of 8 KiB, or asks first. RDMA
+// devices keep UCX's defaults, and settings of the user are kept. UCX before 1.16 needs the names
 // of a transport's settings without the transport; unknown names have no effect.
 static void configure_tcp(ucp_config_t *config)
 {
@@ -309,8 +309,8 @@ static void add_rdma(char *list, size_t n)
     globfree(&found);
 }
 
-// Restricts UCX to these interfaces. TCP ports are opened on these interfaces only. RDMA devices
-// have no ports to connect to. UCX_NET_DEVICES has precedence.
+// Restricts UCX to these interfaces, so that TCP ports are opened only there. RDMA devices have no
+// ports to connect to. UCX_NET_DEVICES has precedence.
 static void restrict_devices(ucp_config_t *config, const char *interfaces)
 {
     char list[4096];
@@ -322,9 +322,9 @@ static void restrict_devices(ucp_config_t *config, const char *interfaces)
     ucp_config_modify(config, "NET_DEVICES", list);
 }
 
-// Finds the sockets on which UCX listens. Sockets that listen since the worker was created, and
-// whose port is in the worker's address, belong to UCX. The port is compared because another thread
-// may have opened a socket at that moment.
+// Finds the sockets on which UCX listens: those that have listened since the worker was created,
+// and whose port is in the worker's address. The port is compared because another thread may have
+// opened a socket at that moment.
 static void find_ports(struct ucx *ucx, const struct listeners *before)
 {
     size_t bytes;
@@ -553,7 +553,7 @@ static bool connect_all(struct ucx *ucx, char *error, size_t n)
 }
 
 // Creates the link over UCX. A partly created link is closed like a complete one: link_close skips
-// what is missing.
+// missing parts.
 struct link *tsr_link_wire(struct link_meeting *meeting, char *error, size_t n)
 {
     struct ucx *ucx = calloc(1, sizeof *ucx);
