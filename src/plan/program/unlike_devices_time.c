@@ -91,18 +91,23 @@ static bool is_read_by_first(void *data, tsr_node *node, size_t input)
     return first->all;
 }
 
-// True if only the first device runs the node: it is replicated, and its results are outputs of the
-// model, which the first device returns. The partition drops the node on the other devices.
+// True if only the first device runs the node: it is replicated on devices that include the first,
+// and its results are outputs of the model, which the first device returns. The partition drops the
+// node on the other devices.
 static bool is_first_only(struct first_only *first, size_t i)
 {
     const struct plan_node *node = &first->planner->nodes[i];
-    if (!node->strategy || node->strategy->at.at[node->choice].cut)
+    if (!node->strategy)
+        return false;
+    const struct candidate *candidate = &node->strategy->at.at[node->choice];
+    if (candidate->cut)
         return false;
     for (size_t o = 0; o < tsr_node_output_count(node->node); o++) {
         const tsr_value *value = tsr_node_output(node->node, o);
         if (!value)
             continue;
-        first->all = !planner_stays(first->planner, value);
+        first->all = !planner_stays(first->planner, value) && candidate->out[o] != PLAN_NO_LAYOUT &&
+                     tsr__layout_has_device(first->planner->layouts.at[candidate->out[o]].tiles, 0);
         if (first->all)
             tsr_value_uses(value, is_read_by_first, first);
         if (!first->all)
