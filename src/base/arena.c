@@ -66,7 +66,7 @@ static void *pages_get(size_t bytes)
     return p + before;
 }
 
-// Rounds up as pages_get did.
+// Frees memory of tsr__default_alloc. Rounds the size up as pages_get did.
 static void default_free(void *p, size_t bytes)
 {
     if (by_pages(bytes))
@@ -276,7 +276,7 @@ static char *align_up(char *p, size_t align)
 // this request alone.
 static struct arena_block *block_for(struct arena *arena, size_t bytes, size_t align, bool *own)
 {
-    // Blocks and their heads are aligned to 16; only larger alignments need slack.
+    // Blocks and their heads are aligned to 16, so only larger alignments need extra bytes.
     size_t slack = align > 16 ? align - 16 : 0;
     size_t most = SIZE_MAX - sizeof(struct arena_block) - slack;
     if (bytes > most) {
@@ -354,7 +354,7 @@ void *tsr__arena_array(struct arena *arena, size_t n, size_t size, size_t align)
     return arena_get(arena, bytes, align);
 }
 
-// Returns {NULL, 0} if out of memory. A copy of an empty text points to its NUL.
+// Copies a text to the arena, with a NUL. Returns {NULL, 0} if out of memory.
 struct str tsr__arena_str(struct arena *arena, struct str text)
 {
     char *p = text.n != SIZE_MAX ? arena_get(arena, text.n + 1, 1) : NULL;
@@ -365,7 +365,7 @@ struct str tsr__arena_str(struct arena *arena, struct str text)
     return (struct str){p, text.n};
 }
 
-// Returns {NULL, 0} if out of memory or if the format fails.
+// Formats a text in the arena. Returns {NULL, 0} if out of memory or if the format fails.
 struct str tsr__arena_printf(struct arena *arena, const char *format, ...)
 {
     va_list args, again;

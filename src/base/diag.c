@@ -85,7 +85,8 @@ static struct str format_message(tsr_session *session, const char *format, va_li
     return p ? (struct str){p, bytes} : STR("");
 }
 
-// Copies all texts. A node in a subgraph gets the path to it as its name: "loop > body > add".
+// Copies the texts of a place. A node in a subgraph gets the path to it as its name: "loop > body >
+// add".
 static struct place copy_place(tsr_session *session, const struct place *at)
 {
     struct place place = *at;

@@ -20,7 +20,8 @@ static tsr_status refuse(tsr_session *session, enum diag_code code, const char *
     return TSR_IO;
 }
 
-// Uses O_NONBLOCK, so that opening a pipe without a writer does not block before it is rejected.
+// Opens a regular file. Uses O_NONBLOCK, so that opening a pipe without a writer does not block
+// before it is rejected.
 static tsr_status open_regular(tsr_session *session, const char *path, int *fd_out, struct stat *st)
 {
     int fd = -1;
@@ -83,7 +84,7 @@ static int read_all(tsr_session *session, int fd, char *p, size_t n)
     return 0;
 }
 
-// Returns MAP_FAILED and sets errno on failure.
+// Reads a file into new pages. Returns MAP_FAILED and sets errno on failure.
 static void *read_pages(tsr_session *session, int fd, size_t n)
 {
     void *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -169,7 +170,7 @@ close_file:
     return status;
 }
 
-// Frees the text of the previous call.
+// Reads a file. The session owns the text until the next call.
 tsr_status tsr_session_read(tsr_session *session, const char *path, size_t limit, const char **text,
                             size_t *bytes)
 {
@@ -196,7 +197,7 @@ bool tsr__same_file(const char *a, const char *b)
 
 #define DIGEST_BYTES (256u << 10)
 
-// Returns 0 or an errno.
+// Adds the contents of a file to a digest. Returns 0 or an errno.
 static int digest_file(tsr_session *session, int fd, size_t n, char *buffer, struct sha256 *sha256)
 {
     for (size_t done = 0, before = 0; done < n; before = done) {
@@ -210,8 +211,8 @@ static int digest_file(tsr_session *session, int fd, size_t n, char *buffer, str
     return 0;
 }
 
-// Uses pread instead of the mapping, so that a file that shrinks meanwhile is an error, not a
-// signal.
+// Computes the digest of a file. Uses pread instead of the mapping, so that a file that shrinks
+// meanwhile is an error, not a signal.
 tsr_status tsr__sha256_file(tsr_session *session, const char *path, struct sha256 *sha256)
 {
     struct mapped file;

@@ -166,7 +166,8 @@ tsr_status tsr__follow_start(tsr_session *session, const int *fds, size_t n, str
     return TSR_OK;
 }
 
-// Does not wait for a file without a thread.
+// Announces that bytes of a file are written, and waits if its digest is far behind. Does not wait
+// for a file without a thread.
 void tsr__follow_ready(struct follow *follow, size_t i, uint64_t bytes)
 {
     struct followed *followed = &follow->files[i];
@@ -189,7 +190,8 @@ static void join_threads(struct follow *follow)
     follow->n_threads = 0;
 }
 
-// Reports one error per file that could not be read; the other digests are valid.
+// Waits for all digests. Reports one error per file that could not be read; the other digests are
+// valid.
 tsr_status tsr__follow_finish(struct follow *follow)
 {
     join_threads(follow);

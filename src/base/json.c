@@ -63,7 +63,7 @@ bool tsr__json_owned(tsr_json *json, const tsr_session *owner, const char *what)
     return !json->failed;
 }
 
-// Adds runs of text without escapes at once.
+// Adds a text with JSON escapes. Characters between two escapes are added together.
 static void add_escaped(struct text *text, struct str str)
 {
     size_t i = 0, clean = 0; // str[clean..i) needs no escapes
@@ -243,7 +243,7 @@ void tsr_json_ints(tsr_json *json, const char *key, const int64_t *values, size_
     tsr_json_end(json);
 }
 
-// Writes {"AllReduce": 2, "AllGather": 1}.
+// Writes counts of collectives: {"AllReduce": 2, "AllGather": 1}.
 void tsr_json_collectives(tsr_json *json, const char *key, const tsr_collective_count *counts,
                           size_t n)
 {

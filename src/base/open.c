@@ -46,7 +46,8 @@ static int open_kernel(int root, const char *name, uint64_t resolve)
     return -1;
 }
 
-// Returns false if the kernel has no openat2 or a sandbox forbids it.
+// True if the result of openat2 can be used; false if the kernel has no openat2 or a sandbox
+// forbids it.
 static bool is_answer(int fd)
 {
     return fd >= 0 || (errno != ENOSYS && errno != EPERM);

@@ -433,7 +433,7 @@ static bool must_sync(const struct outfile *outfile)
             fstatat(outfile->dir_fd, tsr__path_name(outfile->path), &st, AT_SYMLINK_NOFOLLOW) == 0);
 }
 
-// Skips each step if an earlier one has failed.
+// Closes, syncs and renames the output file. Skips each step if an earlier one has failed.
 static void publish(struct outfile *outfile)
 {
     flush(outfile);

@@ -101,7 +101,7 @@ static void remove_replaced(const char *path)
     tsr__folder_remove(path);
 }
 
-// Reads entries until one decides the kind.
+// Returns the kind of the target. Reads entries until one decides it.
 static enum target classify_target(const char *path)
 {
     struct stat st;
@@ -311,7 +311,7 @@ static tsr_status place_folder(struct outfolder *outfolder)
         return TSR_NOMEM; // the contents may be incomplete
     if (tsr__fault(outfolder->session, FAULT_WRITE))
         return tsr__refuse_write(outfolder->session, outfolder->path, EIO);
-    // Another process may have created it meanwhile.
+    // Another process may have created the target meanwhile.
     tsr_status status = check_target(outfolder->session, outfolder->path, outfolder->replace);
     if (status != TSR_OK)
         return status;

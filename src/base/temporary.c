@@ -89,7 +89,8 @@ static bool remove_tree(int parent, const char *name, int depth)
     return unlinkat(parent, name, AT_REMOVEDIR) == 0 || errno == ENOENT;
 }
 
-// Rewinds the descriptor first, because it may have been read before.
+// Removes all contents of an open folder. Rewinds the descriptor first, because it may have been
+// read before.
 void tsr__folder_empty(int fd)
 {
     if (fd > 0 && lseek(fd, 0, SEEK_SET) == 0)
@@ -112,7 +113,8 @@ bool tsr__folder_remove(const char *path)
     return false;
 }
 
-// Removes a folder with its contents. Failures are not reported, because the next process sweeps.
+// Removes a folder with its contents. Failures are not reported, because a later process removes
+// what is left.
 void tsr__tree_remove(const char *path)
 {
     for (int i = 0; i < QUIET_TRIES; i++)
@@ -161,7 +163,8 @@ bool tsr__temporary_lock(int parent, const char *name, int fd)
 
 // ---- slots --------------------------------------------------------------------------------------
 
-// Sets `used` last, because a signal handler must see a complete path.
+// Registers a path for removal. Sets `used` last, because a signal handler must see a complete
+// path.
 struct temporary *tsr__temporary_note(tsr_session *session, const char *path)
 {
     size_t n = strlen(path);
@@ -180,8 +183,8 @@ struct temporary *tsr__temporary_note(tsr_session *session, const char *path)
     return NULL;
 }
 
-// Frees the slot before it releases the lock, because a signal handler must not remove a file that
-// has become an output.
+// Unregisters a path. Frees the slot before it releases the lock, because a signal handler must not
+// remove a file that has become an output.
 void tsr__temporary_forget(struct temporary *temporary)
 {
     if (!temporary)
@@ -232,7 +235,8 @@ static bool is_abandoned(int fd, long pid)
     return !exists || (pid != getpid() && time(NULL) - st.st_ctime > STRANGE_S);
 }
 
-// Holds the lock until the removal is complete, see the rules at the top.
+// Removes an abandoned file or folder. Holds the lock until the removal is complete; see the rules
+// at the top.
 static void sweep_entry(int folder, const char *name, long pid)
 {
     int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);

@@ -72,7 +72,7 @@ static ssize_t read_at(tsr_session *session, int fd, char *buffer, size_t want, 
     }
 }
 
-// Reads exactly `bytes`, so that it ends even if the file grows.
+// Computes the digest of the first `bytes` bytes, so that it ends even if the file grows.
 static tsr_status digest_of(const struct bundle *bundle, int fd, uint64_t bytes,
                             const struct place *at, char out[65])
 {

@@ -65,8 +65,8 @@ static const json_t *member(struct reader *reader, const json_t *object, const c
     return value;
 }
 
-// Copies the text, because jansson's strings are freed with the document. Never returns NULL, but
-// "" after a failure. Rejects a zero byte, which would truncate the C string.
+// Copies the text of a JSON string, because jansson frees its strings with the document. Never
+// returns NULL, but "" after a failure. Rejects a zero byte, which would truncate the C string.
 static const char *copy_text(struct reader *reader, const char *key, const json_t *value)
 {
     if (!value || reader->failed)
@@ -339,8 +339,8 @@ static void read_shape(struct reader *reader, const json_t *entry, struct manife
     port->dims = dims;
 }
 
-// Returns NULL if the list is not a layout. An entry that is not an integer becomes -1, which
-// decoding rejects.
+// Decodes a layout. Returns NULL if the list is not a layout. An entry that is not an integer
+// becomes -1, which decoding rejects.
 static struct tile_layout *decode_layout(struct reader *reader, const json_t *list)
 {
     size_t n = json_array_size(list);
@@ -597,7 +597,7 @@ bool tsr__manifest_name_ok(struct str name)
     return true;
 }
 
-// Uses binary search, because read_files sorts the list.
+// Finds a file of the manifest by binary search, because read_files sorts the list.
 const struct manifest_file *tsr__manifest_find(const struct manifest *manifest, struct str name)
 {
     size_t low = 0, high = manifest->n_files;

@@ -186,7 +186,7 @@ const char *tsr__manifest_text(tsr_session *session, const struct manifest *mani
     return tsr_json_text(json);
 }
 
-// Writes a temporary file and renames it.
+// Writes the manifest to a temporary file and renames it.
 static tsr_status write_at(tsr_session *session, const char *path, const struct manifest *manifest)
 {
     tsr_json *owner = NULL;

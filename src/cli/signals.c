@@ -16,7 +16,7 @@
 
 static tsr_session *volatile current; // NULL while no command runs
 
-// Does not use stdio, which the signal may have interrupted.
+// Writes text to stderr without stdio, which the signal may have interrupted.
 static void say(const char *text, size_t n)
 {
     while (n > 0) {

@@ -14,7 +14,7 @@
 #include "ep/internal.h"
 #include "runtime/runtime.h"
 
-// True if the model may use only a part of the cache.
+// True if the model may use only a part of the cache's capacity.
 static bool has_room(const struct fused *fused, const char *past, const char *present)
 {
     const struct manifest *manifest = &fused->manifest;

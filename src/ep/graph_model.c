@@ -527,7 +527,8 @@ static OrtStatus *write_graph(struct model_writer *writer, const OrtGraph *graph
 
 // ---- the model ---------------------------------------------------------------------------------
 
-// Writes the operator sets of the nodes' domains. ONNX Runtime lists all domains that it knows.
+// Writes the operator sets of domains that the nodes use; ONNX Runtime also lists all others that
+// it knows.
 static OrtStatus *write_opsets(struct model_writer *writer)
 {
     const OrtApi *api = writer->reader.api;

@@ -79,7 +79,7 @@ static OrtStatus *read_nodes(struct claim *claim, const OrtGraph *graph)
 
 static OrtStatus *fuse_all(const struct claim *claim, OrtEpGraphSupportInfo *info)
 {
-    // Otherwise the initializers would be inputs of the node, and in memory twice.
+    // Without this option, the initializers would be inputs of the node and in memory twice.
     OrtNodeFusionOptions options = {ORT_API_EP, .drop_constant_initializers = true};
     return claim->api->ep->EpGraphSupportInfo_AddNodesToFuse(info, claim->nodes, claim->n_nodes,
                                                              &options);

@@ -46,7 +46,8 @@ static const json_t *decoder_of(const tsr_folder *folder)
     return decoder ? decoder : folder->config;
 }
 
-// Searches from the innermost object outwards. Numbers below 1 are treated as absent.
+// Returns a number of the configuration. Searches from the innermost object outwards. Numbers below
+// 1 are treated as absent.
 int64_t tsr__genai_number(const tsr_folder *folder, const char *key)
 {
     const json_t *model = json_object_get(folder->config, "model");

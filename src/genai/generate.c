@@ -169,8 +169,8 @@ static tsr_status put_numbers(tsr_generator *generator, const char *name, const 
     return TSR_OK;
 }
 
-// True if all caches can have spare capacity. The job has one option for all states, so some is not
-// enough.
+// True if all caches can have spare capacity. The job has one option for all states, so all of them
+// must.
 static bool caches_have_room(const tsr_folder *folder)
 {
     const tsr_graph *graph = tsr_model_graph(folder->model);
@@ -201,7 +201,7 @@ static tsr_status put_empty_caches(tsr_generator *generator)
     for (size_t i = 0; i < folder->caches.n; i++) {
         const tsr_value *value = tsr_graph_value(graph, folder->caches.at[i].past);
         int64_t size = tsr_value_dim(value, 3).value;
-        // cache_room is 0 for caches that grow: an empty tensor.
+        // If caches grow, cache_room is 0: an empty tensor.
         int64_t dims[4] = {1, tsr__genai_cache_heads(folder),
                            int64_max(generator->cache_room, folder->caches.at[i].window),
                            size > 0 ? size : folder->head_size};

@@ -72,7 +72,7 @@ static void survey(const struct gpu_libraries *libraries, struct gpu_survey *out
         snprintf(out->why, sizeof out->why, "the driver reports no GPU");
 }
 
-// False: the pipe is closed.
+// Writes all bytes. Returns false if the pipe is closed.
 static bool write_all(int fd, const char *p, size_t n)
 {
     while (n) {

@@ -4,7 +4,7 @@
 // Example: 1000003 floats, aligned to 16 bytes: 250000 threads of 4 floats, then 3 of one.
 #include "gpu/internal.h"
 
-// Loads the kernels that fold a type, once per type and reduction; the module stays until the seat
+// Loads the kernels that fold a type, once per type and reduction. They stay loaded until the seat
 // closes.
 int tsr__seat_prepare(struct gpu_seat *seat, tsr_dtype type, enum gpu_reduce reduce)
 {

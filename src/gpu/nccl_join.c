@@ -87,7 +87,7 @@ struct nccl_joining *tsr__nccl_join_start(const struct gpu_seat *seat, const str
     return joining;
 }
 
-// True immediately if the join is done.
+// Waits until joining has ended, at most `ms` milliseconds. Returns true if it has.
 bool tsr__nccl_join_wait(struct nccl_joining *joining, int ms)
 {
     struct timespec until;

@@ -407,7 +407,7 @@ int tsr__seat_export(struct gpu_seat *seat, const void *p, struct gpu_block *out
     return 0;
 }
 
-// Returns the entry for that block's address and process, or a new one.
+// Finds or creates the entry for a block's address and process.
 static struct imported *entry_of(struct gpu_seat *seat, const struct gpu_block *block)
 {
     for (size_t i = 0; i < seat->imported.n; i++) {

@@ -92,7 +92,7 @@ const char *tsr_attr_string(const tsr_attr *attr, size_t *bytes)
     return r->text.p;
 }
 
-// Returns 0 for an empty list, another kind and NULL.
+// Returns the number of integers of a list; 0 for an empty list, another kind and NULL.
 size_t tsr_attr_ints(const tsr_attr *a, const int64_t **out)
 {
     const tsr_attr *r = ready(a);
@@ -154,8 +154,8 @@ tsr_attr *tsr__attr_append(tsr_node *node)
     return append_attr(node);
 }
 
-// Returns the attribute of that name without a value, creating it if necessary. All setters start
-// with it.
+// Returns the attribute of this name without a value, and creates it if necessary. All setters
+// start with this call.
 static tsr_status fresh_attr(tsr_node *node, const char *name, tsr_attr_kind kind, tsr_attr **out)
 {
     tsr_status st = check_edit(node, name);
@@ -208,7 +208,8 @@ tsr_status tsr_node_set_string(tsr_node *node, const char *name, const char *val
     return st;
 }
 
-// Copies the values first, so that the attribute is unchanged if out of memory.
+// Sets a list of integers. Copies the values first, so that the attribute is unchanged if out of
+// memory.
 tsr_status tsr_node_set_ints(tsr_node *node, const char *name, const int64_t *values, size_t count)
 {
     if (!values && count)

@@ -11,7 +11,7 @@
 // In other copies names may differ, so everything that contains them is marked as changed.
 #include "ir/internal.h"
 
-// Takes one reference per store: tsr_model_free drops each store once.
+// Adds a reference to a store, one per model: tsr_model_free drops each store once.
 static void hold_store(tsr_model *to, struct store *store)
 {
     if (store == to->store)
@@ -59,7 +59,7 @@ void tsr__twin_set(struct cloner *cloner, const tsr_value *value, tsr_value *twi
         *slot = twin;
 }
 
-// Returns NULL if `v` is NULL (an omitted input) or has no twin.
+// Returns the copy of a value. Returns NULL if `v` is NULL (an omitted input) or has no copy.
 tsr_value *tsr__twin(struct cloner *cloner, tsr_value *v)
 {
     if (!v)
@@ -75,7 +75,7 @@ static tsr_graph *clone_graph(struct cloner *cloner, const tsr_graph *graph, tsr
 
 // ---- values ---------------------------------------------------------------------------------
 
-// Names that point into the file are shared, other names are copied.
+// Returns a name for the copy. Names that point into the file are shared, other names are copied.
 static struct str clone_name(struct cloner *cloner, struct str name, bool text)
 {
     struct str file = cloner->from->store->bytes;
@@ -431,7 +431,7 @@ static void clone_ports(struct cloner *cloner, tsr_graph *to, const tsr_graph *f
     }
 }
 
-// Copies all values before the nodes, because the graph may be unsorted.
+// Copies a graph: all values before the nodes, because the graph may be unsorted.
 static tsr_graph *clone_graph(struct cloner *cloner, const tsr_graph *graph, tsr_node *owner,
                               tsr_attr *attr)
 {
@@ -544,7 +544,7 @@ static void clone_functions(struct cloner *cloner)
     }
 }
 
-// Returns false if a function has no body because memory ran out.
+// True if all functions have a body; false if memory ran out while they were copied.
 static bool functions_are_complete(const tsr_model *model, size_t first)
 {
     for (size_t i = first; i < model->functions.n; i++)

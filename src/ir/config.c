@@ -126,7 +126,8 @@ tsr_config *tsr_model_find_config(const tsr_model *model, const char *name)
 // Which entries of nodes to remove: those that point to the configuration, or all with its name.
 enum entries { ENTRIES_BOUND, ENTRIES_NAMED };
 
-// Runs backwards, because entries are removed.
+// Removes the entries of a configuration from all nodes. Loops backwards, because entries are
+// removed.
 static void drop_entries(tsr_model *model, const tsr_config *config, enum entries which)
 {
     for (tsr_node *node = tsr_model_next_node(model, NULL); node;

@@ -65,7 +65,7 @@ tsr_graph *tsr__graph_make(tsr_model *model, size_t names)
     return graph;
 }
 
-// Returns "" if out of memory; the arena has then failed.
+// Copies a text to the model's arena. Returns "" if out of memory; the arena has then failed.
 struct str tsr__keep(tsr_model *model, struct str text)
 {
     struct str copy = tsr__arena_str(&model->arena, text);
@@ -135,7 +135,8 @@ tsr_value *tsr__graph_lookup(const tsr_graph *graph, struct str name)
     return NULL;
 }
 
-// Compares the last byte first, because names often have a long common beginning.
+// True if two names are equal. Compares the last byte first, because names often have a long common
+// beginning.
 static bool same_name(struct str a, struct str b)
 {
     return a.n == b.n && a.p[a.n - 1] == b.p[b.n - 1] && memcmp(a.p, b.p, a.n) == 0;
@@ -365,7 +366,8 @@ bool tsr__graph_within(const tsr_graph *inner, const tsr_graph *outer)
     return false;
 }
 
-// Checks N_GRAPHS first, to avoid decoding the attributes of nodes without subgraphs.
+// Returns the first subgraph of a node. Checks N_GRAPHS first, to avoid decoding the attributes of
+// nodes without subgraphs.
 tsr_graph *tsr__node_subgraph(const tsr_node *node)
 {
     if (!(node->flags & N_GRAPHS))
@@ -433,7 +435,7 @@ uint32_t tsr__model_value_ids(const tsr_model *model)
     return model->n_value_ids;
 }
 
-// Returns NULL after any edit.
+// Returns the cached ranks; NULL after any edit.
 const int *tsr__model_ranks(const tsr_model *model)
 {
     return model->ranks_n_edits == model->n_edits ? model->ranks : NULL;

@@ -61,7 +61,7 @@ tsr_value *tsr_graph_initializer(const tsr_graph *graph, size_t i)
     return i < graph->sparse.n ? graph->sparse.at[i] : NULL;
 }
 
-// Finds only values that this graph defines.
+// Finds a value by name, only among values that this graph itself defines.
 tsr_value *tsr_graph_value(const tsr_graph *graph, const char *name)
 {
     tsr_value *value = tsr__graph_own(graph, str_of(name));
@@ -152,7 +152,7 @@ tsr_value *tsr_node_output(const tsr_node *node, size_t i)
 
 // ---- values ---------------------------------------------------------------------------------
 
-// Returns NULL for placeholders and for outputs of removed nodes.
+// Returns the graph of a value; NULL for placeholders and for outputs of removed nodes.
 tsr_graph *tsr_value_graph(const tsr_value *value)
 {
     return value->flags & (V_PLACEHOLDER | V_GONE) ? NULL : value->home;
@@ -196,7 +196,7 @@ void tsr_value_uses(const tsr_value *value, bool (*f)(void *data, tsr_node *node
     }
 }
 
-// Returns NULL if no type is declared.
+// Returns the declared type of a value; NULL if there is none.
 static const struct vtype *type_of(const tsr_value *value)
 {
     tsr__type_decode((tsr_value *)value);
@@ -215,7 +215,7 @@ int tsr_value_rank(const tsr_value *value)
     return vtype ? vtype->rank : -1;
 }
 
-// Returns {-1, ""} for axes that do not exist.
+// Returns a dimension of a value; {-1, ""} for axes that do not exist.
 tsr_dim tsr_value_dim(const tsr_value *value, int axis)
 {
     const struct vtype *vtype = type_of(value);

@@ -405,7 +405,7 @@ static tsr_status check_new_node(tsr_graph *graph, const char *op, tsr_value *co
     return TSR_OK;
 }
 
-// Makes links after the last allocation, so that a failure leaves the graph unchanged.
+// Adds a node. Links it after the last allocation, so that a failure leaves the graph unchanged.
 tsr_node *tsr_graph_add_node(tsr_graph *graph, const char *domain, const char *op, const char *name,
                              tsr_value *const *inputs, size_t n_inputs, const char *const *outputs,
                              size_t n_outputs)
@@ -516,7 +516,7 @@ static tsr_status check_unused(tsr_node *node, size_t first)
     return TSR_OK;
 }
 
-// Frees the name, unless a later definition uses it.
+// Removes a value and frees its name, unless a later definition uses the name.
 static void drop_value(tsr_value *value)
 {
     tsr_graph *graph = value->home;
@@ -597,7 +597,8 @@ static void replace_outputs(tsr_value *value, tsr_value *by)
     }
 }
 
-// Checks all uses before it changes the first. Each replacement removes one use from the ring.
+// Replaces all uses of a value. Checks all of them before it changes the first. Each replacement
+// removes one use from the ring.
 tsr_status tsr_value_replace_uses(tsr_value *value, tsr_value *by, bool outputs)
 {
     if (value == by)

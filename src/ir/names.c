@@ -26,7 +26,7 @@ static const char *text_of(tsr_model *model, struct str *view, uint32_t *flags, 
     return copy.p;
 }
 
-// Returns "" if out of memory.
+// Returns the name of a graph; "" if out of memory.
 const char *tsr_graph_name(const tsr_graph *asked)
 {
     tsr_graph *graph = (tsr_graph *)asked;
@@ -59,8 +59,8 @@ const char *tsr__node_label(const tsr_node *node)
 
 // ---- places ---------------------------------------------------------------------------------
 
-// Returns -1 for a removed node. After a change of the list all indices are recomputed, so
-// alternating edits and calls take quadratic time.
+// Returns the index of a node in its graph; -1 for a removed node. After a change of the list all
+// indices are recomputed, so alternating edits and calls take quadratic time.
 int64_t tsr_node_index(const tsr_node *node)
 {
     tsr_graph *graph = node->graph;
@@ -145,8 +145,8 @@ struct place tsr__place_value(const tsr_value *value)
 
 // ---- unique names ---------------------------------------------------------------------------
 
-// Collects the names of all graphs once: searching every graph for every new name would be
-// quadratic.
+// Collects the names of all graphs once. Searching every graph for every new name would take
+// quadratic time.
 static void collect_all_names(tsr_model *model)
 {
     tsr__map_init(&model->seen, &model->arena, model->n_value_ids);

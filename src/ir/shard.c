@@ -128,7 +128,7 @@ static struct place place_axis(const struct request *request)
     return at;
 }
 
-// Sets *size if it is known.
+// Checks the axis of the request. Sets *size if it is known.
 static void check_axis(struct request *request, int rank, tsr_dim *size)
 {
     *size = (tsr_dim){-1, ""};
@@ -217,8 +217,8 @@ static void store_stage(tsr_node_config *nc, int64_t stage)
     tsr__touch_node(nc->node, N_CONFIGS);
 }
 
-// Runs every check, so that all errors are reported. The axis is added to the existing spec of the
-// value, or to a new one.
+// Shards a value along an axis. Runs every check first, so that all errors are reported. The axis
+// is added to the existing spec of the value, or to a new one.
 tsr_status tsr_node_shard(tsr_node *node, tsr_value *value, tsr_config *config, int64_t axis,
                           int64_t count, const int64_t *devices, size_t n_devices, int64_t stage)
 {

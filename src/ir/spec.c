@@ -32,7 +32,7 @@ void tsr__spec_touch(tsr_spec *spec, uint32_t bits)
     tsr__touch_node(spec->entry->node, N_CONFIGS);
 }
 
-// Sets no change flags, because it is also used for specs of a file.
+// Creates a spec. Sets no change flags, because it is also used for specs of a file.
 tsr_spec *tsr__spec_make(tsr_node_config *nc, tsr_value *value)
 {
     struct arena *arena = &nc->node->graph->model->arena;

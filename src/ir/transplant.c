@@ -552,7 +552,7 @@ static tsr_status add_identities(struct cloner *cloner, tsr_node *call)
     return TSR_OK;
 }
 
-// Checks everything before the first change.
+// Inlines a call. Checks everything before the first change.
 static tsr_status inline_call(tsr_node *call, enum versions versions)
 {
     const tsr_function *function = NULL;

@@ -50,7 +50,7 @@ static tsr_status of_model(tsr_session *session, const char *path, tsr_topology 
     return TSR_INVALID;
 }
 
-// Handles all texts except the prefix "auto:".
+// Finds the topology for all texts except those with the prefix "auto:".
 static tsr_status find(tsr_session *session, const char *text, const char *driver, const char *nccl,
                        tsr_topology **out)
 {

@@ -182,7 +182,7 @@ static tsr_topology_device numbers_of(const struct gpu_card *card, const char *n
                                  .overhead = 3e-6};
 }
 
-// Estimates for the host CPU: the memory that is free now, and 50 GFLOP/s per core.
+// Returns estimates for the host CPU: the memory that is free now, and 50 GFLOP/s per core.
 static tsr_topology_device host_numbers(const char *name)
 {
     int64_t pages = sysconf(_SC_AVPHYS_PAGES), page = sysconf(_SC_PAGESIZE);

@@ -197,7 +197,7 @@ static tsr_status compute(struct measure_rank *rank, struct comm_trouble *why)
     return TSR_OK;
 }
 
-// Group sizes that divide the number of ranks: 2, 4, 8 and all ranks.
+// Lists the group sizes to measure, which divide the number of ranks: 2, 4, 8 and all ranks.
 static void find_groups(struct measure_rank *rank)
 {
     int n = rank->endpoint->size;
@@ -326,7 +326,7 @@ static int passes_for(const struct measuring *measuring)
 
 #define MATRICES 8 // for all ranks together: 512 MiB, more than a shared cache holds
 
-// Returns the number of 64 MiB matrices per rank that one row is multiplied with: 8 for one rank, 4
+// Returns the number of 64 MiB matrices per rank by which one row is multiplied: 8 for one rank, 4
 // each for two. One if time is short, although a shared cache may hold it.
 static int matrices_for(const struct measuring *measuring)
 {
@@ -365,8 +365,8 @@ static void keep_larger(double *to, const double *from, int n)
             to[i] = from[i];
 }
 
-// Ranks of one host have equal cores: a rank that was slowed by other load is not a slower device.
-// The memory is the share of rank 0.
+// Gives all ranks of one host the figures of the fastest: they have equal cores, and a slower rank
+// was slowed by other load. The memory is the share of rank 0.
 static void use_fastest(struct measured *measured)
 {
     tsr_topology_device best = measured->rank[0];
@@ -457,8 +457,8 @@ static void *rank_thread(void *data)
     return NULL;
 }
 
-// Rank 0 uses the caller's session, so that its progress is reported; the caller's thread only
-// waits. Every other rank has its own, or NULL.
+// Prepares the ranks. Rank 0 uses the caller's session, so that its progress is reported; the
+// caller's thread only waits. Every other rank has its own session, or NULL.
 static tsr_status begin_threads(struct measuring *measuring, struct thread_job *job)
 {
     tsr_status st = TSR_OK;

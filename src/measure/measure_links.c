@@ -195,7 +195,7 @@ struct timed_group {
     char *in, *out;
 };
 
-// Groups of consecutive ranks: 0 1, 2 3, ...
+// Fills the group of this rank among groups of consecutive ranks: 0 1, 2 3, ...
 static void group_of(const struct measure_rank *rank, int size, struct timed_group *timed_group)
 {
     int first = rank->endpoint->rank / size * size;

@@ -482,7 +482,8 @@ static tsr_status begin(struct modelled *of, const tsr_measure_options *options)
     return tsr__scratch_open(of->session, &of->arena, of->run.work, &of->scratch);
 }
 
-// Ranks of a partition have their own devices, so the device of the options is removed.
+// Prepares the run options. Ranks of a partition have their own devices, so the device of the
+// options is removed.
 static void prepare(struct modelled *of, const tsr_measure_options *options)
 {
     of->run = (tsr_run_options){.size = sizeof of->run};

@@ -25,7 +25,7 @@
 
 // ---- reading -----------------------------------------------------------------------------------
 
-// Returns the name without its suffix; empty: the event is not a kernel.
+// Returns the name of the kernel in an event, without its suffix; empty: the event is not a kernel.
 static struct str kernel_name(const json_t *event)
 {
     const char *kind = json_string_value(json_object_get(event, "cat"));

@@ -264,7 +264,7 @@ static void kernel_destroy(void *kernel)
     tsr__free(session, k, sizeof *k);
 }
 
-// Read first, because every later error names the node.
+// Reads the name of the node. This comes first, because every later error names the node.
 static OrtStatus *read_node_name(struct kernel *kernel, const OrtKernelInfo *info)
 {
     size_t n = 0;
@@ -526,7 +526,7 @@ OrtStatus *tsr__ops_add(const OrtApi *api, int minor, OrtSessionOptions *options
     return st;
 }
 
-// Call after the session ended, which destroys the kernels.
+// Frees the operators. Call it after the session has ended, which destroys the kernels.
 void tsr__ops_free(struct ops *ops)
 {
     if (!ops)

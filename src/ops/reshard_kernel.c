@@ -59,7 +59,7 @@ static bool in_group(const struct kernel *kernel, int64_t rank)
     return false;
 }
 
-// True if all owners are in the group and each has one shard.
+// Checks that all owners are in the group and each has one shard. Returns NULL, or the error.
 static OrtStatus *check_layout(struct kernel *kernel, const char *name,
                                const struct tile_layout *layout, bool source)
 {

@@ -273,7 +273,7 @@ static tsr_status spread_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
     return TSR_OK;
 }
 
-// Packs the message of the root and its notes.
+// Packs the message that the root sends: strings, and its shape and size in the notes.
 static OrtStatus *fill_message(struct spread *spread, const struct tensor_view *view,
                                const struct texts *texts, struct comm_buffer *send, int64_t *notes)
 {

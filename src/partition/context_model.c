@@ -38,7 +38,7 @@ static bool is_state(const struct draft *draft, const tsr_value *value)
     return false;
 }
 
-// Reports all problems, not only the first.
+// Checks whether an EPContext model is possible. Reports all problems, not only the first.
 tsr_status tsr__context_check(struct draft *draft)
 {
     const tsr_graph *graph = tsr_model_graph(draft->model);

@@ -31,7 +31,7 @@ tsr_status tsr__model_digest(struct draft *draft)
 
 // ---- the steps ----------------------------------------------------------------------------------
 
-// Adds the length too, so that "ab" "c" and "a" "bc" differ.
+// Adds a text to the digest, with its length, so that "ab" "c" and "a" "bc" differ.
 static void add_text(struct sha256 *sha256, struct str text)
 {
     uint64_t n = text.n;

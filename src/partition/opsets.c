@@ -33,7 +33,8 @@ static bool has_type(const struct draft *draft, tsr_dtype type)
     return draft->types >> type & 1;
 }
 
-// Returns at most 10 if the types allow it, because older engines reject more.
+// Returns the IR version of rank files: at most 10 if the types allow it, because older engines
+// reject more.
 int64_t tsr__part_ir(const struct draft *draft)
 {
     static const struct {

@@ -222,7 +222,7 @@ static bool is_sharded(const struct node_flow *nf)
     return false;
 }
 
-// Counts the model's own nodes, before expansion.
+// Counts the model's own nodes, without those of expansions.
 static void count_nodes(const struct draft *draft, struct manifest *manifest)
 {
     const struct flow *flow = draft->flow->before ? draft->flow->before : draft->flow;

@@ -217,9 +217,9 @@ static bool matches_manifest(const struct draft *p, const tsr_node *node, int64_
     return false;
 }
 
-// Ranks are checked in ascending order. The lowest rank of a group adds the entry, and the other
-// members must match it. The groups of one communication share its number and differ in their
-// lowest rank.
+// Checks one member of a communication. Ranks are checked in ascending order. The lowest rank of a
+// group adds the entry, and the other members must match it. The groups of one communication share
+// its number and differ in their lowest rank.
 static tsr_status check_member(struct part *part, const tsr_node *node, struct meeting **table)
 {
     struct draft *draft = part->draft;

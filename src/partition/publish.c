@@ -32,7 +32,7 @@ static tsr_status write_bytes(struct draft *draft, struct outfolder *outfolder, 
     return st;
 }
 
-// Builds the file in memory first: a rank file contains no large weights.
+// Writes a rank file. Builds it in memory first: a rank file contains no large weights.
 static tsr_status write_model(struct draft *draft, tsr_model *model, struct outfolder *outfolder,
                               struct manifest_file *file)
 {
@@ -60,7 +60,8 @@ static tsr_status write_context(struct draft *draft, struct outfolder *outfolder
     return st;
 }
 
-// Sorts the list of files by name, so that the manifest does not depend on the order of writing.
+// Writes all files. Sorts the list of files by name, so that the manifest does not depend on the
+// order of writing.
 static tsr_status write_files(struct draft *draft, struct part *parts, struct outfolder *outfolder,
                               struct manifest *manifest)
 {
@@ -116,7 +117,8 @@ tsr_status tsr__parts_measure(struct draft *draft, struct part *parts, struct ma
     return TSR_OK;
 }
 
-// Writes under a temporary name and renames the folder. `force` replaces an existing folder.
+// Writes the partition under a temporary name and renames the folder. `force` replaces an existing
+// folder.
 tsr_status tsr__parts_publish(struct draft *draft, struct part *parts, const char *folder,
                               bool force, struct manifest *manifest)
 {
@@ -163,7 +165,7 @@ static void count_collectives(struct arena *arena, const struct manifest *manife
     summary->collectives = counts;
 }
 
-// Copies the texts, because the summary outlives the model.
+// Lists the replicated nodes. Copies the texts, because the summary outlives the model.
 static void list_replicated(struct arena *arena, const struct manifest *manifest,
                             tsr_partition_summary *summary)
 {

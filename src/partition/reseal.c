@@ -120,7 +120,8 @@ static void check_ports(struct reseal_context *context, int64_t rank, enum side 
 
 // ---- files -------------------------------------------------------------------------------------
 
-// Returns NULL if the file is not in the list. The pointer is valid until the next file is added.
+// Finds an added file by name; NULL if it is not in the list. The pointer is valid until the next
+// file is added.
 static const struct manifest_file *find_added(const struct reseal_context *context,
                                               const char *name)
 {
@@ -259,7 +260,8 @@ static tsr_status refuse_folder(struct reseal_context *context, const char *hint
     return TSR_UNSUPPORTED;
 }
 
-// Loads the files of all ranks, then checks them, because the checks compare ranks with each other.
+// Checks the changed partition. Loads the files of all ranks first, because the checks compare
+// ranks with each other.
 static tsr_status prove(struct reseal_context *context, struct draft *draft)
 {
     int64_t n = context->bundle.manifest.n_ranks;

@@ -214,7 +214,7 @@ static tsr_status check_node(struct document *document, size_t i)
     return TSR_OK;
 }
 
-// Checks format and version first, then the nodes up to the first mistake.
+// Checks a plan document: format and version first, then the nodes up to the first mistake.
 static tsr_status check_document(struct document *document)
 {
     const json_t *kind = member(document, document->root, "kind", JSON_STRING);
@@ -313,7 +313,8 @@ static int64_t int_of(struct document *document, const char *key)
     return (int64_t)json_integer_value(member(document, document->root, key, JSON_INTEGER));
 }
 
-// Reads at most PLAN_MAX_LISTED_OP entries, each with a count of at least 0.
+// Reads the collectives of a document: at most PLAN_MAX_LISTED_OP entries, each with a count of at
+// least 0.
 static void read_collectives(struct document *document, tsr_plan_side *out)
 {
     const json_t *all = member(document, document->root, "collectives", JSON_OBJECT);

@@ -187,7 +187,8 @@ static tsr_status open_request(struct request *request, tsr_model *model,
     return tsr__models_init(&request->models, options) ? TSR_OK : TSR_NOMEM;
 }
 
-// Frees the last planner first, because it may refer to memory of the first one.
+// Closes the request. Frees the last planner first, because it may refer to memory of the first
+// one.
 static void close_request(struct request *request)
 {
     if (!request->options.topology)
@@ -218,7 +219,7 @@ static void set_bound(tsr_plan_summary *out, int64_t bound)
     out->gap = (double)(out->cost - out->bound) / (double)int64_max(out->cost, 1);
 }
 
-// Adds the list of experts' plans to the summary. `own` are the figures of the chosen plan.
+// Adds the list of expert plans to the summary. `own` are the figures of the chosen plan.
 static tsr_status add_compared(const struct request *request, const struct found_plan *found,
                                const struct compared_plan *own, tsr_plan_summary *out)
 {

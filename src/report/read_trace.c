@@ -180,7 +180,8 @@ static void read_events(struct page *page, const json_t *root)
     find_run(&reader);
 }
 
-// Bounds the file size and the numbers of spans and devices. Refuses a trace without work.
+// Reads a trace. Limits the file size and the numbers of spans and devices. Refuses a trace without
+// work.
 tsr_status tsr__report_trace(struct page *page, const char *path)
 {
     struct str text;

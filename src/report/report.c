@@ -124,7 +124,7 @@ free_data:
     return st;
 }
 
-// Finds the pipeline stage of each device from the nodes that it computes.
+// Finds the pipeline stage of each device, from the nodes that it computes.
 static void find_stages(struct page *page)
 {
     struct map known;

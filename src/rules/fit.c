@@ -384,12 +384,8 @@ static void open_unread(struct fit *fit)
     }
 }
 
-// Visitor for broadcast dimensions, after all others: a number above 1 is the size of the factor. A
+// Visits broadcast dimensions, after all others: a number above 1 is the size of the factor. A
 // symbol is the size if no other tensor disagrees; otherwise it may be 1 at run time.
-//
-// Gemm, [m k],[k n],[m~ n~] -> [m n], of [? 6], [6 8], [1 8]: m stays unknown, because the first
-// input has it and the third may broadcast. Of [n 6], [6 8], [s 8]: m is n, and doubtful, because s
-// may be 1.
 static bool loose_number(const struct fit_dim *dim)
 {
     struct fit *fit = dim->fit;
@@ -447,10 +443,10 @@ static bool loose_one(const struct fit_dim *dim)
     return true;
 }
 
-// Visitor for products. The size of a product gives that of one unknown factor: (h d) = 64 with h =
-// 8 gives d = 8. Known factors must give the size of the dimension: 24 is not (n a) with n = 6 and
-// a = 2. A symbolic factor keeps its symbol: a scale [1] for channels `c` may be one for all of
-// them.
+// Visits products of factors. The size of a product gives that of one unknown factor: (h d) = 64
+// with h = 8 gives d = 8. Known factors must match the size of the dimension: 24 is not (n a) with
+// n = 6 and a = 2. A factor that is a symbol keeps it: a scale [1] for channels `c` may be a single
+// scale for all channels.
 static bool product_size(const struct fit_dim *dim)
 {
     struct fit *fit = dim->fit;

@@ -98,8 +98,8 @@ int tsr__node_widens(const tsr_node *node, size_t input)
     return row && (row->widens.inputs >> input & 1) ? row->widens.more : 0;
 }
 
-// False for DequantizeLinear: 8-bit constants are not converted, because products read them
-// directly.
+// True if the engine computes the node at load time if its inputs are constants. False for
+// DequantizeLinear: 8-bit constants are not converted, because products read them directly.
 bool tsr__node_folds(const tsr_node *node)
 {
     return strcmp(tsr_node_op(node), "DequantizeLinear") != 0;

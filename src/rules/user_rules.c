@@ -145,7 +145,7 @@ static tsr_status wrong_line(tsr_session *session, const char *file, size_t line
     return TSR_MALFORMED;
 }
 
-// Adds all rows or none.
+// Adds the rows of a rule file: all or none.
 static tsr_status add_rows(tsr_session *session, const char *file, struct str text)
 {
     struct arena *arena = &session->results[RESULT_USER_RULES];

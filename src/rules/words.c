@@ -131,7 +131,8 @@ static bool names_factor(struct str name, struct str factor)
     return true;
 }
 
-// Returns the first reason that names the factor. Errors of partition quote this text.
+// Returns why the factor is not sharded: the first reason of the row that names it. Errors of
+// partition quote this text.
 const char *tsr__row_stays(const struct op_row *row, struct str factor)
 {
     for (const struct stay *stay = row->stays; stay && stay->factors; stay++) {

@@ -75,8 +75,8 @@ free_inputs:
     return st;
 }
 
-// Makes an output a state, as the parent asks. The two texts are views of a file, so the names are
-// copied and terminated for the call.
+// Makes an output a state, as the parent requests. The two texts are views of a file, so the names
+// are copied and terminated.
 static tsr_status serve_keep(struct child_loop *child_loop, int fd)
 {
     struct message message;

@@ -191,8 +191,8 @@ static const char *load_hint(const struct rank *rank, const OrtStatus *status)
            "given with --ort-ops";
 }
 
-// Checks for lack of memory first, because that text may contain other phrases too. The status is
-// always released.
+// Reports an error of loading or running the model. Checks for lack of memory first, because its
+// text may also contain other phrases. The status is always released.
 tsr_status tsr__engine_loaded(struct rank *rank, OrtStatus *status)
 {
     const OrtApi *api = rank->engine->api;

@@ -86,8 +86,8 @@ static struct gpu_buffer *unused_buffer(const struct gpu_inputs *gpu, const char
     return found->name ? found : NULL;
 }
 
-// Grows by half, because caches grow with every token and the driver waits for the GPU when it
-// frees memory.
+// Enlarges a buffer, by half, because caches grow with every token and the driver waits for the GPU
+// when it frees memory.
 static int fit_buffer(struct gpu_seat *seat, struct gpu_buffer *buffer, size_t bytes)
 {
     if (buffer->p && bytes <= buffer->bytes)
@@ -102,7 +102,8 @@ static int fit_buffer(struct gpu_seat *seat, struct gpu_buffer *buffer, size_t b
     return code;
 }
 
-// Waits once for the tensors. By convention, the producer has them ready on the default stream.
+// Waits for the tensors, once per run. By convention, the producer has them ready on the default
+// stream.
 static int begin_copies(struct gpu_inputs *gpu)
 {
     struct gpu_seat *seat = gpu->rank->seat;
@@ -220,7 +221,8 @@ static bool is_on_gpu(const struct rank *rank, size_t i, OrtValue *value)
            (rank->binding && rank->stays[i] && tsr__gpu_holds(rank->engine, value));
 }
 
-// False: the rank does not have the output as numbers, or it is on a GPU but the output is not.
+// Finds one shard of an output. Returns false if the rank does not have it as numbers, or if the
+// rank is on a GPU and the shard is not.
 static bool find_shard(const tsr_job *job, int64_t giver, size_t run_slot, const char *name,
                        struct output_shard *out)
 {
@@ -291,8 +293,8 @@ static tsr_status join_on_host(tsr_job *job, const struct tile_layout *layout,
     return st;
 }
 
-// Finds the shards of an output, one without a layout. False: not all are numbers on one GPU or on
-// the host.
+// Finds the shards of an output; without a layout there is one. Returns false if they are not all
+// numbers on one GPU or on the host.
 static bool find_shards(const tsr_job *job, size_t run_slot, const struct manifest_port *port,
                         struct output_shard *shards, int64_t n)
 {

@@ -182,8 +182,8 @@ tsr_status tsr_job_wait_cut(tsr_job *job, tsr_tensors *const *outputs)
     return finish(job, outputs, SET_PER_RANK);
 }
 
-// Checks the sets first, because a started run cannot be cancelled: after a refused wait it would
-// still be pending.
+// Runs once and waits. Checks the sets first, because a started run cannot be cancelled: after a
+// refused wait it would still be pending.
 tsr_status tsr_job_run(tsr_job *job, const tsr_tensors *inputs, tsr_tensors *outputs)
 {
     tsr_status st = tsr__tensors_owned(job->session, outputs); // before the run starts

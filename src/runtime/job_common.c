@@ -217,8 +217,8 @@ uint64_t tsr__job_plan(const tsr_job *job)
     return job->rank_threads[0].rank.plan;
 }
 
-// Sets the options of the next run. The ranks wait for work: tsr_job_start publishes this with the
-// run, under the lock.
+// Sets the options of the next run. The ranks are waiting: tsr_job_start publishes the options with
+// the run, under the lock.
 void tsr__job_set_run_options(tsr_job *job, const OrtRunOptions *options)
 {
     for (int i = 0; i < job->n; i++)

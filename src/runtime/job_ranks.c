@@ -354,8 +354,9 @@ bool tsr__ranks_keep(tsr_job *job, const char *past, const char *present)
     return found;
 }
 
-// Makes the outputs that the manifest names states. A rank need not have every state: states of
-// other stages belong to other ranks. The manifest was checked, so each state has a rank.
+// Turns the outputs that the manifest lists as states into states of the job. A rank need not have
+// every state: states of other stages belong to other ranks. The manifest was checked, so each
+// state has a rank.
 tsr_status tsr__ranks_keep_named(tsr_job *job)
 {
     const struct manifest *manifest = &job->bundle.manifest;

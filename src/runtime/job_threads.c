@@ -28,8 +28,8 @@
 
 // ---- both threads ------------------------------------------------------------------------------
 
-// True if the rank is loaded, has made that many runs and synchronized where required; or if it has
-// failed.
+// True if the rank is loaded, has made `runs` runs and has synchronized where required; or if it
+// has failed.
 static bool is_there(const struct rank_thread *rank_thread, uint64_t runs)
 {
     if (!rank_thread->opened)
@@ -246,7 +246,7 @@ static tsr_status start_threads(tsr_job *job)
 // ---- opening -----------------------------------------------------------------------------------
 
 // Registers the operator domain before the ranks create their sessions. ONNX Runtime has one list
-// of operator domains per process. Creating a session with a new domain adds to it, but not
+// of operator domains per process. Creating a session with a new domain adds to this list, but not
 // thread-safely. A session without a model fails, but only after its domains are in the list.
 static void prime(struct engine *engine, struct endpoint *any)
 {
@@ -311,9 +311,9 @@ static void note_unshared_packing(const tsr_job *job)
     }
 }
 
-// Order: folder and engine, descriptions of the ranks, the domain of our operators, threads. States
-// are set last, on the caller's thread, when the ranks know the names of their inputs and wait for
-// work.
+// Opens the job: folder and engine, descriptions of the ranks, the domain of our operators,
+// threads. States are set last, on the caller's thread, when the ranks know the names of their
+// inputs and wait for work.
 static tsr_status threads_open(tsr_job *job, const char *folder, bool states)
 {
     tsr_status st = tsr__ranks_prepare(job, folder);

@@ -210,7 +210,8 @@ static tsr_status bind_input(struct rank *rank, struct run_slot *run_slot, size_
     return make_value(rank, session, i, inputs->at[at], &run_slot->ins[i]);
 }
 
-// Returns -1 if there is no such name. Linear search: models have few inputs and outputs.
+// Returns the index of a name; -1: not found. Searches linearly: models have few inputs and
+// outputs.
 static int64_t find_name(const char *const *names, size_t n, const char *name)
 {
     for (size_t i = 0; i < n; i++)
@@ -254,7 +255,7 @@ static void keep_view(struct rank *rank, const struct run_slot *run_slot, size_t
         tsr__view_keep(rank, &rank->input_views[i], full, run_slot->ins[i]);
 }
 
-// Reports every error, not only the first.
+// Binds all inputs of a rank. Reports every error, not only the first.
 tsr_status tsr__rank_bind(struct rank *rank, size_t run_slot, const tsr_tensors *inputs,
                           const tsr_tensors *pieces, tsr_session *session, bool ran)
 {
@@ -346,7 +347,8 @@ static void keep_states(struct rank *rank, struct run_slot *run_slot)
     }
 }
 
-// Blocks in our operators while they wait for other ranks. NULL: success, the slot has its outputs.
+// Runs the session. Our operators block while they wait for other ranks. Returns NULL on success;
+// the slot then has its outputs.
 static OrtStatus *run_session(struct rank *rank, struct run_slot *run_slot)
 {
     if (rank->binding)
@@ -447,9 +449,9 @@ static void report_failure(struct rank *rank)
 // Ranks that only measure are given no options.
 static const tsr_run_options default_options = {.size = sizeof default_options};
 
-// Ranks on GPUs announce their device before any rank loads a model, so that each sees the free
-// memory. tsr__gpu_limit waits for all ranks, because a model loaded earlier would reduce the free
-// memory.
+// Places the rank and loads its model. Ranks on GPUs announce their device before any rank loads,
+// so that each sees the free memory. tsr__gpu_limit waits for all ranks, because a model loaded
+// earlier would reduce the free memory.
 static tsr_status place_and_load(struct rank *rank)
 {
     struct comm_trouble why;

@@ -192,7 +192,8 @@ int tsr_run_ranks(const tsr_session *session)
     return engine ? engine->n_facts : 0;
 }
 
-// False at the end of the list (an empty name), and for invalid data: the rest is dropped.
+// Reads a group. Returns false at the end of the list (an empty name), and for invalid data: the
+// rest is dropped.
 static bool read_group(struct message *in, struct arena *arena, tsr_rank_group *out)
 {
     struct str method = tsr__message_text(in);

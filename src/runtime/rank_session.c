@@ -131,8 +131,8 @@ static OrtStatus *open_session(struct rank *rank, OrtSessionOptions *options)
     return st;
 }
 
-// Order: options, our operators, shared weights, the provider, the user's operators; then the model
-// is opened.
+// Creates the session: options, our operators, shared weights, the provider, the user's operators;
+// then opens the model.
 static tsr_status create_session(struct rank *rank, OrtSessionOptions *options)
 {
     tsr_status st = tsr__engine_failed(rank, set_options(rank, options), DIAG_engine_refused, NULL,
@@ -185,7 +185,8 @@ static OrtStatus *name_of(struct rank *rank, enum side side, size_t i, const cha
     return NULL;
 }
 
-// Allocates one element more than needed, so that an empty array is not NULL.
+// Reads the names of inputs or outputs. Allocates one element more than needed, so that an empty
+// array is not NULL.
 static tsr_status read_names(struct rank *rank, enum side side, size_t *out_n,
                              const char ***out_names)
 {

@@ -103,7 +103,7 @@ static void seal(struct message *out, tsr_session *session, tsr_status st)
     tsr__message_put(out, NULL, 0);
 }
 
-// Does not return, and runs none of the parent's exit handlers.
+// Runs a child. Does not return, and runs none of the parent's exit handlers.
 static void run_child(struct child_set *child_set, int rank, pid_t parent)
 {
     tsr_session *session = child_set->session;
@@ -243,7 +243,7 @@ static bool check_children(struct child_set *child_set)
     return open;
 }
 
-// Returns when no child is left.
+// Watches the children until none is left.
 static void watch(struct child_set *child_set)
 {
     struct timespec nap = {0, LOOK_NS};

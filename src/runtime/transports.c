@@ -152,7 +152,8 @@ tsr_status tsr__run_join(tsr_session *session, const tsr_run_options *options,
     return st;
 }
 
-// Lets callers check that the ranks find each other before a model is loaded.
+// Joins the other ranks. Lets callers check that the ranks find each other before a model is
+// loaded.
 tsr_status tsr_join(tsr_session *session, const tsr_run_options *options)
 {
     tsr_run_options run_options;

@@ -312,7 +312,7 @@ void tsr__value_gather(struct shape_job *job)
     set_elements(job, 0, expr, n);
 }
 
-// Computes Slice for vectors only: sizes are vectors.
+// Computes Slice, for vectors only, because sizes are vectors.
 void tsr__value_slice(struct shape_job *job)
 {
     struct known_value value = tsr__job_values(job, 0);
@@ -572,7 +572,8 @@ void tsr__value_where(struct shape_job *job)
     set_elements(job, 0, expr, n);
 }
 
-// Combines all elements of a vector or scalar, so axes and keepdims do not matter.
+// Combines all elements of a vector or scalar. There is only one axis, so axes and keepdims do not
+// matter.
 static void fold(struct shape_job *job, binary_fn f, int64_t start)
 {
     struct known_value value = tsr__job_values(job, 0);

@@ -113,7 +113,7 @@ void tsr__infer_shape(struct shape_job *job)
     set_vector(job, 0, dim_of(int64_max(end - start, 0)));
 }
 
-// Gives all outputs the shape of the first input.
+// Infers operators whose outputs all have the shape of the first input.
 void tsr__infer_like_first(struct shape_job *job)
 {
     for (int i = 0; i < job->n_out; i++)

@@ -394,7 +394,7 @@ static void infer_by_row(struct shape_job *job, const struct shape_row *row)
 }
 
 // Infers the body of a function with the inputs of the call. All calls share the values of the
-// body, so its results are read before another call overwrites them.
+// body, so the results are read before another call overwrites them.
 static void infer_by_function(struct shape_job *job, const tsr_function *function)
 {
     struct shapes *shapes = job->shapes;

@@ -508,7 +508,7 @@ static tsr_status end(struct run *run, tsr_status st, tsr_simulation_summary *gi
     return st;
 }
 
-// Copies the model, or the model of one block, with a number for every size.
+// Copies the model, or takes the model of one block, and sets a number for every symbolic size.
 static tsr_status with_sizes(struct run *run, tsr_model *model, tsr_model **out)
 {
     tsr_topology *topology = run->own;

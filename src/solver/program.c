@@ -166,7 +166,8 @@ static bool costs_ok(const struct program *program)
     return true;
 }
 
-// Checks each limit separately, because usages of different limits are never added.
+// True if no usage can overflow. Checks each limit separately, because usages of different limits
+// are never added.
 static bool limits_ok(const struct program *program)
 {
     for (size_t i = 0; i < program->limits.n; i++) {
@@ -243,8 +244,8 @@ int64_t tsr__program_cost(const struct program *program, const uint32_t *choice)
     return sum;
 }
 
-// Uses a difference array over time: a use of 5 at times 1..3 (end excluded) adds 5 at 1 and -5 at
-// 3.
+// Finds the peak of a limit. Uses a difference array over time: a use of 5 at times 1..3 (end
+// excluded) adds 5 at 1 and -5 at 3.
 int64_t tsr__program_peak(const struct program *program, uint32_t limit, const uint32_t *choice,
                           uint32_t *time)
 {

@@ -94,7 +94,7 @@ static bool solver_init(struct solver *solver, const struct program *program,
     return solver->x != NULL;
 }
 
-// Returns false if out of memory.
+// Reduces the program and builds its dense view. Returns false if out of memory.
 static bool reduce(struct solver *solver)
 {
     tsr__core_reduce(&solver->core);

@@ -246,8 +246,8 @@ void tsr__core_remove(struct core *core, uint32_t v, const uint8_t *dead)
 
 // ---- expanding a solution
 
-// Runs through the steps in reverse order, because each step reads nodes that were eliminated after
-// it.
+// Completes the choices. Goes through the steps in reverse order, because each step reads nodes
+// that were eliminated after it.
 void tsr__core_expand(const struct core *core, uint32_t *choice)
 {
     for (uint32_t i = core->steps.n; i-- > 0;) {

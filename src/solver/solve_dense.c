@@ -107,7 +107,8 @@ int64_t tsr__dense_cost(const struct dense *dense, const uint32_t *x)
     return sum;
 }
 
-// Uses a difference array and prefix sums. `load` has n_rows + 1 entries.
+// Computes the usage of all rows, with a difference array and prefix sums. `load` has n_rows + 1
+// entries.
 void tsr__dense_load(const struct dense *dense, const uint32_t *x, int64_t *load)
 {
     memset(load, 0, ((size_t)dense->n_rows + 1) * sizeof(int64_t));

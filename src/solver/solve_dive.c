@@ -138,7 +138,8 @@ static bool dive_once(struct dive *dive, uint32_t *x)
     return true;
 }
 
-// Ends at the first solution that satisfies the rows or can be repaired to do so.
+// Searches by dives. Ends at the first solution that satisfies the rows or can be repaired to do
+// so.
 void tsr__search_dive(struct search *search)
 {
     const struct dense *dense = search->dense;

@@ -377,8 +377,8 @@ static struct set finish(struct run *run, struct set *all)
     return keep(run, 0);
 }
 
-// Skips a choice if its own cost, the least cost of the children and the rest together reach the
-// threshold.
+// Computes the points of a bucket. Skips a choice if its own cost, the least cost of the children
+// and the rest together reach the threshold.
 static void fill_bucket(struct run *run, uint32_t i, struct set *all, size_t *cap)
 {
     struct tree *tree = run->front->tree;

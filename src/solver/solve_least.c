@@ -176,8 +176,8 @@ static tsr_status bisect(struct least *least)
     return TSR_OK;
 }
 
-// Finds any solution first, then the lower bound at the time of its peak, up to four times while
-// the peak moves. Often this already proves the result.
+// Finds the least bound. Finds any solution first, then the lower bound at the time of its peak, up
+// to four times while the peak moves. Often this already proves the result.
 tsr_status tsr__program_least(const struct program *program, const struct program_options *options,
                               struct arena *arena, struct program_least *out)
 {

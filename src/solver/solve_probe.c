@@ -22,8 +22,8 @@ struct probe {
     int64_t *extra;          // by row
 };
 
-// Starts with all choices alive. Arrays that could not be allocated stay NULL, which probe_done
-// accepts.
+// Starts a probe with all choices alive. Arrays that could not be allocated stay NULL, which
+// probe_done accepts.
 static bool probe_init(struct probe *probe, struct core *core)
 {
     struct heap *heap = core->heap;
@@ -172,7 +172,8 @@ static bool is_feasible(struct probe *probe, uint32_t v, uint32_t choice)
     return ok;
 }
 
-// Removes infeasible choices before the next node, so that later trials can use the removals.
+// Probes all choices. Removes infeasible choices before the next node, so that later trials can use
+// the removals.
 uint32_t tsr__core_probe(struct core *core, uint8_t *dead, uint8_t *lost)
 {
     struct probe probe;

@@ -359,8 +359,8 @@ struct scratch {
     struct dominance dominance;
 };
 
-// Applies the first reduction that is possible. The edge may be gone afterwards. Follow-up work is
-// in the queue.
+// Applies the first possible reduction to an edge. The edge may be gone afterwards. Follow-up work
+// is in the queue.
 static void visit_edge(struct core *core, struct queue *queue, uint32_t id, struct scratch *scratch)
 {
     struct core_edge *edge = &core->edges.at[id];
@@ -549,8 +549,8 @@ struct sweep {     // by row
 };
 enum { BEGINS = 1, ENDS = 2 };
 
-// Uses a difference array: a use of at most 7 of rows 2..4 adds 7 at row 2 and -7 at row 5. Prefix
-// sums then give the total of each row.
+// Computes the largest usage of each row, with a difference array: a use of at most 7 of rows 2..4
+// adds 7 at row 2 and -7 at row 5. Prefix sums then give the total of each row.
 static bool sweep_init(struct core *core, struct sweep *sweep)
 {
     size_t n = (size_t)core->n_rows + 1;
@@ -727,8 +727,8 @@ static bool is_effort_spent(const struct core *core)
            (effort->seconds > 0 && tsr__effort_elapsed(effort) > 0.7 * effort->seconds);
 }
 
-// Visits edges before nodes, because edges are cheap and often shrink nodes. Checks the effort
-// every 256 visits. When enough is used up, it empties the queues.
+// Empties the queues. Visits edges before nodes, because edges are cheap and often shrink nodes.
+// Checks the effort every 256 visits, and drops the rest when enough is used up.
 static void drain(struct core *core, struct queue *queue, struct scratch *scratch)
 {
     for (uint32_t i = 1; !core->infeasible; i++) {

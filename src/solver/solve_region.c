@@ -73,8 +73,8 @@ void tsr__region_start(struct region *region, const uint32_t *x, const double *l
 
 // ---- drawing a region
 
-// Makes `weight` a running sum, in which draw_node bisects. Example: slack {0, 6, 0} gives least =
-// 6 / (2 * 3) = 1 and weight {1, 8, 9}: node 1 is drawn 7 times in 9.
+// Computes the weights for drawing nodes, as a running sum in which draw_node bisects. Example:
+// slack {0, 6, 0} gives least = 6 / (2 * 3) = 1 and weight {1, 8, 9}: node 1 is drawn 7 times in 9.
 void tsr__region_weigh(struct region *region, const struct dual *dual)
 {
     const struct dense *dense = region->dense;
@@ -102,7 +102,7 @@ static uint32_t draw_node(struct region *region)
     return low;
 }
 
-// Returns false if the node is already in the region.
+// Adds a node to the region. Returns false if it is already in the region.
 static bool add_node(struct region *region, uint32_t v)
 {
     if (region->place[v] != NONE)

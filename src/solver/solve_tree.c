@@ -357,7 +357,7 @@ static bool add_factors(struct tree *tree, const struct tree_edge *edges, size_t
     return true;
 }
 
-// Allocates tables only if all of them together have at most MOST_CELLS cells.
+// Builds a tree. Allocates tables only if all of them together have at most MOST_CELLS cells.
 bool tsr__tree_init(struct tree *tree, tsr_session *session, uint32_t n, const uint32_t *k,
                     const struct tree_edge *edges, size_t n_edges, uint64_t max_cells,
                     uint8_t *fixed, uint64_t *random)
@@ -480,7 +480,8 @@ void tsr__tree_offsets(struct tree *tree, const struct tree_bucket *bucket, cons
     }
 }
 
-// Visits parents first, so all nodes of a bucket's separator already have a choice.
+// Reads an assignment from the tree. Visits parents first, so all nodes of a bucket's separator
+// already have a choice.
 void tsr__tree_back(struct tree *tree, int64_t *const *unary, uint32_t *choice)
 {
     for (uint32_t i = tree->m; i-- > 0;) {

@@ -102,7 +102,7 @@ static bool read_order(struct str head, struct npy *out)
     return out->columns || (left >= 5 && memcmp(p, "False", 5) == 0);
 }
 
-// Reads the shape: (), (3,), (2, 3).
+// Reads the shape: (), (3,) or (2, 3).
 static bool read_shape(struct str head, struct npy *out)
 {
     const char *p = value_of(head, "shape"), *end = head.p + head.n;

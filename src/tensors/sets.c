@@ -391,7 +391,7 @@ static size_t comma_before(struct str list, size_t at)
     return SIZE_MAX;
 }
 
-// False: no input has this name, even after joining parts.
+// Reads the shape of an input. Returns false if no input has this name, even after joining parts.
 static bool take_shape(struct given_sizes *given, struct str list, struct entry entry)
 {
     struct str shape = {list.p + entry.colon + 1, entry.end - entry.colon - 1};

@@ -56,8 +56,8 @@ static void walk_run(struct walk *w, int dim, const char *src, char *dst, int64_
     }
 }
 
-// Merges the two ascending lists of intervals of a dimension. before_from and before_to are the
-// numbers of elements before the current intervals.
+// Copies the common elements along one dimension. Merges the two ascending lists of intervals.
+// before_from and before_to are the numbers of elements before the current intervals.
 static void walk(struct walk *w, int dim, const char *src, char *dst)
 {
     if (dim == w->rank) {
@@ -92,7 +92,8 @@ static bool same_dim(const struct tile_piece *a, const struct tile_piece *b, int
            memcmp(a->dims[axis].at, b->dims[axis].at, sizeof(*a->dims[axis].at)) == 0;
 }
 
-// Returns the number of elements. A packed side has steps of 0, because it is not addressed.
+// Copies all common elements and returns their number. A packed side has steps of 0, because it is
+// not addressed.
 static int64_t walk_all(struct walk *w, const char *src, char *dst, size_t elem_bytes)
 {
     int64_t per_unit = 1;

@@ -79,7 +79,7 @@ static int owner_order(const void *a, const void *b)
     return int64_order(x->device, y->device);
 }
 
-// Sorts only if necessary, because most callers pass sorted pairs.
+// Sets the owners. Sorts the pairs only if necessary, because most callers pass sorted ones.
 bool tsr__layout_own(struct arena *arena, struct tile_layout *layout, struct tile_owner *pairs,
                      size_t n)
 {

@@ -74,7 +74,7 @@ static void expand_periods(struct overlap *overlap, const struct tile_digits *di
     }
 }
 
-// Complete repetitions of both parts are counted once.
+// Expands both parts over a common period. Complete repetitions of both are counted once.
 static void expand(struct overlap *overlap, const struct tile_digits *digits, int level,
                    int64_t other_period)
 {

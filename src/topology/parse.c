@@ -125,7 +125,7 @@ static tsr_status read_list(tsr_session *session, struct str text, tsr_topology 
 
 // ---- JSON
 
-// Returns 0, which means the default, if the key is missing or out of range.
+// Reads a positive number; 0, which means the default, if the key is missing or out of range.
 static double read_positive(const json_t *object, const char *key)
 {
     double v = json_number_value(json_object_get(object, key));

@@ -101,8 +101,8 @@ static void mark_reached(const tsr_topology *topology, const struct ends *into, 
     }
 }
 
-// Searches once in each direction from device 0. Warns only about the first device that cannot be
-// reached.
+// Warns if a device cannot be reached. Searches once in each direction from device 0, and names
+// only the first such device.
 bool tsr__topology_warn_unreachable(tsr_topology *topology)
 {
     struct arena scratch;
@@ -287,8 +287,9 @@ static int leaves_first(const tsr_topology *topology, const int *last, struct to
     return n;
 }
 
-// Sums up messages towards the root and latencies away from it. Each link is visited twice,
-// regardless of the number of messages.
+// Computes loads and latencies of one message to each of many devices: messages are summed towards
+// the root, latencies away from it. Each link is visited twice, regardless of the number of
+// messages.
 bool tsr__topology_spread(tsr_topology *topology, int from, const int *group,
                           struct topology_spread *out)
 {

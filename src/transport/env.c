@@ -180,8 +180,8 @@ static bool serve(int listener, int fd, int ranks, bool *met, double until)
     return ok;
 }
 
-// Rank 0 listens and passes the descriptor to each rank once. `met` also shows the first rank that
-// did not connect in time.
+// Passes the descriptor to each rank once, as rank 0. `met` also shows the first rank that did not
+// connect in time.
 static tsr_status hand_out(tsr_session *session, const struct meeting *meeting, int fd)
 {
     int ranks = meeting->ranks;

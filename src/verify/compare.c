@@ -222,7 +222,8 @@ static void measure(tsr_dtype dtype, const void *want, const void *got, size_t n
         out->max_rel = most / largest;
 }
 
-// Compares element by element and keeps the largest differences; NaN (not comparable) stays NaN.
+// Compares two sequences element by element and keeps the largest differences; NaN (not comparable)
+// stays NaN.
 static void compare_sequences(const tsr_tensors *want, const tsr_tensors *got, double tolerance,
                               tsr_difference *out)
 {
@@ -288,8 +289,8 @@ tsr_difference tsr__compare(const tsr_tensors *want, size_t i, const tsr_tensors
     return out;
 }
 
-// Returns the number of the element with the largest difference, for complex numbers of both parts;
-// -1: none differs, or they cannot be compared.
+// Returns the index of the element with the largest difference (of either part, for complex
+// numbers); -1: none differs, or they cannot be compared.
 int64_t tsr__compare_worst(const tsr_tensors *want, size_t i, const tsr_tensors *got, int64_t k)
 {
     if (k < 0 || !same_kind(want, i, got, (size_t)k) || !numbers_of(tsr_tensors_dtype(want, i)))

@@ -20,7 +20,7 @@ static bool plain_value(const struct shapes *shapes, const tsr_value *value)
     return !value || tsr__type_plain(tsr__shapes_element(shapes, value).dtype);
 }
 
-// True if this holds for all inputs and outputs of nodes, also in bodies.
+// True if all inputs and outputs of nodes, also in bodies, have such types.
 static bool plain(struct work *work)
 {
     tsr_model *model = work->model;

@@ -77,8 +77,8 @@ static tsr_status copy_split(struct arena *arena, tsr_node *node, size_t copies,
     return tsr_node_replace_input(node, 0, x);
 }
 
-// Ranks of Splits are found before the first is rewritten: they depend on the other readers of a
-// value.
+// Rewrites the model so that the engine computes it correctly. The ranks of Splits are found before
+// the first is rewritten, because they depend on the other readers of a value.
 tsr_status tsr__reference_rewrite(struct arena *arena, tsr_model *model)
 {
     size_t n = 0, i = 0;

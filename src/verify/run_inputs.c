@@ -288,8 +288,8 @@ static tsr_status find_size(struct loading *loading, const struct growth *growth
 
 // ---- a set -------------------------------------------------------------------------------------
 
-// Rank 0 broadcasts the size to ranks that were started separately: "128", or "128 1" for a batch
-// of one.
+// Broadcasts the size from rank 0 to ranks that were started separately: "128", or "128 1" for a
+// batch of one.
 static tsr_status broadcast_size(struct loading *loading, const struct growth *growth,
                                  struct open_size *open)
 {

@@ -53,7 +53,7 @@ tsr_status tsr__plan_sharded(struct work *work, tsr_model *model, tsr_plan_summa
 
 // ---- nothing can be sharded --------------------------------------------------------------------
 
-// Returns the reason of the first node that has one; without one, its tensors are too small.
+// Returns why the first such node is not sharded; without a reason, its tensors are too small.
 static const char *first_reason(struct work *work, const tsr_node **node)
 {
     const struct shapes *shapes = tsr__work_shapes(work);

@@ -248,7 +248,7 @@ struct damage {
     enum wire_message message;
 };
 
-// Returns false, for use in return statements.
+// Records the error. Returns false, for use in return statements.
 static bool damaged(struct damage *damage, enum wrong wrong, const unsigned char *at,
                     enum wire_message m)
 {

@@ -240,7 +240,8 @@ static bool is_kept(const struct rewrite *rewrite, const struct wire_part *part)
            (uintptr_t)part->span.p - (uintptr_t)rewrite->origin.p < rewrite->origin.n;
 }
 
-// Returns NULL if the number is not managed. Numbers above WIRE_MAX_NUMBER are never managed.
+// Returns the lane of a field number; NULL if the number is not managed (written from objects).
+// Numbers above WIRE_MAX_NUMBER are never managed.
 static struct lane *lane_of(struct rewrite *rewrite, uint32_t number)
 {
     if (number <= WIRE_MAX_NUMBER && rewrite->managed >> number & 1)

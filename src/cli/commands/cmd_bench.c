@@ -50,7 +50,7 @@ static int print_json(const struct job *job, const tsr_bench_result *result)
     return cli_print_json(job->cli, json, EXIT_DONE);
 }
 
-// Ranks that are threads share one process: memory[0] is 0 then.
+// Prints the memory. Ranks that are threads share one process; memory[0] is 0 then.
 static void print_memory(const tsr_bench_result *result)
 {
     printf("memory, including mapped weights:");

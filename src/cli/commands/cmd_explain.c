@@ -23,7 +23,7 @@ static const tsr_json_field code_fields[] = {
     {JSON_END},
 };
 
-// Wraps the text at 96 columns.
+// Prints a text, wrapped at 96 columns.
 static void print_wrapped(const char *text)
 {
     size_t column = 0;

@@ -39,7 +39,7 @@ static int by_count(const void *a, const void *b)
     return by_name(a, b);
 }
 
-// Includes the nodes of subgraphs and functions.
+// Counts the operators, including those of subgraphs and functions.
 static void count_ops(const tsr_model *model, struct facts *facts)
 {
     for (tsr_node *node = NULL; (node = tsr_model_next_node(model, node));)

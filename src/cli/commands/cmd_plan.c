@@ -317,7 +317,7 @@ static bool fewer_are_faster(const tsr_plan_summary *summary)
     return summary->better_devices > 1 && summary->better_cost < predicted(summary);
 }
 
-// Ends with at most one hint: fewer devices would be as fast, or no node is sharded.
+// Prints at most one hint: fewer devices would be as fast, or no node is sharded.
 static void print_hint(const tsr_plan_summary *summary)
 {
     if (one_is_as_fast(summary))
@@ -584,7 +584,7 @@ static void join_sizes(struct together *together, tsr_plan_options *options)
     options->n_with_sizes = n;
 }
 
-// Reads --state too, which also works with one model.
+// Reads the options of --with. Also reads --state, which works with one model, too.
 static int read_together(struct cli *cli, struct together *together, tsr_plan_options *options)
 {
     const char *with = cli_value(cli, "--with"), *steps = cli_value(cli, "--steps");

@@ -155,7 +155,7 @@ static int print_json(struct cli *cli, const tsr_simulation_summary *simulation)
     return cli_print_json(cli, json, EXIT_DONE);
 }
 
-// Plans a model without a configuration first.
+// Simulates a model. Plans it first if it has no configuration.
 static tsr_status simulate_model(struct cli *cli, struct planning *planning,
                                  tsr_simulate_options *options, tsr_simulation **simulation)
 {

@@ -183,7 +183,7 @@ static int show(struct cli *cli, tsr_topology *topology)
     return code;
 }
 
-// Returns `code` if the file is written.
+// Writes the topology to a file. Returns `code`, or an exit code if that fails.
 static int write_file(struct cli *cli, const tsr_topology *topology, const char *out, int code)
 {
     tsr_json *json = as_json(cli, topology);

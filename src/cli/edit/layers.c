@@ -46,7 +46,7 @@ static char *trim(char *text)
     return text;
 }
 
-// False: the text is empty.
+// Adds a rule. Returns false if the text is empty.
 static bool add_rule(struct layers *layers, const char *device, char *text)
 {
     text = trim(text);
@@ -74,7 +74,8 @@ static bool read_device(struct layers *layers, char *text)
     return true;
 }
 
-// False: invalid, or no rules. "auto" has none and is valid.
+// Reads the rules. Returns false if they are invalid or if there are none. "auto" has none and is
+// valid.
 static bool read_rules(struct layers *layers, char *text)
 {
     char *left = NULL;
@@ -139,8 +140,8 @@ static long stage_of(struct layers *layers, const char *device, long least)
     return layers->n_stages++;
 }
 
-// Finds the stage of every node. Nodes without an annotation get no stage, but pass on the minimum
-// stage of their producers.
+// Finds the stage of every node. Nodes without an annotation get no stage, but their readers must
+// not be in an earlier stage than their producers.
 static bool place(struct layers *layers)
 {
     const tsr_graph *graph = tsr_model_graph(layers->editor->model);

@@ -201,7 +201,7 @@ static size_t keep_with_value(struct editor *editor, const char *value)
     return editor->n_found = kept;
 }
 
-// Compares at most 20000 names.
+// Returns the node whose name is most similar to the text. Compares at most 20000 names.
 static const char *nearest_node(const struct editor *editor, const char *text)
 {
     size_t n = size_min(editor->n_names, 20000);
@@ -225,8 +225,8 @@ static void values_text(const tsr_node *node, char *out, size_t cap)
     }
 }
 
-// Reports whether the node or the value is wrong: if a part before a colon names a node, the value
-// is.
+// Reports that a target was not found. If a part before a colon names a node, the value is wrong,
+// otherwise the node.
 static void report_missing(struct editor *editor, const char *text, size_t n)
 {
     char *copy = cli_copy(text, n), values[512];

@@ -184,7 +184,7 @@ static void close_pair(int pair[2])
             close(pair[i]);
 }
 
-// Returns false if the process or its pipes cannot be created.
+// Starts a rank. Returns false if the process or its pipes cannot be created.
 static bool start(const struct launch *launch, const struct launch_rank *rank, struct child *child)
 {
     int in[2] = {-1, -1}, out[2] = {-1, -1}, err[2] = {-1, -1};
@@ -312,7 +312,7 @@ static void end_all(const struct launch *launch, struct child *children, int sig
     }
 }
 
-// Returns when all streams are closed and all ranks have ended, or after the time limit.
+// Watches the ranks until all streams are closed and all ranks have ended, or until the time limit.
 static int watch(const struct launch *launch, struct child *children, struct pollfd *polls,
                  int code)
 {

@@ -14,7 +14,7 @@
 #define MAX_RANKS  65536
 #define MAX_SECRET 4096 // characters
 
-// Ignores an invalid --rank, which read_rank reports.
+// Returns the rank of this process. Ignores an invalid --rank, which read_rank reports.
 int cli_rank(const struct cli *cli)
 {
     uint64_t given;

@@ -11,7 +11,7 @@ const char *cli_temporary(void)
     return cli_text_or(getenv("TMPDIR"), NULL);
 }
 
-// Appends ",TEXT" to the set; a set that is too long is noticed by the caller.
+// Appends ",TEXT" to the set. The caller detects a set that is too long.
 static size_t append(char *set, size_t cap, size_t n, const char *text)
 {
     return n < cap ? n + (size_t)snprintf(set + n, cap - n, ",%s", text) : n;

@@ -144,13 +144,14 @@ void tsr__attr_decode(tsr_attr *attr)
         attr->has_value = true;
 }
 
-// Reads the field each time, because only calls of functions need it.
+// Returns the overload of a node. Reads the field each time, because only calls of functions need
+// it.
 struct str tsr__node_overload(const tsr_node *node)
 {
     return tsr__wire_bytes(tsr__field_body(node->whole), F_NODE_OVERLOAD, NULL);
 }
 
-// Returns the body of an AttributeProto, or an empty text.
+// Returns the default of a function's attribute: the body of an AttributeProto, or an empty text.
 struct str tsr__function_default(const tsr_function *fn, struct str name)
 {
     struct wire_cursor cursor = wire_over(tsr__field_body(fn->whole));

@@ -17,7 +17,7 @@ struct walk {
     tsr_status status;
 };
 
-// Collects each file once, because most tensors share one.
+// Adds an external file to the list, once, because most tensors share one file.
 static void add_location(struct walk *walk, struct str body)
 {
     struct wire_external external;

@@ -138,7 +138,7 @@ static bool serves(const struct opened *opened, const struct wire_external *exte
            external->length <= (uint64_t)info.st_size - external->offset;
 }
 
-// Reuses an open file, unless it was truncated since.
+// Opens an external file. Reuses an open one, unless it was truncated since.
 tsr_status tsr__store_open(struct store *store, const struct wire_external *external,
                            const struct place *at, int *out)
 {

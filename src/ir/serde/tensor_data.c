@@ -13,7 +13,8 @@
 
 // ---- typed fields ---------------------------------------------------------------------------
 
-// Returns the initializer's value, else the node with the attribute, else the file.
+// Returns the place of a tensor for diagnostics: the initializer's value, else the node with the
+// attribute, else the file.
 static struct place place_tensor(const tsr_tensor *tensor)
 {
     struct place at = PLACE_NONE;
@@ -65,7 +66,8 @@ static uint32_t typed_field(tsr_dtype type, size_t *entry)
     }
 }
 
-// Reads numbers of fixed size, packed or not. Returns their bytes and copies up to `cap` of them.
+// Reads numbers of fixed size, packed or not. Returns their total size in bytes, and copies up to
+// `cap` bytes.
 static uint64_t fixed_bytes(struct str body, uint32_t number, uint32_t type, size_t entry,
                             char *out, uint64_t cap)
 {

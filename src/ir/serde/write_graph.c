@@ -59,7 +59,8 @@ struct info_part {
     bool retype;      // the old field has another type
 };
 
-// Handles the common case: one name at the front, the rest unchanged.
+// Writes a ValueInfo with a new name, in the common case: the name is at the front, and the rest is
+// unchanged.
 static bool write_renamed_info(struct rope *rope, uint32_t number, struct str origin,
                                struct str name)
 {
@@ -388,7 +389,7 @@ struct places {
     struct wire_splice splices[SPLICES];
 };
 
-// Sets the replacement and returns `changed`.
+// Sets the function that writes the changed field, and returns `changed`.
 static bool change(struct places *at, bool changed, void (*emit)(struct rope *, void *), void *data)
 {
     at->emit = emit;
@@ -428,7 +429,7 @@ static bool change_info(struct places *at, const struct wire_field *field, tsr_v
     return change(at, true, emit_info, &at->info_part);
 }
 
-// True if the field is replaced or dropped.
+// True if the field must be replaced or dropped. Sets how to write it.
 static bool changed(struct places *at, const struct wire_field *field, tsr_graph *graph)
 {
     tsr_node *node = at->node;
@@ -466,8 +467,8 @@ static bool changed(struct places *at, const struct wire_field *field, tsr_graph
     }
 }
 
-// Reads the fields and the lists of objects in parallel: the i-th node field is the i-th node. Each
-// unchanged range becomes one reference.
+// Writes a graph in place. Reads the fields and the lists of objects in parallel: the i-th node
+// field is the i-th node. Each unchanged range becomes one reference.
 static void write_in_place(struct rope *rope, uint32_t number, tsr_graph *graph)
 {
     size_t mark = tsr__rope_begin(rope, number);

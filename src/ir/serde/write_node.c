@@ -174,7 +174,8 @@ static void emit_attr_graphs(struct rope *rope, const tsr_attr *attr, struct str
     tsr__parts_write(rope, F_NODE_ATTRIBUTE, origin, managed, n_managed, &parts);
 }
 
-// Calls create only these kinds; attributes of other kinds have old bytes.
+// Writes an attribute that an API call created. Calls create only these kinds; attributes of other
+// kinds have old bytes.
 static void emit_new_attr(struct rope *rope, const tsr_attr *attr)
 {
     size_t mark = tsr__rope_begin(rope, F_NODE_ATTRIBUTE);
@@ -228,7 +229,7 @@ static size_t slot_count(const tsr_node *node, uint32_t number)
     return number == F_NODE_OUTPUT ? node->n_outputs : node->n_inputs;
 }
 
-// Returns "" for an omitted optional value.
+// Returns the name of an input or output; "" for an omitted one.
 static struct str slot_name(const tsr_node *node, uint32_t number, size_t i)
 {
     const tsr_value *value;

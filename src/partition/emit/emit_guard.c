@@ -147,8 +147,8 @@ static bool can_replace(const struct guard *guard)
     return !guard->reduces || all_results_empty(guard);
 }
 
-// Finds the factors that may be empty and that the kernel needs elements of. Returns false if the
-// node needs no guard.
+// Finds the factors that may be empty although the kernel needs elements of them. Returns false if
+// the node needs no guard.
 static bool find_open(struct guard *guard)
 {
     const struct node_flow *nf = guard->st->flow;

@@ -33,7 +33,7 @@ static bool lists_apply(const struct local_copy *copy)
     return copy->rule && copy->place >= 0 && tsr__lists_apply(copy->flow);
 }
 
-// Returns NULL if out of memory.
+// Returns the local numbers of a list of the rule. Returns NULL if out of memory.
 static int64_t *list_numbers(const struct local_copy *copy, const struct rule_list *list)
 {
     int64_t *numbers = NULL;
@@ -76,7 +76,8 @@ static tsr_status rewrite_axes_input(const struct local_copy *copy)
     return status_of_alloc(copy->inputs[1]);
 }
 
-// Removes the attribute if its list is empty in the rule. Example: explicit pads replace ceil_mode.
+// Rewrites an attribute that is a list. Removes it if its list is empty in the rule. Example:
+// explicit pads replace ceil_mode.
 static tsr_status rewrite_list_attribute(const struct local_copy *copy,
                                          const struct rule_list *list)
 {
@@ -383,9 +384,9 @@ static bool written_empty(const tsr_node *node, size_t input)
     return input < tsr_node_input_count(node) && !tsr_node_input(node, input);
 }
 
-// Drops trailing inputs that only this rank lacks. Trailing inputs that the model leaves out are
-// kept as empty names: ONNX Runtime rejects a Loop(3, "") without its second input (quirk
-// loop_of_one_input).
+// Copies the node with n_inputs inputs. Drops trailing inputs that only this rank lacks. Trailing
+// inputs that the model leaves out are kept as empty names: ONNX Runtime rejects a Loop(3, "")
+// without its second input (quirk loop_of_one_input).
 static tsr_node *copy_node(const struct local_copy *copy, size_t n_inputs)
 {
     struct step *st = copy->step;

@@ -88,7 +88,8 @@ static bool concat_runs(struct part *part, tsr_value **values, size_t n, size_t 
     return true;
 }
 
-// Shards are numbered with the last loop innermost, so that loop is joined first.
+// Joins the shards of a value. Shards are numbered with the last loop innermost, so that loop is
+// joined first.
 static tsr_status emit_join(struct part *part, struct step *st)
 {
     size_t n = st->n_inputs;

@@ -8,7 +8,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 
-// Returns ai.tessera.0, ai.tessera.1 ..., skipping names that the model uses.
+// Returns an unused name: ai.tessera.0, ai.tessera.1 ..., skipping names that the model uses.
 struct str tsr__part_new_name(struct part *part)
 {
     struct str name;
@@ -84,7 +84,7 @@ tsr_value *tsr__part_empty(struct part *part, tsr_dtype type)
     return name.p ? tsr_graph_add_initializer(part->graph, name.p, type, 1, none, none, 0) : NULL;
 }
 
-// Adds no node if an input is NULL.
+// Adds a node without attributes. Adds none, and returns NULL, if an input is NULL.
 tsr_value *tsr__part_node(struct part *part, const char *op, struct str out, size_t n_inputs, ...)
 {
     tsr_value *inputs[8];

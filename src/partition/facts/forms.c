@@ -15,8 +15,8 @@
 
 // ---- scopes ------------------------------------------------------------------------------------
 
-// Searches the current scope, then the scopes around it. Values that are in none of these graphs
-// belong to the main scope.
+// Returns the scope of a value. Searches the current scope, then the scopes around it. Values that
+// are in none of these graphs belong to the main scope.
 struct scope *tsr__scope_of(struct draft *draft, const tsr_value *value)
 {
     const tsr_graph *home = tsr_value_graph(value);

@@ -132,8 +132,8 @@ static bool rounds_up(const struct node_flow *nf)
     return false;
 }
 
-// Lists of numbers (pads, split sizes) differ from the model's only if a factor that they describe,
-// or a window, is sharded.
+// True if lists of numbers (pads, split sizes) differ from the model's: a factor that they
+// describe, or a window, is sharded.
 bool tsr__lists_apply(const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;

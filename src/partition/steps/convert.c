@@ -54,7 +54,8 @@ static struct form *same_form(struct draft *draft, struct form *from,
 
 // ---- without communication ---------------------------------------------------------------------
 
-// Skips partial sums and windows: they do not hold the shards that their layout describes.
+// Finds a form with the wanted layout. Skips partial sums and windows: they do not contain the
+// shards that their layout describes.
 static struct form *find_form(struct item *it, const struct tile_layout *want)
 {
     for (struct form *form = it->first; form; form = form->next)
@@ -475,7 +476,7 @@ static bool is_done(const struct draft *draft, const struct form *form)
     return form || draft_status(draft) != TSR_OK;
 }
 
-// Tries the conversions in the order of the list at the top of this file.
+// Converts a value. Tries the conversions in the order of the list at the top of this file.
 static struct form *convert_cheapest(struct draft *draft, struct item *it,
                                      const struct tile_layout *want, const tsr_node *reader)
 {
@@ -509,7 +510,8 @@ static struct form *convert(struct draft *draft, struct item *it, const struct t
     return draft_status(draft) == TSR_OK ? form : NULL;
 }
 
-// Adds the steps to the scope of the value, which may be outside the body that reads it.
+// Converts a value to a layout. Adds the steps to the scope of the value, which may be outside of
+// the body that reads it.
 struct form *tsr__draft_convert(struct draft *draft, struct item *it,
                                 const struct tile_layout *want, const tsr_node *reader)
 {

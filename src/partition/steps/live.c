@@ -105,7 +105,7 @@ static void number_steps(struct draft *draft, step_list *steps)
         number_communication(draft, steps->at[i]);
 }
 
-// Runs backwards, so all readers of a step are marked before it.
+// Marks what each step needs. Goes backwards, so that all readers of a step are marked before it.
 static void live_steps(struct draft *draft, step_list *steps)
 {
     for (size_t i = steps->n; i-- > 0;) {

@@ -51,7 +51,7 @@ static struct tile_piece *piece_of(struct lower_context *lower, const struct til
     return shard < 0 ? NULL : tsr__layout_piece(&lower->arena, layout, lower->shape, shard);
 }
 
-// Compares interval by interval, so [0,4) differs from [0,2) [2,4).
+// True if both pieces have the same intervals; [0,4) differs from [0,2) [2,4).
 static bool dim_equal(const struct tile_piece *a, const struct tile_piece *b, int axis)
 {
     return a->dims[axis].n == b->dims[axis].n &&
@@ -126,7 +126,7 @@ static bool gathers(struct lower_context *lower, const struct device_group *grou
     return true;
 }
 
-// True if each member wants its share of the axis of a tensor that all members have.
+// True if each member wants its share of the axis, and all members have the full axis.
 static bool divides(struct lower_context *lower, const struct device_group *group, int axis,
                     int but_axis, const struct tile_division *division)
 {
@@ -595,7 +595,7 @@ static int find_path(struct draft *draft, const struct item *it, const struct ti
     return n;
 }
 
-// Returns NULL if out of memory.
+// Creates the step of a lowered operator. Returns NULL if out of memory.
 static struct step *lowered_step(struct draft *draft, const struct lowered *lowered,
                                  struct form *from, struct form *to)
 {

@@ -300,8 +300,8 @@ static tsr_status place_outputs(struct draft *draft)
 
 // ---- nodes that only read sizes -----------------------------------------------------------------
 
-// Returns the name of an unknown size: the model's name, else INPUT.AXIS (as shape inference does),
-// else empty.
+// Returns the symbol of an unknown size: the model's name, else INPUT.AXIS (as shape inference
+// does), else empty.
 static struct str size_symbol(const struct draft *draft, const tsr_value *value, int axis)
 {
     struct str symbol = tsr__dim_symbol(value, axis);
@@ -458,7 +458,8 @@ static void find_size(struct draft *draft, const tsr_value *value, int axis, boo
     *slot = at;
 }
 
-// Prefers sizes that every rank can read to sizes that must be summed over ranks.
+// Finds a source for each symbol. Prefers sizes that every rank can read to sizes that must be
+// summed over ranks.
 void tsr__draft_find_sizes(struct draft *draft)
 {
     tsr_graph *graph = tsr_model_graph(draft->model);

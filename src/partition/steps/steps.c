@@ -140,7 +140,7 @@ static bool draft_reduce(struct draft *draft, const struct node_flow *nf, struct
     return !draft->arena->failed;
 }
 
-// Restores the previous scope, also after a failure.
+// Plans a body in its own scope, and restores the previous scope, also after a failure.
 static bool draft_body(struct draft *draft, const struct step *st, struct body *body)
 {
     struct scope *here = draft->scope;
@@ -427,7 +427,7 @@ static tsr_status refuse_reserved(struct draft *draft)
     return TSR_OK;
 }
 
-// Reports an internal error if planning failed without a diagnostic.
+// Plans all steps. Reports an internal error if planning failed without a diagnostic.
 tsr_status tsr__draft_build(struct draft *draft)
 {
     draft->items = ARENA_ARRAY(draft->arena, struct item *, tsr__model_value_ids(draft->model) + 1);

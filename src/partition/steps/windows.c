@@ -138,7 +138,7 @@ static struct tile_layout *unsharded_along_windows(struct draft *draft, const st
     return tsr__placement_project(draft->arena, &open, &rule->inputs[input]);
 }
 
-// Returns NULL if out of memory.
+// Creates a step that produces windows. Returns NULL if out of memory.
 static struct step *window_step(struct draft *draft, int kind, struct form *from,
                                 const struct tile_layout *layout, struct windows *windows)
 {

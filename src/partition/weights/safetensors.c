@@ -35,7 +35,8 @@ static const char *type_word(tsr_dtype type)
     return NULL; // such tensors are written as bytes
 }
 
-// Returns one size for all files, as if each file had every constant.
+// Returns the size of the safetensors header. It is the same for all files, as if each file had
+// every constant.
 uint64_t tsr__safetensors_header_size(const struct draft *draft)
 {
     uint64_t bytes = 8 + PER_ENTRY;
@@ -129,7 +130,7 @@ static tsr_status add_forms(struct header *header)
     return TSR_OK;
 }
 
-// Writes the length, the text, and spaces up to the computed size.
+// Completes the header: the length, the text, and spaces up to the computed size.
 static tsr_status pad_header(struct draft *draft, const char *text, unsigned char **out)
 {
     uint64_t room = draft->safetensors, length = room - 8, n = strlen(text);

@@ -258,7 +258,7 @@ static void pad_to(struct outfile *outfile, uint64_t offset)
         tsr__out_write(outfile, zeros, (size_t)(offset - outfile->offset));
 }
 
-// Returns false if out of memory.
+// Prepares the writer of one constant for one file. Returns false if out of memory.
 static bool start_writer(struct batch *batch, const struct form *form, int64_t rank, int64_t file,
                          uint64_t offset, struct writer *out)
 {
@@ -417,7 +417,7 @@ static tsr_status batch_write(struct batch *batch, struct outfolder *outfolder,
     return TSR_OK;
 }
 
-// Removes files that are still open after a failure.
+// Writes the files of a batch. Removes files that are still open after a failure.
 static tsr_status batch_run(struct batch *batch, struct outfolder *outfolder,
                             struct data_file *files, bool any_common)
 {
@@ -429,7 +429,7 @@ static tsr_status batch_run(struct batch *batch, struct outfolder *outfolder,
     return st;
 }
 
-// Writes the common file first, then the ranks in batches.
+// Writes the data files: the common file first, then the ranks in batches.
 tsr_status tsr__weights_write(struct draft *draft, struct part *parts, struct outfolder *outfolder,
                               struct data_file *files)
 {

@@ -630,7 +630,8 @@ static void add_stat(struct candidate_builder *builder)
     struct expanded_cost cost = tsr__builder_expanded(builder);
     candidate.reductions = cost.sums;
     candidate.comm = cost.comm;
-    // `keep` may reject the candidate, and it charges the original node.
+    // `keep` may reject the candidate. It also charges the original node, so the cost is set again
+    // below.
     size_t before = builder->strategy->at.n;
     keep(builder, &candidate, NULL);
     if (builder->strategy->at.n > before) {
@@ -687,7 +688,7 @@ static bool lay_out(struct candidate_builder *builder)
                                  &builder->n_groups, &builder->combine);
 }
 
-// Returns true if at least one candidate was added.
+// Adds the candidates of the builder's placement. Returns true if at least one was added.
 bool tsr__builder_take(struct candidate_builder *builder)
 {
     size_t before = builder->strategy->at.n;

@@ -256,8 +256,8 @@ static bool suits_axis(const struct candidate_builder *builder, const struct gri
     return any ? sized : of_weight;
 }
 
-// Tries assignments of factors to the axes of a logical grid. Further assignments would make
-// programs that are too large to solve.
+// Tries assignments of factors to the axes of a logical grid: for each axis one factor that suits
+// it, or none. With all possible assignments, programs would be too large to solve.
 static void try_sides(struct candidate_builder *builder, const struct grid *grid,
                       const int64_t *sizes, int *factor, int axis)
 {

@@ -98,8 +98,8 @@ static bool merges(const struct partial_sums *sums, const tsr_node *node)
     return false;
 }
 
-// Marks the nodes in two passes. The backward pass: a node should produce partial sums if a reader
-// adds two of them or passes them on.
+// Marks the nodes that may produce partial sums, in two passes. Backward pass: a node should
+// produce partial sums if a reader adds two of them or passes them on.
 bool tsr__partial_sums_mark(struct planner *planner)
 {
     struct partial_sums sums = {.planner = planner};

@@ -40,7 +40,8 @@ static tsr_status time_of(struct planner *planner, const struct reshard_request 
     return TSR_OK;
 }
 
-// Uses a planner without a model: only its devices, layouts and costs are needed.
+// Computes the time of a resharding. Uses a planner without a model: only its devices, layouts and
+// costs are needed.
 tsr_status tsr_reshard_time(tsr_session *session, const char *from, const char *to,
                             const char *pending, tsr_dtype type, int rank, const int64_t *shape,
                             tsr_topology *topology, int64_t *out)

@@ -140,7 +140,8 @@ static void sizes_of_side(const struct shapes *shapes, const tsr_node *node,
     }
 }
 
-// Makes two passes, because an output may determine a size that an input needs.
+// Finds the sizes of all factors. Makes two passes, because an output may determine a size that an
+// input needs.
 void tsr__planner_sizes(const struct shapes *shapes, const tsr_node *node, const struct rule *rule,
                         int64_t *sizes)
 {

@@ -248,7 +248,7 @@ static bool add_nodes(struct planner *planner)
     return true;
 }
 
-// Adds the edges of the inputs first, then those of the outputs of each node.
+// Adds the edges: of the inputs first, then of the outputs of each node.
 static bool add_edges(struct planner *planner)
 {
     for (size_t i = 0; i < planner->ends.given.n; i++)
@@ -265,8 +265,8 @@ static bool add_edges(struct planner *planner)
     return true;
 }
 
-// Adds memory classes and limits first, because all values add their bytes to them. Adds constants
-// last, because they need the variables of the nodes that read them.
+// Builds the program. Adds memory classes and limits first, because all values add their bytes to
+// them. Adds constants last, because they need the variables of the nodes that read them.
 bool tsr__planner_program(struct planner *planner, int64_t memory)
 {
     planner->n_times = (uint32_t)(PLAN_TIMES * planner->n_nodes + PLAN_TIMES);

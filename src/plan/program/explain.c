@@ -62,7 +62,7 @@ const struct plan_node *tsr__planner_find_common(const struct planner *planner,
 
 // ---- candidates ---------------------------------------------------------------------------------
 
-// Adds one tensor of a candidate to the list, unless it is absent.
+// Adds one tensor of a candidate to the list; absent tensors are skipped.
 static void add_tensor(const struct planner *planner, const tsr_value *value, uint32_t layout,
                        tsr_plan_tensor *list, size_t *n)
 {

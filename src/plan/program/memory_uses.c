@@ -329,7 +329,7 @@ static void fill_tables(struct edge *edge, const struct copy_state *states, size
     }
 }
 
-// Lists the states first, because their number is the size of the tables.
+// Fills an arrival. Lists the states first, because their number is the size of the tables.
 static bool fill_arrival(struct edge *edge, const struct copy_state *states, size_t n,
                          const struct reader *reader, struct arrival *arrival)
 {

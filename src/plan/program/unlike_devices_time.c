@@ -81,7 +81,7 @@ struct first_only {
     bool all; // all readers of a value are such nodes
 };
 
-// A tsr_value_uses function.
+// Checks one reader of a value; a callback of tsr_value_uses.
 static bool is_read_by_first(void *data, tsr_node *node, size_t input)
 {
     struct first_only *first = data;
@@ -116,7 +116,8 @@ static bool is_first_only(struct first_only *first, size_t i)
     return true;
 }
 
-// Finds the nodes, the last one first, because a node depends on its readers. False: out of memory.
+// Finds the nodes that only the first device runs. Goes backwards, because a node depends on its
+// readers. Returns false if out of memory.
 static bool find_first_only(const struct planner *planner, struct arena *arena,
                             struct first_only *out)
 {

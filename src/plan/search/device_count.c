@@ -73,7 +73,8 @@ static tsr_status cost_for(const struct planner *planner, const tsr_plan_options
     return st;
 }
 
-// Tries fewer devices only if the efficiency is below one half.
+// Looks for a smaller number of devices that is as fast. Tries fewer devices only if the efficiency
+// is below one half.
 tsr_status tsr__plan_better(struct planner *planner, const tsr_plan_options *options,
                             tsr_plan_summary *out)
 {

@@ -21,8 +21,8 @@ static bool same_link(const struct topology_link *a, const struct topology_link 
            a->start == b->start && a->message == b->message;
 }
 
-// Compares the devices and their links one by one. Ports limit several links together, so with
-// ports no two sets are equivalent.
+// True if a plan for the devices `a` is as good on `b`. Compares the devices and their links one by
+// one. Ports limit several links together, so with ports no two sets are equivalent.
 bool tsr__sets_equivalent(const tsr_topology *topology, const int64_t *a, const int64_t *b,
                           int64_t n)
 {

@@ -82,7 +82,8 @@ static struct str help_text(struct planner *planner, const tsr_plan_summary *sum
 {
     const char *sizes = "";
     long long devices = (long long)summary->fits_devices;
-    // The missing bytes of all devices together: either memory for each device, or more devices.
+    // The bytes that are missing on all devices together. They can be provided as more memory per
+    // device, or as more devices.
     double more = (double)(summary->needs_bytes - memory) * (double)planner->machine.n;
     struct str need = tsr__plan_bytes_text(&planner->arena, summary->needs_bytes);
     if (planner->shapes.full != planner->shapes.known)

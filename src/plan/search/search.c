@@ -202,7 +202,7 @@ const char *tsr__expert_name(const struct set_search *search, const struct devic
     return tsr__arena_printf(arena, "%s on " STR_FMT, words[set->expert], STR_ARG(devices)).p;
 }
 
-// Makes the expert's plan of the set, and records its time.
+// Makes the expert plan of the set, and records its time.
 static tsr_status plan_expert(struct set_search *search, struct device_set *set, enum expert expert,
                               double share)
 {
@@ -244,7 +244,8 @@ static int64_t sequence_length(const struct planner *planner)
     return longest;
 }
 
-// True if no more experts' plans are needed. After the time is up, they continue until one fits.
+// True if no more expert plans are needed. After the time is up, the search for one continues until
+// one fits.
 static bool has_enough(const struct set_search *search)
 {
     const struct planner *planner = search->models->planners[0];
@@ -253,7 +254,7 @@ static bool has_enough(const struct set_search *search)
     return tsr__budget_over(planner->budget) && (fits || tsr__cancelled(planner->session));
 }
 
-// Makes each kind of expert's plan that applies on the set of all devices.
+// Makes each kind of expert plan that applies on the set of all devices.
 static tsr_status plan_experts_on_all(struct set_search *search, double share)
 {
     const struct planner *planner = search->models->planners[0];

@@ -61,8 +61,8 @@ static bool fill_rest(struct stage_search *search)
     return true;
 }
 
-// Subtracts the time of nodes that are in no stage from the time of the plan without stages,
-// because times of pipelines exclude them.
+// Returns the time that a pipeline must beat. Subtracts the time of nodes outside of stages from
+// the time of the plan without stages, because times of pipelines exclude them.
 int64_t tsr__search_known(const struct stage_search *search, int64_t takes)
 {
     const struct staging *staging = search->staging;

@@ -79,7 +79,7 @@ static void narrow(const struct staging *staging, struct stage_window *windows, 
     }
 }
 
-// Finds where each stage may end. An empty window means that a node is out of order.
+// Finds where each stage may end. Reports a node that is out of order: its window is empty.
 tsr_status tsr__manual_stages(struct staging *staging, int64_t asked)
 {
     size_t n_nodes = staging->planner->n_nodes;

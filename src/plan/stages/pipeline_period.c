@@ -116,7 +116,7 @@ static int64_t end_of(struct pace *pace, size_t e, int64_t begin)
     return end;
 }
 
-// Takes the communication that begins first.
+// Runs the communication that begins first.
 static size_t take_first(struct pace *pace)
 {
     size_t first = 0;

@@ -72,8 +72,8 @@ static void read_trail(const struct stage_search *search, const struct trail *tr
     }
 }
 
-// Lower bound of the busiest stage: if each stage sends to the next one only, its neighbours are
-// known.
+// Computes a lower bound of the busiest stage. If each stage sends only to the next one, its
+// neighbours are known.
 static int64_t least_pace(struct stage_search *search, const struct trail *trail, int64_t least)
 {
     const struct block *blocks = search->blocks;

@@ -249,7 +249,7 @@ static struct point point_of(const struct range_solve *solve, const struct progr
     return point;
 }
 
-// Solves without a limit first, because that often fits.
+// Solves the program, first without a limit, because that often fits.
 static tsr_status solve_program(struct range_solve *solve, struct program_options options,
                                 struct program_result *result, struct point *out)
 {
@@ -388,7 +388,8 @@ static tsr_status solve_new(struct staging *staging, struct range_solve *solve, 
     return st;
 }
 
-// Uses a point of another limit, or solves the range and keeps the point.
+// Finds the best time of a range. Uses a point of another limit, or solves the range and keeps the
+// point.
 tsr_status tsr__range_time(struct staging *staging, struct kind *kind, size_t i, size_t j,
                            int64_t memory, struct point *out)
 {

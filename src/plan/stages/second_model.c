@@ -27,7 +27,7 @@ static void add_shared(struct staging *staging, const struct reader *a, const st
         *at = (struct common_nodes){{a->node, b->node}, {a->slot, b->slot}};
 }
 
-// Readers of a weight in their order, as models.c links them.
+// Pairs the readers of a weight in both models in their order, as models.c links them.
 static void add_readers(struct staging *staging, const tsr_value *value, const tsr_value *twin)
 {
     struct arena *arena = &staging->planner->arena;

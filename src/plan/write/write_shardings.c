@@ -163,7 +163,7 @@ static tsr_status write_nodes(struct planner *planner, tsr_config *config)
     return write_delays(planner, config);
 }
 
-// Writes the configuration first, because everything else belongs to it.
+// Writes the plan into the model: the configuration first, because everything else belongs to it.
 tsr_status tsr__planner_write(struct planner *planner, const char *config)
 {
     tsr_status st = tsr__planner_config(planner, config);

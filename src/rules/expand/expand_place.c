@@ -4,7 +4,8 @@
 // communication.
 #include "rules/expand/expand.h"
 
-// Returns the position of each row (rank - 2) or column (rank - 1) of input 0.
+// Returns the position of each row or column of input 0, as a constant. from_end: 2 for rows, 1 for
+// columns.
 static tsr_value *positions(struct expansion *expansion, int from_end)
 {
     struct shape shape = tsr__x_shape(expansion, 0);

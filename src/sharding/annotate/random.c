@@ -135,7 +135,7 @@ static void place_evenly(struct dice *dice, struct grid *grid)
     grid->even = true;
 }
 
-// Uses one axis, and more devices than parts.
+// Places devices unevenly: along one axis, with more devices than parts.
 static void place_unevenly(struct dice *dice, struct grid *grid)
 {
     int64_t parts = 2 + below(dice, grid->n - 2);
@@ -625,7 +625,7 @@ static tsr_status clear_node(tsr_node *node, const tsr_config *config)
     return TSR_OK;
 }
 
-// Frees the memory of each node at once, because models may have thousands.
+// Shards one node. Frees the memory of each node at once, because models may have thousands.
 static tsr_status shard_node(struct dice *dice, tsr_node *node)
 {
     struct choice choice;

@@ -82,8 +82,8 @@ static tsr_status place_values(struct arena *arena, const struct expanded *expan
     return TSR_OK;
 }
 
-// Results keep the layouts in which the readers of the old node received them, including requested
-// layouts.
+// Copies the specs to the new nodes. Results keep the layouts in which the readers of the old node
+// received them, including requested layouts.
 static tsr_status move_specs(const struct expanded *expanded, const struct node_flow *nf,
                              tsr_config *config)
 {

@@ -102,7 +102,8 @@ enum sum_mode tsr__sum_fits(const struct shapes *shapes, const tsr_node *node, s
     return mode;
 }
 
-// Returns NULL if the value is an input of the model, a constant, or produced in a body.
+// Returns the flow of the node that produces a value. NULL if it is an input of the model, a
+// constant, or produced in a body.
 static const struct node_flow *producer(const struct delay *delay, const tsr_value *value)
 {
     const tsr_node *node = NULL;
@@ -197,8 +198,8 @@ static bool take_parts(struct arena *arena, const struct delay *delay, struct no
     return true;
 }
 
-// Skips entries of other configurations. The names point into the text of the metadata and are
-// valid as long as it is.
+// Collects the names of delayed values of this configuration. The names point into the text of the
+// metadata and are valid as long as it is.
 void tsr__delayed_names(struct arena *arena, const tsr_model *model, const tsr_config *c,
                         struct map *names)
 {

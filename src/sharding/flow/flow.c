@@ -139,7 +139,7 @@ static void inherit_specs(struct step *step)
     }
 }
 
-// Returns false if a spec has no valid layout or if out of memory.
+// Reads the specs of the node. Returns false if a spec has no valid layout or if out of memory.
 static bool read_specs(struct step *step)
 {
     for (size_t i = 0; i < tsr_node_config_count(step->node); i++) {

@@ -662,7 +662,8 @@ bool tsr__flow_bodies(struct flow_work *work, struct flow_ask *ask)
     return !work->arena->failed;
 }
 
-// Skips invalid specs: they are reported when their own node is visited.
+// Marks the owners in the specs of a node. Skips invalid specs: they are reported when their own
+// node is visited.
 static void spec_owners(const struct flow_work *work, struct arena *arena, const tsr_node *node,
                         bool *on)
 {

@@ -374,7 +374,8 @@ static void note(struct propagate *propagate, const tsr_value *value, const stru
               STR_ARG(to), STR_ARG(from), why);
 }
 
-// Runs after the last round, because a refused request may be granted later in another round.
+// Adds the notes about refused requests. Called after the last round, because a refused request may
+// be granted later in another round.
 static void note_all(struct propagate *propagate)
 {
     for (size_t i = 0; i < propagate->work.flow->n_nodes; i++)

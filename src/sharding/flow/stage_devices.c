@@ -26,7 +26,7 @@ static const tsr_node_config *entry_of(const tsr_node *node, const tsr_config *c
     return NULL;
 }
 
-// Returns -1 if the node has no stage.
+// Returns the stage of a node; -1: none.
 static int64_t own_stage(const tsr_node *node, const tsr_config *config)
 {
     int64_t stage;
@@ -44,7 +44,7 @@ static int by_number(const void *a, const void *b)
 
 // ---- devices ------------------------------------------------------------------------------------
 
-// Ignores numbers out of range, which the checker reports.
+// Marks a device. Ignores numbers out of range, which the checker reports.
 static bool add_device(struct stages *stages, bool *on, int64_t device)
 {
     if (device < 0 || device >= stages->n_all)
@@ -326,7 +326,7 @@ const bool *tsr__stages_devices(const struct stages *stages, const tsr_node *nod
     return stages->on[at.place];
 }
 
-// Computes the stages again, because a flow does not keep them.
+// Finds the devices of the stages. Computes the stages again, because a flow does not keep them.
 size_t tsr__flow_stages(struct arena *arena, const struct flow *flow, const bool *const **on)
 {
     struct stages stages = {0};

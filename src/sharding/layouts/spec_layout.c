@@ -181,7 +181,8 @@ tsr_status tsr__spec_layout(struct arena *arena, const tsr_spec *spec, const str
     return TSR_OK;
 }
 
-// Uses a temporary arena: for 300,000 devices the layout takes 5 MB and intermediate results 50 MB.
+// Returns the canonical layout of a spec. Uses a temporary arena: for 300,000 devices the layout
+// takes 5 MB and intermediate results 50 MB.
 tsr_status tsr__spec_canonical(struct arena *arena, const tsr_spec *spec, const struct shape *shape,
                                bool quiet, struct tile_layout **out)
 {
@@ -410,8 +411,8 @@ static const struct notation_mesh *mesh_or_null(const struct notation_mesh *mesh
     return NULL;
 }
 
-// Uses the declared shape of the value, not the inferred one, so that an edit does not depend on
-// the rest of the model.
+// Shards a value by a text. Uses the declared shape of the value, not the inferred one, so that an
+// edit does not depend on the rest of the model.
 static tsr_status shard_text(struct arena *arena, tsr_node *node, tsr_value *value,
                              tsr_config *config, struct str text)
 {

@@ -84,7 +84,7 @@ bool tsr__parser_device(struct parser *parser, int64_t *out)
            tsr__parser_fail(parser, TSR_INVALID, start, "this device number is too large");
 }
 
-// Stores the number of entries before the dots.
+// Reads "..." and stores the number of entries before it.
 bool tsr__parser_dots(struct parser *parser, bool *found)
 {
     *found = tsr__parser_peek(parser) == '.';

@@ -80,7 +80,7 @@ static bool cheaper(const struct cost *x, const struct cost *y)
 
 // ---- intermediate layouts -----------------------------------------------------------------------
 
-// Ignores a layout that could not be made (NULL) or that exceeds the limit. The search is then less
+// Adds an intermediate layout. Ignores NULL and layouts beyond the limit. The search is then less
 // thorough, but still correct.
 static void add(struct between *between, const struct tile_layout *layout)
 {

@@ -222,7 +222,8 @@ static int64_t common_of(const struct pairing *pairing, const int64_t *shape, in
     return overlap(pairing->arena->session, &in_x, &in_y);
 }
 
-// Stores n * m numbers per dimension, instead of their product over all dimensions.
+// Computes the common elements of all pairs of parts. Stores n * m numbers per dimension, instead
+// of their product over all dimensions.
 static bool take_common(struct pairing *pairing, const int64_t *shape)
 {
     pairing->common = ARENA_ARRAY(pairing->arena, int64_t *, (size_t)pairing->rank + 1);

@@ -22,7 +22,8 @@ static tsr_status misfit(tsr_session *session, tsr_status status, const char *hi
     return status;
 }
 
-// Rejects types smaller than a byte, because shards would not start at byte boundaries.
+// Checks the arguments. Rejects types smaller than a byte, because shards would not start at byte
+// boundaries.
 static tsr_status take_ask(struct ask *ask, tsr_dtype type)
 {
     int bits = tsr_dtype_bits(type);

@@ -271,8 +271,8 @@ static bool one_group(const struct pairing *pairing, struct reshard_step *out)
     return true;
 }
 
-// Tries the most regular name first, because several may fit. {2,1:0,1} -> {2,1:2,3} satisfies all
-// conditions and is called a permutation.
+// Names the moves. Tries the most regular name first, because several may fit. {2,1:0,1} ->
+// {2,1:2,3} satisfies all conditions and is called a permutation.
 static bool name_moves(const struct pairing *pairing, struct reshard_step *out)
 {
     struct reshard_move *in = ARENA_ARRAY(pairing->made, struct reshard_move, pairing->n_devices);

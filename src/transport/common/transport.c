@@ -62,7 +62,8 @@ static void name_write(char *out, size_t n, const char *text)
         tsr__name_copy(out, n, text);
 }
 
-// Notes are read only in calls that send some: leftovers of an earlier call do no harm.
+// Fills the header of a call. Notes are read only in calls that send some, so leftovers of an
+// earlier call do no harm.
 void tsr__header_of(const struct comm_call *call, const int64_t *notes, struct comm_header *out)
 {
     out->magic = HEADER_MAGIC;

@@ -36,8 +36,8 @@ static int64_t length_of(const struct chunks *chunks, int64_t i)
     return left < chunks->each ? left : chunks->each;
 }
 
-// Reduces one chunk over the endpoint below. The endpoint below waits for the other members; each
-// chunk has its own step in the fingerprint.
+// Reduces one chunk over the endpoint below, which waits for the other members. Each chunk has its
+// own step in the fingerprint.
 static tsr_status reduce_below(const struct device_call *call, int64_t i, int64_t count,
                                const void *in, void *out)
 {
@@ -204,8 +204,7 @@ static int bring_round_up(const struct device_call *call, const struct comm_exch
     return code;
 }
 
-// Checks that all members send the expected sizes. The sizes must be as expected; checked before
-// they are split into chunks.
+// Checks that all members send the expected sizes, before these are split into chunks.
 static tsr_status check_sizes(const struct device_call *call, const struct comm_exchange *exchange)
 {
     for (int i = 0; i < call->call->n_group; i++) {

@@ -132,8 +132,8 @@ static int fold_piece(const struct staged *staged, int piece)
     return tsr__seat_fold(seat, &fold, staged->up);
 }
 
-// Folds this rank's slice and copies the sums to the host. Each piece of sums is copied to the host
-// after its fold.
+// Folds this rank's slice, piece by piece, and copies each piece of sums to the host after its
+// fold.
 static int fold_and_send(const struct staged *staged)
 {
     const struct device_call *call = staged->call;
@@ -191,7 +191,7 @@ static tsr_status touching(const struct staged *staged, int (*work)(const struct
     return tsr__device_code(staged->call, code, "copying through the host");
 }
 
-// Allocates memory first, while no rank waits for this one on a GPU.
+// Allocates the memory of a round. This comes first, while no rank waits for this one on a GPU.
 static int have_memory(struct staged *staged)
 {
     const struct device_call *call = staged->call;

@@ -33,7 +33,7 @@ static double sooner(double a, double b)
     return a < b ? a : b;
 }
 
-// Creates the endpoint to another rank. Returns a connection to one address, or -1.
+// Connects to one address of rank 0. Returns the connection, or -1.
 static int connect_to(const struct meet_address *to, double until)
 {
     int failed = 0, on = 1;

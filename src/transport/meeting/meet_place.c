@@ -195,7 +195,7 @@ static bool place_by_launcher(struct meet_place *out, const char **why)
     return launched_port(out);
 }
 
-// Finds host and port of rank 0. *why is always set, but valid only if false is returned.
+// Finds host and port of rank 0. *why is always set, but matters only if false is returned.
 bool tsr__meet_place(const struct comm_options *options, struct meet_place *out, const char **why)
 {
     *out = (struct meet_place){.secret = options->secret, .interface = options->interface};

@@ -19,7 +19,8 @@
 
 #define FAREWELL_S 30.0 // longest wait for ranks that have not ended yet
 
-// False: the time is up, or poll failed. Waits again after a signal.
+// Waits for events on a descriptor; continues after signals. Returns false if the time is up or
+// poll failed.
 static bool wait_for(int fd, short events, double until)
 {
     struct pollfd pollfd = {.fd = fd, .events = events};

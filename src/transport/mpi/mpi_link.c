@@ -319,7 +319,7 @@ static void gather_pids(MPI_Comm host)
     free(pids);
 }
 
-// Ranks of this host, and the cores that they may use together.
+// Counts the ranks of this host, and the cores that they may use together.
 static void count_host(void)
 {
     cpu_set_t mine, all;
@@ -369,7 +369,7 @@ static void read_library(void)
     snprintf(state.link.library, sizeof state.link.library, "%.100s", text);
 }
 
-// Does everything that waits for the other ranks.
+// Joins the job: does everything that waits for the other ranks.
 static void join_job(void)
 {
     state.joined = start_mpi(state.error, sizeof state.error) &&
@@ -381,9 +381,8 @@ static void join_job(void)
     count_host();
 }
 
-// Opens the link over MPI. MPI is initialized once for the life of the process: later jobs share
-// the link. A start that hangs (a rank never came) cannot be undone, so the process does not try
-// again.
+// Opens the link over MPI. MPI is initialized once per process; later jobs share the link. A start
+// that hangs (a rank never came) cannot be undone, so the process does not try again.
 struct link *tsr_link_open(char *error, size_t n)
 {
     if (state.open)

@@ -77,7 +77,7 @@ static void hosts_fail(struct endpoint *endpoint, tsr_status status, int rank, c
     hosts->shm->transport->fail(hosts->shm, status, rank, text);
 }
 
-// Frees the memory only: the caller still uses the messages, or hosts_close ends them.
+// Frees only the shared memory: the caller still uses the messages, or hosts_close ends them.
 static void hosts_free(struct hosts *hosts)
 {
     tsr_session *session = hosts->session;
@@ -111,7 +111,7 @@ static size_t hosts_held(struct endpoint *endpoint)
     return tsr__shm_held(((struct hosts *)endpoint)->shm);
 }
 
-// Sends a file to rank 0. Files go by messages: they move while the rank computes.
+// Sends a file to rank 0, by messages: they make progress while the rank computes.
 static tsr_status hosts_give(struct endpoint *endpoint, const struct comm_call *call, int fd,
                              size_t bytes, struct comm_trouble *why)
 {
@@ -293,8 +293,8 @@ static tsr_status find_host(struct hosts *hosts, const struct comm_options *opti
     return st;
 }
 
-// Ranks on one host share memory; the network serves the rest. A rank that cannot open its host's
-// memory keeps the network's endpoint.
+// Opens the endpoint: ranks on one host share memory, all others use the network. A rank that
+// cannot open its host's memory keeps the network's endpoint.
 tsr_status tsr__hosts_open(tsr_session *session, struct endpoint *net,
                            const struct comm_options *options, struct endpoint **out)
 {

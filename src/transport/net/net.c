@@ -186,8 +186,8 @@ static void step_link(void *data)
 
 #define FLUSH_S 2.0 // longest wait for the last messages to leave
 
-// Closes the link of this job. The network of this job ends when all ranks have sent everything:
-// closing it earlier could lose messages.
+// Closes the link of this job, when all ranks have sent everything: closing it earlier could lose
+// messages.
 static void end_link(struct net *net)
 {
     struct timespec nap = {0, 100000};
@@ -215,7 +215,7 @@ static void net_close(struct endpoint *endpoint)
         tsr__net_free(endpoint);
 }
 
-// Links with a meeting are UCX's; MPI connects its ranks itself.
+// Returns the method of a group. Links with a meeting are UCX's; MPI connects its ranks itself.
 static const char *net_method(const struct endpoint *endpoint, const int64_t *group, int n)
 {
     (void)group, (void)n;

@@ -33,7 +33,7 @@
 #define FAREWELL_S 2.0      // longest wait for the last messages to leave
 #define GONE_S     1.0 // after a rank or its connection ended: its last messages may still arrive
 
-// Shows whether a process id of another rank is valid on this host.
+// Returns a number for this host, to find out whether a process id of another rank is valid here.
 static uint64_t host_hash(void)
 {
     char name[256] = "";

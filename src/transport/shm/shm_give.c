@@ -32,8 +32,8 @@ tsr_status tsr__shm_give(struct endpoint *endpoint, const struct comm_call *call
     return TSR_OK;
 }
 
-// Waits until rank 0 has the oldest file of this rank, and closes it. The file is closed only now:
-// until then rank 0 may open it through this process.
+// Waits until rank 0 has the oldest file of this rank, and closes it. Until then rank 0 may open it
+// through this process.
 tsr_status tsr__shm_settle(struct endpoint *endpoint, const struct comm_call *call,
                            struct comm_trouble *why)
 {

@@ -177,7 +177,8 @@ tsr_status tsr__shm_await(struct shm *me, const struct comm_call *call, int peer
 
 // ---- reusing entries ----------------------------------------------------------------------------
 
-// Waits only for ranks that could read the entry and are not known to be in a later call.
+// Waits until an entry is no longer read. Waits only for ranks that could read it and are not known
+// to be in a later call.
 tsr_status tsr__shm_released(struct shm *me, const struct comm_call *call, int what,
                              struct comm_trouble *why)
 {
@@ -214,7 +215,8 @@ static void record_readers(const struct shm *me, const struct comm_call *call,
 
 // ---- synchronization ----------------------------------------------------------------------------
 
-// Calls use the two entries in turn; all ranks must have read the one of two calls ago first.
+// Starts a call. Calls use the two entries in turn, so all ranks must have read the one of two
+// calls ago.
 tsr_status tsr__shm_begin(struct shm *me, const struct comm_call *call, const int64_t *notes,
                           struct shm_entry **out, struct comm_trouble *why)
 {

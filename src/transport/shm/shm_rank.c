@@ -12,9 +12,9 @@
 
 #define BEAT_NS 100000000 // between two heartbeats
 
-// Counts without a time stamp: observers measure with their own clock how long the count does not
-// change. Between two heartbeats it waits for the stop signal, so that closing does not wait for
-// the next one.
+// Runs the heartbeat thread. It counts without a time stamp: observers measure with their own clock
+// how long the count does not change. Between two heartbeats it waits for the stop signal, so that
+// closing does not wait for the next one.
 static void *beat_thread(void *data)
 {
     struct shm *me = data;
@@ -52,7 +52,7 @@ static void stop_beat(struct shm *me)
         pthread_join(me->thread, NULL);
 }
 
-// Signals are handled by the program's own threads.
+// Starts the heartbeat thread. Signals are handled by the program's own threads.
 static tsr_status start_beat(struct shm *me)
 {
     sigset_t all, before;

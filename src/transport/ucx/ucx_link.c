@@ -85,7 +85,8 @@ static bool link_receive(struct link *link, int peer, int channel, void *p, size
     return true;
 }
 
-// Requests of UCX are aligned, so their lowest bit is free for RECEIVES.
+// Returns the pointer of a request. Requests of UCX are aligned, so their lowest bit is free for
+// RECEIVES.
 static void *pointer_of(uint64_t request)
 {
     return (void *)(uintptr_t)(request & ~(uint64_t)RECEIVES);
@@ -366,8 +367,8 @@ static bool start(struct ucx *ucx, const struct link_meeting *meeting, char *err
     return true;
 }
 
-// Sends over a failed endpoint fail from then on. Once the ranks are connected, meet_watch.c
-// detects which rank is gone.
+// Called for a failed endpoint: sends over it fail from then on. Once the ranks are connected,
+// meet_watch.c detects which rank is gone.
 static void on_error(void *data, ucp_ep_h endpoint, ucs_status_t status)
 {
     struct ucx *ucx = data;
