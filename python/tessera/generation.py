@@ -24,7 +24,7 @@ def tokenizer_of(folder: str) -> Any:
     try:
         from tokenizers import Tokenizer
     except ImportError:
-        raise ImportError("text needs a tokenizer: pip install tokenizers (or give a list of token ids)") from None
+        raise ImportError("text needs a tokenizer: pip install onnxruntime-genai (or tokenizers), or give a list of token ids") from None
     path = os.path.join(folder, "tokenizer.json")
     if not os.path.isdir(folder):
         raise FileNotFoundError("%s is not a folder" % folder)
@@ -186,7 +186,7 @@ def _genai_model(folder: str, devices: Union[int, str, None], options: Dict[str,
     try:
         import onnxruntime_genai as genai
     except ImportError:
-        raise ImportError("tessera.Generator needs onnxruntime-genai: pip install onnxruntime-genai") from None
+        raise ImportError("onnxruntime-genai is not installed: pip install onnxruntime-genai") from None
     check_folder(folder)
     config = genai.Config(folder)
     if devices is not None:
