@@ -29,7 +29,7 @@ __all__ = ["EngineError", "Finding", "Generator", "Group", "InferenceSession", "
 
 
 def __getattr__(name: str) -> Any:
-    """Names that need onnxruntime: it is imported when they are first used, so that the others work without it."""
+    """Imports names that need onnxruntime on first use, so that the rest of the package works without it."""
     if name in ("InferenceSession", "register"):
         from . import provider
         return getattr(provider, name)

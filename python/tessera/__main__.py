@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m tessera: the command `tessera`."""
+"""Runs the command `tessera`: python -m tessera."""
 from ._command import main
 
 main()

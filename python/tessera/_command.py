@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `tessera` of the wheel, also `python -m tessera`: the program in the package, with this Python's ONNX Runtime.
+"""The command `tessera` of the wheel, also `python -m tessera`. It runs the program in the package with this
+Python's ONNX Runtime.
 
-`chat` and `serve` are in Python. So is `generate`, by onnxruntime-genai; without it the program generates from token ids."""
+`chat` and `serve` are implemented in Python. So is `generate`, with onnxruntime-genai; without onnxruntime-genai
+the program generates from token ids.
+"""
 import argparse
 import os
 import shutil
@@ -12,7 +15,7 @@ from ._library import FOLDER, engine_path
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises ValueError instead of ending the program."""
+    """An ArgumentParser that raises ValueError instead of ending the program."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
@@ -29,7 +32,7 @@ def _parser(kind: Type[argparse.ArgumentParser]) -> argparse.ArgumentParser:
 
 
 def _generate_text(words: List[str]) -> None:
-    """tessera generate FOLDER --prompt TEXT: prints the text as it is generated."""
+    """Runs tessera generate FOLDER --prompt TEXT: prints the text while it is generated."""
     parser = _parser(argparse.ArgumentParser)
     parser.add_argument("--prompt", required=True, metavar="TEXT", help="text to continue")
     parser.add_argument("--stop", action="append", metavar="TEXT", help="end the answer before this text; may be repeated")
@@ -38,7 +41,9 @@ def _generate_text(words: List[str]) -> None:
 
 
 def _generate_ids(words: List[str]) -> bool:
-    """tessera generate FOLDER --ids 1,2 by onnxruntime-genai. False: it is not installed, or only the program knows the options."""
+    """Runs tessera generate FOLDER --ids 1,2 with onnxruntime-genai. Returns False if it is not installed, or if
+    only the program supports the options.
+    """
     from .generation import has_genai
     parser = _parser(_Parser)
     parser.add_argument("--ids", required=True, type=lambda text: [int(token) for token in text.split(",")])
@@ -55,7 +60,7 @@ def _generate_ids(words: List[str]) -> bool:
 
 
 def _print(folder: str, prompt: Any, between: str, options: Dict[str, Any]) -> None:
-    """Prints pieces of text or token ids as they are generated."""
+    """Prints pieces of text or token ids while they are generated."""
     from . import chat
     from .errors import TesseraError
     from .generation import generate
@@ -70,7 +75,7 @@ def _print(folder: str, prompt: Any, between: str, options: Dict[str, Any]) -> N
 
 
 def _run(words: List[str]) -> None:
-    """tessera chat and tessera serve. Ctrl-C ends them at any time, also while the model is loaded."""
+    """Runs tessera chat or tessera serve. Ctrl-C ends them at any time, also while the model is loaded."""
     try:
         from . import chat, serve
         (chat if words[0] == "chat" else serve).main(words[1:])

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loaded library, and sessions of it that Python can interrupt.
+"""Loads the library, and wraps its sessions so that Python can interrupt them.
 
-A session of the library belongs to one thread at a time, and a call may take minutes. So each Session here has a thread of
-its own that makes all of its calls. The caller waits for it; Ctrl-C interrupts the caller, who then asks the library to stop
-(tsr_session_cancel).
+A session of the library may be used by one thread at a time, and a call may take minutes. So each Session has its
+own thread, which makes all of its calls while the caller waits. Ctrl-C interrupts the caller, which then cancels
+the call (tsr_session_cancel).
 """
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ WHEEL_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib")
 
 
 def _open() -> ctypes.CDLL:
-    """The library that $TESSERA_LIBRARY names, the one of the wheel, of this Python's prefix (conda), or of the system."""
+    """Loads the library: $TESSERA_LIBRARY, else that of the wheel, of this Python's prefix (conda), or of the
+    system.
+    """
     places = [os.environ.get("TESSERA_LIBRARY"), os.path.join(WHEEL_FOLDER, "libtessera.so"), os.path.join(sys.prefix, "lib", "libtessera.so.1")]
     path = places[0] or next((place for place in places[1:] if place and os.path.exists(place)), "libtessera.so.1")
     opened = _api.declare(ctypes.CDLL(path))
@@ -34,12 +36,14 @@ def _open() -> ctypes.CDLL:
 
 
 class _Found(ctypes.Structure):
-    """Dl_info of dladdr."""
+    """Dl_info, the result of dladdr."""
     _fields_ = [("path", ctypes.c_char_p), ("base", ctypes.c_void_p), ("name", ctypes.c_char_p), ("address", ctypes.c_void_p)]
 
 
 def _plugin_folder() -> str:
-    """Folder of the provider, the plug-ins and, in a wheel, the command. The system has it below the library's folder."""
+    """Returns the folder of the provider and the plug-ins; in a wheel also of the command. In system installations
+    it is below the library's folder.
+    """
     if os.path.isdir(WHEEL_FOLDER):
         return WHEEL_FOLDER
     found = _Found()
@@ -57,7 +61,9 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
 def engine_path() -> Optional[str]:
-    """ONNX Runtime's library: $TESSERA_ORT, or the one inside this Python's onnxruntime; None: neither is there."""
+    """Returns the path of ONNX Runtime's library: $TESSERA_ORT, or the one in this Python's onnxruntime. None if
+    there is neither.
+    """
     named = os.environ.get("TESSERA_ORT")
     if named:
         return named
@@ -80,7 +86,9 @@ _handles_lock = threading.Lock()
 
 @atexit.register
 def _end() -> None:
-    """Python stops the threads of sessions where they are: their temporary folders are removed here."""
+    """Removes the temporary folders of all sessions at exit, because Python stops the sessions' threads without
+    clean-up.
+    """
     for thread in list(_closing):
         thread.join(CLOSE_S)
     with _handles_lock:
@@ -89,7 +97,9 @@ def _end() -> None:
 
 
 def _after_fork() -> None:
-    """In the child: its copies of sessions have no threads, and the folders belong to the parent."""
+    """Marks all sessions as unusable in a forked child: they have no threads there, and their folders belong to the
+    parent.
+    """
     global _handles_lock
     _closing.clear()
     _handles.clear()
@@ -119,7 +129,7 @@ def _findings(handle: int) -> List[Finding]:
 
 
 def _check(handle: int, status: int) -> None:
-    """Raises the error of a status, with the findings of the session; clears them."""
+    """Raises the exception for a status, with the diagnostics of the session, and clears these."""
     if status == _api.TSR_OK:
         return
     findings = _findings(handle)
@@ -128,9 +138,10 @@ def _check(handle: int, status: int) -> None:
 
 
 class TemporaryFolder:
-    """Context manager of a temporary folder of the library.
+    """Context manager for a temporary folder.
 
-    It is removed at the end of the block, or at exit. If the process is killed, the next one removes it."""
+    The folder is removed at the end of the block, or at exit. If the process is killed, a later process removes it.
+    """
 
     def __enter__(self) -> str:
         self._pid, self._handle = os.getpid(), _new_handle(None)
@@ -148,7 +159,7 @@ class TemporaryFolder:
 
 
 class _Call:
-    """Work for a session's thread, and its result. Without work it only marks a place in the order of calls."""
+    """Work for a session's thread, and its result. A call without work only marks a position in the queue."""
 
     def __init__(self, work: Optional[Callable[[], Any]] = None):
         self.work = work
@@ -167,7 +178,7 @@ class _Call:
 
 
 class _Thread(threading.Thread):
-    """Makes the calls that it is given, one after the other."""
+    """A thread that makes calls in the order in which they were queued."""
 
     def __init__(self, cancel: Callable[[bool], None]) -> None:
         super().__init__(daemon=True, name="tessera")
@@ -198,14 +209,18 @@ class _Thread(threading.Thread):
             del call, work  # an idle thread keeps nothing alive
 
     def check(self) -> None:
-        """Raises if the thread takes no more calls. A child of fork has no such thread, and its locks may be held for ever."""
+        """Raises if the thread accepts no more calls. A forked child has no such thread, and its locks may be held
+        forever.
+        """
         if self.pid != os.getpid():
             raise TesseraError(FORKED)
         if self.ended:
             raise TesseraError(CLOSED)
 
     def do(self, work: Callable[[], Any]) -> Any:
-        """Has the thread do it. An exception in the caller meanwhile (Ctrl-C) cancels the work, waits for its end and is raised."""
+        """Makes the thread run `work`, and waits. If the caller gets an exception meanwhile (Ctrl-C), cancels the
+        work, waits for its end, and raises the exception.
+        """
         call = _Call(work)
         self.check()
         try:
@@ -227,8 +242,9 @@ class _Thread(threading.Thread):
         return call.result
 
     def _cancel(self, call: _Call) -> None:
-        """Cancels this call only, since another thread's may be the current one, and waits until it is over. The interrupt may have
-        come before the call was queued, so the end of a later one is waited for."""
+        """Cancels this call only, because the current call may be another thread's, and waits until it is over. The
+        interrupt may come before the call was queued, so this waits for the end of a later call.
+        """
         later = _Call()
         with self.gate:
             if self.current is call:
@@ -241,7 +257,9 @@ class _Thread(threading.Thread):
         self.join() if ended else later.wait()
 
     def end(self, work: Callable[[], None]) -> None:
-        """Has the thread do it after the calls before, and end. Later calls are refused; a second end does nothing."""
+        """Runs `work` after all queued calls, then ends the thread. Later calls are refused; a second `end` does
+        nothing.
+        """
         if self.pid != os.getpid():
             return
         call = _Call(work)  # made outside of the lock: it may start a garbage collection, which may close other sessions
@@ -255,7 +273,7 @@ class _Thread(threading.Thread):
 
 
 class Session:
-    """A session of the library: findings, progress, and the thread that makes its calls."""
+    """A session of the library: diagnostics, progress, and the thread that makes its calls."""
 
     def __init__(self, progress: Optional[Callable[[str, int, int], None]] = None):
         options = _api.tsr_session_options()
@@ -275,8 +293,9 @@ class Session:
         self._thread.start()
 
     def do(self, work: Callable[[], Any]) -> Any:
-        """Calls work in the session's thread. Inside, status() checks the results of the library's functions. Findings of work
-        that succeeded are cleared, so that an error has only its own."""
+        """Runs `work` in the session's thread. Inside, status() checks the results of library functions. After
+        success, diagnostics are cleared, so that a later error has only its own.
+        """
         if threading.current_thread() is self._thread:
             return work()
 
@@ -292,16 +311,16 @@ class Session:
         self._thread.check()
 
     def cancel(self) -> None:
-        """Asks the call under way, from any thread, to stop."""
+        """Cancels the current call, from any thread."""
         library.tsr_session_cancel(self.handle, True)
 
     @property
     def closed(self) -> bool:
-        """Also true in a child process, which cannot use it."""
+        """True if the session was closed. Also true in a child process, which cannot use it."""
         return self._thread.ended or self._thread.pid != os.getpid()
 
     def status(self, status: int) -> None:
-        """Raises the error of a status, with the findings; clears them."""
+        """Raises the exception for a status, with the diagnostics, and clears these."""
         _check(self.handle, status)
 
     def findings(self) -> List[Finding]:
@@ -312,8 +331,8 @@ class Session:
         self.status(library.tsr_engine_open(self.handle, path.encode() if path else None, None, None))
 
     def close(self, free: Callable[[], None] = lambda: None) -> None:
-        """Frees what the session owns, then the session, in its thread, which ends."""
-        handle, freed = self.handle, self._freed  # the handle stays: calls of other threads may be under way
+        """Frees everything that the session owns and the session itself, in its thread, which then ends."""
+        handle, freed = self.handle, self._freed  # the handle stays: other threads may be in a call
 
         def end() -> None:
             try:
@@ -326,7 +345,7 @@ class Session:
 
 
 def options_of(kind: Any, **fields: Any) -> Any:
-    """A struct of options with its size and these fields set."""
+    """Returns a struct of options with `size` and the given fields set."""
     options = kind()
     options.size = ctypes.sizeof(options)
     for name, value in fields.items():
@@ -335,7 +354,7 @@ def options_of(kind: Any, **fields: Any) -> Any:
 
 
 def read(kind: Any, function: Callable[..., int], *arguments: Any) -> Any:
-    """The struct that a function of the library fills; its last parameter."""
+    """Calls a library function and returns the struct that it fills, which is its last parameter."""
     out = options_of(kind)
     if function(*arguments, ctypes.byref(out)) != _api.TSR_OK:
         raise IndexError("%s%r" % (function.__name__, arguments))
@@ -343,7 +362,9 @@ def read(kind: Any, function: Callable[..., int], *arguments: Any) -> Any:
 
 
 def enum_of(prefix: str, name: Optional[str]) -> int:
-    """The library's number of a name in an enumeration: TSR_LAYOUT_, "context"; 0 for None, the default."""
+    """Returns the number of a name in an enumeration of the library, such as TSR_LAYOUT_ and "context". Returns 0,
+    the default, for None.
+    """
     known = {key[len(prefix):].lower(): value for key, value in vars(_api).items() if key.startswith(prefix)}
     if name is not None and name not in known:
         raise ValueError("unknown %s %r: use one of %s" % (prefix.split("_")[1].lower(), name, ", ".join(sorted(known))))
@@ -355,18 +376,18 @@ def transport_of(name: Optional[str]) -> int:
 
 
 def text_array(texts: Any) -> Any:
-    """const char *const * of some texts."""
+    """Converts strings to const char *const *."""
     return (ctypes.c_char_p * len(texts))(*[t.encode() for t in texts])
 
 
 def did_you_mean(name: Any, known: List[str]) -> str:
-    """"; did you mean 'x'?" of a misspelt name, or an empty text."""
+    """Returns "; did you mean 'x'?" for a misspelt name, or an empty string."""
     near = library.tsr_nearest(str(name).encode(), text_array(known), len(known))
     return "; did you mean '%s'?" % near.decode() if near else ""
 
 
 def sizes_array(dims: Optional[dict]) -> Any:
-    """tsr_dim_size[] of sizes by name."""
+    """Converts a dict of sizes to tsr_dim_size[]."""
     dims = dims or {}
     for name, size in dims.items():
         if not isinstance(name, str) or not hasattr(size, "__index__"):

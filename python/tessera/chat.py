@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tessera chat FOLDER --devices 2: a conversation in the terminal with a model that stays loaded."""
+"""The command tessera chat FOLDER --devices 2: a conversation in the terminal. The model stays loaded."""
 from __future__ import annotations
 
 import argparse
@@ -11,14 +11,14 @@ from .generation import Generator, search_options
 
 
 def fail(error: object) -> NoReturn:
-    """Ends the program with a message, and the exit code of the commands for wrong use."""
+    """Prints a message and ends the program with the exit code for usage errors."""
     text = str(error)
     print("tessera: %s" % text[text.startswith("Tessera: ") and len("Tessera: "):], file=sys.stderr)
     sys.exit(2)
 
 
 def number(kind: Callable[[str], Any], low: float, high: float = float("inf")) -> Callable[[str], Any]:
-    """A type of argparse: a number from low to high."""
+    """Returns an argparse type for numbers from `low` to `high`."""
     def read(text: str) -> Any:
         limits = "from %g to %g" % (low, high) if high < float("inf") else "from %g up" % low
         try:
@@ -32,7 +32,7 @@ def number(kind: Callable[[str], Any], low: float, high: float = float("inf")) -
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of every command that loads a generation folder."""
+    """Adds the arguments of all commands that load a generation folder."""
     parser.add_argument("folder", metavar="FOLDER", help="generation folder of onnxruntime-genai (with genai_config.json)")
     parser.add_argument("--devices", metavar="N|TOPOLOGY", help="devices to shard the model over (default: unsharded)")
     parser.add_argument("--memory", metavar="SIZE", help="memory limit per device, such as 8GiB")
@@ -50,7 +50,7 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def open_generator(words: argparse.Namespace) -> Generator:
-    """The model of a command's arguments; ends the program with a message if it cannot be loaded."""
+    """Loads the model that a command's arguments name. Ends the program with a message if that fails."""
     options = {name: value for name, value in vars(words).items() if name in ("memory", "transport", "threads", "cache") and value is not None}
     if options and words.devices is None:
         fail("--%s needs --devices" % next(iter(options)))
@@ -93,7 +93,7 @@ def main(arguments: List[str]) -> None:
 
 
 def answer(generator: Generator, messages: List[Dict[str, Any]], max_tokens: int, search: Dict[str, Any]) -> Optional[str]:
-    """Prints the answer while it is generated, and returns it; Ctrl-C ends it early. Returns None after an error."""
+    """Prints the answer while it is generated, and returns it. Ctrl-C ends it early. Returns None after an error."""
     text = ""
     try:
         for piece in generator.generate(messages, max_tokens=max_tokens, **search):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `tessera-check`: checks the device annotations of several models, for pre-commit and code scanning. It needs no ONNX Runtime.
+"""The command `tessera-check`: checks the device annotations of several models, for pre-commit and code scanning.
+It does not need ONNX Runtime.
 
     tessera-check models/*.onnx
     tessera-check --sarif results.sarif models/*.onnx
@@ -23,7 +24,9 @@ def _program() -> str:
 
 
 def _check(model: str, words: List[str]) -> Tuple[int, Optional[Dict[str, Any]], str]:
-    """Exit code, run object of the SARIF document (None: there is none), and stderr of `tessera check`."""
+    """Runs `tessera check` on one model. Returns its exit code, the run object of the SARIF document (None if there
+    is none), and stderr.
+    """
     path = os.path.join(".", model) if model.startswith("-") else model
     ended = subprocess.run([_program(), "check", path, "--sarif", *words], stdin=subprocess.DEVNULL, capture_output=True, text=True)
     try:
@@ -41,7 +44,7 @@ def _print(model: str, run: Dict[str, Any], verbose: bool, out: TextIO) -> None:
 
 
 def _joined(runs: List[Dict[str, Any]]) -> Dict[str, Any]:
-    """One document with one run: the results of all, and each rule once."""
+    """Merges the runs of all models into one document with one run, in which each rule occurs once."""
     rules = {rule["id"]: rule for run in runs for rule in run["tool"]["driver"]["rules"]}
     driver = {"name": "tessera", **(runs[0]["tool"]["driver"] if runs else {}), "rules": [rules[k] for k in sorted(rules)]}
     return {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0",
@@ -61,7 +64,9 @@ def _options(arguments: Optional[List[str]]) -> argparse.Namespace:
 
 
 def main(arguments: Optional[List[str]] = None) -> None:
-    """Exits with 0: no errors; 1: some; another code of `tessera check` if a model could not be checked."""
+    """Checks all models. Exit codes: 0: no errors; 1: errors; another code of `tessera check` if a model could not
+    be checked.
+    """
     options = _options(arguments)
     words = ["--formalism"] * options.formalism
     for name in ("config", "rules"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the library finds, and the exceptions that carry it."""
+"""Diagnostics of the library, and the exceptions that contain them."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ SEVERITIES = {_api.TSR_ERROR: "error", _api.TSR_WARNING: "warning", _api.TSR_NOT
 
 @dataclass(frozen=True)
 class Finding:
-    """One mistake or remark, with its place and its remedy. Texts are empty where there is nothing to say."""
+    """A diagnostic: an error, warning or note with its place and a remedy. Texts that do not apply are empty."""
 
     code: str
     severity: str
@@ -39,7 +39,7 @@ class Finding:
 
 
 class TesseraError(Exception):
-    """Anything that the library refused or failed to do; findings say what and where."""
+    """Base class of all errors of the library. `findings` contains the diagnostics."""
 
     def __init__(self, message: str, findings: Optional[List[Finding]] = None):
         self.findings = findings or []
@@ -48,14 +48,14 @@ class TesseraError(Exception):
 
 
 class Infeasible(TesseraError):
-    """No plan fits the memory. needs_bytes on each device would do; so would fits_devices devices (0: not known)."""
+    """No plan fits in memory. needs_bytes per device, or fits_devices devices, would be enough (0: unknown)."""
 
     needs_bytes: int = 0
     fits_devices: int = 0
 
 
 class RankFailed(TesseraError):
-    """A rank or the network failed; rank is its number, where it is known."""
+    """A rank or the network failed. `rank` is its number, if it is known."""
 
     @property
     def rank(self) -> Optional[int]:
@@ -63,11 +63,11 @@ class RankFailed(TesseraError):
 
 
 class EngineError(TesseraError):
-    """ONNX Runtime, a provider or a plug-in is absent, or refused the model."""
+    """ONNX Runtime, a provider or a plug-in is missing, or refused the model."""
 
 
 class Different(TesseraError):
-    """The cut model computes something else than the whole one."""
+    """The outputs of the sharded and the unsharded model differ."""
 
 
 KINDS = {_api.TSR_INFEASIBLE: Infeasible, _api.TSR_PEER: RankFailed, _api.TSR_ENGINE: EngineError, _api.TSR_DIFFERENT: Different}

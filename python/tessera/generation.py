@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generation with a language model on several devices: by onnxruntime-genai and the execution provider, or by the library's own loop."""
+"""Text generation on several devices: with onnxruntime-genai and the execution provider, or with the library's own
+loop.
+"""
 from __future__ import annotations
 
 import ctypes
@@ -37,7 +39,9 @@ def tokenizer_of(folder: str) -> Any:
 
 
 class Pieces:
-    """The text of tokens, piece by piece; half of a character waits for the token that has the rest of it."""
+    """Converts tokens to pieces of text. An incomplete character is kept until the token with the rest of it
+    arrives.
+    """
 
     def __init__(self, tokenizer: Any):
         self._tokenizer, self._ids, self._shown = tokenizer, [], ""  # type: Any, List[int], str
@@ -57,7 +61,7 @@ def pieces(tokenizer: Any, tokens: Iterable[int]) -> Iterator[str]:
 
 
 def _check_ids(prompt: Any) -> List[int]:
-    """Token ids of a prompt that is no text."""
+    """Checks the token ids of a prompt that is not a string."""
     if isinstance(prompt, (bytes, Mapping)) or not isinstance(prompt, Iterable):
         raise TypeError("prompt must be a string or a list of token ids, not %s" % type(prompt).__name__)
     ids = list(prompt)
@@ -70,7 +74,9 @@ def _check_ids(prompt: Any) -> List[int]:
 
 
 def _tokens(folder: str, ids: List[int], fields: Dict[str, Any], devices: Union[int, str, None]) -> Iterator[int]:
-    """Runs the generation in the session's thread; its tokens come through a queue. A caller who stops early ends it."""
+    """Yields the tokens of a generation that runs in the session's thread. The tokens come through a queue. If the
+    caller stops early, the generation ends.
+    """
     session, found, stop = Session(), queue.SimpleQueue(), threading.Event()  # type: ignore[var-annotated]
 
     def take(data: Any, token: int) -> bool:
@@ -118,14 +124,15 @@ def _tokens(folder: str, ids: List[int], fields: Dict[str, Any], devices: Union[
 
 
 class Generator:
-    """A generation folder of onnxruntime-genai that stays loaded, sharded over `devices` by the execution provider.
+    """Keeps a generation folder of onnxruntime-genai loaded, sharded over `devices` by the execution provider.
 
         generator = tessera.Generator("folder", devices=2)
         for piece in generator.generate("Hello", max_tokens=20):
             print(piece, end="")
 
-    Tokenizer, chat template, search and sampling are onnxruntime-genai's. options: those of the provider, such as memory="8GiB",
-    threads=1, cache=FOLDER. Several threads may generate at the same time."""
+    onnxruntime-genai provides the tokenizer, the chat template, search and sampling. options: options of the
+    provider, such as memory="8GiB", threads=1, cache=FOLDER. Several threads may generate at the same time.
+    """
 
     def __init__(self, folder: Union[str, os.PathLike], *, devices: Union[int, str, None] = None, **options: Any):
         self.folder = os.fspath(folder)
@@ -143,9 +150,12 @@ class Generator:
         return self._text
 
     def generate(self, prompt: Any, *, max_tokens: int = 64, stop: Union[str, Iterable[str], None] = None, **search: Any) -> Iterator[Union[str, int]]:
-        """Continues a prompt by at most max_tokens tokens. A text or a list of chat messages gives pieces of text, a list of token
-        ids gives token ids. stop: texts that end the answer and are left out. search: onnxruntime-genai's search options, such as
-        temperature, top_k, top_p, random_seed."""
+        """Continues a prompt by at most max_tokens tokens.
+
+        Yields pieces of text for a string or a list of chat messages, and token ids for a list of token ids. stop:
+        strings that end the answer; they are not part of it. search: search options of onnxruntime-genai, such as
+        temperature, top_k, top_p, random_seed.
+        """
         texts = check_stop(stop)
         if isinstance(prompt, str) or is_chat(prompt):
             return self._pieces(self.text.encode(prompt), max_tokens, texts, search)
@@ -175,7 +185,7 @@ class Generator:
 
 
 def check_folder(folder: str) -> None:
-    """Raises for a path that is not a generation folder of onnxruntime-genai."""
+    """Raises if the path is not a generation folder of onnxruntime-genai."""
     if not os.path.exists(folder):
         raise FileNotFoundError("%s does not exist: give a folder with genai_config.json" % folder)
     if not os.path.exists(os.path.join(folder, "genai_config.json")):
@@ -201,7 +211,7 @@ def _genai_model(folder: str, devices: Union[int, str, None], options: Dict[str,
 
 
 def check_stop(stop: Union[str, Iterable[str], None]) -> List[str]:
-    """The stop texts as a list."""
+    """Returns the stop strings as a list."""
     texts = [stop] if isinstance(stop, str) else list(stop or ())
     if not all(isinstance(text, str) and text for text in texts):
         raise TypeError("stop must be a string or a list of strings that are not empty")
@@ -209,8 +219,11 @@ def check_stop(stop: Union[str, Iterable[str], None]) -> List[str]:
 
 
 def until_stop(pieces: Iterable[str], stop: List[str]) -> Iterator[Tuple[str, bool]]:
-    """Yields (piece, stopped) up to the first stop text, which is left out. So what may be its beginning is held back. (onnxruntime-genai
-    looks for stop texts in dynamic batches only, which few models support.)"""
+    """Yields (piece, stopped) up to the first stop string, which is left out. Text that may be the beginning of a
+    stop string is held back.
+
+    (onnxruntime-genai itself supports stop strings only in dynamic batches, which few models support.)
+    """
     held = ""
     for piece in pieces:
         held += piece
@@ -226,7 +239,9 @@ def until_stop(pieces: Iterable[str], stop: List[str]) -> Iterator[Tuple[str, bo
 
 
 class Text:
-    """Text to token ids and back, with onnxruntime-genai's tokenizer, or where it cannot read the folder's, with `tokenizers`."""
+    """Converts text to token ids and back, with onnxruntime-genai's tokenizer. If that cannot read the folder's
+    tokenizer, uses the package `tokenizers`.
+    """
 
     def __init__(self, folder: str, model: Any):
         import onnxruntime_genai as genai
@@ -242,14 +257,16 @@ class Text:
         return [int(token) for token in self._genai.encode(text)] if self._genai else self._other.encode(text).ids
 
     def conversation(self, messages: Any) -> str:
-        """The text of chat messages by the folder's template; without one the contents, a line each."""
+        """Formats chat messages with the folder's template. Without a template, returns the contents, one per line."""
         try:
             return str(self._genai.apply_chat_template(json.dumps(messages), add_generation_prompt=True))
         except (AttributeError, RuntimeError):
             return "\n".join(str(message.get("content", "")) for message in messages)
 
     def decoder(self) -> Callable[[int], str]:
-        """A function that returns the text of each next token of one answer, empty while a character is not complete."""
+        """Returns a function that converts the next token of an answer to text. The text is empty while a character
+        is incomplete.
+        """
         if not self._genai:
             return Pieces(self._other).decode
         stream, ids, other = self._genai.create_stream(), [], None  # type: Any, List[int], Any
@@ -275,7 +292,7 @@ class Text:
 
     @property
     def ends(self) -> List[int]:
-        """Tokens that end an answer."""
+        """The tokens that end an answer."""
         return [int(token) for token in self._genai.eos_token_ids] if self._genai else []
 
 
@@ -285,12 +302,14 @@ def is_chat(prompt: Any) -> bool:
 
 
 def has_genai(folder: str) -> bool:
-    """True if onnxruntime-genai is installed and the folder is one of its."""
+    """True if onnxruntime-genai is installed and the folder is in its format."""
     return os.path.exists(os.path.join(folder, "genai_config.json")) and importlib.util.find_spec("onnxruntime_genai") is not None
 
 
 def search_options(temperature: float, top_k: int, top_p: float, seed: int) -> Dict[str, Any]:
-    """onnxruntime-genai's search options; the most likely token unless one of the first three is given."""
+    """Returns onnxruntime-genai's search options. Selects the most likely token, unless one of the first three
+    arguments is given.
+    """
     if not temperature and not top_k and not top_p:
         return dict(do_sample=False)
     found: Dict[str, Any] = dict(do_sample=True, temperature=temperature or 1.0, random_seed=seed)
@@ -301,11 +320,15 @@ def search_options(temperature: float, top_k: int, top_p: float, seed: int) -> D
 def generate(folder: Union[str, os.PathLike], prompt: Any, *, devices: Union[int, str, None] = None, max_tokens: int = 64,
              temperature: float = 0.0, top_k: int = 0, top_p: float = 0.0, seed: int = 0, transport: str = "threads",
              stop: Union[str, Iterable[str], None] = None) -> Iterator[Union[str, int]]:
-    """Continues a prompt by at most max_tokens tokens. A text or a list of chat messages gives pieces of text, a list of token ids
-    gives token ids. stop: texts that end the answer and are left out. To generate several times, keep a tessera.Generator.
+    """Continues a prompt by at most max_tokens tokens.
 
-    The folder is one of onnxruntime-genai, or of Optimum. Without onnxruntime-genai, and for Optimum's folders, Tessera's own loop
-    generates; text then needs `tokenizers`, and there are no chat templates. The model is loaded at the first next()."""
+    Yields pieces of text for a string or a list of chat messages, and token ids for a list of token ids. stop:
+    strings that end the answer; they are not part of it. To generate several times, keep a tessera.Generator.
+
+    The folder is one of onnxruntime-genai or of Optimum. Without onnxruntime-genai, and for folders of Optimum,
+    Tessera's own loop generates. Text then needs the package `tokenizers`, and chat templates are not supported.
+    The model is loaded at the first next().
+    """
     path, given = os.fspath(folder), check_devices(devices)
     if not is_count(max_tokens):
         raise TypeError("max_tokens must be a number, not %r" % (max_tokens,))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of a job as a group: one of them plans and partitions, the others wait and then load."""
+"""The processes of a job as a group. For example, one of them plans and partitions while the others wait."""
 from __future__ import annotations
 
 import ctypes
@@ -11,8 +11,10 @@ from ._library import FOLDER, Session, library, options_of, transport_of
 
 
 class Group:
-    """Joins the processes that a launcher (mpirun, torchrun, srun, tessera launch) started together, or those that were started by
-    hand with their `rank` and the number of `ranks`. All ranks make the same calls in the same order.
+    """Joins the processes of a job.
+
+    They were started together by a launcher (mpirun, torchrun, srun, tessera launch), or by hand with `rank` and
+    `ranks`. All ranks must make the same calls in the same order.
 
         group = tessera.Group()
         if group.rank == 0:
@@ -20,7 +22,9 @@ class Group:
         group.barrier()
         session = tessera.PartitionSession("parts", group=group)
 
-    meet: a name that is the same for all ranks of a job that was started by hand. Without a launcher and ranks it is this process alone."""
+    meet: for ranks started by hand, a name that is the same for all ranks of the job. Without a launcher and
+    without ranks, the group has only this process.
+    """
 
     def __init__(self, *, rank: Optional[int] = None, ranks: Optional[int] = None, transport: Optional[str] = None, meet: str = "",
                  timeout: float = 0):
@@ -49,7 +53,7 @@ class Group:
         self._do(lambda: library.tsr_process_group_barrier(self._handle))
 
     def broadcast(self, data: Optional[bytes] = None, root: int = 0) -> bytes:
-        """The bytes that rank `root` gives; the other ranks give none."""
+        """Returns the bytes that rank `root` passes. The other ranks pass none."""
         self.session.check_open()
         if self.rank == root and not isinstance(data, (bytes, bytearray)):
             raise TypeError("rank %d must broadcast bytes, not %s" % (root, type(data).__name__))
@@ -64,7 +68,7 @@ class Group:
         self._do(lambda: library.tsr_process_group_broadcast(self._handle, buffer, size, root))
 
     def close(self) -> None:
-        """Leaves the group; sessions that use it must be closed before."""
+        """Leaves the group. Sessions that use it must be closed before."""
         self.session.close(lambda: library.tsr_process_group_leave(self._handle))
 
     def __enter__(self) -> "Group":

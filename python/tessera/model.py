@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models: loaded, annotated, checked, planned, cut."""
+"""Models: load, annotate, check, plan and partition."""
 from __future__ import annotations
 
 import ctypes
@@ -19,7 +19,7 @@ OBJECTIVES = {"latency": _api.TSR_LATENCY, "throughput": _api.TSR_THROUGHPUT}
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the main graph. Inputs that are left out are empty names."""
+    """A node of the main graph. Omitted inputs have empty names."""
 
     name: str
     operator: str
@@ -30,7 +30,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Value:
-    """An input or output of a model, as onnxruntime's NodeArg: sizes are numbers, names, or None."""
+    """An input or output of a model, like onnxruntime's NodeArg. Sizes are numbers, names, or None."""
 
     name: str
     type: str
@@ -39,7 +39,9 @@ class Value:
 
 @dataclass(frozen=True)
 class ComparedPlan:
-    """A plan that an expert would make by hand, and why it was not chosen. The times are 0 if it does not fit in memory."""
+    """A plan that an expert would write by hand, and why it was not chosen. Its times are 0 if it does not fit in
+    memory.
+    """
 
     name: str
     fits: bool
@@ -51,7 +53,7 @@ class ComparedPlan:
 
 @dataclass
 class Plan:
-    """What was chosen, and what it is predicted to cost."""
+    """The chosen plan and its predicted costs."""
 
     devices: int
     optimal: bool
@@ -69,7 +71,9 @@ class Plan:
 
 @dataclass(frozen=True)
 class Partition:
-    """What a partition came to; replicated: (node, operator, reason) of what was meant to be cut and is not."""
+    """Summary of a partition. replicated: (node, operator, reason) for each node that has a sharding but runs
+    replicated.
+    """
 
     devices: int
     nodes: int
@@ -80,7 +84,7 @@ class Partition:
 
 
 def bytes_of(size: Union[int, str, None]) -> int:
-    """8589934592 of "8GiB"; 0 of None."""
+    """Converts "8GiB" to 8589934592, and None to 0."""
     if size is None or size == 0:
         return 0
     digits = str(size).rstrip("BKMGTi ").strip()
@@ -111,7 +115,7 @@ def _value(handle: Any) -> Value:
 
 
 def counts_of(count: int, function: Callable[..., int], result: Any) -> Dict[str, int]:
-    """Communications by operator, of a plan's or a partition's result."""
+    """Returns the number of communications per operator, from the result of a plan or partition."""
     found = [read(_api.tsr_collective_count, function, result, i) for i in range(count)]
     return {_text(c.op): c.count for c in found}
 
@@ -129,7 +133,7 @@ def partition_of(result: Any) -> Partition:
 
 
 def _model_of(session: Session, folder: str) -> str:
-    """Path of the model in a generation folder."""
+    """Returns the path of the model in a generation folder."""
     handle = ctypes.c_void_p()
     session.status(library.tsr_folder_open(session.handle, os.fsencode(folder), ctypes.byref(handle)))
     path = os.fsdecode(library.tsr_folder_model(handle))
@@ -138,12 +142,12 @@ def _model_of(session: Session, folder: str) -> str:
 
 
 def is_count(value: Any) -> bool:
-    """True for whole numbers, numpy's included; False for True and False."""
+    """True for integers, including those of numpy; False for True and False."""
     return hasattr(value, "__index__") and not isinstance(value, bool)
 
 
 def check_devices(devices: Any) -> Union[int, str, None]:
-    """Returns devices as int, str or None; raises for other types and for numbers below 1."""
+    """Returns devices as int, str or None. Raises for other types and for numbers below 1."""
     if devices is None or isinstance(devices, str):
         return devices
     if isinstance(devices, os.PathLike):
@@ -156,7 +160,9 @@ def check_devices(devices: Any) -> Union[int, str, None]:
 
 
 def topology_of(session: Session, devices: Union[int, str]) -> Any:
-    """A topology of what --devices takes: a generator, a list, a file, a planned model, "auto" (as many as are best). To be freed."""
+    """Returns a topology for any value that --devices accepts: a generator, a list, a file, a planned model, or
+    "auto" (the best number of devices). The caller frees it.
+    """
     handle = ctypes.c_void_p()
     cuda, nccl = (os.environ.get(name, "").encode() or None for name in ("TESSERA_CUDA", "TESSERA_NCCL"))
     session.status(library.tsr_topology_find(session.handle, os.fsencode(str(devices)), cuda, nccl, ctypes.byref(handle)))
@@ -164,7 +170,7 @@ def topology_of(session: Session, devices: Union[int, str]) -> Any:
 
 
 class Model:
-    """An ONNX model in memory. Made by load()."""
+    """An ONNX model in memory, created by load()."""
 
     def __init__(self, source: Any, progress: Optional[Callable[[str, int, int], None]] = None):
         self.session = Session(progress)
@@ -202,11 +208,11 @@ class Model:
             handle, kept = self._handle, self._bytes
             session.close(lambda: (library.tsr_model_free(handle), kept))  # the bytes outlive the model that is in them
 
-    # ---- what is in it
+    # ---- contents
 
     @property
     def nodes(self) -> List[Node]:
-        """Nodes of the main graph, in their order."""
+        """The nodes of the main graph, in order."""
         return self.session.do(self._nodes)
 
     def _nodes(self) -> List[Node]:
@@ -220,7 +226,7 @@ class Model:
         return found
 
     def inputs(self) -> List[Value]:
-        """Inputs that a run is given (those with a default are left out)."""
+        """The inputs that a run needs; inputs with a default are left out."""
         graph = library.tsr_model_graph(self._handle)
         values = [library.tsr_graph_input(graph, i) for i in range(library.tsr_graph_input_count(graph))]
         return [_value(v) for v in values if not library.tsr_value_initializer(v)]
@@ -232,7 +238,9 @@ class Model:
     # ---- annotations
 
     def add_config(self, name: str, devices: Union[int, Sequence[str]]) -> None:
-        """Declares a configuration of so many devices, or of devices with these names; the edits that follow are for it."""
+        """Declares a configuration with a number of devices, or with devices of these names. Later edits apply to
+        it.
+        """
         names = [] if isinstance(devices, int) else list(devices)
         count = devices if isinstance(devices, int) else len(names)
         config = ctypes.c_void_p()
@@ -249,7 +257,9 @@ class Model:
         raise TesseraError("the edit needs a configuration, but the model has %d: declare one with add_config" % count)
 
     def _find(self, node: str, value: Optional[str] = None) -> Any:
-        """The node of that name, or that makes a value of that name; with value, also its input or output of that name."""
+        """Finds a node by its name or by the name of one of its outputs. With `value`, also finds its input or
+        output of that name.
+        """
         at = library.tsr_graph_first(library.tsr_model_graph(self._handle))
         while at:
             outputs = [library.tsr_node_output(at, i) for i in range(library.tsr_node_output_count(at))]
@@ -267,27 +277,28 @@ class Model:
         return at, found
 
     def shard(self, node: str, value: str, sharding: str) -> None:
-        """Cuts a value at a node, in the compact notation: "{1,4}"."""
+        """Shards a value at a node, in the notation of docs/annotate.md: "{1,4}"."""
         def work() -> None:
             at, v = self._find(node, value)
             self.session.status(library.tsr_node_shard_text(at, v, self._configuration(), sharding.encode()))
         self.session.do(work)
 
     def stage(self, node: str, stage: int) -> None:
-        """Puts a node into a pipeline stage."""
+        """Assigns a node to a pipeline stage."""
         self.session.do(lambda: self.session.status(library.tsr_node_set_stage(self._find(node), self._configuration(), stage)))
 
     def check(self) -> List[Finding]:
-        """Everything that is wrong, wasteful or worth a note in the annotations."""
+        """Returns all errors, warnings and notes about the annotations."""
         def work() -> List[Finding]:
             self.session.status(library.tsr_check(self._handle, None))
             return self.session.findings()
         return self.session.do(work)
 
     def infer(self, propagate: bool = False, formalism: bool = False) -> None:
-        """Completes the configuration: what follows from the shardings becomes a sharding.
+        """Adds the shardings that follow from those given.
 
-        formalism: a missing input sharding is that of the producer; raises where the inputs of a node then disagree.
+        formalism: an input without a sharding has that of its producer. Raises if the inputs of a node then
+        contradict each other.
         """
         if propagate and formalism:
             raise ValueError("propagate and formalism exclude each other")
@@ -295,11 +306,13 @@ class Model:
         options = options_of(_api.tsr_infer_options, config=name, propagate=propagate, formalism=formalism)
         self.session.do(lambda: self.session.status(library.tsr_infer(self._handle, ctypes.byref(options))))
 
-    # ---- plan, cut, save
+    # ---- plan, partition, save
 
     def plan(self, devices: Union[int, str], *, memory: Union[int, str, None] = None, dims: Optional[Dict[str, int]] = None,
              stages: Union[int, str] = 0, objective: str = "latency", time: Optional[float] = None) -> Plan:
-        """Chooses a sharding for every node and writes it into the model. Ctrl-C gives the best so far as the exception's .best."""
+        """Chooses a sharding for every node and writes it into the model. After Ctrl-C, the exception has the best
+        plan so far as .best.
+        """
         given = check_devices(devices)
         if given is None:
             raise TypeError("devices must be a number or a topology such as 'ring:4', not None")
@@ -340,12 +353,14 @@ class Model:
 
     def partition(self, folder: Union[str, os.PathLike], *, state: Union[str, Iterable[str]] = "auto", keep_cut: Iterable[str] = (),
                   layout: Optional[str] = None, weights: Optional[str] = None, transport: Optional[str] = None, force: bool = False) -> Partition:
-        """Writes one ONNX file for each device into a new folder.
+        """Writes one ONNX file per device into a new folder.
 
-        state: "past=present" pairs that stay on their devices; "auto": those that the model's metadata names.
-        layout: "context" also writes model.onnx, an EPContext model that any ONNX Runtime runs with the execution provider; "genai" one generation folder
-        for each device (the model was loaded from such a folder). weights: "safetensors", or plain bytes.
-        transport, of "context": ranks are "threads" of the program that loads model.onnx, or processes ("shm")."""
+        state: pairs "past=present" that stay on their devices; "auto": those that the model's metadata names.
+        layout: "context" also writes model.onnx, an EPContext model that any ONNX Runtime runs with the execution
+        provider; "genai" writes one generation folder per device (the model must be loaded from such a folder).
+        weights: "safetensors", or plain bytes. transport, for layout "context": ranks are "threads" of the program
+        that loads model.onnx, or processes ("shm").
+        """
         if layout == "wrapped":
             raise ValueError("the layout 'wrapped' was replaced by 'context', whose model.onnx needs the execution provider (tessera.register)")
         if layout not in (None, "context", "genai"):
@@ -375,7 +390,7 @@ class Model:
             library.tsr_partition_result_free(result)
 
     def _devices(self) -> int:
-        """Of the configuration that was planned or added last."""
+        """Returns the number of devices of the configuration that was planned or added last."""
         config = library.tsr_model_find_config(self._handle, self._config.encode()) if self._config else None
         if not config:
             raise ValueError("the model has no device configuration: call plan, or add_config")
@@ -394,7 +409,7 @@ class Model:
         return self._partitioned(result)
 
     def save(self, path: Union[str, os.PathLike]) -> None:
-        """Writes the model; what was not changed keeps its bytes."""
+        """Writes the model. Parts that were not changed keep their bytes."""
         self.session.do(lambda: self.session.status(library.tsr_model_save(self._handle, os.fsencode(path))))
 
     def to_bytes(self) -> bytes:
@@ -407,12 +422,12 @@ class Model:
         return self.session.do(work)
 
     def to_onnx(self) -> Any:
-        """The model as onnx.ModelProto."""
+        """Returns the model as onnx.ModelProto."""
         import onnx
         return onnx.ModelProto.FromString(self.to_bytes())
 
     def to_ir(self) -> Any:
-        """The model as onnx_ir.Model."""
+        """Returns the model as onnx_ir.Model."""
         import onnx_ir
         return onnx_ir.serde.deserialize_model(self.to_onnx())
 
@@ -428,7 +443,7 @@ def plan_of(result: Any) -> Plan:
 
 
 def _serialized(source: Any) -> bytes:
-    """Bytes of a model that was given as bytes, onnx.ModelProto or onnx_ir.Model."""
+    """Returns the bytes of a model that was passed as bytes, onnx.ModelProto or onnx_ir.Model."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         return bytes(source)
     if hasattr(source, "SerializeToString"):
@@ -440,5 +455,7 @@ def _serialized(source: Any) -> bytes:
 
 
 def load(source: Any, *, progress: Optional[Callable[[str, int, int], None]] = None) -> Model:
-    """A model from a path, bytes, an onnx.ModelProto or an onnx_ir.Model. progress(what, done, total) is called during long work."""
+    """Loads a model from a path, bytes, an onnx.ModelProto or an onnx_ir.Model. progress(what, done, total) is
+    called during long operations.
+    """
     return Model(source, progress)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The execution provider inside onnxruntime: registering it, and onnxruntime's session with it.
+"""Registers the execution provider with onnxruntime, and provides a session that uses it.
 
-Importing this module imports onnxruntime; the package does so when the first of its names is used."""
+Importing this module imports onnxruntime. The package does so when one of its names is first used.
+"""
 from __future__ import annotations
 
 import os
@@ -24,14 +25,15 @@ _lock = threading.Lock()
 
 
 def library_path() -> str:
-    """Path of the provider's library, for programs that register it themselves."""
+    """Returns the path of the provider's library, for programs that register it themselves."""
     named = os.environ.get("TESSERA_LIBRARY")
     return os.path.join(os.path.dirname(os.path.abspath(named)) if named else FOLDER, LIBRARY)
 
 
 def register(runtime: Any = onnxruntime) -> str:
     """Registers the provider with onnxruntime, or with another module that has register_execution_provider_library
-    (onnxruntime_genai). Returns the provider's name. Further calls do nothing."""
+    (onnxruntime_genai). Returns the provider's name. Further calls do nothing.
+    """
     with _lock:
         if not getattr(runtime, "_tessera_registered", False):
             runtime.register_execution_provider_library(NAME, library_path())
@@ -40,7 +42,9 @@ def register(runtime: Any = onnxruntime) -> str:
 
 
 def options_text(devices: Union[int, str, None], options: Mapping[str, Any]) -> Dict[str, str]:
-    """Options of the provider as it reads them: {"devices": "2", "dims": "batch=1,seq=9"} of 2 and {"dims": {"batch": 1, "seq": 9}}."""
+    """Converts the options of the provider to strings: 2 and {"dims": {"batch": 1, "seq": 9}} become {"devices":
+    "2", "dims": "batch=1,seq=9"}.
+    """
     given = check_devices(devices)
     if given is None:
         raise TypeError("devices must be a number or a topology such as 'ring:4', not None")
@@ -55,7 +59,7 @@ def options_text(devices: Union[int, str, None], options: Mapping[str, Any]) -> 
 
 
 def _check_topology(devices: Union[int, str]) -> None:
-    """Raises for devices that do not exist, before onnxruntime loads the model."""
+    """Raises if the devices do not exist, before onnxruntime loads the model."""
     session = Session()
     try:
         session.do(lambda: library.tsr_topology_free(topology_of(session, devices)))
@@ -64,19 +68,22 @@ def _check_topology(devices: Union[int, str]) -> None:
 
 
 def _sharded_by_itself(model: Model) -> Optional[int]:
-    """Devices of the configuration that the model was planned for or annotated with; None: it has none."""
+    """Returns the number of devices for which the model was planned or annotated; None if it was not."""
     return model.session.do(model._devices) if library.tsr_model_config_count(model._handle) else None
 
 
 class InferenceSession(onnxruntime.InferenceSession):
-    """onnxruntime.InferenceSession that runs its model on several devices.
+    """An onnxruntime.InferenceSession that runs its model on several devices.
 
         session = tessera.InferenceSession("model.onnx", devices=2)
 
-    Methods and exceptions are onnxruntime's. Without `devices` it is onnxruntime's session. Further keywords are options of the
-    provider: memory="8GiB", dims={"batch": 1, "seq": 128}, plan=PATH, transport="shm", threads=1, cache=FOLDER, strict=False.
+    It has the methods and exceptions of onnxruntime's session. Without `devices` it is a plain onnxruntime session.
+    Further keywords are options of the provider: memory="8GiB", dims={"batch": 1, "seq": 128}, plan=PATH,
+    transport="shm", threads=1, cache=FOLDER, strict=False.
 
-    A model that the provider cannot shard raises; with strict=False onnxruntime runs it unsharded and logs the reason."""
+    Raises if the provider cannot shard the model. With strict=False, onnxruntime runs it unsharded and logs the
+    reason.
+    """
 
     def __init__(self, model: Any, sess_options: Optional[Any] = None, providers: Optional[Sequence[Any]] = None,
                  provider_options: Optional[Sequence[Dict[Any, Any]]] = None, *, devices: Union[int, str, None] = None, memory: Union[int, str, None] = None,
@@ -108,7 +115,7 @@ class InferenceSession(onnxruntime.InferenceSession):
 
 def _with_provider(options: Dict[str, str], sess_options: Any, providers: Optional[Sequence[Any]],
                    provider_options: Optional[Sequence[Dict[Any, Any]]]) -> Tuple[Any, Any, Any]:
-    """The arguments of onnxruntime's session with the provider before all others."""
+    """Returns the arguments of onnxruntime's session with our provider first."""
     register()
     version = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
     if version < BY_NAME_SINCE:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tessera serve FOLDER --devices 2: an OpenAI-compatible endpoint for a generation folder.
+"""The command tessera serve FOLDER --devices 2: an OpenAI-compatible endpoint for a generation folder.
 
-Requests that arrive together share the batches of onnxruntime-genai's Engine. It needs starlette and uvicorn
-(pip install "tessera-onnx[serve]")."""
+Requests that arrive together share the batches of onnxruntime-genai's Engine. Needs starlette and uvicorn (pip
+install "tessera-onnx[serve]").
+"""
 from __future__ import annotations
 
 import argparse
@@ -31,7 +32,7 @@ POLL_S = 0.25  # time between two checks whether the client of a complete answer
 
 
 class Request(NamedTuple):
-    """What a client asked for; `stop` are texts that end the answer."""
+    """The request of a client. `stop` has the strings that end the answer."""
 
     ids: List[int]
     max_tokens: int
@@ -42,7 +43,7 @@ class Request(NamedTuple):
 
 
 class Batches:
-    """Generates for many requests together. One thread owns the engine and everything of it."""
+    """Generates for many requests together. One thread owns the engine and all of its objects."""
 
     def __init__(self, generator: Generator):
         import onnxruntime_genai as genai
@@ -65,7 +66,9 @@ class Batches:
         self._thread.join()
 
     def tokens(self, request: Request, gone: threading.Event) -> Iterator[Tuple[Optional[int], str]]:
-        """Yields (token, reason); the reason is empty until the last one: "stop" or "length". Raises RuntimeError soon after `gone` is set."""
+        """Yields (token, reason). The reason is empty until the last token: "stop" or "length". Raises RuntimeError
+        soon after `gone` is set.
+        """
         answer: queue.SimpleQueue = queue.SimpleQueue()
         turn: List[Any] = []  # engine's request and turn, filled by the thread
         self._calls.put(lambda: self._begin(request, answer, turn))
@@ -119,7 +122,7 @@ class Batches:
         while not self._stopped:
             try:
                 self._run()
-            except RuntimeError as error:  # an engine that failed once fails for ever
+            except RuntimeError as error:  # an engine that failed once fails always
                 self._fail_all(error)
                 self._engine = None  # it is released before the next one is made
                 self._engine = self._genai.Engine(model)
@@ -194,7 +197,7 @@ class OneByOne:
 
 
 def text_of(text: Any, tokens: Iterator[Tuple[Optional[int], str]], stop: List[str]) -> Iterator[Tuple[str, str]]:
-    """Pieces of text, then an empty one with the reason of the end."""
+    """Yields pieces of text, then an empty piece with the reason why the answer ended."""
     ended = ""
 
     def pieces() -> Iterator[str]:
@@ -210,7 +213,7 @@ def text_of(text: Any, tokens: Iterator[Tuple[Optional[int], str]], stop: List[s
 
 
 def read_request(body: Any, text: Any, chat: bool) -> Request:
-    """The request in a body of the API; raises ValueError with a message for the client."""
+    """Reads a request from the body of an API call. Raises ValueError with a message for the client."""
     if not isinstance(body, dict):
         raise ValueError("the body must be a JSON object")
     prompt = body.get("messages" if chat else "prompt")
@@ -240,7 +243,7 @@ def _number(body: Dict[str, Any], name: str, default: float, low: float, high: f
 
 
 class Server:
-    """The routes: each takes a starlette request and returns a response."""
+    """The routes of the server. Each takes a starlette request and returns a response."""
 
     def __init__(self, generator: Generator, name: str):
         self.name, self.text = name, generator.text
@@ -289,7 +292,8 @@ class Server:
             return _json({"error": {"message": str(error), "type": "server_error", "param": None, "code": None}}, 500)
 
     async def _while_connected(self, request: Any, wanted: Request, chat: bool) -> Dict[str, Any]:
-        """The complete answer. Generation ends if the client closes the connection. (StreamingResponse does this for streams.)"""
+        """Returns the complete answer. Ends the generation if the client closes the connection. (StreamingResponse does
+        this for streams.)"""
         from starlette.concurrency import run_in_threadpool
         gone = threading.Event()
 

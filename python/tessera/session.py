@@ -37,13 +37,14 @@ def run_options(transport: Optional[str] = None, threads: Optional[int] = None, 
 
 
 class PartitionSession:
-    """Runs a partition folder with the methods run, get_inputs and get_outputs of onnxruntime.InferenceSession.
+    """Runs a partition folder, with the methods run, get_inputs and get_outputs of onnxruntime.InferenceSession.
 
-    Up to 16 runs may be under way: start(), start(), wait(), wait(). A session must not be used in a child process after
-    os.fork(): open a new one there.
+    Up to 16 runs may be pending: start(), start(), wait(), wait(). Do not use a session in a child process after
+    os.fork(); open a new one there.
 
-    group: run this process's rank of the partition. Every rank opens the same folder and makes the same runs; rank 0 gets the
-    outputs, the others an empty list."""
+    group: this process runs its rank of the partition. Every rank opens the same folder and makes the same runs.
+    Rank 0 gets the outputs, the others an empty list.
+    """
 
     def __init__(self, folder: Union[str, os.PathLike], *, transport: str = "threads", threads: Optional[int] = None,
                  map_devices: Optional[Mapping[str, str]] = None, trace: Optional[str] = None, group: Optional[Group] = None):
@@ -51,7 +52,7 @@ class PartitionSession:
         self._group = group
         self._transport, self._trace = transport, trace
         self._job = ctypes.c_void_p()
-        self._under_way: List[Tensors] = []  # inputs of the runs under way; the session's thread changes it
+        self._under_way: List[Tensors] = []  # inputs of the runs that have not ended; the session's thread changes it
         self._opening = threading.Lock()
         self._manifest: Dict[str, List[Value]] = {}
         self._folder = os.fspath(folder)
@@ -74,24 +75,26 @@ class PartitionSession:
     # ---- inputs and outputs
 
     def get_inputs(self) -> List[Value]:
-        """Inputs of the unsharded model."""
+        """Returns the inputs of the unsharded model."""
         return self._ports("inputs")
 
     def get_outputs(self) -> List[Value]:
-        """Outputs of the unsharded model."""
+        """Returns the outputs of the unsharded model."""
         return self._ports("outputs")
 
     def _ports(self, which: str) -> List[Value]:
-        """Inputs or outputs of the unsharded model, from the partition's manifest."""
+        """Returns the inputs or outputs of the unsharded model, from the partition's manifest."""
         return self._manifest[which]
 
     # ---- running
 
     def run(self, output_names: Optional[Sequence[str]], feeds: Optional[Mapping[str, Any]] = None, run_options: None = None, *,
             out: Optional[Mapping[str, Any]] = None, input_feed: Optional[Mapping[str, Any]] = None) -> List[Any]:
-        """Returns the outputs of these names (None: all, in the model's order) for these inputs.
+        """Runs once. Returns the outputs with these names (None: all, in the model's order).
 
-        input_feed is onnxruntime's name of feeds. run_options is accepted as None only. out: as in wait."""
+        feeds: the inputs by name; input_feed is onnxruntime's name for them. run_options: only None is supported.
+        out: as in wait().
+        """
         if run_options is not None:
             raise TypeError("run_options is not supported (given: %s); tensors on a GPU for outputs are given as out={name: tensor}"
                             % type(run_options).__name__)
@@ -111,14 +114,18 @@ class PartitionSession:
         return self._in_order(self.session.do(work), names)
 
     def start(self, feeds: Mapping[str, Any]) -> None:
-        """Starts a run; up to 16 may be under way. The arrays must not change until its wait has returned."""
+        """Starts a run. Up to 16 may be pending. Do not change the arrays until wait() has returned the results of
+        this run.
+        """
         self._prepare(feeds)
         self.session.do(lambda: self._start(feeds))
 
     def wait(self, output_names: Optional[Sequence[str]] = None, out: Optional[Mapping[str, Any]] = None) -> List[Any]:
-        """Waits for the oldest run and returns its outputs. A wait that raises discards the run: the next one is for the next run.
+        """Waits for the oldest pending run and returns its outputs. If it raises, that run is discarded, and the
+        next wait() is for the next run.
 
-        out: tensors on a GPU (DLPack) by output name. These outputs are written there, and the tensors are returned for them."""
+        out: GPU tensors (DLPack) by output name. These outputs are written to the tensors, which are also returned.
+        """
         self.session.check_open()
 
         def work() -> List[Any]:
@@ -134,7 +141,9 @@ class PartitionSession:
         return self.session.do(work)
 
     def _prepare(self, feeds: Any) -> None:
-        """Checks the inputs' names, so that a misspelt one does not reach the ranks; opens the job again after a failed run."""
+        """Checks the names of the inputs, so that a misspelt one does not reach the ranks. Opens the job again
+        after a failed run.
+        """
         self.session.check_open()
         if not isinstance(feeds, Mapping):
             raise TypeError("feeds must be a dict such as {'x': array}, not %s" % type(feeds).__name__)
@@ -149,7 +158,9 @@ class PartitionSession:
                 self.session.do(self._open_job)
 
     def _check_outputs(self, output_names: Any, out: Any) -> "tuple[List[str], Dict[str, Any]]":
-        """Names of the outputs to return, and tensors that outputs are written to; raises before anything has run."""
+        """Returns the names of the outputs to return, and the tensors to which outputs are written. Raises before
+        anything runs.
+        """
         if isinstance(output_names, (str, bytes)) or not (output_names is None or isinstance(output_names, Sequence)):
             raise TypeError("output_names must be a list of names, or None for all outputs, not %r" % (output_names,))
         if out is not None and not isinstance(out, Mapping):
@@ -177,7 +188,7 @@ class PartitionSession:
         self._under_way.append(inputs)
 
     def _finish(self, places: Dict[str, Any]) -> Dict[str, Any]:
-        """Collects the oldest run, and returns its outputs by name."""
+        """Collects the oldest run and returns its outputs by name."""
         try:
             with Tensors(self.session) as outputs:
                 outputs.put_places(places)
@@ -196,7 +207,7 @@ class PartitionSession:
         return [found[name] for name in names]
 
     def _discard(self) -> None:
-        """Forgets the oldest run; if it was not collected, waits for it and drops its results."""
+        """Discards the oldest run. If it was not collected, waits for it and drops its results."""
         inputs = self._under_way.pop(0)
         if library.tsr_job_under_way(self._job) > len(self._under_way):
             library.tsr_job_wait(self._job, None)
@@ -204,8 +215,9 @@ class PartitionSession:
         inputs.free()
 
     def _end_failed(self) -> None:
-        """A run that fails ends the job, refused inputs do not. Closes a job that has ended, so that the next run opens a new one; not
-        under a launcher, where all ranks would have to do so together."""
+        """Closes a job that a failed run has ended, so that the next run opens a new one. Refused inputs do not end
+        the job. Not under a launcher, where all ranks would have to do this together.
+        """
         if self._under_way or self._group or library.tsr_launcher(None, None, None):
             return
         ended = library.tsr_job_barrier(self._job) != _api.TSR_OK
@@ -215,7 +227,9 @@ class PartitionSession:
             self._job = ctypes.c_void_p()
 
     def trace(self, path: Optional[str] = None) -> None:
-        """Writes a trace of all runs for Perfetto to the file that the session was opened with, and copies it to path."""
+        """Writes a trace of all runs for Perfetto to the file that the session was opened with, and copies it to
+        `path`.
+        """
         if not self._job:
             raise TesseraError("no run yet, so there is no trace: call run first")
         self.session.do(lambda: self.session.status(library.tsr_job_trace(self._job)))
@@ -223,7 +237,7 @@ class PartitionSession:
             shutil.copyfile(self._trace, path)
 
     def close(self) -> None:
-        """Ends the ranks; runs under way are finished first."""
+        """Ends the ranks, after all pending runs are finished."""
         job, pending = self._job, self._under_way
 
         def free() -> None:
@@ -253,7 +267,7 @@ class PartitionSession:
 
 
 def read_ports(session: Session, folder: str) -> Dict[str, List[Value]]:
-    """Inputs and outputs that the manifest of a partition lists; called in the session's thread."""
+    """Returns the inputs and outputs in the manifest of a partition. Called in the session's thread."""
     manifest = ctypes.c_void_p()
     session.status(library.tsr_manifest_open(session.handle, os.fsencode(folder), ctypes.byref(manifest)))
     try:

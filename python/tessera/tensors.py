@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""numpy arrays to and from the library's sets of tensors. Contiguous arrays go in without a copy, and so do tensors that lie on a GPU."""
+"""Converts numpy arrays to and from the library's sets of tensors. Contiguous arrays and GPU tensors are passed
+without a copy.
+"""
 from __future__ import annotations
 
 import ctypes
@@ -20,7 +22,9 @@ TYPES = {np.dtype(code): number for number, code in NUMPY.items()}
 
 
 def array_of(value: Any) -> np.ndarray:
-    """A contiguous array of what was fed: numpy's, or anything with __dlpack__, without a copy where it is contiguous already."""
+    """Returns an input as a contiguous array. Accepts numpy arrays and objects with __dlpack__; contiguous data is
+    not copied.
+    """
     if not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
         value = np.from_dlpack(value)
     array = np.asarray(value)
@@ -40,14 +44,16 @@ def _on_gpu(value: Any) -> bool:
 
 
 def check_places(places: Mapping[str, Any]) -> None:
-    """Raises unless all of them are tensors on a GPU."""
+    """Raises unless all destinations are GPU tensors."""
     for name, value in places.items():
         if not _on_gpu(value):
             raise TypeError("out: the tensor for output '%s' is not on a GPU (%s)" % (name, type(value).__name__))
 
 
 def _take_from_gpu(owner: "Tensors", handle: Any, name: str, value: Any) -> None:
-    """A tensor on a GPU, without a copy. The capsule gives it away once: the set calls its deleter."""
+    """Adds a GPU tensor to the set without a copy. The DLPack capsule can be consumed once; the set then calls its
+    deleter.
+    """
     capsule = value.__dlpack__(stream=DEFAULT_STREAM)
     owner.session.status(library.tsr_tensors_from_dlpack(handle, name.encode(), _capsule_pointer(capsule, b"dltensor")))
     _capsule_rename(capsule, b"used_dltensor")
@@ -64,7 +70,9 @@ def _type_of(dtype: np.dtype) -> int:
 
 
 def _dtype_of(number: int) -> np.dtype:
-    """numpy's type; of those that it lacks ml_dtypes', or the bits as unsigned integers where that package is absent."""
+    """Returns the numpy type. For types that numpy lacks, returns that of ml_dtypes, or unsigned integers with the
+    same bits if ml_dtypes is not installed.
+    """
     if number in NUMPY:
         return np.dtype(NUMPY[number])
     try:
@@ -99,7 +107,7 @@ class Tensors:
         return self
 
     def put_places(self, places: Mapping[str, Any]) -> None:
-        """Tensors on a GPU that results are written to."""
+        """Adds GPU tensors to which results are written."""
         for name, value in places.items():
             _take_from_gpu(self, self.handle, name, value)
 
@@ -108,7 +116,7 @@ class Tensors:
 
 
 def _put(owner: Tensors, handle: Any, name: str, value: Any) -> None:
-    """Puts an array, a list of arrays (a sequence) or texts under a name."""
+    """Adds an array, a list of arrays (a sequence) or strings under a name."""
     status = owner.session.status
     if isinstance(value, (list, tuple)) and value and hasattr(value[0], "shape"):
         elements = ctypes.c_void_p()
@@ -131,13 +139,13 @@ def _put(owner: Tensors, handle: Any, name: str, value: Any) -> None:
 
 
 def _arrays(handle: Any) -> Dict[str, Any]:
-    """What lies on the host; tensors on a GPU are their owners'."""
+    """Returns the tensors in host memory. Tensors on a GPU belong to their owners."""
     return {library.tsr_tensors_name(handle, i).decode(): _array(handle, i) for i in range(library.tsr_tensors_count(handle))
             if library.tsr_tensors_gpu(handle, i, None) < 0}
 
 
 def _array(handle: Any, i: int) -> Any:
-    """Entry i as an array of its own, a list where it is a sequence, None where it is an optional without a value."""
+    """Returns entry i: as a new array, as a list if it is a sequence, or None if it is an optional without a value."""
     rank = library.tsr_tensors_rank(handle, i)
     if rank < 0:
         elements = library.tsr_tensors_sequence(handle, i)

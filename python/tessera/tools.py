@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Proof, prediction and pictures: verify, simulate, report, topology."""
+"""Functions on models: verify, simulate and report."""
 from __future__ import annotations
 
 import ctypes
@@ -21,7 +21,9 @@ NO_TRIAL = ctypes.c_size_t(-1).value  # TSR_NO_TRIAL
 
 @dataclass(frozen=True)
 class Difference:
-    """How far the cut model's output is from the whole one's. max_rel is relative to the largest magnitude of the whole output."""
+    """The difference between an output of the sharded and of the unsharded model. max_rel is relative to the
+    largest magnitude of the unsharded output.
+    """
 
     name: str
     max_abs: float
@@ -57,7 +59,9 @@ class Verification:
 
 @dataclass(frozen=True)
 class Simulation:
-    """Predicted: seconds until the last request is done, first until the first is, period between the last two."""
+    """Predicted times in seconds. seconds: until the last request is done; first: until the first is done; period:
+    between the last two.
+    """
 
     devices: int
     seconds: float
@@ -81,7 +85,7 @@ def _first(result: Any, trial: int) -> Optional[First]:
 
 
 def _model_path(folder: str, model: Any) -> str:
-    """Path of a model; one in memory is saved into the folder."""
+    """Returns the path of a model. A model in memory is saved into the folder first."""
     if isinstance(model, (str, os.PathLike)):
         return os.fspath(model)
     path = os.path.join(folder, "model.onnx")
@@ -90,7 +94,7 @@ def _model_path(folder: str, model: Any) -> str:
 
 
 def _inputs_path(folder: str, inputs: Union[str, os.PathLike, Mapping[str, Any], None]) -> Optional[str]:
-    """Path of a set of inputs; arrays in memory are saved into the folder."""
+    """Returns the path of a set of inputs. Arrays in memory are saved into the folder first."""
     if inputs is None or isinstance(inputs, (str, os.PathLike)):
         return os.fspath(inputs) if inputs is not None else None
     path = os.path.join(folder, "inputs.npz")
@@ -100,8 +104,11 @@ def _inputs_path(folder: str, inputs: Union[str, os.PathLike, Mapping[str, Any],
 
 def verify(model: Any, *, devices: Union[int, str, None] = None, inputs: Any = None, random: int = 0, seed: int = 0,
            transport: str = "threads", allow_unsharded: bool = False) -> Verification:
-    """Shards a model (planned for the devices, or as annotated), runs it sharded and unsharded, compares. random: number of random shardings instead.
-    A model of which nothing can be sharded raises TesseraError, unless allow_unsharded."""
+    """Runs a model sharded and unsharded and compares the outputs.
+
+    The model is planned for the devices, or sharded as annotated. random: number of random shardings to verify
+    instead. Raises TesseraError if nothing in the model can be sharded, unless allow_unsharded is set.
+    """
     given = check_devices(devices)
     session = Session()
     try:
@@ -149,7 +156,7 @@ def _verification(result: Any) -> Verification:
 
 
 def _prepared(model: Any, devices: Union[int, str, None], dims: Optional[Dict[str, int]]) -> "tuple[Model, Optional[Plan]]":
-    """A model of its own that is planned for the devices, if any are named."""
+    """Returns a separate copy of the model, planned for the devices if any are given."""
     own = load(model.to_bytes() if isinstance(model, Model) else model)
     return own, own.plan(devices, dims=dims) if devices is not None else None
 
@@ -163,7 +170,7 @@ def _simulated(own: Model, dims: Optional[Dict[str, int]], requests: int, one_de
 
 
 def simulate(model: Any, *, devices: Union[int, str, None] = None, dims: Optional[Dict[str, int]] = None, requests: int = 1) -> Simulation:
-    """What a run would take on devices that need not be there: planned for them first, or as the model is annotated."""
+    """Predicts the time of a run on devices that need not exist. Plans the model for them, or uses its annotations."""
     own, _ = _prepared(model, devices, dims)
 
     def work() -> Simulation:
@@ -178,7 +185,9 @@ def simulate(model: Any, *, devices: Union[int, str, None] = None, dims: Optiona
 
 
 def report(model: Any, path: Union[str, os.PathLike], *, devices: Union[int, str, None] = None, dims: Optional[Dict[str, int]] = None) -> None:
-    """One HTML page that needs no network: the verdict, memory, where time goes, communication, shardings, the timeline."""
+    """Writes one HTML page that loads nothing from the network: summary, memory, time, communication, shardings and
+    timeline.
+    """
     own, _ = _prepared(model, devices, dims)
 
     def work() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices and links: described, or measured on this machine."""
+"""Devices and links: describe them, or measure this machine."""
 from __future__ import annotations
 
 import ctypes
@@ -12,7 +12,7 @@ from .model import topology_of
 
 
 def _document(session: Session, handle: Any) -> Dict[str, Any]:
-    """The topology as the JSON document that `plan --devices FILE` takes."""
+    """Returns the topology as the JSON document that `plan --devices FILE` accepts."""
     text = library.tsr_json_new(session.handle)
     try:
         library.tsr_json_begin(text, None, b"{")
@@ -25,7 +25,7 @@ def _document(session: Session, handle: Any) -> Dict[str, Any]:
 
 
 def show(devices: Union[int, str]) -> Dict[str, Any]:
-    """Devices and links of what --devices takes: 4, "hosts:2x8", a file."""
+    """Returns the devices and links for any value that --devices accepts: 4, "hosts:2x8", a file."""
     session = Session()
     try:
         return session.do(lambda: _document(session, topology_of(session, devices)))
@@ -34,8 +34,9 @@ def show(devices: Union[int, str]) -> Dict[str, Any]:
 
 
 def measure(devices: int = 0, *, seconds: float = 5.0, path: Optional[str] = None, model: Optional[str] = None) -> Dict[str, Any]:
-    """What ranks of this machine reach: arithmetic, memory, links. path: written there too, for plan(path). model: a file that is run
-    too, so that plans price its nodes as they were seen."""
+    """Measures the ranks of this machine: arithmetic, memory and links. path: also writes the result there, for
+    plan(path). model: also runs this model, so that plans use the measured times of its nodes.
+    """
     session = Session()
 
     def work() -> Dict[str, Any]:
