@@ -5,7 +5,7 @@
     tessera partition planned.onnx -o parts
     mpirun -n 4 python examples/stock.py parts libtessera_ops.so in.npz out.npz
 
-The rank that has outputs writes them: rank 0, or that of a pipeline's last stage. Each rank gets the full inputs, as in `tessera run`."""
+Rank 0 writes the outputs; in a pipeline, the first rank of the last stage does. Each rank gets the full inputs, as in `tessera run`."""
 import os, sys
 
 import numpy as np

@@ -207,7 +207,8 @@ static struct alike *alike_of(struct sim *sim, struct map *known, const struct s
     return *at;
 }
 
-// Computes all predicted times before it adds the first point, because points change them.
+// Adds a point (measured time divided by predicted time) for each kind of node to the topology. All
+// predicted times are computed first, because the points change them.
 static tsr_status add_points(struct sim *sim)
 {
     struct map known;

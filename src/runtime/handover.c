@@ -26,7 +26,7 @@ bool tsr__hand_is_result(const struct handover *handover, const char *name)
     return true;
 }
 
-// True if results of this output leave their ranks: it is placed, and not a state.
+// True if the manifest says which ranks have this output, and it is not a state.
 static bool is_placed(const struct handover *handover, const struct manifest_port *port)
 {
     return port->kept && tsr__hand_is_result(handover, port->name);

@@ -584,8 +584,8 @@ static bool is_result(const struct rank *rank, size_t output)
     return strcmp(rank->output_names[output], RUN_TOKEN_OUTPUT) != 0;
 }
 
-// Copies the outputs of a run. The slot keeps its values: a launched rank copies them for rank 0,
-// and takes them for itself later.
+// Copies the outputs of a run. They also stay in the slot: a launched rank first copies its
+// outputs for rank 0, and later takes them for its own caller.
 tsr_status tsr__rank_copy(struct rank *rank, size_t run_slot, tsr_session *session,
                           tsr_tensors *outputs)
 {

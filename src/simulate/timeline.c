@@ -399,7 +399,7 @@ static tsr_status choose_topology(struct run *run, int64_t n)
     }
     if (st != TSR_OK || tsr_topology_devices(run->sim.topology) >= n)
         return st;
-    tsr__diag(run->sim.session, DIAG_topology_device, NULL, "give a topology of as many devices",
+    tsr__diag(run->sim.session, DIAG_topology_device, NULL, "give a topology with more devices",
               "device %lld is not in this topology, which has %d devices", (long long)n - 1,
               tsr_topology_devices(run->sim.topology));
     return TSR_INVALID;

@@ -189,7 +189,7 @@ HOT static void message_across(const double *table, const double *rest, uint32_t
     }
 }
 
-// Sends from v over edge i and returns the constant that was subtracted. Each chain through v gets
+// Computes the message of v over edge i, subtracts its least entry, and returns that entry. Each chain through v gets
 // an equal share (gamma) of the sum of v, minus the message that came over this edge.
 static double send(struct dual *dual, uint32_t v, uint32_t i)
 {
@@ -209,7 +209,8 @@ static double send(struct dual *dual, uint32_t v, uint32_t i)
     return take_least(dual->to_a[i], ka);
 }
 
-// Sends to all later or all earlier neighbours. Adds the constants to *bound unless it is NULL.
+// Computes the messages of v to all later or all earlier neighbours. Adds the subtracted least
+// entries to *bound unless it is NULL.
 static void send_all(struct dual *dual, uint32_t v, bool later, double *bound)
 {
     const struct dense *dense = dual->dense;

@@ -48,8 +48,8 @@ bool tsr__search_init(struct search *search, const struct dense *dense, struct e
     return !heap->failed && tsr__dual_init(&search->dual, dense);
 }
 
-// Accepts an assignment if it is the best so far. Checks the cost before the rows, because most
-// assignments fail there.
+// Accepts an assignment if it is the best so far. Checks the cost before the constraints, because
+// most assignments cost too much.
 bool tsr__search_offer(struct search *search, const uint32_t *x)
 {
     int64_t cost = tsr__dense_cost(search->dense, x);

@@ -29,7 +29,8 @@ static int64_t outer_cuts(const struct tile_layout *layout, int dim)
     return 1;
 }
 
-// Returns a layout with the factors of the block and of the copies, without owners.
+// Returns the layout with `copies` times as many shards along `dim`, without owners. Negative dim:
+// the number of shards stays the same.
 static struct tile_layout *add_copies(struct arena *arena, const struct tile_layout *layout,
                                       int64_t copies, int dim)
 {

@@ -62,7 +62,8 @@ static tsr_status keep_first_input(struct arena *arena, tsr_node *node, size_t n
     return st;
 }
 
-// Makes a Split read a copy of a copy ..., one for each Split of its value with fewer outputs.
+// Inserts a chain of `copies` copying nodes (Concat of one input) before a Split. `copies` is the
+// number of Splits that read the same value and have fewer outputs.
 static tsr_status copy_split(struct arena *arena, tsr_node *node, size_t copies, size_t number)
 {
     tsr_value *x = tsr_node_input(node, 0);

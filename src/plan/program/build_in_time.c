@@ -101,8 +101,9 @@ bool tsr__planner_build(struct planner *planner, int64_t memory)
 
 void tsr__build_report_narrow(const struct planner *planner)
 {
-    tsr__diag(planner->session, DIAG_plan_narrow, NULL, "give it more time (--time S)",
-              "not all candidates were evaluated in time: each node has its first few");
+    tsr__diag(
+        planner->session, DIAG_plan_narrow, NULL, "give it more time (--time S)",
+        "not all candidates were evaluated in time: only the first few of each node were used");
 }
 
 void tsr__build_settle(const struct planner *planner, struct program_result *result)

@@ -375,7 +375,8 @@ static tsr_status refuse_unlike(const struct planner *planner)
     tsr__diag(
         planner->session, DIAG_plan_devices, NULL,
         "use devices of the same kind, without kept shardings, stages, --explain or --export-lp",
-        "%lld devices are too many for this plan; only copies of a smaller plan could use them",
+        "%lld devices are too many to plan one by one, and a smaller plan cannot be repeated on "
+        "them",
         (long long)planner->machine.n);
     return TSR_UNSUPPORTED;
 }

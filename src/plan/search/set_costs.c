@@ -66,8 +66,8 @@ bool tsr__set_divides(const struct set_model *model, const struct plan_node *nod
     return true;
 }
 
-// Returns the time of gathering a value on the first device of the set, from the shares on the
-// first device of every copy.
+// Returns the time to gather a value on the first device of the set. The first device of each copy
+// of the plan has a share of the value.
 static int64_t gather_value_time(const struct set_model *model, const tsr_value *value, int dim)
 {
     struct planner *all = model->all;
