@@ -158,6 +158,8 @@ const struct pattern *tsr__derivation_rule(struct derivation *derivation);
 void tsr__derive_size(struct derivation *derivation, const char *letter, int64_t size);
 void tsr__derive_numbered_size(struct derivation *derivation, char letter, int number,
                                tsr_dim size);
+// Sets the size of a letter to the only element of input i, if that is known.
+void tsr__derive_element_size(struct derivation *derivation, const char *letter, size_t i);
 // Ends the derivation: nothing is sharded, and the rule gives no shapes.
 void tsr__derive_none(struct derivation *derivation, const char *why);
 // Returns the shape of input i; rank -1: unknown or absent.

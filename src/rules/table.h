@@ -89,6 +89,11 @@
         }                                                                                          \
     }
 
+// Reasons for losses.
+#define LOSS_STAYS                                                                                 \
+    STAYS({"c", "a label may name any class"},                                                     \
+          {"n D", "the mean divides by the sum of all weights"})
+
 // Reasons for GRU, LSTM and RNN.
 #define RECURRENT_STAYS                                                                            \
     STAYS({"t", "each step needs the one before"}, {"i", SUMMED_GATE},                             \

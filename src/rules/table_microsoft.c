@@ -48,7 +48,10 @@ static const struct op_row rows[] = {
      .rule = "[A* (u z)],[A* u],[A* u]? -> [A* (u z)]; rep z", .derive = tsr__derive_quantize,
      .shape = tsr__infer_dequantize, .note = "scales for the tensor or for an axis",
      .stays = STAYS({"z", SCALED})},
-    {"DynamicQuantizeLSTM", .since = 1, .domain = MICROSOFT, .shape = tsr__infer_recurrent,
+    {"DynamicQuantizeLSTM", .since = 1, .domain = MICROSOFT,
+     .rule =
+         "[t b i],[v i w],[v h w],[v _]?,[b]?,[v b h]?,[v b h]?,[v _]?,·,·,·,· -> [t v b h]?,[v "
+         "b h]?,[v b h]?; rep i w",
      .whole = "activations are quantized by the minimum and maximum of the full batch"},
     {"DynamicQuantizeMatMul", .since = 1, .domain = MICROSOFT, .kept = LATER_INPUTS,
      .rule = "[B* m k],[k n],[n~],[n~]?,[n~]? -> [B* m n]; stat B m k",
@@ -128,8 +131,7 @@ static const struct op_row rows[] = {
      .stays = STAYS({"d", TURNED}, {"_", ANGLES})},
     {"MatMulBnb4", .since = 1, .domain = MICROSOFT, .kept = LATER_INPUTS,
      .rule = "[B* k],[(n w)],[(n a)] -> [B* n]; rep k w a; attr N=n",
-     .derive = tsr__derive_matmul_bnb4, .shape = tsr__infer_matmul_bnb4,
-     .note = "if rows of the weight end at block borders",
+     .derive = tsr__derive_matmul_bnb4, .note = "if rows of the weight end at block borders",
      .stays = STAYS({"k w a", "packed blocks of the weight continue over row borders"}),
      .work = WORK_PACKED_PRODUCT, .count = tsr__count_packed_matmul},
     {"MatMulIntegerToFloat", .since = 1, .domain = MICROSOFT, .kept = ALL_INPUTS,

@@ -8,11 +8,11 @@ static const struct op_row rows[] = {
     // The inputs of optimizers are all parameters, then all gradients, then all states. The rule
     // shows one of each, and the derive function repeats them.
     {"Adagrad", .since = 1, .domain = TRAINING, .rule = "[],[],[A*],[A*],[A*] -> [A*],[A*]",
-     .derive = tsr__derive_adagrad, .shape = tsr__infer_adagrad,
+     .derive = tsr__derive_optimizer, .type = TYPE_AS_THIRD, .type1 = TYPE_AS_THIRD,
      .note = "several tensors: all parameters, all gradients, all states"},
     {"Adam", .since = 1, .domain = TRAINING, .rule = "[],[],[A*],[A*],[A*],[A*] -> [A*],[A*],[A*]",
-     .derive = tsr__derive_adam, .shape = tsr__infer_adam,
-     .note = "several tensors: all parameters, all gradients, all states"},
+     .derive = tsr__derive_optimizer, .type = TYPE_AS_THIRD, .type1 = TYPE_AS_THIRD,
+     .type2 = TYPE_AS_THIRD, .note = "several tensors: all parameters, all gradients, all states"},
     {"ArrayFeatureExtractor", .since = 1, .domain = ML, .rule = "[A* v],[t] -> [A* t]; rep v",
      .derive = tsr__derive_feature_extractor, .shape = tsr__infer_feature_extractor,
      .stays = STAYS({"v", PICKED})},
@@ -26,8 +26,7 @@ static const struct op_row rows[] = {
      .some = "n", .stays = STAYS({"t _", "inputs of different lengths are concatenated"})},
     {"FlexAttention", .since = 1, .domain = PREVIEW,
      .rule = "[b (h g) q d],[b h k d],[b h k v] -> [b (h g) q v]; rep d k",
-     .derive = tsr__derive_flex_attention, .shape = tsr__infer_attention,
-     .note = "nodes with subgraphs are not sharded",
+     .shape = tsr__infer_attention, .note = "nodes with subgraphs are not sharded",
      .stays =
          STAYS({"d", DOT},
                {"k", "a softmax runs over all keys, and a body of the node changes its scores"})},
@@ -48,7 +47,7 @@ static const struct op_row rows[] = {
      .derive = tsr__derive_rows, .type = TYPE_FLOAT, .shape = tsr__infer_regressor,
      .stays = STAYS({"f c", ATTRIBUTES}), .count = tsr__count_linear},
     {"Momentum", .since = 1, .domain = TRAINING, .rule = "[],[],[A*],[A*],[A*] -> [A*],[A*]",
-     .derive = tsr__derive_adagrad, .shape = tsr__infer_adagrad,
+     .derive = tsr__derive_optimizer, .type = TYPE_AS_THIRD, .type1 = TYPE_AS_THIRD,
      .note = "several tensors: all parameters, all gradients, all states"},
     {"Normalizer", .since = 1, .domain = ML, .rule = "[A* f] -> [A* f]; rep f", .type = TYPE_FLOAT,
      .stays = STAYS({"f", NORMED})},

@@ -81,19 +81,21 @@ typedef void (*shape_fn)(struct shape_job *job);
 // Element type of an output.
 enum result_type {
     TYPE_AS_FIRST = 0, // type of the first input
-    TYPE_AS_SECOND,
-    TYPE_AS_THIRD,
-    TYPE_AS_FOURTH,
+    TYPE_AS_SECOND = 1,
+    TYPE_AS_THIRD = 2,
+    TYPE_AS_FOURTH = 3, // as the first input if the fourth is absent
+    TYPE_AS_EIGHTH = 7,
     TYPE_BOOL,
     TYPE_INT64,
     TYPE_INT32,
     TYPE_UINT8,
     TYPE_FLOAT,
-    TYPE_STRING,
-    TYPE_TO,          // attribute `to`
-    TYPE_DTYPE,       // attribute `dtype`, else as the first input
-    TYPE_DTYPE_FLOAT, // attribute `dtype`, else float
-    TYPE_OPEN,        // the shape function sets it
+    TYPE_TO,              // attribute `to`
+    TYPE_DTYPE,           // attribute `dtype`, else as the first input
+    TYPE_DTYPE_FLOAT,     // attribute `dtype`, else float
+    TYPE_DTYPE_INT32,     // attribute `dtype`, else int32
+    TYPE_OUTPUT_DATATYPE, // attribute `output_datatype`, else float
+    TYPE_OPEN,            // the shape function sets it
 };
 // How far a declaration is ignored, because it may come from onnx's inference, which is wrong for
 // some operators.
@@ -219,6 +221,9 @@ int64_t tsr__job_int(const struct shape_job *job, const char *name, int64_t othe
 size_t tsr__job_ints(const struct shape_job *job, const char *name, const int64_t **out);
 bool tsr__job_text_is(const struct shape_job *job, const char *name, const char *text,
                       bool otherwise);
+// Returns the element type that an attribute names; `otherwise` if it is absent, TSR_UNDEFINED if
+// the number is no element type.
+tsr_dtype tsr__job_type(const struct shape_job *job, const char *name, tsr_dtype otherwise);
 // Returns the axis counted from the front; -1: invalid.
 int tsr__axis(int64_t axis, int rank);
 // Returns an array for the dimensions of an output, all unknown; NULL: the rank is unknown
@@ -228,6 +233,8 @@ void tsr__job_set(struct shape_job *job, int i, int rank, const tsr_dim *dims);
 // As tsr__job_dims, and sets the array as the shape of output i. Also returns NULL if there is no
 // such output.
 tsr_dim *tsr__job_new_dims(struct shape_job *job, int i, int rank);
+// Replaces one dimension of output i, if its shape is known and has that axis.
+void tsr__job_set_dim(struct shape_job *job, int i, int axis, tsr_dim size);
 // Gives output i the shape of input k.
 void tsr__job_like(struct shape_job *job, int i, int k);
 tsr_dim tsr__job_dim(const struct shape_job *job, struct expr expr);

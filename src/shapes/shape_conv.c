@@ -264,25 +264,14 @@ void tsr__infer_col2im(struct shape_job *job)
     tsr__job_set(job, 0, (int)n + 2, dims);
 }
 
-// Infers a causal convolution. The length is unchanged. The state is the end of the input, which
-// the next call needs.
+// Infers a causal convolution. The state is the end of the input, which the next call needs: k - 1
+// elements for a kernel of k.
 void tsr__infer_causal_conv(struct shape_job *job)
 {
-    struct shape x = tsr__job_in(job, 0), w = tsr__job_in(job, 1);
-    tsr__job_like(job, 0, 0);
-    if (x.rank != 3 || job->n_out < 2)
-        return;
-    tsr_dim *dims = tsr__job_dims(job, 3);
-    if (!dims)
-        return;
-    dims[0] = x.dims[0];
-    dims[1] = x.dims[1];
-    // A kernel of k needs k - 1 elements of the previous input.
-    if (w.rank == 3)
-        dims[2] =
-            tsr__expr_dim(job->exprs, tsr__expr_sub(job->exprs, tsr__expr_of(job->exprs, w.dims[2]),
-                                                    expr_number(1)));
-    tsr__job_set(job, 1, 3, dims);
+    struct expr kernel = tsr__expr_of(job->exprs, dim_at(tsr__job_in(job, 1), 2));
+    job->shapes->rules->letters(job);
+    tsr__job_set_dim(job, 1, 2,
+                     tsr__expr_dim(job->exprs, tsr__expr_sub(job->exprs, kernel, expr_number(1))));
 }
 
 // ---- com.microsoft.nchwc: channels in blocks ----------------------------------------------------

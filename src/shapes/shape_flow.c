@@ -330,9 +330,7 @@ void tsr__infer_sequence_construct(struct shape_job *job)
 void tsr__infer_sequence_empty(struct shape_job *job)
 {
     struct value_info info = no_info;
-    int64_t type = tsr__job_int(job, "dtype", TSR_FLOAT);
-    if (type > 0 && type < TSR_DTYPE_COUNT)
-        info.shape.dtype = (tsr_dtype)type;
+    info.shape.dtype = tsr__job_type(job, "dtype", TSR_FLOAT);
     set_output(job, 0, wrapped(info, VALUE_SEQUENCE));
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// shape_heads.c - shapes of the fused attention operators of com.microsoft: those that follow from
-// the rule, and lengths and types of caches, which do not.
+// shape_heads.c - shapes of attention operators: those that follow from the rule, and lengths and
+// types of caches, which do not.
 //
 // Caches grow: past keys [2 8 5 64] and 2 new ones give a present of [2 8 7 64]. With a shared
 // buffer (past_present_share_buffer, or an input for its length) they have spare capacity and stay
@@ -18,21 +18,6 @@ static tsr_dim total(struct shape_job *job, tsr_dim a, tsr_dim b)
                                                    tsr__expr_of(job->exprs, b)));
 }
 
-// Sets one dimension of an output. The shape may be shared with other values, so it is copied
-// first.
-static void set_size(struct shape_job *job, int i, int axis, tsr_dim size)
-{
-    if (i >= job->n_out || job->out[i].rank <= axis)
-        return;
-    struct shape *shape = &job->out[i];
-    tsr_dim *dims = tsr__job_dims(job, shape->rank);
-    if (!dims)
-        return;
-    memcpy(dims, shape->dims, (size_t)shape->rank * sizeof(*dims));
-    dims[axis] = size;
-    shape->dims = dims;
-}
-
 // Sets outputs 1 .. n, which are caches of this length, to the type of the input cache.
 static void caches(struct shape_job *job, int n, int axis, tsr_dim length, int past)
 {
@@ -40,9 +25,9 @@ static void caches(struct shape_job *job, int n, int axis, tsr_dim length, int p
         int from = past + i - 1, last = job->out[i].rank - 1;
         if (tsr__job_has(job, from))
             job->out[i].dtype = tsr__job_in(job, from).dtype;
-        set_size(job, i, axis, length);
+        tsr__job_set_dim(job, i, axis, length);
         if (last > axis && !dim_known(job->out[i].dims[last])) // may be packed: as in the input
-            set_size(job, i, last, dim_in(job, from, last));
+            tsr__job_set_dim(job, i, last, dim_in(job, from, last));
     }
 }
 
@@ -66,6 +51,21 @@ static tsr_dim cache_length(struct shape_job *job, bool shared, tsr_dim past, ts
     return total(job, past, fresh);
 }
 
+// Infers Attention of ai.onnx. Past keys [1 2 5 8] and 3 new ones give a present of [1 2 8 8].
+void tsr__infer_attention(struct shape_job *job)
+{
+    tsr_dim all = keys_of(job, 1), heads = dim_in(job, 0, 1);
+    job->shapes->rules->letters(job);
+    if (tsr__job_has(job, 4))
+        all = total(job, dim_in(job, 4, 2), all);
+    caches(job, 2, 2, all, 4);
+    tsr__job_set_dim(job, 3, 3, all);
+    if (tsr__job_in(job, 0).rank == 4) { // known even if the number of key heads is not
+        tsr__job_set_dim(job, 0, 1, heads);
+        tsr__job_set_dim(job, 3, 1, heads);
+    }
+}
+
 void tsr__infer_multi_head(struct shape_job *job)
 {
     tsr_dim all = keys_of(job, 1), past = dim_in(job, 6, 2);
@@ -74,7 +74,7 @@ void tsr__infer_multi_head(struct shape_job *job)
         all = cache_length(job, tsr__job_has(job, 8), past, all);
     caches(job, 2, 2, all, 6);
     if (!tsr__job_has(job, 8))
-        set_size(job, 3, 3, all);
+        tsr__job_set_dim(job, 3, 3, all);
 }
 
 void tsr__infer_masked_multi_head(struct shape_job *job)
@@ -89,7 +89,7 @@ void tsr__infer_masked_multi_head(struct shape_job *job)
 void tsr__infer_group_query(struct shape_job *job)
 {
     job->shapes->rules->letters(job);
-    set_size(job, 0, 1, dim_in(job, 0, 1)); // not the size of the position input
+    tsr__job_set_dim(job, 0, 1, dim_in(job, 0, 1)); // not the size of the position input
     tsr_dim length = DIM_UNKNOWN;
     if (!tsr__job_has(job, 3))
         length = keys_of(job, 1);
@@ -127,7 +127,7 @@ void tsr__infer_projected_attention(struct shape_job *job)
     if (tsr__job_has(job, 4))
         all = cache_length(job, shared, dim_in(job, 4, 3), all);
     caches(job, 1, 3, all, 4);
-    set_size(job, 1, 0, dim_of(2)); // keys and values
+    tsr__job_set_dim(job, 1, 0, dim_of(2)); // keys and values
 }
 
 void tsr__infer_paged_attention(struct shape_job *job)

@@ -130,6 +130,12 @@ bool tsr__job_text_is(const struct shape_job *job, const char *name, const char 
     return str_is((struct str){s, n}, text);
 }
 
+tsr_dtype tsr__job_type(const struct shape_job *job, const char *name, tsr_dtype otherwise)
+{
+    int64_t type = tsr__job_int(job, name, otherwise);
+    return type > 0 && type < TSR_DTYPE_COUNT ? (tsr_dtype)type : TSR_UNDEFINED;
+}
+
 // Returns the axis counted from the front: -1 of rank 3 is 2; 3 of rank 3 is invalid, which gives
 // -1.
 int tsr__axis(int64_t axis, int rank)
@@ -174,6 +180,20 @@ tsr_dim *tsr__job_new_dims(struct shape_job *job, int i, int rank)
     tsr_dim *dims = tsr__job_dims(job, rank);
     tsr__job_set(job, i, rank, dims);
     return dims;
+}
+
+// Copies the dimensions first, because other values may share them.
+void tsr__job_set_dim(struct shape_job *job, int i, int axis, tsr_dim size)
+{
+    if (i >= job->n_out || job->out[i].rank <= axis)
+        return;
+    struct shape *shape = &job->out[i];
+    tsr_dim *dims = tsr__job_dims(job, shape->rank);
+    if (!dims)
+        return;
+    memcpy(dims, shape->dims, (size_t)shape->rank * sizeof(*dims));
+    dims[axis] = size;
+    shape->dims = dims;
 }
 
 // Gives output i the shape of input k. They share the array, because arrays do not change once they

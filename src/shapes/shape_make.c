@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // shape_make.c - shapes of operators that create tensors or select elements: constants, ranges,
-// random numbers, one-hot rows, selections whose length depends on the data.
+// random numbers, selections whose length depends on the data.
 //
 //   Shape of [n 3 8 8], start 1          a vector of 3 elements
-//   OneHot of [4] with depth 10, axis 0  [10 4]
 //   NonZero of rank 3                    [3 ?]: the number depends on the data
 //   Resize of [1 3 8 8] by 1 1 2 2       [1 3 16 16]
 #include "shapes/infer.h"
@@ -197,27 +196,6 @@ void tsr__infer_range(struct shape_job *job)
 }
 
 // ---- selections --------------------------------------------------------------------------------
-
-// Infers OneHot. The new dimension is at the axis: [4 5] with depth 10 and axis 1 is [4 10 5].
-void tsr__infer_one_hot(struct shape_job *job)
-{
-    struct shape shape = tsr__job_in(job, 0);
-    struct known_value depth = tsr__job_values(job, 1);
-    int at = tsr__axis(tsr__job_int(job, "axis", -1), shape.rank + 1);
-    if (at < 0)
-        return;
-    tsr_dim *dims = tsr__job_dims(job, shape.rank + 1);
-    if (!dims)
-        return;
-    for (int i = 0; i < at; i++)
-        dims[i] = shape.dims[i];
-    for (int i = at; i < shape.rank; i++)
-        dims[i + 1] = shape.dims[i];
-    // Otherwise the new dimension stays unknown.
-    if (depth.n == 1)
-        dims[at] = tsr__expr_dim(job->exprs, depth.elements[0]);
-    tsr__job_set(job, 0, shape.rank + 1, dims);
-}
 
 // Infers NonZero: one row for each dimension of the input, one column for each element that is not
 // zero.

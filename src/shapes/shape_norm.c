@@ -1,58 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// shape_norm.c - types and shapes of quantized operators, TopK, Multinomial and others, which do
-// not follow from the letters of a rule.
+// shape_norm.c - types and shapes of quantized operators, Multinomial and others, which do not follow
+// from the letters of a rule.
 //
-//   TopK of [4 9] along 1, k 3             [4 3], twice
 //   Multinomial of [4 9], sample_size 5    [4 5]
-//   MatMulBnb4 of [2 6 64], N 32           [2 6 32]: the weights are a flat list without this size
 //   QuantizeLinear of [4 9] with an int8 zero point   [4 9] of int8
 #include "shapes/infer.h"
-
-static tsr_dtype type_attr(const struct shape_job *job, const char *name, tsr_dtype otherwise)
-{
-    int64_t type = tsr__job_int(job, name, 0);
-    if (type > 0 && type < TSR_DTYPE_COUNT)
-        return (tsr_dtype)type;
-    return otherwise;
-}
-
-// Infers TopK. k is an attribute in the first opset, an input since; it may be unknown.
-void tsr__infer_top_k(struct shape_job *job)
-{
-    struct shape x = tsr__job_in(job, 0);
-    int axis = tsr__axis(tsr__job_int(job, "axis", -1), x.rank);
-    struct known_value value = tsr__job_values(job, 1);
-    int64_t fixed = tsr__job_int(job, "k", -1);
-    if (axis < 0)
-        return;
-    for (int i = 0; i < 2; i++) {
-        tsr_dim *dims = tsr__job_dims(job, x.rank);
-        if (!dims)
-            return;
-        memcpy(dims, x.dims, (size_t)x.rank * sizeof(*dims));
-        dims[axis] = DIM_UNKNOWN;
-        if (fixed >= 0)
-            dims[axis] = (tsr_dim){fixed, ""};
-        else if (value.elements && value.n == 1)
-            dims[axis] = tsr__job_dim(job, value.elements[0]);
-        tsr__job_set(job, i, x.rank, dims);
-    }
-}
 
 // Infers Multinomial: each row of the input gives a row of drawn classes.
 void tsr__infer_multinomial(struct shape_job *job)
 {
-    struct shape x = tsr__job_in(job, 0);
-    tsr_dim *dims = tsr__job_dims(job, 2);
-    int64_t samples = tsr__job_int(job, "sample_size", 1);
-    job->out[0].dtype = type_attr(job, "dtype", TSR_INT32);
+    tsr_dim *dims = tsr__job_new_dims(job, 0, 2);
     if (!dims)
         return;
-    if (x.rank == 2)
-        dims[0] = x.dims[0];
-    if (samples >= 0)
-        dims[1] = (tsr_dim){samples, ""};
-    tsr__job_set(job, 0, 2, dims);
+    dims[0] = dim_at(tsr__job_in(job, 0), 0);
+    dims[1] = dim_of(tsr__job_int(job, "sample_size", 1));
 }
 
 // Infers QuantizeLinear. The type is that of the zero point, or of the attribute.
@@ -62,19 +23,13 @@ void tsr__infer_quantize(struct shape_job *job)
     if (tsr__job_has(job, 2))
         job->out[0].dtype = tsr__job_in(job, 2).dtype;
     else
-        job->out[0].dtype = type_attr(job, "output_dtype", TSR_UINT8);
+        job->out[0].dtype = tsr__job_type(job, "output_dtype", TSR_UINT8);
 }
 
 void tsr__infer_dequantize(struct shape_job *job)
 {
     tsr__job_like(job, 0, 0);
-    job->out[0].dtype = type_attr(job, "output_dtype", tsr__job_in(job, 1).dtype);
-}
-
-void tsr__infer_qlinear_matmul(struct shape_job *job)
-{
-    job->shapes->rules->letters(job);
-    job->out[0].dtype = tsr__job_in(job, 7).dtype;
+    job->out[0].dtype = tsr__job_type(job, "output_dtype", tsr__job_in(job, 1).dtype);
 }
 
 // Infers QGemm. Without a zero point for the result, the result is not quantized.
@@ -84,39 +39,15 @@ void tsr__infer_quantized_gemm(struct shape_job *job)
     job->out[0].dtype = tsr__job_has(job, 8) ? tsr__job_in(job, 8).dtype : TSR_FLOAT;
 }
 
-// Infers MatMulBnb4. A matrix of N rows is packed into a vector: the attribute gives its number of
-// rows.
-void tsr__infer_matmul_bnb4(struct shape_job *job)
-{
-    struct shape x = tsr__job_in(job, 0);
-    int64_t columns = tsr__job_int(job, "N", -1);
-    if (x.rank <= 0 || columns < 0)
-        return;
-    tsr_dim *dims = tsr__job_dims(job, x.rank);
-    if (!dims)
-        return;
-    memcpy(dims, x.dims, (size_t)x.rank * sizeof(*dims));
-    dims[x.rank - 1] = (tsr_dim){columns, ""};
-    tsr__job_set(job, 0, x.rank, dims);
-}
-
 // Infers SkipLayerNormalization. Results have the shape of the first input: ONNX Runtime repeats a
 // shorter skip. Statistics have one element for each row.
 void tsr__infer_skip_norm(struct shape_job *job)
 {
-    struct shape x = tsr__job_in(job, 0);
+    int rank = tsr__job_in(job, 0).rank;
     for (int i = 0; i < job->n_out; i++)
         tsr__job_like(job, i, 0);
-    if (x.rank <= 0)
-        return;
-    for (int i = 1; i < (int)clamped(job->n_out, 0, 3); i++) {
-        tsr_dim *dims = tsr__job_dims(job, x.rank);
-        if (!dims)
-            return;
-        memcpy(dims, x.dims, (size_t)x.rank * sizeof(*dims));
-        dims[x.rank - 1] = (tsr_dim){1, ""};
-        tsr__job_set(job, i, x.rank, dims);
-    }
+    for (int i = 1; i < 3 && rank > 0; i++)
+        tsr__job_set_dim(job, i, rank - 1, dim_of(1));
 }
 
 // Infers one loss for each target. If the shape of the targets is unknown, their rank is that of

@@ -14,15 +14,6 @@ static tsr_dim element_dim(struct shape_job *job, int input, int64_t i)
     return tsr__expr_dim(job->exprs, element_of(tsr__job_values(job, input), i));
 }
 
-// Sets the type from the attribute, by default float; unknown if it is invalid.
-static void output_type(struct shape_job *job)
-{
-    int64_t t = tsr__job_int(job, "output_datatype", TSR_FLOAT);
-    job->out[0].dtype = TSR_UNDEFINED;
-    if (t > 0 && t < TSR_DTYPE_COUNT)
-        job->out[0].dtype = (tsr_dtype)t;
-}
-
 // ---- images ------------------------------------------------------------------------------------
 
 // Infers GridSample. Batch and channels are those of the input, positions those of the grid; either
@@ -68,8 +59,8 @@ void tsr__infer_affine_grid(struct shape_job *job)
     dims[n - 1] = (tsr_dim){n - 2, ""};
 }
 
-// Infers RoiAlign: one image for each region, with the input's channels.
-void tsr__infer_roi_align(struct shape_job *job)
+// Infers one image of that size for each region, with the input's channels.
+static void regions(struct shape_job *job, int64_t height, int64_t width)
 {
     struct shape x = tsr__job_in(job, 0), rois = tsr__job_in(job, 1);
     tsr_dim *dims = tsr__job_new_dims(job, 0, 4);
@@ -79,27 +70,20 @@ void tsr__infer_roi_align(struct shape_job *job)
         dims[0] = rois.dims[0];
     if (x.rank == 4)
         dims[1] = x.dims[1];
-    dims[2] = (tsr_dim){tsr__job_int(job, "output_height", 1), ""};
-    dims[3] = (tsr_dim){tsr__job_int(job, "output_width", 1), ""};
+    dims[2] = (tsr_dim){height, ""};
+    dims[3] = (tsr_dim){width, ""};
 }
 
-// Infers MaxRoiPool: one pooled image for each region, with the channels of the input.
+void tsr__infer_roi_align(struct shape_job *job)
+{
+    regions(job, tsr__job_int(job, "output_height", 1), tsr__job_int(job, "output_width", 1));
+}
+
 void tsr__infer_max_roi_pool(struct shape_job *job)
 {
-    struct shape x = tsr__job_in(job, 0), rois = tsr__job_in(job, 1);
     const int64_t *size;
-    size_t n = tsr__job_ints(job, "pooled_shape", &size);
-    if (n != 2)
-        return;
-    tsr_dim *dims = tsr__job_new_dims(job, 0, 4);
-    if (!dims)
-        return;
-    if (rois.rank == 2)
-        dims[0] = rois.dims[0];
-    if (x.rank == 4)
-        dims[1] = x.dims[1];
-    dims[2] = (tsr_dim){size[0], ""};
-    dims[3] = (tsr_dim){size[1], ""};
+    if (tsr__job_ints(job, "pooled_shape", &size) == 2)
+        regions(job, size[0], size[1]);
 }
 
 // Infers ImageDecoder. Height and width depend on the image; there are 3 channels or 1.
@@ -132,7 +116,6 @@ static struct expr half_plus_one(struct exprs *exprs, struct expr n)
 void tsr__infer_window(struct shape_job *job)
 {
     tsr_dim *dims = tsr__job_new_dims(job, 0, 1);
-    output_type(job);
     if (dims)
         dims[0] = element_dim(job, 0, 0);
 }
@@ -143,7 +126,6 @@ void tsr__infer_mel_weights(struct shape_job *job)
 {
     tsr_dim *dims = tsr__job_new_dims(job, 0, 2);
     struct expr length = element_of(tsr__job_values(job, 1), 0);
-    output_type(job);
     if (!dims)
         return;
     dims[0] = tsr__expr_dim(job->exprs, half_plus_one(job->exprs, length));

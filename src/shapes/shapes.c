@@ -323,49 +323,30 @@ static tsr_dtype input_type(const struct shape_job *job, int i)
     return tsr__info_of(job->shapes, input_at(job->node, (size_t)i)).shape.dtype;
 }
 
-// Returns the type that an attribute names. TSR_UNDEFINED if the number is no element type, or if
-// the attribute is absent and has no default.
-static tsr_dtype attr_type(const struct shape_job *job, const char *name, tsr_dtype otherwise)
-{
-    int64_t t = tsr__job_int(job, name, otherwise);
-    if (t > 0 && t < TSR_DTYPE_COUNT)
-        return (tsr_dtype)t;
-    return TSR_UNDEFINED;
-}
-
 // Returns the element type of an output by the table.
 static tsr_dtype result_type(const struct shape_job *job, enum result_type type)
 {
-    switch (type) {
-    case TYPE_AS_FIRST:
-        return input_type(job, 0);
-    case TYPE_AS_SECOND:
-        return input_type(job, 1);
-    case TYPE_AS_THIRD:
-        return input_type(job, 2);
-    case TYPE_AS_FOURTH:
-        return input_type(job, 3);
-    case TYPE_BOOL:
-        return TSR_BOOL;
-    case TYPE_INT64:
-        return TSR_INT64;
-    case TYPE_INT32:
-        return TSR_INT32;
-    case TYPE_UINT8:
-        return TSR_UINT8;
-    case TYPE_FLOAT:
-        return TSR_FLOAT;
-    case TYPE_STRING:
-        return TSR_STRING;
-    case TYPE_TO:
-        return attr_type(job, "to", TSR_UNDEFINED);
-    case TYPE_DTYPE:
-        return attr_type(job, "dtype", input_type(job, 0));
-    case TYPE_DTYPE_FLOAT:
-        return attr_type(job, "dtype", TSR_FLOAT);
-    case TYPE_OPEN:
-        break;
-    }
+    static const tsr_dtype fixed[] = {[TYPE_BOOL] = TSR_BOOL,
+                                      [TYPE_INT64] = TSR_INT64,
+                                      [TYPE_INT32] = TSR_INT32,
+                                      [TYPE_UINT8] = TSR_UINT8,
+                                      [TYPE_FLOAT] = TSR_FLOAT};
+    if (type == TYPE_AS_FOURTH && !tsr__job_has(job, 3))
+        type = TYPE_AS_FIRST;
+    if (type <= TYPE_AS_EIGHTH)
+        return input_type(job, (int)type);
+    if ((size_t)type < TSR_COUNT(fixed))
+        return fixed[type];
+    if (type == TYPE_TO)
+        return tsr__job_type(job, "to", TSR_UNDEFINED);
+    if (type == TYPE_DTYPE)
+        return tsr__job_type(job, "dtype", input_type(job, 0));
+    if (type == TYPE_DTYPE_FLOAT)
+        return tsr__job_type(job, "dtype", TSR_FLOAT);
+    if (type == TYPE_DTYPE_INT32)
+        return tsr__job_type(job, "dtype", TSR_INT32);
+    if (type == TYPE_OUTPUT_DATATYPE)
+        return tsr__job_type(job, "output_datatype", TSR_FLOAT);
     return TSR_UNDEFINED;
 }
 

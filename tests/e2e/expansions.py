@@ -17,7 +17,7 @@ import cases_net, cases_norm, harness, prove
 TESSERA, PRINT_RULE, ONLY = sys.argv[1], sys.argv[2], sys.argv[3:]
 TURNS = {}
 TINY = 1e-12
-SIZES = {"Attention", "com.microsoft:MultiHeadAttention", "DeformConv"}  # taken apart where sizes are known
+SIZES = {"Attention", "com.microsoft:MultiHeadAttention"}  # taken apart where sizes are known
 PLACED = ("EyeLike", "OneHot", "Trilu")  # elements are found where they stand: nothing moves
 PARTS = {"CumSum", "CumProd", "TopK"}  # done in parts, of K elements at least, else whole; the test's K is 2
 
@@ -108,8 +108,8 @@ def try_cut(d, m, inputs, c, rule, sizes, f, n, second=None, k=1):
         return True, "%s: not cut" % edits
     if m.graph.node[0].op_type in PLACED:
         return True, None if sum(doc["collectives"].values()) == 1 else "%s: more than the result moved: %s" % (edits, doc["collectives"])
-    if rule["factors"][f]["name"] == "q" or m.graph.node[0].op_type in ("Einsum", "DeformConv"):
-        return True, None  # rows of a causal query, of a diagonal, of a result that is sampled: only positions differ
+    if rule["factors"][f]["name"] == "q" or m.graph.node[0].op_type == "Einsum":
+        return True, None  # rows of a causal query, of a diagonal: only positions differ
     if not {"AllGather"} & set(doc["collectives"]) if m.graph.node[0].op_type in PARTS else not {"AllReduce", "Reduce", "ReduceScatter"} & set(doc["collectives"]):
         return True, "%s: no collective: %s" % (edits, doc["collectives"])
     return True, None

@@ -252,14 +252,6 @@ def refused_opset():
     return refuses(m, {"x": np.zeros(2, np.float32)})
 
 
-def far_grid_samples():
-    x = np.ones((1, 1, 2, 2), np.float32)
-    grid = np.full((1, 1, 1, 2), 1e30, np.float32)
-    m = model([h.make_node("GridSample", ["x", "g"], ["y"], padding_mode="zeros")], [value("x", T.FLOAT, [1, 1, 2, 2]), value("g", T.FLOAT, [1, 1, 1, 2])],
-              [value("y", T.FLOAT, None)], opset=16)
-    return run(m, {"x": x, "g": grid})[0].ravel().tolist() != [0]
-
-
 def cache_of_its_past():
     nodes, feeds, hidden = [], {"x": np.ones((1, 3, 64), np.float32), "last": np.array([7], np.int32), "total": np.array(8, np.int32)}, "x"
     inputs, outputs = [value("x", T.FLOAT, [1, 3, 64]), value("last", T.INT32, [1]), value("total", T.INT32, [])], []

@@ -65,6 +65,14 @@ void tsr__derive_numbered_size(struct derivation *derivation, char letter, int n
         add_size(derivation, name, size);
 }
 
+void tsr__derive_element_size(struct derivation *derivation, const char *letter, size_t i)
+{
+    const struct shapes *shapes = derivation->shapes;
+    struct known_value value = tsr__value_known(shapes, tsr_node_input(derivation->node, i));
+    if (value.n == 1)
+        add_size(derivation, str_of(letter), tsr__expr_dim(shapes->exprs, value.elements[0]));
+}
+
 // Derives the rule of MatMul. As in numpy, an operand of one dimension has no m or no n.
 void tsr__derive_matmul(struct derivation *derivation)
 {

@@ -68,6 +68,5 @@ bool tsr__derive_mask_fits(const struct derivation *derivation, size_t i, int ke
 bool tsr__derive_causal(const struct derivation *derivation, size_t past, size_t mask);
 // Adds the rewrite for these rows, the factor q.
 void tsr__derive_causal_rows(struct derivation *derivation, size_t past, size_t mask);
-bool tsr__deform_expands(const struct derivation *derivation); // expand_deform.c
 
 #endif

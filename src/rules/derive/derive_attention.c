@@ -181,13 +181,6 @@ void tsr__derive_attention(struct derivation *derivation)
         tsr__rule_clauses(rule, "attr q_num_heads=h; attr q_num_heads=g; attr kv_num_heads=h");
 }
 
-// Derives the rule of FlexAttention, which is that of Attention. Nodes with subgraphs that change
-// scores have no rule yet.
-void tsr__derive_flex_attention(struct derivation *derivation)
-{
-    derivation->text = "[b (h g) q d],[b h k d],[b h k v] -> [b (h g) q v]; rep d k";
-}
-
 // ---- linear attention --------------------------------------------------------------------------
 
 // Adds input i, which has one number for each head or for each of its d elements. False: unknown.

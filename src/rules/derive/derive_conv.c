@@ -526,15 +526,6 @@ void tsr__derive_qlinear_conv(struct derivation *derivation)
     tsr__rule_kind(&derivation->rule, sums_integers(derivation) ? FACTOR_STAT : FACTOR_REP, "i");
 }
 
-// Adds the spatial dimensions of DeformConv. Those of the result can be sharded if the node can be
-// expanded. Those of the image are not sharded, because offsets may address any position.
-static void add_deform_space(struct derivation *derivation, const struct space *space)
-{
-    enum factor_kind of_result = tsr__deform_expands(derivation) ? FACTOR_STAT : FACTOR_REP;
-    tsr__rule_kind_range(&derivation->rule, FACTOR_REP, 's', 0, space->n);
-    tsr__rule_kind_range(&derivation->rule, of_result, 'o', 0, space->n);
-}
-
 // Adds an input [n CHANNELS o0 o1] with the spatial dimensions of the result.
 static void add_offsets(struct rule_builder *rule, const struct space *space, const char *channels)
 {
@@ -565,7 +556,7 @@ void tsr__derive_deform_conv(struct derivation *derivation)
     tsr__rule_outputs(rule, "[n (g o)]");
     add_space(rule, &space, SIDE_OUT);
     tsr__rule_clauses(rule, "attr group=g");
-    add_deform_space(derivation, &space);
+    keep_unsharded(rule, &space);
     if (one)
         tsr__rule_clauses(rule, "red i:sum; once 3");
     else

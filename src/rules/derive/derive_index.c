@@ -333,6 +333,7 @@ void tsr__derive_one_hot(struct derivation *derivation)
     tsr__rule_dims(rule, "t");
     tsr__rule_range(rule, 'd', at, rank);
     tsr__rule_kind(rule, one_hot_expands(derivation) ? FACTOR_STAT : FACTOR_REP, "t");
+    tsr__derive_element_size(derivation, "t", 1);
 }
 
 // Derives the rule of Compress. The axis is not sharded, because the number of selected elements is

@@ -63,27 +63,37 @@ static bool mark_axes(struct derivation *derivation, int rank, const int64_t *ax
     return true;
 }
 
-// Derives the rule of CenterCropPad. Axes 2 3 of [n c h w]: "[d0 d1 _ _],· -> [d0 d1 _ _]". The
-// crop is centered in the full tensor, so the axes are not sharded.
+// Derives the rule of CenterCropPad. Axes 2 3 of [n c h w]: "[d0 d1 _ _],· -> [d0 d1 t2 t3]". The
+// crop is centered in the full tensor, so the axes are not sharded. Input 1 has their new sizes.
 void tsr__derive_center_crop_pad(struct derivation *derivation)
 {
+    struct rule_builder *rule = &derivation->rule;
+    const struct shapes *shapes = derivation->shapes;
     const int64_t *axes;
     bool marked[MAX_RANK] = {false};
     int rank = rank_of(derivation, 0);
-    size_t n = tsr_attr_ints(tsr__attr_of(derivation->shapes, derivation->node, "axes"), &axes);
+    int64_t n = (int64_t)tsr_attr_ints(tsr__attr_of(shapes, derivation->node, "axes"), &axes);
+    struct known_value sizes = tsr__value_known(shapes, tsr_node_input(derivation->node, 1));
     if (rank < 0)
         return;
-    if (!n) {
-        tsr__derive_none(derivation, "all dimensions are cropped or padded");
-        return;
+    if (!n)
+        derivation->whole = "all dimensions are cropped or padded";
+    for (int64_t i = 0; i < (n ? n : rank); i++) {
+        int64_t axis = n ? axes[i] : i;
+        if (!mark_axes(derivation, rank, &axis, 1, marked))
+            return;
+        tsr__derive_numbered_size(derivation, 't', tsr__axis(axis, rank),
+                                  tsr__expr_dim(shapes->exprs, element_of(sizes, i)));
     }
-    if (!mark_axes(derivation, rank, axes, (int64_t)n, marked))
-        return;
-    tsr__rule_input(&derivation->rule);
-    add_unmarked(&derivation->rule, rank, marked);
-    tsr__rule_inputs(&derivation->rule, "·");
-    tsr__rule_output(&derivation->rule);
-    add_unmarked(&derivation->rule, rank, marked);
+    tsr__rule_input(rule);
+    add_unmarked(rule, rank, marked);
+    tsr__rule_inputs(rule, "·");
+    tsr__rule_output(rule);
+    for (int i = 0; i < rank; i++)
+        tsr__rule_dim(rule, marked[i] ? 't' : 'd', i);
+    for (int i = 0; i < rank; i++)
+        if (marked[i])
+            tsr__rule_kind_range(rule, FACTOR_REP, 't', i, i + 1);
 }
 
 // Reads scales from the attribute or a constant input; -1: not known.
@@ -418,8 +428,9 @@ void tsr__derive_size_of(struct derivation *derivation)
         build_sizes(&derivation->rule, rank, REWRITE_SIZE, 0, rank);
 }
 
-// Derives the rule of Squeeze. Axes 1 of [2 1 5]: "[d0 1 d2],·? -> [d0 d2]". Without axes there is
-// no rule: if a shard of another dimension has size 1, its device would remove that dimension, too.
+// Derives the rule of Squeeze. Axes 1 of [2 1 5]: "[d0 1 d2],·? -> [d0 d2]". Without axes the rule
+// only gives shapes: a device whose shard of another dimension has size 1 would remove that
+// dimension too.
 void tsr__derive_squeeze(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -429,12 +440,15 @@ void tsr__derive_squeeze(struct derivation *derivation)
     int64_t n = tsr__derive_ints(derivation, "axes", 1, axes, MAX_RANK);
     if (rank < 0)
         return;
-    if (n == -2) {
-        tsr__derive_none(derivation, "a shard of size 1 would lose its dimension: give the axes");
-        return;
-    }
-    if (n < 0) {
-        tsr__derive_none(derivation, "the axes that are removed are not known");
+    struct shape shape = tsr__derive_in(derivation, 0);
+    bool given = n != -2;
+    if (!given)
+        derivation->whole = "a shard of size 1 would lose its dimension: give the axes";
+    for (int i = 0; !given && i < rank; i++)
+        removed[i] = shape.dims[i].value == 1;
+    if (n == -1 || (!given && !all_numbers(shape))) {
+        tsr__derive_none(derivation,
+                         given ? "the axes that are removed are not known" : derivation->whole);
         return;
     }
     if (!mark_axes(derivation, rank, axes, n, removed))

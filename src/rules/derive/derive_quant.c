@@ -304,13 +304,16 @@ void tsr__derive_matmul_bnb4(struct derivation *derivation)
         tsr__derive_none(derivation, DERIVE_NO_MEMBER);
         return;
     }
+    int64_t columns = tsr__derive_int(derivation, "N", -1);
+    if (columns >= 0)
+        tsr__derive_size(derivation, "n", columns);
     if (k % block || k % 2 || !tsr__derive_int(derivation, "transB", 1)) {
-        tsr__derive_none(derivation, "the rows of the packed weight do not end on blocks");
+        derivation->whole = "the rows of the packed weight do not end on blocks";
+        derivation->text = "[B* k],[_],[_] -> [B* n]; rep k n";
         return;
     }
     tsr__derive_size(derivation, "w", k / 2);
     tsr__derive_size(derivation, "a", k / block);
-    derivation->text = "[B* k],[(n w)],[(n a)] -> [B* n]; rep k w a; attr N=n";
 }
 
 // Derives the rule of GatherBlockQuantized: indices address the first dimension of a table, and its

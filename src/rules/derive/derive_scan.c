@@ -42,12 +42,15 @@ static void recurrent(struct derivation *derivation, bool cell)
     if (cell)
         tsr__rule_outputs(rule, state);
     tsr__rule_kind(rule, FACTOR_REP, "t w i h");
-    if (!has_directions(derivation)) {
+    tsr__derive_size(derivation, "v",
+                     1 + tsr__derive_text_is(derivation, "direction", "bidirectional"));
+    int64_t hidden = tsr__derive_int(derivation, "hidden_size", 0);
+    if (hidden > 0)
+        tsr__derive_size(derivation, "h", hidden);
+    if (has_directions(derivation))
+        tsr__rule_clauses(rule, "word direction=v forward reverse; share activations=v");
+    else
         tsr__rule_kind(rule, FACTOR_REP, "v");
-        return;
-    }
-    tsr__derive_size(derivation, "v", 2);
-    tsr__rule_clauses(rule, "word direction=v forward reverse; share activations=v");
 }
 
 void tsr__derive_lstm(struct derivation *derivation)
@@ -135,35 +138,22 @@ void tsr__derive_stft(struct derivation *derivation)
 
 // ---- optimizers --------------------------------------------------------------------------------
 
-// Derives the rule of an optimizer. The inputs are R and T, then n tensors of each kind:
-// parameters, gradients, one or two states. All are element-wise. Two parameters of Adagrad:
-// "[],[],[A0*],[A1*],[A0*],[A1*],[A0*],[A1*] -> [A0*],[A1*],[A0*],[A1*]".
-static void optimizer(struct derivation *derivation, int kinds)
+// Derives the rule of an optimizer. The inputs are R and T, then n tensors of each kind: parameters,
+// gradients, states. The outputs have all kinds but the gradients. All are element-wise. Two
+// parameters of Adagrad: "[],[],[A0*],[A1*],[A0*],[A1*],[A0*],[A1*] -> [A0*],[A1*],[A0*],[A1*]".
+void tsr__derive_optimizer(struct derivation *derivation)
 {
-    int inputs = (int)tsr_node_input_count(derivation->node), n = (inputs - 2) / kinds;
-    if (n < 1 || inputs != 2 + n * kinds || n * 8 > RULE_MAX_FACTORS) {
+    int inputs = (int)tsr_node_input_count(derivation->node) - 2,
+        outputs = (int)tsr_node_output_count(derivation->node), n = inputs - outputs;
+    if (n < 1 || inputs % n || n * 8 > RULE_MAX_FACTORS) {
         tsr__derive_none(derivation, "another number of inputs than expected");
         return;
     }
     tsr__rule_inputs(&derivation->rule, "[],[]");
-    for (int i = 0; i < n * kinds; i++) {
-        tsr__rule_input(&derivation->rule);
+    for (int i = 0; i < inputs + outputs; i++) {
+        tsr__rule_tensor(&derivation->rule, i < inputs ? SIDE_IN : SIDE_OUT);
         tsr__rule_dim(&derivation->rule, 'A', i % n);
     }
-    for (int i = 0; i < n * (kinds - 1); i++) {
-        tsr__rule_output(&derivation->rule);
-        tsr__rule_dim(&derivation->rule, 'A', i % n);
-    }
-}
-
-void tsr__derive_adagrad(struct derivation *derivation) // and Momentum
-{
-    optimizer(derivation, 3);
-}
-
-void tsr__derive_adam(struct derivation *derivation)
-{
-    optimizer(derivation, 4);
 }
 
 // ---- rows --------------------------------------------------------------------------------------

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // derive_select.c - rules of TopK, running sums, losses, and matrix products with fused steps.
 //
-//   TopK of [4 9] along 1        [d0 d1],·? -> [d0 _],[d0 _]; stat d1
+//   TopK of [4 9] along 1        [d0 d1],·? -> [d0 k],[d0 k]; stat d1; rep k
 //   CumSum of [4 9] along 1      [d0 d1],· -> [d0 d1]; stat d1
-//   a loss, reduction sum        [n c D*],[n D*],[c]? -> []; stat c; red n:sum D:sum
-//   the same, mean               ... -> []; stat c; stat n D: the expansion also sums the weights,
-//                                and divides by their sum
+//   a loss, reduction sum        [n c D*],[n D*],[c]? -> []; rep c; red n:sum D:sum
 //   FusedMatMul, transB 1        [B~ m k],[B~ n k] -> [B* m n]; red k:sum
 #include "rules/derive/derive.h"
 
@@ -36,9 +34,13 @@ void tsr__derive_top_k(struct derivation *derivation)
     for (int i = 0; i < 2; i++) {
         tsr__rule_output(rule);
         tsr__rule_range(rule, 'd', 0, axis);
-        tsr__rule_any(rule, 1);
+        tsr__rule_dims(rule, "k");
         tsr__rule_range(rule, 'd', axis + 1, rank);
     }
+    tsr__rule_kind(rule, FACTOR_REP, "k");
+    tsr__derive_element_size(derivation, "k", 1);
+    if (tsr__derive_int(derivation, "k", -1) >= 0) // in the first opset
+        tsr__derive_size(derivation, "k", tsr__derive_int(derivation, "k", 0));
     enum factor_kind kind = FACTOR_REP;
     if (tsr__derive_has(derivation, 1) &&
         tsr__shapes_ints(derivation->shapes, tsr_node_input(derivation->node, 1), &k, 1) == 1)
@@ -74,45 +76,21 @@ void tsr__derive_cumulate(struct derivation *derivation)
 
 // ---- losses -------------------------------------------------------------------------------------
 
-enum loss { LOSS_MEAN, LOSS_SUM, LOSS_NONE };
-
-static enum loss reduction_of(const struct derivation *derivation)
-{
-    if (tsr__derive_text_is(derivation, "reduction", "sum"))
-        return LOSS_SUM;
-    if (tsr__derive_text_is(derivation, "reduction", "none"))
-        return LOSS_NONE;
-    return LOSS_MEAN;
-}
-
-// Derives the rule of a loss. Labels select classes, and a mean needs the sum of the weights, so
-// sharding either expands the node (expand_loss.c). A sum is a plain reduction, unless there is a
-// second output, which has all elements.
-static void loss(struct derivation *derivation, bool probabilities)
-{
-    struct rule_builder *rule = &derivation->rule;
-    enum loss kind = reduction_of(derivation);
-    bool more = tsr_node_output_count(derivation->node) > 1 && tsr_node_output(derivation->node, 1);
-    enum factor_kind stat = tsr__derive_stat(derivation, 12, EXPAND_FLOATS);
-    tsr__rule_inputs(rule, "[n c D*],[n D*],[c]?");
-    tsr__rule_outputs(rule, kind == LOSS_NONE ? "[n D*]" : "[]");
-    if (probabilities && more)
-        tsr__rule_outputs(rule, "[n c D*]");
-    tsr__rule_kind(rule, stat, "c");
-    if (kind == LOSS_SUM && !more)
-        tsr__rule_clauses(rule, "red n:sum D:sum");
-    else if (kind != LOSS_NONE)
-        tsr__rule_kind(rule, stat, "n D");
-}
-
+// Derives the rule of a loss. Labels address classes, which are not sharded. A sum over samples is a
+// plain reduction, unless there is a second output, which has all elements. A mean divides by the
+// sum of the weights, so samples are not sharded.
 void tsr__derive_loss(struct derivation *derivation)
 {
-    loss(derivation, false);
-}
-
-void tsr__derive_softmax_loss(struct derivation *derivation)
-{
-    loss(derivation, true);
+    struct rule_builder *rule = &derivation->rule;
+    bool none = tsr__derive_text_is(derivation, "reduction", "none"),
+         sum = tsr__derive_text_is(derivation, "reduction", "sum");
+    tsr__rule_inputs(rule, "[n c D*],[n D*],[c]?");
+    tsr__rule_outputs(rule, none ? "[n D*],[n c D*]?" : "[],[n c D*]?");
+    tsr__rule_kind(rule, FACTOR_REP, "c");
+    if (sum && !tsr_node_output(derivation->node, 1))
+        tsr__rule_clauses(rule, "red n:sum D:sum");
+    else if (!none)
+        tsr__rule_kind(rule, FACTOR_REP, "n D");
 }
 
 // ---- fused products -----------------------------------------------------------------------------
