@@ -53,7 +53,7 @@ static const struct blocked_row *row_of(const tsr_node *node)
 static bool is_blocked_op(const tsr_node *node, const struct shapes *shapes)
 {
     const struct blocked_row *row = row_of(node);
-    if (!row || tsr_node_input_count(node) == 0 || !tsr_node_input(node, 0))
+    if (!row || !tsr_node_input(node, 0))
         return false;
     const tsr_value *x = tsr_node_input(node, 0);
     if (tsr_value_dtype(x) != TSR_FLOAT || tsr__shapes_of(shapes, x).rank != 4)

@@ -1,58 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // calls.c - calls of model-local functions: finds those that can be replaced by their bodies. A
 // body may import another version of ai.onnx than the model. Replacement is valid if none of its
-// operators changed between these versions (changes.def).
+// operators changed between these versions (versions.c).
 #include "rules/internal.h"
-
-struct change {
-    const char *op, *versions;
-};
-static const struct change changes[] = {
-#define X(op, versions, ...) {op, versions},
-#include "rules/changes.def"
-#undef X
-};
-
-// Returns the versions of ai.onnx in which the operator was added and changed, "1 7+ 10+ 19+";
-// NULL: not a standard operator. Rows are sorted by name.
-static const char *versions_of(struct str op)
-{
-    size_t lo = 0, hi = TSR_COUNT(changes);
-    while (lo < hi) {
-        size_t mid = lo + (hi - lo) / 2;
-        int order = tsr__str_cmp(str_of(changes[mid].op), op);
-        if (order == 0)
-            return changes[mid].versions;
-        if (order < 0)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return NULL;
-}
-
-// True if an operator means the same in both versions. Any change between them makes this false,
-// with one exception: a version with + does not affect nodes that were written before it. Example:
-// AveragePool, "1 7+ 10+ 19+": from 7 to 19 fits, from 19 to 7 does not.
-bool tsr__version_fits(struct str op, struct str domain, int64_t from, int64_t to)
-{
-    const char *p = domain.n ? NULL : versions_of(op);
-    if (from == to || !p)
-        return from == to;
-    while (*p) {
-        int64_t version = 0;
-        for (; *p >= '0' && *p <= '9'; p++)
-            version = version * 10 + (*p - '0');
-        bool grown = *p == '+';
-        p += grown;
-        p += *p == ' ';
-        bool between =
-            from < to ? version > from && version <= to : version > to && version <= from;
-        if (between && (from > to || !grown))
-            return false;
-    }
-    return true;
-}
 
 // Returns why the body, or one nested in it, would mean something else in the graph of the call;
 // NULL: it means the same.

@@ -15,18 +15,14 @@
 
 // ---- sizes -------------------------------------------------------------------------------------
 
-static struct shape shape_at(const struct sized_node *sized, bool out, size_t i)
-{
-    const tsr_value *value = NULL;
-    if (out && i < tsr_node_output_count(sized->node))
-        value = tsr_node_output(sized->node, i);
-    if (!out && i < tsr_node_input_count(sized->node))
-        value = tsr_node_input(sized->node, i);
-    return value ? tsr__shapes_of(sized->shapes, value) : (struct shape){.rank = -1};
-}
 struct shape tsr__sized_input(const struct sized_node *sized, size_t i)
 {
-    return shape_at(sized, false, i);
+    return tsr__shapes_of(sized->shapes, tsr_node_input(sized->node, i));
+}
+
+static struct shape output(const struct sized_node *sized, size_t i)
+{
+    return tsr__shapes_of(sized->shapes, tsr_node_output(sized->node, i));
 }
 
 // Returns the size of dimension d, or 0 if it is unknown or does not exist. -1 is the last
@@ -63,13 +59,11 @@ static double attribute(const struct sized_node *sized, const char *name, int64_
 // its group: all dimensions of W but the first.
 double tsr__count_conv(const struct sized_node *sized)
 {
-    return 2 * elements(shape_at(sized, true, 0)) *
-           tsr__shape_product(tsr__sized_input(sized, 1), 1);
+    return 2 * elements(output(sized, 0)) * tsr__shape_product(tsr__sized_input(sized, 1), 1);
 }
 double tsr__count_quantized_conv(const struct sized_node *sized)
 {
-    return 2 * elements(shape_at(sized, true, 0)) *
-           tsr__shape_product(tsr__sized_input(sized, 3), 1);
+    return 2 * elements(output(sized, 0)) * tsr__shape_product(tsr__sized_input(sized, 3), 1);
 }
 // Counts a transposed convolution. Every element of the input contributes to the window and the
 // channels of its group.
@@ -86,7 +80,7 @@ double tsr__count_pool(const struct sized_node *sized)
     double window = 1;
     for (size_t i = 0; i < n; i++)
         window *= (double)sides[i];
-    return elements(shape_at(sized, true, 0)) * window;
+    return elements(output(sized, 0)) * window;
 }
 
 // Counts the product of A [.., K] with K x N weights, in any packing.
@@ -156,7 +150,7 @@ double tsr__count_heads(const struct sized_node *sized)
 double tsr__count_projected_attention(const struct sized_node *sized)
 {
     struct shape x = tsr__sized_input(sized, 0), w = tsr__sized_input(sized, 1);
-    double rows = dim(x, 0) * dim(x, 1), value = dim(shape_at(sized, true, 0), -1);
+    double rows = dim(x, 0) * dim(x, 1), value = dim(output(sized, 0), -1);
     double query = (dim(w, 1) - value) / 2;
     double keys = with_past(dim(x, 1), tsr__sized_input(sized, 4), 3);
     return 2 * rows * elements(w) + attend(rows * query, keys, query, value);
@@ -167,7 +161,7 @@ double tsr__count_projected_attention(const struct sized_node *sized)
 double tsr__count_group_query(const struct sized_node *sized)
 {
     struct shape q = tsr__sized_input(sized, 0), k = tsr__sized_input(sized, 1),
-                 present = shape_at(sized, true, 1);
+                 present = output(sized, 1);
     double heads = attribute(sized, "num_heads", 1), kv_heads = attribute(sized, "kv_num_heads", 1);
     double queries = elements(q), keys = dim(q, 1);
     if (k.rank < 0)
@@ -261,9 +255,8 @@ double tsr__count_support_vectors(const struct sized_node *sized)
     double features = dim(tsr__sized_input(sized, 0), -1),
            rows = dim(tsr__sized_input(sized, 0), 0);
     double vectors = features > 0 ? length_of(sized, "support_vectors") / features : 0;
-    size_t n = 0;
-    const tsr_attr *attr = tsr_node_find_attr(sized->node, "kernel_type");
-    const char *text = attr ? tsr_attr_string(attr, &n) : NULL;
+    size_t n;
+    const char *text = tsr_attr_string(tsr_node_find_attr(sized->node, "kernel_type"), &n);
     struct str kernel = text ? (struct str){text, n} : STR("LINEAR");
     if (vectors <= 0)
         return tsr__count_linear(sized);

@@ -50,7 +50,7 @@ static bool draws_within(const tsr_node *node, int *left)
 // True if the flag is absent or a constant that is false. A computed flag may be true in a run.
 bool tsr__node_input_is_off(const tsr_node *node, size_t at)
 {
-    const tsr_value *flag = tsr_node_input_count(node) > at ? tsr_node_input(node, at) : NULL;
+    const tsr_value *flag = tsr_node_input(node, at);
     if (!flag)
         return true;
     const tsr_tensor *tensor = tsr__value_constant_tensor(flag);

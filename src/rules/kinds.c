@@ -37,7 +37,7 @@ static const struct node_kind kinds[] = {
 // one group.
 static bool is_depthwise(const tsr_node *node, const struct shapes *shapes)
 {
-    const tsr_value *weights = tsr_node_input_count(node) > 1 ? tsr_node_input(node, 1) : NULL;
+    const tsr_value *weights = tsr_node_input(node, 1);
     if (!weights || tsr_attr_int(tsr_node_find_attr(node, "group"), 1) < 2)
         return false;
     struct shape shape = tsr__shapes_of(shapes, weights);
@@ -48,9 +48,8 @@ static bool is_depthwise(const tsr_node *node, const struct shapes *shapes)
 // matrix product.
 static bool has_linear_kernel(const tsr_node *node)
 {
-    size_t n = 0;
-    const tsr_attr *attr = tsr_node_find_attr(node, "kernel_type");
-    const char *text = attr ? tsr_attr_string(attr, &n) : NULL;
+    size_t n;
+    const char *text = tsr_attr_string(tsr_node_find_attr(node, "kernel_type"), &n);
     return !text || str_is((struct str){text, n}, "LINEAR");
 }
 
@@ -149,27 +148,20 @@ static bool is_fused(const tsr_node *node)
 {
     static const char *const ends[] = {"Clip", "HardSigmoid", "LeakyRelu",
                                        "Relu", "Sigmoid",     "Tanh"};
-    if (joins_convolution(node))
-        return true;
-    for (size_t i = 0; i < TSR_COUNT(ends); i++) {
-        if (!is_op(node, ends[i]))
-            continue;
-        const tsr_node *before = sole_producer(tsr_node_input(node, 0));
-        return is_op(before, "Conv") || (before && joins_convolution(before));
-    }
-    return false;
-}
-
-static int64_t heads_of(const tsr_node *node, const char *name)
-{
-    return tsr_attr_int(tsr_node_find_attr(node, name), 0);
+    bool ends_it = false;
+    for (size_t i = 0; i < TSR_COUNT(ends); i++)
+        ends_it = ends_it || is_op(node, ends[i]);
+    const tsr_node *before = ends_it ? sole_producer(tsr_node_input(node, 0)) : NULL;
+    return joins_convolution(node) || is_op(before, "Conv") ||
+           (before && joins_convolution(before));
 }
 
 // True if several query heads share the keys and values of one head.
 static bool shares_caches(const tsr_node *node)
 {
-    int64_t keys = heads_of(node, "kv_num_heads");
-    return keys > 0 && (heads_of(node, "num_heads") > keys || heads_of(node, "q_num_heads") > keys);
+    int64_t keys = tsr_attr_int(tsr_node_find_attr(node, "kv_num_heads"), 0);
+    return keys > 0 && (tsr_attr_int(tsr_node_find_attr(node, "num_heads"), 0) > keys ||
+                        tsr_attr_int(tsr_node_find_attr(node, "q_num_heads"), 0) > keys);
 }
 
 struct node_kind tsr__node_kind(const tsr_node *node, const struct shapes *shapes)

@@ -86,7 +86,7 @@ static bool make_rewrites(struct fit *fit, struct rule *rule)
         return false;
     for (int i = 0; i < fit->pattern->n_rewrites; i++) {
         struct rule_rewrite rewrite = fit->pattern->rewrites[i];
-        if (rewrite.index >= 0 && !input_at(fit->node, (size_t)rewrite.index))
+        if (rewrite.index >= 0 && !tsr_node_input(fit->node, (size_t)rewrite.index))
             continue;
         rewrite.name = copy_text(fit, rewrite.name);
         rewrite.words = copy_text(fit, rewrite.words);
@@ -186,36 +186,13 @@ static bool build_rule(struct fit *fit, const struct op_row *row, struct rule *r
 
 // ---- nodes that are not sharded -----------------------------------------------------------------
 
-// Makes a rule without tensors. `why`: why the node is not sharded.
-static const struct rule *unsharded_rule(struct arena *arena, const char *why)
+// Makes a rule without tensors; `whole` is the reason. One device runs a node that draws random
+// numbers, unless the node has a seed or is NULL.
+static const struct rule *unsharded_rule(struct arena *arena, const tsr_node *node, const char *why)
 {
     struct rule *rule = ARENA_NEW(arena, struct rule);
     if (rule)
-        rule->whole = why;
-    return rule;
-}
-
-// Makes the rule of an unknown operator: shardings that the user gives for all tensors are trusted.
-static const struct rule *open_rule(struct arena *arena)
-{
-    struct rule *rule = ARENA_NEW(arena, struct rule);
-    if (rule) {
-        rule->whole = "there is no rule for this operator (of this opset): give all its tensors "
-                      "shardings, or a rule (--rules)";
-        rule->open = true;
-    }
-    return rule;
-}
-
-// Makes the rule of a node that may draw random numbers and is not sharded. With a seed, all
-// devices draw the same numbers.
-static const struct rule *single_rule(struct arena *arena, const tsr_node *node, const char *why)
-{
-    struct rule *rule = ARENA_NEW(arena, struct rule);
-    if (rule) {
-        rule->whole = why;
-        rule->single = tsr__node_draws(node);
-    }
+        *rule = (struct rule){.whole = why, .single = node && tsr__node_draws(node)};
     return rule;
 }
 
@@ -263,7 +240,7 @@ static const struct rule *instantiate(struct arena *arena, struct arena *scratch
     if (!rule || !fit || scratch->failed)
         return NULL;
     if (!pattern)
-        return unsharded_rule(arena, "the rule of this node could not be built");
+        return unsharded_rule(arena, derivation->node, "the rule of this node could not be built");
     fit->arena = arena;
     fit->node = derivation->node;
     fit->shapes = derivation->shapes;
@@ -275,7 +252,7 @@ static const struct rule *instantiate(struct arena *arena, struct arena *scratch
         return rule;
     if (arena->failed)
         return NULL;
-    return unsharded_rule(arena, fit->whole);
+    return unsharded_rule(arena, derivation->node, fit->whole);
 }
 
 // Makes the rule of a node with a derive function, or from the row's text.
@@ -292,7 +269,7 @@ static const struct rule *derived(struct arena *arena, const tsr_node *node,
         derive(&derivation);
     const struct rule *rule;
     if (derivation.whole)
-        rule = single_rule(arena, node, derivation.whole);
+        rule = unsharded_rule(arena, node, derivation.whole);
     else
         rule = instantiate(arena, &scratch, &derivation, row);
     tsr__arena_free(&scratch);
@@ -320,23 +297,29 @@ const struct rule *tsr__rule_of(struct arena *arena, const tsr_node *node,
 {
     const struct op_row *row = tsr__row_of(shapes, node);
     struct control control;
-    static const char unsharded_bodies[] = "no node of its bodies can be sharded";
+    static const char unsharded_bodies[] = "no node of its bodies can be sharded",
+                      unknown_operator[] = "there is no rule for this operator (of this opset): "
+                                           "give all its tensors shardings, or a rule (--rules)";
     if (tsr__control_of(node, &control)) // random nodes in its bodies run on one of its devices
-        return unsharded_rule(arena, unsharded_bodies);
+        return unsharded_rule(arena, NULL, unsharded_bodies);
     if (has_subgraphs(node) || (row && row->bodies))
-        return single_rule(arena, node, unsharded_bodies);
+        return unsharded_rule(arena, node, unsharded_bodies);
     const char *why = NULL;
     if (!row && tsr__is_call(node, &why)) {
         if (!why)
             why = "function calls are nested too deeply";
-        return single_rule(arena, node, why);
+        return unsharded_rule(arena, node, why);
     }
-    if (!row)
-        return open_rule(arena);
+    if (!row) {
+        struct rule *rule = ARENA_NEW(arena, struct rule);
+        if (rule)
+            *rule = (struct rule){.whole = unknown_operator, .open = true};
+        return rule;
+    }
     if (row->whole)
-        return single_rule(arena, node, row->whole);
+        return unsharded_rule(arena, node, row->whole);
     if (outputs_are_empty(shapes, node))
-        return single_rule(arena, node, "its results have no elements");
+        return unsharded_rule(arena, node, "its results have no elements");
     return derived(arena, node, shapes, row, row->derive);
 }
 

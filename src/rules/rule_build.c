@@ -48,6 +48,16 @@ static void *grown(struct rule_builder *rule, void *list, int n, size_t size)
     return more;
 }
 
+// Appends an item to a list of the rule. After an error it does nothing.
+#define APPEND(rule, list, n, item)                                                                \
+    do {                                                                                           \
+        void *more = (rule)->wrong ? NULL : grown(rule, list, n, sizeof *(list));                  \
+        if (more) {                                                                                \
+            (list) = more;                                                                         \
+            (list)[(n)++] = (item);                                                                \
+        }                                                                                          \
+    } while (0)
+
 // ---- letters -----------------------------------------------------------------------------------
 
 int tsr__rule_find(const struct rule_builder *rule, struct str name)
@@ -166,11 +176,7 @@ void tsr__rule_dim_letter(struct rule_builder *rule, struct pattern_dim *dim, in
 {
     if (!dim || letter == NO_LETTER)
         return;
-    int *more = grown(rule, dim->letters, dim->n, sizeof(*more));
-    if (!more)
-        return;
-    more[dim->n++] = letter;
-    dim->letters = more;
+    APPEND(rule, dim->letters, dim->n, letter);
     if (rule->side == SIDE_OUT)
         rule->letters[letter].out = true;
     else
@@ -282,42 +288,19 @@ void tsr__rule_reduce(struct rule_builder *rule, int letter, enum combine combin
 
 void tsr__rule_rewrite(struct rule_builder *rule, struct rule_rewrite rewrite)
 {
-    struct pattern *pattern = &rule->pattern;
-    if (rule->wrong)
-        return;
-    struct rule_rewrite *more = grown(rule, pattern->rewrites, pattern->n_rewrites, sizeof(*more));
-    if (!more)
-        return;
-    pattern->rewrites = more;
-    more[pattern->n_rewrites++] = rewrite;
+    APPEND(rule, rule->pattern.rewrites, rule->pattern.n_rewrites, rewrite);
 }
 
 void tsr__rule_window(struct rule_builder *rule, struct rule_window window)
 {
-    struct pattern *pattern = &rule->pattern;
-    if (rule->wrong)
-        return;
-    if (window.factor == NO_LETTER || window.step == 0) {
+    if (window.factor == NO_LETTER || window.step == 0)
         tsr__rule_fail(rule, "a window needs a factor and a step");
-        return;
-    }
-    struct rule_window *more = grown(rule, pattern->windows, pattern->n_windows, sizeof(*more));
-    if (!more)
-        return;
-    pattern->windows = more;
-    more[pattern->n_windows++] = window;
+    APPEND(rule, rule->pattern.windows, rule->pattern.n_windows, window);
 }
 
 void tsr__rule_trim(struct rule_builder *rule, struct rule_trim trim)
 {
-    struct pattern *pattern = &rule->pattern;
-    if (rule->wrong)
-        return;
-    struct rule_trim *more = grown(rule, pattern->trims, pattern->n_trims, sizeof(*more));
-    if (!more)
-        return;
-    pattern->trims = more;
-    more[pattern->n_trims++] = trim;
+    APPEND(rule, rule->pattern.trims, rule->pattern.n_trims, trim);
 }
 
 // Adds a list. The values are copied, because callers keep them in local arrays.
@@ -327,17 +310,16 @@ void tsr__rule_list(struct rule_builder *rule, int input, const char *name, cons
     struct pattern *pattern = &rule->pattern;
     if (rule->wrong)
         return;
-    struct rule_list *more = grown(rule, pattern->lists, pattern->n_lists, sizeof(*more));
     int64_t *copy = ARENA_ARRAY(rule->arena, int64_t, (size_t)n + 1);
-    if (!more || !copy) {
+    if (!copy) {
         tsr__rule_fail(rule, "out of memory");
         return;
     }
     if (n)
         memcpy(copy, values, (size_t)n * sizeof(*copy));
-    pattern->lists = more;
-    more[pattern->n_lists++] = (struct rule_list){
+    struct rule_list list = {
         .input = input, .name = input == NO_INPUT ? name : NULL, .values = copy, .n = (int)n};
+    APPEND(rule, pattern->lists, pattern->n_lists, list);
 }
 
 void tsr__rule_unset(struct rule_builder *rule, const char *name)
@@ -356,12 +338,9 @@ static void add_patch(struct rule_builder *rule, struct rule_patch patch)
         tsr__rule_fail(rule, "a patch needs an entry of a list, and a window or a factor");
         return;
     }
-    struct rule_patch *more =
-        grown(rule, (struct rule_patch *)list->patches, list->n_patches, sizeof(*more));
-    if (!more)
-        return;
-    list->patches = more;
-    more[list->n_patches++] = patch;
+    struct rule_patch *patches = (struct rule_patch *)list->patches;
+    APPEND(rule, patches, list->n_patches, patch);
+    list->patches = patches;
 }
 
 void tsr__rule_patch(struct rule_builder *rule, int at, enum patch_kind what, int window,

@@ -315,7 +315,7 @@ static const struct op_row rows[] = {
     {"Loop", .since = 1, .rule = "·,·,[A*]… -> [A*]…", .type = TYPE_OPEN, .shape = tsr__infer_loop,
      .bodies = true, .note = TURNS},
     {"LpNormalization", .since = 1, .rule = "[A* r B*] -> [A* r B*]; stat r",
-     .derive = tsr__derive_lp_norm, .expand = tsr__expand_lp_norm, .note = "axis names r"},
+     .derive = tsr__derive_softmax, .expand = tsr__expand_lp_norm, .note = "axis names r"},
     {"LpPool", .since = 1, .rule = "[n c o^] -> [n c o]", .derive = tsr__derive_pool,
      .shape = tsr__infer_pool, .misinferred = DOUBT_RANK, .some = "c s", .note = WINDOWS,
      .work = WORK_POOL, .count = tsr__count_pool},

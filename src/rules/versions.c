@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// versions.c - versions after 17 in which operators of ai.onnx were added or changed, up to opset
-// 27. With them a file can declare the lowest opset that means the same.
+// versions.c - versions in which operators of ai.onnx were added or changed (changes.def). Those
+// after 17, up to opset 27, let a file declare the lowest opset that means the same.
 //
 // Acos changed in 22, but only to add element types (-22): a node of float32 in a model of opset 24
 // can be written for opset 17. AffineGrid was added in 20 and has not changed since: 20.
 #include "rules/rules.h"
-
-#include <stdlib.h>
 
 #define FROM   17 // the lowest opset that is declared
 #define NEWEST 27
@@ -14,6 +12,7 @@
 
 struct versions {
     const char *op;
+    const char *history; // versions that added and changed the operator, "1 7+ 10+ 19+"
     // Ascending versions, 0 after the last. Negative: only element types were added. Three other
     // cases are also listed: a version that added the function body with which an engine without a
     // kernel (Relu of int64) runs the operator; one that added or fixed the body of an operator in
@@ -22,10 +21,50 @@ struct versions {
     int changed[MOST];
 };
 static const struct versions table[] = {
-#define X(op, changes, ...) {op, {__VA_ARGS__}},
+#define X(op, history, ...) {op, history, {__VA_ARGS__}},
 #include "rules/changes.def"
 #undef X
 };
+
+// Returns the row of an operator of ai.onnx; NULL: not a standard operator. Rows are sorted by name.
+static const struct versions *versions_of(struct str op)
+{
+    size_t lo = 0, hi = TSR_COUNT(table);
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        int order = tsr__str_cmp(str_of(table[mid].op), op);
+        if (order == 0)
+            return &table[mid];
+        if (order < 0)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return NULL;
+}
+
+// True if an operator means the same in both versions. Any change between them makes this false,
+// with one exception: a version with + does not affect nodes that were written before it. Example:
+// AveragePool, "1 7+ 10+ 19+": from 7 to 19 fits, from 19 to 7 does not.
+bool tsr__version_fits(struct str op, struct str domain, int64_t from, int64_t to)
+{
+    const struct versions *row = domain.n ? NULL : versions_of(op);
+    if (from == to || !row)
+        return from == to;
+    for (const char *p = row->history; *p;) {
+        int64_t version = 0;
+        for (; *p >= '0' && *p <= '9'; p++)
+            version = version * 10 + (*p - '0');
+        bool grown = *p == '+';
+        p += grown;
+        p += *p == ' ';
+        bool between =
+            from < to ? version > from && version <= to : version > to && version <= from;
+        if (between && (from > to || !grown))
+            return false;
+    }
+    return true;
+}
 
 bool tsr__type_plain(tsr_dtype type)
 {
@@ -36,15 +75,6 @@ bool tsr__type_plain(tsr_dtype type)
         if (all[i] == type)
             return true;
     return false;
-}
-
-static int by_name(const void *key, const void *row)
-{
-    const struct str *name = key;
-    const char *op = ((const struct versions *)row)->op;
-    size_t n = strlen(op), least = n < name->n ? n : name->n;
-    int order = memcmp(name->p, op, least);
-    return order ? order : (name->n > n) - (name->n < n);
 }
 
 // True if the node uses an attribute or input that a new version added besides types.
@@ -61,9 +91,7 @@ static bool uses_more(const tsr_node *node)
 // which a node of plain types does not use.
 int64_t tsr__rule_changed(const tsr_node *node, int64_t opset, bool plain)
 {
-    struct str op = tsr__node_op_str(node);
-    const struct versions *row =
-        opset > NEWEST ? NULL : bsearch(&op, table, TSR_COUNT(table), sizeof(*table), by_name);
+    const struct versions *row = opset > NEWEST ? NULL : versions_of(tsr__node_op_str(node));
     if (!row || opset <= FROM)
         return opset;
     int64_t last = FROM;

@@ -6,38 +6,23 @@
 //   k: can be sharded; each device has a partial result, combined by sum
 #include "rules/internal.h"
 
-static const char *const combines[] = {[COMBINE_SUM] = "sum",
-                                       [COMBINE_MAX] = "max",
-                                       [COMBINE_MIN] = "min",
-                                       [COMBINE_PROD] = "product"};
-
-// Returns the letters in the set: "B, m and n"; empty if there are none.
-static struct str list_letters(struct arena *arena, const struct pattern *pattern, const bool *in)
+// Adds a line "B, m and n: what" for the letters in the set, or nothing if there are none.
+static void add_line(struct text *text, const struct pattern *pattern, const bool *in,
+                     const char *what)
 {
-    struct str text = STR("");
     int total = 0, n = 0;
     for (int i = 0; i < pattern->n_letters; i++)
         total += in[i];
-    for (int i = 0; i < pattern->n_letters; i++)
-        if (in[i]) {
-            const char *sign = n == total - 1 ? " and " : ", ";
-            if (n == 0)
-                sign = "";
-            text = tsr__arena_printf(arena, STR_FMT "%s" STR_FMT, STR_ARG(text), sign,
-                                     STR_ARG(pattern->letters[i].name));
-            n++;
-        }
-    return text;
-}
-
-// Adds a line "LETTERS: what", or nothing if there are no letters.
-static struct str add_line(struct arena *arena, struct str so_far, struct str letters,
-                           const char *what)
-{
-    if (letters.n)
-        return tsr__arena_printf(arena, STR_FMT STR_FMT ": %s\n", STR_ARG(so_far), STR_ARG(letters),
-                                 what);
-    return so_far;
+    for (int i = 0; i < pattern->n_letters; i++) {
+        if (!in[i])
+            continue;
+        if (n)
+            tsr__text_add(text, n == total - 1 ? STR(" and ") : STR(", "));
+        tsr__text_add(text, pattern->letters[i].name);
+        n++;
+    }
+    if (total)
+        tsr__text_printf(text, ": %s\n", what);
 }
 
 // Roles of letters; ROLE_RED also depends on the combination.
@@ -69,40 +54,39 @@ static enum role role_of(const struct pattern *pattern, int i)
     return letter->in ? ROLE_PASS : ROLE_CREATED;
 }
 
-// Returns the letters of one role; for reductions, those with this combination.
-static struct str group(struct arena *arena, const struct pattern *pattern, enum role role,
-                        int combine)
+// Adds a line for the letters of one role; for reductions, those with this combination.
+static void add_role(struct text *text, const struct pattern *pattern, enum role role, int combine,
+                     const char *what)
 {
     bool in[PATTERN_MAX_LETTERS];
     for (int i = 0; i < pattern->n_letters; i++)
         in[i] = role_of(pattern, i) == role &&
                 (role != ROLE_RED || (int)pattern->letters[i].combine == combine);
-    return list_letters(arena, pattern, in);
+    add_line(text, pattern, in, what);
 }
 
 // Adds one line for each role: factors that cost nothing to shard first, then units.
-static struct str describe_factors(struct arena *arena, const struct pattern *pattern,
-                                   struct str text)
+static void describe_factors(struct text *text, const struct pattern *pattern)
 {
-    text = add_line(arena, text, group(arena, pattern, ROLE_PASS, 0),
-                    "can be sharded, equally in every tensor that has it, without communication");
-    text = add_line(arena, text, group(arena, pattern, ROLE_WINDOW, 0),
-                    "can be sharded if sizes are known; neighbours exchange windows of the input");
-    text = add_line(arena, text, group(arena, pattern, ROLE_CREATED, 0),
-                    "created by the operator; can be sharded");
-    for (int c = COMBINE_SUM; c <= COMBINE_PROD; c++) {
-        struct str what = tsr__arena_printf(
-            arena, "can be sharded; each device has a partial result, combined by %s", combines[c]);
-        text = add_line(arena, text, group(arena, pattern, ROLE_RED, c), what.p ? what.p : "");
-    }
-    text = add_line(arena, text, group(arena, pattern, ROLE_STAT, 0),
-                    "can be sharded; the node is then replaced by simpler ones");
+    static const char *const reduced[] = {
+        [COMBINE_SUM] = "can be sharded; each device has a partial result, combined by sum",
+        [COMBINE_MAX] = "can be sharded; each device has a partial result, combined by max",
+        [COMBINE_MIN] = "can be sharded; each device has a partial result, combined by min",
+        [COMBINE_PROD] = "can be sharded; each device has a partial result, combined by product"};
+    add_role(text, pattern, ROLE_PASS, 0,
+             "can be sharded, equally in every tensor that has it, without communication");
+    add_role(text, pattern, ROLE_WINDOW, 0,
+             "can be sharded if sizes are known; neighbours exchange windows of the input");
+    add_role(text, pattern, ROLE_CREATED, 0, "created by the operator; can be sharded");
+    for (int c = COMBINE_SUM; c <= COMBINE_PROD; c++)
+        add_role(text, pattern, ROLE_RED, c, reduced[c]);
+    add_role(text, pattern, ROLE_STAT, 0,
+             "can be sharded; the node is then replaced by simpler ones");
     for (int i = 0; i < pattern->n_letters; i++)
         if (pattern->letters[i].unit > 1)
-            text = tsr__arena_printf(
-                arena, STR_FMT STR_FMT ": shards are multiples of %lld elements\n", STR_ARG(text),
-                STR_ARG(pattern->letters[i].name), (long long)pattern->letters[i].unit);
-    return text;
+            tsr__text_printf(text, STR_FMT ": shards are multiples of %lld elements\n",
+                             STR_ARG(pattern->letters[i].name),
+                             (long long)pattern->letters[i].unit);
 }
 
 // ---- factors that are not sharded ---------------------------------------------------------------
@@ -146,8 +130,8 @@ const char *tsr__row_stays(const struct op_row *row, struct str factor)
 
 // Adds a line for each reason, "f and c: not sharded: any tree may read any feature", then one for
 // factors without a reason.
-static struct str describe_unsharded(struct arena *arena, const struct op_row *row,
-                                     const struct pattern *pattern, struct str text)
+static void describe_unsharded(struct text *text, struct arena *arena, const struct op_row *row,
+                               const struct pattern *pattern)
 {
     bool left[PATTERN_MAX_LETTERS];
     for (int i = 0; i < pattern->n_letters; i++)
@@ -158,13 +142,13 @@ static struct str describe_unsharded(struct arena *arena, const struct op_row *r
             in[i] = left[i] && tsr__row_stays(row, pattern->letters[i].name) == stay->why;
             left[i] = left[i] && !in[i];
         }
-        struct str what = tsr__arena_printf(arena, "not sharded: %s", stay->why);
-        text = add_line(arena, text, list_letters(arena, pattern, in), what.p ? what.p : "");
+        const char *what = tsr__arena_printf(arena, "not sharded: %s", stay->why).p;
+        add_line(text, pattern, in, text_or_none(what));
         // Dimensions without a letter have their own reason.
         if (strchr(stay->factors, '_'))
-            text = add_line(arena, text, STR("dimensions _"), what.p ? what.p : "");
+            tsr__text_printf(text, "dimensions _: not sharded: %s\n", stay->why);
     }
-    return add_line(arena, text, list_letters(arena, pattern, left), "not sharded");
+    add_line(text, pattern, left, "not sharded");
 }
 
 // Returns the reasons as one text: "t: each step needs the one before; w: ...".
@@ -178,78 +162,61 @@ static const char *stays_text(struct arena *arena, const struct op_row *row)
 }
 
 // Adds one line for each change in the local node. Windows and lists are not in the table.
-static struct str describe_rewrites(struct arena *arena, const struct pattern *pattern,
-                                    struct str text)
+static void describe_rewrites(struct text *text, const struct pattern *pattern)
 {
     for (int i = 0; i < pattern->n_rewrites; i++) {
         const struct rule_rewrite *rewrite = &pattern->rewrites[i];
-        if (rewrite->kind == REWRITE_SHAPE)
-            text = tsr__arena_printf(
-                arena, STR_FMT "local node: input %d contains the sizes of the shard\n",
-                STR_ARG(text), rewrite->index);
-        else if (rewrite->kind == REWRITE_ADD_ONCE)
-            text = tsr__arena_printf(
-                arena, STR_FMT "local node: only one device of a reduction adds input %d\n",
-                STR_ARG(text), rewrite->index);
-        else if (rewrite->kind == REWRITE_SIZES || rewrite->kind == REWRITE_SIZE)
-            text = tsr__arena_printf(
-                arena, STR_FMT "local node: replaced by sizes of the full tensor\n", STR_ARG(text));
-        else if (rewrite->kind == REWRITE_LOOKUP)
-            text = tsr__arena_printf(
-                arena,
-                STR_FMT "local node: elements of input %d that address another "
-                        "shard of " STR_FMT " give 0\n",
-                STR_ARG(text), rewrite->index, STR_ARG(pattern->letters[rewrite->factor].name));
-        else if (rewrite->kind == REWRITE_SCATTER)
-            text = tsr__arena_printf(
-                arena,
-                STR_FMT "local node: elements of input %d that address another "
-                        "shard of " STR_FMT " are ignored\n",
-                STR_ARG(text), rewrite->index, STR_ARG(pattern->letters[rewrite->factor].name));
-        else if (rewrite->kind == REWRITE_RANGE)
-            text = tsr__arena_printf(
-                arena,
-                STR_FMT "local node: inputs %d and %d are the bounds of its shard of " STR_FMT "\n",
-                STR_ARG(text), rewrite->index, rewrite->index + 1,
-                STR_ARG(pattern->letters[rewrite->factor].name));
-        else if (rewrite->kind == REWRITE_ROUTE)
-            text = tsr__arena_printf(
-                arena,
-                STR_FMT "local node: gets the tokens for which input %d selects an element of its "
-                        "shard of " STR_FMT "\n",
-                STR_ARG(text), rewrite->index, STR_ARG(pattern->letters[rewrite->factor].name));
-        else if (rewrite->kind == REWRITE_WORD)
-            text = tsr__arena_printf(
-                arena,
-                STR_FMT "local node: attribute %s is the value for its shard of " STR_FMT " (%s)\n",
-                STR_ARG(text), rewrite->name, STR_ARG(pattern->letters[rewrite->factor].name),
-                rewrite->words);
-        else if (rewrite->kind == REWRITE_ATTR || rewrite->kind == REWRITE_SHARE)
-            text = tsr__arena_printf(
-                arena,
-                STR_FMT "local node: attribute %s has the value for its shard of " STR_FMT "\n",
-                STR_ARG(text), rewrite->name, STR_ARG(pattern->letters[rewrite->factor].name));
+        enum rewrite_kind kind = rewrite->kind;
+        const char *factor = rewrite->factor < 0 ? "" : pattern->letters[rewrite->factor].name.p;
+        int index = rewrite->index;
+        tsr__text_add(text, STR("local node: "));
+        if (kind == REWRITE_SHAPE)
+            tsr__text_printf(text, "input %d contains the sizes of the shard\n", index);
+        else if (kind == REWRITE_ADD_ONCE)
+            tsr__text_printf(text, "only one device of a reduction adds input %d\n", index);
+        else if (kind == REWRITE_SIZES || kind == REWRITE_SIZE)
+            tsr__text_printf(text, "replaced by sizes of the full tensor\n");
+        else if (kind == REWRITE_LOOKUP || kind == REWRITE_SCATTER)
+            tsr__text_printf(text, "elements of input %d that address another shard of %s %s\n",
+                             index, factor, kind == REWRITE_LOOKUP ? "give 0" : "are ignored");
+        else if (kind == REWRITE_RANGE)
+            tsr__text_printf(text, "inputs %d and %d are the bounds of its shard of %s\n", index,
+                             index + 1, factor);
+        else if (kind == REWRITE_ROUTE)
+            tsr__text_printf(text,
+                             "gets the tokens for which input %d selects an element of its shard "
+                             "of %s\n",
+                             index, factor);
+        else if (kind == REWRITE_WORD)
+            tsr__text_printf(text, "attribute %s is the value for its shard of %s (%s)\n",
+                             rewrite->name, factor, rewrite->words);
+        else if (kind == REWRITE_ATTR || kind == REWRITE_SHARE)
+            tsr__text_printf(text, "attribute %s has the value for its shard of %s\n",
+                             rewrite->name, factor);
     }
-    return text;
 }
 
 // Describes factors, then changes in the local node, or why the row is not sharded.
 static struct str words_of(struct arena *arena, const struct op_row *row)
 {
     const char *wrong;
-    struct str text = STR("");
+    struct text text;
+    tsr__text_init(&text, arena->session);
     if (row->whole)
-        text = tsr__arena_printf(arena, "not sharded: %s\n", row->whole);
+        tsr__text_printf(&text, "not sharded: %s\n", row->whole);
     struct pattern *pattern =
         row->rule && !row->whole ? tsr__pattern_parse(arena, str_of(row->rule), &wrong) : NULL;
     if (pattern) {
-        text = describe_factors(arena, pattern, text);
-        text = describe_unsharded(arena, row, pattern, text);
-        text = describe_rewrites(arena, pattern, text);
+        describe_factors(&text, pattern);
+        describe_unsharded(&text, arena, row, pattern);
+        describe_rewrites(&text, pattern);
     }
     if (row->note)
-        text = tsr__arena_printf(arena, STR_FMT "%s\n", STR_ARG(text), row->note);
-    return text;
+        tsr__text_printf(&text, "%s\n", row->note);
+    struct str words = tsr__arena_str(arena, (struct str){text.p, text.n});
+    arena->failed |= text.failed;
+    tsr__text_free(&text);
+    return words;
 }
 
 // Returns row i in words. Generated texts belong to the session; the next call frees them.

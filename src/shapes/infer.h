@@ -22,24 +22,10 @@ static inline size_t side_count(const tsr_node *node, enum side side)
         return tsr_node_output_count(node);
     return tsr_node_input_count(node);
 }
-// Return input (output) i of the node; NULL: absent, or there are fewer.
-static inline const tsr_value *input_at(const tsr_node *node, size_t i)
-{
-    if (i < tsr_node_input_count(node))
-        return tsr_node_input(node, i);
-    return NULL;
-}
-static inline const tsr_value *output_at(const tsr_node *node, size_t i)
-{
-    if (i < tsr_node_output_count(node))
-        return tsr_node_output(node, i);
-    return NULL;
-}
+// Returns input or output i of the node; NULL: absent, or there are fewer.
 static inline const tsr_value *value_at(const tsr_node *node, enum side side, size_t i)
 {
-    if (side == SIDE_OUT)
-        return output_at(node, i);
-    return input_at(node, i);
+    return side == SIDE_OUT ? tsr_node_output(node, i) : tsr_node_input(node, i);
 }
 // Returns a number as a dimension; negative: unknown.
 static inline tsr_dim dim_of(int64_t number)
@@ -237,7 +223,6 @@ tsr_dim *tsr__job_new_dims(struct shape_job *job, int i, int rank);
 void tsr__job_set_dim(struct shape_job *job, int i, int axis, tsr_dim size);
 // Gives output i the shape of input k.
 void tsr__job_like(struct shape_job *job, int i, int k);
-tsr_dim tsr__job_dim(const struct shape_job *job, struct expr expr);
 // Returns the number of elements of dimensions from .. to - 1; unknown if one of them is.
 struct expr tsr__job_size(const struct shape_job *job, struct shape shape, int from, int to);
 // Finds start, end (clipped to a dimension of that size) and step of an axis in a Slice. False: not

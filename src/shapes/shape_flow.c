@@ -16,7 +16,7 @@ static const struct value_info no_info = {.shape = {.rank = -1}};
 // Returns type, shape and elements of input i. Everything is unknown for an absent input.
 static struct value_info info_in(const struct shape_job *job, int i)
 {
-    return tsr__info_of(job->shapes, input_at(job->node, (size_t)i));
+    return tsr__info_of(job->shapes, tsr_node_input(job->node, (size_t)i));
 }
 
 // Sets output i. Outputs that the node does not have are ignored.

@@ -4,12 +4,10 @@
 // are all "not known", so shape functions need no checks.
 #include "shapes/infer.h"
 
-// Returns input i; NULL if it is absent.
+// Returns input i; NULL if it is absent, or i is -1.
 static const tsr_value *input(const struct shape_job *job, int i)
 {
-    if (i >= 0 && i < job->n_in)
-        return tsr_node_input(job->node, (size_t)i);
-    return NULL;
+    return tsr_node_input(job->node, (size_t)i);
 }
 
 bool tsr__job_has(const struct shape_job *job, int i)
@@ -19,28 +17,18 @@ bool tsr__job_has(const struct shape_job *job, int i)
 
 struct shape tsr__job_in(const struct shape_job *job, int i)
 {
-    const tsr_value *value = input(job, i);
-    return tsr__shapes_of(job->shapes, value);
+    return tsr__shapes_of(job->shapes, input(job, i));
 }
 
 struct known_value tsr__job_values(const struct shape_job *job, int i)
 {
-    const tsr_value *value = input(job, i);
-    return tsr__value_known(job->shapes, value);
+    return tsr__value_known(job->shapes, input(job, i));
 }
 
 // Reads the elements of input i. Returns -1 if one element is not a number.
 int64_t tsr__job_numbers(const struct shape_job *job, int i, int64_t *out, int64_t cap)
 {
-    struct known_value value = tsr__job_values(job, i);
-    if (!value.elements || value.n > cap)
-        return -1;
-    for (int64_t k = 0; k < value.n; k++) {
-        if (!expr_is_number(value.elements[k]))
-            return -1;
-        out[k] = value.elements[k].number;
-    }
-    return value.n;
+    return tsr__shapes_ints(job->shapes, input(job, i), out, cap);
 }
 
 // Reads a scalar or a vector of one element.
@@ -205,11 +193,6 @@ void tsr__job_like(struct shape_job *job, int i, int k)
         return;
     job->out[i].rank = shape.rank;
     job->out[i].dims = shape.dims;
-}
-
-tsr_dim tsr__job_dim(const struct shape_job *job, struct expr expr)
-{
-    return tsr__expr_dim(job->exprs, expr);
 }
 
 // Returns the product of dimensions from .. to - 1: of [n 3 8], 1 to 3, 24.

@@ -320,7 +320,7 @@ static enum doubt merge(struct shapes *shapes, const tsr_node *node, const tsr_v
 // Returns the type of input i; TSR_UNDEFINED if it is absent.
 static tsr_dtype input_type(const struct shape_job *job, int i)
 {
-    return tsr__info_of(job->shapes, input_at(job->node, (size_t)i)).shape.dtype;
+    return tsr__info_of(job->shapes, tsr_node_input(job->node, (size_t)i)).shape.dtype;
 }
 
 // Returns the element type of an output by the table.
@@ -385,7 +385,7 @@ static void infer_by_function(struct shape_job *job, const tsr_function *functio
     if (!in)
         return;
     for (size_t i = 0; i < n; i++)
-        in[i] = tsr__info_of(shapes, input_at(job->node, i));
+        in[i] = tsr__info_of(shapes, tsr_node_input(job->node, i));
     // The chain of calls resolves attributes that refer to those of the caller (calls.c).
     struct call call = {job->node, function, shapes->call};
     shapes->call = &call;

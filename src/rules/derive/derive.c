@@ -8,11 +8,11 @@
 //
 // A letter stands for one size in all tensors; fit.c finds that size from the node's shapes.
 // rule_text.c explains the notation, rule_build.c has the functions that build a rule.
-#include "rules/internal.h"
+#include "rules/derive/derive.h"
 
 struct shape tsr__derive_in(const struct derivation *derivation, size_t i)
 {
-    return tsr__shapes_element(derivation->shapes, input_at(derivation->node, i));
+    return tsr__shapes_element(derivation->shapes, tsr_node_input(derivation->node, i));
 }
 
 void tsr__derivation_start(struct derivation *derivation, struct arena *arena, const tsr_node *node,
@@ -73,6 +73,13 @@ void tsr__derive_element_size(struct derivation *derivation, const char *letter,
         add_size(derivation, str_of(letter), tsr__expr_dim(shapes->exprs, value.elements[0]));
 }
 
+void tsr__rule_around(struct rule_builder *rule, int axis, int rank, const char *at_axis)
+{
+    tsr__rule_range(rule, 'd', 0, axis);
+    tsr__rule_dims(rule, at_axis);
+    tsr__rule_range(rule, 'd', axis + 1, rank);
+}
+
 // Derives the rule of MatMul. As in numpy, an operand of one dimension has no m or no n.
 void tsr__derive_matmul(struct derivation *derivation)
 {
@@ -117,13 +124,11 @@ void tsr__derive_dropout(struct derivation *derivation)
 // order is reversed.
 void tsr__derive_transpose(struct derivation *derivation)
 {
-    int rank = tsr__derive_in(derivation, 0).rank;
+    int rank = tsr__derive_rank(derivation, 0);
     const int64_t *perm;
     size_t n = tsr_attr_ints(tsr__attr_of(derivation->shapes, derivation->node, "perm"), &perm);
-    if (rank < 0 || rank > RULE_MAX_FACTORS) {
-        tsr__derive_none(derivation, "the shape of an input is not known");
+    if (rank < 0)
         return;
-    }
     if (n && n != (size_t)rank) {
         tsr__derive_none(derivation, "perm does not fit the number of dimensions");
         return;

@@ -55,8 +55,13 @@ bool tsr__derive_single(struct shape shape);
 // True if all bytes of the constant are known to be equal; *out: their value.
 bool tsr__derive_alike(const tsr_value *value, tsr_dtype type, int *out);
 
-// Sets the sizes of h (heads of keys) and g (query heads for each key head) of an attention.
-void tsr__derive_heads(struct derivation *derivation, int64_t kv, int64_t each);
+// Sets the sizes of h (heads of keys) and g (query heads for each key head) of an attention, whose
+// numbers of heads are in these attributes. False: not known, and the derivation has ended.
+bool tsr__derive_heads(struct derivation *derivation, const char *queries, const char *keys);
+// True if the node has no output from number `first` on.
+bool tsr__derive_outputs_end(const struct derivation *derivation, size_t first);
+// Adds the dimensions of a tensor, with `at_axis` in place of the axis: "d0 _ d2".
+void tsr__rule_around(struct rule_builder *rule, int axis, int rank, const char *at_axis);
 // Adds input i, a mask that broadcasts to [b, heads, q, k]; heads: "h" or "(h g)". Returns false if
 // its number of heads is unknown, so that heads are not sharded.
 bool tsr__derive_mask(struct derivation *derivation, size_t i, const char *heads);

@@ -18,25 +18,16 @@
 
 #define NO_HEADS "the numbers of heads are unknown, or do not fit"
 
-// Reads the numbers of heads from attributes: *kv is the number of key and value heads, *each the
-// number of query heads per key head.
-static bool heads_of(struct derivation *derivation, const char *queries, const char *keys,
-                     int64_t *kv, int64_t *each)
+bool tsr__derive_heads(struct derivation *derivation, const char *queries, const char *keys)
 {
     int64_t q = tsr__derive_int(derivation, queries, 0), k = tsr__derive_int(derivation, keys, 0);
     if (q < 1 || k < 1 || q % k) {
         tsr__derive_none(derivation, NO_HEADS);
         return false;
     }
-    *kv = k;
-    *each = q / k;
+    tsr__derive_size(derivation, "h", k);
+    tsr__derive_size(derivation, "g", q / k);
     return true;
-}
-
-void tsr__derive_heads(struct derivation *derivation, int64_t kv, int64_t each)
-{
-    tsr__derive_size(derivation, "h", kv);
-    tsr__derive_size(derivation, "g", each);
 }
 
 // Returns dimension `from_end` of a mask, counted from its end, in the notation of rules.
@@ -84,9 +75,9 @@ static bool rows_are_free(const struct derivation *derivation)
     return knows_attributes(derivation) && tsr__derive_int(derivation, "is_causal", 0) == 0;
 }
 
-static bool has_one_output(const struct derivation *derivation)
+bool tsr__derive_outputs_end(const struct derivation *derivation, size_t first)
 {
-    for (size_t i = 1; i < tsr_node_output_count(derivation->node); i++)
+    for (size_t i = first; i < tsr_node_output_count(derivation->node); i++)
         if (tsr_node_output(derivation->node, i))
             return false;
     return true;
@@ -99,7 +90,8 @@ bool tsr__derive_causal(const struct derivation *derivation, size_t past, size_t
     int rank = q.rank;
     if ((rank != 3 && rank != 4) || k.rank != rank || v.rank != rank ||
         tsr__derive_has(derivation, past) || tsr__derive_has(derivation, past + 1) ||
-        (tsr__derive_has(derivation, mask) && m.rank < 2) || !has_one_output(derivation))
+        (tsr__derive_has(derivation, mask) && m.rank < 2) ||
+        !tsr__derive_outputs_end(derivation, 1))
         return false;
     return k.dims[rank - 1].value > 0 && v.dims[rank - 1].value > 0 &&
            tsr__dim_equal(derivation->shapes->exprs, q.dims[rank - 2], k.dims[rank - 2]);
@@ -137,7 +129,7 @@ static bool can_expand(const struct derivation *derivation, bool flat)
         tsr__derive_has(derivation, 6) || tsr_attr_float(soft, 0) != 0 ||
         tsr__attr_of(derivation->shapes, derivation->node, "softmax_precision"))
         return false;
-    if (!has_one_output(derivation))
+    if (!tsr__derive_outputs_end(derivation, 1))
         return false;
     int last = flat ? 2 : 3, keys = flat ? 1 : 2; // axes of d and k in [b k (h d)] or [b h k d]
     bool sizes = q.rank > last && v.rank > last && q.dims[last].value > 0 && v.dims[last].value > 0;
@@ -152,17 +144,14 @@ void tsr__derive_attention(struct derivation *derivation)
     struct rule_builder *rule = &derivation->rule;
     int rank = tsr__derive_rank(derivation, 0);
     bool flat = rank == 3;
-    int64_t kv, each;
     if (rank < 0)
         return;
     if (rank != 3 && rank != 4) {
         tsr__derive_none(derivation, "the query has neither 3 nor 4 dimensions");
         return;
     }
-    if (flat && !heads_of(derivation, "q_num_heads", "kv_num_heads", &kv, &each))
+    if (flat && !tsr__derive_heads(derivation, "q_num_heads", "kv_num_heads"))
         return;
-    if (flat)
-        tsr__derive_heads(derivation, kv, each);
     tsr__rule_inputs(rule, flat ? "[b q (h g d)],[b k (h d)],[b k (h v)]"
                                 : "[b (h g) q d],[b h k d],[b h k v]");
     bool heads_known = tsr__derive_mask(derivation, 3, "(h g)");
@@ -253,7 +242,7 @@ void tsr__derive_linear_attention(struct derivation *derivation)
         build_shared_keys(rule, false, window);
         return;
     }
-    tsr__derive_heads(derivation, kv, q / kv);
+    tsr__derive_heads(derivation, "q_num_heads", "kv_num_heads");
     if (!has_key_for_each(derivation, q, kv)) {
         build_shared_keys(rule, true, window);
         return;

@@ -582,7 +582,7 @@ void tsr__derive_pool(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
     struct space space = {0};
-    bool indices = output_at(derivation->node, 1) != NULL;
+    bool indices = tsr_node_output(derivation->node, 1) != NULL;
     if (!read_space(derivation, NO_WEIGHTS, &space))
         return;
     if (!indices && pool_windows_known(derivation))
@@ -620,7 +620,7 @@ static int64_t block_elements(struct known_value block)
 void tsr__derive_col2im(struct derivation *derivation)
 {
     int64_t size =
-        block_elements(tsr__value_known(derivation->shapes, input_at(derivation->node, 2)));
+        block_elements(tsr__value_known(derivation->shapes, tsr_node_input(derivation->node, 2)));
     if (size < 1) {
         derivation->text = "[n _ l],·,· -> [n _ O*]; rep l O";
         return;

@@ -137,10 +137,7 @@ static bool can_expand(const struct derivation *derivation)
     for (size_t i = 0; i < TSR_COUNT(others); i++)
         if (tsr__derive_has(derivation, others[i]))
             return false;
-    for (size_t i = 1; i < tsr_node_output_count(derivation->node); i++)
-        if (tsr_node_output(derivation->node, i))
-            return false;
-    bool flat = true;
+    bool flat = tsr__derive_outputs_end(derivation, 1);
     for (size_t i = 0; i < 3; i++) {
         struct shape shape = tsr__derive_in(derivation, i);
         flat = flat && shape.rank == 3 && shape.dims[2].value > 0;
@@ -334,19 +331,6 @@ void tsr__derive_quantized_attention(struct derivation *derivation)
 
 // ---- grouped queries ---------------------------------------------------------------------------
 
-// Sets h to the number of key heads and g to the query heads for each: 8 for 2 are h 2, g 4.
-static bool take_groups(struct derivation *derivation)
-{
-    int64_t q = tsr__derive_int(derivation, "num_heads", 0),
-            kv = tsr__derive_int(derivation, "kv_num_heads", 0);
-    if (q < 1 || kv < 1 || q % kv) {
-        tsr__derive_none(derivation, NO_HEADS);
-        return false;
-    }
-    tsr__derive_heads(derivation, kv, q / kv);
-    return true;
-}
-
 // Adds input i, the scales of a quantized cache: a single scale, or one or more per head. `flat` is
 // the dimension if they are a list.
 static void add_cache_scale(struct derivation *derivation, size_t i, const char *flat)
@@ -420,11 +404,9 @@ static bool prompt_expands(const struct derivation *derivation)
     for (size_t i = 0; i < TSR_COUNT(defaults); i++)
         if (tsr__derive_int(derivation, defaults[i], 0) != 0)
             return false;
-    for (size_t i = 3; i < tsr_node_output_count(derivation->node); i++)
-        if (tsr_node_output(derivation->node, i))
-            return false;
-    return q.rank == 3 && k.rank == 3 && q.dims[2].value > 0 && k.dims[2].value > 0 &&
-           tsr__derive_in(derivation, 5).rank >= 1 && tsr_attr_float(soft, 0) == 0 &&
+    return tsr__derive_outputs_end(derivation, 3) && q.rank == 3 && k.rank == 3 &&
+           q.dims[2].value > 0 && k.dims[2].value > 0 && tsr__derive_in(derivation, 5).rank >= 1 &&
+           tsr_attr_float(soft, 0) == 0 &&
            tsr__derive_int(derivation, "local_window_size", -1) == -1 &&
            (!tsr__derive_int(derivation, "do_rotary", 0) || last_size(derivation, 7) > 0) &&
            tsr__dim_equal(derivation->shapes->exprs, q.dims[1], k.dims[1]);
@@ -440,7 +422,8 @@ void tsr__derive_group_query(struct derivation *derivation)
     struct shape x = tsr__derive_in(derivation, 0);
     bool batch = !tsr__derive_has(derivation, 9) || (x.rank == 3 && x.dims[1].value == 1);
     bool three = tsr__derive_has(derivation, 1) && tsr__derive_has(derivation, 2);
-    if (tsr__derive_rank(derivation, 0) < 0 || !take_groups(derivation))
+    if (tsr__derive_rank(derivation, 0) < 0 ||
+        !tsr__derive_heads(derivation, "num_heads", "kv_num_heads"))
         return;
     int64_t head = three ? 0 : packed_head(derivation);
     if (head)
@@ -487,7 +470,8 @@ void tsr__derive_sparse_attention(struct derivation *derivation)
     int64_t kv = tsr__derive_int(derivation, "kv_num_heads", 0),
             layouts = tsr__derive_int(derivation, "num_heads", 0);
     bool three = tsr__derive_has(derivation, 1) && tsr__derive_has(derivation, 2);
-    if (tsr__derive_rank(derivation, 0) < 0 || !take_groups(derivation))
+    if (tsr__derive_rank(derivation, 0) < 0 ||
+        !tsr__derive_heads(derivation, "num_heads", "kv_num_heads"))
         return;
     if (rows.rank == 2 && rows.dims[0].value > 0)
         layouts = rows.dims[0].value;
@@ -540,7 +524,8 @@ void tsr__derive_paged_attention(struct derivation *derivation)
     struct rule_builder *rule = &derivation->rule;
     bool latent = tsr__derive_text_is(derivation, "kv_cache_layout", "LATENT");
     bool three = tsr__derive_has(derivation, 1) && (latent || tsr__derive_has(derivation, 2));
-    if (tsr__derive_rank(derivation, 0) < 0 || !take_groups(derivation))
+    if (tsr__derive_rank(derivation, 0) < 0 ||
+        !tsr__derive_heads(derivation, "num_heads", "kv_num_heads"))
         return;
     int64_t v = latent ? tsr__derive_int(derivation, "v_head_size", 0) : 0;
     int64_t all = tsr__derive_int(derivation, "num_heads", 0) +

@@ -17,14 +17,6 @@ static bool is_one_of(tsr_dtype type, const tsr_dtype *types, size_t n)
     return false;
 }
 
-// Adds the dimensions of a tensor, with `at_axis` in place of the axis: "d0 _ d2".
-static void add_around(struct rule_builder *rule, int rank, int axis, const char *at_axis)
-{
-    tsr__rule_range(rule, 'd', 0, axis);
-    tsr__rule_dims(rule, at_axis);
-    tsr__rule_range(rule, 'd', axis + 1, rank);
-}
-
 // Derives the rule of Gather. In the result, the dimensions of the indices replace the axis: table
 // [4 100 8], indices [2 3], axis 1: "[d0 v d2],[i0 i1] -> [d0 i0 i1 d2]".
 void tsr__derive_gather(struct derivation *derivation)
@@ -37,7 +29,7 @@ void tsr__derive_gather(struct derivation *derivation)
     if (axis < 0)
         return;
     tsr__rule_input(rule);
-    add_around(rule, rank, axis, "v");
+    tsr__rule_around(rule, axis, rank, "v");
     tsr__rule_input(rule);
     tsr__rule_range(rule, 'i', 0, many);
     tsr__rule_output(rule);
@@ -253,11 +245,11 @@ void tsr__derive_tensor_scatter(struct derivation *derivation)
     }
     for (int i = 0; i < 2; i++) {
         tsr__rule_input(rule);
-        add_around(rule, rank, axis, "_");
+        tsr__rule_around(rule, axis, rank, "_");
     }
     tsr__rule_inputs(rule, "[d0]?");
     tsr__rule_output(rule);
-    add_around(rule, rank, axis, "_");
+    tsr__rule_around(rule, axis, rank, "_");
 }
 
 // True if OneHot can be expanded to a comparison. Indices that are fractions cannot: engines
@@ -295,8 +287,7 @@ void tsr__derive_range(struct derivation *derivation)
     struct shape out = tsr__derive_result(derivation);
     bool sized = tsr__derive_has(derivation, 2) && out.rank == 1 &&
                  (out.dims[0].value >= 0 || out.dims[0].symbol[0]);
-    if (!sized || tsr_node_input_count(node) != 3 || out.dtype != TSR_INT64 ||
-        tsr__onnx_opset(node) < 12 ||
+    if (!sized || out.dtype != TSR_INT64 || tsr__onnx_opset(node) < 12 ||
         tsr__shapes_ints(derivation->shapes, tsr_node_input(node, 2), &step, 1) != 1 || step != 1)
         derivation->text = "·,·,· -> [r]; rep r";
 }
@@ -351,10 +342,10 @@ void tsr__derive_compress(struct derivation *derivation)
     if (axis < 0)
         return;
     tsr__rule_input(rule);
-    add_around(rule, rank, axis, "_");
+    tsr__rule_around(rule, axis, rank, "_");
     tsr__rule_inputs(rule, "[_]");
     tsr__rule_output(rule);
-    add_around(rule, rank, axis, "_");
+    tsr__rule_around(rule, axis, rank, "_");
 }
 
 // Derives the rule of ReverseSequence. Each sequence of the batch is reversed up to its own length:
@@ -372,9 +363,9 @@ void tsr__derive_reverse_sequence(struct derivation *derivation)
         return;
     }
     tsr__rule_input(rule);
-    add_around(rule, rank, (int)time, "_");
+    tsr__rule_around(rule, (int)time, rank, "_");
     tsr__rule_input(rule);
     tsr__rule_dim(rule, 'd', (int)batch);
     tsr__rule_output(rule);
-    add_around(rule, rank, (int)time, "_");
+    tsr__rule_around(rule, (int)time, rank, "_");
 }

@@ -18,22 +18,11 @@ static void add_dims(struct rule_builder *rule, int letters, int axis)
     }
 }
 
-// Returns the rank of input 0, or of its elements if it is a sequence; -1: not known, and the
-// derivation has ended.
-static int rank_in(struct derivation *derivation)
-{
-    int rank = tsr__derive_in(derivation, 0).rank;
-    if (rank >= 0 && rank < DERIVE_MAX_RANK)
-        return rank;
-    tsr__derive_none(derivation, DERIVE_NO_SHAPE);
-    return -1;
-}
-
 // Derives the rule of ConcatFromSequence. Elements [4 6], joined along 1: "[a0 _] -> [a0 _]";
 // stacked along a new axis 0: "[a0 a1] -> [_ a0 a1]".
 void tsr__derive_concat_from_sequence(struct derivation *derivation)
 {
-    int rank = rank_in(derivation);
+    int rank = tsr__derive_rank(derivation, 0);
     bool new_axis = tsr__derive_int(derivation, "new_axis", 0) != 0;
     if (rank < 0)
         return;
@@ -51,7 +40,8 @@ void tsr__derive_concat_from_sequence(struct derivation *derivation)
 // without keepdims, each element is one index of the axis: "[a0 _] -> [a0]".
 void tsr__derive_split_to_sequence(struct derivation *derivation)
 {
-    int rank = rank_in(derivation), axis = tsr__derive_axis(derivation, "axis", 0, rank);
+    int rank = tsr__derive_rank(derivation, 0),
+        axis = tsr__derive_axis(derivation, "axis", 0, rank);
     if (axis < 0)
         return;
     bool sizes = tsr__derive_has(derivation, 1),

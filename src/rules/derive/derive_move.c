@@ -12,21 +12,6 @@
 //   DepthToSpace [1 8 2 3], size 2   [n (p q c) h w] -> [n c (h p) (w q)]; rep p q
 #include "rules/derive/derive.h"
 
-#define NOT_KNOWN "the shape of an input is not known"
-
-// ---- shared ------------------------------------------------------------------------------------
-
-// Returns the rank of input i; -1: not known, and the derivation has ended.
-static int rank_of(struct derivation *derivation, size_t i)
-{
-    int rank = tsr__derive_in(derivation, i).rank;
-    if (rank < 0 || rank > RULE_MAX_FACTORS / 2) {
-        tsr__derive_none(derivation, NOT_KNOWN);
-        return -1;
-    }
-    return rank;
-}
-
 // True if both sizes are known to be equal.
 static bool same_dim(const struct derivation *derivation, tsr_dim a, tsr_dim b)
 {
@@ -55,7 +40,7 @@ static bool mark_axes(struct derivation *derivation, int rank, const int64_t *ax
     for (int64_t i = 0; i < n; i++) {
         int axis = tsr__axis(axes[i], rank);
         if (axis < 0) {
-            tsr__derive_none(derivation, "the axis is out of range");
+            tsr__derive_none(derivation, DERIVE_NO_AXIS);
             return false;
         }
         marked[axis] = true;
@@ -71,7 +56,7 @@ void tsr__derive_center_crop_pad(struct derivation *derivation)
     const struct shapes *shapes = derivation->shapes;
     const int64_t *axes;
     bool marked[MAX_RANK] = {false};
-    int rank = rank_of(derivation, 0);
+    int rank = tsr__derive_rank(derivation, 0);
     int64_t n = (int64_t)tsr_attr_ints(tsr__attr_of(shapes, derivation->node, "axes"), &axes);
     struct known_value sizes = tsr__value_known(shapes, tsr_node_input(derivation->node, 1));
     if (rank < 0)
@@ -325,7 +310,7 @@ static bool read_resized(struct derivation *derivation, struct resized *resized)
 void tsr__derive_resize(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
-    struct resized resized = {.rank = rank_of(derivation, 0),
+    struct resized resized = {.rank = tsr__derive_rank(derivation, 0),
                               .from = tsr__derive_in(derivation, 0),
                               .to = tsr__derive_result(derivation)};
     if (resized.rank < 0)
@@ -411,7 +396,7 @@ static void build_sizes(struct rule_builder *rule, int rank, enum rewrite_kind k
 // d3".
 void tsr__derive_shape(struct derivation *derivation)
 {
-    int rank = rank_of(derivation, 0);
+    int rank = tsr__derive_rank(derivation, 0);
     if (rank < 0 || !sizes_are_known(derivation, rank))
         return;
     int64_t start = tsr__derive_int(derivation, "start", 0),
@@ -423,7 +408,7 @@ void tsr__derive_shape(struct derivation *derivation)
 
 void tsr__derive_size_of(struct derivation *derivation)
 {
-    int rank = rank_of(derivation, 0);
+    int rank = tsr__derive_rank(derivation, 0);
     if (rank >= 0 && sizes_are_known(derivation, rank))
         build_sizes(&derivation->rule, rank, REWRITE_SIZE, 0, rank);
 }
@@ -436,7 +421,7 @@ void tsr__derive_squeeze(struct derivation *derivation)
     struct rule_builder *rule = &derivation->rule;
     int64_t axes[MAX_RANK];
     bool removed[MAX_RANK] = {false};
-    int rank = rank_of(derivation, 0);
+    int rank = tsr__derive_rank(derivation, 0);
     int64_t n = tsr__derive_ints(derivation, "axes", 1, axes, MAX_RANK);
     if (rank < 0)
         return;
@@ -474,7 +459,7 @@ void tsr__derive_unsqueeze(struct derivation *derivation)
     struct rule_builder *rule = &derivation->rule;
     int64_t axes[MAX_RANK];
     bool made[MAX_RANK] = {false};
-    int rank = rank_of(derivation, 0), at = 0;
+    int rank = tsr__derive_rank(derivation, 0), at = 0;
     int64_t n = tsr__derive_ints(derivation, "axes", 1, axes, MAX_RANK);
     if (rank < 0)
         return;
@@ -521,13 +506,13 @@ static bool is_empty(const struct derivation *derivation)
 void tsr__derive_flatten(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
-    int rank = rank_of(derivation, 0);
+    int rank = tsr__derive_rank(derivation, 0);
     int64_t axis = tsr__derive_int(derivation, "axis", 1);
     if (rank < 0)
         return;
     axis = from_front(axis, rank);
     if (axis < 0 || axis > rank) {
-        tsr__derive_none(derivation, "the axis is out of range");
+        tsr__derive_none(derivation, DERIVE_NO_AXIS);
         return;
     }
     tsr__rule_input(rule);
@@ -549,7 +534,7 @@ static bool block_sizes(struct derivation *derivation)
         return false;
     }
     if (tsr__derive_in(derivation, 0).rank != 4) {
-        tsr__derive_none(derivation, NOT_KNOWN);
+        tsr__derive_none(derivation, DERIVE_NO_SHAPE);
         return false;
     }
     tsr__derive_size(derivation, "p", size);
@@ -605,7 +590,7 @@ void tsr__derive_expand(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
     struct shape from = tsr__derive_in(derivation, 0), to = tsr__derive_result(derivation);
-    int rank = rank_of(derivation, 0), n_new = to.rank - rank;
+    int rank = tsr__derive_rank(derivation, 0), n_new = to.rank - rank;
     if (rank < 0)
         return;
     if (n_new < 0 || to.rank > MAX_RANK) {
@@ -656,7 +641,7 @@ void tsr__derive_tile(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
     int64_t times[MAX_REPEATED];
-    int rank = rank_of(derivation, 0);
+    int rank = tsr__derive_rank(derivation, 0);
     int64_t n = tsr__derive_ints(derivation, "", 1, times, MAX_REPEATED);
     if (rank < 0)
         return;

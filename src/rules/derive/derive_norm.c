@@ -50,11 +50,6 @@ void tsr__derive_softmax_flat(struct derivation *derivation)
     softmax_over(derivation, rank, (int)axis, rank);
 }
 
-void tsr__derive_lp_norm(struct derivation *derivation)
-{
-    tsr__derive_softmax(derivation); // the same dimensions
-}
-
 // Derives the rule of MeanVarianceNormalization. Mean and variance are computed over the axes, by
 // default 0 2 3; the others pass through.
 void tsr__derive_mvn(struct derivation *derivation)
@@ -150,7 +145,7 @@ void tsr__derive_skip_norm(struct derivation *derivation)
         return;
     }
     // Inference does not use statistics as outputs; nodes that have them are not expanded.
-    bool plain = !output_at(derivation->node, 1) && !output_at(derivation->node, 2);
+    bool plain = !tsr_node_output(derivation->node, 1) && !tsr_node_output(derivation->node, 2);
     tsr__rule_inputs(&derivation->rule, "[A* r],[A~ r],[r],[r]?,[r]?");
     tsr__rule_outputs(&derivation->rule, "[A* r],[A* 1]?,[A* 1]?,[A* r]?");
     tsr__rule_kind(&derivation->rule, tsr__derive_stat_if(plain, derivation, 13, EXPAND_FLOATS),
@@ -234,9 +229,7 @@ void tsr__derive_batch_norm(struct derivation *derivation)
         training = tsr__derive_int(derivation, "training_mode", 0) != 0;
     else if (opset < 7)
         training = tsr__derive_int(derivation, "is_test", 0) == 0;
-    for (size_t i = 1; i < tsr_node_output_count(derivation->node); i++)
-        training = training || tsr_node_output(derivation->node, i);
-    if (training)
+    if (training || !tsr__derive_outputs_end(derivation, 1))
         derivation->whole = "training takes the mean and variance of the full batch";
     if (opset < 9 && !tsr__derive_int(derivation, "spatial", 1))
         tsr__derive_none(derivation, "statistics per element of space are not supported");

@@ -11,27 +11,19 @@
 
 // ---- QuantizeLinear, DequantizeLinear -----------------------------------------------------------
 
-// Adds the dimensions of a tensor, with `at_axis` in place of the axis: "d0 c d2".
-static void add_around(struct rule_builder *rule, int axis, int rank, const char *at_axis)
-{
-    tsr__rule_range(rule, 'd', 0, axis);
-    tsr__rule_dims(rule, at_axis);
-    tsr__rule_range(rule, 'd', axis + 1, rank);
-}
-
 // Adds a tensor, its scale, an optional zero point, and the result.
 static void add_scaled(struct rule_builder *rule, int axis, int rank, const char *elements,
                        const char *scale)
 {
     tsr__rule_input(rule);
-    add_around(rule, axis, rank, elements);
+    tsr__rule_around(rule, axis, rank, elements);
     tsr__rule_input(rule);
-    add_around(rule, axis, rank, scale);
+    tsr__rule_around(rule, axis, rank, scale);
     tsr__rule_input(rule);
-    add_around(rule, axis, rank, scale);
+    tsr__rule_around(rule, axis, rank, scale);
     tsr__rule_optional(rule);
     tsr__rule_output(rule);
-    add_around(rule, axis, rank, elements);
+    tsr__rule_around(rule, axis, rank, elements);
 }
 
 // Builds the rule for one scale per block. [64 256] with blocks of 32 along 1 has scales [64 8]:
@@ -76,10 +68,10 @@ void tsr__derive_quantize(struct derivation *derivation)
     } else if (many == 1) {
         // A scale of symbolic size may have one element at run time, so it is broadcast.
         tsr__rule_input(&derivation->rule);
-        add_around(&derivation->rule, axis, rank, "c");
+        tsr__rule_around(&derivation->rule, axis, rank, "c");
         tsr__rule_inputs(&derivation->rule, "[c~],[c~]?");
         tsr__rule_output(&derivation->rule);
-        add_around(&derivation->rule, axis, rank, "c");
+        tsr__rule_around(&derivation->rule, axis, rank, "c");
     } else {
         tsr__derive_none(derivation, "the scale has another number of dimensions than expected");
     }
@@ -391,11 +383,11 @@ void tsr__derive_qlinear_concat(struct derivation *derivation)
     tsr__rule_inputs(rule, "[],[]");
     for (size_t i = 2; i < n; i += 3) {
         tsr__rule_input(rule);
-        add_around(rule, axis, rank, "_");
+        tsr__rule_around(rule, axis, rank, "_");
         tsr__rule_inputs(rule, "[],[]");
     }
     tsr__rule_output(rule);
-    add_around(rule, axis, rank, "_");
+    tsr__rule_around(rule, axis, rank, "_");
 }
 
 // Adds "n c _ _", or "n _ _ c" if channels are last.

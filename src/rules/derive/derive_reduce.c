@@ -27,12 +27,12 @@ bool tsr__derive_text_is(const struct derivation *derivation, const char *name, 
 
 bool tsr__derive_has(const struct derivation *derivation, size_t i)
 {
-    return input_at(derivation->node, i) != NULL;
+    return tsr_node_input(derivation->node, i) != NULL;
 }
 
 struct shape tsr__derive_result(const struct derivation *derivation)
 {
-    return tsr__shapes_of(derivation->shapes, output_at(derivation->node, 0));
+    return tsr__shapes_of(derivation->shapes, tsr_node_output(derivation->node, 0));
 }
 
 // Reads a list of integers. Later opsets moved many attributes to inputs; the input has precedence.
@@ -108,19 +108,12 @@ enum factor_kind tsr__derive_stat_if(bool holds, const struct derivation *deriva
 // -1: unknown.
 static int64_t read_axes(const struct derivation *derivation, int64_t *out, int64_t cap)
 {
-    const int64_t *list;
     struct shape given = tsr__derive_in(derivation, 1);
     // An empty list is known by its shape, even where the input is no constant.
     if (given.rank == 1 && given.dims[0].value == 0)
         return 0;
-    if (tsr__derive_has(derivation, 1))
-        return tsr__shapes_ints(derivation->shapes, tsr_node_input(derivation->node, 1), out, cap);
-    size_t n = tsr_attr_ints(tsr__attr_of(derivation->shapes, derivation->node, "axes"), &list);
-    if ((int64_t)n > cap)
-        return -1;
-    for (size_t i = 0; i < n; i++)
-        out[i] = list[i];
-    return (int64_t)n;
+    int64_t n = tsr__derive_ints(derivation, "axes", 1, out, cap);
+    return n == -2 ? 0 : n;
 }
 
 // Finds the axes of a reduction with keepdims: dimensions that became 1 were reduced, and the

@@ -84,9 +84,7 @@ static void transform(struct derivation *derivation, int64_t axis, const char *c
     tsr__rule_any(rule, 1);
     tsr__rule_inputs(rule, controls);
     tsr__rule_output(rule);
-    tsr__rule_range(rule, 'd', 0, at);
-    tsr__rule_dims(rule, "f");
-    tsr__rule_range(rule, 'd', at + 1, rank - 1);
+    tsr__rule_around(rule, at, rank - 1, "f");
     tsr__rule_any(rule, 1);
     tsr__rule_kind_range(rule, FACTOR_REP, 'd', at, at + 1);
     tsr__rule_kind(rule, FACTOR_REP, "f");
@@ -99,7 +97,7 @@ void tsr__derive_dft_17(struct derivation *derivation)
 
 void tsr__derive_dft(struct derivation *derivation)
 {
-    const tsr_value *value = input_at(derivation->node, 2);
+    const tsr_value *value = tsr_node_input(derivation->node, 2);
     int64_t axis = -2;
     if (value && tsr__shapes_ints(derivation->shapes, value, &axis, 1) != 1)
         tsr__derive_none(derivation, "the axis is not known");
@@ -112,7 +110,7 @@ void tsr__derive_dft(struct derivation *derivation)
 void tsr__derive_stft(struct derivation *derivation)
 {
     struct shape signal = tsr__derive_in(derivation, 0), window = tsr__derive_in(derivation, 2);
-    const tsr_value *steps = input_at(derivation->node, 1);
+    const tsr_value *steps = tsr_node_input(derivation->node, 1);
     int64_t step = 0, frame = -1, length = -1;
     if (window.rank == 1)
         frame = window.dims[0].value;

@@ -33,9 +33,7 @@ void tsr__derive_top_k(struct derivation *derivation)
     tsr__rule_inputs(rule, "·?");
     for (int i = 0; i < 2; i++) {
         tsr__rule_output(rule);
-        tsr__rule_range(rule, 'd', 0, axis);
-        tsr__rule_dims(rule, "k");
-        tsr__rule_range(rule, 'd', axis + 1, rank);
+        tsr__rule_around(rule, axis, rank, "k");
     }
     tsr__rule_kind(rule, FACTOR_REP, "k");
     tsr__derive_element_size(derivation, "k", 1);
@@ -83,11 +81,14 @@ void tsr__derive_loss(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
     bool none = tsr__derive_text_is(derivation, "reduction", "none"),
-         sum = tsr__derive_text_is(derivation, "reduction", "sum");
+         sum = tsr__derive_text_is(derivation, "reduction", "sum"),
+         more = tsr_node_output(derivation->node, 1) != NULL;
     tsr__rule_inputs(rule, "[n c D*],[n D*],[c]?");
-    tsr__rule_outputs(rule, none ? "[n D*],[n c D*]?" : "[],[n c D*]?");
+    tsr__rule_outputs(rule, none ? "[n D*]" : "[]");
+    if (more)
+        tsr__rule_outputs(rule, "[n c D*]");
     tsr__rule_kind(rule, FACTOR_REP, "c");
-    if (sum && !tsr_node_output(derivation->node, 1))
+    if (sum && !more)
         tsr__rule_clauses(rule, "red n:sum D:sum");
     else if (!none)
         tsr__rule_kind(rule, FACTOR_REP, "n D");

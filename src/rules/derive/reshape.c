@@ -37,19 +37,10 @@ struct factor_search {
     bool unsharded[RESHAPE_MAX_FACTORS]; // indexed by factor
 };
 
-static const tsr_value *slot(const tsr_node *node, bool out, size_t i)
-{
-    size_t count = out ? tsr_node_output_count(node) : tsr_node_input_count(node);
-    if (i >= count)
-        return NULL;
-    return out ? tsr_node_output(node, i) : tsr_node_input(node, i);
-}
-
 // ---- the new shape -----------------------------------------------------------------------------
 
 // The old and the new shape, as far as inputs and attributes give them.
 struct reshape {
-    const struct shapes *shapes;
     struct exprs *exprs;
     struct expr in[RESHAPE_MAX_RANK], out[RESHAPE_MAX_RANK];
     int n_in, n_out;
@@ -71,14 +62,6 @@ static struct expr rest_of(const struct reshape *reshape, int open, const bool *
     if (expr_is(taken, 0))
         return (struct expr){0};
     return tsr__expr_exact(reshape->exprs, total, taken);
-}
-
-// Returns the number of new dimensions; -1: not known.
-static int64_t target_rank(const struct reshape *reshape, const tsr_value *target)
-{
-    struct known_value t = tsr__value_known(reshape->shapes, target);
-    struct shape shape = tsr__shapes_of(reshape->shapes, target);
-    return tsr__value_length(t, shape);
 }
 
 // Reads the elements of the target: a size, 0 (the old size, unless allowzero), or -1 (the rest).
@@ -104,19 +87,18 @@ static void read_entries(struct reshape *reshape, struct known_value t)
 // Reads both shapes. False: one rank is unknown.
 static bool read_reshape(struct reshape *reshape, const struct shapes *shapes, const tsr_node *node)
 {
-    const tsr_value *data = slot(node, false, 0), *target = slot(node, false, 1);
-    struct shape from = data ? tsr__shapes_of(shapes, data) : (struct shape){.rank = -1};
-    reshape->shapes = shapes;
+    const tsr_value *target = tsr_node_input(node, 1);
+    struct shape from = tsr__shapes_of(shapes, tsr_node_input(node, 0));
     reshape->exprs = shapes->exprs;
     reshape->zero = tsr_attr_int(tsr__attr_of(shapes, node, "allowzero"), 0) != 0;
-    int64_t rank = target ? target_rank(reshape, target) : -1;
+    struct known_value t = tsr__value_known(shapes, target);
+    int64_t rank = tsr__value_length(t, tsr__shapes_of(shapes, target));
     reshape->n_in = from.rank > RESHAPE_MAX_RANK ? -1 : from.rank;
     reshape->n_out = (int)rank;
     for (int i = 0; i < reshape->n_in; i++)
         reshape->in[i] = tsr__expr_of(reshape->exprs, from.dims[i]);
     if (rank < 0 || rank > RESHAPE_MAX_RANK)
         return false;
-    struct known_value t = tsr__value_known(shapes, target);
     if (!t.elements) {
         for (int i = 0; i < reshape->n_out; i++)
             reshape->out[i] = (struct expr){0};
@@ -150,8 +132,7 @@ static void complete(struct reshape *reshape)
 void tsr__infer_reshape(struct shape_job *job)
 {
     struct reshape reshape;
-    const tsr_value *made = slot(job->node, true, 0);
-    struct shape declared = made ? tsr__shapes_of(job->shapes, made) : (struct shape){.rank = -1};
+    struct shape declared = tsr__shapes_of(job->shapes, tsr_node_output(job->node, 0));
     bool known = read_reshape(&reshape, job->shapes, job->node);
     if (!known && (declared.rank < 0 || declared.rank > RESHAPE_MAX_RANK))
         return;
@@ -176,13 +157,11 @@ void tsr__infer_reshape(struct shape_job *job)
 static bool read_shapes(struct factor_search *search)
 {
     struct reshape reshape;
-    const tsr_value *data = slot(search->derivation->node, false, 0),
-                    *made = slot(search->derivation->node, true, 0);
-    struct shape from =
-        data ? tsr__shapes_of(search->derivation->shapes, data) : (struct shape){.rank = -1};
-    struct shape to =
-        made ? tsr__shapes_of(search->derivation->shapes, made) : (struct shape){.rank = -1};
-    bool known = read_reshape(&reshape, search->derivation->shapes, search->derivation->node);
+    const struct shapes *shapes = search->derivation->shapes;
+    const tsr_node *node = search->derivation->node;
+    struct shape from = tsr__shapes_of(shapes, tsr_node_input(node, 0)),
+                 to = tsr__shapes_of(shapes, tsr_node_output(node, 0));
+    bool known = read_reshape(&reshape, shapes, node);
     if (!known)
         reshape.n_out = to.rank;
     if (from.rank < 0 || from.rank > RESHAPE_MAX_RANK || reshape.n_out < 0 ||

@@ -23,9 +23,7 @@
 
 tsr_value *tsr__x_in(const struct expansion *expansion, size_t i)
 {
-    if (i < tsr_node_input_count(expansion->node))
-        return tsr_node_input(expansion->node, i);
-    return NULL;
+    return tsr_node_input(expansion->node, i);
 }
 
 bool tsr__x_has(const struct expansion *expansion, size_t i)
@@ -36,7 +34,7 @@ bool tsr__x_has(const struct expansion *expansion, size_t i)
 // Returns the shape of an input of the twin: the same node in the model whose shapes are known.
 struct shape tsr__x_shape(const struct expansion *expansion, size_t i)
 {
-    return tsr__shapes_of(expansion->shapes, input_at(expansion->twin, i));
+    return tsr__shapes_of(expansion->shapes, tsr_node_input(expansion->twin, i));
 }
 
 int64_t tsr__x_int(const struct expansion *expansion, const char *name, int64_t otherwise)
@@ -94,15 +92,6 @@ static void record_reads(struct expansion *expansion, tsr_node *node)
 tsr_node *tsr__x_node(struct expansion *expansion, const char *op, int n, tsr_value *const *inputs)
 {
     return tsr__x_nodes(expansion, op, n, inputs, 1);
-}
-
-// Adds a node. Unlike in tsr__x_node, NULL inputs fail the expansion, so callers need not check.
-tsr_node *tsr__x_node_of(struct expansion *expansion, const char *op, int n,
-                         tsr_value *const *inputs)
-{
-    for (int i = 0; i < n; i++)
-        expansion->failed = expansion->failed || !inputs[i];
-    return tsr__x_node(expansion, op, n, inputs);
 }
 
 tsr_value *tsr__x_output(const tsr_node *node)
@@ -179,10 +168,42 @@ tsr_value *tsr__x_op(struct expansion *expansion, const char *op, int n, ...)
     return tsr__x_output(tsr__x_node(expansion, op, n, inputs));
 }
 
+// Returns the value after its node was changed, or fails the expansion.
+static tsr_value *changed(struct expansion *expansion, tsr_value *value, tsr_status status)
+{
+    expansion->failed = expansion->failed || status != TSR_OK;
+    return status == TSR_OK ? value : NULL;
+}
+
+tsr_value *tsr__x_with_int(struct expansion *expansion, tsr_value *value, const char *name,
+                           int64_t number)
+{
+    if (!value)
+        return changed(expansion, NULL, TSR_INVALID);
+    return changed(expansion, value, tsr_node_set_int(tsr_value_producer(value), name, number));
+}
+
+tsr_value *tsr__x_with_float(struct expansion *expansion, tsr_value *value, const char *name,
+                             float number)
+{
+    if (!value)
+        return changed(expansion, NULL, TSR_INVALID);
+    return changed(expansion, value, tsr_node_set_float(tsr_value_producer(value), name, number));
+}
+
+tsr_value *tsr__x_with_ints(struct expansion *expansion, tsr_value *value, const char *name,
+                            const int64_t *numbers, int n)
+{
+    if (!value)
+        return changed(expansion, NULL, TSR_INVALID);
+    return changed(expansion, value,
+                   tsr_node_set_ints(tsr_value_producer(value), name, numbers, (size_t)n));
+}
+
 // ---- constants ---------------------------------------------------------------------------------
 
 // Adds an initializer to the graph, with a new name.
-tsr_value *tsr__x_constant(struct expansion *expansion, tsr_dtype type, int rank,
+static tsr_value *constant(struct expansion *expansion, tsr_dtype type, int rank,
                            const int64_t *dims, const void *bytes, size_t n)
 {
     struct str name = new_name(expansion, "constant");
@@ -193,14 +214,16 @@ tsr_value *tsr__x_constant(struct expansion *expansion, tsr_dtype type, int rank
     return value;
 }
 
-// True if a conversion of v to the type is defined.
+// True if the type is supported and a conversion of v to it is defined.
 static bool type_holds(tsr_dtype type, double v)
 {
     if (type == TSR_INT64)
         return v >= -0x1p63 && v < 0x1p63;
     if (type == TSR_INT32)
         return v >= -0x1p31 && v < 0x1p31;
-    return type != TSR_UINT8 || (v >= 0 && v < 256);
+    if (type == TSR_UINT8)
+        return v >= 0 && v < 256;
+    return type == TSR_FLOAT || type == TSR_DOUBLE;
 }
 
 // Makes a constant without dimensions. The expansion fails for types other than those listed.
@@ -217,31 +240,27 @@ tsr_value *tsr__x_scalar(struct expansion *expansion, tsr_dtype type, double v)
         expansion->failed = true;
         return NULL;
     }
-    switch (type) {
-    case TSR_FLOAT:
+    size_t n = sizeof bytes.f;
+    if (type == TSR_FLOAT)
         bytes.f = (float)v;
-        return tsr__x_constant(expansion, type, 0, NULL, &bytes, sizeof(bytes.f));
-    case TSR_DOUBLE:
-        bytes.d = v;
-        return tsr__x_constant(expansion, type, 0, NULL, &bytes, sizeof(bytes.d));
-    case TSR_INT32:
+    else if (type == TSR_INT32)
         bytes.i = (int32_t)v;
-        return tsr__x_constant(expansion, type, 0, NULL, &bytes, sizeof(bytes.i));
-    case TSR_INT64:
-        bytes.l = (int64_t)v;
-        return tsr__x_constant(expansion, type, 0, NULL, &bytes, sizeof(bytes.l));
-    case TSR_UINT8:
+    else if (type == TSR_UINT8)
         bytes.b = (uint8_t)v;
-        return tsr__x_constant(expansion, type, 0, NULL, &bytes, sizeof(bytes.b));
-    default:
-        expansion->failed = true;
-        return NULL;
-    }
+    else if (type == TSR_DOUBLE)
+        bytes.d = v;
+    else
+        bytes.l = (int64_t)v;
+    if (type == TSR_UINT8)
+        n = sizeof bytes.b;
+    else if (type == TSR_DOUBLE || type == TSR_INT64)
+        n = sizeof bytes.l;
+    return constant(expansion, type, 0, NULL, &bytes, n);
 }
 
 tsr_value *tsr__x_ints(struct expansion *expansion, const int64_t *v, int64_t n)
 {
-    return tsr__x_constant(expansion, TSR_INT64, 1, &n, v, (size_t)n * sizeof(*v));
+    return constant(expansion, TSR_INT64, 1, &n, v, (size_t)n * sizeof(*v));
 }
 
 // Makes a constant of ones of that shape: multiplying by it expands a broadcast value.
@@ -269,7 +288,7 @@ tsr_value *tsr__x_ones(struct expansion *expansion, tsr_dtype type, const int64_
         else
             ((float *)bytes)[i] = 1;
     }
-    return tsr__x_constant(expansion, type, rank, dims, bytes, (size_t)n * width);
+    return constant(expansion, type, rank, dims, bytes, (size_t)n * width);
 }
 
 // ---- formulas ----------------------------------------------------------------------------------
@@ -279,12 +298,7 @@ tsr_value *tsr__x_cast(struct expansion *expansion, tsr_value *value, tsr_dtype 
 {
     if (from == to)
         return value;
-    tsr_node *node = tsr__x_node_of(expansion, "Cast", 1, &value);
-    if (!node || tsr_node_set_int(node, "to", to) != TSR_OK) {
-        expansion->failed = true;
-        return NULL;
-    }
-    return tsr_node_output(node, 0);
+    return tsr__x_with_int(expansion, tsr__x_op(expansion, "Cast", 1, value), "to", to);
 }
 
 // Adds a reduction. Axes were an attribute before opset 18 (13 for ReduceSum) and are an input
@@ -292,23 +306,14 @@ tsr_value *tsr__x_cast(struct expansion *expansion, tsr_value *value, tsr_dtype 
 tsr_value *tsr__x_reduce(struct expansion *expansion, const char *op, tsr_value *value,
                          const int64_t *axes, int n, bool keep)
 {
-    int64_t since = 18;
-    if (strcmp(op, "ReduceSum") == 0)
-        since = 13;
-    bool as_input = expansion->opset >= since;
-    tsr_value *inputs[2] = {value, NULL};
-    int n_in = 1;
+    bool as_input = expansion->opset >= (strcmp(op, "ReduceSum") == 0 ? 13 : 18);
     if (n == 0) // nothing to reduce; an empty list would mean everything
         return value;
     if (as_input)
-        inputs[n_in++] = tsr__x_ints(expansion, axes, n);
-    tsr_node *made = tsr__x_node_of(expansion, op, n_in, inputs);
-    if (!made || tsr_node_set_int(made, "keepdims", keep) != TSR_OK ||
-        (!as_input && tsr_node_set_ints(made, "axes", axes, (size_t)n) != TSR_OK)) {
-        expansion->failed = true;
-        return NULL;
-    }
-    return tsr_node_output(made, 0);
+        value = tsr__x_op(expansion, op, 2, value, tsr__x_ints(expansion, axes, n));
+    else
+        value = tsr__x_with_ints(expansion, tsr__x_op(expansion, op, 1, value), "axes", axes, n);
+    return tsr__x_with_int(expansion, value, "keepdims", keep);
 }
 
 // Makes a value with the sizes of these dimensions of input i, read at run time.
@@ -353,8 +358,7 @@ tsr_value *tsr__x_positions(struct expansion *expansion, size_t i, int axis)
         for (int64_t k = 0; k < size; k++)
             list[k] = k;
         shape[axis] = size;
-        return tsr__x_constant(expansion, TSR_INT64, s.rank, shape, list,
-                               (size_t)size * sizeof(*list));
+        return constant(expansion, TSR_INT64, s.rank, shape, list, (size_t)size * sizeof(*list));
     }
     // Makes the size a scalar, by summing a list of one element.
     tsr_value *value =
@@ -396,20 +400,15 @@ tsr_value *tsr__x_unsqueeze(struct expansion *expansion, tsr_value *value, int64
 {
     if (expansion->opset >= 13)
         return tsr__x_op(expansion, "Unsqueeze", 2, value, tsr__x_ints(expansion, &axis, 1));
-    tsr_node *node = tsr__x_node_of(expansion, "Unsqueeze", 1, &value);
-    if (!node || tsr_node_set_ints(node, "axes", &axis, 1) != TSR_OK) {
-        expansion->failed = true;
-        return NULL;
-    }
-    return tsr_node_output(node, 0);
+    value = tsr__x_op(expansion, "Unsqueeze", 1, value);
+    return tsr__x_with_ints(expansion, value, "axes", &axis, 1);
 }
 
 // Makes the value output k of the old node. If the value is an input of the old node, it is copied
 // by a new node, because outputs keep their names.
 void tsr__x_give(struct expansion *expansion, int k, tsr_value *value)
 {
-    if (k >= (int)tsr_node_output_count(expansion->node) ||
-        !tsr_node_output(expansion->node, (size_t)k))
+    if (!tsr_node_output(expansion->node, (size_t)k))
         return; // not requested
     bool made = false;
     if (!value) {

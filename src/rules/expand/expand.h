@@ -38,9 +38,6 @@ float tsr__x_float(const struct expansion *expansion, const char *name, float ot
 tsr_value *tsr__x_op(struct expansion *expansion, const char *op, int n, ...);
 // Adds a node with optional inputs: NULL means absent.
 tsr_node *tsr__x_node(struct expansion *expansion, const char *op, int n, tsr_value *const *inputs);
-// Adds a node without optional inputs: NULL fails the expansion.
-tsr_node *tsr__x_node_of(struct expansion *expansion, const char *op, int n,
-                         tsr_value *const *inputs);
 // Adds a node of com.microsoft without optional inputs: NULL fails the expansion.
 tsr_node *tsr__x_fused(struct expansion *expansion, const char *op, int n,
                        tsr_value *const *inputs);
@@ -48,12 +45,17 @@ tsr_node *tsr__x_fused(struct expansion *expansion, const char *op, int n,
 tsr_value *tsr__x_output(const tsr_node *node);
 tsr_node *tsr__x_nodes(struct expansion *expansion, const char *op, int n, tsr_value *const *inputs,
                        int n_out); // at most 3
+// Set an attribute of the node that makes the value, and return the value.
+tsr_value *tsr__x_with_int(struct expansion *expansion, tsr_value *value, const char *name,
+                           int64_t number);
+tsr_value *tsr__x_with_float(struct expansion *expansion, tsr_value *value, const char *name,
+                             float number);
+tsr_value *tsr__x_with_ints(struct expansion *expansion, tsr_value *value, const char *name,
+                            const int64_t *numbers, int n);
 tsr_value *tsr__x_scalar(struct expansion *expansion, tsr_dtype type,
                          double v); // a constant of that type
 tsr_value *tsr__x_ones(struct expansion *expansion, tsr_dtype type, const int64_t *dims, int rank);
 tsr_value *tsr__x_ints(struct expansion *expansion, const int64_t *v, int64_t n);
-tsr_value *tsr__x_constant(struct expansion *expansion, tsr_dtype type, int rank,
-                           const int64_t *dims, const void *bytes, size_t n);
 // Declares that each device has its shard of the value from the start, and returns the value.
 // Dimension `axis` of `rank` has the factors of `dim`, the others have one element. Later nodes
 // that read it are sharded too.
@@ -63,8 +65,6 @@ tsr_value *tsr__x_cast(struct expansion *expansion, tsr_value *value, tsr_dtype 
 // Adds a reduction. The axes are an attribute or an input, depending on the opset.
 tsr_value *tsr__x_reduce(struct expansion *expansion, const char *op, tsr_value *value,
                          const int64_t *axes, int n, bool keep);
-// Finds the dimensions that a reduction removes. Returns their number; -1: unknown.
-int tsr__x_axes(struct expansion *expansion, int64_t *axes);
 // Returns the number of elements of these dimensions of input i, as a constant of that type.
 tsr_value *tsr__x_count(struct expansion *expansion, size_t i, const int64_t *axes, int n,
                         tsr_dtype type);

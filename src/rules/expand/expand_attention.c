@@ -30,12 +30,8 @@ struct attention {
 static tsr_value *transposed(struct expansion *expansion, tsr_value *value, const int64_t *perm,
                              int n)
 {
-    tsr_value *y = tsr__x_op(expansion, "Transpose", 1, value);
-    if (!y || tsr_node_set_ints(tsr_value_producer(y), "perm", perm, (size_t)n) != TSR_OK) {
-        expansion->failed = true;
-        return NULL;
-    }
-    return y;
+    value = tsr__x_op(expansion, "Transpose", 1, value);
+    return tsr__x_with_ints(expansion, value, "perm", perm, n);
 }
 
 // Returns the tensor as [b h s e], or [b h g s e] if heads are shared.
@@ -149,17 +145,6 @@ static tsr_value *scores_of(struct expansion *expansion, const struct attention 
     return s;
 }
 
-// Computes the softmax along the keys, the last dimension. It is expanded in turn if they are
-// sharded.
-static tsr_value *softmax(struct expansion *expansion, tsr_value *scores)
-{
-    tsr_value *value = tsr__x_op(expansion, "Softmax", 1, scores);
-    if (value && tsr_node_set_int(tsr_value_producer(value), "axis", -1) == TSR_OK)
-        return value;
-    expansion->failed = true;
-    return NULL;
-}
-
 // Computes a softmax in which a row of -inf gives zeros instead of NaN. For [-inf, -inf], 0 is
 // subtracted instead of the maximum, both exponentials are 0, and their sum 0 is replaced by 1. A
 // row with NaN stays NaN, because NaN is not greater than -inf.
@@ -187,8 +172,8 @@ static void build_attention(struct expansion *expansion, const struct attention 
     tsr_value *value;
     if (attention->hidden_is_zero)
         value = softmax_or_zero(expansion, attention, scores);
-    else
-        value = softmax(expansion, scores);
+    else // along the keys; expanded in turn if they are sharded
+        value = tsr__x_with_int(expansion, tsr__x_op(expansion, "Softmax", 1, scores), "axis", -1);
     if (!value)
         return;
     tsr_value *y = tsr__x_op(expansion, "MatMul", 2, value,

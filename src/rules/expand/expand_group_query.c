@@ -21,15 +21,6 @@ struct groups {
     tsr_dtype type;
 };
 
-static tsr_value *with_int(struct expansion *expansion, tsr_value *value, const char *name,
-                           int64_t number)
-{
-    if (value && tsr_node_set_int(tsr_value_producer(value), name, number) == TSR_OK)
-        return value;
-    expansion->failed = true;
-    return NULL;
-}
-
 // Returns a number as a constant of the node's type.
 static tsr_value *number(struct expansion *expansion, const struct groups *groups, double v)
 {
@@ -66,10 +57,11 @@ static tsr_value *rotated(struct expansion *expansion, const struct groups *grou
     tsr_value *inputs[] = {tsr__x_in(expansion, i), positions(expansion, i),
                            tsr__x_in(expansion, 7), tsr__x_in(expansion, 8)};
     tsr_value *y = tsr__x_output(tsr__x_fused(expansion, "RotaryEmbedding", 4, inputs));
-    y = with_int(expansion, y, "num_heads", heads);
-    y = with_int(expansion, y, "interleaved", tsr__x_int(expansion, "rotary_interleaved", 0));
+    y = tsr__x_with_int(expansion, y, "num_heads", heads);
+    y = tsr__x_with_int(expansion, y, "interleaved",
+                        tsr__x_int(expansion, "rotary_interleaved", 0));
     if (2 * size_at(cosines, 1) < groups->d)
-        y = with_int(expansion, y, "rotary_embedding_dim", 2 * size_at(cosines, 1));
+        y = tsr__x_with_int(expansion, y, "rotary_embedding_dim", 2 * size_at(cosines, 1));
     return y;
 }
 
@@ -119,19 +111,8 @@ static tsr_value *present(struct expansion *expansion, const struct groups *grou
 {
     static const int64_t turned[] = {0, 2, 1, 3};
     int64_t shape[] = {0, 0, groups->keys, groups->d};
-    tsr_value *y = tsr__x_op(expansion, "Transpose", 1, tsr__x_reshape(expansion, value, shape, 4));
-    if (y && tsr_node_set_ints(tsr_value_producer(y), "perm", turned, 4) == TSR_OK)
-        return y;
-    expansion->failed = true;
-    return NULL;
-}
-
-static bool gives_cache(const struct expansion *expansion)
-{
-    for (size_t i = 1; i < 3 && i < tsr_node_output_count(expansion->node); i++)
-        if (tsr_node_output(expansion->node, i))
-            return true;
-    return false;
+    value = tsr__x_op(expansion, "Transpose", 1, tsr__x_reshape(expansion, value, shape, 4));
+    return tsr__x_with_ints(expansion, value, "perm", turned, 4);
 }
 
 void tsr__expand_group_query(struct expansion *expansion)
@@ -156,17 +137,14 @@ void tsr__expand_group_query(struct expansion *expansion)
     tsr_value *inputs[] = {tsr__x_reshape(expansion, rows, queries, 3),
                            repeated(expansion, &groups, keys),
                            repeated(expansion, &groups, values)};
-    tsr_node *node = tsr__x_fused(expansion, "MultiHeadAttention", 3, inputs);
-    if (!node || tsr_node_set_float(node, "scale", scale) != TSR_OK) {
-        expansion->failed = true;
-        return;
-    }
-    tsr_value *y = with_int(expansion, tsr__x_output(node), "num_heads", groups.heads);
-    y = tsr__x_reshape(expansion, with_int(expansion, y, "unidirectional", 1), wide, 4);
+    tsr_value *y = tsr__x_output(tsr__x_fused(expansion, "MultiHeadAttention", 3, inputs));
+    y = tsr__x_with_float(expansion, y, "scale", scale);
+    y = tsr__x_with_int(expansion, y, "num_heads", groups.heads);
+    y = tsr__x_reshape(expansion, tsr__x_with_int(expansion, y, "unidirectional", 1), wide, 4);
     y = tsr__x_op(expansion, "Slice", 4, y, tsr__x_ints(expansion, &zero, 1),
                   tsr__x_ints(expansion, &groups.d, 1), tsr__x_ints(expansion, &three, 1));
     tsr__x_give(expansion, 0, tsr__x_reshape(expansion, y, flat, 3));
-    if (gives_cache(expansion)) {
+    if (tsr_node_output(expansion->node, 1) || tsr_node_output(expansion->node, 2)) {
         tsr__x_give(expansion, 1, present(expansion, &groups, k));
         tsr__x_give(expansion, 2, present(expansion, &groups, v));
     }

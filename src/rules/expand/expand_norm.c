@@ -205,15 +205,14 @@ static tsr_value *affine(struct expansion *expansion, tsr_value *value, size_t s
 
 #define NONE 99 // the operator has no such input
 
-// Sets an output for a statistic. It has the stash type, by default float32, even for doubles.
+// Sets an output for a statistic. It has the stash type, by default float32, even for doubles. `out`
+// -1: none.
 static void give_statistic(struct expansion *expansion, const struct norm *norm, int out,
                            tsr_value *value)
 {
-    if (out < 0 || (size_t)out >= tsr_node_output_count(expansion->node) ||
-        !tsr_node_output(expansion->node, (size_t)out))
-        return;
     tsr_dtype stash = (tsr_dtype)tsr__x_int(expansion, "stash_type", TSR_FLOAT);
-    tsr__x_give(expansion, out, tsr__x_cast(expansion, value, norm->wide, stash));
+    if (tsr_node_output(expansion->node, (size_t)out))
+        tsr__x_give(expansion, out, tsr__x_cast(expansion, value, norm->wide, stash));
 }
 
 // Normalizes norm->value and sets the outputs for statistics (-1: none). If `centred`, subtracts
@@ -230,8 +229,7 @@ static tsr_value *normalized(struct expansion *expansion, const struct norm *nor
     }
     tsr_value *deviation =
         root(expansion, norm, mean_of(expansion, norm, "ReduceSumSquare", rest), epsilon);
-    if (inverse_out >= 0 && (size_t)inverse_out < tsr_node_output_count(expansion->node) &&
-        tsr_node_output(expansion->node, (size_t)inverse_out))
+    if (tsr_node_output(expansion->node, (size_t)inverse_out))
         give_statistic(expansion, norm, inverse_out,
                        tsr__x_op(expansion, "Reciprocal", 1, deviation));
     return tsr__x_op(expansion, "Div", 2, rest, deviation);

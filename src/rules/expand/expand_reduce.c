@@ -9,8 +9,8 @@
 // ---- means, roots, logarithms ------------------------------------------------------------------
 
 // Finds the axes as the rule does: in an attribute or an input. Negative axes are converted to
-// count from the front.
-int tsr__x_axes(struct expansion *expansion, int64_t *axes)
+// count from the front. Returns their number; -1: unknown.
+static int reduced_axes(struct expansion *expansion, int64_t *axes)
 {
     bool reduced[DERIVE_MAX_RANK] = {false};
     struct derivation *derivation = ARENA_NEW(expansion->arena, struct derivation);
@@ -35,11 +35,19 @@ struct start {
     bool keep;
 };
 
-static bool begin(struct expansion *expansion, struct start *start)
+// Which dimensions are reduced: those that the node names, or all after the channels.
+enum reduced { REDUCED_AXES, REDUCED_SPACE };
+
+static bool begin(struct expansion *expansion, struct start *start, enum reduced reduced)
 {
-    start->type = tsr__x_shape(expansion, 0).dtype;
+    struct shape in = tsr__x_shape(expansion, 0);
+    start->type = in.dtype;
     start->wide = tsr__x_wide(start->type);
-    start->n = tsr__x_axes(expansion, start->axes);
+    start->n = 0;
+    if (reduced == REDUCED_AXES)
+        start->n = reduced_axes(expansion, start->axes);
+    for (int i = 2; reduced == REDUCED_SPACE && i < in.rank; i++)
+        start->axes[start->n++] = i;
     start->keep = tsr__x_int(expansion, "keepdims", 1) != 0;
     expansion->failed = expansion->failed || start->n < 0;
     start->value = tsr__x_cast(expansion, tsr__x_in(expansion, 0), start->type, start->wide);
@@ -51,10 +59,11 @@ static void end(struct expansion *expansion, const struct start *start, tsr_valu
     tsr__x_give(expansion, 0, tsr__x_cast(expansion, value, start->wide, start->type));
 }
 
-void tsr__expand_reduce_mean(struct expansion *expansion)
+// Divides the sum by the number of elements of the full dimensions.
+static void mean(struct expansion *expansion, enum reduced reduced)
 {
     struct start start;
-    if (!begin(expansion, &start))
+    if (!begin(expansion, &start, reduced))
         return;
     tsr_value *sum =
         tsr__x_reduce(expansion, "ReduceSum", start.value, start.axes, start.n, start.keep);
@@ -63,11 +72,21 @@ void tsr__expand_reduce_mean(struct expansion *expansion)
                   tsr__x_count(expansion, 0, start.axes, start.n, start.wide)));
 }
 
+void tsr__expand_reduce_mean(struct expansion *expansion)
+{
+    mean(expansion, REDUCED_AXES);
+}
+
+void tsr__expand_global_average_pool(struct expansion *expansion)
+{
+    mean(expansion, REDUCED_SPACE);
+}
+
 // Builds a reduction that can be sharded, then an operator on its result.
 static void reduce_then(struct expansion *expansion, const char *reduction, const char *last)
 {
     struct start start;
-    if (!begin(expansion, &start))
+    if (!begin(expansion, &start, REDUCED_AXES))
         return;
     tsr_value *sum =
         tsr__x_reduce(expansion, reduction, start.value, start.axes, start.n, start.keep);
@@ -88,7 +107,7 @@ void tsr__expand_reduce_log_sum(struct expansion *expansion)
 void tsr__expand_reduce_log_sum_exp(struct expansion *expansion)
 {
     struct start start;
-    if (!begin(expansion, &start))
+    if (!begin(expansion, &start, REDUCED_AXES))
         return;
     tsr_value *top = tsr__x_reduce(expansion, "ReduceMax", start.value, start.axes, start.n, true);
     top = tsr__x_op(expansion, "Where", 3, tsr__x_op(expansion, "IsInf", 1, top),
@@ -103,50 +122,28 @@ void tsr__expand_reduce_log_sum_exp(struct expansion *expansion)
     end(expansion, &start, tsr__x_op(expansion, "Add", 2, sum, top));
 }
 
-// ---- pools -------------------------------------------------------------------------------------
-
-static int space_of(const struct expansion *expansion, int64_t *axes)
-{
-    int rank = tsr__x_shape(expansion, 0).rank;
-    for (int i = 2; i < rank; i++)
-        axes[i - 2] = i;
-    return rank < 2 ? 0 : rank - 2;
-}
-
-// Expands GlobalAveragePool: divides the sum over space by the number of positions of the full
-// image.
-void tsr__expand_global_average_pool(struct expansion *expansion)
-{
-    int64_t axes[DERIVE_MAX_RANK];
-    int n = space_of(expansion, axes);
-    tsr_dtype type = tsr__x_shape(expansion, 0).dtype, wide = tsr__x_wide(type);
-    tsr_value *value = tsr__x_cast(expansion, tsr__x_in(expansion, 0), type, wide);
-    tsr_value *sum = tsr__x_reduce(expansion, "ReduceSum", value, axes, n, true);
-    value = tsr__x_op(expansion, "Div", 2, sum, tsr__x_count(expansion, 0, axes, n, wide));
-    tsr__x_give(expansion, 0, tsr__x_cast(expansion, value, wide, type));
-}
-
 // Expands GlobalLpPool: (sum of |x|^p) ^ (1/p) over space. p = 1 and p = 2 have their own
 // reductions, which are exact, unlike powers.
 void tsr__expand_global_lp_pool(struct expansion *expansion)
 {
-    int64_t axes[DERIVE_MAX_RANK], p = tsr__x_int(expansion, "p", 2);
-    int n = space_of(expansion, axes);
-    tsr_dtype type = tsr__x_shape(expansion, 0).dtype, wide = tsr__x_wide(type);
-    tsr_value *value = tsr__x_cast(expansion, tsr__x_in(expansion, 0), type, wide);
+    int64_t p = tsr__x_int(expansion, "p", 2);
+    struct start s;
+    if (!begin(expansion, &s, REDUCED_SPACE))
+        return;
+    tsr_value *value = s.value;
     if (p == 1) {
-        value = tsr__x_reduce(expansion, "ReduceL1", value, axes, n, true);
+        value = tsr__x_reduce(expansion, "ReduceL1", value, s.axes, s.n, true);
     } else if (p == 2) {
         value = tsr__x_op(expansion, "Sqrt", 1,
-                          tsr__x_reduce(expansion, "ReduceSumSquare", value, axes, n, true));
+                          tsr__x_reduce(expansion, "ReduceSumSquare", value, s.axes, s.n, true));
     } else {
         value = tsr__x_op(expansion, "Pow", 2, tsr__x_op(expansion, "Abs", 1, value),
-                          tsr__x_scalar(expansion, wide, (double)p));
-        value = tsr__x_reduce(expansion, "ReduceSum", value, axes, n, true);
-        value =
-            tsr__x_op(expansion, "Pow", 2, value, tsr__x_scalar(expansion, wide, 1.0 / (double)p));
+                          tsr__x_scalar(expansion, s.wide, (double)p));
+        value = tsr__x_reduce(expansion, "ReduceSum", value, s.axes, s.n, true);
+        value = tsr__x_op(expansion, "Pow", 2, value,
+                          tsr__x_scalar(expansion, s.wide, 1.0 / (double)p));
     }
-    tsr__x_give(expansion, 0, tsr__x_cast(expansion, value, wide, type));
+    end(expansion, &s, value);
 }
 
 // ---- ArgMax and ArgMin --------------------------------------------------------------------------

@@ -96,14 +96,9 @@ static tsr_value *unpadded(struct expansion *expansion, const struct parts *part
 static tsr_value *scan(struct expansion *expansion, const char *op, tsr_value *value, int axis,
                        bool exclusive)
 {
-    tsr_value *inputs[2] = {value, tsr__x_scalar(expansion, TSR_INT64, axis)};
-    tsr_node *node = tsr__x_node_of(expansion, op, 2, inputs);
-    if (!node || tsr_node_set_int(node, "exclusive", exclusive) != TSR_OK ||
-        tsr_node_set_int(node, "reverse", tsr__x_int(expansion, "reverse", 0)) != TSR_OK) {
-        expansion->failed = true;
-        return NULL;
-    }
-    return tsr_node_output(node, 0);
+    value = tsr__x_op(expansion, op, 2, value, tsr__x_scalar(expansion, TSR_INT64, axis));
+    value = tsr__x_with_int(expansion, value, "exclusive", exclusive);
+    return tsr__x_with_int(expansion, value, "reverse", tsr__x_int(expansion, "reverse", 0));
 }
 
 // Expands a running sum. `total` reduces a shard (ReduceSum, ReduceProd), `join` combines shards,
@@ -155,18 +150,12 @@ static tsr_node *top(struct expansion *expansion, tsr_value *value, int64_t k, i
                      bool sorted)
 {
     tsr_value *inputs[2] = {value, tsr__x_ints(expansion, &k, 1)};
-    if (!value || !inputs[1]) {
-        expansion->failed = true;
-        return NULL;
-    }
-    tsr_node *node = tsr__x_nodes(expansion, "TopK", 2, inputs, 2);
-    if (!node || tsr_node_set_int(node, "axis", axis) != TSR_OK ||
-        tsr_node_set_int(node, "largest", tsr__x_int(expansion, "largest", 1)) != TSR_OK ||
-        tsr_node_set_int(node, "sorted", sorted) != TSR_OK) {
-        expansion->failed = true;
-        return NULL;
-    }
-    return node;
+    if (value && inputs[1])
+        value = tsr__x_output(tsr__x_nodes(expansion, "TopK", 2, inputs, 2));
+    value = tsr__x_with_int(expansion, value, "axis", axis);
+    value = tsr__x_with_int(expansion, value, "largest", tsr__x_int(expansion, "largest", 1));
+    value = tsr__x_with_int(expansion, value, "sorted", sorted);
+    return value ? tsr_value_producer(value) : NULL;
 }
 
 // Returns the start of each shard, as [n 1 1 ..] to broadcast with [.. n k ..].
@@ -226,14 +215,9 @@ void tsr__expand_top_k(struct expansion *expansion)
             k, parts.axis, tsr__x_int(expansion, "sorted", 1) != 0);
     if (!all)
         return;
-    tsr_value *inputs[2] = {at, tsr_node_output(all, 1)};
-    tsr_node *which = tsr__x_node_of(expansion, "GatherElements", 2, inputs);
-    if (!which || tsr_node_set_int(which, "axis", parts.axis) != TSR_OK) {
-        expansion->failed = true;
-        return;
-    }
+    at = tsr__x_op(expansion, "GatherElements", 2, at, tsr_node_output(all, 1));
     tsr__x_give(expansion, 0, tsr_node_output(all, 0));
-    tsr__x_give(expansion, 1, tsr_node_output(which, 0));
+    tsr__x_give(expansion, 1, tsr__x_with_int(expansion, at, "axis", parts.axis));
 }
 
 // ---- a product and its activation ---------------------------------------------------------------
@@ -257,29 +241,23 @@ void tsr__expand_fused_gemm(struct expansion *expansion)
     if (!text)
         n = 0;
     struct str op = {text, n};
-    int n_in = 2;
-    if (inputs[2])
-        n_in = 3;
-    tsr_node *gemm = tsr__x_node(expansion, "Gemm", n_in, inputs), *last = NULL;
-    for (size_t i = 0; gemm && i < 2; i++) {
-        float f = tsr__x_float(expansion, plain[i], 1);
-        if (tsr_node_set_float(gemm, plain[i], f) != TSR_OK ||
-            tsr_node_set_int(gemm, turns[i], tsr__x_int(expansion, turns[i], 0)) != TSR_OK)
-            gemm = NULL;
+    tsr_value *y = tsr__x_output(tsr__x_node(expansion, "Gemm", inputs[2] ? 3 : 2, inputs)),
+              *last = NULL;
+    for (size_t i = 0; i < 2; i++) {
+        y = tsr__x_with_float(expansion, y, plain[i], tsr__x_float(expansion, plain[i], 1));
+        y = tsr__x_with_int(expansion, y, turns[i], tsr__x_int(expansion, turns[i], 0));
     }
     // For an unknown activation `last` stays NULL, and the node is not expanded.
-    for (size_t i = 0; gemm && i < TSR_COUNT(known); i++) {
-        tsr_value *y = tsr_node_output(gemm, 0);
+    for (size_t i = 0; i < TSR_COUNT(known); i++) {
         if (!str_is(op, known[i].op))
             continue;
-        last = tsr__x_node(expansion, known[i].op, 1, &y);
-        for (size_t k = 0; last && known[i].parameters[k]; k++) {
+        last = tsr__x_op(expansion, known[i].op, 1, y);
+        for (size_t k = 0; known[i].parameters[k]; k++) {
             const tsr_attr *attr = tsr_node_find_attr(expansion->node, given[k]);
-            if (attr &&
-                tsr_node_set_float(last, known[i].parameters[k], tsr_attr_float(attr, 0)) != TSR_OK)
-                last = NULL;
+            if (attr)
+                last = tsr__x_with_float(expansion, last, known[i].parameters[k],
+                                         tsr_attr_float(attr, 0));
         }
     }
-    expansion->failed = expansion->failed || !last;
-    tsr__x_give(expansion, 0, tsr__x_output(last));
+    tsr__x_give(expansion, 0, last);
 }
