@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// libtessera.c - the shared library has no code of its own: it holds all rooms whole.
+// libtessera.c - the version of the shared library, which contains all modules.
 #include "tessera.h"
 
 #define TEXT(x)          #x
