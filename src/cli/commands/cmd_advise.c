@@ -537,7 +537,8 @@ static const struct option options[] = {
      INTO_BYTES(struct advice, memory)},
     {"--dim", "NAME=SIZE", "size of another symbolic dimension (repeatable)"},
     {"--state", "PAST=PRESENT",
-     "output that becomes the next run's input and stays on its devices (repeatable; one * each)"},
+     "output that becomes the next run's input and stays on its devices (repeatable; each name may "
+     "have one *)"},
     {"--prefill", "MODEL", "model that reads prompts, for ttft; planned for one prompt",
      INTO(struct advice, prefill)},
     {"--prefill-dim", "NAME=SIZE", "size of a symbolic dimension of that model (repeatable)"},

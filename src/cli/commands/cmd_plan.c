@@ -822,7 +822,8 @@ static const struct option options_table[] = {
      "write the model with its shardings (and OUT.topology.json if a topology was given)"},
     {"--plan", "FILE", "write the plan as JSON, for `annotate --script`"},
     {"--state", "PAST=PRESENT",
-     "output that becomes the next run's input and stays on its devices (repeatable; one * each)"},
+     "output that becomes the next run's input and stays on its devices (repeatable; each name may "
+     "have one *)"},
     {"--with", "MODEL",
      "plan a second model with the same weights (decode next to prefill); shared weights get the "
      "same sharding"},
