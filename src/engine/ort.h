@@ -13,10 +13,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define ORT_API 17 // version of the table that is asked for
+#define ORT_API 17 // version of the table that is requested
 #define ORT_API_STATS                                                                              \
-    23 // the one that tells what an allocator has taken; asked for where the runtime has it
-#define ORT_API_EP 24 // the one that execution providers need
+    23 // version that reports what an allocator has taken; requested if the runtime has it
+#define ORT_API_EP 24 // version that execution providers need
 #define ORT_OP_VERSION                                                                             \
     18 // newest form of OrtCustomOp that is used; never above the runtime's minor number
 

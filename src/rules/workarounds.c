@@ -9,7 +9,7 @@
 #include "rules/internal.h"
 
 #define MAX_READERS                                                                                \
-    256 // of a value whose Splits are compared; values with more are left as they are
+    256 // limit of readers of a value whose Splits are compared; others are not changed
 
 bool tsr__node_rereads(const tsr_node *node)
 {

@@ -109,7 +109,7 @@ struct tsr_job {
     size_t n_used;
 
     const struct output_places *places; // of the run that is being collected; NULL: none
-    bool *placed;                       // per output of the manifest: it is in its place
+    bool *placed; // per output of the manifest: the ranks wrote it to its place
 };
 
 // ---- job.c

@@ -22,7 +22,7 @@
 #define STAGE_WALKS_MAX 256 // limit of configurations whose stages are checked along the graph
 #define SCRATCH_MAX     1048576
 #define FLOW_NODES_MAX                                                                             \
-    20000 // of the main graph, times configurations: above, shardings are not followed
+    20000 // nodes times configurations; above this limit, the flow of shardings is not checked
 
 // Facts about a declared configuration that the check of the nodes collects.
 struct config_state {

@@ -19,7 +19,7 @@
 #define PAGE        4096               // or a fraction of one
 #define LINE        64                 // alignment of blocks
 #define LARGE       ((size_t)64 << 10) // from this size on blocks are split and merged
-#define SMALL_SHARE 64                 // one part in this many of the heap is for small blocks
+#define SMALL_SHARE 64                 // 1/64 of the heap is for small blocks
 #define TRIM_BLOCK  (1u << 20)         // smaller ones keep their pages
 // Pages are returned to the system if more than this is free beyond twice the peak.
 #define TRIM_FROM (64u << 20)
