@@ -28,7 +28,7 @@
     "not sharded, all devices run the same iterations"
 #define LISTS "sequences, maps and optional values are not sharded"
 #define LISTS_NOTE                                                                                 \
-    "all elements of a sequence have one sharding; a sequence moves between stages only"
+    "all elements of a sequence have one sharding; a sequence is sent between stages only"
 #define OLD      "this version, before opset 7, broadcasts or stores its inputs differently"
 #define PLACES   "each element depends on its position"
 #define COMPARED "positions are compared locally; no communication"
