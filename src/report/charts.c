@@ -29,7 +29,8 @@ static double widest(const tsr_topology *topology)
     return most;
 }
 
-// Draws the links. The line width depends on the bandwidth: 3.2 units for the fastest link, 0.8 at least.
+// Draws the links. The line width depends on the bandwidth: 3.2 units for the fastest link, 0.8 at
+// least.
 static void draw_links(struct page *page, size_t n)
 {
     int from, to;

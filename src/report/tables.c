@@ -67,8 +67,8 @@ static struct sum *sum_of(struct page *page, struct sums *sums, const char *op, 
     return &sums->list.at[(uintptr_t)*at - 1];
 }
 
-// Sums the time of each operator in one run, over all devices: first request of the simulation, and the
-// trace.
+// Sums the time of each operator in one run, over all devices: first request of the simulation, and
+// the trace.
 static void sum_operators(struct page *page, struct sums *sums)
 {
     const tsr_simulation_summary *simulation = page->simulation;
@@ -141,7 +141,8 @@ const tsr_node_config *tsr__node_entry(const struct page *page, const tsr_node *
     return page->config ? tsr_node_find_config(node, page->config) : NULL;
 }
 
-// Adds the shardings of a node. Example: "x <code>{2,1}</code><br>w <code>{1,2}</code>", in the order of the node's entry.
+// Adds the shardings of a node. Example: "x <code>{2,1}</code><br>w <code>{1,2}</code>", in the
+// order of the node's entry.
 void tsr__node_specs_text(const struct page *page, const tsr_node *node, bool outputs,
                           struct text *out)
 {
@@ -163,7 +164,8 @@ void tsr__node_specs_text(const struct page *page, const tsr_node *node, bool ou
     }
 }
 
-// Adds the key of the shardings of a node. Example: "layers.0/x {2,1}" and "layers.7/x {2,1}" have the same text.
+// Adds the key of the shardings of a node. Example: "layers.0/x {2,1}" and "layers.7/x {2,1}" have
+// the same text.
 void tsr__node_specs_key(const struct page *page, const tsr_node *node, struct text *out)
 {
     const tsr_node_config *entry = tsr__node_entry(page, node);

@@ -176,7 +176,8 @@ static const char *load_of(struct page *page, const tsr_simulated_link *link)
                                       tsr__bytes(page, link->bytes), percent));
 }
 
-// Draws a matrix of the links. Senders are rows, receivers columns; busier links are darker, from 10 % on.
+// Draws a matrix of the links. Senders are rows, receivers columns; busier links are darker, from
+// 10 % on.
 static void write_matrix(struct page *page, double fullest)
 {
     const tsr_simulation_summary *simulation = page->simulation;

@@ -26,7 +26,8 @@ static const struct versions table[] = {
 #undef X
 };
 
-// Returns the row of an operator of ai.onnx; NULL: not a standard operator. Rows are sorted by name.
+// Returns the row of an operator of ai.onnx; NULL: not a standard operator. Rows are sorted by
+// name.
 static const struct versions *versions_of(struct str op)
 {
     size_t lo = 0, hi = TSR_COUNT(table);

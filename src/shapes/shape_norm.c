@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// shape_norm.c - types and shapes of quantized operators, Multinomial and others, which do not follow
-// from the letters of a rule.
+// shape_norm.c - types and shapes of quantized operators, Multinomial and others, which do not
+// follow from the letters of a rule.
 //
 //   Multinomial of [4 9], sample_size 5    [4 5]
 //   QuantizeLinear of [4 9] with an int8 zero point   [4 9] of int8

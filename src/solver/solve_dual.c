@@ -189,8 +189,9 @@ HOT static void message_across(const double *table, const double *rest, uint32_t
     }
 }
 
-// Computes the message of v over edge i, subtracts its least entry, and returns that entry. Each chain through v gets
-// an equal share (gamma) of the sum of v, minus the message that came over this edge.
+// Computes the message of v over edge i, subtracts its least entry, and returns that entry. Each
+// chain through v gets an equal share (gamma) of the sum of v, minus the message that came over
+// this edge.
 static double send(struct dual *dual, uint32_t v, uint32_t i)
 {
     const struct dense *dense = dual->dense;

@@ -99,8 +99,8 @@ static void take_least(struct exact *exact, int64_t *m, uint32_t k)
     exact->bound += least;
 }
 
-// Computes the message of v over edge i to its earlier node. It gets one of `shares` equal shares of
-// the costs of v.
+// Computes the message of v over edge i to its earlier node. It gets one of `shares` equal shares
+// of the costs of v.
 static void send(struct exact *exact, uint32_t v, uint32_t i, int64_t shares)
 {
     const struct dense *dense = exact->dual->dense;

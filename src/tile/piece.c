@@ -121,8 +121,8 @@ int64_t tsr__dim_intervals(const struct tile_dim *dim, int64_t size, const int64
     return digits.count;
 }
 
-// Returns the intervals of a tensor that form a shard. Example: [8,6] with {2,1}: shard 1 has rows [4,8)
-// and columns [0,6).
+// Returns the intervals of a tensor that form a shard. Example: [8,6] with {2,1}: shard 1 has rows
+// [4,8) and columns [0,6).
 struct tile_piece *tsr__layout_piece(struct arena *arena, const struct tile_layout *layout,
                                      const int64_t *shape, int64_t shard)
 {

@@ -136,9 +136,10 @@ void tsr__derive_stft(struct derivation *derivation)
 
 // ---- optimizers --------------------------------------------------------------------------------
 
-// Derives the rule of an optimizer. The inputs are R and T, then n tensors of each kind: parameters,
-// gradients, states. The outputs have all kinds but the gradients. All are element-wise. Two
-// parameters of Adagrad: "[],[],[A0*],[A1*],[A0*],[A1*],[A0*],[A1*] -> [A0*],[A1*],[A0*],[A1*]".
+// Derives the rule of an optimizer. The inputs are R and T, then n tensors of each kind:
+// parameters, gradients, states. The outputs have all kinds but the gradients. All are
+// element-wise. Two parameters of Adagrad: "[],[],[A0*],[A1*],[A0*],[A1*],[A0*],[A1*] ->
+// [A0*],[A1*],[A0*],[A1*]".
 void tsr__derive_optimizer(struct derivation *derivation)
 {
     int inputs = (int)tsr_node_input_count(derivation->node) - 2,

@@ -74,8 +74,8 @@ void tsr__derive_cumulate(struct derivation *derivation)
 
 // ---- losses -------------------------------------------------------------------------------------
 
-// Derives the rule of a loss. Labels address classes, which are not sharded. A sum over samples is a
-// plain reduction, unless there is a second output, which has all elements. A mean divides by the
+// Derives the rule of a loss. Labels address classes, which are not sharded. A sum over samples is
+// a plain reduction, unless there is a second output, which has all elements. A mean divides by the
 // sum of the weights, so samples are not sharded.
 void tsr__derive_loss(struct derivation *derivation)
 {

@@ -205,8 +205,8 @@ static tsr_value *affine(struct expansion *expansion, tsr_value *value, size_t s
 
 #define NONE 99 // the operator has no such input
 
-// Sets an output for a statistic. It has the stash type, by default float32, even for doubles. `out`
-// -1: none.
+// Sets an output for a statistic. It has the stash type, by default float32, even for doubles.
+// `out` -1: none.
 static void give_statistic(struct expansion *expansion, const struct norm *norm, int out,
                            tsr_value *value)
 {

@@ -271,7 +271,7 @@ static int by_device(const void *a, const void *b)
 
 // Places the parts on the grid. The cell of a device is its position without the axes that have no
 // factor: devices that differ only along those axes do the same work. Placements list devices in
-// ascending order, so the seats are sorted.
+// ascending order, so they are sorted first.
 static bool place(struct dice *dice, const struct rule *rule, const struct grid *grid,
                   const int *factor, struct placement *placement)
 {
