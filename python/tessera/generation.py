@@ -203,6 +203,8 @@ def _genai_model(folder: str, devices: Union[int, str, None], options: Dict[str,
         from .provider import options_text, register
         texts = options_text(devices, {"strict": True, **options})
         name = register(genai)
+        # The ranks compute. The session of the program only calls them and needs no threads.
+        config.overlay('{"model": {"decoder": {"session_options": {"intra_op_num_threads": 1}}}}')
         config.clear_providers()
         config.append_provider(name)
         for key, text in texts.items():
