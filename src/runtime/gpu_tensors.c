@@ -315,9 +315,9 @@ static void mark_placed(tsr_job *job, const char *name)
 {
     for (int i = 0; i < job->n; i++) {
         struct rank *rank = &job->rank_threads[i].rank;
-        for (size_t k = 0; k < rank->n_outputs; k++)
-            if (strcmp(rank->output_names[k], name) == 0)
-                rank->placed[k] = true;
+        int64_t at = tsr__rank_find_output(rank, name);
+        if (at >= 0)
+            rank->placed[at] = true;
     }
 }
 

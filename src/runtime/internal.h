@@ -74,8 +74,9 @@ struct rank {
     OrtSession *ort;
     size_t n_inputs, n_outputs;
     const char **input_names, **output_names;
-    struct wanted *wanted; // per input
-    OrtValue **weights;    // views of shared weights
+    size_t next_input, next_output; // where the caller's thread begins to search them
+    struct wanted *wanted;          // per input
+    OrtValue **weights;             // views of shared weights
     size_t n_weights;
     struct run_slot run_slots[RUN_SLOTS];
     bool keeps_views; // the next run may use kept views, and replace them
@@ -103,6 +104,8 @@ tsr_status tsr__rank_copy(struct rank *rank, size_t run_slot, tsr_session *sessi
 tsr_status tsr__rank_take(struct rank *rank, size_t run_slot, tsr_session *session,
                           tsr_tensors *outputs);
 void tsr__rank_drop(struct rank *rank, size_t run_slot);
+// Returns the index of an output, or -1 if the rank does not have it. For the caller's thread.
+int64_t tsr__rank_find_output(struct rank *rank, const char *name);
 // True if the tensor is in memory of the rank's own GPU.
 bool tsr__rank_has_on_gpu(const struct rank *rank, const struct tensor *tensor);
 // Makes output `present` the input `past` of the next run. False: the rank does not have both.
@@ -116,7 +119,7 @@ tsr_status tsr__rank_bind_output(struct rank *rank, size_t run_slot, const struc
 // The same with the value of an earlier run; false: the rank has kept none for this tensor.
 bool tsr__rank_bind_kept_output(struct rank *rank, size_t run_slot, const struct tensor *full);
 // True if the rank has kept a view of its shard of this input.
-bool tsr__rank_has_view(const struct rank *rank, const struct tensor *full);
+bool tsr__rank_has_view(struct rank *rank, const struct tensor *full);
 void tsr__rank_free(struct rank *rank);
 
 // ---- kept_views.c

@@ -210,19 +210,33 @@ static tsr_status bind_input(struct rank *rank, struct run_slot *run_slot, size_
     return make_value(rank, session, i, inputs->at[at], &run_slot->ins[i]);
 }
 
-// Returns the index of a name; -1: not found. Searches linearly: models have few inputs and
-// outputs.
-static int64_t find_name(const char *const *names, size_t n, const char *name)
+// Returns the index of a name, or -1. The search begins at *next, which is then behind the name:
+// callers often ask for all names in order.
+static int64_t find_name(const char *const *names, size_t n, const char *name, size_t *next)
 {
-    for (size_t i = 0; i < n; i++)
-        if (strcmp(names[i], name) == 0)
-            return (int64_t)i;
+    for (size_t k = 0; k < n; k++) {
+        size_t i = (*next + k) % n;
+        if (strcmp(names[i], name) != 0)
+            continue;
+        *next = i + 1;
+        return (int64_t)i;
+    }
     return -1;
 }
 
-bool tsr__rank_has_view(const struct rank *rank, const struct tensor *full)
+static int64_t find_input(struct rank *rank, const char *name)
 {
-    int64_t i = find_name(rank->input_names, rank->n_inputs, full->name);
+    return find_name(rank->input_names, rank->n_inputs, name, &rank->next_input);
+}
+
+int64_t tsr__rank_find_output(struct rank *rank, const char *name)
+{
+    return find_name(rank->output_names, rank->n_outputs, name, &rank->next_output);
+}
+
+bool tsr__rank_has_view(struct rank *rank, const struct tensor *full)
+{
+    int64_t i = find_input(rank, full->name);
     return i >= 0 && tsr__view_find(rank, &rank->input_views[i], full);
 }
 
@@ -282,8 +296,8 @@ tsr_status tsr__rank_bind(struct rank *rank, size_t run_slot, const tsr_tensors 
 // The list is made anew because an arena does not grow in place.
 bool tsr__rank_keep(struct rank *rank, const char *past, const char *present)
 {
-    int64_t in = find_name(rank->input_names, rank->n_inputs, past);
-    int64_t out = find_name(rank->output_names, rank->n_outputs, present);
+    int64_t in = find_input(rank, past);
+    int64_t out = tsr__rank_find_output(rank, present);
     if (in < 0 || out < 0)
         return false;
     struct rank_state *list = ARENA_ARRAY(&rank->arena, struct rank_state, rank->n_states + 1);
@@ -678,7 +692,7 @@ void tsr__rank_free(struct rank *rank)
 
 bool tsr__rank_bind_kept_output(struct rank *rank, size_t run_slot, const struct tensor *full)
 {
-    int64_t i = find_name(rank->output_names, rank->n_outputs, full->name);
+    int64_t i = tsr__rank_find_output(rank, full->name);
     OrtValue *value = i < 0 ? NULL : tsr__view_find(rank, &rank->output_views[i], full);
     if (value)
         rank->run_slots[run_slot].outs[i] = value;
@@ -689,7 +703,7 @@ tsr_status tsr__rank_bind_output(struct rank *rank, size_t run_slot, const struc
                                  const struct shard_view *view, tsr_session *session)
 {
     const OrtApi *api = rank->engine->api;
-    int64_t i = find_name(rank->output_names, rank->n_outputs, full->name);
+    int64_t i = tsr__rank_find_output(rank, full->name);
     if (i < 0)
         return TSR_OK;
     OrtValue **out = &rank->run_slots[run_slot].outs[i];

@@ -141,9 +141,16 @@ static int64_t find(const tsr_tensors *tensors, struct str name)
 {
     if (tensors->indexed)
         return (int64_t)(uintptr_t)tsr__map_get(&tensors->index, name) - 1;
-    for (size_t i = 0; i < tensors->n; i++)
-        if (str_is(name, tensors->at[i]->name))
-            return (int64_t)i;
+    // Callers often ask for all names in order. Searches do not change the set otherwise.
+    atomic_size_t *next = (atomic_size_t *)(uintptr_t)&tensors->next;
+    size_t first = atomic_load_explicit(next, memory_order_relaxed);
+    for (size_t k = 0; k < tensors->n; k++) {
+        size_t i = (first + k) % tensors->n;
+        if (!str_is(name, tensors->at[i]->name))
+            continue;
+        atomic_store_explicit(next, i + 1, memory_order_relaxed);
+        return (int64_t)i;
+    }
     return -1;
 }
 

@@ -60,6 +60,7 @@ struct tsr_tensors {
     struct tensor **at;
     size_t n, cap;
     bool indexed;
+    atomic_size_t next; // where a search begins: behind the last one that was found
     struct map index;   // name -> 1 + index in `at`; only if `indexed`
     struct arena names; // memory of the index and its names
 };
