@@ -64,11 +64,8 @@ tsr_status tsr__plan_for(tsr_model *model, const tsr_plan_options *options,
         return tsr__missing(tsr_model_session(model), "options");
     struct arena arena;
     tsr_plan_options plan_options;
-    tsr_status st = tsr__tensors_owned(tsr_model_session(model), inputs);
-    if (st == TSR_OK)
-        st = OPTIONS_READ(tsr_model_session(model), &plan_options, options, seconds);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__tensors_owned(tsr_model_session(model), inputs));
+    TRY(OPTIONS_READ(tsr_model_session(model), &plan_options, options, seconds));
     tsr__arena_init(&arena, tsr_model_session(model));
     struct sizes sizes = {.arena = &arena};
     for (size_t i = 0; i < plan_options.n_sizes; i++)
@@ -76,10 +73,7 @@ tsr_status tsr__plan_for(tsr_model *model, const tsr_plan_options *options,
     add_sizes(&sizes, model, inputs);
     plan_options.sizes = sizes.at.at;
     plan_options.n_sizes = sizes.at.n;
-    if (arena.failed)
-        st = TSR_NOMEM;
-    else
-        st = tsr__plan(model, &plan_options, summary);
+    tsr_status st = arena.failed ? TSR_NOMEM : tsr__plan(model, &plan_options, summary);
     tsr__arena_free(&arena);
     return st;
 }

@@ -11,9 +11,7 @@ tsr_status tsr__scratch_open(tsr_session *session, struct arena *arena, const ch
 {
     out->session = session;
     out->mark = tsr__diag_mark(session);
-    tsr_status status = tsr__temporary_folder(session, base, "verify", &out->temporary);
-    if (status != TSR_OK)
-        return status;
+    TRY(tsr__temporary_folder(session, base, "verify", &out->temporary));
     out->folder = out->temporary->path;
     out->parts = tsr__arena_printf(arena, "%s/parts", out->folder).p;
     if (out->parts)
@@ -74,12 +72,9 @@ tsr_status tsr_run_annotated(tsr_model *model, const char *config, const char *w
     struct scratch at = {0};
     struct arena arena;
     tsr_session *session = tsr_model_session(model);
-    tsr_status st = tsr__tensors_owned(session, inputs);
-    if (st == TSR_OK)
-        st = tsr__tensors_owned(session, outputs);
-    if (st != TSR_OK)
-        return st;
-    st = partition_here(model, config, work, options, summary, &arena, &at);
+    TRY(tsr__tensors_owned(session, inputs));
+    TRY(tsr__tensors_owned(session, outputs));
+    tsr_status st = partition_here(model, config, work, options, summary, &arena, &at);
     if (st == TSR_OK)
         st = tsr_run(session, at.parts, options, inputs, outputs);
     tsr__scratch_close(&at);
@@ -95,10 +90,8 @@ tsr_status tsr_bench_annotated(tsr_model *model, const char *config, const char 
     struct scratch at = {0};
     struct arena arena;
     tsr_session *session = tsr_model_session(model);
-    tsr_status st = tsr__tensors_owned(session, inputs);
-    if (st != TSR_OK)
-        return st;
-    st = partition_here(model, config, work, options, NULL, &arena, &at);
+    TRY(tsr__tensors_owned(session, inputs));
+    tsr_status st = partition_here(model, config, work, options, NULL, &arena, &at);
     if (st == TSR_OK)
         st = tsr_bench(session, at.parts, options, inputs, seconds, result);
     tsr__scratch_close(&at);

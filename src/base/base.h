@@ -45,6 +45,15 @@
 
 #define TSR_COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
+// Returns from the calling function with the status of `call`, a tsr_status or an OrtStatus *, if
+// it failed. Only for calls after which nothing must be released.
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        __typeof__((call)) try_status = (call);                                                    \
+        if (try_status)                                                                            \
+            return try_status;                                                                     \
+    } while (0)
+
 // ---- text views (str.c) ------------------------------------------------------------------------
 
 // A view of bytes: not owned, not NUL-terminated. p may be NULL only if n is 0.

@@ -33,11 +33,10 @@ tsr_status tsr__bundle_open(tsr_session *session, struct arena *arena, const cha
     struct bundle bundle = {.session = session, .path = tsr__arena_str(arena, str_of(path)).p};
     if (!bundle.path)
         return TSR_NOMEM;
-    tsr_status st = tsr__folder_open(session, path, &bundle.folder);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__folder_open(session, path, &bundle.folder));
     struct str file = tsr__bundle_file_path(&bundle, arena, MANIFEST_NAME), text;
-    st = file.p ? tsr__file_read(session, arena, file.p, MANIFEST_MAX_BYTES, &text) : TSR_NOMEM;
+    tsr_status st =
+        file.p ? tsr__file_read(session, arena, file.p, MANIFEST_MAX_BYTES, &text) : TSR_NOMEM;
     if (st != TSR_OK)
         goto close_folder;
     st = tsr__manifest_parse(session, arena, file, text, &bundle.manifest);
@@ -155,11 +154,9 @@ static tsr_status check_file(const struct bundle *bundle, const char *name, bool
     struct place at = PLACE_NONE;
     at.file = str_of(name);
     int fd;
-    tsr_status st = tsr__folder_file(bundle->session, &bundle->folder, str_of(name), &at, &fd);
-    if (st != TSR_OK)
-        return st;
-    st = check_open_file(bundle, tsr__manifest_find(&bundle->manifest, str_of(name)), fd,
-                         check_files, &at);
+    TRY(tsr__folder_file(bundle->session, &bundle->folder, str_of(name), &at, &fd));
+    tsr_status st = check_open_file(bundle, tsr__manifest_find(&bundle->manifest, str_of(name)), fd,
+                                    check_files, &at);
     close(fd);
     return st;
 }

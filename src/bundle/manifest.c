@@ -47,9 +47,7 @@ void tsr_manifest_free(tsr_manifest *manifest)
 tsr_status tsr_manifest_about(const tsr_manifest *manifest, tsr_manifest_facts *out)
 {
     const struct manifest *from = &manifest->manifest;
-    tsr_status st = RESULT_CHECK(manifest->session, out, plan);
-    if (st != TSR_OK)
-        return st;
+    TRY(RESULT_CHECK(manifest->session, out, plan));
     tsr_manifest_facts facts = {
         .ranks = (int)from->n_ranks,
         .n_inputs = from->n_inputs,

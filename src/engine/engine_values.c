@@ -327,14 +327,9 @@ static tsr_status take_sequence(const struct engine *engine, OrtValue *value, co
     *failed = engine->api->GetValueCount(value, &n);
     if (*failed)
         return TSR_ENGINE;
-    tsr_status st = tsr__tensors_add_other(to, str_of(name), TSR_UNDEFINED, &list);
-    if (st != TSR_OK)
-        return st;
-    for (size_t i = 0; i < n; i++) {
-        st = take_element(engine, value, i, list, failed);
-        if (st != TSR_OK)
-            return st;
-    }
+    TRY(tsr__tensors_add_other(to, str_of(name), TSR_UNDEFINED, &list));
+    for (size_t i = 0; i < n; i++)
+        TRY(take_element(engine, value, i, list, failed));
     if (n)
         to->at[tsr_tensors_find(to, name)]->type = list->at[0]->type;
     return TSR_OK;

@@ -452,12 +452,4 @@ struct OrtCustomOp {
 };
 _Static_assert(sizeof(OrtCustomOp) == 26 * sizeof(void *), "size of OrtCustomOp");
 
-// Hands an error of ONNX Runtime on to the caller.
-#define TRY(call)                                                                                  \
-    do {                                                                                           \
-        OrtStatus *try_status = (call);                                                            \
-        if (try_status)                                                                            \
-            return try_status;                                                                     \
-    } while (0)
-
 #endif

@@ -104,11 +104,9 @@ static tsr_status read_config(tsr_folder *folder)
     json_error_t error;
     if (!path)
         return TSR_NOMEM;
-    tsr_status st = tsr__file_read(folder->session, &folder->arena, path, MAX_CONFIG, &text);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__file_read(folder->session, &folder->arena, path, MAX_CONFIG, &text));
     // Invalid JSON leaves the configuration NULL: both errors are reported below.
-    st = tsr__json_load(folder->session, text, 0, &error, &folder->config);
+    tsr_status st = tsr__json_load(folder->session, text, 0, &error, &folder->config);
     if (st == TSR_NOMEM)
         return st;
     if (!json_is_object(folder->config))

@@ -103,10 +103,8 @@ static tsr_status plan_and_partition(tsr_generator *generator, tsr_model *model,
     if (!plan.state)
         return TSR_NOMEM;
     int64_t past = folder->context > 2 ? folder->context / 2 : 128;
-    tsr_status st = tsr__genai_sizes(folder, 1, past, &plan.sizes, &plan.n_sizes);
-    if (st != TSR_OK)
-        return st;
-    st = tsr_plan(model, &plan, &planned);
+    TRY(tsr__genai_sizes(folder, 1, past, &plan.sizes, &plan.n_sizes));
+    tsr_status st = tsr_plan(model, &plan, &planned);
     if (st == TSR_OK) {
         partition.config = planned->summary.config;
         generator->predicted = planned->summary.cost;
@@ -124,17 +122,13 @@ static tsr_status open_sharded(tsr_generator *generator)
 {
     tsr_folder *folder = generator->folder;
     tsr_model *model = NULL;
-    tsr_status st = tsr__temporary_folder(generator->session, generator->options.work, "generate",
-                                          &generator->work);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__temporary_folder(generator->session, generator->options.work, "generate",
+                              &generator->work));
     const char *parts = tsr__arena_printf(&folder->arena, "%s/parts", generator->work->path).p;
     if (!parts)
         return TSR_NOMEM;
-    st = tsr_model_load(generator->session, folder->model_path, &model);
-    if (st != TSR_OK)
-        return st;
-    st = plan_and_partition(generator, model, parts);
+    TRY(tsr_model_load(generator->session, folder->model_path, &model));
+    tsr_status st = plan_and_partition(generator, model, parts);
     tsr_model_free(model);
     if (st != TSR_OK)
         return st;
@@ -158,9 +152,7 @@ static tsr_status put_numbers(tsr_generator *generator, const char *name, const 
         return TSR_OK;
     if (tsr_value_dtype(value) == TSR_INT64)
         return tsr_tensors_put(generator->inputs, name, TSR_INT64, 2, dims, numbers);
-    tsr_status st = tsr_tensors_put(generator->inputs, name, TSR_INT32, 2, dims, NULL);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr_tensors_put(generator->inputs, name, TSR_INT32, 2, dims, NULL));
     int64_t at = tsr_tensors_find(generator->inputs, name);
     int32_t *to = (int32_t *)(uintptr_t)tsr_tensors_data(generator->inputs, (size_t)at,
                                                          NULL); // owned by the set: just put
@@ -205,10 +197,8 @@ static tsr_status put_empty_caches(tsr_generator *generator)
         int64_t dims[4] = {1, tsr__genai_cache_heads(folder),
                            int64_max(generator->cache_room, folder->caches.at[i].window),
                            size > 0 ? size : folder->head_size};
-        tsr_status st = tsr_tensors_put(generator->inputs, folder->caches.at[i].past,
-                                        tsr_value_dtype(value), 4, dims, NULL);
-        if (st != TSR_OK)
-            return st;
+        TRY(tsr_tensors_put(generator->inputs, folder->caches.at[i].past, tsr_value_dtype(value), 4,
+                            dims, NULL));
     }
     return TSR_OK;
 }
@@ -429,9 +419,7 @@ static tsr_status generate(tsr_generator *generator, const int64_t *ids, size_t 
     while (st == TSR_OK) {
         token = most_likely(generator);
         if (generator->options.temperature > 0)
-            st = sample(generator, &token);
-        if (st != TSR_OK)
-            return st;
+            TRY(sample(generator, &token));
         result->tokens++;
         // The time to the first token is reported separately.
         if (result->tokens == 1)
@@ -563,16 +551,14 @@ tsr_status tsr_generator_run(tsr_generator *generator, const int64_t *ids, size_
                                  .predicted = generator->predicted,
                                  .one_device = generator->one_device,
                                  .devices = generator->devices};
-    tsr_status st = check_tokens(generator->folder, ids, n);
-    if (st == TSR_OK && result)
-        st = RESULT_CHECK(generator->session, result, devices);
-    if (st != TSR_OK)
-        return st;
+    TRY(check_tokens(generator->folder, ids, n));
+    if (result)
+        TRY(RESULT_CHECK(generator->session, result, devices));
     generator->past = 0;
     generator->cache_room = 0;
     if (generator->run.states_in_place)
         generator->cache_room = (int64_t)n + most_tokens(generator, n);
-    st = generate(generator, ids, n, take, data, &found);
+    tsr_status st = generate(generator, ids, n, take, data, &found);
     if (st == TSR_OK && result)
         tsr__result_write(result, &found, sizeof found);
     return st;
@@ -583,13 +569,9 @@ tsr_status tsr_generate(tsr_folder *folder, const int64_t *ids, size_t n,
                         tsr_generate_result *result)
 {
     tsr_generator *generator = NULL;
-    tsr_status st = check_tokens(folder, ids, n);
-    if (st != TSR_OK)
-        return st;
-    st = tsr_generator_open(folder, options, &generator);
-    if (st != TSR_OK)
-        return st;
-    st = tsr_generator_run(generator, ids, n, take, data, result);
+    TRY(check_tokens(folder, ids, n));
+    TRY(tsr_generator_open(folder, options, &generator));
+    tsr_status st = tsr_generator_run(generator, ids, n, take, data, result);
     if (st == TSR_OK && generator->run.trace)
         st = tsr_job_trace(generator->job);
     tsr_generator_close(generator);

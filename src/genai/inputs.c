@@ -61,9 +61,7 @@ static tsr_status count_up(tsr_tensors *tensors, const char *name, int64_t first
     for (int d = 0; d < rank; d++)
         n *= dims[d] = tsr_tensors_dims(tensors, (size_t)at)[d];
     // Put zeros of the same shape first: the set then owns writable memory.
-    tsr_status st = tsr_tensors_put(tensors, name, type, rank, dims, NULL);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr_tensors_put(tensors, name, type, rank, dims, NULL));
     void *data = (void *)(uintptr_t)tsr_tensors_data(tensors, (size_t)at, NULL);
     for (int64_t i = 0; i < n; i++) {
         int64_t number = limit ? (first + step * i) % limit : first + step * i;
@@ -82,22 +80,16 @@ tsr_status tsr_folder_inputs(tsr_folder *folder, uint64_t seed, int64_t tokens, 
 {
     const tsr_dim_size *sizes;
     size_t n_sizes;
-    tsr_status st = tsr__genai_sizes(folder, tokens, past, &sizes, &n_sizes);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__genai_sizes(folder, tokens, past, &sizes, &n_sizes));
     struct text set;
     tsr__text_init(&set, tsr_model_session(folder->model));
-    st = write_random_set(&set, folder->model, seed, sizes, n_sizes);
+    tsr_status st = write_random_set(&set, folder->model, seed, sizes, n_sizes);
     if (st == TSR_OK)
         st = tsr_tensors_load(to, set.p, folder->model, false);
     tsr__text_free(&set);
     if (st != TSR_OK)
         return st;
-    st = count_up(to, "input_ids", (int64_t)(seed % 97) + 3, 31, folder->vocabulary);
-    if (st != TSR_OK)
-        return st;
-    st = count_up(to, "attention_mask", 1, 0, 0);
-    if (st != TSR_OK)
-        return st;
+    TRY(count_up(to, "input_ids", (int64_t)(seed % 97) + 3, 31, folder->vocabulary));
+    TRY(count_up(to, "attention_mask", 1, 0, 0));
     return count_up(to, "position_ids", past, 1, 0);
 }

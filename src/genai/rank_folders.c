@@ -60,11 +60,8 @@ static tsr_status shard_caches(tsr_folder *folder, tsr_model *model, tsr_config 
         tsr_value_uses(past, first_use, &reader);
         if (!reader || !tsr_value_producer(present))
             continue; // no node reads the cache
-        tsr_status st = shard_heads(reader, past, config, ranks);
-        if (st == TSR_OK)
-            st = shard_heads(tsr_value_producer(present), present, config, ranks);
-        if (st != TSR_OK)
-            return st;
+        TRY(shard_heads(reader, past, config, ranks));
+        TRY(shard_heads(tsr_value_producer(present), present, config, ranks));
     }
     return TSR_OK;
 }
@@ -191,16 +188,11 @@ static tsr_status add_config(tsr_folder *folder, tsr_model *model, int64_t ranks
 {
     tsr_config *config;
     int64_t times = repeats(folder, ranks);
-    tsr_status st = times > 1 ? tsr_repeat_kv_heads(model, times) : TSR_OK;
-    if (st != TSR_OK)
-        return st;
-    st = tsr_model_add_config(model, CONFIG_NAME, ranks, NULL, 0, &config);
-    if (st != TSR_OK)
-        return st;
+    if (times > 1)
+        TRY(tsr_repeat_kv_heads(model, times));
+    TRY(tsr_model_add_config(model, CONFIG_NAME, ranks, NULL, 0, &config));
     if (tsr_model_ir_version(model) < ANNOTATED_IR)
-        st = tsr_model_set_ir_version(model, ANNOTATED_IR); // in memory only
-    if (st != TSR_OK)
-        return st;
+        TRY(tsr_model_set_ir_version(model, ANNOTATED_IR)); // in memory only
     return times ? shard_caches(folder, model, config, ranks) : TSR_OK;
 }
 
@@ -212,14 +204,10 @@ static tsr_status try_choice(tsr_folder *folder, tsr_topology *choice, int64_t *
     tsr_plan_result *planned = NULL;
     tsr_model *model = NULL;
     *cost = INT64_MAX;
-    tsr_status st = decode_sizes(folder, &options);
-    if (st != TSR_OK)
-        return st;
-    st = tsr_model_load(folder->session, folder->model_path, &model);
-    if (st != TSR_OK)
-        return st;
+    TRY(decode_sizes(folder, &options));
+    TRY(tsr_model_load(folder->session, folder->model_path, &model));
     struct diag_mark mark = tsr__diag_mark(folder->session);
-    st = add_config(folder, model, tsr_topology_devices(choice));
+    tsr_status st = add_config(folder, model, tsr_topology_devices(choice));
     if (st == TSR_OK)
         st = tsr_plan(model, &options, &planned);
     tsr_model_free(model);
@@ -246,9 +234,7 @@ static tsr_status take_choice(tsr_folder *folder, struct machine *machine)
         int64_t cost;
         if (choice == all)
             return TSR_OK;
-        tsr_status st = try_choice(folder, choice, &cost);
-        if (st != TSR_OK)
-            return st;
+        TRY(try_choice(folder, choice, &cost));
         if (least == INT64_MAX || (double)cost < WORTH * (double)least) {
             least = cost;
             machine->topology = choice;
@@ -268,18 +254,12 @@ static tsr_status partition_model(tsr_folder *folder, tsr_model *model,
                              .config = CONFIG_NAME};
     tsr_plan_result *planned = NULL;
     tsr_partition_options options = {.size = sizeof options, .config = CONFIG_NAME};
-    tsr_status st = add_config(folder, model, machine->ranks);
-    if (st != TSR_OK)
-        return st;
-    st = decode_sizes(folder, &plan);
-    if (st != TSR_OK)
-        return st;
-    st = tsr_plan(model, &plan, &planned);
-    if (st != TSR_OK)
-        return st;
+    TRY(add_config(folder, model, machine->ranks));
+    TRY(decode_sizes(folder, &plan));
+    TRY(tsr_plan(model, &plan, &planned));
     tsr_partition_result *found = NULL;
     bool sharded = machine->ranks > 1 && repeats(folder, machine->ranks);
-    st = list_ports(folder, model, sharded, &options);
+    tsr_status st = list_ports(folder, model, sharded, &options);
     if (st == TSR_OK)
         st = tsr_partition(model, parts, &options, &found);
     if (st == TSR_OK) {
@@ -448,9 +428,7 @@ static tsr_status copy_plugins(struct rank_folders *folders, int64_t rank, const
         if (!from || !to)
             return TSR_NOMEM;
         bool there;
-        tsr_status st = copy_file(folders, from, to, &there);
-        if (st != TSR_OK)
-            return st;
+        TRY(copy_file(folders, from, to, &there));
         if (i == 0 && !there)
             return refuse(folders->folder, "name their folder with --plugins",
                           "the plug-in " PLUGIN " was not found");
@@ -514,18 +492,12 @@ static tsr_status fill_rank(struct rank_folders *folders, int64_t rank, int64_t 
         return TSR_NOMEM;
     if (mkdir(folder, 0777) != 0)
         return cannot_write(folders, folder);
-    tsr_status st = place_part(folders, rank, model, "model.onnx", false);
-    if (st == TSR_OK)
-        st = place_part(folders, rank, data, data, false);
-    if (st == TSR_OK)
-        st = place_part(folders, rank, "common.data", "common.data", true);
-    if (st == TSR_OK)
-        st = write_config(folders, rank, ranks);
-    if (st == TSR_OK)
-        st = copy_rest(folders, rank);
-    if (st == TSR_OK)
-        st = copy_plugins(folders, rank, plugins);
-    return st;
+    TRY(place_part(folders, rank, model, "model.onnx", false));
+    TRY(place_part(folders, rank, data, data, false));
+    TRY(place_part(folders, rank, "common.data", "common.data", true));
+    TRY(write_config(folders, rank, ranks));
+    TRY(copy_rest(folders, rank));
+    return copy_plugins(folders, rank, plugins);
 }
 
 // Partitions the model into OUT/parts, then creates the folders of the ranks from it.
@@ -537,24 +509,16 @@ static tsr_status fill(struct rank_folders *folders, struct machine *machine, co
     folders->parts = tsr__outfolder_path(&folders->out, folders->arena, "parts").p;
     if (!folders->parts)
         return TSR_NOMEM;
-    if (machine->topology) {
-        tsr_status st = take_choice(folder, machine);
-        if (st != TSR_OK)
-            return st;
-    }
+    if (machine->topology)
+        TRY(take_choice(folder, machine));
     machine->alone = time_on_one(folder, machine);
-    tsr_status st = tsr_model_load(folder->session, folder->model_path, &model);
-    if (st != TSR_OK)
-        return st;
-    st = partition_model(folder, model, machine, folders->parts, result);
+    TRY(tsr_model_load(folder->session, folder->model_path, &model));
+    tsr_status st = partition_model(folder, model, machine, folders->parts, result);
     tsr_model_free(model);
     if (st != TSR_OK)
         return st;
-    for (int64_t rank = 0; rank < machine->ranks; rank++) {
-        st = fill_rank(folders, rank, machine->ranks, plugins);
-        if (st != TSR_OK)
-            return st;
-    }
+    for (int64_t rank = 0; rank < machine->ranks; rank++)
+        TRY(fill_rank(folders, rank, machine->ranks, plugins));
     if (!tsr__folder_remove(folders->parts))
         return cannot_write(folders, folders->parts);
     return TSR_OK;
@@ -569,21 +533,15 @@ tsr_status tsr_folder_partition(tsr_folder *folder, const char *out,
     if (!options)
         return tsr__missing(folder->session, "options");
     tsr_folder_options given;
-    tsr_status st = OPTIONS_READ(folder->session, &given, options, topology);
-    if (st != TSR_OK)
-        return st;
+    TRY(OPTIONS_READ(folder->session, &given, options, topology));
     struct machine machine = {.ranks = given.devices, .topology = given.topology};
     if (given.topology)
         machine.ranks = tsr_topology_devices(given.topology);
-    st = check_heads(folder);
-    if (st != TSR_OK)
-        return st;
+    TRY(check_heads(folder));
     struct rank_folders folders = {.folder = folder, .arena = &folder->arena};
-    st = tsr__outfolder_open(folder->session, out, given.force, &folders.out);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__outfolder_open(folder->session, out, given.force, &folders.out));
     tsr_partition_result *made = NULL;
-    st = fill(&folders, &machine, given.plugins, &made);
+    tsr_status st = fill(&folders, &machine, given.plugins, &made);
     if (st == TSR_OK)
         st = tsr__outfolder_commit(&folders.out);
     tsr__outfolder_abort(&folders.out);

@@ -158,9 +158,7 @@ tsr_attr *tsr__attr_append(tsr_node *node)
 // start with this call.
 static tsr_status fresh_attr(tsr_node *node, const char *name, tsr_attr_kind kind, tsr_attr **out)
 {
-    tsr_status st = check_edit(node, name);
-    if (st != TSR_OK)
-        return st;
+    TRY(check_edit(node, name));
     tsr_attr *attr = tsr_node_find_attr(node, name);
     if (attr)
         tsr__attr_unlink(attr);
@@ -230,9 +228,7 @@ tsr_status tsr_node_set_ints(tsr_node *node, const char *name, const int64_t *va
 
 tsr_status tsr_node_remove_attr(tsr_node *node, const char *name)
 {
-    tsr_status st = check_edit(node, name);
-    if (st != TSR_OK)
-        return st;
+    TRY(check_edit(node, name));
     tsr_attr *attr = tsr_node_find_attr(node, name);
     if (!attr) {
         struct place at = tsr__place_node(node);

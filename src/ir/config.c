@@ -81,9 +81,7 @@ tsr_status tsr_model_add_config(tsr_model *model, const char *name, int64_t coun
         name = "";
     if (count == 0)
         count = (int64_t)n;
-    tsr_status st = check_new(model, str_of(name), count, n);
-    if (st != TSR_OK)
-        return st;
+    TRY(check_new(model, str_of(name), count, n));
     tsr_config *config = tsr__map_get(&model->config_ids, str_of(name));
     if (!config || !config->placeholder)
         config = ARENA_NEW(&model->arena, tsr_config);
@@ -224,9 +222,7 @@ tsr_status tsr_config_rename(tsr_config *config, const char *name)
     struct str text = str_of(name);
     if (str_eq(config->name, text))
         return TSR_OK;
-    tsr_status st = check_new(model, text, 1, 0);
-    if (st != TSR_OK)
-        return st;
+    TRY(check_new(model, text, 1, 0));
     struct str copy = tsr__arena_str(&model->arena, text);
     if (!copy.p)
         return TSR_NOMEM;

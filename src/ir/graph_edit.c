@@ -93,9 +93,7 @@ tsr_status tsr_value_rename(tsr_value *value, const char *name)
         tsr__diag(model->session, DIAG_name_empty, &at, NULL, "the new name of the value is empty");
         return TSR_INVALID;
     }
-    tsr_status st = check_name(graph, text, value);
-    if (st != TSR_OK)
-        return st;
+    TRY(check_name(graph, text, value));
     struct str kept = tsr__keep(model, text);
     bool named = tsr__graph_own(graph, value->name) == value;
     void **slot = tsr__map_at(&graph->names, kept), **before = NULL, **file = NULL;
@@ -245,9 +243,7 @@ tsr_status tsr_graph_add_output(tsr_graph *graph, tsr_value *value)
                   "an output needs a value");
         return TSR_INVALID;
     }
-    tsr_status st = check_value(graph, value, NULL);
-    if (st != TSR_OK)
-        return st;
+    TRY(check_value(graph, value, NULL));
     struct port *port = vec_push(&graph->model->arena, &graph->outputs);
     if (!port)
         return TSR_NOMEM;
@@ -384,17 +380,12 @@ static tsr_status check_new_node(tsr_graph *graph, const char *op, tsr_value *co
         return tsr__missing(graph->model->session, "inputs");
     if (n_outputs && !outputs)
         return tsr__missing(graph->model->session, "outputs");
-    for (size_t i = 0; i < n_inputs; i++) {
-        tsr_status st = check_value(graph, inputs[i], NULL);
-        if (st != TSR_OK)
-            return st;
-    }
+    for (size_t i = 0; i < n_inputs; i++)
+        TRY(check_value(graph, inputs[i], NULL));
     for (size_t i = 0; i < n_outputs; i++) {
         if (!outputs[i] || !*outputs[i])
             continue;
-        tsr_status st = check_name(graph, str_of(outputs[i]), NULL);
-        if (st != TSR_OK)
-            return st;
+        TRY(check_name(graph, str_of(outputs[i]), NULL));
         for (size_t k = 0; k < i; k++)
             if (outputs[k] && strcmp(outputs[i], outputs[k]) == 0) {
                 tsr__diag(graph->model->session, DIAG_name_taken, &at, NULL,
@@ -468,13 +459,9 @@ static void unlink_node(tsr_graph *graph, tsr_node *node)
 tsr_status tsr_node_move_before(tsr_node *node, tsr_node *before)
 {
     tsr_graph *graph = node->graph;
-    tsr_status st = check_not_removed(node);
-    if (st != TSR_OK)
-        return st;
+    TRY(check_not_removed(node));
     if (before)
-        st = check_not_removed(before);
-    if (st != TSR_OK)
-        return st;
+        TRY(check_not_removed(before));
     if (before && before->graph != graph) {
         struct place at = tsr__place_node(node);
         tsr__diag(graph->model->session, DIAG_argument_invalid, &at, NULL,
@@ -530,12 +517,8 @@ static void drop_value(tsr_value *value)
 tsr_status tsr_node_remove(tsr_node *node)
 {
     tsr_graph *graph = node->graph;
-    tsr_status st = check_not_removed(node);
-    if (st != TSR_OK)
-        return st;
-    st = check_unused(node, 0);
-    if (st != TSR_OK)
-        return st;
+    TRY(check_not_removed(node));
+    TRY(check_unused(node, 0));
     tsr__node_unlink(node);
     for (size_t i = 0; i < node->n_outputs; i++)
         if (node->outputs[i])
@@ -561,14 +544,10 @@ static tsr_status bad_index(tsr_node *node, size_t i)
 // it checks whether the node still uses the old value.
 tsr_status tsr_node_replace_input(tsr_node *node, size_t i, tsr_value *value)
 {
-    tsr_status st = check_not_removed(node);
-    if (st != TSR_OK)
-        return st;
+    TRY(check_not_removed(node));
     if (i >= node->n_inputs)
         return bad_index(node, i);
-    st = check_value(node->graph, value, node);
-    if (st != TSR_OK)
-        return st;
+    TRY(check_value(node->graph, value, node));
     tsr_value *old = node->inputs[i].value;
     if (old == value)
         return TSR_OK;
@@ -604,12 +583,8 @@ tsr_status tsr_value_replace_uses(tsr_value *value, tsr_value *by, bool outputs)
     if (value == by)
         return TSR_OK;
     const struct use *use = value->last_use;
-    tsr_status st = TSR_OK;
-    for (size_t i = 0; i < value->n_uses; i++, use = use->next) {
-        st = check_value(use->node->graph, by, use->node);
-        if (st != TSR_OK)
-            return st;
-    }
+    for (size_t i = 0; i < value->n_uses; i++, use = use->next)
+        TRY(check_value(use->node->graph, by, use->node));
     if (!by) {
         struct place at = tsr__place_value(value);
         tsr__diag(tsr__value_model(value)->session, DIAG_argument_invalid, &at, NULL,
@@ -617,14 +592,10 @@ tsr_status tsr_value_replace_uses(tsr_value *value, tsr_value *by, bool outputs)
         return TSR_INVALID;
     }
     if (outputs)
-        st = check_value(value->home, by, NULL);
-    if (st != TSR_OK)
-        return st;
+        TRY(check_value(value->home, by, NULL));
     while (value->last_use) {
         struct use *first = value->last_use->next;
-        st = tsr_node_replace_input(first->node, (size_t)(first - first->node->inputs), by);
-        if (st != TSR_OK)
-            return st;
+        TRY(tsr_node_replace_input(first->node, (size_t)(first - first->node->inputs), by));
     }
     if (outputs)
         replace_outputs(value, by);
@@ -636,14 +607,10 @@ tsr_status tsr_value_replace_uses(tsr_value *value, tsr_value *by, bool outputs)
 tsr_status tsr_node_resize_outputs(tsr_node *node, size_t count)
 {
     tsr_model *model = node->graph->model;
-    tsr_status st = check_not_removed(node);
-    if (st != TSR_OK)
-        return st;
+    TRY(check_not_removed(node));
     if (count > UINT32_MAX)
         return bad_index(node, count);
-    st = check_unused(node, count);
-    if (st != TSR_OK)
-        return st;
+    TRY(check_unused(node, count));
     if (count == node->n_outputs)
         return TSR_OK;
     tsr_value **more = ARENA_ARRAY(&model->arena, tsr_value *, count);

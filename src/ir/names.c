@@ -235,10 +235,7 @@ tsr_status tsr__graph_unique_node_names(tsr_graph *graph)
     if (st != TSR_OK)
         return st;
     for (const tsr_node *node = graph->first; node; node = node->next)
-        for (tsr_graph *body = tsr__node_subgraph(node); body; body = body->sibling) {
-            st = tsr__graph_unique_node_names(body);
-            if (st != TSR_OK)
-                return st;
-        }
+        for (tsr_graph *body = tsr__node_subgraph(node); body; body = body->sibling)
+            TRY(tsr__graph_unique_node_names(body));
     return TSR_OK;
 }

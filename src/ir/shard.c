@@ -247,12 +247,8 @@ tsr_status tsr_node_shard(tsr_node *node, tsr_value *value, tsr_config *config, 
     if (!spec)
         return TSR_NOMEM;
     model->devices_touched = true;
-    tsr_status st = tsr_spec_add_dim(spec, axis, &size, &count, 1);
-    if (st != TSR_OK)
-        return st;
-    st = unite_devices(spec, request.devices, request.n_devices);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr_spec_add_dim(spec, axis, &size, &count, 1));
+    TRY(unite_devices(spec, request.devices, request.n_devices));
     if (stage >= 0)
         store_stage(spec->entry, stage);
     return TSR_OK;

@@ -344,9 +344,7 @@ static tsr_status import_opsets(tsr_node *call, const tsr_function *function)
         const struct opset *opset = &function->opsets.at[i];
         if (opset_of(here, opset->domain))
             continue;
-        tsr_status st = tsr_model_set_opset(call->graph->model, opset->domain.p, opset->version);
-        if (st != TSR_OK)
-            return st;
+        TRY(tsr_model_set_opset(call->graph->model, opset->domain.p, opset->version));
     }
     return TSR_OK;
 }
@@ -544,11 +542,8 @@ static void inline_nodes(struct cloner *cloner, tsr_node *call)
 
 static tsr_status add_identities(struct cloner *cloner, tsr_node *call)
 {
-    for (size_t i = 0; i < call->n_outputs; i++) {
-        tsr_status st = add_identity(cloner, call, i);
-        if (st != TSR_OK)
-            return st;
-    }
+    for (size_t i = 0; i < call->n_outputs; i++)
+        TRY(add_identity(cloner, call, i));
     return TSR_OK;
 }
 
@@ -556,16 +551,10 @@ static tsr_status add_identities(struct cloner *cloner, tsr_node *call)
 static tsr_status inline_call(tsr_node *call, enum versions versions)
 {
     const tsr_function *function = NULL;
-    tsr_status st = check_call(call, versions, &function);
-    if (st != TSR_OK)
-        return st;
-    st = import_opsets(call, function);
-    if (st != TSR_OK)
-        return st;
+    TRY(check_call(call, versions, &function));
+    TRY(import_opsets(call, function));
     // check again, for bodies that import a domain twice
-    st = check_opsets(call, function, versions);
-    if (st != TSR_OK)
-        return st;
+    TRY(check_opsets(call, function, versions));
     tsr_graph *graph = call->graph;
     struct cloner cloner;
     tsr__cloner_init(&cloner, graph->model, graph->model);
@@ -575,7 +564,7 @@ static tsr_status inline_call(tsr_node *call, enum versions versions)
     cloner.outer = no_outer;
     bind_values(&cloner, call, function);
     inline_nodes(&cloner, call);
-    st = add_identities(&cloner, call);
+    tsr_status st = add_identities(&cloner, call);
     if (tsr__cloner_end(&cloner) != TSR_OK)
         return TSR_NOMEM;
     for (size_t i = 0; i < call->n_outputs; i++)

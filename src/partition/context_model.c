@@ -97,20 +97,15 @@ static tsr_value *value_named(tsr_value *const *values, size_t n, const char *na
 
 static tsr_status set_attributes(const struct draft *draft, tsr_node *node)
 {
-    tsr_status st = tsr_node_set_int(node, "main_context", 1);
-    if (st == TSR_OK)
-        st = tsr_node_set_int(node, "embed_mode", 0);
-    if (st == TSR_OK)
-        st = tsr_node_set_string(node, "ep_cache_context", MANIFEST_NAME);
-    if (st == TSR_OK)
-        st = tsr_node_set_string(node, "source", CONTEXT_SOURCE);
-    if (st == TSR_OK)
-        st = tsr_node_set_string(node, "partition_name", CONTEXT_NODE);
-    if (st == TSR_OK)
-        st = tsr_node_set_string(node, "ep_sdk_version", tsr_version());
-    if (st == TSR_OK && draft->processes)
-        st = tsr_node_set_string(node, "notes", CONTEXT_PROCESSES);
-    return st;
+    TRY(tsr_node_set_int(node, "main_context", 1));
+    TRY(tsr_node_set_int(node, "embed_mode", 0));
+    TRY(tsr_node_set_string(node, "ep_cache_context", MANIFEST_NAME));
+    TRY(tsr_node_set_string(node, "source", CONTEXT_SOURCE));
+    TRY(tsr_node_set_string(node, "partition_name", CONTEXT_NODE));
+    TRY(tsr_node_set_string(node, "ep_sdk_version", tsr_version()));
+    if (draft->processes)
+        TRY(tsr_node_set_string(node, "notes", CONTEXT_PROCESSES));
+    return TSR_OK;
 }
 
 // Lists the names of the node's outputs: those of the model, each once, without inputs that the
@@ -144,11 +139,8 @@ static tsr_status add_outputs(struct draft *draft, tsr_graph *to, const tsr_node
         for (size_t k = 0; !made && k < tsr_node_output_count(node); k++)
             if (strcmp(tsr_value_name(tsr_node_output(node, k)), tsr_value_name(value)) == 0)
                 made = tsr_node_output(node, k);
-        tsr_status st = copy_type(draft, value, made);
-        if (st == TSR_OK)
-            st = tsr_graph_add_output(to, made);
-        if (st != TSR_OK)
-            return st;
+        TRY(copy_type(draft, value, made));
+        TRY(tsr_graph_add_output(to, made));
     }
     return TSR_OK;
 }
@@ -166,19 +158,15 @@ static tsr_status make_node(struct draft *draft, tsr_graph *to)
                                         n_inputs, names, n_outputs);
     if (!node)
         return TSR_NOMEM;
-    tsr_status st = set_attributes(draft, node);
-    if (st != TSR_OK)
-        return st;
+    TRY(set_attributes(draft, node));
     return add_outputs(draft, to, node, inputs, n_inputs);
 }
 
 tsr_status tsr__context_model(struct draft *draft, tsr_model **out)
 {
     tsr_model *model = NULL;
-    tsr_status st = tsr_model_new(draft->session, "context", 8, &model);
-    if (st != TSR_OK)
-        return st;
-    st = tsr_model_set_opset(model, "", draft->opset);
+    TRY(tsr_model_new(draft->session, "context", 8, &model));
+    tsr_status st = tsr_model_set_opset(model, "", draft->opset);
     if (st != TSR_OK)
         goto free_model;
     st = tsr_model_set_opset(model, CONTEXT_DOMAIN, 1);

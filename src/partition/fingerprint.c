@@ -10,9 +10,7 @@ static tsr_status digest_memory(struct draft *draft, struct sha256 *sha256)
 {
     void *bytes;
     size_t n;
-    tsr_status st = tsr_model_save_bytes(draft->model, &bytes, &n);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr_model_save_bytes(draft->model, &bytes, &n));
     tsr__sha256_add(sha256, bytes, n);
     tsr_bytes_free(draft->session, bytes, n);
     return TSR_OK;

@@ -21,13 +21,9 @@ static tsr_status copy_opsets(struct part *part)
     for (size_t i = 0; i < tsr_model_opset_count(model); i++) {
         const char *domain = tsr_model_opset_domain(model, i);
         onnx |= !domain[0];
-        tsr_status st = tsr_model_set_opset(part->model, domain, tsr_model_opset_version(model, i));
-        if (st != TSR_OK)
-            return st;
+        TRY(tsr_model_set_opset(part->model, domain, tsr_model_opset_version(model, i)));
     }
-    tsr_status st = onnx ? TSR_OK : tsr_model_set_opset(part->model, "", part->draft->opset);
-    if (st != TSR_OK)
-        return st;
+    TRY(onnx ? TSR_OK : tsr_model_set_opset(part->model, "", part->draft->opset));
     return tsr_model_set_opset(part->model, COMM_DOMAIN, 1);
 }
 
@@ -92,11 +88,8 @@ static tsr_status add_marks(struct part *part)
     struct str number = tsr__arena_printf(draft->arena, "%lld", (long long)part->rank);
     if (!number.p)
         return TSR_NOMEM;
-    tsr_status st = tsr_model_set_metadata(part->model, "ai.tessera.plan", draft->fingerprint);
-    if (st == TSR_OK)
-        st = add_states(part);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr_model_set_metadata(part->model, "ai.tessera.plan", draft->fingerprint));
+    TRY(add_states(part));
     return tsr_model_set_metadata(part->model, "ai.tessera.rank", number.p);
 }
 
@@ -104,26 +97,15 @@ static tsr_status part_begin(struct draft *draft, struct part *part, int64_t ran
 {
     *part = (struct part){.draft = draft, .rank = rank};
     const char *name = tsr_graph_name(tsr_model_graph(draft->model));
-    tsr_status st =
-        tsr_model_new(draft->session, name[0] ? name : "main", tsr__part_ir(draft), &part->model);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr_model_new(draft->session, name[0] ? name : "main", tsr__part_ir(draft), &part->model));
     part->graph = tsr_model_graph(part->model);
     tsr__map_init(&part->constants, draft->arena, 16);
     tsr__map_init(&part->sizes, draft->arena, 16);
     if (tsr__calls_left(draft->model))
-        st = tsr__model_copy_functions(part->model, draft->model);
-    if (st != TSR_OK)
-        return st;
-    st = copy_opsets(part);
-    if (st != TSR_OK)
-        return st;
-    st = add_inputs(part);
-    if (st != TSR_OK)
-        return st;
-    st = add_token(part);
-    if (st != TSR_OK)
-        return st;
+        TRY(tsr__model_copy_functions(part->model, draft->model));
+    TRY(copy_opsets(part));
+    TRY(add_inputs(part));
+    TRY(add_token(part));
     return add_marks(part);
 }
 
@@ -165,18 +147,10 @@ static tsr_status add_token_output(struct part *part)
 
 static tsr_status part_end(struct part *part)
 {
-    tsr_status st = add_outputs(part);
-    if (st != TSR_OK)
-        return st;
-    st = add_token_output(part);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__part_lower(part);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__graph_unique_node_names(part->graph);
-    if (st != TSR_OK)
-        return st;
+    TRY(add_outputs(part));
+    TRY(add_token_output(part));
+    TRY(tsr__part_lower(part));
+    TRY(tsr__graph_unique_node_names(part->graph));
     return tsr__weights_name_shared(part);
 }
 
@@ -186,23 +160,12 @@ static tsr_status part_end(struct part *part)
 tsr_status tsr__parts_build(struct draft *draft, struct part *parts)
 {
     tsr__draft_types(draft);
-    for (int64_t rank = 0; rank < draft->n_ranks; rank++) {
-        tsr_status st = part_begin(draft, &parts[rank], rank);
-        if (st != TSR_OK)
-            return st;
-    }
-    tsr_status st = tsr__weights_place(draft, parts);
-    if (st != TSR_OK)
-        return st;
-    for (size_t i = 0; i < draft->steps.n; i++) {
-        st = tsr__emit_step(draft, parts, draft->steps.at[i]);
-        if (st != TSR_OK)
-            return st;
-    }
-    for (int64_t rank = 0; rank < draft->n_ranks; rank++) {
-        st = part_end(&parts[rank]);
-        if (st != TSR_OK)
-            return st;
-    }
+    for (int64_t rank = 0; rank < draft->n_ranks; rank++)
+        TRY(part_begin(draft, &parts[rank], rank));
+    TRY(tsr__weights_place(draft, parts));
+    for (size_t i = 0; i < draft->steps.n; i++)
+        TRY(tsr__emit_step(draft, parts, draft->steps.at[i]));
+    for (int64_t rank = 0; rank < draft->n_ranks; rank++)
+        TRY(part_end(&parts[rank]));
     return TSR_OK;
 }

@@ -323,9 +323,7 @@ static tsr_status check_bodies(struct rank_check *check, const tsr_node *node)
             check->token = tsr_graph_input(control.bodies[k], (size_t)(control.n_numbers + at));
         else
             check->token = outside;
-        tsr_status st = check_graph(check, control.bodies[k]);
-        if (st != TSR_OK)
-            return st;
+        TRY(check_graph(check, control.bodies[k]));
         const tsr_value *end =
             tsr_graph_output(control.bodies[k], (size_t)(control.condition + at));
         if (end != check->token && copied(end) != check->token)
@@ -339,13 +337,10 @@ static tsr_status check_bodies(struct rank_check *check, const tsr_node *node)
 static tsr_status check_graph(struct rank_check *check, const tsr_graph *graph)
 {
     for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
-        tsr_status st = TSR_OK;
         if (str_is(tsr__node_domain_str(node), COMM_DOMAIN))
-            st = check_comm(check, node);
+            TRY(check_comm(check, node));
         else if (node_has_graphs(node))
-            st = check_bodies(check, node);
-        if (st != TSR_OK)
-            return st;
+            TRY(check_bodies(check, node));
     }
     return TSR_OK;
 }
@@ -393,11 +388,8 @@ tsr_status tsr__parts_agree(struct draft *draft, struct part *parts)
         ARENA_ARRAY(draft->arena, struct meeting *, (size_t)draft->n_comms + 1);
     if (!table)
         return TSR_NOMEM;
-    for (int64_t rank = 0; rank < draft->n_ranks; rank++) {
-        tsr_status st = check_rank(&parts[rank], table);
-        if (st != TSR_OK)
-            return st;
-    }
+    for (int64_t rank = 0; rank < draft->n_ranks; rank++)
+        TRY(check_rank(&parts[rank], table));
     for (int64_t id = 0; id < draft->n_comms; id++)
         for (struct meeting *meeting = table[id]; meeting; meeting = meeting->next) {
             const int64_t *ranks;

@@ -19,13 +19,11 @@ static tsr_status write_bytes(struct draft *draft, struct outfolder *outfolder, 
     struct sha256 digest;
     if (!path.p)
         return TSR_NOMEM;
-    tsr_status st = tsr__out_open(draft->session, path.p, &file);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__out_open(draft->session, path.p, &file));
     tsr__sha256_init(&digest);
     file.digest = &digest;
     tsr__out_write(&file, bytes, n);
-    st = tsr__out_commit(&file);
+    tsr_status st = tsr__out_commit(&file);
     tsr__out_abort(&file);
     tsr__sha256_hex(&digest, manifest_file->sha256);
     manifest_file->bytes = n;
@@ -38,10 +36,8 @@ static tsr_status write_model(struct draft *draft, tsr_model *model, struct outf
 {
     void *bytes;
     size_t n;
-    tsr_status st = tsr_model_save_bytes(model, &bytes, &n);
-    if (st != TSR_OK)
-        return st;
-    st = write_bytes(draft, outfolder, bytes, n, file);
+    TRY(tsr_model_save_bytes(model, &bytes, &n));
+    tsr_status st = write_bytes(draft, outfolder, bytes, n, file);
     tsr_bytes_free(draft->session, bytes, n);
     return st;
 }
@@ -52,10 +48,8 @@ static tsr_status write_context(struct draft *draft, struct outfolder *outfolder
     tsr_model *model = NULL;
     struct manifest_file *file = &manifest->files[manifest->n_files++];
     file->name = CONTEXT_MODEL;
-    tsr_status st = tsr__context_model(draft, &model);
-    if (st != TSR_OK)
-        return st;
-    st = write_model(draft, model, outfolder, file);
+    TRY(tsr__context_model(draft, &model));
+    tsr_status st = write_model(draft, model, outfolder, file);
     tsr_model_free(model);
     return st;
 }
@@ -69,15 +63,11 @@ static tsr_status write_files(struct draft *draft, struct part *parts, struct ou
         ARENA_ARRAY(draft->arena, struct data_file, (size_t)draft->n_ranks + 1);
     if (!data)
         return TSR_NOMEM;
-    tsr_status st = tsr__weights_write(draft, parts, outfolder, data);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__weights_write(draft, parts, outfolder, data));
     for (int64_t rank = 0; rank < draft->n_ranks; rank++) {
         struct manifest_file *file = &manifest->files[manifest->n_files++];
         file->name = manifest->devices[rank].file;
-        st = write_model(draft, parts[rank].model, outfolder, file);
-        if (st != TSR_OK)
-            return st;
+        TRY(write_model(draft, parts[rank].model, outfolder, file));
         parts[rank].file_bytes = file->bytes;
     }
     // data[n_ranks] is the common file; 0 bytes: no such file
@@ -92,9 +82,7 @@ static tsr_status write_files(struct draft *draft, struct part *parts, struct ou
         memcpy(file->sha256, data[rank].sha256, sizeof(file->sha256));
     }
     if (draft->context)
-        st = write_context(draft, outfolder, manifest);
-    if (st != TSR_OK)
-        return st;
+        TRY(write_context(draft, outfolder, manifest));
     tsr__manifest_sort(manifest->files, manifest->n_files);
     return tsr__manifest_write(outfolder, manifest);
 }
@@ -102,15 +90,11 @@ static tsr_status write_files(struct draft *draft, struct part *parts, struct ou
 // Creates the rank files in memory for their sizes. The sizes of data files are already known.
 tsr_status tsr__parts_measure(struct draft *draft, struct part *parts, struct manifest *manifest)
 {
-    tsr_status st = tsr__parts_manifest(draft, parts, manifest);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__parts_manifest(draft, parts, manifest));
     for (int64_t rank = 0; rank < draft->n_ranks; rank++) {
         void *bytes;
         size_t n;
-        st = tsr_model_save_bytes(parts[rank].model, &bytes, &n);
-        if (st != TSR_OK)
-            return st;
+        TRY(tsr_model_save_bytes(parts[rank].model, &bytes, &n));
         tsr_bytes_free(draft->session, bytes, n);
         parts[rank].file_bytes = n;
     }
@@ -123,13 +107,9 @@ tsr_status tsr__parts_publish(struct draft *draft, struct part *parts, const cha
                               bool force, struct manifest *manifest)
 {
     struct outfolder outfolder;
-    tsr_status st = tsr__parts_manifest(draft, parts, manifest);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__outfolder_open(draft->session, folder, force, &outfolder);
-    if (st != TSR_OK)
-        return st;
-    st = write_files(draft, parts, &outfolder, manifest);
+    TRY(tsr__parts_manifest(draft, parts, manifest));
+    TRY(tsr__outfolder_open(draft->session, folder, force, &outfolder));
+    tsr_status st = write_files(draft, parts, &outfolder, manifest);
     if (st != TSR_OK)
         goto abort_folder;
     st = tsr__outfolder_commit(&outfolder);

@@ -149,9 +149,7 @@ static tsr_status add_data(struct reseal_context *context, int64_t rank)
     struct manifest_device *device = &context->bundle.manifest.devices[rank];
     const struct str *names;
     size_t n;
-    tsr_status st = tsr__model_data_files(context->parts[rank].model, &names, &n);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__model_data_files(context->parts[rank].model, &names, &n));
     if (n > MAX_DATA) {
         refuse_change(context, rank, NULL, "its weights are in more than 2 files");
         return TSR_OK;
@@ -169,9 +167,7 @@ static tsr_status add_data(struct reseal_context *context, int64_t rank)
         if (!name)
             return TSR_NOMEM;
         device->data[device->n_data++] = name;
-        st = add_file(context, name);
-        if (st != TSR_OK)
-            return st;
+        TRY(add_file(context, name));
     }
     return TSR_OK;
 }
@@ -185,12 +181,8 @@ static tsr_status load_rank(struct reseal_context *context, struct draft *draft,
     struct str path = tsr__bundle_file_path(&context->bundle, context->arena, name);
     if (!path.p)
         return TSR_NOMEM;
-    tsr_status st = add_file(context, name);
-    if (st != TSR_OK)
-        return st;
-    st = tsr_model_load(context->session, path.p, &part->model);
-    if (st != TSR_OK)
-        return st;
+    TRY(add_file(context, name));
+    TRY(tsr_model_load(context->session, path.p, &part->model));
     part->graph = tsr_model_graph(part->model);
     const struct manifest_file *was = tsr__manifest_find(manifest, str_of(name));
     const struct manifest_file *now = find_added(context, name);
@@ -265,22 +257,15 @@ static tsr_status refuse_folder(struct reseal_context *context, const char *hint
 static tsr_status prove(struct reseal_context *context, struct draft *draft)
 {
     int64_t n = context->bundle.manifest.n_ranks;
-    for (int64_t rank = 0; rank < n; rank++) {
-        tsr_status st = load_rank(context, draft, rank);
-        if (st != TSR_OK)
-            return st;
-    }
-    tsr_status st = check_unchanged(context);
-    if (st != TSR_OK)
-        return st;
+    for (int64_t rank = 0; rank < n; rank++)
+        TRY(load_rank(context, draft, rank));
+    TRY(check_unchanged(context));
     for (int64_t rank = 0; rank < n; rank++) {
         if (!context->changed[rank])
             continue;
         check_ports(context, rank, SIDE_INPUTS);
         check_ports(context, rank, SIDE_OUTPUTS);
-        st = add_data(context, rank);
-        if (st != TSR_OK)
-            return st;
+        TRY(add_data(context, rank));
     }
     if (context->status == TSR_OK)
         return tsr__parts_agree(draft, context->parts);
@@ -307,15 +292,11 @@ static tsr_status reseal_folder(struct reseal_context *context, const char *cons
     context->changed = ARENA_ARRAY(context->arena, bool, (size_t)manifest->n_ranks);
     if (!context->parts || !context->changed)
         return TSR_NOMEM;
-    tsr_status st = prove(context, &draft);
-    if (st != TSR_OK)
-        return st;
-    st = list_renewed(context, files, n);
+    TRY(prove(context, &draft));
+    tsr_status st = list_renewed(context, files, n);
     if (st != TSR_OK || *n == 0)
         return st;
-    st = keep_others(context);
-    if (st != TSR_OK)
-        return st;
+    TRY(keep_others(context));
     struct manifest renewed = *manifest;
     renewed.files = context->files.at;
     renewed.n_files = context->files.n;

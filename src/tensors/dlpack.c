@@ -137,9 +137,7 @@ tsr_status tsr_tensors_to_dlpack(const tsr_tensors *tensors, size_t i, void **ou
     if (i >= tensors->n || tensors->at[i]->rank < 0)
         return TSR_INVALID;
     const struct tensor *tensor = tensors->at[i];
-    tsr_status st = tsr__tensor_on_host(tensors->session, tensor);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__tensor_on_host(tensors->session, tensor));
     struct dl_type type = {.lanes = 1};
     for (size_t k = 0; k < TSR_COUNT(types); k++)
         if (types[k].type == tensor->type) {

@@ -32,9 +32,7 @@ static tsr_status add_inputs(tsr_model *model, const struct manifest *manifest)
         tsr_value *value = tsr_graph_add_input(tsr_model_graph(model), port->name);
         if (!value)
             return TSR_NOMEM;
-        tsr_status st = tsr_value_set_type(value, dtype_of(port->type), port->rank, port->dims);
-        if (st != TSR_OK)
-            return st;
+        TRY(tsr_value_set_type(value, dtype_of(port->type), port->rank, port->dims));
     }
     return TSR_OK;
 }

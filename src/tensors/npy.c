@@ -289,9 +289,7 @@ tsr_status tsr__npy_read(tsr_tensors *tensors, struct str name, const char *file
     if (h.type == TSR_STRING)
         return read_texts(tensors, name, file, &h, data.p, n);
     struct tensor *x;
-    tsr_status st = tsr__tensors_add(tensors, name, h.type, h.rank, h.dims, &x);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__tensors_add(tensors, name, h.type, h.rank, h.dims, &x));
     if (h.columns && h.rank > 1)
         to_row_major(data.p, x->data, &h, unit, (int64_t)(x->bytes / unit));
     else if (x->bytes)

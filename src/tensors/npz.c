@@ -305,10 +305,8 @@ static tsr_status read_archive(tsr_tensors *tensors, const char *file, struct st
 tsr_status tsr__npz_read(tsr_tensors *tensors, const char *file)
 {
     struct mapped map;
-    tsr_status st = tsr__file_map(tensors->session, file, &map);
-    if (st != TSR_OK)
-        return st;
-    st = read_archive(tensors, file, map.bytes);
+    TRY(tsr__file_map(tensors->session, file, &map));
+    tsr_status st = read_archive(tensors, file, map.bytes);
     tsr__file_unmap(&map);
     return st;
 }
@@ -505,9 +503,7 @@ static tsr_status write_archive(struct writer *writer, struct arena *arena,
         return TSR_NOMEM;
     for (size_t i = 0; i < leaves->n; i++) {
         note_raw(tensors, leaves->tensors[i]);
-        tsr_status st = tsr__npy_image(arena, leaves->tensors[i], image);
-        if (st != TSR_OK)
-            return st;
+        TRY(tsr__npy_image(arena, leaves->tensors[i], image));
         write_member(writer, image, &leaves->members[i]);
     }
     uint64_t directory = writer->out.offset;

@@ -87,10 +87,8 @@ static tsr_status load_npy(tsr_tensors *tensors, const char *file, const struct 
     if (ports->n == 1)
         name = str_of(tsr_value_name(ports->at[0]));
     struct mapped map;
-    tsr_status st = tsr__file_map(tensors->session, file, &map);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__npy_read(tensors, name, file, map.bytes);
+    TRY(tsr__file_map(tensors->session, file, &map));
+    tsr_status st = tsr__npy_read(tensors, name, file, map.bytes);
     tsr__file_unmap(&map);
     return st;
 }
@@ -104,10 +102,7 @@ static tsr_status take_tensor(tsr_tensors *tensors, struct arena *arena, const t
     const struct str *texts = NULL;
     size_t n = 0;
     tsr_dtype type = tsr_tensor_dtype(x);
-    tsr_status st =
-        type == TSR_STRING ? tsr__tensor_texts(x, arena, &texts) : tsr_tensor_data(x, &bytes, &n);
-    if (st != TSR_OK)
-        return st;
+    TRY(type == TSR_STRING ? tsr__tensor_texts(x, arena, &texts) : tsr_tensor_data(x, &bytes, &n));
     if (texts)
         return tsr__tensors_add_texts(tensors, str_of(name), tsr_tensor_rank(x), tsr_tensor_dims(x),
                                       texts);
@@ -121,16 +116,11 @@ static tsr_status take_file(tsr_tensors *tensors, struct arena *arena,
     tsr_tensors *list = NULL;
     if (!file->sequence && file->n)
         return take_tensor(tensors, arena, file->at[0], name);
-    tsr_status st =
-        tsr__tensors_add_other(tensors, str_of(name), type, file->sequence ? &list : NULL);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__tensors_add_other(tensors, str_of(name), type, file->sequence ? &list : NULL));
     for (size_t i = 0; i < file->n; i++) {
         char label[24];
         snprintf(label, sizeof label, "%zu", i);
-        st = take_tensor(list, arena, file->at[i], label);
-        if (st != TSR_OK)
-            return st;
+        TRY(take_tensor(list, arena, file->at[i], label));
     }
     return TSR_OK;
 }
@@ -187,9 +177,7 @@ static tsr_status load_folder(tsr_tensors *tensors, const char *folder, const st
         snprintf(file, sizeof file, "%s/%s_%zu.pb", folder, outputs ? "output" : "input", k);
         if (stat(file, &info) != 0)
             break; // fewer files than inputs: the run reports what is missing
-        tsr_status st = load_port(tensors, file, ports->at[k], outputs);
-        if (st != TSR_OK)
-            return st;
+        TRY(load_port(tensors, file, ports->at[k], outputs));
     }
     return TSR_OK;
 }
@@ -620,11 +608,9 @@ tsr_status tsr_tensors_load(tsr_tensors *tensors, const char *set, const tsr_mod
         return tsr__missing(tensors->session, "set");
     tsr_model *whole = NULL;
     struct ports ports = {0};
-    tsr_status st = TSR_OK;
     if (model)
-        st = tsr__same_session(tensors->session, tsr_model_session(model), "model");
-    if (st != TSR_OK)
-        return st;
+        TRY(tsr__same_session(tensors->session, tsr_model_session(model), "model"));
+    tsr_status st = TSR_OK;
     if (model && !outputs)
         st = tsr__unsharded_inputs(model, &whole);
     if (st == TSR_OK && model)

@@ -358,11 +358,9 @@ tsr_status tsr__tensors_on_host(const tsr_tensors *tensors)
     if (!tensors)
         return TSR_OK;
     for (size_t i = 0; i < tensors->n; i++) {
-        tsr_status st = tsr__tensor_on_host(tensors->session, tensors->at[i]);
-        if (st == TSR_OK && tensors->at[i]->sequence)
-            st = tsr__tensors_on_host(tensors->at[i]->sequence);
-        if (st != TSR_OK)
-            return st;
+        TRY(tsr__tensor_on_host(tensors->session, tensors->at[i]));
+        if (tensors->at[i]->sequence)
+            TRY(tsr__tensors_on_host(tensors->at[i]->sequence));
     }
     return TSR_OK;
 }
@@ -430,11 +428,8 @@ static tsr_status copy_tensor(const struct tensor *from, tsr_tensors *to)
 
 tsr_status tsr__tensors_copy(const tsr_tensors *from, tsr_tensors *to)
 {
-    for (size_t i = 0; i < from->n; i++) {
-        tsr_status status = copy_tensor(from->at[i], to);
-        if (status != TSR_OK)
-            return status;
-    }
+    for (size_t i = 0; i < from->n; i++)
+        TRY(copy_tensor(from->at[i], to));
     return TSR_OK;
 }
 

@@ -20,9 +20,7 @@ static tsr_status use_floats(tsr_model *model, bool *any)
         if (!level)
             continue;
         *any = true;
-        tsr_status st = tsr_node_set_int(node, level, LEVEL_FLOAT);
-        if (st != TSR_OK)
-            return st;
+        TRY(tsr_node_set_int(node, level, LEVEL_FLOAT));
     }
     return TSR_OK;
 }

@@ -19,16 +19,12 @@
 static tsr_status make_outputs(tsr_model *model)
 {
     tsr_graph *graph = tsr_model_graph(model);
-    tsr_status st = tsr__shapes_declare(model, NULL, 0, NULL); // outputs need a type
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__shapes_declare(model, NULL, 0, NULL)); // outputs need a type
     for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node))
         for (size_t i = 0; i < tsr_node_output_count(node); i++) {
             tsr_value *value = tsr_node_output(node, i);
             if (value && tsr_value_dtype(value) != TSR_UNDEFINED && !tsr_value_is_output(value))
-                st = tsr_graph_add_output(graph, value);
-            if (st != TSR_OK)
-                return st;
+                TRY(tsr_graph_add_output(graph, value));
         }
     return TSR_OK;
 }

@@ -92,9 +92,7 @@ static struct str add_expressions(struct loading *loading, struct str set)
 static tsr_status load_at(struct loading *loading, int64_t size)
 {
     struct str set = tsr__arena_printf(&loading->arena, "%s,*=%lld", loading->set, (long long)size);
-    tsr_status st = load(loading, set);
-    if (st != TSR_OK)
-        return st;
+    TRY(load(loading, set));
     struct str all = add_expressions(loading, set);
     if (all.p == set.p)
         return TSR_OK;
@@ -113,10 +111,7 @@ struct growth {
 static tsr_status measure_growth(struct loading *loading, struct growth *out)
 {
     for (int k = 0; k < 2; k++) {
-        tsr_status st =
-            load(loading, tsr__arena_printf(&loading->arena, "%s,*=%d", loading->set, k + 1));
-        if (st != TSR_OK)
-            return st;
+        TRY(load(loading, tsr__arena_printf(&loading->arena, "%s,*=%d", loading->set, k + 1)));
         out->n = tsr_tensors_count(loading->inputs);
         out->bytes[k] = ARENA_ARRAY(&loading->arena, double, out->n + 1);
         if (!out->bytes[k])
@@ -227,14 +222,11 @@ static tsr_status try_sizes(struct loading *loading, const struct growth *growth
     for (*size = PLAN_USUAL_SIZE; *size > 1; *size /= 2) {
         if (bytes_at(growth, *size) > MOST_INPUT_BYTES)
             continue;
-        tsr_status st = tsr__cancel_check(loading->session);
-        if (st == TSR_OK)
-            st = load_at(loading, *size);
-        if (st != TSR_OK)
-            return st;
+        TRY(tsr__cancel_check(loading->session));
+        TRY(load_at(loading, *size));
         if (!is_bounded(loading))
             continue;
-        st = try_run(loading);
+        tsr_status st = try_run(loading);
         if (st == TSR_OK || st == TSR_CANCELLED || st == TSR_NOMEM)
             return st;
     }

@@ -21,12 +21,10 @@ static tsr_status save_probe(tsr_session *session, const char *path)
     int8_t largest[INNER * COLS];
     memset(largest, 127, sizeof(largest));
     tsr_model *model = NULL;
-    tsr_status st = tsr_model_new(session, "probe", 8, &model);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr_model_new(session, "probe", 8, &model));
     const char *y = "y";
     tsr_graph *graph = tsr_model_graph(model);
-    st = tsr_model_set_opset(model, "", 17);
+    tsr_status st = tsr_model_set_opset(model, "", 17);
     tsr_value *reads[2] = {
         tsr_graph_add_input(graph, "x"),
         tsr_graph_add_initializer(graph, "w", TSR_INT8, 2, w_dims, largest, sizeof(largest))};

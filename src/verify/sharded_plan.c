@@ -22,9 +22,7 @@ static tsr_status make_topology(struct work *work, const tsr_plan_options *optio
     struct str text = tsr__arena_printf(&work->arena, "%lld", n);
     if (!text.p)
         return TSR_NOMEM;
-    tsr_status st = tsr_topology_parse(work->session, text.p, out);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr_topology_parse(work->session, text.p, out));
     (*out)->unsharded_penalty = UNSHARDED_PENALTY;
     if (!real)
         return TSR_OK;
@@ -41,12 +39,10 @@ tsr_status tsr__plan_sharded(struct work *work, tsr_model *model, tsr_plan_summa
     tsr_topology *topology = NULL;
     tsr_plan_options options = {.size = sizeof options};
     memcpy(&options, work->options->plan, size_min(work->options->plan->size, sizeof options));
-    tsr_status st = make_topology(work, &options, &topology);
-    if (st != TSR_OK)
-        return st;
+    TRY(make_topology(work, &options, &topology));
     options.topology = topology;
     options.stages = 0;
-    st = tsr__plan_for(model, &options, work->inputs, summary);
+    tsr_status st = tsr__plan_for(model, &options, work->inputs, summary);
     tsr_topology_free(topology);
     return st;
 }

@@ -83,12 +83,8 @@ static tsr_status annotate(struct trials *trials, tsr_model *model, uint64_t see
         config = tsr_model_find_config(model, trials->config);
     if (st != TSR_OK)
         return st;
-    st = tsr_model_shard_random(model, config, seed, trials->sizes, trials->n_sizes);
-    if (st != TSR_OK)
-        return st;
-    st = tsr_config_edits(model, config, &text);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr_model_shard_random(model, config, seed, trials->sizes, trials->n_sizes));
+    TRY(tsr_config_edits(model, config, &text));
     *edits = tsr__arena_str(trials->work->results, str_of(text)).p;
     if (*edits)
         return TSR_OK;
@@ -98,9 +94,7 @@ static tsr_status annotate(struct trials *trials, tsr_model *model, uint64_t see
 static tsr_status partition_copy(struct trials *trials, tsr_model *copy, uint64_t seed,
                                  tsr_trial *out, struct outcome *outcome)
 {
-    tsr_status st = annotate(trials, copy, seed, &out->sharding);
-    if (st != TSR_OK)
-        return st;
+    TRY(annotate(trials, copy, seed, &out->sharding));
     return tsr__verify_sharding(trials->work, copy, trials->config, outcome);
 }
 
@@ -162,11 +156,9 @@ static tsr_status run_trial(struct trials *trials, size_t i, tsr_trial *trial, b
     struct work *work = trials->work;
     struct diag_mark mark = tsr__diag_mark(work->session);
     tsr__progress(work->session, "random shardings", i, work->options->random);
-    tsr_status st = tsr__cancel_check(work->session);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__cancel_check(work->session));
     trial->recorded = -1;
-    st = try_once(trials, work->options->seed + i, trial);
+    tsr_status st = try_once(trials, work->options->seed + i, trial);
     if (st == TSR_NOMEM)
         return st;
     if (is_refused(trial))

@@ -67,9 +67,7 @@ static tsr_status compare_all(struct work *work, const tsr_tensors *sharded,
                               struct outcome *outcome)
 {
     struct arena *arena = work->results;
-    tsr_status st = tsr__precision_find(work);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__precision_find(work));
     size_t n = tsr_tensors_count(work->unsharded);
     tsr_difference *list = ARENA_ARRAY(arena, tsr_difference, n + 1);
     outcome->ok = true;
@@ -195,12 +193,10 @@ static tsr_status run_unsharded(struct work *work, const tsr_model *model, const
     // Set before the run: a failed run is not tried again for the next sharding.
     work->ran_unsharded = true;
     const char *path;
-    tsr_status st = tsr__verify_lowered(work, &path);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__verify_lowered(work, &path));
     work->reference = options;
     work->reference_path = path;
-    st = tsr_run_model(work->session, path, &options, work->inputs, work->unsharded);
+    tsr_status st = tsr_run_model(work->session, path, &options, work->inputs, work->unsharded);
     if (st == TSR_ENGINE || (st != TSR_OK && tsr__diag_has(work->session, "engine-failed")))
         report_reference(work);
     return st;
@@ -212,11 +208,9 @@ static tsr_status follow_rank_0(struct work *work)
 {
     char parts[SCRATCH_PATH];
     tsr_tensors *none = NULL;
-    tsr_status st = tsr__run_broadcast(work->session, parts, sizeof(parts));
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__run_broadcast(work->session, parts, sizeof(parts)));
     parts[sizeof(parts) - 1] = 0;
-    st = tsr_tensors_new(work->session, &none);
+    tsr_status st = tsr_tensors_new(work->session, &none);
     if (st == TSR_OK)
         st = tsr_run(work->session, parts, &work->run, work->inputs, none);
     tsr_tensors_free(none);

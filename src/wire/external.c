@@ -90,17 +90,11 @@ tsr_status tsr__external_parse(tsr_session *session, struct str tensor, const st
         values[k] = value;
     }
     struct wire_external external = {.location = values[LOCATION], .checksum = values[CHECKSUM]};
-    tsr_status st = check_location(session, at, external.location);
-    if (st != TSR_OK)
-        return st;
+    TRY(check_location(session, at, external.location));
     if (has[OFFSET])
-        st = take_number(session, at, str_of(names[OFFSET]), values[OFFSET], &external.offset);
-    if (st != TSR_OK)
-        return st;
+        TRY(take_number(session, at, str_of(names[OFFSET]), values[OFFSET], &external.offset));
     if (has[LENGTH])
-        st = take_number(session, at, str_of(names[LENGTH]), values[LENGTH], &external.length);
-    if (st != TSR_OK)
-        return st;
+        TRY(take_number(session, at, str_of(names[LENGTH]), values[LENGTH], &external.length));
     external.has_length = has[LENGTH];
     *out = external;
     return TSR_OK;

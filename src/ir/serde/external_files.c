@@ -70,9 +70,7 @@ static tsr_status find_locations(tsr_model *model, struct walk *walk)
 tsr_status tsr__model_data_files(tsr_model *model, const struct str **out, size_t *n)
 {
     struct walk walk;
-    tsr_status st = find_locations(model, &walk);
-    if (st != TSR_OK)
-        return st;
+    TRY(find_locations(model, &walk));
     *out = walk.locations.at;
     *n = walk.locations.n;
     return TSR_OK;
@@ -137,11 +135,9 @@ static tsr_status copy_file(tsr_model *model, int fd, const char *full)
                   full, strerror(errno));
         return TSR_IO;
     }
-    tsr_status status = tsr__out_open(model->session, full, &file);
-    if (status != TSR_OK)
-        return status;
+    TRY(tsr__out_open(model->session, full, &file));
     tsr__out_copy(&file, fd, 0, (uint64_t)st.st_size);
-    status = tsr__out_commit(&file);
+    tsr_status status = tsr__out_commit(&file);
     tsr__out_abort(&file);
     return status;
 }
@@ -160,10 +156,8 @@ static tsr_status copy_one(tsr_model *model, const struct folder *from, struct s
     if (!full.p)
         return TSR_NOMEM;
     at.file = str_of(model->path);
-    tsr_status status = tsr__folder_file(model->session, from, location, &at, &fd);
-    if (status != TSR_OK)
-        return status;
-    status = make_folders(model, location, (char *)full.p, to.n);
+    TRY(tsr__folder_file(model->session, from, location, &at, &fd));
+    tsr_status status = make_folders(model, location, (char *)full.p, to.n);
     if (status == TSR_OK)
         status = copy_file(model, fd, full.p);
     close(fd);
@@ -190,9 +184,7 @@ tsr_status tsr_model_copy_data(tsr_model *model, const char *path)
     tsr_status status = find_locations(model, &walk);
     if (status != TSR_OK || !walk.locations.n)
         return status;
-    status = tsr__folder_of_file(model->session, model->path, &from);
-    if (status != TSR_OK)
-        return status;
+    TRY(tsr__folder_of_file(model->session, model->path, &from));
     for (size_t i = 0; i < walk.locations.n; i++) {
         status = copy_one(model, &from, walk.locations.at[i], folder_of(path));
         if (status != TSR_OK)

@@ -206,13 +206,9 @@ static tsr_status build(tsr_model *model, struct rope *rope)
         return arena_status(rope->arena);
     }
     bool annotated = false;
-    tsr_status st = check_annotations(model, &annotated);
-    if (st != TSR_OK)
-        return st;
+    TRY(check_annotations(model, &annotated));
     if (annotated && (model->devices_touched || model->ir_changed))
-        st = tsr__model_allow_configs(model);
-    if (st != TSR_OK)
-        return st;
+        TRY(tsr__model_allow_configs(model));
     if (model->renamed)
         touch_renamed(model);
     build_model(rope, model);

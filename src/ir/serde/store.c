@@ -95,9 +95,7 @@ static tsr_status find_folder(struct store *store, struct str location, const st
                               const struct folder **out)
 {
     char name[NAME_MAX + 1];
-    tsr_status st = open_folder(store, at);
-    if (st != TSR_OK)
-        return st;
+    TRY(open_folder(store, at));
     *out = &store->folder;
     if (!store->has_more_data)
         return TSR_OK;
@@ -114,15 +112,11 @@ tsr_status tsr__store_map(struct store *store, const struct wire_external *exter
                           const struct place *at, const void **data)
 {
     const struct folder *folder;
-    tsr_status st = find_folder(store, external->location, at, &folder);
-    if (st != TSR_OK)
-        return st;
+    TRY(find_folder(store, external->location, at, &folder));
     struct window *window = ARENA_NEW(&store->arena, struct window);
     if (!window)
         return TSR_NOMEM;
-    st = tsr__external_map(store->session, folder, external, at, &window->map);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__external_map(store->session, folder, external, at, &window->map));
     window->next = store->windows;
     store->windows = window;
     *data = window->map.bytes.p;
@@ -143,9 +137,7 @@ tsr_status tsr__store_open(struct store *store, const struct wire_external *exte
                            const struct place *at, int *out)
 {
     const struct folder *folder;
-    tsr_status st = find_folder(store, external->location, at, &folder);
-    if (st != TSR_OK)
-        return st;
+    TRY(find_folder(store, external->location, at, &folder));
     for (const struct opened *known = store->opened; known; known = known->next)
         if (serves(known, external)) {
             *out = known->fd;
@@ -156,9 +148,7 @@ tsr_status tsr__store_open(struct store *store, const struct wire_external *exte
         return TSR_NOMEM;
     uint64_t length = 0;
     int fd = -1;
-    st = tsr__external_open(store->session, folder, external, at, &fd, &length);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__external_open(store->session, folder, external, at, &fd, &length));
     *opened = (struct opened){store->opened, tsr__arena_str(&store->arena, external->location), fd};
     store->opened = opened;
     *out = fd;

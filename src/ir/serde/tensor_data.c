@@ -189,9 +189,7 @@ static tsr_status external_of(const tsr_tensor *tensor, int64_t bytes, struct wi
                                       .length = tensor->length,
                                       .has_length = true};
     } else {
-        tsr_status st = tsr__external_parse(tensor->model->session, tensor->body, &at, out);
-        if (st != TSR_OK)
-            return st;
+        TRY(tsr__external_parse(tensor->model->session, tensor->body, &at, out));
     }
     if (out->has_length && out->length != (uint64_t)bytes)
         return bad_size(tensor, out->length, bytes, "bytes");
@@ -204,9 +202,7 @@ static tsr_status load_external(tsr_tensor *tensor, int64_t bytes)
 {
     struct wire_external external;
     struct place at = place_tensor(tensor);
-    tsr_status st = external_of(tensor, bytes, &external);
-    if (st != TSR_OK)
-        return st;
+    TRY(external_of(tensor, bytes, &external));
     return tsr__store_map(tensor_store(tensor), &external, &at, &tensor->data);
 }
 
@@ -240,12 +236,8 @@ static tsr_status load_sparse(tsr_tensor *tensor, int64_t bytes)
 {
     tsr_tensor values = tsr__sparse_part(tensor, F_SPARSE_TENSOR_VALUES);
     tsr_tensor indices = tsr__sparse_part(tensor, F_SPARSE_TENSOR_INDICES);
-    tsr_status st = tsr__tensor_ready(&values);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__tensor_ready(&indices);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__tensor_ready(&values));
+    TRY(tsr__tensor_ready(&indices));
     return tsr__sparse_fill(tensor, &values, &indices, bytes);
 }
 
@@ -253,9 +245,7 @@ static tsr_status load_sparse(tsr_tensor *tensor, int64_t bytes)
 static tsr_status load(tsr_tensor *tensor)
 {
     int64_t bytes = 0;
-    tsr_status st = size_of(tensor, &bytes);
-    if (st != TSR_OK)
-        return st;
+    TRY(size_of(tensor, &bytes));
     tensor->bytes = (size_t)bytes;
     if (!bytes) {
         tensor->data = "";
@@ -288,9 +278,7 @@ tsr_status tsr__tensor_ready(tsr_tensor *tensor)
 
 tsr_status tsr_tensor_data(const tsr_tensor *tensor, const void **bytes, size_t *n)
 {
-    tsr_status st = tsr__tensor_ready((tsr_tensor *)tensor);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__tensor_ready((tsr_tensor *)tensor));
     if (bytes)
         *bytes = tensor->data;
     if (n)
@@ -368,9 +356,7 @@ static tsr_status external_fd(tsr_tensor *tensor, int64_t bytes, int *fd, uint64
 {
     struct wire_external external;
     struct place at = place_tensor(tensor);
-    tsr_status st = external_of(tensor, bytes, &external);
-    if (st != TSR_OK)
-        return st;
+    TRY(external_of(tensor, bytes, &external));
     *offset = external.offset;
     return tsr__store_open(tensor_store(tensor), &external, &at, fd);
 }

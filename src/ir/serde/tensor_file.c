@@ -51,9 +51,7 @@ static tsr_status read_tensor(tsr_session *session, struct arena *arena, const c
     memcpy(bytes + n_outer, inner, n_inner);
     if (tensor.n)
         memcpy(bytes + n_outer + n_inner, tensor.p, tensor.n);
-    tsr_status st = tsr_model_load_bytes(session, bytes, total, holder);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr_model_load_bytes(session, bytes, total, holder));
     const tsr_graph *graph = tsr_model_graph(*holder);
     if (!graph || tsr_graph_initializer_count(graph) != 1)
         return damaged(session, path, "the file does not contain a tensor");
@@ -111,10 +109,8 @@ tsr_status tsr__tensor_file_open(tsr_session *session, struct arena *arena, cons
     struct mapped map;
     struct str *list = NULL;
     *out = (struct tensor_file){0};
-    tsr_status st = tsr__file_map(session, path, &map);
-    if (st != TSR_OK)
-        return st;
-    st = bodies(session, arena, path, map.bytes, wrapped, out, &list);
+    TRY(tsr__file_map(session, path, &map));
+    tsr_status st = bodies(session, arena, path, map.bytes, wrapped, out, &list);
     if (st != TSR_OK)
         goto unmap;
     for (size_t i = 0; i < out->n; i++) {

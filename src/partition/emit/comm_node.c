@@ -119,9 +119,7 @@ static tsr_status own_attributes(struct draft *draft, tsr_node *node, const stru
         enum comm_attribute attribute = (enum comm_attribute)k;
         if (!comm_carries((int)tsr__step_collective(st), attribute))
             continue;
-        tsr_status status = set_one(draft, node, st, group, attribute);
-        if (status != TSR_OK)
-            return status;
+        TRY(set_one(draft, node, st, group, attribute));
     }
     return TSR_OK;
 }
@@ -132,18 +130,10 @@ static tsr_status set_attributes(struct draft *draft, tsr_node *node, const stru
                                  size_t group)
 {
     const struct device_group *device_group = &st->groups[group];
-    tsr_status status = tsr_node_set_string(node, "plan", draft->fingerprint);
-    if (status != TSR_OK)
-        return status;
-    status = tsr_node_set_int(node, "id", st->id);
-    if (status != TSR_OK)
-        return status;
-    status = tsr_node_set_ints(node, "group", device_group->devices, device_group->n);
-    if (status != TSR_OK)
-        return status;
-    status = tsr_node_set_int(node, "elem_type", tsr__transfer_type(tsr__step_type(st)));
-    if (status != TSR_OK)
-        return status;
+    TRY(tsr_node_set_string(node, "plan", draft->fingerprint));
+    TRY(tsr_node_set_int(node, "id", st->id));
+    TRY(tsr_node_set_ints(node, "group", device_group->devices, device_group->n));
+    TRY(tsr_node_set_int(node, "elem_type", tsr__transfer_type(tsr__step_type(st))));
     return own_attributes(draft, node, st, group);
 }
 

@@ -235,10 +235,7 @@ tsr_status tsr__control_open(struct part *part, const struct step *st, int k,
 // get declared sizes: if a loop has no iterations, the engine uses these, and 0 for unknown ones.
 static tsr_status add_body_output(struct part *part, struct form *form, bool stacked)
 {
-    tsr_status status =
-        tsr__part_body_output(part, form_root(form)->local[part->rank], form->item->dtype);
-    if (status != TSR_OK)
-        return status;
+    TRY(tsr__part_body_output(part, form_root(form)->local[part->rank], form->item->dtype));
     tsr_value *given = tsr_graph_output(part->graph, tsr_graph_output_count(part->graph) - 1);
     if (stacked)
         return tsr__part_sizes_known(part, given, form);
@@ -256,17 +253,12 @@ tsr_status tsr__control_close(struct part *part, const struct step *st, int k,
     if (!made->node)
         return TSR_OK;
     for (size_t i = 0; i <= n; i++) {
-        if (i == behind && made->token) {
-            tsr_status status = tsr__part_token_output(part);
-            if (status != TSR_OK)
-                return status;
-        }
+        if (i == behind && made->token)
+            TRY(tsr__part_token_output(part));
         if (i == n)
             break;
         bool stacked = control->loops && i >= (size_t)(control->condition + control->n_states);
-        tsr_status status = add_body_output(part, body->outputs[i], stacked);
-        if (status != TSR_OK)
-            return status;
+        TRY(add_body_output(part, body->outputs[i], stacked));
     }
     part->graph = made->outer;
     return TSR_OK;
@@ -283,9 +275,7 @@ tsr_status tsr__control_end(struct part *part, struct step *st, const struct con
     part->token = made->before;
     if (made->token)
         part->token = tsr_node_output(made->node, at);
-    tsr_status status = tsr_node_move_before(made->node, NULL);
-    if (status != TSR_OK)
-        return status;
+    TRY(tsr_node_move_before(made->node, NULL));
     for (int i = 0; i < control->n_results; i++) {
         int axis = transposed_axis(st, i);
         if (axis == 0)

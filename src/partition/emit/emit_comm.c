@@ -135,11 +135,8 @@ tsr_status tsr__emit_comm(struct part *parts, struct step *st)
             st->outputs[0]->local[rank] = form_root(st->inputs[0])->local[rank];
             continue;
         }
-        for (size_t i = 0; i < group->n; i++) {
-            tsr_status status = emit_member(&parts[group->devices[i]], st, g);
-            if (status != TSR_OK)
-                return status;
-        }
+        for (size_t i = 0; i < group->n; i++)
+            TRY(emit_member(&parts[group->devices[i]], st, g));
     }
     return TSR_OK;
 }

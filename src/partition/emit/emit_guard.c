@@ -371,11 +371,8 @@ static tsr_status use_placeholders(struct guard *guard, tsr_value **own)
     tsr_value **made = ARENA_ARRAY(guard->part->draft->arena, tsr_value *, st->n_node_inputs + 1);
     if (!made)
         return TSR_NOMEM;
-    for (int i = 0; i < rule->n_inputs; i++) {
-        tsr_status status = make_placeholder(guard, i, &made[i]);
-        if (status != TSR_OK)
-            return status;
-    }
+    for (int i = 0; i < rule->n_inputs; i++)
+        TRY(make_placeholder(guard, i, &made[i]));
     for (int i = 0; i < rule->n_inputs; i++) {
         if (!made[i])
             continue;
@@ -417,9 +414,7 @@ static tsr_status add_output(struct guard *guard, size_t i, bool empty)
         value = local_result(guard, i, value);
     if (!value)
         return TSR_NOMEM;
-    tsr_status status = tsr_graph_add_output(guard->part->graph, value);
-    if (status != TSR_OK)
-        return status;
+    TRY(tsr_graph_add_output(guard->part->graph, value));
     return tsr__part_rank_known(guard->part, value, form);
 }
 
@@ -432,10 +427,9 @@ static tsr_status add_branch(struct guard *guard, const char *name, bool empty)
     guard->part->graph = tsr__node_add_graph(guard->if_node, name, name);
     if (!own || !guard->part->graph)
         return TSR_NOMEM;
-    tsr_status status = empty ? use_placeholders(guard, own) : TSR_OK;
-    if (status != TSR_OK)
-        return status;
-    status = add_node(guard);
+    if (empty)
+        TRY(use_placeholders(guard, own));
+    tsr_status status = add_node(guard);
     restore_inputs(guard, own);
     for (size_t i = 0; i < st->n_outputs && status == TSR_OK; i++)
         if (st->outputs[i])
@@ -489,15 +483,9 @@ static tsr_status add_if(struct guard *guard)
 
 static tsr_status build_if(struct guard *guard)
 {
-    tsr_status status = shield_inputs(guard);
-    if (status != TSR_OK)
-        return status;
-    status = add_if(guard);
-    if (status != TSR_OK)
-        return status;
-    status = add_branch(guard, "then_branch", false);
-    if (status != TSR_OK)
-        return status;
+    TRY(shield_inputs(guard));
+    TRY(add_if(guard));
+    TRY(add_branch(guard, "then_branch", false));
     return add_branch(guard, "else_branch", true);
 }
 
@@ -516,9 +504,7 @@ tsr_status tsr__emit_guarded(struct part *part, struct step *st, bool *guarded)
     for (size_t i = 0; i < st->n_outputs; i++)
         if (st->outputs[i])
             st->outputs[i]->local[part->rank] = tsr_node_output(guard.if_node, n++);
-    status = tsr__part_keep_declared(part, st);
-    if (status != TSR_OK)
-        return status;
+    TRY(tsr__part_keep_declared(part, st));
     // after the nodes for sizes that its branches read
     return tsr_node_move_before(guard.if_node, NULL);
 }

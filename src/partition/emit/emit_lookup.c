@@ -170,9 +170,7 @@ tsr_status tsr__lookup_begin(struct part *part, const struct step *st, tsr_value
     for (int i = 0; i < rule->n_rewrites; i++) {
         if (!is_cut(st->flow, &rule->rewrites[i]))
             continue;
-        tsr_status status = begin_factor(part, st, &rule->rewrites[i], inputs, here);
-        if (status != TSR_OK)
-            return status;
+        TRY(begin_factor(part, st, &rule->rewrites[i], inputs, here));
     }
     return TSR_OK;
 }

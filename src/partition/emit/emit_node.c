@@ -99,9 +99,7 @@ static tsr_status rewrite_list_attributes(const struct local_copy *copy)
     for (int i = 0; i < copy->rule->n_lists; i++) {
         if (copy->rule->lists[i].input >= 0)
             continue;
-        tsr_status status = rewrite_list_attribute(copy, &copy->rule->lists[i]);
-        if (status != TSR_OK)
-            return status;
+        TRY(rewrite_list_attribute(copy, &copy->rule->lists[i]));
     }
     return TSR_OK;
 }
@@ -180,9 +178,7 @@ static tsr_status rewrite_inputs(struct local_copy *copy)
         const struct rule_rewrite *rewrite = &copy->rule->rewrites[i];
         if (rewrite->index < 0 || (size_t)rewrite->index >= copy->step->n_node_inputs)
             continue;
-        tsr_status status = rewrite_input(copy, rewrite);
-        if (status != TSR_OK)
-            return status;
+        TRY(rewrite_input(copy, rewrite));
     }
     return TSR_OK;
 }
@@ -371,9 +367,7 @@ static tsr_status ranks_for_bodies(struct part *part, const struct step *st)
         tsr_value *local = local_of(part, form);
         if (!local || tsr_value_rank(local) >= 0 || !tsr_value_producer(local))
             continue;
-        tsr_status status = tsr__part_rank_known(part, local, form);
-        if (status != TSR_OK)
-            return status;
+        TRY(tsr__part_rank_known(part, local, form));
     }
     return TSR_OK;
 }
@@ -431,12 +425,8 @@ static tsr_status make_node(struct local_copy *copy)
     for (size_t i = 0; i < st->n_outputs; i++)
         if (st->outputs[i])
             st->outputs[i]->local[copy->part->rank] = tsr_node_output(copy->node, i);
-    tsr_status status = rewrite_list_attributes(copy);
-    if (status != TSR_OK)
-        return status;
-    status = rewrite_attributes(copy);
-    if (status != TSR_OK)
-        return status;
+    TRY(rewrite_list_attributes(copy));
+    TRY(rewrite_attributes(copy));
     return rewrite_axes_attribute(copy);
 }
 
@@ -453,21 +443,11 @@ static tsr_status make_inputs(struct local_copy *copy, tsr_value **here)
     for (size_t i = 0; i < st->n_node_inputs; i++)
         if (st->inputs[i])
             copy->inputs[i] = form_root(st->inputs[i])->local[copy->part->rank];
-    tsr_status status = rewrite_inputs(copy);
-    if (status != TSR_OK)
-        return status;
-    status = copy_written(copy);
-    if (status != TSR_OK)
-        return status;
-    status = copy_split(copy);
-    if (status != TSR_OK)
-        return status;
-    status = rewrite_lists(copy);
-    if (status != TSR_OK)
-        return status;
-    status = rewrite_axes_input(copy);
-    if (status != TSR_OK)
-        return status;
+    TRY(rewrite_inputs(copy));
+    TRY(copy_written(copy));
+    TRY(copy_split(copy));
+    TRY(rewrite_lists(copy));
+    TRY(rewrite_axes_input(copy));
     return tsr__lookup_begin(copy->part, st, copy->inputs, here);
 }
 
@@ -494,11 +474,9 @@ static tsr_status end_route(const struct local_copy *copy, const struct route *r
 {
     struct step *st = copy->step;
     int64_t rank = copy->part->rank;
-    tsr_status status = tsr__route_attributes(route, copy->node);
-    if (status == TSR_OK && tsr__node_rereads(st->flow->node))
-        status = keep_first_input(copy, tsr__part_new_name(copy->part));
-    if (status != TSR_OK)
-        return status;
+    TRY(tsr__route_attributes(route, copy->node));
+    if (tsr__node_rereads(st->flow->node))
+        TRY(keep_first_input(copy, tsr__part_new_name(copy->part)));
     return tsr__route_end(copy->part, st, route, st->outputs[0]->local[rank], name);
 }
 
@@ -512,16 +490,10 @@ tsr_status tsr__emit_plain(struct part *part, struct step *st, struct str *outpu
                               .outputs = outputs,
                               .n_outputs = st->n_outputs};
     tsr_value *here = NULL;
-    tsr_status status = make_inputs(&copy, &here);
-    if (status != TSR_OK)
-        return status;
-    status = tsr__causal_begin(part, st, copy.inputs, &copy.n_inputs);
-    if (status != TSR_OK)
-        return status;
+    TRY(make_inputs(&copy, &here));
+    TRY(tsr__causal_begin(part, st, copy.inputs, &copy.n_inputs));
     struct route route;
-    status = tsr__route_begin(part, st, copy.inputs, &route);
-    if (status != TSR_OK)
-        return status;
+    TRY(tsr__route_begin(part, st, copy.inputs, &route));
     struct str name = outputs[0], with_cache[3] = {outputs[0]};
     if (tsr__is_causal_shard(st->flow)) {
         with_cache[1] = tsr__part_new_name(part);
@@ -533,9 +505,7 @@ tsr_status tsr__emit_plain(struct part *part, struct step *st, struct str *outpu
     bool rereads = tsr__node_rereads(st->flow->node) && part->draft->opset >= 9;
     if (here || trims || rereads || route.tokens)
         outputs[0] = tsr__part_new_name(part);
-    status = make_node(&copy);
-    if (status != TSR_OK)
-        return status;
+    TRY(make_node(&copy));
     if (route.tokens)
         return end_route(&copy, &route, name);
     if (trims)

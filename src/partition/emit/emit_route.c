@@ -280,10 +280,10 @@ tsr_status tsr__route_begin(struct part *part, const struct step *st, tsr_value 
 tsr_status tsr__route_attributes(const struct route *route, tsr_node *node)
 {
     int64_t k = tsr_attr_int(tsr_node_find_attr(node, "k"), 1);
-    tsr_status status = tsr_node_set_int(node, "k", int64_min(k, route->experts));
-    if (status == TSR_OK && tsr_node_find_attr(node, "use_sparse_mixer"))
-        status = tsr_node_remove_attr(node, "use_sparse_mixer");
-    return status;
+    TRY(tsr_node_set_int(node, "k", int64_min(k, route->experts)));
+    if (tsr_node_find_attr(node, "use_sparse_mixer"))
+        TRY(tsr_node_remove_attr(node, "use_sparse_mixer"));
+    return TSR_OK;
 }
 
 tsr_status tsr__route_end(struct part *part, struct step *st, const struct route *route,

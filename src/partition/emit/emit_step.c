@@ -34,9 +34,7 @@ static tsr_status emit_node(struct part *part, struct step *st)
     for (size_t i = 0; i < st->n_outputs; i++)
         if (st->outputs[i])
             outputs[i] = tsr__form_name(part, st->outputs[i]);
-    status = tsr__emit_plain(part, st, outputs);
-    if (status != TSR_OK)
-        return status;
+    TRY(tsr__emit_plain(part, st, outputs));
     return tsr__part_keep_declared(part, st);
 }
 
@@ -68,10 +66,7 @@ static tsr_status shield(struct part *part, struct form *form)
 
 static tsr_status emit_slice_step(struct part *part, struct step *st)
 {
-    tsr_status status;
-    status = st->kind == STEP_SLICE ? tsr__emit_slice(part, st) : tsr__emit_crop(part, st);
-    if (status != TSR_OK)
-        return status;
+    TRY(st->kind == STEP_SLICE ? tsr__emit_slice(part, st) : tsr__emit_crop(part, st));
     return shield(part, st->outputs[0]);
 }
 
@@ -125,21 +120,12 @@ static tsr_status emit_join(struct part *part, struct step *st)
 static tsr_status emit_body(struct draft *draft, struct part *parts, struct step *st, int k,
                             struct control_node *made)
 {
-    for (int64_t rank = 0; rank < draft->n_ranks; rank++) {
-        tsr_status status = tsr__control_open(&parts[rank], st, k, &made[rank]);
-        if (status != TSR_OK)
-            return status;
-    }
-    for (size_t i = 0; i < st->bodies[k].steps.n; i++) {
-        tsr_status status = tsr__emit_step(draft, parts, st->bodies[k].steps.at[i]);
-        if (status != TSR_OK)
-            return status;
-    }
-    for (int64_t rank = 0; rank < draft->n_ranks; rank++) {
-        tsr_status status = tsr__control_close(&parts[rank], st, k, &made[rank]);
-        if (status != TSR_OK)
-            return status;
-    }
+    for (int64_t rank = 0; rank < draft->n_ranks; rank++)
+        TRY(tsr__control_open(&parts[rank], st, k, &made[rank]));
+    for (size_t i = 0; i < st->bodies[k].steps.n; i++)
+        TRY(tsr__emit_step(draft, parts, st->bodies[k].steps.at[i]));
+    for (int64_t rank = 0; rank < draft->n_ranks; rank++)
+        TRY(tsr__control_close(&parts[rank], st, k, &made[rank]));
     return TSR_OK;
 }
 
@@ -154,20 +140,13 @@ static tsr_status emit_bodies(struct draft *draft, struct part *parts, struct st
         return TSR_OK;
     for (size_t device = 0; device < place->n_devices; device++) {
         int64_t rank = place->devices[device];
-        tsr_status status = tsr__control_begin(&parts[rank], st, &made[rank]);
-        if (status != TSR_OK)
-            return status;
+        TRY(tsr__control_begin(&parts[rank], st, &made[rank]));
     }
-    for (int k = 0; k < st->n_bodies; k++) {
-        tsr_status status = emit_body(draft, parts, st, k, made);
-        if (status != TSR_OK)
-            return status;
-    }
+    for (int k = 0; k < st->n_bodies; k++)
+        TRY(emit_body(draft, parts, st, k, made));
     for (size_t device = 0; device < place->n_devices; device++) {
         int64_t rank = place->devices[device];
-        tsr_status status = tsr__control_end(&parts[rank], st, &made[rank]);
-        if (status != TSR_OK)
-            return status;
+        TRY(tsr__control_end(&parts[rank], st, &made[rank]));
     }
     return TSR_OK;
 }
@@ -196,10 +175,7 @@ tsr_status tsr__emit_step(struct draft *draft, struct part *parts, struct step *
         return tsr__emit_comm(parts, st);
     if (st->bodies)
         return emit_bodies(draft, parts, st);
-    for (int64_t rank = 0; rank < draft->n_ranks; rank++) {
-        tsr_status status = emit_on(&parts[rank], st);
-        if (status != TSR_OK)
-            return status;
-    }
+    for (int64_t rank = 0; rank < draft->n_ranks; rank++)
+        TRY(emit_on(&parts[rank], st));
     return TSR_OK;
 }

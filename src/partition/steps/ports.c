@@ -242,9 +242,7 @@ static tsr_status keep_states(struct ports *ports, struct str past, struct str p
         tsr_value *output = find_output(ports, fill_star(draft->arena, present, rest));
         if (!output)
             continue;
-        tsr_status st = add_state(ports, value, output);
-        if (st != TSR_OK)
-            return st;
+        TRY(add_state(ports, value, output));
         (*found)++;
     }
     return TSR_OK;
@@ -360,11 +358,8 @@ static tsr_status each_line(struct ports *ports, const char *key,
 static tsr_status each_text(struct ports *ports, const char *const *texts, size_t n,
                             tsr_status (*take)(struct ports *, struct str))
 {
-    for (size_t i = 0; i < n; i++) {
-        tsr_status st = take(ports, str_of(texts[i]));
-        if (st != TSR_OK)
-            return st;
-    }
+    for (size_t i = 0; i < n; i++)
+        TRY(take(ports, str_of(texts[i])));
     return TSR_OK;
 }
 
@@ -378,24 +373,12 @@ tsr_status tsr__draft_ports(struct draft *draft, const tsr_partition_options *op
         return TSR_NOMEM;
     struct ports ports = {.draft = draft};
     tsr__map_init(&ports.outputs, draft->arena, 16);
-    tsr_status st = each_line(&ports, META_KEEP_CUT, keep_sharded);
-    if (st != TSR_OK)
-        return st;
-    st = each_text(&ports, options->keep_cut, options->n_keep_cut, keep_sharded);
-    if (st != TSR_OK)
-        return st;
-    st = each_line(&ports, META_STATE, keep_state);
-    if (st != TSR_OK)
-        return st;
-    st = each_text(&ports, options->state, options->n_state, keep_state);
-    if (st != TSR_OK)
-        return st;
-    st = each_text(&ports, options->everywhere, options->n_everywhere, give_everywhere);
-    if (st != TSR_OK)
-        return st;
-    st = place_outputs(draft);
-    if (st != TSR_OK)
-        return st;
+    TRY(each_line(&ports, META_KEEP_CUT, keep_sharded));
+    TRY(each_text(&ports, options->keep_cut, options->n_keep_cut, keep_sharded));
+    TRY(each_line(&ports, META_STATE, keep_state));
+    TRY(each_text(&ports, options->state, options->n_state, keep_state));
+    TRY(each_text(&ports, options->everywhere, options->n_everywhere, give_everywhere));
+    TRY(place_outputs(draft));
     for (size_t i = 0; i < draft->flow->n_nodes; i++)
         read_as_kept(draft, &draft->flow->nodes[i]);
     return draft_status(draft);

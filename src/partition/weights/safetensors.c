@@ -121,11 +121,8 @@ static tsr_status add_forms(struct header *header)
     tsr_json_begin(header->json, "__metadata__", '{');
     tsr_json_string(header->json, "generator", "tessera");
     tsr_json_end(header->json);
-    for (const struct form *form = header->draft->consts; form; form = form->next_const) {
-        tsr_status st = add_form(header, form);
-        if (st != TSR_OK)
-            return st;
-    }
+    for (const struct form *form = header->draft->consts; form; form = form->next_const)
+        TRY(add_form(header, form));
     tsr_json_end(header->json);
     return TSR_OK;
 }

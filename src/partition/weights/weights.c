@@ -182,9 +182,7 @@ tsr_status tsr__weights_place(struct draft *draft, struct part *parts)
         for (int64_t rank = 0; rank < draft->n_ranks; rank++) {
             if (!form->live[rank])
                 continue;
-            tsr_status st = place_on(&parts[rank], form);
-            if (st != TSR_OK)
-                return st;
+            TRY(place_on(&parts[rank], form));
         }
     }
     return TSR_OK;

@@ -376,9 +376,7 @@ static tsr_status batch_headers(struct batch *batch)
         if (!batch->open[i])
             continue;
         int64_t rank = batch->n ? batch->first + i : draft->n_ranks;
-        tsr_status st = tsr__safetensors_header(draft, rank, &header);
-        if (st != TSR_OK)
-            return st;
+        TRY(tsr__safetensors_header(draft, rank, &header));
         tsr__out_write(&batch->files[i], header, (size_t)draft->safetensors);
     }
     return TSR_OK;
@@ -387,32 +385,20 @@ static tsr_status batch_headers(struct batch *batch)
 static tsr_status batch_write(struct batch *batch, struct outfolder *outfolder,
                               struct data_file *files, bool any_common)
 {
-    tsr_status st = batch_open(batch, outfolder, any_common);
-    if (st != TSR_OK)
-        return st;
-    st = batch_headers(batch);
-    if (st != TSR_OK)
-        return st;
+    TRY(batch_open(batch, outfolder, any_common));
+    TRY(batch_headers(batch));
     for (struct form *form = batch->draft->consts; form; form = form->next_const) {
-        st = tsr__cancel_check(batch->draft->session);
-        if (st != TSR_OK)
-            return st;
-        st = batch->n ? batch_form(batch, form) : common_form(batch, form);
-        if (st != TSR_OK)
-            return st;
+        TRY(tsr__cancel_check(batch->draft->session));
+        TRY(batch->n ? batch_form(batch, form) : common_form(batch, form));
     }
-    st = batch_digest(batch);
-    if (st != TSR_OK)
-        return st;
+    TRY(batch_digest(batch));
     struct data_file *first = &files[batch->draft->n_ranks]; // the common file
     if (batch->n)
         first = &files[batch->first];
     for (int64_t i = 0; i < BATCH_RANKS; i++) {
         if (!batch->open[i])
             continue;
-        st = batch_close(batch, i, &first[i]);
-        if (st != TSR_OK)
-            return st;
+        TRY(batch_close(batch, i, &first[i]));
     }
     return TSR_OK;
 }
