@@ -210,9 +210,8 @@ tsr_status tsr_engine_open(tsr_session *session, const char *path, const char **
     struct engine *engine = tsr__engine_state(session);
     if (!engine)
         return TSR_NOMEM;
-    tsr_status st = engine->api ? TSR_OK : engine_open(session, engine, path);
-    if (st != TSR_OK)
-        return st;
+    if (!engine->api)
+        TRY(engine_open(session, engine, path));
     if (found)
         *found = engine->path;
     if (version)
@@ -240,4 +239,20 @@ int tsr__ort_minor(const char *version)
             break;
     }
     return minor;
+}
+
+// ---- quirks (quirks.def) ------------------------------------------------------------------------
+
+static const struct {
+    int first, last;
+} versions[] = {
+#define QUIRK(name, first, last, wrong, workaround, test) [QUIRK_##name] = {first, last},
+#include "engine/quirks.def"
+#undef QUIRK
+};
+
+bool tsr__quirk_applies(enum quirk quirk, int minor)
+{
+    return minor >= versions[quirk].first &&
+           (!versions[quirk].last || minor <= versions[quirk].last);
 }

@@ -16,7 +16,7 @@ struct gpu_seat;
 // Minor number of a version text such as "1.31.1"; 0: invalid.
 int tsr__ort_minor(const char *version);
 
-// ---- quirks (quirks.def, quirks.c) --------------------------------------------------------------
+// ---- quirks (quirks.def, engine.c) --------------------------------------------------------------
 
 enum quirk {
 #define QUIRK(name, first, last, wrong, workaround, test) QUIRK_##name,

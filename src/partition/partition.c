@@ -161,12 +161,8 @@ static tsr_status inline_calls(tsr_model *model, tsr_model **out, const tsr_conf
 {
     if (!tsr__has_calls(model))
         return TSR_OK;
-    tsr_status st = tsr_model_clone(model, out);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__inline_calls(*out);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr_model_clone(model, out));
+    TRY(tsr__inline_calls(*out));
     *config = tsr_model_find_config(*out, tsr_config_name(*config));
     return TSR_OK;
 }
@@ -219,32 +215,21 @@ static tsr_status visit_parts(const struct draft *draft, const struct part *part
 
 static tsr_status draft_steps(struct draft *draft, const tsr_partition_options *options)
 {
-    tsr_status st = draft->visitor ? TSR_OK : tsr__model_digest(draft);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__draft_ports(draft, options);
-    if (st != TSR_OK)
-        return st;
+    if (!draft->visitor)
+        TRY(tsr__model_digest(draft));
+    TRY(tsr__draft_ports(draft, options));
     if (draft->context)
-        st = tsr__context_check(draft);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__draft_build(draft);
-    if (st != TSR_OK)
-        return st;
+        TRY(tsr__context_check(draft));
+    TRY(tsr__draft_build(draft));
     return tsr__sizes_agree(draft);
 }
 
 static tsr_status build_parts(struct draft *draft, const tsr_partition_options *options,
                               struct part *parts)
 {
-    tsr_status st = draft_steps(draft, options);
-    if (st != TSR_OK)
-        return st;
+    TRY(draft_steps(draft, options));
     tsr__draft_fingerprint(draft);
-    st = tsr__parts_build(draft, parts);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__parts_build(draft, parts));
     return tsr__parts_agree(draft, parts);
 }
 
@@ -263,14 +248,13 @@ static tsr_status partition_with(struct draft *draft, const char *folder,
                                  const tsr_partition_options *options,
                                  tsr_partition_summary *summary)
 {
-    tsr_status st = options->strict ? refuse_replicated(draft) : TSR_OK;
-    if (st != TSR_OK)
-        return st;
+    if (options->strict)
+        TRY(refuse_replicated(draft));
     struct part *parts = ARENA_ARRAY(draft->arena, struct part, (size_t)draft->n_ranks);
     struct manifest manifest;
     if (!parts)
         return TSR_NOMEM;
-    st = build_parts(draft, options, parts);
+    tsr_status st = build_parts(draft, options, parts);
     if (st != TSR_OK)
         goto free_parts;
     st = write_or_visit(draft, parts, folder, options, &manifest);
@@ -287,10 +271,8 @@ static tsr_status partition_model(const struct request *request, const tsr_confi
                                   const struct shapes *shapes, struct draft *draft)
 {
     tsr_model *model = request->model, *inlined = NULL;
-    tsr_status st = choose_files(request, draft);
-    if (st != TSR_OK)
-        return st;
-    st = inline_calls(model, &inlined, &config);
+    TRY(choose_files(request, draft));
+    tsr_status st = inline_calls(model, &inlined, &config);
     if (st != TSR_OK)
         goto free_models;
     if (inlined) {
@@ -315,14 +297,12 @@ static tsr_status partition(struct request *request, struct draft draft)
     request->session = tsr_model_session(request->model);
     request->at = PLACE_NONE;
     request->at.file = str_of(tsr_model_path(request->model));
-    tsr_status st = choose_config(request, &config);
-    if (st != TSR_OK)
-        return st;
+    TRY(choose_config(request, &config));
     struct arena arena;
     tsr__arena_init(&arena, request->session);
     draft.arena = &arena;
     const struct shapes *shapes;
-    st = refuse_errors(request, config, &arena, &shapes);
+    tsr_status st = refuse_errors(request, config, &arena, &shapes);
     if (st == TSR_OK)
         st = partition_model(request, config, shapes, &draft);
     tsr__arena_free(&arena);
@@ -334,9 +314,7 @@ static tsr_status partition_into(tsr_model *model, const char *folder,
                                  tsr_partition_summary *summary)
 {
     struct request request = {.model = model, .folder = folder, .summary = summary};
-    tsr_status st = OPTIONS_READ(tsr_model_session(model), &request.options, options, transport);
-    if (st != TSR_OK)
-        return st;
+    TRY(OPTIONS_READ(tsr_model_session(model), &request.options, options, transport));
     if (!folder && !request.options.dry_run)
         return tsr__missing(tsr_model_session(model), "folder");
     return partition(&request, draft);
@@ -359,4 +337,64 @@ tsr_status tsr__partition_visit(tsr_model *model, const char *config,
 {
     struct request request = {.model = model, .options = {.config = config, .dry_run = true}};
     return partition(&request, (struct draft){.visitor = visitor});
+}
+
+// ---- the result handle ---------------------------------------------------------------------------
+
+tsr_status tsr_partition(tsr_model *model, const char *folder, const tsr_partition_options *options,
+                         tsr_partition_result **out)
+{
+    tsr_partition_summary summary = {.size = sizeof summary};
+    tsr_status st = tsr__partition(model, folder, options, &summary);
+    if (st != TSR_OK || !out)
+        return st;
+    tsr_partition_result *result =
+        tsr__result_new(tsr_model_session(model), RESULT_PARTITION, sizeof *result);
+    if (!result)
+        return TSR_NOMEM;
+    result->summary = summary;
+    *out = result;
+    return TSR_OK;
+}
+
+void tsr_partition_result_free(tsr_partition_result *result)
+{
+    tsr__result_free(result);
+}
+
+tsr_status tsr_partition_result_about(const tsr_partition_result *result, tsr_partition_facts *out)
+{
+    const tsr_partition_summary *from = &result->summary;
+    TRY(RESULT_CHECK(result->session, out, n_replicated));
+    tsr_partition_facts facts = {
+        .devices = from->devices,
+        .nodes = from->nodes,
+        .cut_nodes = from->cut_nodes,
+        .weight_bytes = from->weight_bytes,
+        .weights = from->weights,
+        .file_bytes = from->file_bytes,
+        .common_bytes = from->common_bytes,
+        .predicted = from->predicted,
+        .one_device = from->one_device,
+        .n_collectives = from->n_collectives,
+        .n_replicated = from->n_replicated,
+    };
+    tsr__result_write(out, &facts, sizeof facts);
+    return TSR_OK;
+}
+
+tsr_status tsr_partition_result_collective(const tsr_partition_result *result, size_t i,
+                                           tsr_collective_count *out)
+{
+    const tsr_partition_summary *from = &result->summary;
+    return tsr__element_read(result->session,
+                             SIZED_LIST(from->collectives, from->n_collectives, count), i, out);
+}
+
+tsr_status tsr_partition_result_replicated(const tsr_partition_result *result, size_t i,
+                                           tsr_replicated *out)
+{
+    const tsr_partition_summary *from = &result->summary;
+    return tsr__element_read(result->session,
+                             SIZED_LIST(from->replicated, from->n_replicated, reason), i, out);
 }

@@ -137,23 +137,16 @@ static tsr_status take_run(struct bench *bench)
 // Collects results until `left` runs are pending.
 static tsr_status collect_down_to(struct bench *bench, uint64_t left)
 {
-    while (bench->asked - bench->taken > left) {
-        tsr_status st = take_run(bench);
-        if (st != TSR_OK)
-            return st;
-    }
+    while (bench->asked - bench->taken > left)
+        TRY(take_run(bench));
     return TSR_OK;
 }
 
 static tsr_status some_runs(struct bench *bench, int64_t runs)
 {
     for (int64_t i = 0; i < runs; i++) {
-        tsr_status st = collect_down_to(bench, (uint64_t)bench->in_flight - 1);
-        if (st != TSR_OK)
-            return st;
-        st = start_run(bench);
-        if (st != TSR_OK)
-            return st;
+        TRY(collect_down_to(bench, (uint64_t)bench->in_flight - 1));
+        TRY(start_run(bench));
     }
     // before rank 0 broadcasts the next number of runs
     bool meets = tsr__job_place(bench->job) != NULL;
@@ -188,14 +181,10 @@ static tsr_status run_for(struct bench *bench, double seconds, int64_t at_least)
         last = now;
         bool more = runs < at_least || (now - began < seconds && bench->n < MAX_RUNS);
         int64_t next = more ? batch : 0;
-        tsr_status st = broadcast_number(bench, &next);
-        if (st != TSR_OK)
-            return st;
+        TRY(broadcast_number(bench, &next));
         if (next <= 0)
             break;
-        st = some_runs(bench, next);
-        if (st != TSR_OK)
-            return st;
+        TRY(some_runs(bench, next));
         runs += next;
     }
     tsr_status st = collect_down_to(bench, 0);
@@ -359,9 +348,7 @@ static tsr_status run_job(struct bench *bench, const tsr_run_options *options,
     if (st != TSR_OK)
         return st;
     time_communication(bench->job);
-    st = run_for(bench, bench->seconds, 1);
-    if (st != TSR_OK)
-        return st;
+    TRY(run_for(bench, bench->seconds, 1));
     st = summarize(bench, result);
     if (st != TSR_OK || !options->trace)
         return st;
@@ -449,24 +436,16 @@ static tsr_status bench_children(tsr_session *session, const tsr_run_options *op
                                  struct bench_work *work)
 {
     struct spawn spawn = {.options = options, .work = bench_work, .take = bench_take, .data = work};
-    tsr_status st = tsr__tensors_on_host(work->inputs);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__run_prepare(session, work->path, options, &spawn.n);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__tensors_on_host(work->inputs));
+    TRY(tsr__run_prepare(session, work->path, options, &spawn.n));
     return tsr__spawn(session, &spawn);
 }
 
 static tsr_status bench(tsr_session *session, const tsr_run_options *given, struct bench_work *work)
 {
     tsr_run_options options;
-    tsr_status st = tsr__tensors_owned(session, work->inputs);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__run_options(session, given, &options);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__tensors_owned(session, work->inputs));
+    TRY(tsr__run_options(session, given, &options));
     if (tsr__run_spawns(session, &options) && is_folder(work->path))
         return bench_children(session, &options, work);
     return bench_here(session, work->path, &options, work->inputs, work->seconds, work->result);

@@ -24,10 +24,8 @@ struct child_loop {
 static tsr_status send_results(struct child_loop *child_loop, enum word word)
 {
     tsr_tensors *results = NULL;
-    tsr_status st = tsr_tensors_new(child_loop->session, &results);
-    if (st != TSR_OK)
-        return st;
-    st = child_loop->job->kind->finish(child_loop->job, &results, SET_PER_RANK);
+    TRY(tsr_tensors_new(child_loop->session, &results));
+    tsr_status st = child_loop->job->kind->finish(child_loop->job, &results, SET_PER_RANK);
     if (st != TSR_OK)
         goto free_results;
     struct message message = tsr__message_new();
@@ -127,13 +125,9 @@ static tsr_status open_job(struct child_loop *child_loop, const struct children 
 {
     tsr_run_options options = children->options;
     options.check_files = false; // already checked by the parent
-    tsr_status st = tsr__job_new(child_loop->session, &options, &child_loop->job);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__job_new(child_loop->session, &options, &child_loop->job));
     tsr_job *job = child_loop->job;
-    st = tsr__run_join(child_loop->session, &job->options, &job->endpoint);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__run_join(child_loop->session, &job->options, &job->endpoint));
     job->kind = &tsr__job_launched;
     return job->kind->open(job, children->folder, children->states);
 }

@@ -177,10 +177,8 @@ static tsr_status take_from(const struct handover *handover, uint64_t run, int f
 tsr_status tsr__hand_take(const struct handover *handover, uint64_t run, tsr_tensors *const *sets)
 {
     for (int r = 1; r < handover->place->size; r++) {
-        tsr_status st =
-            tsr__hand_gives(handover, r) ? take_from(handover, run, r, sets[r]) : TSR_OK;
-        if (st != TSR_OK)
-            return st;
+        if (tsr__hand_gives(handover, r))
+            TRY(take_from(handover, run, r, sets[r]));
     }
     return TSR_OK;
 }

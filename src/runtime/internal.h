@@ -161,7 +161,7 @@ tsr_status tsr__run_refuse(tsr_session *session, enum diag_code code, const char
 tsr_status tsr__run_options(tsr_session *session, const tsr_run_options *given,
                             tsr_run_options *out);
 
-// ---- transports.c, processes.c
+// ---- transports.c, run_checks.c
 
 // Joins the other ranks if ranks are processes. The session keeps the endpoint; *out is NULL if
 // ranks are threads.
@@ -237,19 +237,6 @@ bool tsr__shards_fit(const struct tile_piece *piece, const struct tensor *tensor
 // Joins the shards of an output (sets: by rank).
 tsr_status tsr__shards_join(const struct manifest_port *port, tsr_tensors *const *sets,
                             tsr_tensors *outputs);
-
-// ---- unsharded models (unsharded.c)
-
-struct unsharded_file {
-    const char *path;         // the file for the engine
-    struct temporary *folder; // temporary folder of the copy; NULL: no copy
-    struct arena arena;
-};
-// Finds the file for ONNX Runtime 1.minor: the one at path, or a copy that this release can read,
-// in a temporary folder under `work`. Must be closed in every case.
-tsr_status tsr__unsharded_open(tsr_session *session, int minor, const char *path, const char *work,
-                               struct unsharded_file *file);
-void tsr__unsharded_close(struct unsharded_file *file);
 
 // ---- shared_weights.c
 

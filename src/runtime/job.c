@@ -35,9 +35,7 @@ static tsr_status choose_kind(tsr_job *job)
         job->kind = &tsr__job_children;
         return TSR_OK;
     }
-    tsr_status st = tsr__run_join(job->session, &job->options, &job->endpoint);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__run_join(job->session, &job->options, &job->endpoint));
     job->kind = job->endpoint ? &tsr__job_launched : &tsr__job_threads;
     return TSR_OK;
 }
@@ -126,9 +124,7 @@ static tsr_status nothing_pending(tsr_job *job)
 {
     if (job->ended != TSR_OK)
         return job->ended;
-    tsr_status st = job->kind->verdict(job);
-    if (st != TSR_OK)
-        return st;
+    TRY(job->kind->verdict(job));
     return wrong_order(job, "no run is in progress");
 }
 
@@ -152,11 +148,9 @@ static tsr_status finish(tsr_job *job, tsr_tensors *const *outputs, enum run_set
         return opened_before_fork(job);
     if (job->runs_started == job->runs_collected)
         return nothing_pending(job);
-    tsr_status st = tsr__job_sets_owned(job, (const tsr_tensors *const *)outputs, form);
-    if (st == TSR_OK)
-        st = check_destinations(job, outputs, form);
-    if (st != TSR_OK)
-        return st; // the caller may wait for the run again
+    // after these errors the caller may wait for the run again
+    TRY(tsr__job_sets_owned(job, (const tsr_tensors *const *)outputs, form));
+    TRY(check_destinations(job, outputs, form));
     return remember_failure(job, job->kind->finish(job, outputs, form));
 }
 
@@ -186,12 +180,8 @@ tsr_status tsr_job_wait_cut(tsr_job *job, tsr_tensors *const *outputs)
 // refused wait it would still be pending.
 tsr_status tsr_job_run(tsr_job *job, const tsr_tensors *inputs, tsr_tensors *outputs)
 {
-    tsr_status st = tsr__tensors_owned(job->session, outputs); // before the run starts
-    if (st != TSR_OK)
-        return st;
-    st = tsr_job_start(job, inputs);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__tensors_owned(job->session, outputs)); // before the run starts
+    TRY(tsr_job_start(job, inputs));
     return tsr_job_wait(job, outputs);
 }
 

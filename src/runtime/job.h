@@ -66,6 +66,12 @@ struct rank_thread {
     tsr_tensors *pieces[RUN_SLOTS];  // shards of full inputs; used by the caller's thread
     struct gpu_buffer *buffers;      // of those that are on the rank's GPU
 };
+// The file of an unsharded model for the engine: the model itself, or a copy that it can read.
+struct unsharded_file {
+    const char *path;
+    struct temporary *folder; // temporary folder of the copy; NULL: no copy
+    struct arena arena;
+};
 struct tsr_job {
     const struct job_kind *kind; // NULL: not yet chosen
     tsr_session *session;
@@ -161,6 +167,13 @@ bool tsr__ranks_keep(tsr_job *job, const char *past, const char *present);
 tsr_status tsr__ranks_keep_named(tsr_job *job);
 tsr_status tsr__ranks_trace(tsr_job *job);
 void tsr__ranks_free(tsr_job *job);
+
+// ---- job_unsharded.c
+// Finds the file for ONNX Runtime 1.minor: the one at path, or a copy that this release can read,
+// in a temporary folder under `work`. Must be closed in every case.
+tsr_status tsr__unsharded_open(tsr_session *session, int minor, const char *path, const char *work,
+                               struct unsharded_file *file);
+void tsr__unsharded_close(struct unsharded_file *file);
 
 // ---- job_launched.c
 // As `start` with a set of full inputs, but the rank keeps its results, which are collected as a

@@ -92,9 +92,7 @@ static tsr_status take_result(struct children *children, int rank, tsr_tensors *
     if (kept->taken < kept->came) {
         fd = kept->fds[kept->taken++ % RUN_SLOTS];
     } else {
-        tsr_status st = next_note(children, rank, &note, &fd);
-        if (st != TSR_OK)
-            return st;
+        TRY(next_note(children, rank, &note, &fd));
     }
     if (!tsr__message_open(fd, &message))
         return give_up(children);
@@ -116,9 +114,7 @@ static tsr_status all_answers(struct children *children, tsr_status *best)
     *best = TSR_INVALID;
     for (int i = 0; i < children->work.n; i++) {
         struct note note = {0};
-        tsr_status st = answer_of(children, i, &note);
-        if (st != TSR_OK)
-            return st;
+        TRY(answer_of(children, i, &note));
         if (note.status == TSR_OK)
             *best = TSR_OK;
     }
@@ -156,22 +152,14 @@ static tsr_status check_inputs(tsr_job *job, const tsr_tensors *inputs)
 static tsr_status children_start(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form)
 {
     struct children *children = job->children;
-    tsr_status st = tsr__job_sets_owned(job, inputs, form);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__job_sets_owned(job, inputs, form));
     if (children->failed != TSR_OK)
         return children->failed;
     int sets = form == SET_PER_RANK ? children->work.n : 1;
-    for (int i = 0; i < sets; i++) {
-        // other processes cannot read this process's GPU memory
-        st = tsr__tensors_on_host(inputs[i]);
-        if (st != TSR_OK)
-            return st;
-    }
+    for (int i = 0; i < sets; i++) // other processes cannot read this process's GPU memory
+        TRY(tsr__tensors_on_host(inputs[i]));
     if (form == FULL_SET)
-        st = check_inputs(job, inputs[0]);
-    if (st != TSR_OK)
-        return st;
+        TRY(check_inputs(job, inputs[0]));
     for (int i = 0; i < children->work.n; i++) {
         struct message message = tsr__message_new();
         bool cut = form == SET_PER_RANK;
@@ -204,12 +192,9 @@ static tsr_status send_state(struct children *children, const char *past, const 
 
 static tsr_status children_add_state(tsr_job *job, const char *past, const char *present)
 {
-    tsr_status best, st = send_state(job->children, past, present);
-    if (st != TSR_OK)
-        return st;
-    st = all_answers(job->children, &best);
-    if (st != TSR_OK)
-        return st;
+    tsr_status best;
+    TRY(send_state(job->children, past, present));
+    TRY(all_answers(job->children, &best));
     // no rank is in this process; notes only that it is not a result
     (void)tsr__ranks_keep(job, past, present);
     return job->arena.failed ? TSR_NOMEM : best;
@@ -218,9 +203,8 @@ static tsr_status children_add_state(tsr_job *job, const char *past, const char 
 // Sends a note that is answered with a status only. Results of runs that arrive meanwhile are kept.
 static tsr_status send_and_wait(struct children *children, enum word word)
 {
-    tsr_status best, st = send_all(children, word);
-    if (st != TSR_OK)
-        return st;
+    tsr_status best;
+    TRY(send_all(children, word));
     return all_answers(children, &best);
 }
 
@@ -243,9 +227,7 @@ static tsr_status take_results(struct children *children, tsr_tensors *const *se
         tsr_tensors *to = NULL;
         if (sets)
             to = sets[i];
-        tsr_status st = take_result(children, i, to);
-        if (st != TSR_OK)
-            return st;
+        TRY(take_result(children, i, to));
     }
     return TSR_OK;
 }
@@ -350,15 +332,11 @@ static tsr_status fork_children(struct children *children)
 
 static tsr_status children_open(tsr_job *job, const char *folder, bool states)
 {
-    tsr_status st = tsr__job_open_folder(job, folder);
+    TRY(tsr__job_open_folder(job, folder));
+    tsr_status st = tsr__engine(job->session, &job->engine); // the children inherit it
     if (st != TSR_OK)
         return st;
-    st = tsr__engine(job->session, &job->engine); // the children inherit it
-    if (st != TSR_OK)
-        return st;
-    st = tsr__run_may_fork(job->session, &job->bundle.manifest, &job->options);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__run_may_fork(job->session, &job->bundle.manifest, &job->options));
     if (job->profiles)
         // the children's temporary folders are inside this one
         job->options.work = job->profiles->path;
@@ -366,9 +344,7 @@ static tsr_status children_open(tsr_job *job, const char *folder, bool states)
     const char *name = tsr__arena_str(&job->arena, str_of(folder)).p;
     if (!name)
         return TSR_NOMEM;
-    st = children_new(job, name, states);
-    if (st != TSR_OK)
-        return st;
+    TRY(children_new(job, name, states));
     st = fork_children(job->children);
     if (st != TSR_OK || !states)
         return st;

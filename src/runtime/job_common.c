@@ -52,15 +52,11 @@ tsr_status tsr__job_open_folder(tsr_job *job, const char *folder)
 {
     const struct endpoint *endpoint = job->endpoint;
     const struct manifest *manifest = &job->bundle.manifest;
-    tsr_status st = tsr__bundle_open(job->session, &job->arena, folder, &job->bundle);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__bundle_open(job->session, &job->arena, folder, &job->bundle));
     // Set as soon as the bundle is open, so that tsr_job_close closes it if a later step fails.
     job->has_bundle = true;
     if (!endpoint) {
-        st = tsr__run_may_start(job->session, folder, manifest, &job->options);
-        if (st != TSR_OK)
-            return st;
+        TRY(tsr__run_may_start(job->session, folder, manifest, &job->options));
         return tsr__bundle_verify(&job->bundle, NULL, 0, job->options.check_files);
     }
     if (endpoint->size != manifest->n_ranks) {
@@ -138,11 +134,8 @@ tsr_status tsr__job_sets_owned(const tsr_job *job, const tsr_tensors *const *set
                                enum run_sets form)
 {
     int n = form == SET_PER_RANK ? ranks_here(job) : 1;
-    for (int i = 0; i < n; i++) {
-        tsr_status st = tsr__tensors_owned(job->session, sets[i]);
-        if (st != TSR_OK)
-            return st;
-    }
+    for (int i = 0; i < n; i++)
+        TRY(tsr__tensors_owned(job->session, sets[i]));
     return TSR_OK;
 }
 
@@ -178,11 +171,8 @@ tsr_status tsr__job_sets_new(const tsr_job *job, struct arena *arena, tsr_tensor
     *out = sets;
     if (!sets)
         return TSR_NOMEM;
-    for (int64_t i = 0; i < ranks; i++) {
-        tsr_status st = tsr_tensors_new(job->session, &sets[i]);
-        if (st != TSR_OK)
-            return st;
-    }
+    for (int64_t i = 0; i < ranks; i++)
+        TRY(tsr_tensors_new(job->session, &sets[i]));
     return TSR_OK;
 }
 

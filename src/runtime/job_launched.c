@@ -39,9 +39,7 @@ static tsr_status report_to_others(tsr_job *job, tsr_status status)
 // to this rank only, so the caller must report it to the others.
 static tsr_status prepare(tsr_job *job, const char *folder)
 {
-    tsr_status st = tsr__ranks_prepare(job, folder);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__ranks_prepare(job, folder));
     struct rank *rank = &job->rank_threads[0].rank;
     tsr__ranks_describe_part(job, rank, job->endpoint->rank, job->endpoint);
     rank->unpacked = tsr__weights_are_large(&job->bundle.manifest, job->endpoint->rank);
@@ -82,10 +80,8 @@ static tsr_status send_outputs(tsr_job *job, uint64_t run)
     job->given[run_slot] = true;
     if (!has_outputs_to_send(job))
         return TSR_OK;
-    tsr_status st = tsr_tensors_new(job->session, &mine);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__rank_copy(&job->rank_threads[0].rank, run_slot, job->session, mine);
+    TRY(tsr_tensors_new(job->session, &mine));
+    tsr_status st = tsr__rank_copy(&job->rank_threads[0].rank, run_slot, job->session, mine);
     if (st == TSR_OK)
         st = tsr__hand_give(&handover, run, mine);
     tsr_tensors_free(mine);
@@ -129,9 +125,7 @@ tsr_status tsr__launched_start_own(tsr_job *job, const tsr_tensors *inputs)
 static tsr_status launched_start(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form)
 {
     uint64_t run = job->runs_started;
-    tsr_status st = start_rank(job, inputs, form);
-    if (st != TSR_OK)
-        return st;
+    TRY(start_rank(job, inputs, form));
     if (form == SET_PER_RANK || job->rank_threads[0].failed || !tsr__job_handed(job))
         return TSR_OK;
     return send_outputs(job, run);
@@ -158,14 +152,9 @@ static tsr_status collect_handed(tsr_job *job, uint64_t run, tsr_tensors *output
             return st;
         }
     }
-    tsr_status st = tsr__rank_take(rank, run_slot, job->session, own);
-    if (st != TSR_OK)
-        return st;
-    if (job->given[run_slot]) {
-        st = finish_transfers(job, run, sets);
-        if (st != TSR_OK)
-            return st;
-    }
+    TRY(tsr__rank_take(rank, run_slot, job->session, own));
+    if (job->given[run_slot])
+        TRY(finish_transfers(job, run, sets));
     if (form == SET_PER_RANK || !outputs || job->endpoint->rank != 0)
         return TSR_OK;
     return tsr__hand_join(&handover, sets, outputs);

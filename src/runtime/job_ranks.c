@@ -63,12 +63,8 @@ void tsr__ranks_describe_part(tsr_job *job, struct rank *rank, int number,
 // manifest and the options.
 tsr_status tsr__ranks_prepare(tsr_job *job, const char *folder)
 {
-    tsr_status st = tsr__job_open_folder(job, folder);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__engine(job->session, &job->engine);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__job_open_folder(job, folder));
+    TRY(tsr__engine(job->session, &job->engine));
     if (tsr__run_on_gpus(job->session, &job->bundle.manifest, &job->options))
         job->gpu = tsr__gpu_driver(job->session, job->engine, &job->options);
     // A launched process has one rank, whose number is that of the endpoint.
@@ -121,9 +117,7 @@ static tsr_status shards_for(tsr_job *job, int i, size_t run_slot, const tsr_ten
     *pieces = NULL;
     if (!job->has_bundle || !tsr__shards_any(manifest->inputs, manifest->n_inputs))
         return TSR_OK;
-    tsr_status st = tsr_tensors_new(job->session, pieces);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr_tensors_new(job->session, pieces));
     int64_t rank = i;
     if (job->endpoint)
         rank = job->endpoint->rank;
@@ -205,16 +199,11 @@ static tsr_status fetch_for(tsr_job *job, int i, size_t run_slot, const tsr_tens
     for (size_t k = 0; k < inputs->n; k++) {
         const struct tensor *x = inputs->at[k];
         struct tensor *copy = NULL;
-        tsr_status st = TSR_OK;
         if (is_in_reach(&rank_thread->rank, x) || is_sharded(job, x->name))
             continue;
         if (!*pieces)
-            st = tsr_tensors_new(job->session, pieces);
-        if (st != TSR_OK)
-            return st;
-        st = tsr__tensors_add(*pieces, str_of(x->name), x->type, x->rank, x->dims, &copy);
-        if (st != TSR_OK)
-            return st;
+            TRY(tsr_tensors_new(job->session, pieces));
+        TRY(tsr__tensors_add(*pieces, str_of(x->name), x->type, x->rank, x->dims, &copy));
         int code = tsr__gpu_fetch(seat, copy->data, x->device_data, copy->bytes);
         if (code != 0)
             return fetch_failed(job, x, code);
@@ -270,16 +259,10 @@ static tsr_status bind_rank(tsr_job *job, int i, size_t run_slot, const tsr_tens
         form == FULL_SET && job->n_states == 0 && job->runs_started == job->runs_collected;
     if (form == SET_PER_RANK)
         return tsr__rank_bind(&rank_thread->rank, run_slot, inputs[i], NULL, job->session, ran);
-    tsr_status st = shards_for(job, i, run_slot, inputs[0]);
-    if (st != TSR_OK)
-        return st;
-    st = fetch_for(job, i, run_slot, inputs[0]);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__rank_bind(&rank_thread->rank, run_slot, inputs[0], rank_thread->pieces[run_slot],
-                        job->session, ran);
-    if (st != TSR_OK)
-        return st;
+    TRY(shards_for(job, i, run_slot, inputs[0]));
+    TRY(fetch_for(job, i, run_slot, inputs[0]));
+    TRY(tsr__rank_bind(&rank_thread->rank, run_slot, inputs[0], rank_thread->pieces[run_slot],
+                       job->session, ran));
     return bind_places(job, i, run_slot);
 }
 
@@ -289,28 +272,19 @@ static tsr_status bind_rank(tsr_job *job, int i, size_t run_slot, const tsr_tens
 tsr_status tsr__ranks_bind(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form)
 {
     size_t run_slot = job->runs_started % RUN_SLOTS;
-    tsr_status st = tsr__job_sets_owned(job, inputs, form);
-    if (st != TSR_OK)
+    TRY(tsr__job_sets_owned(job, inputs, form));
+    TRY(tsr__ranks_verdict(job));
+    if (form == FULL_SET && job->has_bundle)
+        TRY(tsr__named_check(&job->bundle.manifest, job->session, inputs[0]));
+    for (int bound = 0; bound < job->n; bound++) {
+        tsr_status st = bind_rank(job, bound, run_slot, inputs, form);
+        if (st == TSR_OK)
+            continue;
+        for (int i = 0; i < bound; i++)
+            tsr__rank_drop(&job->rank_threads[i].rank, run_slot);
         return st;
-    st = tsr__ranks_verdict(job);
-    if (st != TSR_OK)
-        return st;
-    if (form == FULL_SET && job->has_bundle) {
-        st = tsr__named_check(&job->bundle.manifest, job->session, inputs[0]);
-        if (st != TSR_OK)
-            return st;
-    }
-    int bound = 0;
-    for (; bound < job->n; bound++) {
-        st = bind_rank(job, bound, run_slot, inputs, form);
-        if (st != TSR_OK)
-            goto unbind;
     }
     return TSR_OK;
-unbind:
-    for (int i = 0; i < bound; i++)
-        tsr__rank_drop(&job->rank_threads[i].rank, run_slot);
-    return st;
 }
 
 // ---- the one rank on the caller's thread -------------------------------------------------------
@@ -369,11 +343,8 @@ tsr_status tsr__ranks_keep_named(tsr_job *job)
 // traced.
 tsr_status tsr__ranks_trace(tsr_job *job)
 {
-    if (job->runs_started) {
-        tsr_status st = job->kind->barrier(job);
-        if (st != TSR_OK)
-            return st;
-    }
+    if (job->runs_started)
+        TRY(job->kind->barrier(job));
     struct text text;
     tsr__text_init(&text, job->session);
     for (int i = 0; i < job->n; i++)

@@ -246,9 +246,7 @@ static tsr_status get_other(struct message *message, tsr_tensors *to, struct str
         return tsr__tensors_add_other(to, name, type, NULL);
     if (depth == PARCEL_DEPTH)
         return TSR_MALFORMED;
-    tsr_status st = tsr__tensors_add_other(to, name, type, &elements);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__tensors_add_other(to, name, type, &elements));
     return get_list(message, elements, depth + 1);
 }
 
@@ -269,9 +267,7 @@ static tsr_status get_tensor(struct message *message, tsr_tensors *to, int depth
     if (type == TSR_STRING)
         return get_texts(message, to, name, (int)rank, dims);
     struct tensor *x;
-    tsr_status st = tsr__tensors_add(to, name, type, (int)rank, dims, &x);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__tensors_add(to, name, type, (int)rank, dims, &x));
     // Memory was allocated for the dimensions, which tsr__tensors_add has checked for overflow. If
     // the message has fewer bytes, the tensor stays in the set, and the caller drops the set.
     const void *bytes = tsr__message_get(message, x->bytes);
@@ -287,11 +283,8 @@ static tsr_status get_list(struct message *message, tsr_tensors *to, int depth)
     int64_t n = tsr__message_int(message);
     if (message->failed)
         return TSR_MALFORMED;
-    for (int64_t i = 0; i < n; i++) {
-        tsr_status st = get_tensor(message, to, depth);
-        if (st != TSR_OK)
-            return st;
-    }
+    for (int64_t i = 0; i < n; i++)
+        TRY(get_tensor(message, to, depth));
     return TSR_OK;
 }
 

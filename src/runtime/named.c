@@ -167,9 +167,7 @@ tsr_status tsr__inputs_check(const struct manifest *manifest, tsr_session *sessi
                                "no tensor was given for this input");
         if (at < 0)
             continue;
-        tsr_status st = check_type_and_shape(session, port, inputs->at[at]);
-        if (st != TSR_OK)
-            return st;
+        TRY(check_type_and_shape(session, port, inputs->at[at]));
     }
     return tsr__named_check(manifest, session, inputs);
 }

@@ -204,9 +204,7 @@ static tsr_status bind_input(struct rank *rank, struct run_slot *run_slot, size_
         return TSR_OK;
     if (at < 0)
         return refuse_missing(rank, session, i);
-    tsr_status st = check_input(rank, session, i, inputs->at[at]);
-    if (st != TSR_OK)
-        return st;
+    TRY(check_input(rank, session, i, inputs->at[at]));
     return make_value(rank, session, i, inputs->at[at], &run_slot->ins[i]);
 }
 
@@ -469,9 +467,7 @@ static const tsr_run_options default_options = {.size = sizeof default_options};
 static tsr_status place_and_load(struct rank *rank)
 {
     struct comm_trouble why;
-    tsr_status st = tsr__gpu_place(rank);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__gpu_place(rank));
     if (tsr__gpu_limit(rank, &why) != TSR_OK)
         return peer_failed(rank, &why);
     return tsr__rank_load(rank);
@@ -606,9 +602,7 @@ tsr_status tsr__rank_copy(struct rank *rank, size_t run_slot, tsr_session *sessi
     for (size_t i = 0; i < rank->n_outputs; i++) {
         if (!is_result(rank, i) || is_in_place(rank, i) || (rank->placed && rank->placed[i]))
             continue;
-        tsr_status st = take_output(rank, &rank->run_slots[run_slot], i, session, outputs);
-        if (st != TSR_OK)
-            return st;
+        TRY(take_output(rank, &rank->run_slots[run_slot], i, session, outputs));
     }
     return TSR_OK;
 }

@@ -143,10 +143,8 @@ tsr_status tsr__facts_keep(tsr_job *job, const char *weights, const struct memor
     struct engine *engine = job->engine;
     struct gather_call about = {.plan = tsr__job_plan(job), .what = "facts"};
     struct str *all = NULL;
-    st = tsr__gather(job->session, job->endpoint, &about, engine->facts[0], &engine->facts_arena,
-                     &all);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__gather(job->session, job->endpoint, &about, engine->facts[0], &engine->facts_arena,
+                    &all));
     engine->facts = all;
     engine->n_facts = job->endpoint->rank == 0 ? job->endpoint->size : 0;
     return TSR_OK;

@@ -135,22 +135,12 @@ static OrtStatus *open_session(struct rank *rank, OrtSessionOptions *options)
 // then opens the model.
 static tsr_status create_session(struct rank *rank, OrtSessionOptions *options)
 {
-    tsr_status st = tsr__engine_failed(rank, set_options(rank, options), DIAG_engine_refused, NULL,
-                                       "session options");
-    if (st != TSR_OK)
-        return st;
-    st = add_ops(rank, options);
-    if (st != TSR_OK)
-        return st;
-    st = add_weights(rank, options);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__provider_set(rank, options);
-    if (st != TSR_OK)
-        return st;
-    st = add_user_ops(rank, options);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__engine_failed(rank, set_options(rank, options), DIAG_engine_refused, NULL,
+                           "session options"));
+    TRY(add_ops(rank, options));
+    TRY(add_weights(rank, options));
+    TRY(tsr__provider_set(rank, options));
+    TRY(add_user_ops(rank, options));
     return tsr__engine_loaded(rank, open_session(rank, options));
 }
 
@@ -244,18 +234,10 @@ static tsr_status make_run_slots(struct rank *rank)
 // outputs, and the slots need both counts.
 static tsr_status read_ports(struct rank *rank)
 {
-    tsr_status st = read_names(rank, INPUTS, &rank->n_inputs, &rank->input_names);
-    if (st != TSR_OK)
-        return st;
-    st = read_names(rank, OUTPUTS, &rank->n_outputs, &rank->output_names);
-    if (st != TSR_OK)
-        return st;
-    st = read_wanted(rank);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__gpu_bind(rank);
-    if (st != TSR_OK)
-        return st;
+    TRY(read_names(rank, INPUTS, &rank->n_inputs, &rank->input_names));
+    TRY(read_names(rank, OUTPUTS, &rank->n_outputs, &rank->output_names));
+    TRY(read_wanted(rank));
+    TRY(tsr__gpu_bind(rank));
     return make_run_slots(rank);
 }
 
@@ -265,11 +247,9 @@ tsr_status tsr__rank_load(struct rank *rank)
 {
     const OrtApi *api = rank->engine->api;
     OrtSessionOptions *options = NULL;
-    tsr_status st = tsr__engine_failed(rank, api->CreateSessionOptions(&options),
-                                       DIAG_engine_refused, NULL, "session options");
-    if (st != TSR_OK)
-        return st;
-    st = create_session(rank, options);
+    TRY(tsr__engine_failed(rank, api->CreateSessionOptions(&options), DIAG_engine_refused, NULL,
+                           "session options"));
+    tsr_status st = create_session(rank, options);
     api->ReleaseSessionOptions(options);
     if (st != TSR_OK)
         return st;

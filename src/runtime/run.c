@@ -49,9 +49,7 @@ static tsr_status run_take(struct spawn *spawn, tsr_session *session, int rank, 
     struct run_work *work = spawn->data;
     if (rank != 0 || !work->outputs)
         return TSR_OK;
-    tsr_status st = tsr__message_tensors(in, work->outputs);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__message_tensors(in, work->outputs));
     return tsr__facts_take(session, in);
 }
 
@@ -63,12 +61,8 @@ static tsr_status run_processes(tsr_session *session, const char *folder,
 {
     struct run_work work = {folder, false, inputs, outputs};
     struct spawn spawn = {.options = options, .work = run_work, .take = run_take, .data = &work};
-    tsr_status st = tsr__tensors_on_host(inputs);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__run_prepare(session, folder, options, &spawn.n);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__tensors_on_host(inputs));
+    TRY(tsr__run_prepare(session, folder, options, &spawn.n));
     return tsr__spawn(session, &spawn);
 }
 
@@ -81,13 +75,9 @@ static tsr_status run_model_in_child(tsr_session *session, const char *path,
     struct spawn spawn = {
         .options = options, .work = run_work, .take = run_take, .data = &work, .n = 1};
     struct engine *engine;
-    tsr_status st = tsr__tensors_on_host(inputs);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__gpu_refuse_fork(session, options);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__engine(session, &engine); // the child inherits it
+    TRY(tsr__tensors_on_host(inputs));
+    TRY(tsr__gpu_refuse_fork(session, options));
+    tsr_status st = tsr__engine(session, &engine); // the child inherits it
     if (st != TSR_OK)
         return st;
     return tsr__spawn(session, &spawn);
@@ -101,12 +91,8 @@ static tsr_status check_call(tsr_session *session, const tsr_run_options *option
                              const tsr_tensors *inputs, const tsr_tensors *outputs,
                              tsr_run_options *checked)
 {
-    tsr_status st = tsr__tensors_owned(session, inputs);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__tensors_owned(session, outputs);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__tensors_owned(session, inputs));
+    TRY(tsr__tensors_owned(session, outputs));
     return tsr__run_options(session, options, checked);
 }
 
@@ -115,11 +101,8 @@ static tsr_status check_call(tsr_session *session, const tsr_run_options *option
 static tsr_status write_facts_and_trace(tsr_job *job, const tsr_run_options *options,
                                         const char *weights, const struct memory_mark *before)
 {
-    if (options->facts) {
-        tsr_status st = tsr__facts_keep(job, weights, before);
-        if (st != TSR_OK)
-            return st;
-    }
+    if (options->facts)
+        TRY(tsr__facts_keep(job, weights, before));
     if (options->trace)
         return tsr_job_trace(job);
     return TSR_OK;
@@ -134,10 +117,8 @@ static tsr_status run_on_copies(tsr_session *session, tsr_job *job, const tsr_te
     tsr_tensors *copies = NULL;
     if (!inputs)
         return tsr_job_run(job, inputs, outputs);
-    tsr_status st = tsr_tensors_new(session, &copies);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__tensors_copy(inputs, copies);
+    TRY(tsr_tensors_new(session, &copies));
+    tsr_status st = tsr__tensors_copy(inputs, copies);
     if (st == TSR_OK)
         st = tsr_job_run(job, copies, outputs);
     tsr_tensors_free(copies);
@@ -155,9 +136,7 @@ tsr_status tsr_run_model(tsr_session *session, const char *path, const tsr_run_o
         return tsr__missing(session, "path");
     tsr_run_options run_options;
     tsr_job *job = NULL;
-    tsr_status st = check_call(session, options, inputs, outputs, &run_options);
-    if (st != TSR_OK)
-        return st;
+    TRY(check_call(session, options, inputs, outputs, &run_options));
     if (tsr__run_spawns(session, &run_options) &&
         tsr__gpu_named(session, run_options.device, &run_options))
         return run_model_in_child(session, path, &run_options, inputs, outputs);
@@ -165,7 +144,7 @@ tsr_status tsr_run_model(tsr_session *session, const char *path, const tsr_run_o
     tsr__arena_init(&arena, session);
     const char *weights = tsr__folder_of(&arena, path).p;
     struct memory_mark before = tsr__memory_mark(weights);
-    st = tsr_job_open_model(session, path, options, &job);
+    tsr_status st = tsr_job_open_model(session, path, options, &job);
     if (st == TSR_OK)
         st = run_on_copies(session, job, inputs, outputs);
     if (st == TSR_OK)
@@ -184,18 +163,14 @@ tsr_status tsr_run(tsr_session *session, const char *folder, const tsr_run_optio
         return TSR_INVALID;
     tsr_run_options run_options;
     tsr_job *job = NULL;
-    tsr_status st = check_call(session, options, inputs, outputs, &run_options);
-    if (st != TSR_OK)
-        return st;
+    TRY(check_call(session, options, inputs, outputs, &run_options));
     if (tsr__run_spawns(session, &run_options))
         return run_processes(session, folder, &run_options, inputs, outputs);
     struct memory_mark before = tsr__memory_mark(folder);
-    st = tsr__job_open(session, folder, &run_options, false, &job);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__job_open(session, folder, &run_options, false, &job));
     // The inputs were in memory before, but the rank needs them as well.
     before.own -= tsr__job_input_bytes(job, inputs);
-    st = tsr_job_run(job, inputs, outputs);
+    tsr_status st = tsr_job_run(job, inputs, outputs);
     if (st == TSR_OK)
         st = write_facts_and_trace(job, &run_options, folder, &before);
     tsr_job_close(job);

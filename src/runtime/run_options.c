@@ -55,9 +55,7 @@ bool tsr_run_place(const tsr_run_options *options, int *rank, int *ranks)
 tsr_status tsr__run_options(tsr_session *session, const tsr_run_options *given,
                             tsr_run_options *out)
 {
-    tsr_status st = OPTIONS_READ(session, out, given, most_ranks);
-    if (st != TSR_OK)
-        return st;
+    TRY(OPTIONS_READ(session, out, given, most_ranks));
     if (out->in_flight < 0 || out->in_flight > RUN_SLOTS) {
         tsr__diag(session, DIAG_run_options, NULL, "use 1 to 16 concurrent runs",
                   "the number of concurrent runs is out of range");

@@ -21,7 +21,7 @@ tsr_status tsr__served_open(tsr_session *session, const char *folder, const stru
 // Makes one run. After a failure `served` must be closed; no more runs are possible.
 tsr_status tsr__served_run(struct served *served, const tsr_tensors *inputs, tsr_tensors *outputs);
 void tsr__served_close(struct served *served); // NULL is allowed; no process is left
-// Main function of the program tessera-ranks (served_ranks.c). Returns its exit code.
+// Main function of the program tessera-ranks (served.c). Returns its exit code.
 int tsr__served_work(const char *folder, const char *engine, int threads);
 
 // ---- jobs (job_common.c)

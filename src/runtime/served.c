@@ -1,13 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// served.c - starts the program that runs the ranks of a partition, and communicates with it
-// (served.h).
+// served.c - a partition whose ranks run in another program, tessera-ranks, which this process
+// starts; and the main function of that program.
+//
+// For a host process that must not be forked: it has threads, locks and perhaps a GPU driver that
+// do not survive a fork. The program starts fresh, so its own children (job_children.c) are safe.
+// Both sides exchange notes (children.h) over one socket, which the program has as descriptor
+// SERVED_SOCKET:
+//
+//   this process                    tessera-ranks FOLDER ENGINE THREADS
+//   (starts it)                     opens ONNX Runtime and the ranks, then sends READY
+//   START + full inputs       -->   makes the run, then sends START + its full outputs
+//   (closes the socket)             reads the end of the stream, ends its ranks and itself
+//
+// After a failure the note has the status, and diagnostics are sent instead of tensors.
 //
 // The program is not a rank but the parent of the ranks, so there are ranks + 1 processes. It has
 // its own process group: Ctrl-C in a terminal is for the program that loaded the model, which may
 // continue. It ends when its socket is closed, thus also when this process is killed. It does not
 // use PR_SET_PDEATHSIG, which is bound to a thread: the thread of the first run may end long before
 // the session.
-#include "runtime/served.h"
+#include "runtime/children.h"
+#include "runtime/job.h"
+#include "runtime/runtime.h"
 #include "transport/transport.h"
 
 #include <dirent.h>
@@ -22,6 +36,9 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#define SERVED_PROGRAM "tessera-ranks"
+#define SERVED_SOCKET  3 // the program's end of the socket
 
 #define LOOK_MS 20  // between two checks of the program while waiting for an answer
 #define TELL_S  1.0 // time for the kernel to report how it ended, after its socket was closed
@@ -307,4 +324,79 @@ void tsr__served_close(struct served *served)
         nanosleep(&nap, NULL);
     }
     tsr__free(served->session, served, sizeof *served);
+}
+
+// ---- the program -------------------------------------------------------------------------------
+
+// Sends `results` if the status is TSR_OK, else the diagnostics. False: the other side is gone.
+static bool answer(tsr_session *session, enum word word, tsr_status status,
+                   const tsr_tensors *results)
+{
+    struct note note = {(int32_t)word, (int32_t)status};
+    if (status == TSR_OK && !results)
+        return tsr__note_send(SERVED_SOCKET, note, -1);
+    struct message message = tsr__message_new();
+    if (message.fd < 0)
+        return false;
+    if (status == TSR_OK)
+        tsr__message_put_tensors(&message, results);
+    else
+        tsr__message_put_findings(&message, session);
+    bool sent = tsr__message_flush(&message) && tsr__note_send(SERVED_SOCKET, note, message.fd);
+    close(message.fd);
+    tsr__message_drop(&message);
+    return sent;
+}
+
+// Runs the model once with the inputs of a request and sends the reply. Returns false if the
+// program must end.
+static bool serve_run(tsr_session *session, tsr_job *job, int fd)
+{
+    tsr_tensors *inputs = NULL, *results = NULL;
+    struct message message;
+    bool goes_on = false;
+    if (!tsr__message_open(fd, &message))
+        return false;
+    tsr_status st = tsr_tensors_new(session, &inputs);
+    if (st == TSR_OK)
+        st = tsr_tensors_new(session, &results);
+    if (st == TSR_OK)
+        st = tsr__message_tensors(&message, inputs);
+    tsr__message_close(&message);
+    if (st == TSR_OK)
+        st = tsr_job_run(job, inputs, results);
+    goes_on = answer(session, START, st, results) && st == TSR_OK;
+    tsr_finding_clear(session);
+    tsr_tensors_free(results);
+    tsr_tensors_free(inputs);
+    return goes_on;
+}
+
+static tsr_status open_ranks(tsr_session *session, const char *folder, const char *engine,
+                             int threads, tsr_job **out)
+{
+    tsr_run_options options = {
+        .size = sizeof options, .transport = TSR_TRANSPORT_SHM, .threads = threads};
+    const char *library = NULL;
+    if (engine[0])
+        library = engine;
+    TRY(tsr_engine_open(session, library, NULL, NULL));
+    return tsr__job_open_children(session, folder, &options, out);
+}
+
+int tsr__served_work(const char *folder, const char *engine, int threads)
+{
+    tsr_job *job = NULL;
+    tsr_session *session = tsr_session_new(NULL);
+    struct note note;
+    int fd;
+    if (!session)
+        return 1;
+    tsr_status st = open_ranks(session, folder, engine, threads, &job);
+    bool goes_on = answer(session, READY, st, NULL) && st == TSR_OK;
+    while (goes_on && tsr__note_receive(SERVED_SOCKET, &note, &fd))
+        goes_on = serve_run(session, job, fd);
+    tsr_job_close(job);
+    tsr_session_free(session);
+    return st != TSR_OK;
 }

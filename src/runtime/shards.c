@@ -245,10 +245,7 @@ static tsr_status join_pieces(struct arena *arena, const struct manifest_port *p
             return differ(outputs->session, port->name);
         tsr__shards_add_sizes(layout, k, pieces[k], shape);
     }
-    tsr_status st =
-        tsr__tensors_add(outputs, str_of(port->name), pieces[0]->type, layout->rank, shape, &full);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__tensors_add(outputs, str_of(port->name), pieces[0]->type, layout->rank, shape, &full));
     struct tile_piece *all = tsr__shards_full_piece(arena, full);
     for (int64_t k = 0; k < layout->n_shards; k++) {
         struct tile_piece *piece = tsr__layout_piece(arena, layout, shape, k);

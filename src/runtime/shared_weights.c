@@ -28,9 +28,7 @@ tsr_status tsr__shared_open(tsr_session *session, const struct engine *engine,
     if (bundle->manifest.n_ranks < 2 || !common)
         return TSR_OK;
     struct str path = tsr__bundle_file_path(bundle, arena, common->name);
-    tsr_status st = path.p ? tsr__file_map(session, path.p, &out->common) : TSR_NOMEM;
-    if (st != TSR_OK)
-        return st;
+    TRY(path.p ? tsr__file_map(session, path.p, &out->common) : TSR_NOMEM);
     OrtStatus *failed = engine->api->CreatePrepackedWeightsContainer(&out->packed);
     if (!failed)
         return TSR_OK;

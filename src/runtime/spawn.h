@@ -63,7 +63,7 @@ tsr_status tsr__child_set_close(struct child_set *child_set);
 // True if this process is not a rank itself and its ranks must be child processes.
 bool tsr__run_spawns(tsr_session *session, const tsr_run_options *options);
 
-// ---- processes.c
+// ---- run_checks.c
 // Checks the files of a partition, opens ONNX Runtime for the children, and returns the number of
 // ranks.
 tsr_status tsr__run_prepare(tsr_session *session, const char *folder,

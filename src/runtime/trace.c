@@ -268,9 +268,7 @@ tsr_status tsr__trace_write(tsr_session *session, struct endpoint *endpoint, uin
     if (text->failed)
         return TSR_NOMEM;
     struct outfile outfile;
-    tsr_status st = tsr__out_open(session, path, &outfile);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__out_open(session, path, &outfile));
     report_left_out(session, text);
     static const char head[] = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", tail[] = "\n]}\n";
     tsr__out_write(&outfile, head, sizeof head - 1);

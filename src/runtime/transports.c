@@ -158,9 +158,7 @@ tsr_status tsr_join(tsr_session *session, const tsr_run_options *options)
 {
     tsr_run_options run_options;
     struct endpoint *endpoint;
-    tsr_status st = tsr__run_options(session, options, &run_options);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__run_options(session, options, &run_options));
     if (tsr__run_spawns(session, &run_options))
         return TSR_OK; // the ranks are not started yet
     return tsr__run_join(session, &run_options, &endpoint);

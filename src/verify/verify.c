@@ -41,22 +41,14 @@ static tsr_status load_inputs(struct work *work)
 // Loads the model and its inputs. close_all must be called in every case.
 static tsr_status open_all(struct work *work)
 {
-    tsr_status st = tsr_model_load(work->session, work->path, &work->model);
-    if (st == TSR_OK)
-        st = tsr_model_check_ports(work->model);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr_model_load(work->session, work->path, &work->model));
+    TRY(tsr_model_check_ports(work->model));
     work->sizes.size = sizeof work->sizes;
     tsr_tensors **sets[] = {&work->inputs, &work->recorded, &work->unsharded};
-    for (size_t i = 0; i < TSR_COUNT(sets); i++) {
-        st = tsr_tensors_new(work->session, sets[i]);
-        if (st != TSR_OK)
-            return st;
-    }
+    for (size_t i = 0; i < TSR_COUNT(sets); i++)
+        TRY(tsr_tensors_new(work->session, sets[i]));
     work->scratch.model = work->path;
-    st = tsr__scratch_open(work->session, &work->arena, work->options->work, &work->scratch);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__scratch_open(work->session, &work->arena, work->options->work, &work->scratch));
     return load_inputs(work);
 }
 
@@ -82,15 +74,11 @@ static tsr_status plan_model(struct work *work, tsr_plan_summary *plan, tsr_veri
     if (st != TSR_OK || divides_work(plan))
         return st;
     tsr_model *again = NULL;
-    st = tsr_model_load(work->session, work->path, &again);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr_model_load(work->session, work->path, &again));
     tsr_model_free(work->model);
     work->model = again;
     work->shapes = NULL;
-    st = tsr__plan_sharded(work, work->model, plan);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__plan_sharded(work, work->model, plan));
     result->forced = divides_work(plan);
     if (result->forced || work->options->allow_unsharded)
         return TSR_OK;
@@ -172,9 +160,7 @@ static tsr_status verify_opened(struct work *work, tsr_verify_summary *found)
                       &work->run); // so that other ranks are informed of later errors
     if (st != TSR_OK)
         return st;
-    st = open_all(work);
-    if (st != TSR_OK)
-        return st;
+    TRY(open_all(work));
     found->open_size = work->sizes.open_size;
     found->sizes = work->sizes.sizes;
     found->n_sizes = work->sizes.n_sizes;
@@ -187,22 +173,16 @@ static tsr_status verify_opened(struct work *work, tsr_verify_summary *found)
     return st;
 }
 
-// Verifies a model. The result is set if the model was compared, or at least one trial was made.
-tsr_status tsr__verify(tsr_session *session, const char *model, const tsr_verify_options *options,
-                       tsr_verify_summary *result)
+// Verifies a model. The result is valid if the model was compared, or at least one trial was made.
+static tsr_status verify(tsr_session *session, const char *model, const tsr_verify_options *options,
+                         tsr_verify_summary *result)
 {
-    if (!session)
-        return TSR_INVALID;
     tsr_verify_options given;
     tsr_run_options run;
-    tsr_status st = OPTIONS_READ(session, &given, options, allow_unsharded);
-    if (st == TSR_OK)
-        st = OPTIONS_READ(session, &run, given.run, most_ranks);
+    TRY(OPTIONS_READ(session, &given, options, allow_unsharded));
+    TRY(OPTIONS_READ(session, &run, given.run, most_ranks));
     given.run = &run;
-    if (st == TSR_OK)
-        st = check_owners(session, &given);
-    if (st != TSR_OK)
-        return st;
+    TRY(check_owners(session, &given));
     if (run.tf32 && given.tolerance == 0)
         given.tolerance = TF32_TOLERANCE;
     struct work work = {.session = session, .path = model, .options = &given};
@@ -210,10 +190,129 @@ tsr_status tsr__verify(tsr_session *session, const char *model, const tsr_verify
     work.results = &session->results[RESULT_VERIFY];
     tsr__arena_free(work.results);
     tsr__arena_init(&work.arena, session);
-    tsr_verify_summary found = {.size = sizeof(found), .recorded = -1};
-    st = verify_opened(&work, &found);
+    tsr_status st = verify_opened(&work, result);
     close_all(&work);
-    if (result && (st == TSR_OK || st == TSR_DIFFERENT || found.n_trials))
-        *result = found;
     return st;
+}
+
+// ---- the result handle ---------------------------------------------------------------------------
+
+// Copies the result. The inputs own the sizes, and the partitions become handles.
+static tsr_status fill(tsr_verify_result *result, const tsr_verify_summary *summary)
+{
+    struct arena *memory = result->memory;
+    result->summary = *summary;
+    tsr_dim_size *sizes = ARENA_ARRAY(memory, tsr_dim_size, summary->n_sizes);
+    for (size_t i = 0; sizes && i < summary->n_sizes; i++) {
+        sizes[i].name = tsr__arena_str(memory, str_of(summary->sizes[i].name)).p;
+        sizes[i].size = summary->sizes[i].size;
+    }
+    result->summary.sizes = sizes;
+    result->partitions = ARENA_ARRAY(memory, tsr_partition_result, summary->n_trials + 1);
+    for (size_t i = 0; result->partitions && i <= summary->n_trials; i++) {
+        result->partitions[i].session = result->session;
+        result->partitions[i].summary = i ? summary->trials[i - 1].partition : summary->partition;
+    }
+    return arena_status(memory);
+}
+
+tsr_status tsr_verify(tsr_session *session, const char *model, const tsr_verify_options *options,
+                      tsr_verify_result **out)
+{
+    if (!session)
+        return TSR_INVALID;
+    tsr_verify_summary summary = {.size = sizeof summary, .recorded = -1};
+    tsr_status st = verify(session, model, options, &summary);
+    if (!out || (st != TSR_OK && st != TSR_DIFFERENT && !summary.n_trials))
+        return st;
+    tsr_verify_result *result = tsr__result_new(session, RESULT_VERIFY, sizeof *result);
+    if (!result)
+        return TSR_NOMEM;
+    tsr_status filled = fill(result, &summary);
+    if (filled != TSR_OK) {
+        tsr_verify_result_free(result);
+        return filled;
+    }
+    *out = result;
+    return st;
+}
+
+void tsr_verify_result_free(tsr_verify_result *result)
+{
+    tsr__result_free(result);
+}
+
+tsr_status tsr_verify_result_about(const tsr_verify_result *result, tsr_verify_facts *out)
+{
+    const tsr_verify_summary *from = &result->summary;
+    TRY(RESULT_CHECK(result->session, out, n_sizes));
+    tsr_verify_facts facts = {
+        .ok = from->ok,
+        .recorded = from->recorded,
+        .forced = from->forced,
+        .assumed = from->assumed,
+        .open_size = from->open_size,
+        .n_outputs = from->n_outputs,
+        .n_trials = from->n_trials,
+        .n_refused = from->n_refused,
+        .sizes = from->sizes,
+        .n_sizes = from->n_sizes,
+    };
+    tsr__result_write(out, &facts, sizeof facts);
+    return TSR_OK;
+}
+
+tsr_status tsr_verify_result_trial(const tsr_verify_result *result, size_t trial,
+                                   tsr_verify_trial *out)
+{
+    bool exists = trial < result->summary.n_trials;
+    tsr_verify_trial read = {0};
+    if (exists) {
+        const tsr_trial *from = &result->summary.trials[trial];
+        read = (tsr_verify_trial){.ok = from->ok,
+                                  .recorded = from->recorded,
+                                  .status = from->status,
+                                  .sharding = from->sharding,
+                                  .refused = from->refused,
+                                  .n_outputs = from->n_outputs};
+    }
+    return tsr__element_read(result->session, SIZED_LIST(&read, exists ? 1 : 0, n_outputs), 0, out);
+}
+
+tsr_status tsr_verify_result_output(const tsr_verify_result *result, size_t trial, size_t i,
+                                    tsr_difference *out)
+{
+    const tsr_verify_summary *from = &result->summary;
+    const tsr_difference *outputs = NULL;
+    size_t n = 0;
+    if (trial == TSR_NO_TRIAL) {
+        outputs = from->outputs;
+        n = from->n_outputs;
+    } else if (trial < from->n_trials) {
+        outputs = from->trials[trial].outputs;
+        n = from->trials[trial].n_outputs;
+    }
+    return tsr__element_read(result->session, SIZED_LIST(outputs, n, ok), i, out);
+}
+
+tsr_status tsr_verify_result_first(const tsr_verify_result *result, size_t trial,
+                                   tsr_first_difference *out)
+{
+    const tsr_verify_summary *from = &result->summary;
+    const tsr_first_difference *first = NULL;
+    if (trial == TSR_NO_TRIAL)
+        first = &from->first;
+    else if (trial < from->n_trials)
+        first = &from->trials[trial].first;
+    return tsr__element_read(result->session, SIZED_LIST(first, first ? 1 : 0, max_rel), 0, out);
+}
+
+const tsr_partition_result *tsr_verify_result_partition(const tsr_verify_result *result,
+                                                        size_t trial)
+{
+    if (trial == TSR_NO_TRIAL)
+        return &result->partitions[0];
+    if (trial >= result->summary.n_trials)
+        return NULL;
+    return &result->partitions[trial + 1];
 }

@@ -17,9 +17,4 @@ int64_t tsr__compare_worst(const tsr_tensors *want, size_t i, const tsr_tensors 
 // Returns the default tolerance of a type; 0: values must be equal.
 double tsr__tolerance(tsr_dtype type);
 
-// verify.c: as tsr_verify, but fills a struct instead of making a result handle. The session owns
-// its lists until the next call.
-tsr_status tsr__verify(tsr_session *session, const char *model, const tsr_verify_options *options,
-                       tsr_verify_summary *result) TSR_MUST_USE;
-
 #endif

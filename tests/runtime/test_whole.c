@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // test_whole.c - which file an engine is given: an old one never sees IR version 11.
-#include "runtime/internal.h"
+#include "runtime/job.h"
 
 #include <setjmp.h>
 #include <cmocka.h>

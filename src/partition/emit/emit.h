@@ -30,15 +30,15 @@ static inline tsr_value *local_of(const struct part *part, struct form *form)
 // Writes a step, and the steps of its bodies, on all ranks that need it.
 tsr_status tsr__emit_step(struct draft *draft, struct part *parts, struct step *st) TSR_MUST_USE;
 
-// emit_ports.c: declares a value of the rank's graph with the type of the model's input or output
+// emit_util.c: declares a value of the rank's graph with the type of the model's input or output
 // and the local sizes.
 tsr_status tsr__port_type(struct part *part, tsr_value *local, const tsr_value *value,
                           const struct tile_layout *layout) TSR_MUST_USE;
 // Returns the rank's input for a model input, creating it on first use.
 tsr_value *tsr__part_input(struct part *part, struct item *it);
 
-// emit_util.c: tsr__part_new_name returns an unused name, tsr__form_name the name of a form's
-// tensor on this rank.
+// tsr__part_new_name returns an unused name, tsr__form_name the name of a form's tensor on this
+// rank.
 struct str tsr__part_new_name(struct part *part);
 struct str tsr__form_name(struct part *part, struct form *form);
 // tsr__part_node adds a node without attributes; an empty `out` gets a new name. tsr__part_identity

@@ -69,7 +69,7 @@ tsr_status tsr__emit_trim(struct part *part, struct step *st, tsr_value *x,
                           struct str name) TSR_MUST_USE;
 
 // emit_shape.c: sizes at run time. Returns what this rank adds to a sum over the ranks, which is
-// the full shape of a sharded tensor (steps/sizes.c).
+// the full shape of a sharded tensor (steps/convert.c).
 tsr_value *tsr__part_count(struct part *part, struct form *from, struct str name);
 // tsr__part_shape returns the full shape, int64[rank]; tsr__part_size one size, int64[1]. Both
 // return NULL after a failure.

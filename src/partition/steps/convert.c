@@ -19,6 +19,54 @@
 //     If reader 3 came first: (6) AllToAll(axis 0, split axis 1), each rank sends half a shard.
 #include "internal.h"
 
+// ---- full shapes that no rank knows ------------------------------------------------------------
+
+// Each device counts sizes of its shard, and a collective adds the counts. For each dimension only
+// the shards at coordinate 0 of all other dimensions count. If a shard has several owners, only the
+// first counts.
+
+static const struct node_flow sums = {.combine = COMBINE_SUM};
+
+static struct item *shape_item(struct draft *draft, struct item *it)
+{
+    if (it->shape_item)
+        return it->shape_item;
+    struct item *item = ARENA_NEW(draft->arena, struct item);
+    tsr_dim *dims = ARENA_ARRAY(draft->arena, tsr_dim, 1);
+    int64_t *shape = ARENA_ARRAY(draft->arena, int64_t, 1);
+    if (!item || !dims || !shape)
+        return NULL;
+    shape[0] = it->rank;
+    dims[0] = (tsr_dim){it->rank, ""};
+    *item = (struct item){.dtype = TSR_INT64,
+                          .rank = 1,
+                          .dims = dims,
+                          .fixed = true,
+                          .shape = shape,
+                          .scope = it->scope};
+    item->name = tsr__arena_printf(draft->arena, STR_FMT ".shape", STR_ARG(it->name));
+    it->shape_item = item;
+    return item->name.p ? item : NULL;
+}
+
+// Plans the sum of sizes over the ranks. Example: [n,6] {2,1} on ranks 0 and 1, n = 7. Rank 0
+// counts [3,6], rank 1 [4,0]; the sum is [7,6]. See counts_in in emit_shape.c.
+struct form *tsr__draft_count(struct draft *draft, struct form *from, const struct tile_layout *on,
+                              struct device_group *group)
+{
+    struct item *item = shape_item(draft, from->item);
+    struct form *part = tsr__form_new(draft, item, on, FORM_MADE);
+    struct form *all = tsr__form_new(draft, item, on, FORM_MADE);
+    if (!tsr__step_between(draft, STEP_SHAPE, from, part))
+        return NULL;
+    struct step *sum = tsr__step_between(draft, COMM_ALL_REDUCE, part, all);
+    if (!sum)
+        return NULL;
+    part->partial = true;
+    sum->flow = &sums;
+    return tsr__step_set_groups(draft, sum, group, 1);
+}
+
 #define FIXED_BITS(type) (tsr_dtype_bits(type) >= 8)
 
 // Reports a conversion that is not possible, at the node that reads the value. The first failure
@@ -222,7 +270,7 @@ static struct form *shape_form(struct draft *draft, struct form *whole,
 {
     struct item *it = whole->item;
     if (!it->shape_item) {
-        struct item *shape = tsr__shape_item(draft, it);
+        struct item *shape = shape_item(draft, it);
         int64_t *devices;
         size_t n = tsr__layout_devices(draft->arena, whole->layout, &devices);
         struct tile_layout *there = tsr__layout_whole(draft->arena, 1, devices, n);

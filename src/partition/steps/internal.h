@@ -8,10 +8,8 @@
 // ports.c: finds for each symbol a model input with a dimension of that name (draft->sizes).
 void tsr__draft_find_sizes(struct draft *draft);
 
-// wants.c: records that a node reads the value in this layout (NULL: unknown). tsr__node_wants does
-// so for all inputs of a node.
+// steps.c: records that a node reads the value in this layout (NULL: unknown).
 void tsr__draft_want(struct draft *draft, const tsr_value *value, const struct tile_layout *layout);
-void tsr__node_wants(struct draft *draft, const struct node_flow *nf);
 
 // convert.c: returns the form of an item in that layout and plans it if it does not exist. Returns
 // NULL after a failure, with a diagnostic.
@@ -33,10 +31,8 @@ int tsr__draft_lowered_steps(struct draft *draft, const struct form *from,
 // own.
 struct form *tsr__draft_same_bits(struct draft *draft, struct item *it,
                                   const struct tile_layout *on, const tsr_node *reader);
-// sizes.c: tsr__shape_item returns the shape of a value as an item. tsr__draft_count plans a sum
-// over the devices of the group that gives the full shape of a sharded value. It is for values
-// whose shape no rank can compute alone.
-struct item *tsr__shape_item(struct draft *draft, struct item *it);
+// Plans a sum over the devices of the group that gives the full shape of a sharded value. It is for
+// values whose shape no rank can compute alone.
 struct form *tsr__draft_count(struct draft *draft, struct form *from, const struct tile_layout *on,
                               struct device_group *group);
 

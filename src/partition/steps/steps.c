@@ -9,6 +9,43 @@
 static bool draft_nodes(struct draft *draft, const struct node_flow *nodes, size_t n,
                         unsigned char *needed);
 
+// ---- wanted layouts ----------------------------------------------------------------------------
+
+// Before planning, the layouts are recorded in which each value is read. A sum whose readers all
+// need the same sharding becomes a ReduceScatter. A value that is only read in windows is produced
+// in windows (relayout.c).
+//
+//     y is a partial sum on ranks 0 and 1:
+//         all readers need {2,1}               ReduceScatter along axis 0
+//         one needs {2,1}, another unsharded   AllReduce; the first reader slices
+
+void tsr__draft_want(struct draft *draft, const tsr_value *value, const struct tile_layout *layout)
+{
+    struct want *want = &draft->wants[tsr__value_id(value)];
+    want->readers++;
+    want->differ =
+        want->differ || !layout || (want->layout && !tsr__layout_same(want->layout, layout));
+    if (!want->layout)
+        want->layout = layout;
+}
+
+// Records the layouts in which a node reads its inputs. A node that only returns sizes does not
+// read its input. Subgraphs read unsharded values.
+static void node_wants(struct draft *draft, const struct node_flow *nf)
+{
+    tsr_value **captures;
+    size_t n_captures = tsr__node_captures(nf->node, &captures);
+    for (size_t k = 0; k < tsr_node_input_count(nf->node); k++) {
+        const tsr_value *value = tsr_node_input(nf->node, k);
+        if (!value || tsr__sizes_rewrite(nf))
+            continue;
+        tsr__draft_want(draft, value, nf->inputs[k]);
+        draft->wants[tsr__value_id(value)].windowed += tsr__needs_windows(nf, (int)k);
+    }
+    for (size_t k = 0; k < n_captures; k++)
+        tsr__draft_want(draft, captures[k], NULL);
+}
+
 // ---- nodes -------------------------------------------------------------------------------------
 
 static struct form *draft_input(struct draft *draft, const struct node_flow *nf, tsr_value *value,
@@ -355,7 +392,7 @@ static bool draft_nodes(struct draft *draft, const struct node_flow *nodes, size
     for (size_t i = 0; i < n; i++) {
         draft->flows[tsr__node_id(nodes[i].node)] = &nodes[i];
         if (takes_part[i])
-            tsr__node_wants(draft, &nodes[i]);
+            node_wants(draft, &nodes[i]);
     }
     for (size_t i = 0; i < n; i++)
         if (takes_part[i] && !draft_next(draft, nodes + i, n - i, takes_part + i, &seen))
@@ -447,15 +484,11 @@ tsr_status tsr__draft_build(struct draft *draft)
     draft->main.graph = graph;
     draft->scope = &draft->main;
     collect_names(draft);
-    tsr_status st = refuse_reserved(draft);
-    if (st != TSR_OK)
-        return st;
+    TRY(refuse_reserved(draft));
     tsr__draft_find_sizes(draft);
     bool all = draft_nodes(draft, draft->flow->nodes, draft->flow->n_nodes, needed) &&
                draft_outputs(draft);
-    st = draft_status(draft);
-    if (st != TSR_OK)
-        return st;
+    TRY(draft_status(draft));
     if (!all)
         return TSR_BUG;
     tsr__draft_live(draft);

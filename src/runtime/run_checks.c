@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// processes.c - checks before the ranks of a partition are started as child processes, so that an
-// error is reported once and not by every rank.
+// run_checks.c - checks of a model or partition before ranks are started or an engine is opened, so
+// that an error is reported once and not by every rank.
 #include "runtime/spawn.h"
 #include "bundle/bundle.h"
+#include "ir/ir.h"
 
 #include <stdio.h>
 
@@ -54,12 +55,8 @@ tsr_status tsr__run_may_fork(tsr_session *session, const struct manifest *manife
 static tsr_status check_bundle(tsr_session *session, const char *folder,
                                const tsr_run_options *options, const struct bundle *bundle)
 {
-    tsr_status st = tsr__run_may_start(session, folder, &bundle->manifest, options);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__run_may_fork(session, &bundle->manifest, options);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__run_may_start(session, folder, &bundle->manifest, options));
+    TRY(tsr__run_may_fork(session, &bundle->manifest, options));
     return tsr__bundle_verify(bundle, NULL, 0, options->check_files);
 }
 
@@ -82,4 +79,29 @@ tsr_status tsr__run_prepare(tsr_session *session, const char *folder,
     if (st != TSR_OK)
         return st;
     return tsr__engine(session, &engine);
+}
+
+// ---- types of inputs and outputs ----------------------------------------------------------------
+
+static tsr_status check_port(const tsr_model *model, const tsr_value *value, const char *what)
+{
+    if (!tsr__value_is_no_tensor(value))
+        return TSR_OK;
+    struct place at = PLACE_NONE;
+    at.file = str_of(tsr_model_path(model));
+    at.value = tsr__value_str(value);
+    tsr__diag(tsr_model_session(model), DIAG_tensor_kind, &at, TSR_NO_TENSOR_HINT,
+              "this %s is neither a tensor nor a sequence of tensors", what);
+    return TSR_UNSUPPORTED;
+}
+
+tsr_status tsr_model_check_ports(const tsr_model *model)
+{
+    const tsr_graph *graph = tsr_model_graph(model);
+    tsr_status st = TSR_OK;
+    for (size_t i = 0; st == TSR_OK && i < tsr_graph_input_count(graph); i++)
+        st = check_port(model, tsr_graph_input(graph, i), "input");
+    for (size_t i = 0; st == TSR_OK && i < tsr_graph_output_count(graph); i++)
+        st = check_port(model, tsr_graph_output(graph, i), "output");
+    return st;
 }
