@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // manifest.c - fuzzes the parser of manifests: the numbers of an accepted manifest are consistent.
 #include "fuzz.h"
-#include "bundle/internal.h"
+#include "bundle/bundle.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {

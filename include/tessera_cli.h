@@ -153,8 +153,6 @@ TSR_API bool tsr_launcher(int *rank, int *ranks, const char **family);
  * from the options or else from the launcher; false: all ranks run in this process. */
 TSR_API bool tsr_run_place(const tsr_run_options *options, int *rank, int *ranks);
 
-/* Returns the tsr_transport of a name ("shm"); 0 for NULL, -1 for an unknown name. */
-TSR_API int tsr_transport_named(const char *name);
 /* True if ranks can communicate over "threads", "openmpi", "mpich" or "ucx" on this machine: its
  * plug-in was found. */
 TSR_API bool tsr_transport_available(const char *family);
@@ -511,24 +509,6 @@ struct tsr_partition_result {
     struct arena *memory; /* NULL: part of a tsr_verify_result */
     tsr_partition_summary summary;
 };
-/* Returns pair i of the states of the partition; false: there is no such pair. */
-TSR_API bool tsr_manifest_state(const tsr_manifest *manifest, size_t i, const char **past,
-                                const char **present);
-typedef struct tsr_manifest_device {
-    size_t size;
-    const char *device, *file; /* name of the device ("": none), and rank file */
-    const char *const *data;   /* files with its weights */
-    size_t n_data;
-    /* pipeline stages of the rank, from 0, ascending; none: the model has no stages */
-    const int64_t *stages;
-    size_t n_stages;
-    int64_t weights, weight_bytes; /* elements and bytes */
-    bool has_ports;                /* false: an older manifest, which does not list them */
-    const char *const *inputs, *const *outputs; /* of its rank file, in order */
-    size_t n_inputs, n_outputs;
-} tsr_manifest_device;
-TSR_API bool tsr_manifest_rank(const tsr_manifest *manifest, int rank, tsr_manifest_device *out);
-
 /* Start and collect a run with one set for each rank of this process: inputs and outputs of its
  * rank file, sharded or full. */
 TSR_API tsr_status tsr_job_start_cut(tsr_job *job, const tsr_tensors *const *inputs);

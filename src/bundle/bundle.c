@@ -8,7 +8,7 @@
 //
 // tsr__bundle_open reads only the manifest. tsr__bundle_verify checks the files of the ranks that
 // run here, so a host of a cluster needs no others.
-#include "internal.h"
+#include "bundle/bundle.h"
 
 #include <errno.h>
 #include <sys/stat.h>

@@ -119,15 +119,15 @@ tsr_status tsr__bundle_digest(const struct bundle *bundle, struct manifest_file 
 struct str tsr__bundle_file_path(const struct bundle *bundle, struct arena *arena,
                                  const char *name);
 
-// Returns the manifest as JSON, always in the same order, or NULL if out of memory. The caller
-// frees *owner with tsr_json_free.
-const char *tsr__manifest_text(tsr_session *session, const struct manifest *manifest,
+// Parses a manifest. `file` is its name in diagnostics. Reports one error if it is malformed.
+tsr_status tsr__manifest_parse(tsr_session *session, struct arena *arena, struct str file,
+                               struct str text, struct manifest *out) TSR_MUST_USE;
+// Returns the manifest as JSON, always in the same order, or NULL if out of memory. The arena is
+// for temporary data. The caller frees *owner with tsr_json_free, also after a failure.
+const char *tsr__manifest_text(struct arena *arena, const struct manifest *manifest,
                                tsr_json **owner);
-// Replaces manifest.json of an existing folder, atomically.
-tsr_status tsr__manifest_replace(const struct bundle *bundle,
-                                 const struct manifest *manifest) TSR_MUST_USE;
-// Writes manifest.json into a folder under construction.
-tsr_status tsr__manifest_write(struct outfolder *outfolder,
+// Writes the manifest to the file, which is replaced atomically if it exists.
+tsr_status tsr__manifest_write(struct arena *arena, const char *path,
                                const struct manifest *manifest) TSR_MUST_USE;
 // True for a plain file name: not empty, no separator, no control byte, neither "." nor "..".
 bool tsr__manifest_name_ok(struct str name);

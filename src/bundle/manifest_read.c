@@ -21,7 +21,7 @@
 // groups and members. These parts must be consistent: files and sizes, one device and one entry of
 // weights per rank, listed file names, ports of states, existing ranks. Older releases lack states,
 // stages, numbers of nodes, and inputs and outputs of a device, so these are optional.
-#include "internal.h"
+#include "bundle/bundle.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -212,19 +212,13 @@ static const char *known_file(struct reader *reader, const struct manifest *mani
     return name;
 }
 
-// Returns a list of strings, or NULL if the entry has none.
+// Returns a list of strings, or NULL after a failure.
 static const char **read_names(struct reader *reader, const json_t *entry, const char *key,
                                size_t *n)
 {
-    *n = 0;
-    if (reader->failed || !json_object_get(entry, key))
-        return NULL;
-    size_t count;
-    const json_t *list = list_member(reader, entry, key, &count);
-    const char **names = READER_ARRAY(reader, const char *, count + 1);
-    if (!names)
-        return NULL;
-    for (size_t i = 0; i < count; i++) {
+    const json_t *list = list_member(reader, entry, key, n);
+    const char **names = READER_ARRAY(reader, const char *, *n + 1);
+    for (size_t i = 0; names && i < *n; i++) {
         const json_t *value = json_array_get(list, i);
         if (!json_is_string(value)) {
             report_error(reader, key, "has an entry that is not a string");
@@ -232,11 +226,29 @@ static const char **read_names(struct reader *reader, const json_t *entry, const
         }
         names[i] = copy_text(reader, key, value);
     }
-    *n = count;
     return names;
 }
 
-// Reads stages, which must ascend without duplicates.
+// Returns a list of integers; -1 for entries that are not. Returns NULL if out of memory.
+static int64_t *read_ints(struct reader *reader, const json_t *list, size_t n)
+{
+    int64_t *ints = ARENA_ARRAY(reader->arena, int64_t, n + 1);
+    for (size_t i = 0; ints && i < n; i++) {
+        const json_t *value = json_array_get(list, i);
+        ints[i] = json_is_integer(value) ? (int64_t)json_integer_value(value) : -1;
+    }
+    return ints;
+}
+
+// True for non-negative numbers below `end` that ascend without duplicates.
+static bool ascends(const int64_t *ints, size_t n, int64_t end)
+{
+    for (size_t i = 0; i < n; i++)
+        if (ints[i] < 0 || ints[i] >= end || (i && ints[i] <= ints[i - 1]))
+            return false;
+    return true;
+}
+
 static void read_device_stages(struct reader *reader, const json_t *entry,
                                struct manifest_device *device)
 {
@@ -244,17 +256,11 @@ static void read_device_stages(struct reader *reader, const json_t *entry,
     if (reader->failed || !json_object_get(entry, "stages"))
         return;
     const json_t *list = list_member(reader, entry, "stages", &n);
-    int64_t *stages = READER_ARRAY(reader, int64_t, n + 1);
+    const int64_t *stages = read_ints(reader, list, n);
     if (!stages)
         return;
-    for (size_t i = 0; i < n; i++) {
-        const json_t *value = json_array_get(list, i);
-        stages[i] = json_is_integer(value) ? (int64_t)json_integer_value(value) : -1;
-        if (stages[i] < 0 || (i && stages[i] <= stages[i - 1])) {
-            report_error(reader, "stages", "is not an ascending list of stages");
-            return;
-        }
-    }
+    if (!ascends(stages, n, INT64_MAX))
+        report_error(reader, "stages", "is not an ascending list of stages");
     device->stages = stages;
     device->n_stages = n;
 }
@@ -269,24 +275,15 @@ static void read_device(struct reader *reader, const json_t *entry, const struct
     read_device_stages(reader, entry, device);
     device->has_ports =
         !reader->failed && json_object_get(entry, "inputs") && json_object_get(entry, "outputs");
-    device->inputs = read_names(reader, entry, "inputs", &device->n_inputs);
-    device->outputs = read_names(reader, entry, "outputs", &device->n_outputs);
-    const json_t *data = list_member(reader, entry, "data", &device->n_data);
+    if (device->has_ports) {
+        device->inputs = read_names(reader, entry, "inputs", &device->n_inputs);
+        device->outputs = read_names(reader, entry, "outputs", &device->n_outputs);
+    }
+    device->data = read_names(reader, entry, "data", &device->n_data);
     if (device->n_data > 2)
         report_error(reader, "data", "has too many entries");
-    device->data = READER_ARRAY(reader, const char *, device->n_data + 1);
-    if (!device->data)
-        return;
-    for (size_t i = 0; i < device->n_data; i++) {
-        if (reader->failed)
-            return;
-        const json_t *value = json_array_get(data, i);
-        if (!json_is_string(value))
-            report_error(reader, "data", "has an entry that is not a string");
-        else
-            device->data[i] =
-                known_file(reader, manifest, "data", copy_text(reader, "data", value));
-    }
+    for (size_t i = 0; device->data && i < device->n_data; i++)
+        known_file(reader, manifest, "data", device->data[i]);
 }
 
 // Reads the entries of all ranks. "weights" and "devices" are lists with one entry per rank.
@@ -339,21 +336,13 @@ static void read_shape(struct reader *reader, const json_t *entry, struct manife
     port->dims = dims;
 }
 
-// Decodes a layout. Returns NULL if the list is not a layout. An entry that is not an integer
-// becomes -1, which decoding rejects.
+// Decodes a layout. Returns NULL if the list is not a layout. Decoding rejects the -1 of entries
+// that are not integers.
 static struct tile_layout *decode_layout(struct reader *reader, const json_t *list)
 {
     size_t n = json_array_size(list);
-    if (n == 0 || n > MAX_ENTRIES)
-        return NULL;
-    int64_t *code = ARENA_ARRAY(reader->arena, int64_t, n);
-    if (!code)
-        return NULL;
-    for (size_t i = 0; i < n; i++) {
-        const json_t *word = json_array_get(list, i);
-        code[i] = json_is_integer(word) ? (int64_t)json_integer_value(word) : -1;
-    }
-    return tsr__layout_decode(reader->arena, code, n);
+    const int64_t *code = n && n <= MAX_ENTRIES ? read_ints(reader, list, n) : NULL;
+    return code ? tsr__layout_decode(reader->arena, code, n) : NULL;
 }
 
 // True if every owner is a rank and every rank has a shard.
@@ -457,19 +446,12 @@ static void read_group(struct reader *reader, const json_t *list, int64_t n_rank
                        struct manifest_group *group)
 {
     group->n = json_array_size(list);
-    int64_t *ranks =
-        group->n <= (size_t)n_ranks ? ARENA_ARRAY(reader->arena, int64_t, group->n + 1) : NULL;
-    if (!json_is_array(list) || !ranks || group->n == 0) {
+    if (json_is_array(list) && group->n && group->n <= (size_t)n_ranks)
+        group->ranks = read_ints(reader, list, group->n);
+    if (!group->ranks)
         report_error(reader, "groups", "has an entry that is not a list of ranks");
-        return;
-    }
-    for (size_t i = 0; i < group->n; i++) {
-        const json_t *value = json_array_get(list, i);
-        ranks[i] = json_is_integer(value) ? (int64_t)json_integer_value(value) : -1;
-        if (ranks[i] < 0 || ranks[i] >= n_ranks || (i && ranks[i] <= ranks[i - 1]))
-            report_error(reader, "groups", "has ranks that do not exist or do not ascend");
-    }
-    group->ranks = ranks;
+    else if (!ascends(group->ranks, group->n, n_ranks))
+        report_error(reader, "groups", "has ranks that do not exist or do not ascend");
 }
 
 // Reads the collectives. Entry i has id i. If there are more groups than ranks, they cannot be

@@ -5,38 +5,21 @@
 #include "bundle/bundle.h"
 #include "tessera_json.h"
 
-// Writes the layout, encoded as in attributes of operators (tsr__layout_encode).
-static void write_layout(tsr_json *json, const struct tile_layout *layout)
+// Writes the layout, encoded as in attributes of operators.
+static void write_layout(tsr_json *json, struct arena *arena, const struct tile_layout *layout)
 {
-    tsr_json_begin(json, "layout", '[');
-    tsr_json_int(json, NULL, layout->rank);
-    for (int dim = 0; dim < layout->rank; dim++) {
-        tsr_json_int(json, NULL, layout->dims[dim].n);
-        for (int factor = 0; factor < layout->dims[dim].n; factor++) {
-            tsr_json_int(json, NULL, layout->dims[dim].factors[factor].size);
-            tsr_json_int(json, NULL, tsr__cuts_number(&layout->dims[dim].factors[factor]));
-        }
-    }
-    tsr_json_int(json, NULL, layout->n_loops);
-    for (int i = 0; i < layout->n_loops; i++) {
-        tsr_json_int(json, NULL, layout->loops[i].dim);
-        tsr_json_int(json, NULL, layout->loops[i].factor);
-    }
-    tsr_json_int(json, NULL, layout->n_shards);
-    for (int64_t k = 0; k < layout->n_shards; k++) {
-        const int64_t *owners;
-        size_t n = tsr__layout_owners(layout, k, &owners);
-        tsr_json_int(json, NULL, (int64_t)n);
-        for (size_t i = 0; i < n; i++)
-            tsr_json_int(json, NULL, owners[i]);
-    }
-    tsr_json_end(json);
+    size_t n = tsr__layout_encode(layout, NULL, 0);
+    int64_t *code = ARENA_ARRAY(arena, int64_t, n);
+    if (!code)
+        return;
+    tsr__layout_encode(layout, code, n);
+    tsr_json_ints(json, "layout", code, n);
 }
 
 // Writes the inputs or outputs. "shape" is null if the rank is unknown. In the list a number is a
 // size, a string a symbol, null an unknown size: [null, "seq", 64].
-static void write_ports(tsr_json *json, const char *key, const struct manifest_port *ports,
-                        size_t n)
+static void write_ports(tsr_json *json, struct arena *arena, const char *key,
+                        const struct manifest_port *ports, size_t n)
 {
     tsr_json_begin(json, key, '[');
     for (size_t i = 0; i < n; i++) {
@@ -60,7 +43,7 @@ static void write_ports(tsr_json *json, const char *key, const struct manifest_p
             tsr_json_end(json);
         tsr_json_string(json, "sharding", ports[i].sharding);
         if (ports[i].kept)
-            write_layout(json, ports[i].kept);
+            write_layout(json, arena, ports[i].kept);
         if (ports[i].updated_by)
             tsr_json_string(json, "updated_by", ports[i].updated_by);
         tsr_json_end(json);
@@ -130,9 +113,8 @@ static void write_collectives(tsr_json *json, const struct manifest *manifest)
         tsr_json_string(json, "op", collective->op);
         tsr_json_string(json, "type", collective->type);
         tsr_json_begin(json, "groups", '[');
-        for (size_t g = 0; g < collective->n_groups; g++) {
+        for (size_t g = 0; g < collective->n_groups; g++)
             tsr_json_ints(json, NULL, collective->groups[g].ranks, collective->groups[g].n);
-        }
         tsr_json_end(json);
         tsr_json_end(json);
     }
@@ -154,11 +136,10 @@ static void write_rest(tsr_json *json, const struct manifest *manifest)
     tsr_json_end(json);
 }
 
-// Returns the manifest as JSON. The caller frees *owner, also after a failure.
-const char *tsr__manifest_text(tsr_session *session, const struct manifest *manifest,
+const char *tsr__manifest_text(struct arena *arena, const struct manifest *manifest,
                                tsr_json **owner)
 {
-    tsr_json *json = tsr_json_new(session);
+    tsr_json *json = tsr_json_new(arena->session);
     *owner = json;
     if (!json)
         return NULL;
@@ -176,48 +157,28 @@ const char *tsr__manifest_text(tsr_session *session, const struct manifest *mani
     tsr_json_int(json, "nodes", manifest->nodes);
     tsr_json_int(json, "cut_nodes", manifest->cut_nodes);
     write_devices(json, manifest);
-    write_ports(json, "inputs", manifest->inputs, manifest->n_inputs);
-    write_ports(json, "outputs", manifest->outputs, manifest->n_outputs);
+    write_ports(json, arena, "inputs", manifest->inputs, manifest->n_inputs);
+    write_ports(json, arena, "outputs", manifest->outputs, manifest->n_outputs);
     tsr_json_records(json, "states", state_fields, manifest->states, manifest->n_states,
                      sizeof *manifest->states);
     write_collectives(json, manifest);
     write_rest(json, manifest);
     tsr_json_end(json);
-    return tsr_json_text(json);
+    return arena->failed ? NULL : tsr_json_text(json);
 }
 
-// Writes the manifest to a temporary file and renames it.
-static tsr_status write_at(tsr_session *session, const char *path, const struct manifest *manifest)
+tsr_status tsr__manifest_write(struct arena *arena, const char *path,
+                               const struct manifest *manifest)
 {
     tsr_json *owner = NULL;
     struct outfile file;
-    const char *text = tsr__manifest_text(session, manifest, &owner);
-    tsr_status st = text ? tsr__out_open(session, path, &file) : TSR_NOMEM;
+    const char *text = tsr__manifest_text(arena, manifest, &owner);
+    tsr_status st = text ? tsr__out_open(arena->session, path, &file) : TSR_NOMEM;
     if (st == TSR_OK) {
         tsr__out_write(&file, text, strlen(text));
         st = tsr__out_commit(&file);
         tsr__out_abort(&file);
     }
     tsr_json_free(owner);
-    return st;
-}
-
-tsr_status tsr__manifest_replace(const struct bundle *bundle, const struct manifest *manifest)
-{
-    struct arena arena;
-    tsr__arena_init(&arena, bundle->session);
-    struct str path = tsr__bundle_file_path(bundle, &arena, MANIFEST_NAME);
-    tsr_status st = path.p ? write_at(bundle->session, path.p, manifest) : TSR_NOMEM;
-    tsr__arena_free(&arena);
-    return st;
-}
-
-tsr_status tsr__manifest_write(struct outfolder *outfolder, const struct manifest *manifest)
-{
-    struct arena arena;
-    tsr__arena_init(&arena, outfolder->session);
-    struct str path = tsr__outfolder_path(outfolder, &arena, MANIFEST_NAME);
-    tsr_status st = path.p ? write_at(outfolder->session, path.p, manifest) : TSR_NOMEM;
-    tsr__arena_free(&arena);
     return st;
 }

@@ -84,7 +84,8 @@ static tsr_status write_files(struct draft *draft, struct part *parts, struct ou
     if (draft->context)
         TRY(write_context(draft, outfolder, manifest));
     tsr__manifest_sort(manifest->files, manifest->n_files);
-    return tsr__manifest_write(outfolder, manifest);
+    struct str path = tsr__outfolder_path(outfolder, draft->arena, MANIFEST_NAME);
+    return path.p ? tsr__manifest_write(draft->arena, path.p, manifest) : TSR_NOMEM;
 }
 
 // Creates the rank files in memory for their sizes. The sizes of data files are already known.

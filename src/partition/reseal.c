@@ -300,7 +300,8 @@ static tsr_status reseal_folder(struct reseal_context *context, const char *cons
     struct manifest renewed = *manifest;
     renewed.files = context->files.at;
     renewed.n_files = context->files.n;
-    return tsr__manifest_replace(&context->bundle, &renewed);
+    struct str path = tsr__bundle_file_path(&context->bundle, context->arena, MANIFEST_NAME);
+    return path.p ? tsr__manifest_write(context->arena, path.p, &renewed) : TSR_NOMEM;
 }
 
 static void free_parts(struct reseal_context *context)

@@ -54,14 +54,6 @@ static const struct transport_row *row_of(tsr_transport transport)
     return i < TSR_COUNT(transports) ? &transports[i] : NULL;
 }
 
-int tsr_transport_named(const char *name)
-{
-    for (size_t i = 0; name && i < TSR_COUNT(transports); i++)
-        if (strcmp(transports[i].name, name) == 0)
-            return (int)i + 1;
-    return name ? -1 : TSR_TRANSPORT_DEFAULT;
-}
-
 // Returns who started the ranks. *family: the launcher's MPI family, if there is one. A launcher
 // takes precedence over the option; run_options.c has refused options that contradict it.
 static enum starter starter_of(const tsr_run_options *options, const char **family)

@@ -295,13 +295,10 @@ struct str tsr__tensor_text(const struct tensor *x, int64_t i)
 tsr_status tsr__tensors_add_texts(tsr_tensors *tensors, struct str name, int rank,
                                   const int64_t *dims, const struct str *texts)
 {
-    int64_t n = 1;
     size_t ends, total = 1;
-    if (!data_bytes(TSR_UINT64, rank, dims, &ends)) // also checks the rank
+    if (!data_bytes(TSR_UINT64, rank, dims, &ends))
         return bad_shape(tensors, name, TSR_STRING);
-    for (int axis = 0; axis < rank; axis++)
-        if (dims[axis] < 0 || !mul_ok(n, dims[axis], &n))
-            return bad_shape(tensors, name, TSR_STRING);
+    int64_t n = (int64_t)(ends / sizeof(uint64_t));
     for (int64_t i = 0; i < n; i++)
         if (__builtin_add_overflow(total, texts[i].n, &total))
             return bad_shape(tensors, name, TSR_STRING);
@@ -504,11 +501,7 @@ tsr_status tsr_tensors_borrow(tsr_tensors *tensors, const char *name, tsr_dtype 
         return bad_shape(tensors, str_of(name), type);
     if (n_bytes > 0 && !bytes)
         return tsr__missing(tensors->session, "bytes");
-    struct tensor *borrowed = tensor_new(tensors->session, str_of(name), type, rank, dims, 0);
-    if (!borrowed)
-        return TSR_NOMEM;
-    borrowed->data =
-        (void *)(uintptr_t)bytes; // only read: inputs that an engine overwrites are copied before
-    borrowed->bytes = n_bytes;
-    return insert(tensors, str_of(name), borrowed);
+    // only read: inputs that an engine overwrites are copied before
+    struct foreign borrowed = {.data = (void *)(uintptr_t)bytes};
+    return tsr__tensors_add_foreign(tensors, str_of(name), type, rank, dims, &borrowed);
 }

@@ -39,11 +39,20 @@ static tsr_status load(tsr_session *s, const char *set, const char *path, tsr_te
     return st;
 }
 
+static tsr_transport transport_named(const char *name)
+{
+    static const char *const names[] = {"threads", "shm", "mpi", "ucx"};
+    for (size_t i = 0; name && i < sizeof names / sizeof *names; i++)
+        if (strcmp(names[i], name) == 0)
+            return (tsr_transport)(i + 1);
+    return TSR_TRANSPORT_DEFAULT;
+}
+
 static tsr_status run(tsr_session *s, int argc, char **argv, tsr_tensors *in, tsr_tensors *out)
 {
     tsr_run_options o = {.size = sizeof o};
     const char *v, *path = argv[2];
-    o.transport = (tsr_transport)tsr_transport_named(value(argc, argv, "transport"));
+    o.transport = transport_named(value(argc, argv, "transport"));
     o.ort_ops = value(argc, argv, "ort_ops");
     o.plugins = value(argc, argv, "plugins");
     o.optimize = (v = value(argc, argv, "optimize")) ? (int)strtol(v, NULL, 10) + 1 : 0;
