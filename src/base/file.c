@@ -116,14 +116,12 @@ tsr_status tsr__file_map(tsr_session *session, const char *path, struct mapped *
 {
     struct stat st;
     int fd;
-    tsr_status status = open_regular(session, path, &fd, &st);
-    if (status != TSR_OK)
-        return status;
+    TRY(open_regular(session, path, &fd, &st));
     void *p = NULL;
     if (st.st_size > 0) {
         p = file_pages(session, fd, st.st_size);
         if (p == MAP_FAILED) {
-            status = refuse(session, DIAG_io_read, path, NULL, why_unread(errno));
+            tsr_status status = refuse(session, DIAG_io_read, path, NULL, why_unread(errno));
             close(fd);
             return status;
         }
@@ -178,10 +176,7 @@ tsr_status tsr_session_read(tsr_session *session, const char *path, size_t limit
     if (!text)
         return tsr__missing(session, "text");
     tsr__arena_free(&session->results[RESULT_TEXT]);
-    tsr_status status =
-        tsr__file_read(session, &session->results[RESULT_TEXT], path, limit, &whole);
-    if (status != TSR_OK)
-        return status;
+    TRY(tsr__file_read(session, &session->results[RESULT_TEXT], path, limit, &whole));
     *text = whole.p;
     if (bytes)
         *bytes = whole.n;

@@ -273,9 +273,7 @@ tsr_status tsr_json_write(tsr_json *json, const char *path)
     const char *text = tsr_json_text(json);
     if (!text)
         return TSR_NOMEM;
-    tsr_status status = tsr__out_open(json->session, path, &out);
-    if (status != TSR_OK)
-        return status;
+    TRY(tsr__out_open(json->session, path, &out));
     tsr__out_write(&out, text, json->text.n);
     return tsr__out_commit(&out);
 }

@@ -312,9 +312,7 @@ static tsr_status place_folder(struct outfolder *outfolder)
     if (tsr__fault(outfolder->session, FAULT_WRITE))
         return tsr__refuse_write(outfolder->session, outfolder->path, EIO);
     // Another process may have created the target meanwhile.
-    tsr_status status = check_target(outfolder->session, outfolder->path, outfolder->replace);
-    if (status != TSR_OK)
-        return status;
+    TRY(check_target(outfolder->session, outfolder->path, outfolder->replace));
     if (rename(outfolder->temporary, outfolder->path) == 0)
         return TSR_OK;
     if (outfolder->replace && (errno == ENOTEMPTY || errno == EEXIST || errno == ENOTDIR))

@@ -56,9 +56,7 @@ void tsr__result_write(void *out, const void *result, size_t bytes)
 tsr_status tsr__element_read(tsr_session *session, const struct sized_list *list, size_t i,
                              void *out)
 {
-    tsr_status st = tsr__result_check(session, out, list->first);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__result_check(session, out, list->first));
     if (i >= list->n) {
         tsr__diag(session, DIAG_argument_invalid, NULL, "",
                   "index %zu is out of range: there are %zu entries", i, list->n);

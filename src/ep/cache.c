@@ -208,10 +208,8 @@ static tsr_status add_entry(struct provider *provider, struct arena *arena, cons
                             struct parts *parts)
 {
     struct outfile out;
-    tsr_status st = tsr__out_open(provider->session, use, &out);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__out_commit(&out);
+    TRY(tsr__out_open(provider->session, use, &out));
+    tsr_status st = tsr__out_commit(&out);
     if (st == TSR_OK && !find_entry(provider, arena, use, parts))
         return cannot(provider, use);
     return st;
@@ -244,15 +242,13 @@ tsr_status tsr__ep_cache_parts(struct provider *provider, const OrtGraph *graph,
     char key[KEY_CHARS + 1];
     if (!lock)
         return TSR_NOMEM;
-    tsr_status st = make_key(provider, graph, model, arena, key);
-    if (st != TSR_OK)
-        return st;
+    TRY(make_key(provider, graph, model, arena, key));
     if (mkdir(folder, 0700) != 0 && errno != EEXIST)
         return cannot(provider, folder);
     int fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (fd < 0)
         return cannot(provider, lock);
-    st = flock(fd, LOCK_EX) == 0 ? TSR_OK : cannot(provider, lock);
+    tsr_status st = flock(fd, LOCK_EX) == 0 ? TSR_OK : cannot(provider, lock);
     if (st == TSR_OK)
         st = find_or_make(provider, model, arena, key, out);
     close(fd); // this also releases the lock

@@ -106,9 +106,7 @@ tsr_status tsr__ep_context_read(struct provider *provider, const OrtGraph *graph
     OrtStatus *failed = read_text(api->ort, node, "ep_cache_context", arena, &path);
     if (!failed)
         failed = read_text(api->ort, node, "notes", arena, &notes);
-    tsr_status st = tsr__ep_report(session, api, failed);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__ep_report(session, api, failed));
     if (!is_below(path))
         return refuse(session, "write the model again with tessera partition --layout context",
                       "the EPContext node must name its partition by a path below the model's "

@@ -582,15 +582,12 @@ static OrtStatus *find_application_folder(struct model_writer *writer)
 static tsr_status save(struct model_writer *writer, const char *path)
 {
     struct outfile out;
-    tsr_status st = arena_status(writer->reader.arena);
-    if (st == TSR_OK && writer->has_data)
-        st = tsr__out_commit(&writer->data);
-    if (st == TSR_OK)
-        st = tsr__out_open(writer->session, path, &out);
-    if (st != TSR_OK)
-        return st;
+    TRY(arena_status(writer->reader.arena));
+    if (writer->has_data)
+        TRY(tsr__out_commit(&writer->data));
+    TRY(tsr__out_open(writer->session, path, &out));
     tsr__rope_write(&writer->rope, &out, (struct str){NULL, 0}, -1);
-    st = tsr__out_commit(&out);
+    tsr_status st = tsr__out_commit(&out);
     tsr__out_abort(&out);
     return st;
 }

@@ -194,10 +194,7 @@ tsr_status tsr__ep_plan_option(struct provider *provider, const OrtGraph *graph,
 {
     const char *text = NULL;
     size_t n = 0;
-    tsr_status st =
-        tsr_session_read(provider->session, provider->options.plan, FIRST_BYTES, &text, &n);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr_session_read(provider->session, provider->options.plan, FIRST_BYTES, &text, &n));
     if (n && text[0] == '{')
         return apply_document(provider, *model, arena, name);
     return take_annotated(provider, graph, model, name);

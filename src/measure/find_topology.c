@@ -80,8 +80,6 @@ tsr_status tsr_topology_find(tsr_session *session, const char *text, const char 
     if (strncmp(text, "auto:", 5) != 0)
         return find(session, text, driver, nccl, out);
     tsr_topology *topology = NULL;
-    tsr_status status = find(session, text + 5, driver, nccl, &topology);
-    if (status != TSR_OK)
-        return status;
+    TRY(find(session, text + 5, driver, nccl, &topology));
     return tsr__topology_chosen(topology, out);
 }

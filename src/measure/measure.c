@@ -37,9 +37,7 @@ static void rank_for(const struct measure_rank *rank, size_t sample, char *path,
 
 static tsr_status one_run(struct rank *rank, const tsr_tensors *in, double *seconds)
 {
-    tsr_status st = tsr__rank_bind(rank, 0, in, NULL, rank->session, false);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__rank_bind(rank, 0, in, NULL, rank->session, false));
     double began = tsr__now_s();
     tsr__rank_run(rank, 0);
     *seconds = tsr__now_s() - began;
@@ -76,9 +74,7 @@ static tsr_status open_sample(struct measure_rank *rank, struct rank *model, siz
     tsr__rank_open(model);
     if (model->status != TSR_OK)
         return model->status;
-    tsr_status st = tsr__measure_input(rank, model->session, sample, in);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__measure_input(rank, model->session, sample, in));
     return one_run(model, *in, &first);
 }
 
@@ -165,9 +161,7 @@ static tsr_status one_pass(struct measure_rank *rank, int pass, double *best,
         double seconds = 0;
         if (!is_timed(rank, &tsr__samples[i], pass))
             continue;
-        tsr_status st = time_sample(rank, i, &seconds, why);
-        if (st != TSR_OK)
-            return st;
+        TRY(time_sample(rank, i, &seconds, why));
         if (seconds > 0 && (best[i] == 0 || seconds < best[i]))
             best[i] = seconds;
         if (rank->endpoint->rank == 0)
@@ -182,11 +176,8 @@ static tsr_status one_pass(struct measure_rank *rank, int pass, double *best,
 static tsr_status compute(struct measure_rank *rank, struct comm_trouble *why)
 {
     double seconds[MEASURE_SAMPLES] = {0};
-    for (int pass = 0; pass < rank->passes; pass++) {
-        tsr_status st = one_pass(rank, pass, seconds, why);
-        if (st != TSR_OK)
-            return st;
-    }
+    for (int pass = 0; pass < rank->passes; pass++)
+        TRY(one_pass(rank, pass, seconds, why));
     tsr_topology_device *self = &rank->out->self;
     tsr__measure_summarize(rank, seconds);
     if (rank->seat)
@@ -222,19 +213,11 @@ static tsr_status all_parts(struct measure_rank *rank, struct comm_trouble *why)
             return opened;
     }
     struct endpoint *endpoint = rank->endpoint;
-    tsr_status st = tsr__comm_barrier(endpoint, PLAN, "start of measuring", why);
-    if (st != TSR_OK)
-        return st;
-    st = compute(rank, why);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__comm_barrier(endpoint, PLAN, "links", why);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__measure_gpu_meet(rank, why);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__measure_links(rank, why);
+    TRY(tsr__comm_barrier(endpoint, PLAN, "start of measuring", why));
+    TRY(compute(rank, why));
+    TRY(tsr__comm_barrier(endpoint, PLAN, "links", why));
+    TRY(tsr__measure_gpu_meet(rank, why));
+    tsr_status st = tsr__measure_links(rank, why);
     if (st != TSR_OK || !rank->one_host)
         return st;
     return tsr__measure_collectives(rank, why);
@@ -496,13 +479,11 @@ static tsr_status run_threads(struct measuring *measuring)
 static tsr_status with_threads(struct measuring *measuring)
 {
     struct comm_options comm = {.timeout_s = measuring->run.timeout_s};
-    tsr_status st = find_gpus(measuring, measuring->session);
-    if (st != TSR_OK)
-        return st;
+    TRY(find_gpus(measuring, measuring->session));
     struct thread_job *job = tsr__threads_new(measuring->session, measuring->n, &comm);
     if (!job)
         return TSR_NOMEM;
-    st = begin_threads(measuring, job);
+    tsr_status st = begin_threads(measuring, job);
     if (st == TSR_OK)
         st = run_threads(measuring);
     // only after all ranks have ended, because they use each other's GPU memory
@@ -524,9 +505,7 @@ static tsr_status child_work(struct spawn *spawn, tsr_session *session, int rank
     struct measuring *measuring = spawn->data;
     struct measure_rank measure_rank;
     struct engine *engine = tsr__engine_state(session);
-    tsr_status st = find_gpus(measuring, session);
-    if (st != TSR_OK)
-        return st;
+    TRY(find_gpus(measuring, session));
     begin_rank(measuring, session, engine->joined, &measuring->found[rank], &measure_rank);
     tsr__measure_rank(&measure_rank);
     tsr__measure_gpu_close(&measure_rank);
@@ -556,11 +535,8 @@ static tsr_status with_children(struct measuring *measuring)
                       .work = child_work,
                       .take = child_take,
                       .data = measuring};
-    if (names_gpu(measuring)) {
-        tsr_status st = tsr__gpu_refuse_fork(measuring->session, &measuring->run);
-        if (st != TSR_OK)
-            return st;
-    }
+    if (names_gpu(measuring))
+        TRY(tsr__gpu_refuse_fork(measuring->session, &measuring->run));
     return tsr__spawn(measuring->session, &w);
 }
 
@@ -601,9 +577,7 @@ static tsr_status exchange_results(struct measuring *measuring, struct endpoint 
 static tsr_status as_launched(struct measuring *measuring, struct endpoint *endpoint)
 {
     struct measure_rank *rank = &measuring->ranks[endpoint->rank];
-    tsr_status st = find_gpus(measuring, measuring->session);
-    if (st != TSR_OK)
-        return st;
+    TRY(find_gpus(measuring, measuring->session));
     begin_rank(measuring, measuring->session, endpoint, &measuring->found[endpoint->rank], rank);
     tsr__measure_rank(rank);
     if (rank->status == TSR_OK)
@@ -616,10 +590,8 @@ static tsr_status as_launched(struct measuring *measuring, struct endpoint *endp
 
 static tsr_status make_models(struct measuring *measuring)
 {
-    tsr_status st = tsr__temporary_folder(measuring->session, measuring->run.work, "measure",
-                                          &measuring->folder);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__temporary_folder(measuring->session, measuring->run.work, "measure",
+                              &measuring->folder));
     return tsr__measure_write(measuring->session, measuring->folder->path, samples_for(measuring),
                               matrices_for(measuring));
 }
@@ -631,14 +603,9 @@ static tsr_status read_options(struct measuring *measuring, const tsr_measure_op
     tsr_measure_options options = {.size = sizeof options};
     if (given)
         options = *given;
-    tsr_status st = tsr__run_options(measuring->session, options.run, &measuring->run);
-    if (st != TSR_OK)
-        return st;
-    if (!tsr__run_spawns(measuring->session, &measuring->run)) {
-        st = tsr__run_join(measuring->session, &measuring->run, place);
-        if (st != TSR_OK)
-            return st;
-    }
+    TRY(tsr__run_options(measuring->session, options.run, &measuring->run));
+    if (!tsr__run_spawns(measuring->session, &measuring->run))
+        TRY(tsr__run_join(measuring->session, &measuring->run, place));
     if (*place)
         measuring->n = (*place)->size;
     else
@@ -691,11 +658,7 @@ tsr_status tsr__measure(tsr_session *session, const tsr_measure_options *options
     struct measuring measuring = {.session = session, .devices = devices, .out = out};
     struct endpoint *place = NULL;
     memset(out, 0, sizeof *out);
-    tsr_status st = read_options(&measuring, options, &place);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__engine(session, &measuring.engine);
-    if (st != TSR_OK)
-        return st;
+    TRY(read_options(&measuring, options, &place));
+    TRY(tsr__engine(session, &measuring.engine));
     return measure(&measuring, place);
 }

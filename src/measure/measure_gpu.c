@@ -29,14 +29,12 @@ tsr_status tsr__measure_gpu_open(struct measure_rank *rank, struct comm_trouble 
     if (options.card >= 0)
         options.gpu = rank->gpu;
     options.method = (enum gpu_method)rank->options->gpu_transport;
-    tsr_status st = tsr__device_open(rank->session, rank->endpoint, &options, &rank->over, why);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__device_open(rank->session, rank->endpoint, &options, &rank->over, why));
     rank->endpoint = rank->over;
     rank->seat = tsr__device_seat(rank->over);
     rank->card = options.card;
     rank->large = rank->seat && !tsr__gpu_stands_in(rank->gpu);
-    st = tsr__device_share(rank->endpoint, PLAN, &share, why);
+    tsr_status st = tsr__device_share(rank->endpoint, PLAN, &share, why);
     if (st == TSR_OK && share.ranks > 0)
         rank->out->self.memory = share.free / share.ranks;
     return st;
@@ -62,11 +60,8 @@ tsr_status tsr__measure_gpu_meet(struct measure_rank *rank, struct comm_trouble 
         tsr__device_expect(endpoint, members, rank->group[k]);
     }
     struct comm_call sum = {.type = TSR_FLOAT, .reduce = COMM_SUM, .op = "measure", .node = "sum"};
-    if (rank->seat) {
-        tsr_status st = tsr__device_prepare(endpoint, &sum, why);
-        if (st != TSR_OK)
-            return st;
-    }
+    if (rank->seat)
+        TRY(tsr__device_prepare(endpoint, &sum, why));
     return tsr__device_meet(endpoint, PLAN, why);
 }
 

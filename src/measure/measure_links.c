@@ -118,18 +118,11 @@ static tsr_status time_pair(struct measure_rank *rank, const int64_t *pair, size
     double times[MOST_TIMES], first = 0;
     int64_t n = 0;
     for (int i = 0; i < 2; i++) { // the first time buffers are new
-        tsr_status st = ping(rank, pair, p, bytes, &first, why);
-        if (st != TSR_OK)
-            return st;
+        TRY(ping(rank, pair, p, bytes, &first, why));
     }
-    tsr_status st = choose_repetitions(rank, pair, 2, 2 * first, seconds, &n, why);
-    if (st != TSR_OK)
-        return st;
-    for (int64_t i = 0; i < n; i++) {
-        st = ping(rank, pair, p, bytes, &times[i], why);
-        if (st != TSR_OK)
-            return st;
-    }
+    TRY(choose_repetitions(rank, pair, 2, 2 * first, seconds, &n, why));
+    for (int64_t i = 0; i < n; i++)
+        TRY(ping(rank, pair, p, bytes, &times[i], why));
     *out = tsr__measure_typical(times, (size_t)n);
     return TSR_OK;
 }
@@ -141,10 +134,8 @@ static tsr_status link(struct measure_rank *rank, const int64_t *pair, void *p, 
 {
     double small = 0, large = 0;
     restart(rank, pair[0] * MEASURE_RANKS + pair[1]);
-    tsr_status st = time_pair(rank, pair, PING_BYTES, p, seconds / 2, &small, why);
-    if (st != TSR_OK)
-        return st;
-    st = time_pair(rank, pair, LINK_BYTES, p, seconds / 2, &large, why);
+    TRY(time_pair(rank, pair, PING_BYTES, p, seconds / 2, &small, why));
+    tsr_status st = time_pair(rank, pair, LINK_BYTES, p, seconds / 2, &large, why);
     if (st != TSR_OK || rank->endpoint->rank != pair[0])
         return st;
     rank->out->latency[pair[1]] = small;
@@ -165,9 +156,7 @@ static tsr_status all_links(struct measure_rank *rank, void *p, struct comm_trou
                 st = link(rank, pair, p, rank->seconds * SHARE_PAIRS / pairs, why);
             if (st != TSR_OK)
                 return st;
-            st = tsr__comm_barrier(endpoint, PLAN, "measured pair", why);
-            if (st != TSR_OK)
-                return st;
+            TRY(tsr__comm_barrier(endpoint, PLAN, "measured pair", why));
             if (endpoint->rank == 0)
                 tsr__progress(rank->session, "links", (uint64_t)++done, (uint64_t)pairs);
         }
@@ -260,11 +249,8 @@ static tsr_status time_calls(struct measure_rank *rank, struct timed_group *time
 {
     int n = bytes <= SMALL_BYTES ? CALLS_ON_END : 1;
     double began = tsr__now_s();
-    for (int i = 0; i < n; i++) {
-        tsr_status st = once(rank, timed_group, bytes, what, why);
-        if (st != TSR_OK)
-            return st;
-    }
+    for (int i = 0; i < n; i++)
+        TRY(once(rank, timed_group, bytes, what, why));
     tsr_status st = tsr__measure_gpu_wait(rank, why);
     *seconds = (tsr__now_s() - began) / n;
     return st;
@@ -278,24 +264,15 @@ static tsr_status time_group(struct measure_rank *rank, struct timed_group *time
 {
     double times[MOST_TIMES], first = 0;
     int64_t n = 0;
-    tsr_status st = tsr__comm_barrier(rank->endpoint, PLAN, "measured collective", why);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__comm_barrier(rank->endpoint, PLAN, "measured collective", why));
     for (int i = 0; i < 2; i++) { // the first time buffers are new
-        st = time_calls(rank, timed_group, bytes, what, &first, why);
-        if (st != TSR_OK)
-            return st;
+        TRY(time_calls(rank, timed_group, bytes, what, &first, why));
     }
     if (bytes <= SMALL_BYTES)
         first *= CALLS_ON_END;
-    st = choose_repetitions(rank, timed_group->members, timed_group->n, first, seconds, &n, why);
-    if (st != TSR_OK)
-        return st;
-    for (int64_t i = 0; i < n; i++) {
-        st = time_calls(rank, timed_group, bytes, what, &times[i], why);
-        if (st != TSR_OK)
-            return st;
-    }
+    TRY(choose_repetitions(rank, timed_group->members, timed_group->n, first, seconds, &n, why));
+    for (int64_t i = 0; i < n; i++)
+        TRY(time_calls(rank, timed_group, bytes, what, &times[i], why));
     *out = tsr__measure_typical(times, (size_t)n);
     return TSR_OK;
 }
@@ -308,11 +285,8 @@ static tsr_status time_groups(struct measure_rank *rank, struct timed_group *tim
     group_of(rank, rank->group[k], timed_group);
     for (int what = 0; what < MEASURE_KINDS; what++) {
         for (int i = 0; i < MEASURE_POINTS; i++) {
-            tsr_status st =
-                time_group(rank, timed_group, tsr__measure_bytes[i], (enum tsr_collective)what,
-                           each, &rank->out->seconds[what][k][i], why);
-            if (st != TSR_OK)
-                return st;
+            TRY(time_group(rank, timed_group, tsr__measure_bytes[i], (enum tsr_collective)what,
+                           each, &rank->out->seconds[what][k][i], why));
         }
         if (rank->endpoint->rank == 0)
             tsr__progress(rank->session, "collectives", (uint64_t)(k * MEASURE_KINDS + what + 1),

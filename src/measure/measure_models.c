@@ -23,12 +23,8 @@ static tsr_value *input_of(tsr_graph *graph, const struct sample *sample)
 
 static tsr_status fill_model(struct sample_graph *made, tsr_model *model)
 {
-    tsr_status st = tsr_model_set_opset(model, "", 17);
-    if (st != TSR_OK)
-        return st;
-    st = tsr_model_set_opset(model, "com.microsoft", 1);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr_model_set_opset(model, "", 17));
+    TRY(tsr_model_set_opset(model, "com.microsoft", 1));
     made->graph = tsr_model_graph(model);
     tsr_value *x = input_of(made->graph, made->sample);
     if (x && made->sample->body(made, x))
@@ -39,10 +35,8 @@ static tsr_status fill_model(struct sample_graph *made, tsr_model *model)
 static tsr_status write_model(struct sample_graph *made, const char *path)
 {
     tsr_model *model = NULL;
-    tsr_status st = tsr_model_new(made->session, "measure", 8, &model);
-    if (st != TSR_OK)
-        return st;
-    st = fill_model(made, model);
+    TRY(tsr_model_new(made->session, "measure", 8, &model));
+    tsr_status st = fill_model(made, model);
     if (st == TSR_OK)
         st = tsr_model_save(model, path);
     tsr_model_free(model);
@@ -56,9 +50,7 @@ tsr_status tsr__measure_write(tsr_session *session, const char *folder, size_t s
     for (size_t i = 0; i < samples; i++) {
         struct sample_graph made = {
             .session = session, .sample = &tsr__samples[i], .matrices = matrices};
-        tsr_status st = write_model(&made, tsr__measure_path(folder, i, path));
-        if (st != TSR_OK)
-            return st;
+        TRY(write_model(&made, tsr__measure_path(folder, i, path)));
     }
     return TSR_OK;
 }
@@ -80,9 +72,7 @@ tsr_status tsr__measure_input(struct measure_rank *rank, tsr_session *session, s
     memcpy(dims, of->dims, sizeof dims);
     if (rank->large)
         dims[0] *= of->grows;
-    tsr_status st = tsr_tensors_new(session, out);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr_tensors_new(session, out));
     if (rank->seat)
         return tsr__measure_gpu_input(rank, *out, of->type, of->rank, dims);
     size_t bytes = (size_t)tsr_dtype_bits(of->type) / 8;
@@ -92,7 +82,7 @@ tsr_status tsr__measure_input(struct measure_rank *rank, tsr_session *session, s
     if (!data)
         return TSR_NOMEM;
     tsr__measure_fill(of->type, 0, data, bytes);
-    st = tsr_tensors_put(*out, "x", of->type, of->rank, dims, data);
+    tsr_status st = tsr_tensors_put(*out, "x", of->type, of->rank, dims, data);
     tsr__free(session, data, bytes);
     return st;
 }

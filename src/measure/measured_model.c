@@ -246,9 +246,7 @@ static tsr_status use_parts(void *data, const struct partition_part *parts, int6
     struct round *round = data;
     struct modelled *of = round->of;
     struct sim sim = {.session = of->session, .arena = &of->arena, .topology = of->topology};
-    tsr_status st = tsr__sim_read(&sim, parts, n, of->sizes, of->n_sizes);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__sim_read(&sim, parts, n, of->sizes, of->n_sizes));
     if (round->whole)
         find_overhead(round, n);
     for (int rank = 0; rank < (int)n; rank++)
@@ -275,9 +273,7 @@ static tsr_status find_best(struct round *round, const char *folder)
         seconds = fmax(seconds, LEAST_RUN);
     round->took = INFINITY;
     for (int i = 0; i < MOST_PROCESSES; i++) {
-        tsr_status st = tsr_bench(of->session, folder, &of->run, of->inputs, seconds, &result);
-        if (st != TSR_OK)
-            return st;
+        TRY(tsr_bench(of->session, folder, &of->run, of->inputs, seconds, &result));
         bool faster = result.min_s < SETTLED * round->took;
         round->took = fmin(round->took, result.min_s);
         if (i + 1 >= FEW_PROCESSES && (!faster || of->seconds < 1))
@@ -292,9 +288,7 @@ static tsr_status time_runs(struct round *round, const char *folder)
     struct modelled *of = round->of;
     tsr_run_options run = of->run;
     tsr_bench_result result = {.size = sizeof result};
-    tsr_status st = find_best(round, folder);
-    if (st != TSR_OK)
-        return st;
+    TRY(find_best(round, folder));
     if (of->queued)
         return TSR_OK;
     struct str trace = tsr__arena_printf(&of->arena, "%s/trace.json", of->scratch.folder);
@@ -302,7 +296,8 @@ static tsr_status time_runs(struct round *round, const char *folder)
         return TSR_NOMEM;
     run.trace = trace.p;
     struct diag_mark before = tsr__diag_mark(of->session);
-    st = tsr_bench(of->session, folder, &run, of->inputs, PROFILE_SHARE * of->seconds, &result);
+    tsr_status st =
+        tsr_bench(of->session, folder, &run, of->inputs, PROFILE_SHARE * of->seconds, &result);
     tsr__diag_back(of->session, &before, true); // the limit of the trace does not matter here
     if (st != TSR_OK)
         return st;
@@ -316,10 +311,8 @@ static tsr_status partition_copy(struct round *round, tsr_model *model)
     tsr_model *copy = NULL;
     tsr_dim_size *all;
     size_t n;
-    tsr_status st = tsr_model_clone(model, &copy);
-    if (st != TSR_OK)
-        return st;
-    st = TSR_NOMEM;
+    TRY(tsr_model_clone(model, &copy));
+    tsr_status st = TSR_NOMEM;
     if (tsr__sim_sizes(&of->arena, model, of->sizes, of->n_sizes, &all, &n))
         st = tsr__shapes_declare(copy, all, n, NULL);
     if (st == TSR_OK)
@@ -335,12 +328,8 @@ static tsr_status run_round(struct round *round, tsr_model *model, int number)
     struct str folder = tsr__arena_printf(&of->arena, "%s%d", of->scratch.parts, number);
     if (!folder.p)
         return TSR_NOMEM;
-    tsr_status st = tsr__partition(model, folder.p, &cut, NULL);
-    if (st != TSR_OK)
-        return st;
-    st = time_runs(round, folder.p);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__partition(model, folder.p, &cut, NULL));
+    TRY(time_runs(round, folder.p));
     return partition_copy(round, model);
 }
 
@@ -348,9 +337,7 @@ static tsr_status run_round(struct round *round, tsr_model *model, int number)
 static tsr_status add_config(const struct modelled *of, tsr_model *model)
 {
     tsr_config *made;
-    tsr_status st = tsr__model_allow_configs(model);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__model_allow_configs(model));
     const char *names[MEASURE_RANKS];
     for (int i = 0; i < of->topology->n; i++)
         names[i] = of->topology->device[i].name;
@@ -364,9 +351,7 @@ static tsr_status slow_devices(const struct modelled *of, tsr_topology **out)
 {
     char text[32];
     snprintf(text, sizeof text, "full:%d", of->topology->n);
-    tsr_status st = tsr_topology_parse(of->session, text, out);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr_topology_parse(of->session, text, out));
     for (int i = 0; i < of->topology->n; i++)
         tsr_topology_set_device(*out, i,
                                 &(tsr_topology_device){.name = of->topology->device[i].name,
@@ -396,9 +381,7 @@ static tsr_status is_known(struct modelled *of, tsr_model *model, bool *out)
 {
     const char *edits;
     *out = false;
-    tsr_status st = tsr_config_edits(model, tsr_model_find_config(model, CONFIG), &edits);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr_config_edits(model, tsr_model_find_config(model, CONFIG), &edits));
     uint64_t plan = tsr__hash64(edits, strlen(edits), 0);
     for (int i = 0; i < of->n_plans; i++)
         *out = *out || of->plans[i] == plan;
@@ -433,9 +416,7 @@ static tsr_status one_round(struct modelled *of, int number)
 static tsr_status open_inputs(tsr_session *session, const char *set, const tsr_model *model,
                               tsr_tensors **inputs)
 {
-    tsr_status st = tsr_tensors_new(session, inputs);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr_tensors_new(session, inputs));
     return tsr_tensors_load(*inputs, set, model, false);
 }
 
@@ -446,9 +427,7 @@ static tsr_status open_model(tsr_session *session, const tsr_measure_options *op
     const char *set = "random:0";
     if (options->inputs)
         set = options->inputs;
-    tsr_status st = tsr_model_load(session, options->model, model);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr_model_load(session, options->model, model));
     return open_inputs(session, set, *model, inputs);
 }
 

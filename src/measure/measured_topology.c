@@ -26,9 +26,7 @@ static tsr_status name_devices(tsr_session *session, tsr_measure_options *option
     const tsr_run_options *run = options->run;
     if (!run || !run->device)
         return TSR_OK;
-    tsr_status st = tsr__topology_real(session, run->device, run->gpu_driver, run->gpu_nccl, named);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__topology_real(session, run->device, run->gpu_driver, run->gpu_nccl, named));
     options->devices = tsr_topology_devices(*named);
     for (int i = 0; i < options->devices; i++)
         if (i < MEASURE_RANKS)
@@ -142,14 +140,10 @@ tsr_status tsr_topology_add_profile(tsr_topology *topology, const tsr_measure_op
     tsr_session *session = topology->session;
     tsr_measure_options own;
     tsr_run_options run;
-    tsr_status st = read_options(session, options, &own, &run);
-    if (st != TSR_OK)
-        return st;
+    TRY(read_options(session, options, &own, &run));
     if (!own.model)
         return tsr__missing(session, "model");
-    st = refuse_launched(session, &own);
-    if (st != TSR_OK)
-        return st;
+    TRY(refuse_launched(session, &own));
     if (topology->n <= MEASURE_RANKS)
         return tsr__measure_model(topology, &own);
     tsr__diag(session, DIAG_run_options, NULL, "use at most 64 ranks",

@@ -59,10 +59,8 @@ static tsr_status fill_graph(tsr_session *session, tsr_graph *graph)
 tsr_status tsr__waits_model(tsr_session *session, tsr_model **out)
 {
     tsr_model *model = NULL;
-    tsr_status st = tsr_model_new(session, "waits", 11, &model);
-    if (st != TSR_OK)
-        return st;
-    st = tsr_model_set_opset(model, "", 17);
+    TRY(tsr_model_new(session, "waits", 11, &model));
+    tsr_status st = tsr_model_set_opset(model, "", 17);
     if (st == TSR_OK)
         st = fill_graph(session, tsr_model_graph(model));
     if (st == TSR_OK)

@@ -84,9 +84,7 @@ static tsr_status try_all(struct choice_list *list, tsr_model *model)
     for (size_t i = 0; i < topology->choices.n; i++) {
         if (list->best && tsr__cancelled(list->session))
             return TSR_OK;
-        tsr_status status = try_choice(list, model, topology->choices.at[i]);
-        if (status != TSR_OK)
-            return status;
+        TRY(try_choice(list, model, topology->choices.at[i]));
     }
     return TSR_OK;
 }

@@ -110,9 +110,7 @@ tsr_status tsr_plan_save(tsr_model *model, const tsr_plan_options *options,
     if (!path)
         return tsr__missing(tsr_model_session(model), "path");
     struct arena arena;
-    tsr_status st = tsr__plan_options_owned(tsr_model_session(model), options);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__plan_options_owned(tsr_model_session(model), options));
     // The caller passed a summary without a plan.
     if (!summary->config)
         return TSR_USAGE;
@@ -127,7 +125,7 @@ tsr_status tsr_plan_save(tsr_model *model, const tsr_plan_options *options,
     tsr_json_string(json, "$schema", TSR_JSON_SCHEMA "plan-file");
     tsr_json_string(json, "kind", PLAN_KIND);
     tsr_json_int(json, "version", PLAN_VERSION);
-    st = add_model(json, model);
+    tsr_status st = add_model(json, model);
     if (st != TSR_OK)
         goto free_json;
     add_made_for(json, options, summary);
@@ -227,11 +225,8 @@ static tsr_status check_document(struct document *document)
     document->nodes = member(document, document->root, "nodes", JSON_ARRAY);
     if (document->failed)
         return TSR_MALFORMED;
-    for (size_t i = 0; i < json_array_size(document->nodes); i++) {
-        tsr_status st = check_node(document, i);
-        if (st != TSR_OK)
-            return st;
-    }
+    for (size_t i = 0; i < json_array_size(document->nodes); i++)
+        TRY(check_node(document, i));
     return TSR_OK;
 }
 
@@ -415,11 +410,8 @@ static tsr_status compare(struct document documents[2], tsr_session *session,
                           const char *const paths[2], tsr_plan_comparison *out)
 {
     struct arena *kept = &session->results[RESULT_PLAN];
-    for (int i = 0; i < 2; i++) {
-        tsr_status st = open_document(&documents[i], session, kept, paths[i]);
-        if (st != TSR_OK)
-            return st;
-    }
+    for (int i = 0; i < 2; i++)
+        TRY(open_document(&documents[i], session, kept, paths[i]));
     for (int i = 0; i < 2; i++) {
         read_side(&documents[i], &out->side[i]);
         if (documents[i].failed)

@@ -45,10 +45,8 @@ static tsr_status check_dims(tsr_model *model, const tsr_plan_options *options)
 {
     tsr_model *models[] = {model, options->with};
     size_t n = options->with ? 2 : 1;
-    tsr_status st = tsr__check_dims(models, n, options->sizes, options->n_sizes);
-    if (st == TSR_OK)
-        st = tsr__check_dims(models, n, options->with_sizes, options->n_with_sizes);
-    return st;
+    TRY(tsr__check_dims(models, n, options->sizes, options->n_sizes));
+    return tsr__check_dims(models, n, options->with_sizes, options->n_with_sizes);
 }
 
 // Reports that costs are too large. The solver computes in 64 bits and returns TSR_INVALID on
@@ -65,19 +63,13 @@ tsr_status tsr__plan(tsr_model *model, const tsr_plan_options *options, tsr_plan
         return tsr__missing(tsr_model_session(model), "options");
     tsr_plan_options plan_options;
     tsr_plan_summary plan_summary = {.size = sizeof plan_summary};
-    tsr_status st = OPTIONS_READ(tsr_model_session(model), &plan_options, options, seconds);
-    if (st == TSR_OK)
-        st = tsr__plan_options_owned(tsr_model_session(model), &plan_options);
-    if (st != TSR_OK)
-        return st;
+    TRY(OPTIONS_READ(tsr_model_session(model), &plan_options, options, seconds));
+    TRY(tsr__plan_options_owned(tsr_model_session(model), &plan_options));
     struct diag_mark mark = tsr__diag_mark(tsr_model_session(model));
-    st = check_limits(tsr_model_session(model), &plan_options);
-    if (st == TSR_OK)
-        st = check_dims(model, &plan_options);
-    if (st != TSR_OK)
-        return st;
+    TRY(check_limits(tsr_model_session(model), &plan_options));
+    TRY(check_dims(model, &plan_options));
     tsr__warn_missing_rules(model);
-    st = tsr__plan_choices(model, &plan_options, &plan_summary);
+    tsr_status st = tsr__plan_choices(model, &plan_options, &plan_summary);
     if (st == TSR_INVALID && tsr_model_session(model)->counts[TSR_ERROR] == mark.counts[TSR_ERROR])
         report_too_large(tsr_model_session(model));
     if (summary && (st == TSR_OK || st == TSR_INFEASIBLE))

@@ -118,9 +118,7 @@ static tsr_status find_config(struct planner *planner, const char *name, bool st
         return TSR_OK;
     }
     size_t errors = tsr__diag_errors(planner->session);
-    tsr_status st = tsr__check(planner->model, tsr_config_name(planner->config), false);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__check(planner->model, tsr_config_name(planner->config), false));
     if (tsr__diag_errors(planner->session) > errors)
         return TSR_INVALID;
     return TSR_OK;
@@ -137,9 +135,7 @@ static tsr_status read_model(struct request *request, size_t m)
     planner->machine.n = request->planners[0].machine.n;
     if (!tsr__planner_devices(planner))
         return TSR_NOMEM;
-    tsr_status st = find_config(planner, options->config, options->stages != 0);
-    if (st != TSR_OK)
-        return st;
+    TRY(find_config(planner, options->config, options->stages != 0));
     if (m > 0 && planner->hand_staged)
         return refuse_config(planner, planner->config,
                              "only the first model may have stages already");
@@ -352,10 +348,8 @@ static tsr_status plan_auto(struct request *request, struct request *plain, bool
     struct budget *budget = request->planners[0].budget;
     struct budget half = tsr__budget_part(budget, 0.5);
     struct diag_mark before = tsr__diag_mark(budget->session);
-    tsr_status st = open_request(plain, request->planners[0].model, &request->options, &half);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__search_find(&plain->models, &plain->options, &found);
+    TRY(open_request(plain, request->planners[0].model, &request->options, &half));
+    tsr_status st = tsr__search_find(&plain->models, &plain->options, &found);
     // Discards diagnostics: they are repeated if this plan is chosen. That this plan does not fit
     // is not reported.
     tsr__diag_back(budget->session, &before, false);
@@ -364,9 +358,7 @@ static tsr_status plan_auto(struct request *request, struct request *plain, bool
     struct stage_rival rival = {.cost = PLAN_NEVER};
     if (st == TSR_OK && found.result.feasible && !plain->planners[0].memory.exceeds)
         rival.cost = found.result.cost;
-    st = tsr__plan_stages(&request->models, &request->options, write, &rival, out);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__plan_stages(&request->models, &request->options, write, &rival, out));
     int64_t bound = int64_min(found.result.bound, rival.bound);
     if (rival.wins) {
         plain->planners[0].budget = budget;

@@ -50,9 +50,7 @@ void tsr_plan_result_free(tsr_plan_result *result)
 tsr_status tsr_plan_result_about(const tsr_plan_result *result, tsr_plan_facts *out)
 {
     const tsr_plan_summary *from = &result->summary;
-    tsr_status st = RESULT_CHECK(result->session, out, n_counts);
-    if (st != TSR_OK)
-        return st;
+    TRY(RESULT_CHECK(result->session, out, n_counts));
     tsr_plan_facts facts = {
         .devices = from->devices,
         .feasible = from->feasible,

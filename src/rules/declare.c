@@ -63,17 +63,12 @@ static tsr_status declare_node(struct shapes *shapes, const tsr_node *node, tsr_
         if (!value)
             continue;
         count(shapes, value, sum);
-        tsr_status st = declare(shapes, value);
-        if (st != TSR_OK)
-            return st;
+        TRY(declare(shapes, value));
     }
     for (size_t i = 0; i < tsr_node_attr_count(node); i++) {
         const tsr_attr *attr = tsr_node_attr(node, i);
-        for (size_t k = 0; k < tsr_attr_graph_count(attr); k++) {
-            tsr_status st = declare_graph(shapes, tsr_attr_graph(attr, k), sum);
-            if (st != TSR_OK)
-                return st;
-        }
+        for (size_t k = 0; k < tsr_attr_graph_count(attr); k++)
+            TRY(declare_graph(shapes, tsr_attr_graph(attr, k), sum));
     }
     return TSR_OK;
 }
@@ -82,16 +77,10 @@ static tsr_status declare_node(struct shapes *shapes, const tsr_node *node, tsr_
 static tsr_status declare_graph(struct shapes *shapes, const tsr_graph *graph,
                                 tsr_shapes_summary *sum)
 {
-    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
-        tsr_status st = declare(shapes, tsr_graph_input(graph, i));
-        if (st != TSR_OK)
-            return st;
-    }
-    for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
-        tsr_status st = declare_node(shapes, node, sum);
-        if (st != TSR_OK)
-            return st;
-    }
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
+        TRY(declare(shapes, tsr_graph_input(graph, i)));
+    for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node))
+        TRY(declare_node(shapes, node, sum));
     return TSR_OK;
 }
 
@@ -122,10 +111,8 @@ free_arena:
 tsr_status tsr_shapes(tsr_model *model, const tsr_dim_size *sizes, size_t n,
                       tsr_shapes_summary *summary)
 {
-    tsr_status st = tsr__check_dims(&model, 1, sizes, n);
-    if (st == TSR_OK && summary)
-        st = RESULT_CHECK(tsr_model_session(model), summary, fixed);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__check_dims(&model, 1, sizes, n));
+    if (summary)
+        TRY(RESULT_CHECK(tsr_model_session(model), summary, fixed));
     return tsr__shapes_declare(model, sizes, n, summary);
 }

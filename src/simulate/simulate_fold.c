@@ -282,11 +282,9 @@ static tsr_status write_specs(const struct fold *fold, tsr_model *model, tsr_con
 static tsr_status make_model(const struct fold *fold, struct sim_fold *out)
 {
     tsr_config *config;
-    tsr_status st = tsr__model_clone_bare(fold->model, &out->model);
-    if (st != TSR_OK)
-        return st;
-    st = tsr_model_add_config(out->model, tsr_config_name(fold->config), fold->repeat.devices, NULL,
-                              0, &config);
+    TRY(tsr__model_clone_bare(fold->model, &out->model));
+    tsr_status st = tsr_model_add_config(out->model, tsr_config_name(fold->config),
+                                         fold->repeat.devices, NULL, 0, &config);
     if (st == TSR_OK)
         st = write_specs(fold, out->model, config);
     if (st == TSR_OK)

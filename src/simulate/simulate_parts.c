@@ -282,16 +282,11 @@ static tsr_status add_graph(struct sim *sim, struct sim_device *sim_device, int6
                             struct arena *scratch)
 {
     for (const tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
-        tsr_status st = add_node(sim, sim_device, device, node, shapes, scratch);
-        if (st != TSR_OK)
-            return st;
+        TRY(add_node(sim, sim_device, device, node, shapes, scratch));
         for (size_t i = 0; i < tsr_node_attr_count(node); i++) {
             const tsr_attr *attr = tsr_node_attr(node, i);
-            for (size_t k = 0; k < tsr_attr_graph_count(attr); k++) {
-                st = add_graph(sim, sim_device, device, tsr_attr_graph(attr, k), shapes, scratch);
-                if (st != TSR_OK)
-                    return st;
-            }
+            for (size_t k = 0; k < tsr_attr_graph_count(attr); k++)
+                TRY(add_graph(sim, sim_device, device, tsr_attr_graph(attr, k), shapes, scratch));
         }
     }
     return TSR_OK;

@@ -40,9 +40,7 @@ void tsr_simulation_free(tsr_simulation *simulation)
 tsr_status tsr_simulation_about(const tsr_simulation *simulation, tsr_simulation_facts *out)
 {
     const tsr_simulation_summary *from = &simulation->summary;
-    tsr_status st = RESULT_CHECK(simulation->session, out, one_device_memory);
-    if (st != TSR_OK)
-        return st;
+    TRY(RESULT_CHECK(simulation->session, out, one_device_memory));
     tsr_simulation_facts facts = {
         .devices = from->devices,
         .requests = from->requests,

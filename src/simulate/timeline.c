@@ -483,11 +483,8 @@ static tsr_status begin(struct run *run, tsr_session *session, const tsr_simulat
                         tsr_simulation_summary *out)
 {
     *run = (struct run){.options = {.size = sizeof run->options}, .out = out};
-    tsr_status st = OPTIONS_READ(session, &run->options, given, one_device);
-    if (st == TSR_OK)
-        st = tsr__topology_owned(session, run->options.topology);
-    if (st != TSR_OK)
-        return st;
+    TRY(OPTIONS_READ(session, &run->options, given, one_device));
+    TRY(tsr__topology_owned(session, run->options.topology));
     run->kept = &session->results[RESULT_SIMULATION];
     tsr__arena_free(run->kept);
     run->sim = (struct sim){.session = session, .arena = run->kept};
@@ -516,9 +513,7 @@ static tsr_status with_sizes(struct run *run, tsr_model *model, tsr_model **out)
         topology = run->options.topology;
     tsr_dim_size *all;
     size_t n;
-    tsr_status st = tsr__sim_fold(run->kept, model, &run->options, topology, &run->fold);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__sim_fold(run->kept, model, &run->options, topology, &run->fold));
     // The devices, sizes and model of one copy replace those of the plan. The caller's sizes are
     // needed again for the time on one device.
     if (run->fold.model) {
@@ -533,9 +528,7 @@ static tsr_status with_sizes(struct run *run, tsr_model *model, tsr_model **out)
         *out = run->fold.model;
         return TSR_OK;
     }
-    st = tsr_model_clone(model, out);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr_model_clone(model, out));
     if (!tsr__sim_sizes(run->kept, model, run->options.sizes, run->options.n_sizes, &all, &n))
         return TSR_NOMEM;
     return tsr__shapes_declare(*out, all, n, NULL);
@@ -552,9 +545,7 @@ static tsr_status simulate_model(struct run *run, tsr_model *model, tsr_model **
     if (!tsr__plan_sizes(run->kept, model, run->options.config, &run->options.sizes,
                          &run->options.n_sizes))
         return TSR_NOMEM;
-    st = with_sizes(run, model, copy);
-    if (st != TSR_OK)
-        return st;
+    TRY(with_sizes(run, model, copy));
     return tsr__partition_visit(*copy, run->options.config, &(struct partition_visitor){look, run});
 }
 
@@ -574,9 +565,7 @@ static tsr_status look_alone(void *data, const struct partition_part *parts, int
     struct alone *alone = data;
     const tsr_simulate_options *options = &alone->run->options;
     int64_t ps = 0;
-    tsr_status st = tsr__sim_read(&alone->sim, parts, n, options->sizes, options->n_sizes);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__sim_read(&alone->sim, parts, n, options->sizes, options->n_sizes));
     const struct sim_device *device = &alone->sim.devices[0];
     for (size_t i = 0; i < device->tasks.n; i++)
         ps = sum_of(ps, device->tasks.at[i].ps);
@@ -589,9 +578,7 @@ static tsr_status look_alone(void *data, const struct partition_part *parts, int
 static tsr_status fastest_alone(const struct run *run, tsr_topology **out)
 {
     const tsr_topology *all = run->sim.topology;
-    tsr_status st = tsr_topology_parse(run->sim.session, "cpu:1", out);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr_topology_parse(run->sim.session, "cpu:1", out));
     (*out)->device[0] = all->device[0];
     for (int i = 1; i < all->n; i++)
         if (all->device[i].flops > (*out)->device[0].flops)

@@ -235,17 +235,13 @@ static tsr_status write_limit_rows(struct lp *lp)
 
 tsr_status tsr__program_lp(const struct program *program, struct text *out)
 {
-    tsr_status st = tsr__program_check(program);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__program_check(program));
     struct lp lp = {.program = program, .out = out};
     write_objective(&lp);
     tsr__text_add(out, STR("Subject To\n"));
     write_choice_rows(&lp);
     write_edge_rows(&lp);
-    st = write_limit_rows(&lp);
-    if (st != TSR_OK)
-        return st;
+    TRY(write_limit_rows(&lp));
     if (lp.none)
         tsr__text_add(out, STR("Bounds\n none = 0\n"));
     tsr__text_add(out, STR("Binaries\n"));

@@ -516,9 +516,7 @@ static tsr_status solve_rest(const struct solver *solver, struct arena *arena, u
     struct program_options options = {
         .work = effort->limit > effort->work ? effort->limit - effort->work : 1};
     struct program_result rest;
-    tsr_status st = solve_pinned(&solver->rest, &options, arena, pinned, pin, &rest);
-    if (st != TSR_OK)
-        return st;
+    TRY(solve_pinned(&solver->rest, &options, arena, pinned, pin, &rest));
     int64_t bound = rest.infeasible || rest.bound > out->cost ? out->cost : rest.bound;
     rest.work += out->work;
     rest.bound = bound > out->bound ? bound : out->bound;
@@ -556,9 +554,7 @@ static tsr_status solve_pinned(const struct program *program, const struct progr
 tsr_status tsr__program_solve(const struct program *program, const struct program_options *options,
                               struct arena *arena, struct program_result *out)
 {
-    tsr_status st = tsr__program_check(program);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__program_check(program));
     return solve_pinned(program, options, arena, NONE, 0, out);
 }
 

@@ -210,9 +210,7 @@ static tsr_status json_devices(tsr_topology *topology, const json_t *list)
             return refuse(topology->session, "write {\"name\": ..., \"memory\": ...}",
                           "device %d is not an object", i);
         warn_keys(topology->session, d, "a device", known);
-        tsr_status st = check_numbers(topology, d, "device", i, numbers);
-        if (st != TSR_OK)
-            return st;
+        TRY(check_numbers(topology, d, "device", i, numbers));
         const char *what;
         tsr_topology_device numbers_of = {.name = json_string_value(json_object_get(d, "name")),
                                           .memory = bytes_of(json_object_get(d, "memory")),
@@ -259,9 +257,7 @@ static tsr_status json_links(tsr_topology *topology, const json_t *list)
                           "link %zu: \"from\" and \"to\" must be different devices from 0 to %d", i,
                           topology->n - 1);
         warn_keys(topology->session, l, "a link", known);
-        tsr_status st = check_numbers(topology, l, "link", (int)i, numbers);
-        if (st != TSR_OK)
-            return st;
+        TRY(check_numbers(topology, l, "link", (int)i, numbers));
         bool both = json_is_true(json_object_get(l, "both"));
         if (!json_link(topology, (int)a, (int)b, l) ||
             (both && !json_link(topology, (int)b, (int)a, l)))
@@ -459,9 +455,7 @@ tsr_status tsr_topology_parse(tsr_session *session, const char *text, tsr_topolo
     tsr_topology *topology = NULL;
     if (strncmp(text, "auto:", 5) != 0)
         return parse(session, str_of(text), out);
-    tsr_status status = parse(session, str_of(text + 5), &topology);
-    if (status != TSR_OK)
-        return status;
+    TRY(parse(session, str_of(text + 5), &topology));
     return tsr__topology_chosen(topology, out);
 }
 

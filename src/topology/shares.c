@@ -151,9 +151,7 @@ static tsr_status add_shares(tsr_topology *topology, double slowest)
     for (int finest = 1; finest <= FINEST; finest++) {
         if (!share_out(&shares, slowest, finest))
             continue;
-        tsr_status status = make_ranks(&shares, &ranks);
-        if (status != TSR_OK)
-            return status;
+        TRY(make_ranks(&shares, &ranks));
         return tsr__topology_add_choice(topology, ranks);
     }
     return TSR_OK;
@@ -169,9 +167,8 @@ tsr_status tsr__topology_add_shares(tsr_topology *topology)
         bool seen = false;
         for (int k = 0; k < i; k++)
             seen = seen || topology->device[k].flops == topology->device[i].flops;
-        tsr_status status = !seen ? add_shares(topology, topology->device[i].flops) : TSR_OK;
-        if (status != TSR_OK)
-            return status;
+        if (!seen)
+            TRY(add_shares(topology, topology->device[i].flops));
     }
     return TSR_OK;
 }

@@ -142,9 +142,7 @@ static tsr_status add_fastest(tsr_topology *topology, const struct ranked *order
     for (int i = 0; i < n; i++)
         list[i] = order[i].device;
     qsort(list, (size_t)n, sizeof *list, by_number);
-    tsr_status status = copy_subset(topology, list, n, &choice);
-    if (status != TSR_OK)
-        return status;
+    TRY(copy_subset(topology, list, n, &choice));
     return tsr__topology_add_choice(topology, choice);
 }
 
@@ -173,9 +171,7 @@ tsr_status tsr__topology_choose(tsr_topology *topology)
         bool parts_hosts = n > topology->window && topology->host && n % topology->host;
         if (topology->window && parts_hosts)
             continue;
-        tsr_status status = add_fastest(topology, order, n, list);
-        if (status != TSR_OK)
-            return status;
+        TRY(add_fastest(topology, order, n, list));
     }
     return tsr__topology_add_shares(topology);
 }

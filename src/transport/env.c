@@ -317,17 +317,13 @@ static tsr_status open_memory(tsr_session *session, const struct comm_options *o
 {
     int fd = -1;
     if (meeting->rank == 0) {
-        tsr_status st = tsr__shm_new(session, meeting->ranks, options, out);
-        if (st != TSR_OK)
-            return st;
-        st = hand_out(session, meeting, tsr__shm_fd(*out));
+        TRY(tsr__shm_new(session, meeting->ranks, options, out));
+        tsr_status st = hand_out(session, meeting, tsr__shm_fd(*out));
         if (st != TSR_OK)
             tsr__shm_fail(*out, st, 0, "not all ranks connected");
         return st;
     }
-    tsr_status st = fetch(session, meeting, &fd);
-    if (st != TSR_OK)
-        return st;
+    TRY(fetch(session, meeting, &fd));
     return tsr__shm_map(session, fd, meeting->ranks, options, out);
 }
 

@@ -17,9 +17,7 @@ static tsr_status time_of(struct planner *planner, const struct reshard_request 
 {
     struct reshard *reshard = NULL;
     const struct tile_layout *first = NULL;
-    tsr_status st = tsr__reshard_texts(request, &planner->arena, &reshard, &first);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__reshard_texts(request, &planner->arena, &reshard, &first));
     bool fits = is_on(planner, first);
     for (int i = 0; i < reshard->n_steps; i++)
         fits = fits && is_on(planner, reshard->steps[i].layout);
@@ -52,13 +50,11 @@ tsr_status tsr_reshard_time(tsr_session *session, const char *from, const char *
         return tsr__missing(session, "shape");
     if (!out)
         return tsr__missing(session, "out");
-    tsr_status st = tsr__topology_owned(session, topology);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__topology_owned(session, topology));
     planner.machine.n = tsr_topology_devices(topology);
     tsr__arena_init(&planner.arena, session);
     tsr__map_init(&planner.cache.layouts, &planner.arena, 0);
-    st = tsr__planner_devices(&planner) ? time_of(&planner, &request, out) : TSR_NOMEM;
+    tsr_status st = tsr__planner_devices(&planner) ? time_of(&planner, &request, out) : TSR_NOMEM;
     tsr__arena_free(&planner.arena);
     return st;
 }

@@ -115,9 +115,7 @@ tsr_status tsr__planner_explain(struct planner *planner, const struct program *p
         return TSR_NOMEM;
     // There may be one solve per candidate, so each gets a share of the budget.
     struct program_options options = tsr__budget_share(planner->budget, 1.0 / (double)(k + 1));
-    tsr_status st = tsr__program_marginals(program, &options, &planner->arena, node->var, marginal);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__program_marginals(program, &options, &planner->arena, node->var, marginal));
     for (size_t i = 0; i < k; i++) {
         const struct candidate *candidate = &node->strategy->at.at[i];
         list[i] = (tsr_plan_choice){.name = tsr__arena_str(arena, candidate->name).p,

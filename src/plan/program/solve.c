@@ -87,9 +87,7 @@ static tsr_status solve_unlimited(struct planner *planner, const struct program 
     struct solve_shares shares = shares_of(planner);
     double share = program->limits.n ? shares.unlimited : shares.alone;
     struct program_options options = tsr__budget_share(planner->budget, share);
-    tsr_status st = tsr__program_solve(&free, &options, &planner->arena, result);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__program_solve(&free, &options, &planner->arena, result));
     tsr__budget_spend(planner->budget, result->work);
     if (!result->feasible && tsr__cancelled(planner->session))
         return solve_hastily(planner, &free, result);
@@ -102,9 +100,7 @@ static tsr_status solve_limited(struct planner *planner, const struct program *p
                                 struct program_result *result)
 {
     struct program_options options = tsr__budget_share(planner->budget, shares_of(planner).limited);
-    tsr_status st = tsr__program_solve(program, &options, &planner->arena, result);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__program_solve(program, &options, &planner->arena, result));
     tsr__budget_spend(planner->budget, result->work);
     if (!result->feasible && !result->infeasible)
         return take_least(planner, program, result);
@@ -133,9 +129,7 @@ static bool is_beaten(int64_t beat, const struct program_result *unlimited)
 static tsr_status solve_built(struct planner *planner, const struct program *program, int64_t beat,
                               struct program_result *result)
 {
-    tsr_status st = solve_unlimited(planner, program, result);
-    if (st != TSR_OK)
-        return st;
+    TRY(solve_unlimited(planner, program, result));
     if (program->limits.n == 0 || (is_good(planner, result) && fits(program, result->choice)))
         return TSR_OK;
     if (is_beaten(beat, result)) {
@@ -144,9 +138,7 @@ static tsr_status solve_built(struct planner *planner, const struct program *pro
     }
     struct program_result unlimited = *result;
     planner->memory.binds = true;
-    st = solve_limited(planner, program, result);
-    if (st != TSR_OK)
-        return st;
+    TRY(solve_limited(planner, program, result));
     if (!result->feasible && planner->memory.may_exceed && unlimited.feasible) {
         *result = unlimited;
         planner->memory.exceeds = true;

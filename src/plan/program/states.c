@@ -86,9 +86,7 @@ static tsr_status add_state(struct planner *planner, struct str text)
         const tsr_value *out = output_of(planner->model, present, rest);
         if (!out)
             return refuse(planner, tsr__value_str(value), "the model has no output for this state");
-        tsr_status st = add_pair(planner, value, out);
-        if (st != TSR_OK)
-            return st;
+        TRY(add_pair(planner, value, out));
         found++;
     }
     if (found)
@@ -99,19 +97,14 @@ static tsr_status add_state(struct planner *planner, struct str text)
 // Reads the pairs of the caller, or those of the metadata if the caller gave none.
 tsr_status tsr__planner_states(struct planner *planner, const char *const *state, size_t n)
 {
-    for (size_t i = 0; i < n; i++) {
-        tsr_status st = add_state(planner, str_of(state[i]));
-        if (st != TSR_OK)
-            return st;
-    }
+    for (size_t i = 0; i < n; i++)
+        TRY(add_state(planner, str_of(state[i])));
     const char *text = n ? NULL : tsr_model_metadata(planner->model, META_STATE);
     while (text && *text) {
         struct str line = next_line(&text);
         if (!line.n)
             continue;
-        tsr_status st = add_state(planner, line);
-        if (st != TSR_OK)
-            return st;
+        TRY(add_state(planner, line));
     }
     return TSR_OK;
 }
@@ -299,9 +292,7 @@ tsr_status tsr__planner_keep_states(struct planner *planner)
 {
     const tsr_graph *graph = tsr_model_graph(planner->model);
     struct text text;
-    tsr_status st = keep_pairs(planner);
-    if (st != TSR_OK)
-        return st;
+    TRY(keep_pairs(planner));
     const char *before = begin_lines(planner, META_KEEP_CUT, &text);
     bool hands_over = !planner->ends.states.n;
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {

@@ -52,9 +52,7 @@ static tsr_status find_need(struct set_plan *plan, struct compared_plan *compare
     struct program_options options = tsr__budget_share(planner->budget, 1);
     options.work = options.work < NEED_WORK ? options.work : NEED_WORK;
     options.near = NEED_NEAR;
-    tsr_status st = tsr__program_least(plan->models.program, &options, &planner->arena, &least);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__program_least(plan->models.program, &options, &planner->arena, &least));
     tsr__budget_spend(planner->budget, least.work);
     if (least.found)
         compared->needs = least.least + plan->reserved;

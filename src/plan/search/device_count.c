@@ -33,9 +33,7 @@ static tsr_status take_devices(struct planner *other, const struct planner *plan
         struct str text = tsr__arena_printf(&other->arena, "%lld", (long long)n);
         if (!text.p)
             return TSR_NOMEM;
-        tsr_status st = tsr_topology_parse(planner->session, text.p, &other->machine.topology);
-        if (st != TSR_OK)
-            return st;
+        TRY(tsr_topology_parse(planner->session, text.p, &other->machine.topology));
     }
     if (!tsr__planner_devices(other))
         return TSR_NOMEM;
@@ -86,9 +84,7 @@ tsr_status tsr__plan_better(struct planner *planner, const tsr_plan_options *opt
         int64_t cost = 0;
         if (tsr__budget_over(planner->budget))
             break;
-        tsr_status st = cost_for(planner, options, planner->budget, n, &cost);
-        if (st != TSR_OK)
-            return st;
+        TRY(cost_for(planner, options, planner->budget, n, &cost));
         if (cost > 0 && cost <= best) {
             best = cost;
             out->better_devices = n;
@@ -123,9 +119,7 @@ tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *op
         if (n > ADVICE_MOST || tsr__budget_over(planner->budget))
             return TSR_OK;
         struct budget part = tsr__budget_part(planner->budget, ADVICE_SHARE);
-        tsr_status st = cost_for(planner, options, &part, n, &cost);
-        if (st != TSR_OK)
-            return st;
+        TRY(cost_for(planner, options, &part, n, &cost));
         if (cost > 0) {
             out->fits_devices = n;
             return TSR_OK;

@@ -224,9 +224,7 @@ static tsr_status find_least(struct models *models, tsr_plan_summary *out)
     if (!models->program)
         return TSR_OK;
     struct program_options share = advice_effort(planner->budget);
-    tsr_status st = tsr__program_least(models->program, &share, &planner->arena, &least);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__program_least(models->program, &share, &planner->arena, &least));
     tsr__budget_spend(planner->budget, least.work);
     if (!least.found)
         return TSR_OK;
@@ -240,11 +238,9 @@ tsr_status tsr__plan_refuse(struct models *models, const tsr_plan_options *optio
     struct planner *planner = models->planners[0];
     int64_t memory = tsr__plan_least_memory(planner);
     *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)planner->machine.n};
-    tsr_status st = find_least(models, out);
-    if (st == TSR_OK && models->n == 1 && !tsr__budget_over(planner->budget))
-        st = tsr__plan_fitting(planner, options, out);
-    if (st != TSR_OK)
-        return st;
+    TRY(find_least(models, out));
+    if (models->n == 1 && !tsr__budget_over(planner->budget))
+        TRY(tsr__plan_fitting(planner, options, out));
     out->solve_ms = 1e3 * (tsr__clock() - planner->budget->begin);
     out->stopped = tsr__budget_over(planner->budget);
     out->undecided = !proved;

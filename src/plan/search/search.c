@@ -210,9 +210,7 @@ static tsr_status plan_expert(struct set_search *search, struct device_set *set,
     struct device_set template = *set;
     struct arena *arena = &search->models->planners[0]->arena;
     template.expert = expert;
-    tsr_status st = plan_set(search, &template, share, 0, &plan);
-    if (st != TSR_OK)
-        return st;
+    TRY(plan_set(search, &template, share, 0, &plan));
     plan.compared.name = tsr__expert_name(search, &template);
     if (!tsr__compared_add(arena, &search->compared, plan.compared))
         return TSR_NOMEM;
@@ -268,9 +266,7 @@ static tsr_status plan_experts_on_all(struct set_search *search, double share)
         if ((experts[i] == EXPERT_EXPERTS && !has_mixture(planner)) ||
             (experts[i] == EXPERT_CONTEXT && all.context < LONG_SEQUENCE))
             continue;
-        tsr_status st = plan_expert(search, &all, experts[i], share);
-        if (st != TSR_OK)
-            return st;
+        TRY(plan_expert(search, &all, experts[i], share));
     }
     return TSR_OK;
 }
@@ -325,9 +321,7 @@ static tsr_status plan_sets(struct set_search *search, size_t first, int64_t *bo
             continue;
         }
         double share = i + 1 < search->n ? SET_SHARE : 1;
-        tsr_status st = plan_set(search, set, share, beat, &plan);
-        if (st != TSR_OK)
-            return st;
+        TRY(plan_set(search, set, share, beat, &plan));
         full++;
         if (!plan.result.infeasible)
             *bound = int64_min(*bound, int64_max(plan.bound, set->least));
@@ -411,13 +405,11 @@ static tsr_status find_best(struct found_plan *found, struct set_search *search,
     bool only_sets = tsr__sets_only(search->models);
     if (!tsr__sets_list(search))
         return TSR_NOMEM;
-    tsr_status st = plan_experts(search);
-    if (st == TSR_OK && !only_sets)
-        st = find_at_once(found, search);
-    if (st != TSR_OK)
-        return st;
+    TRY(plan_experts(search));
+    if (!only_sets)
+        TRY(find_at_once(found, search));
     sort_sets(search, 0);
-    st = plan_sets(search, 0, bound);
+    tsr_status st = plan_sets(search, 0, bound);
     size_t n = search->n;
     if (st != TSR_OK || only_sets)
         return st;
@@ -624,9 +616,7 @@ static tsr_status summarize(const struct found_plan *found, tsr_plan_summary *ou
     choose_set(found, &chosen);
     if (!parts || !add_memory(found, &chosen, parts, &memory))
         return TSR_NOMEM;
-    tsr_status st = add_parts(found, &chosen, parts);
-    if (st != TSR_OK)
-        return st;
+    TRY(add_parts(found, &chosen, parts));
     *out = (tsr_plan_summary){
         .size = sizeof *out, .devices = (size_t)planner->machine.n, .feasible = true};
     out->optimal = result->optimal;

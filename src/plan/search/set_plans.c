@@ -68,11 +68,8 @@ static tsr_status open_planner(const struct set_search *search, struct set_plan 
 static tsr_status open_planners(const struct set_search *search, struct set_plan *plan)
 {
     size_t n = search->models->n;
-    for (size_t m = 0; m < n; m++) {
-        tsr_status st = open_planner(search, plan, m);
-        if (st != TSR_OK)
-            return st;
-    }
+    for (size_t m = 0; m < n; m++)
+        TRY(open_planner(search, plan, m));
     for (size_t m = 0; m + 1 < n; m++)
         if (!tsr__planner_hands_over(&plan->planners[m], &plan->planners[n - 1]))
             return TSR_NOMEM;
@@ -111,9 +108,7 @@ static tsr_status solve_set(struct set_search *search, struct set_plan *plan, in
 {
     struct planner *planners[PLAN_MAX_MODELS] = {&plan->planners[0], &plan->planners[1]};
     struct models *models = &plan->models;
-    tsr_status st = open_planners(search, plan);
-    if (st != TSR_OK)
-        return st;
+    TRY(open_planners(search, plan));
     tsr__models_with(search->models, planners, models);
     if (models->n == 1)
         planners[0]->pace.beat = beat;
@@ -125,9 +120,7 @@ static tsr_status solve_set(struct set_search *search, struct set_plan *plan, in
     plan->reserved = reserved;
     if (!tsr__models_build(models, limit > 0 ? limit - reserved : limit))
         return TSR_NOMEM;
-    st = tsr__planner_solve(planners[0], models->program, beat >> models->shift, &plan->result);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__planner_solve(planners[0], models->program, beat >> models->shift, &plan->result));
     if (plan->result.feasible) {
         tsr__models_take(models, plan->result.choice);
         add_costs(search, models, plan);

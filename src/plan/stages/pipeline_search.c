@@ -280,9 +280,7 @@ tsr_status tsr__pipeline_search(struct staging *staging, const tsr_plan_options 
         trial.least = INT64_MAX;
         trial.flows = flows(staging, pipeline);
     }
-    st = tsr__search_orders(staging, options, look_at_order, &trial);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__search_orders(staging, options, look_at_order, &trial));
     *pipeline = trial.best;
     if (!staging->hasty)
         *least = int64_min(int64_min(trial.least, trial.left), pipeline->answer.cost);

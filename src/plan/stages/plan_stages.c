@@ -105,10 +105,7 @@ static tsr_status set_stages(struct staging *staging, const struct pipeline *pip
             struct plan_node *node = &staging->planner->nodes[i];
             if (!node->strategy)
                 continue;
-            tsr_status st =
-                tsr_node_set_stage(node->node, staging->planner->config, number_of(staging, k));
-            if (st != TSR_OK)
-                return st;
+            TRY(tsr_node_set_stage(node->node, staging->planner->config, number_of(staging, k)));
         }
     return TSR_OK;
 }
@@ -121,9 +118,7 @@ static tsr_status refuse(struct staging *staging, const tsr_plan_options *option
                          tsr_plan_summary *out)
 {
     struct pipeline pipeline;
-    tsr_status st = tsr__stages_search(staging, options, MEASURE_MEMORY, &pipeline);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__stages_search(staging, options, MEASURE_MEMORY, &pipeline));
     if (pipeline.n)
         out->needs_bytes = pipeline.most;
     struct planner *planner = staging->planner;
@@ -181,9 +176,7 @@ static tsr_status take_plan(struct staging *staging, const tsr_plan_options *opt
             return TSR_NOMEM;
     if (!tsr__model_memory_init(&all, arena, n))
         return TSR_NOMEM;
-    tsr_status st = take_pipeline(staging, pipeline, memory);
-    if (st != TSR_OK)
-        return st;
+    TRY(take_pipeline(staging, pipeline, memory));
     if (!tsr__pipeline_timing(staging, pipeline, &pipeline->clock[0]))
         return TSR_NOMEM;
     if (staging->other && !tsr__pipeline_timing(staging->other, pipeline, &pipeline->clock[1]))
@@ -222,10 +215,8 @@ static tsr_status export_stages(struct staging *staging, const struct pipeline *
         struct str name = numbered_path(&staging->planner->arena, path, k);
         if (!name.p)
             return TSR_NOMEM;
-        tsr_status st = tsr__range_export(staging, stage->kind, stage->begin, stage->end,
-                                          stage->memory, name.p);
-        if (st != TSR_OK)
-            return st;
+        TRY(tsr__range_export(staging, stage->kind, stage->begin, stage->end, stage->memory,
+                              name.p));
     }
     return TSR_OK;
 }
@@ -268,12 +259,10 @@ static tsr_status find_stages(struct staging *staging, const tsr_plan_options *o
         return TSR_NOMEM;
     if (staging->other && !tsr__second_model_cuts(staging))
         return TSR_NOMEM;
-    tsr_status st = check_number(staging, options->stages);
-    if (st != TSR_OK)
-        return st;
+    TRY(check_number(staging, options->stages));
     if (staging->by_hosts)
         return tsr__host_pipeline(staging, pipeline);
-    st = tsr__stages_search(staging, options, MEASURE_TIME, pipeline);
+    tsr_status st = tsr__stages_search(staging, options, MEASURE_TIME, pipeline);
     if (st != TSR_OK || !pipeline->n || staging->other)
         return st;
     return tsr__pipeline_search(staging, options, pipeline, &staging->least);
@@ -312,13 +301,11 @@ static tsr_status staged(struct staging *staging, const tsr_plan_options *given,
     struct pipeline pipeline;
     struct planner *planner = staging->planner;
     tsr_plan_options options = *given;
-    tsr_status st = tsr__manual_stages(staging, given->stages);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__manual_stages(staging, given->stages));
     if (staging->n_hand)
         options.stages = (int64_t)staging->n_hand;
     staging->end = tsr__budget_part(planner->budget, SEARCH_SHARE).end;
-    st = find_stages(staging, &options, &pipeline);
+    tsr_status st = find_stages(staging, &options, &pipeline);
     staging->end = planner->budget->end;
     if (st != TSR_OK)
         return st;

@@ -264,9 +264,7 @@ static tsr_status solve_program(struct range_solve *solve, struct program_option
     *out = point_of(solve, result, PLAN_NO_LIMIT);
     if (!out->feasible || out->memory <= solve->memory)
         return TSR_OK;
-    st = tsr__program_solve(program, &options, arena, result);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__program_solve(program, &options, arena, result));
     *out = point_of(solve, result, solve->memory);
     return TSR_OK;
 }

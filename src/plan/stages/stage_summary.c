@@ -280,10 +280,8 @@ tsr_status tsr__stages_explain(struct staging *staging, const struct pipeline *p
             return st;
         return tsr__throughput_explain(staging, pipeline, name, out);
     }
-    tsr_status st = tsr__range_explain(staging, stage->kind, stage->begin, stage->end,
-                                       stage->memory, name, out);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__range_explain(staging, stage->kind, stage->begin, stage->end, stage->memory, name,
+                           out));
     tsr_plan_choice *list = (tsr_plan_choice *)out->choices;
     tsr_plan_stage at[STAGES_MOST];
     add_runs(staging, pipeline, at);

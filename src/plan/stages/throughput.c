@@ -107,10 +107,8 @@ static tsr_status take_fronts(struct staging *staging, struct pipeline *pipeline
     *fits = true;
     for (size_t k = 0; k < pipeline->n && *fits; k++) {
         struct stage *stage = &pipeline->at[k];
-        tsr_status st = tsr__range_take(staging, stage->kind, stage->begin, stage->end,
-                                        stage->memory, &stage->point);
-        if (st != TSR_OK)
-            return st;
+        TRY(tsr__range_take(staging, stage->kind, stage->begin, stage->end, stage->memory,
+                            &stage->point));
         *fits = stage->point.feasible;
         for (size_t i = staging->cut[stage->begin]; i < staging->cut[stage->end]; i++)
             choice[i] = (uint32_t)stage->kind->nodes[i].choice;

@@ -179,9 +179,7 @@ tsr_status tsr__document_nodes(struct arena *arena, tsr_json *json, tsr_model *m
 {
     const char *edits = NULL;
     tsr_model *expanded = NULL;
-    tsr_status st = tsr_config_edits(model, config, &edits);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr_config_edits(model, config, &edits));
     struct node_writer writer = {.arena = arena, .json = json};
     writer.flow = follow(arena, model, config, &expanded);
     tsr_json_string(json, "declares", tsr__arena_str(arena, next_line(&edits)).p);

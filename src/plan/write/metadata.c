@@ -113,10 +113,8 @@ tsr_status tsr_model_set_topology(tsr_model *model, const tsr_config *config,
 // devices is right.
 tsr_status tsr__planner_keep_topology(struct planner *planner)
 {
-    tsr_status st = keep_text(&planner->arena, planner->model, tsr_config_name(planner->config),
-                              planner->machine.topology);
-    if (st != TSR_OK)
-        return st;
+    TRY(keep_text(&planner->arena, planner->model, tsr_config_name(planner->config),
+                  planner->machine.topology));
     return keep_mesh(&planner->arena, planner->model, tsr_config_name(planner->config),
                      planner->machine.topology);
 }

@@ -79,22 +79,13 @@ static tsr_status write_slot(const struct writing *writing, size_t at, enum slot
 static tsr_status write_node(const struct writing *writing, size_t at)
 {
     tsr_node *node = writing->planner->nodes[at].node;
-    if (writing->planner->scope.one_stage) {
-        tsr_status st = tsr_node_set_stage(node, writing->config, 0);
-        if (st != TSR_OK)
-            return st;
-    }
+    if (writing->planner->scope.one_stage)
+        TRY(tsr_node_set_stage(node, writing->config, 0));
     mark_given(writing, at);
-    for (size_t i = 0; i < tsr_node_input_count(node); i++) {
-        tsr_status st = write_slot(writing, at, SIDE_INPUT, i);
-        if (st != TSR_OK)
-            return st;
-    }
-    for (size_t i = 0; i < tsr_node_output_count(node); i++) {
-        tsr_status st = write_slot(writing, at, SIDE_OUTPUT, i);
-        if (st != TSR_OK)
-            return st;
-    }
+    for (size_t i = 0; i < tsr_node_input_count(node); i++)
+        TRY(write_slot(writing, at, SIDE_INPUT, i));
+    for (size_t i = 0; i < tsr_node_output_count(node); i++)
+        TRY(write_slot(writing, at, SIDE_OUTPUT, i));
     return TSR_OK;
 }
 
@@ -156,9 +147,7 @@ static tsr_status write_nodes(struct planner *planner, tsr_config *config)
     for (size_t i = 0; i < planner->n_nodes; i++) {
         if (!planner->nodes[i].strategy)
             continue;
-        tsr_status st = write_node(&writing, i);
-        if (st != TSR_OK)
-            return st;
+        TRY(write_node(&writing, i));
     }
     return write_delays(planner, config);
 }
@@ -166,14 +155,8 @@ static tsr_status write_nodes(struct planner *planner, tsr_config *config)
 // Writes the plan into the model: the configuration first, because everything else belongs to it.
 tsr_status tsr__planner_write(struct planner *planner, const char *config)
 {
-    tsr_status st = tsr__planner_config(planner, config);
-    if (st != TSR_OK)
-        return st;
-    st = write_nodes(planner, planner->config);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__planner_keep_topology(planner);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__planner_config(planner, config));
+    TRY(write_nodes(planner, planner->config));
+    TRY(tsr__planner_keep_topology(planner));
     return tsr__planner_keep_states(planner);
 }

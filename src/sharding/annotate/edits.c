@@ -147,12 +147,8 @@ static tsr_status add_graph(struct lines *lines, const tsr_graph *graph, const t
             st = add_node(lines, nc, path);
         if (st != TSR_OK)
             return st;
-        st = add_delay(lines, node, path);
-        if (st != TSR_OK)
-            return st;
-        st = add_bodies(lines, node, config, path);
-        if (st != TSR_OK)
-            return st;
+        TRY(add_delay(lines, node, path));
+        TRY(add_bodies(lines, node, config, path));
     }
     return TSR_OK;
 }

@@ -71,9 +71,7 @@ static tsr_status write_bodies(const struct writing *writing, const struct node_
         return TSR_OK;
     for (int k = 0; k < nf->control->n_bodies; k++) {
         const struct body_flow *flow = &nf->bodies[k];
-        tsr_status status = write_nodes(writing, flow->graph, flow->nodes, flow->n_nodes);
-        if (status != TSR_OK)
-            return status;
+        TRY(write_nodes(writing, flow->graph, flow->nodes, flow->n_nodes));
     }
     return TSR_OK;
 }
@@ -83,9 +81,7 @@ static tsr_status write_node(const struct writing *writing, tsr_node *node,
                              const struct node_flow *nf)
 {
     tsr_config *config = writing->config;
-    tsr_status status = write_bodies(writing, nf);
-    if (status != TSR_OK)
-        return status;
+    TRY(write_bodies(writing, nf));
     // If the node cannot follow its specs, further specs would contradict them. If it has no rule,
     // further specs could complete the set, and it would be sharded by them.
     if ((nf->ignores_specs || nf->replicated) && has_any_spec(node, config))
@@ -97,9 +93,7 @@ static tsr_status write_node(const struct writing *writing, tsr_node *node,
             !readings_agree(nf, value, nf->inputs[i]) ||
             !can_be_written(writing, value, nf->inputs[i]))
             continue;
-        status = tsr__spec_write(node, config, value, nf->inputs[i]);
-        if (status != TSR_OK)
-            return status;
+        TRY(tsr__spec_write(node, config, value, nf->inputs[i]));
     }
     for (size_t i = 0; i < tsr_node_output_count(node); i++) {
         tsr_value *value = tsr_node_output(node, i);
@@ -108,9 +102,7 @@ static tsr_status write_node(const struct writing *writing, tsr_node *node,
         const struct tile_layout *layout = tsr__flow_result(nf, i);
         if (!can_be_written(writing, value, layout))
             continue;
-        status = tsr__spec_write(node, config, value, layout);
-        if (status != TSR_OK)
-            return status;
+        TRY(tsr__spec_write(node, config, value, layout));
     }
     return TSR_OK;
 }
@@ -123,9 +115,7 @@ static tsr_status write_nodes(const struct writing *writing, tsr_graph *graph,
     for (size_t i = 0; i < count; i++) {
         if (!node)
             return TSR_OK;
-        tsr_status status = write_node(writing, node, &nodes[i]);
-        if (status != TSR_OK)
-            return status;
+        TRY(write_node(writing, node, &nodes[i]));
         node = tsr_node_next(node);
     }
     return TSR_OK;
@@ -191,9 +181,7 @@ static tsr_status infer(tsr_model *model, const char *config, make_flow *make)
         return status;
     if (tsr__diag_errors(session) > errors)
         return TSR_INVALID;
-    status = tsr__inline_calls(model);
-    if (status != TSR_OK)
-        return status;
+    TRY(tsr__inline_calls(model));
     struct arena arena;
     tsr__arena_init(&arena, session);
     status = write_flow(&arena, model, c, make);
@@ -204,9 +192,7 @@ static tsr_status infer(tsr_model *model, const char *config, make_flow *make)
 tsr_status tsr_infer(tsr_model *model, const tsr_infer_options *options)
 {
     tsr_infer_options given;
-    tsr_status st = OPTIONS_READ(tsr_model_session(model), &given, options, formalism);
-    if (st != TSR_OK)
-        return st;
+    TRY(OPTIONS_READ(tsr_model_session(model), &given, options, formalism));
     if (given.formalism && given.propagate) {
         tsr__diag(tsr_model_session(model), DIAG_argument_invalid, NULL, "set one of them",
                   "--propagate and --formalism exclude each other");

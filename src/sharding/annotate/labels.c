@@ -88,9 +88,7 @@ static tsr_status remove_stale(tsr_node *node, bool wanted)
             i++;
             continue;
         }
-        tsr_status st = tsr_node_set_metadata(node, key, NULL);
-        if (st != TSR_OK)
-            return st;
+        TRY(tsr_node_set_metadata(node, key, NULL));
     }
     return TSR_OK;
 }
@@ -112,16 +110,11 @@ tsr_status tsr_model_label(tsr_model *model, bool wanted)
 {
     for (tsr_node *node = tsr_model_next_node(model, NULL); node;
          node = tsr_model_next_node(model, node)) {
-        tsr_status st = remove_stale(node, wanted);
-        if (st != TSR_OK)
-            return st;
+        TRY(remove_stale(node, wanted));
         if (!wanted)
             continue;
-        for (size_t i = 0; i < tsr_node_config_count(node); i++) {
-            st = write_label(node, tsr_node_config_at(node, i));
-            if (st != TSR_OK)
-                return st;
-        }
+        for (size_t i = 0; i < tsr_node_config_count(node); i++)
+            TRY(write_label(node, tsr_node_config_at(node, i)));
     }
     return TSR_OK;
 }

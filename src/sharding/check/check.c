@@ -752,9 +752,7 @@ static tsr_status check_as(tsr_model *model, struct check check)
 tsr_status tsr_check(tsr_model *model, const tsr_check_options *options)
 {
     tsr_check_options given;
-    tsr_status st = OPTIONS_READ(tsr_model_session(model), &given, options, formalism);
-    if (st != TSR_OK)
-        return st;
+    TRY(OPTIONS_READ(tsr_model_session(model), &given, options, formalism));
     if (given.formalism)
         return tsr_check_formalism(model, given.config);
     return tsr_check_config(model, given.config);

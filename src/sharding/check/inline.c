@@ -96,9 +96,7 @@ static tsr_status refuse_growth(const tsr_node *call, const struct budget *budge
 static tsr_status inline_one(tsr_model *model, tsr_node *call, struct budget *budget)
 {
     size_t before = tsr__model_node_ids(model), weight = 1 + spec_count(call) / 8;
-    tsr_status status = tsr__node_inline_any_opset(call);
-    if (status != TSR_OK)
-        return status;
+    TRY(tsr__node_inline_any_opset(call));
     size_t work = (tsr__model_node_ids(model) - before + 1) * weight;
     budget->left -= size_min(work, budget->left);
     return TSR_OK;
@@ -125,9 +123,7 @@ static tsr_status inline_round(tsr_model *model, struct arena *arena, struct bud
     for (size_t i = 0; i < calls.n; i++) {
         if (!budget->left)
             return refuse_growth(calls.at[i], budget);
-        tsr_status status = inline_one(model, calls.at[i], budget);
-        if (status != TSR_OK)
-            return status;
+        TRY(inline_one(model, calls.at[i], budget));
     }
     *any = calls.n > 0;
     return TSR_OK;

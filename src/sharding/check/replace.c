@@ -56,11 +56,8 @@ static tsr_status move_stage(const struct expanded *expanded, const tsr_node *ol
     int64_t stage;
     if (!nc || !tsr_node_config_stage(nc, &stage))
         return TSR_OK;
-    for (size_t i = 0; i < expanded->n_nodes; i++) {
-        tsr_status st = tsr_node_set_stage(expanded->nodes[i], to, stage);
-        if (st != TSR_OK)
-            return st;
-    }
+    for (size_t i = 0; i < expanded->n_nodes; i++)
+        TRY(tsr_node_set_stage(expanded->nodes[i], to, stage));
     return TSR_OK;
 }
 
@@ -75,9 +72,7 @@ static tsr_status place_values(struct arena *arena, const struct expanded *expan
             tsr__placement_project(arena, &nf->place, &place->tensor);
         if (!layout)
             return TSR_NOMEM;
-        tsr_status st = tsr__spec_write(place->node, config, place->value, layout);
-        if (st != TSR_OK)
-            return st;
+        TRY(tsr__spec_write(place->node, config, place->value, layout));
     }
     return TSR_OK;
 }
@@ -89,17 +84,13 @@ static tsr_status move_specs(const struct expanded *expanded, const struct node_
 {
     for (size_t i = 0; i < expanded->n_reads; i++) {
         const struct expanded_slot *slot = &expanded->reads[i];
-        tsr_status st = tsr__spec_write(slot->node, config, slot->value, nf->inputs[slot->of]);
-        if (st != TSR_OK)
-            return st;
+        TRY(tsr__spec_write(slot->node, config, slot->value, nf->inputs[slot->of]));
     }
     for (size_t i = 0; i < expanded->n_gives; i++) {
         const struct expanded_slot *slot = &expanded->gives[i];
         int k = slot->of;
         const struct tile_layout *layout = tsr__flow_result(nf, (size_t)k);
-        tsr_status st = tsr__spec_write(slot->node, config, slot->value, layout);
-        if (st != TSR_OK)
-            return st;
+        TRY(tsr__spec_write(slot->node, config, slot->value, layout));
     }
     return TSR_OK;
 }
@@ -115,12 +106,8 @@ static tsr_status expand_node(struct arena *arena, const struct flow *flow,
     *n_made = expanded.n_nodes;
     if (st != TSR_OK)
         return st;
-    st = move_stage(&expanded, nf->node, flow->config, config);
-    if (st != TSR_OK)
-        return st;
-    st = place_values(arena, &expanded, nf, config);
-    if (st != TSR_OK)
-        return st;
+    TRY(move_stage(&expanded, nf->node, flow->config, config));
+    TRY(place_values(arena, &expanded, nf, config));
     return move_specs(&expanded, nf, config);
 }
 

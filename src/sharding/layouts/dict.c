@@ -201,9 +201,7 @@ tsr_piece tsr_pieces_value(const tsr_pieces *dict, size_t i)
 
 tsr_status tsr_pieces_at(const tsr_pieces *dict, size_t i, tsr_piece *out)
 {
-    tsr_status st = RESULT_CHECK(dict->session, out, bytes);
-    if (st != TSR_OK)
-        return st;
+    TRY(RESULT_CHECK(dict->session, out, bytes));
     if (i >= dict->n) {
         tsr__diag(dict->session, DIAG_argument_invalid, NULL, "",
                   "index %zu is out of range: there are %zu tiles", i, dict->n);

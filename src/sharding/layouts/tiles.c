@@ -157,9 +157,7 @@ tsr_status tsr_tiling_new(tsr_session *session, const char *sharding, int rank,
         return TSR_INVALID;
     if (!out)
         return tsr__missing(session, "out");
-    tsr_status st = tsr_tiles(session, sharding, rank, shape, devices, &boxes, &n);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr_tiles(session, sharding, rank, shape, devices, &boxes, &n));
     tsr_tiling *tiling = tsr__result_new(session, RESULT_TILES, sizeof *tiling);
     if (!tiling)
         return TSR_NOMEM;

@@ -312,9 +312,7 @@ tsr_status tsr__notation_parse(struct arena *arena, struct str text, int rank, c
 {
     struct notation_ask ask = {.rank = rank, .sizes = sizes};
     struct notation_answer answer;
-    tsr_status status = tsr__notation_read(arena, text, &ask, &answer, wrong);
-    if (status != TSR_OK)
-        return status;
+    TRY(tsr__notation_read(arena, text, &ask, &answer, wrong));
     *out = answer.layout;
     if (suppressed)
         *suppressed = answer.suppressed;

@@ -406,13 +406,11 @@ static tsr_status pair(struct search *s, struct arena *arena, const struct tile_
     }
     s->work += to->first[to->n_shards] * from->n_shards * members;
     s->work += from->n_shards + to->n_shards;
-    tsr_status status = tsr__pairing_new(arena, from, pending, to, s->shape, s->unit, pairing);
-    if (status != TSR_OK)
-        return status;
+    TRY(tsr__pairing_new(arena, from, pending, to, s->shape, s->unit, pairing));
     tsr__arena_init(&made, arena->session);
     pairing->made = &made;
     pairing->brief = true;
-    status = tsr__reshard_step(pairing, step);
+    tsr_status status = tsr__reshard_step(pairing, step);
     tsr__arena_free(&made);
     return status;
 }
@@ -532,13 +530,8 @@ static tsr_status make_steps(struct arena *arena, const struct search *s,
                              const struct tile_layout *from, struct reshard *out)
 {
     struct pairing pairing;
-    tsr_status status =
-        tsr__pairing_new(arena, from, s->pending, s->to, s->shape, s->unit, &pairing);
-    if (status != TSR_OK)
-        return status;
-    status = tsr__reshard_step(&pairing, &out->direct);
-    if (status != TSR_OK)
-        return status;
+    TRY(tsr__pairing_new(arena, from, s->pending, s->to, s->shape, s->unit, &pairing));
+    TRY(tsr__reshard_step(&pairing, &out->direct));
     if (s->n_best == 1) { // no intermediate layout: the path is the direct step
         out->steps[0] = out->direct;
         out->n_steps = out->direct.op != RESHARD_NOTHING;
@@ -548,12 +541,8 @@ static tsr_status make_steps(struct arena *arena, const struct search *s,
         const struct partial *pending = NULL;
         if (s->best[i].combines)
             pending = s->pending;
-        status = tsr__pairing_new(arena, from, pending, s->best[i].to, s->shape, s->unit, &pairing);
-        if (status != TSR_OK)
-            return status;
-        status = tsr__reshard_step(&pairing, &out->steps[out->n_steps]);
-        if (status != TSR_OK)
-            return status;
+        TRY(tsr__pairing_new(arena, from, pending, s->best[i].to, s->shape, s->unit, &pairing));
+        TRY(tsr__reshard_step(&pairing, &out->steps[out->n_steps]));
         from = pairing.to.layout;
         if (out->steps[out->n_steps].op != RESHARD_NOTHING)
             out->n_steps++;

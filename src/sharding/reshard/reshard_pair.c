@@ -117,10 +117,8 @@ static tsr_status take_parts(struct arena *arena, struct side *side, const int64
         if (!side->parts[axis])
             return TSR_NOMEM;
         for (int64_t i = 0; i < side->n_parts[axis]; i++) {
-            tsr_status status = take_part(arena, &side->layout->dims[axis], shape[axis], i,
-                                          &side->parts[axis][i], &left);
-            if (status != TSR_OK)
-                return status;
+            TRY(take_part(arena, &side->layout->dims[axis], shape[axis], i, &side->parts[axis][i],
+                          &left));
         }
     }
     return TSR_OK;
@@ -179,9 +177,7 @@ static tsr_status take_side(struct pairing *pairing, struct side *side,
     side->shards = ARENA_ARRAY(arena, int64_t, (size_t)layout->first[shards] + 1);
     if (arena->failed)
         return TSR_NOMEM;
-    tsr_status status = take_parts(arena, side, shape);
-    if (status != TSR_OK)
-        return status;
+    TRY(take_parts(arena, side, shape));
     take_shards(side);
     if (take_owners(pairing, side))
         return TSR_OK;
@@ -292,12 +288,8 @@ tsr_status tsr__pairing_new(struct arena *arena, const struct tile_layout *from,
         return TSR_UNSUPPORTED;
     if (!take_devices(out, from, to))
         return TSR_NOMEM;
-    tsr_status status = take_side(out, &out->from, from, shape);
-    if (status != TSR_OK)
-        return status;
-    status = take_side(out, &out->to, to, shape);
-    if (status != TSR_OK)
-        return status;
+    TRY(take_side(out, &out->from, from, shape));
+    TRY(take_side(out, &out->to, to, shape));
     if (!take_common(out, shape))
         return TSR_NOMEM;
     if (pending)

@@ -130,16 +130,12 @@ tsr_status tsr__reshard_texts(const struct reshard_request *request, struct aren
     struct tile_layout *from = NULL, *to = NULL;
     struct partial partial = {0}, *pending = NULL;
     *first = NULL;
-    tsr_status status = take_ask(&q, request->type);
-    if (status != TSR_OK)
-        return status;
-    status = parse(&q, request->from, &from);
+    TRY(take_ask(&q, request->type));
+    tsr_status status = parse(&q, request->from, &from);
     *first = from;
     if (status != TSR_OK)
         return status;
-    status = parse(&q, request->to, &to);
-    if (status != TSR_OK)
-        return status;
+    TRY(parse(&q, request->to, &to));
     if (request->pending) {
         pending = &partial;
         status = pending_groups(&q, request->pending, from, pending);
@@ -168,12 +164,8 @@ tsr_status tsr_reshard_plan(tsr_session *session, const char *from, const char *
     const tsr_step *steps = NULL;
     tsr__arena_free(kept);
     tsr__arena_init(kept, session);
-    tsr_status status = tsr__reshard_texts(&request, kept, &reshard, &first);
-    if (status != TSR_OK)
-        return status;
-    status = make_public(kept, reshard, &steps);
-    if (status != TSR_OK)
-        return status;
+    TRY(tsr__reshard_texts(&request, kept, &reshard, &first));
+    TRY(make_public(kept, reshard, &steps));
     *out = steps;
     *n = (size_t)reshard->n_steps;
     return TSR_OK;

@@ -81,10 +81,8 @@ tsr_status tsr__comm_reduce_scatter(struct endpoint *endpoint, const struct comm
     struct parts parts;
     size_t unit = tsr__elem_bytes(call->type), at = 0;
     int self = place_of(call, endpoint->rank);
-    tsr_status st = self < 0 ? not_member(endpoint, call, endpoint->rank, why)
-                             : parts_open(endpoint, call, &parts, why);
-    if (st != TSR_OK)
-        return st;
+    TRY(self < 0 ? not_member(endpoint, call, endpoint->rank, why)
+                 : parts_open(endpoint, call, &parts, why));
     for (int i = 0; i < call->n_group; i++) {
         parts.send[i] =
             (struct comm_buffer){.p = (char *)in + at, .bytes = (size_t)counts[i] * unit};
@@ -93,7 +91,7 @@ tsr_status tsr__comm_reduce_scatter(struct endpoint *endpoint, const struct comm
     parts.recv[0].bytes = parts.send[self].bytes;
     struct comm_call d = with_detail(call, counts, (size_t)call->n_group * sizeof *counts);
     struct comm_exchange x = {.send = parts.send, .recv = parts.recv, .folded = out};
-    st = tsr__comm_exchange(endpoint, &d, &x, why);
+    tsr_status st = tsr__comm_exchange(endpoint, &d, &x, why);
     parts_close(&parts);
     return st;
 }
@@ -106,9 +104,7 @@ tsr_status tsr__comm_reduce(struct endpoint *endpoint, const struct comm_call *c
     int at = place_of(call, root), self = place_of(call, endpoint->rank);
     if (at < 0 || self < 0)
         return not_member(endpoint, call, at < 0 ? root : endpoint->rank, why);
-    tsr_status st = parts_open(endpoint, call, &parts, why);
-    if (st != TSR_OK)
-        return st;
+    TRY(parts_open(endpoint, call, &parts, why));
     parts.send[at] = (struct comm_buffer){.p = (void *)in, .bytes = bytes};
     // Only the root folds. The others pass &parts as `folded`, which marks the call as a fold; it
     // is never written, because they receive 0 bytes.
@@ -116,7 +112,7 @@ tsr_status tsr__comm_reduce(struct endpoint *endpoint, const struct comm_call *c
     struct comm_call d = with_detail(call, &root, sizeof root);
     struct comm_exchange x = {
         .send = parts.send, .recv = parts.recv, .folded = at == self ? out : &parts};
-    st = tsr__comm_exchange(endpoint, &d, &x, why);
+    tsr_status st = tsr__comm_exchange(endpoint, &d, &x, why);
     parts_close(&parts);
     return st;
 }
@@ -134,10 +130,7 @@ tsr_status tsr__comm_broadcast(struct endpoint *endpoint, const struct comm_call
 {
     struct parts b;
     int at = place_of(call, root);
-    tsr_status st =
-        at < 0 ? not_member(endpoint, call, root, why) : parts_open(endpoint, call, &b, why);
-    if (st != TSR_OK)
-        return st;
+    TRY(at < 0 ? not_member(endpoint, call, root, why) : parts_open(endpoint, call, &b, why));
     if (root != endpoint->rank)
         b.recv[at] = (struct comm_buffer){.p = p, .bytes = bytes};
     else
@@ -146,7 +139,7 @@ tsr_status tsr__comm_broadcast(struct endpoint *endpoint, const struct comm_call
                 b.send[i] = (struct comm_buffer){.p = p, .bytes = bytes};
     struct comm_call d = with_detail(call, &root, sizeof root);
     struct comm_exchange x = {.send = b.send, .recv = b.recv};
-    st = tsr__comm_exchange(endpoint, &d, &x, why);
+    tsr_status st = tsr__comm_exchange(endpoint, &d, &x, why);
     parts_close(&b);
     return st;
 }

@@ -228,9 +228,7 @@ static tsr_status meet_host(struct hosts *hosts, const struct comm_options *opti
 {
     struct endpoint *net = hosts->net;
     struct card mine = {.host = tsr__host_id(), .pid = getpid(), .fd = -1};
-    tsr_status st = deal(net, &mine, all, buffers, group, 1, why);
-    if (st != TSR_OK)
-        return st;
+    TRY(deal(net, &mine, all, buffers, group, 1, why));
     int head = 0;
     // Ends at this rank at the latest.
     while (all[head].host != mine.host)
@@ -241,9 +239,7 @@ static tsr_status meet_host(struct hosts *hosts, const struct comm_options *opti
     }
     if (!mine.ok)
         tsr_finding_clear(hosts->session); // without shared memory, messages are used
-    st = deal(net, &mine, all, buffers, group, 2, why);
-    if (st != TSR_OK)
-        return st;
+    TRY(deal(net, &mine, all, buffers, group, 2, why));
     if (head != net->rank)
         mine.ok = open_memory(hosts, &all[head], options);
     if (mine.ok) {
@@ -253,9 +249,7 @@ static tsr_status meet_host(struct hosts *hosts, const struct comm_options *opti
     }
     if (!mine.ok)
         tsr_finding_clear(hosts->session);
-    st = deal(net, &mine, all, buffers, group, 3, why);
-    if (st != TSR_OK)
-        return st;
+    TRY(deal(net, &mine, all, buffers, group, 3, why));
     // A rank that could not open the memory is reached by messages, also from its own host.
     for (int i = 0; i < net->size; i++)
         hosts->here[i] = mine.ok && all[i].ok && all[i].host == mine.host;

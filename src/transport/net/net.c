@@ -111,26 +111,15 @@ static tsr_status send_part(struct net *net, const struct comm_call *call,
 static tsr_status exchange_parts(struct net *net, const struct comm_call *call,
                                  struct comm_exchange *exchange, struct comm_trouble *why)
 {
-    tsr_status st = tsr__net_meet(net, call, exchange->notes, exchange->send, false, why);
-    if (st != TSR_OK)
-        return st;
-    st = call_arrived(net, call, exchange, why);
-    if (st != TSR_OK)
-        return st;
-    if (exchange->folded) {
-        st = place_parts(net, call, exchange, why);
-        if (st != TSR_OK)
-            return st;
-    }
+    TRY(tsr__net_meet(net, call, exchange->notes, exchange->send, false, why));
+    TRY(call_arrived(net, call, exchange, why));
+    if (exchange->folded)
+        TRY(place_parts(net, call, exchange, why));
     for (int i = 0; i < call->n_group; i++) {
-        st = take_part(net, call, exchange, i, why);
-        if (st != TSR_OK)
-            return st;
-        st = send_part(net, call, exchange, i, why);
-        if (st != TSR_OK)
-            return st;
+        TRY(take_part(net, call, exchange, i, why));
+        TRY(send_part(net, call, exchange, i, why));
     }
-    st = tsr__net_complete(net, call, why);
+    tsr_status st = tsr__net_complete(net, call, why);
     if (st != TSR_OK || !exchange->folded)
         return st;
     return fold_parts(net, call, exchange, why);

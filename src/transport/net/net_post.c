@@ -39,9 +39,7 @@ static tsr_status find_loss(struct net *net, const struct comm_call *call, int p
     struct timespec nap = {0, 10000000};
     double until = tsr__now_s() + LOSS_S;
     while (net->meet && tsr__now_s() < until) {
-        tsr_status st = tsr__beat_check(net, call, peer, why);
-        if (st != TSR_OK)
-            return st;
+        TRY(tsr__beat_check(net, call, peer, why));
         nanosleep(&nap, NULL);
     }
     return lost(net, call, peer, why);
@@ -258,9 +256,7 @@ static tsr_status post_frame(struct net *net, const struct comm_call *call, int 
                              struct comm_header *header, const struct comm_buffer *data,
                              struct comm_trouble *why)
 {
-    tsr_status st = await_frame(net, call, i, why);
-    if (st != TSR_OK)
-        return st;
+    TRY(await_frame(net, call, i, why));
     return send_frame(net, call, i, frame_out(net, call, i), header, data,
                       tsr__net_inline(call, data->bytes), why);
 }
@@ -351,11 +347,8 @@ static tsr_status gather_frames(struct net *net, const struct comm_call *call,
                                 const struct comm_header *header, size_t bytes,
                                 struct comm_trouble *why)
 {
-    for (int i = 1; i < call->n_group; i++) {
-        tsr_status st = await_frame(net, call, i, why);
-        if (st != TSR_OK)
-            return st;
-    }
+    for (int i = 1; i < call->n_group; i++)
+        TRY(await_frame(net, call, i, why));
     tsr_status st = complete(net, call, (struct net_range){0, net->n_pending}, BEAT_WAITING, why);
     for (int i = 1; i < call->n_group; i++) {
         if (st != TSR_OK)
@@ -369,18 +362,12 @@ tsr_status tsr__net_gather(struct net *net, const struct comm_call *call,
                            const struct comm_buffer *data, struct comm_trouble *why)
 {
     struct comm_header header = {0};
-    tsr_status st = begin(net, call, NULL, &header, why);
-    if (st != TSR_OK)
-        return st;
+    TRY(begin(net, call, NULL, &header, why));
     if (is_head(net, call))
         return gather_frames(net, call, &header, data->bytes, why);
-    st = await_frame(net, call, 0, why);
-    if (st != TSR_OK)
-        return st;
-    st = send_frame(net, call, 0, frame_out(net, call, 0), &header, data, data->bytes, why);
-    if (st != TSR_OK)
-        return st;
-    st = complete(net, call, (struct net_range){0, net->n_pending}, BEAT_WAITING, why);
+    TRY(await_frame(net, call, 0, why));
+    TRY(send_frame(net, call, 0, frame_out(net, call, 0), &header, data, data->bytes, why));
+    tsr_status st = complete(net, call, (struct net_range){0, net->n_pending}, BEAT_WAITING, why);
     if (st != TSR_OK)
         return st;
     return check_frame(net, call, 0, net->pending[0].got, &header, data->bytes, why);

@@ -80,14 +80,10 @@ static tsr_status post_parts(struct sum *sum, int64_t piece)
             continue;
         int peer = (int)sum->call->group[i];
         struct span theirs = piece_of(sum, i, piece);
-        tsr_status st = tsr__net_post(sum->net, sum->call, peer, true, part_place(sum, piece, i),
-                                      mine.bytes, sum->why);
-        if (st != TSR_OK)
-            return st;
-        st = tsr__net_post(sum->net, sum->call, peer, false, (char *)sum->in + theirs.at,
-                           theirs.bytes, sum->why);
-        if (st != TSR_OK)
-            return st;
+        TRY(tsr__net_post(sum->net, sum->call, peer, true, part_place(sum, piece, i), mine.bytes,
+                          sum->why));
+        TRY(tsr__net_post(sum->net, sum->call, peer, false, (char *)sum->in + theirs.at,
+                          theirs.bytes, sum->why));
     }
     range->to = sum->net->n_pending;
     return TSR_OK;
@@ -114,14 +110,10 @@ static tsr_status post_results(struct sum *sum, int64_t piece)
             continue;
         int peer = (int)sum->call->group[i];
         struct span theirs = piece_of(sum, i, piece);
-        tsr_status st = tsr__net_post(sum->net, sum->call, peer, true, sum->out + theirs.at,
-                                      theirs.bytes, sum->why);
-        if (st != TSR_OK)
-            return st;
-        st = tsr__net_post(sum->net, sum->call, peer, false, sum->out + mine.at, mine.bytes,
-                           sum->why);
-        if (st != TSR_OK)
-            return st;
+        TRY(tsr__net_post(sum->net, sum->call, peer, true, sum->out + theirs.at, theirs.bytes,
+                          sum->why));
+        TRY(tsr__net_post(sum->net, sum->call, peer, false, sum->out + mine.at, mine.bytes,
+                          sum->why));
     }
     return TSR_OK;
 }
@@ -159,30 +151,20 @@ static tsr_status cut_pieces(struct sum *sum, size_t head)
 // are folded, because they reuse their memory.
 static tsr_status reduce_round(struct sum *sum)
 {
-    tsr_status st;
     for (int64_t piece = 1; piece < sum->pieces; piece++) {
         if (piece == SUM_WINDOW)
             break;
-        st = post_parts(sum, piece);
-        if (st != TSR_OK)
-            return st;
+        TRY(post_parts(sum, piece));
     }
     for (int64_t piece = 0; piece < sum->pieces; piece++) {
         const struct net_range *parts = &sum->parts[piece % SUM_WINDOW];
-        if (piece > 0) {
-            st = tsr__net_wait(sum->net, sum->call, *parts, sum->why);
-            if (st != TSR_OK)
-                return st;
-        }
+        if (piece > 0)
+            TRY(tsr__net_wait(sum->net, sum->call, *parts, sum->why));
         fold_piece(sum, piece);
-        st = post_results(sum, piece);
-        if (st != TSR_OK)
-            return st;
+        TRY(post_results(sum, piece));
         if (piece + SUM_WINDOW >= sum->pieces)
             continue;
-        st = post_parts(sum, piece + SUM_WINDOW);
-        if (st != TSR_OK)
-            return st;
+        TRY(post_parts(sum, piece + SUM_WINDOW));
     }
     return tsr__net_complete(sum->net, sum->call, sum->why);
 }
@@ -193,12 +175,8 @@ static tsr_status reduce_rounds(struct sum *sum, size_t head)
     int64_t step = (int64_t)(NET_ROUND / sum->unit);
     for (int64_t left = sum->call->count; left > 0; left -= step) {
         sum->count = left < step ? left : step;
-        tsr_status st = cut_pieces(sum, head);
-        if (st != TSR_OK)
-            return st;
-        st = reduce_round(sum);
-        if (st != TSR_OK)
-            return st;
+        TRY(cut_pieces(sum, head));
+        TRY(reduce_round(sum));
         sum->in += NET_ROUND;
         sum->out += NET_ROUND;
         head = 0;
@@ -258,9 +236,7 @@ static bool at_head(const struct sum *sum, size_t bytes)
 static tsr_status reduce_at_head(struct sum *sum, size_t bytes)
 {
     struct comm_buffer part = {(void *)sum->in, bytes}, result = {sum->out, bytes};
-    tsr_status st = tsr__net_gather(sum->net, sum->call, &part, sum->why);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__net_gather(sum->net, sum->call, &part, sum->why));
     if (sum->me == 0) {
         fold_frames(sum);
         return tsr__net_spread(sum->net, sum->call, &result, sum->why);
@@ -278,12 +254,8 @@ static tsr_status all_reduce(struct sum *sum, struct comm_buffer *send)
         sum->me++;
     if (at_head(sum, bytes))
         return reduce_at_head(sum, bytes);
-    tsr_status st = meet(sum, send, space);
-    if (st != TSR_OK)
-        return st;
-    st = check_frames(sum, send[bytes > space ? sum->me : 0].bytes);
-    if (st != TSR_OK)
-        return st;
+    TRY(meet(sum, send, space));
+    TRY(check_frames(sum, send[bytes > space ? sum->me : 0].bytes));
     if (bytes > space)
         return reduce_rounds(sum, space);
     fold_frames(sum);

@@ -164,9 +164,7 @@ tsr_status tsr__shm_map(tsr_session *session, int fd, int n, const struct comm_o
     }
     *out = job;
     job->fd = fd;
-    tsr_status st = map_segment(session, job, true);
-    if (st != TSR_OK)
-        return st;
+    TRY(map_segment(session, job, true));
     if (shm_head(job)->magic == SHM_MAGIC && shm_head(job)->n == (uint32_t)n)
         return TSR_OK;
     errno = EPROTO;

@@ -166,9 +166,7 @@ tsr_status tsr__shm_await(struct shm *me, const struct comm_call *call, int peer
             continue;
         if (me->peers[peer].looked_s == 0)
             me->peers[peer].looked_s = tsr__now_s();
-        tsr_status st = tsr__shm_check(me, call, peer, why);
-        if (st != TSR_OK)
-            return st;
+        TRY(tsr__shm_check(me, call, peer, why));
     }
     if (patience.rounds)
         atomic_store_explicit(&me->slot->waiting_for, -1, memory_order_relaxed);
@@ -188,11 +186,8 @@ tsr_status tsr__shm_released(struct shm *me, const struct comm_call *call, int w
         uint64_t seen;
         if (me->peers[peer].seen > readers->meeting[peer])
             continue; // it has entered a later call
-        tsr_status st =
-            tsr__shm_await(me, call, peer, &shm_pair(me->job, peer, me->endpoint.rank)->departed, 0,
-                           readers->meeting[peer], &seen, why);
-        if (st != TSR_OK)
-            return st;
+        TRY(tsr__shm_await(me, call, peer, &shm_pair(me->job, peer, me->endpoint.rank)->departed, 0,
+                           readers->meeting[peer], &seen, why));
     }
     readers->n = 0;
     return TSR_OK;
@@ -223,9 +218,7 @@ tsr_status tsr__shm_begin(struct shm *me, const struct comm_call *call, const in
     if (atomic_load_explicit(&shm_head(me->job)->failed, memory_order_relaxed))
         return tsr__shm_failure(me->job, why);
     int index = (int)(++me->calls & 1);
-    tsr_status st = tsr__shm_released(me, call, index, why);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__shm_released(me, call, index, why));
     struct shm_entry *entry = &me->slot->entries[index];
     tsr__header_of(call, notes, &entry->header);
     entry->in = entry->out = 0;
@@ -264,11 +257,8 @@ static tsr_status await_member(struct shm *me, const struct comm_call *call, int
 {
     struct shm_peer *shm_peer = &me->peers[peer];
     uint64_t seen;
-    tsr_status st =
-        tsr__shm_await(me, call, peer, &shm_pair(me->job, peer, me->endpoint.rank)->arrived, 2,
-                       shm_peer->meetings, &seen, why);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__shm_await(me, call, peer, &shm_pair(me->job, peer, me->endpoint.rank)->arrived, 2,
+                       shm_peer->meetings, &seen, why));
     shm_peer->seen = seen >> 2;
     shm_peer->entry = shm_peer->seen > shm_peer->meetings ? seen >> 1 & 1 : seen & 1;
     return TSR_OK;
@@ -280,9 +270,7 @@ static tsr_status await_members(struct shm *me, const struct comm_call *call,
     for (int i = 0; i < call->n_group; i++) {
         if (call->group[i] == me->endpoint.rank)
             continue;
-        tsr_status st = await_member(me, call, (int)call->group[i], why);
-        if (st != TSR_OK)
-            return st;
+        TRY(await_member(me, call, (int)call->group[i], why));
     }
     return TSR_OK;
 }
@@ -307,17 +295,13 @@ const struct shm_entry *tsr__shm_entry(const struct shm *me, int rank)
 tsr_status tsr__shm_meet(struct shm *me, const struct comm_call *call, struct comm_trouble *why)
 {
     const struct shm_entry *mine = tsr__shm_entry(me, me->endpoint.rank);
-    tsr_status st = tsr__shm_sync(me, call, why);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__shm_sync(me, call, why));
     for (int i = 0; i < call->n_group; i++) {
         int peer = (int)call->group[i];
         const struct comm_header *theirs = &tsr__shm_entry(me, peer)->header;
         if (peer == me->endpoint.rank || memcmp(&mine->header, theirs, SHM_LINE) == 0)
             continue;
-        st = tsr__header_compare(&mine->header, me->endpoint.rank, theirs, peer, why);
-        if (st != TSR_OK)
-            return st;
+        TRY(tsr__header_compare(&mine->header, me->endpoint.rank, theirs, peer, why));
     }
     return TSR_OK;
 }
@@ -329,9 +313,7 @@ tsr_status tsr__shm_meet_in_mailbox(struct shm *me, const struct comm_call *call
 {
     const struct comm_header *mine = &tsr__shm_entry(me, me->endpoint.rank)->header;
     uint64_t stamp = announce_to(me, peer, mine);
-    tsr_status st = await_member(me, call, peer, why);
-    if (st != TSR_OK)
-        return st;
+    TRY(await_member(me, call, peer, why));
     uint64_t meeting = me->peers[peer].meetings;
     const struct shm_pair *pair = shm_pair(me->job, peer, me->endpoint.rank);
     if (atomic_load_explicit(&pair->stamp[meeting & 1], memory_order_relaxed) == stamp)

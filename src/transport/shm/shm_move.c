@@ -183,9 +183,7 @@ static tsr_status reduce_pair(struct shm *me, const struct comm_call *call, int 
         // The next piece is ready before this one is folded. Its cell is the one that this rank
         // read two pieces ago, so no other rank reads it.
         put_piece(&pair, k + 1);
-        tsr_status st = await_chunk(me, call, peer, k, why);
-        if (st != TSR_OK)
-            return st;
+        TRY(await_chunk(me, call, peer, k, why));
         me->ins[self] = in + k * SHM_PIECE;
         me->ins[1 - self] = cell_of(&pair, !pair.higher, k);
         tsr__reduce_piece(call->type, call->reduce, me->ins, 2, out + k * SHM_PIECE,
@@ -237,14 +235,9 @@ static tsr_status reduce_staged(struct shm *me, const struct comm_call *call, in
     size_t bytes = (size_t)call->count * tsr__elem_bytes(call->type);
     if (call->n_group == 2)
         return reduce_pair(me, call, self, in, out, why);
-    tsr_status st = tsr__shm_released(me, call, SHM_STAGE, why);
-    if (st != TSR_OK)
-        return st;
-    for (size_t at = 0; at < bytes; at += SHM_CHUNK) {
-        st = reduce_chunk(me, call, self, in + at, out + at, chunk_at(bytes, at), why);
-        if (st != TSR_OK)
-            return st;
-    }
+    TRY(tsr__shm_released(me, call, SHM_STAGE, why));
+    for (size_t at = 0; at < bytes; at += SHM_CHUNK)
+        TRY(reduce_chunk(me, call, self, in + at, out + at, chunk_at(bytes, at), why));
     return TSR_OK;
 }
 
@@ -490,9 +483,7 @@ static tsr_status move_parts(struct exchange *exchange, struct comm_trouble *why
         if (!tsr__patience(&patience, exchange->me->crowded))
             continue;
         atomic_store(&exchange->me->slot->waiting_for, -1); // not waiting: no deadlock
-        tsr_status st = tsr__shm_check(exchange->me, exchange->call, peer, why);
-        if (st != TSR_OK)
-            return st;
+        TRY(tsr__shm_check(exchange->me, exchange->call, peer, why));
     }
     if (exchange->exchange->folded) // alone in the group, or all parts were in shared memory
         while (exchange->got[exchange->self] < exchange->exchange->recv[0].bytes)
@@ -574,11 +565,9 @@ static tsr_status settle(struct exchange *exchange, struct comm_trouble *why)
         uint64_t seen;
         if (i == exchange->self)
             continue;
-        tsr_status st = tsr__shm_await(me, exchange->call, peer,
-                                       &shm_pair(me->job, peer, me->endpoint.rank)->copied, 0,
-                                       me->peers[peer].gave, &seen, why);
-        if (st != TSR_OK)
-            return st;
+        TRY(tsr__shm_await(me, exchange->call, peer,
+                           &shm_pair(me->job, peer, me->endpoint.rank)->copied, 0,
+                           me->peers[peer].gave, &seen, why));
     }
     return TSR_OK;
 }
@@ -601,23 +590,13 @@ static tsr_status exchange_all(struct exchange *exchange, struct comm_trouble *w
 {
     struct shm *me = exchange->me;
     struct shm_entry *mine;
-    tsr_status st = tsr__shm_begin(me, exchange->call, exchange->exchange->notes, &mine, why);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__shm_begin(me, exchange->call, exchange->exchange->notes, &mine, why));
     offer(exchange);
-    st = tsr__shm_meet(me, exchange->call, why);
-    if (st != TSR_OK)
-        return st;
-    st = call_arrived(exchange, why);
-    if (st != TSR_OK)
-        return st;
-    st = check_sizes(exchange, why);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__shm_meet(me, exchange->call, why));
+    TRY(call_arrived(exchange, why));
+    TRY(check_sizes(exchange, why));
     copy_in_reach(exchange);
-    st = move_parts(exchange, why);
-    if (st != TSR_OK)
-        return st;
+    TRY(move_parts(exchange, why));
     return settle(exchange, why);
 }
 

@@ -173,9 +173,7 @@ static tsr_status await_arrival(struct slot *me, int theirs, const struct comm_c
             atomic_store_explicit(&me->waiting_for, theirs, memory_order_release);
         if (!tsr__patience(&patience, me->job->crowded))
             continue;
-        tsr_status st = check_peer(me, &me->job->slots[theirs], call, &rings, why);
-        if (st != TSR_OK)
-            return st;
+        TRY(check_peer(me, &me->job->slots[theirs], call, &rings, why));
     }
     if (patience.rounds)
         atomic_store_explicit(&me->waiting_for, -1, memory_order_relaxed);
@@ -332,9 +330,7 @@ static tsr_status threads_all_reduce(struct endpoint *endpoint, const struct com
         return reduce_in_mailbox(me, call, in, out, bytes, why);
     me->in = in;
     me->out = out;
-    tsr_status st = arrive(me, call, NULL, why);
-    if (st != TSR_OK)
-        return st;
+    TRY(arrive(me, call, NULL, why));
     if (!enter_data(me))
         return backed_off(me, call, why);
     reduce_slice(me, call);

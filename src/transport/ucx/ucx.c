@@ -212,9 +212,7 @@ tsr_status tsr__ucx_open(tsr_session *session, const struct comm_options *option
         return refuse(session, DIAG_plugin_absent,
                       "build Tessera where UCX is installed (Debian: libucx-dev)",
                       "the plug-in for UCX cannot be loaded", why);
-    tsr_status st = meet(session, options, &joining);
-    if (st != TSR_OK)
-        return st;
+    TRY(meet(session, options, &joining));
     struct link *link = NULL;
     if (swap_hosts(&joining, why, sizeof why))
         link = wire(handle, &joining, why, sizeof why);
@@ -225,9 +223,7 @@ tsr_status tsr__ucx_open(tsr_session *session, const struct comm_options *option
             "set UCX_TLS and UCX_NET_DEVICES to choose a network; UCX_LOG_LEVEL=info prints more",
             "the ranks found each other, but UCX cannot connect them", why);
     }
-    st = tsr__net_open(session, link, joining.meet, 1, options, out);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__net_open(session, link, joining.meet, 1, options, out));
     if (link->size == 1 || options->messages_only)
         return TSR_OK;
     return tsr__hosts_join(session, options, out);
