@@ -166,6 +166,11 @@ static inline int int64_order(int64_t a, int64_t b)
 {
     return (a > b) - (a < b);
 }
+// For qsort and bsearch: int64_t in ascending order.
+static inline int by_int64(const void *a, const void *b)
+{
+    return int64_order(*(const int64_t *)a, *(const int64_t *)b);
+}
 
 // ---- memory (arena.c) --------------------------------------------------------------------------
 
@@ -231,6 +236,8 @@ struct str tsr__arena_printf(struct arena *arena, const char *format, ...) TSR_P
          ? &(v)->at[(v)->n++]                                                                      \
          : NULL)
 bool tsr__vec_grow(struct arena *arena, void **at, size_t n, size_t *cap, size_t size);
+
+double tsr__now_s(void); // monotonic time (session.c)
 
 // ---- growing text (text.c) ---------------------------------------------------------------------
 

@@ -6,6 +6,8 @@
 // session" are stored in one of its result arenas; the next call of the same kind frees that arena.
 #include "base/internal.h"
 
+#include <time.h>
+
 // Creates a session. The session itself is allocated by its allocator and included in memory_used.
 tsr_session *tsr_session_new(const tsr_session_options *options)
 {
@@ -120,4 +122,11 @@ const char *tsr_status_text(tsr_status status)
         return "cancelled";
     }
     return "unknown status";
+}
+
+double tsr__now_s(void)
+{
+    struct timespec timespec;
+    clock_gettime(CLOCK_MONOTONIC, &timespec);
+    return (double)timespec.tv_sec + 1e-9 * (double)timespec.tv_nsec;
 }

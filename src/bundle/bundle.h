@@ -112,6 +112,9 @@ tsr_status tsr__bundle_verify(const struct bundle *bundle, const int64_t *ranks,
 const struct manifest_file *tsr__manifest_common(const struct manifest *manifest);
 // Returns the entry of that file, or NULL.
 const struct manifest_file *tsr__manifest_find(const struct manifest *manifest, struct str name);
+// Returns the input or output of that name, or NULL.
+const struct manifest_port *tsr__manifest_port(const struct manifest_port *ports, size_t n,
+                                               const char *name);
 // Sorts files by name in byte order, as tsr__manifest_find requires.
 void tsr__manifest_sort(struct manifest_file *files, size_t n);
 // Sets size and digest of an entry from the file.

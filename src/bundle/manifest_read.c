@@ -374,14 +374,6 @@ static const struct tile_layout *read_layout(struct reader *reader, const json_t
     return NULL;
 }
 
-static bool is_port(const struct manifest_port *ports, size_t n, const char *name)
-{
-    for (size_t i = 0; i < n; i++)
-        if (strcmp(ports[i].name, name) == 0)
-            return true;
-    return false;
-}
-
 static void read_states(struct reader *reader, const json_t *root, struct manifest *manifest)
 {
     size_t n = 0;
@@ -398,8 +390,9 @@ static void read_states(struct reader *reader, const json_t *root, struct manife
         struct manifest_state *state = &manifest->states[manifest->n_states++];
         state->input = text_member(reader, e, "input");
         state->output = text_member(reader, e, "output");
-        if (!reader->failed && (!is_port(manifest->inputs, manifest->n_inputs, state->input) ||
-                                !is_port(manifest->outputs, manifest->n_outputs, state->output)))
+        if (!reader->failed &&
+            (!tsr__manifest_port(manifest->inputs, manifest->n_inputs, state->input) ||
+             !tsr__manifest_port(manifest->outputs, manifest->n_outputs, state->output)))
             report_error(reader, "states", "names an input or output that the model does not have");
     }
 }
@@ -413,7 +406,7 @@ static void read_updates(struct reader *reader, const json_t *root, struct manif
         if (!json_object_get(e, "updated_by"))
             continue;
         const char *output = text_member(reader, e, "updated_by");
-        if (!reader->failed && !is_port(manifest->outputs, manifest->n_outputs, output))
+        if (!reader->failed && !tsr__manifest_port(manifest->outputs, manifest->n_outputs, output))
             report_error(reader, "updated_by", "names an output that the model does not have");
         manifest->inputs[i].updated_by = output;
     }
@@ -593,6 +586,15 @@ const struct manifest_file *tsr__manifest_find(const struct manifest *manifest, 
         else
             high = middle;
     }
+    return NULL;
+}
+
+const struct manifest_port *tsr__manifest_port(const struct manifest_port *ports, size_t n,
+                                               const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(ports[i].name, name) == 0)
+            return &ports[i];
     return NULL;
 }
 

@@ -35,15 +35,6 @@ bool tsr__ep_is_present(const struct fused *fused, const char *name)
     return find_state(&fused->manifest, NULL, name) != NULL;
 }
 
-static const struct manifest_port *find_port(const struct manifest_port *ports, size_t n,
-                                             const char *name)
-{
-    for (size_t i = 0; i < n; i++)
-        if (strcmp(ports[i].name, name) == 0)
-            return &ports[i];
-    return NULL;
-}
-
 struct shape {
     size_t rank;
     int64_t dims[RUN_MAX_RANK + 1];
@@ -112,15 +103,13 @@ tsr_status tsr__ep_state_read(struct fused *fused, const OrtValue *value, const 
 {
     const struct manifest *manifest = &fused->manifest;
     const struct ep_api *api = &fused->provider->factory->api;
-    const struct manifest_port *port = find_port(manifest->inputs, manifest->n_inputs, name);
+    const struct manifest_port *port =
+        tsr__manifest_port(manifest->inputs, manifest->n_inputs, name);
     struct shape shape = {0};
     *kept = false;
     if (!port || !tsr__ep_is_past(fused, name))
         return TSR_OK;
-    tsr_status st =
-        tsr__ep_report(fused->provider->session, api, read_shape(api->ort, value, &shape));
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__ep_report(fused->provider->session, api, read_shape(api->ort, value, &shape)));
     *kept = is_handle(port, &shape);
     if (*kept)
         return check_handle(fused, port, shape.dims[port->rank]);
@@ -132,7 +121,7 @@ OrtStatus *tsr__ep_state_give(const struct fused *fused, OrtKernelContext *conte
     const OrtApi *ort = fused->provider->factory->api.ort;
     const struct manifest *manifest = &fused->manifest;
     const struct manifest_port *port =
-        find_port(manifest->outputs, manifest->n_outputs, fused->outputs[output]);
+        tsr__manifest_port(manifest->outputs, manifest->n_outputs, fused->outputs[output]);
     int64_t dims[RUN_MAX_RANK + 1] = {0};
     OrtValue *value = NULL;
     if (!port || port->rank < 0 || port->rank > RUN_MAX_RANK)

@@ -11,7 +11,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #define DEFAULT_TOKENS 64
 
@@ -34,13 +33,6 @@ struct tsr_generator {
     // predicted times in picoseconds, sharded and on one device; 0: nothing was planned
     int64_t predicted, one_device;
 };
-
-static double now(void)
-{
-    struct timespec timespec;
-    clock_gettime(CLOCK_MONOTONIC, &timespec);
-    return (double)timespec.tv_sec + 1e-9 * (double)timespec.tv_nsec;
-}
 
 // ---- the job -----------------------------------------------------------------------------------
 
@@ -411,7 +403,7 @@ static bool ends_text(const tsr_folder *folder, int64_t token)
 static tsr_status generate(tsr_generator *generator, const int64_t *ids, size_t n,
                            tsr_token_fn take, void *data, tsr_generate_result *result)
 {
-    double began = now();
+    double began = tsr__now_s();
     int64_t token = 0, most = most_tokens(generator, n);
     if (most == 0)
         return TSR_OK;
@@ -423,8 +415,8 @@ static tsr_status generate(tsr_generator *generator, const int64_t *ids, size_t 
         result->tokens++;
         // The time to the first token is reported separately.
         if (result->tokens == 1)
-            result->first_s = now() - began;
-        result->seconds = now() - began;
+            result->first_s = tsr__now_s() - began;
+        result->seconds = tsr__now_s() - began;
         bool more = !take || take(data, token);
         bool ends = ends_text(generator->folder, token) && !generator->options.past_end;
         if (!more || ends || result->tokens >= most)

@@ -123,10 +123,8 @@ static tsr_status refuse_replicated(const struct draft *draft)
 // Returns the opset of ai.onnx. A model without ai.onnx gets 17 for the nodes that Tessera adds.
 static int64_t onnx_opset(const tsr_model *model)
 {
-    for (size_t i = 0; i < tsr_model_opset_count(model); i++)
-        if (!tsr_model_opset_domain(model, i)[0])
-            return tsr_model_opset_version(model, i);
-    return 17;
+    int64_t version = tsr__graph_opset(tsr_model_graph(model), STR(""));
+    return version ? version : 17;
 }
 
 // Computes the flow, which reports its own errors. Device d of the configuration becomes rank d. If

@@ -39,15 +39,6 @@ static void refuse_change(struct reseal_context *context, int64_t rank, const ch
 
 // ---- inputs and outputs ------------------------------------------------------------------------
 
-static const struct manifest_port *port_of(const struct manifest_port *ports, size_t n,
-                                           const char *name)
-{
-    for (size_t i = 0; i < n; i++)
-        if (strcmp(ports[i].name, name) == 0)
-            return &ports[i];
-    return NULL;
-}
-
 // Compares sizes that are known on both sides, except in sharded dimensions. If x [8, 16] is
 // {2,1:0,1}, a rank has [4, 16], and only 16 is compared.
 static bool sizes_fit(const struct manifest_port *port, const tsr_value *value)
@@ -58,9 +49,7 @@ static bool sizes_fit(const struct manifest_port *port, const tsr_value *value)
     if (rank != port->rank)
         return false;
     for (int axis = 0; axis < rank; axis++) {
-        bool cut = false;
-        for (int factor = 0; port->kept && factor < port->kept->dims[axis].n; factor++)
-            cut = cut || port->kept->dims[axis].factors[factor].cuts > 1;
+        bool cut = port->kept && tsr__dim_is_sharded(&port->kept->dims[axis]);
         int64_t now = tsr_value_dim(value, axis).value, was = port->dims[axis].value;
         if (!cut && now >= 0 && was >= 0 && now != was)
             return false;
@@ -75,9 +64,9 @@ static void check_value(struct reseal_context *context, int64_t rank, const tsr_
     const char *name = tsr_value_name(value);
     const struct manifest_port *port;
     if (side == SIDE_OUTPUTS)
-        port = port_of(manifest->outputs, manifest->n_outputs, name);
+        port = tsr__manifest_port(manifest->outputs, manifest->n_outputs, name);
     else
-        port = port_of(manifest->inputs, manifest->n_inputs, name);
+        port = tsr__manifest_port(manifest->inputs, manifest->n_inputs, name);
     if (!port)
         return; // the token, or a size that the runtime provides
     if (strcmp(tsr_dtype_name(tsr_value_dtype(value)), port->type) != 0)

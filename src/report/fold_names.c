@@ -57,12 +57,6 @@ struct folded tsr__fold_name(struct arena *arena, const char *name)
     return folded;
 }
 
-static int by_number(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
 // Signs of folded numbers, and how the text between them is written.
 struct form {
     const char *dash, *more;
@@ -85,7 +79,7 @@ static void write_numbers(struct text *text, const struct form *form, const stru
     size_t n = 0;
     for (size_t i = 0; i < n_names; i++)
         sorted[i] = names[i].numbers[k];
-    qsort(sorted, n_names, sizeof *sorted, by_number);
+    qsort(sorted, n_names, sizeof *sorted, by_int64);
     for (size_t i = 0; i < n_names; i++)
         if (n == 0 || sorted[i] != sorted[n - 1])
             sorted[n++] = sorted[i];

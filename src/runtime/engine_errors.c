@@ -106,15 +106,6 @@ static int64_t supported_opset(const char *words)
     return strtoll(at + sizeof before - 1, NULL, 10);
 }
 
-// Returns the version of the standard domain, whose name is empty; 0: the model does not import it.
-static int64_t model_opset(const tsr_model *model)
-{
-    for (size_t i = 0; i < tsr_model_opset_count(model); i++)
-        if (!tsr_model_opset_domain(model, i)[0])
-            return tsr_model_opset_version(model, i);
-    return 0;
-}
-
 // Reports a model whose operator set is newer than ONNX Runtime's: the version of the file, its
 // reason, and the supported version.
 static void refuse_opset(struct rank *rank, const tsr_model *model, int64_t known)
@@ -130,7 +121,8 @@ static void refuse_opset(struct rank *rank, const tsr_model *model, int64_t know
     tsr__diag(rank->session, DIAG_engine_opset, &at, hint,
               "ONNX Runtime %s supports operator set %lld of ai.onnx at most, but this file needs "
               "%lld%s%s",
-              rank->engine->version, (long long)known, (long long)model_opset(model), because, why);
+              rank->engine->version, (long long)known,
+              (long long)tsr__graph_opset(tsr_model_graph(model), STR("")), because, why);
 }
 
 // Adds the diagnostic and returns true if the error text says that the operator set is not

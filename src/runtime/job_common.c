@@ -70,15 +70,6 @@ tsr_status tsr__job_open_folder(tsr_job *job, const char *folder)
     return tsr__bundle_verify(&job->bundle, &mine, 1, job->options.check_files);
 }
 
-// True if the model has the input. The manifest lists all; a rank file may have fewer.
-static bool has_input(const struct manifest *manifest, const char *name)
-{
-    for (size_t i = 0; i < manifest->n_inputs; i++)
-        if (strcmp(manifest->inputs[i].name, name) == 0)
-            return true;
-    return false;
-}
-
 // Returns a suggestion, "did you mean 'x'?", or NULL. Only the first 256 inputs are searched.
 static const char *near_input(const struct manifest *manifest, const char *name, char *text,
                               size_t cap)
@@ -98,13 +89,15 @@ static const char *near_input(const struct manifest *manifest, const char *name,
 // model are often used for another, and ranks ignore inputs that they do not have.
 void tsr__job_note_unknown(tsr_job *job, const tsr_tensors *inputs)
 {
+    const struct manifest *manifest = &job->bundle.manifest;
     char hint[256];
     for (size_t i = 0; i < inputs->n; i++) {
+        const char *name = inputs->at[i]->name;
         struct place at = PLACE_NONE;
-        at.value = str_of(inputs->at[i]->name);
-        if (!has_input(&job->bundle.manifest, inputs->at[i]->name))
+        at.value = str_of(name);
+        if (!tsr__manifest_port(manifest->inputs, manifest->n_inputs, name))
             tsr__diag(job->session, DIAG_input_unknown, &at,
-                      near_input(&job->bundle.manifest, inputs->at[i]->name, hint, sizeof hint),
+                      near_input(manifest, name, hint, sizeof hint),
                       "the partition has no input of this name: the tensor is for another model, "
                       "or is a weight whose value was fixed when the model was partitioned");
     }
@@ -227,14 +220,6 @@ void tsr__job_set_used(tsr_job *job, const struct used_length *list, size_t n)
     job->n_used = n;
 }
 
-static const struct manifest_port *output_port(const struct manifest *manifest, const char *name)
-{
-    for (size_t i = 0; i < manifest->n_outputs; i++)
-        if (strcmp(manifest->outputs[i].name, name) == 0)
-            return &manifest->outputs[i];
-    return NULL;
-}
-
 static bool is_reached(const struct rank *rank, const struct tensor *tensor)
 {
     return tensor->device ? tsr__rank_has_on_gpu(rank, tensor) : !rank->seat;
@@ -244,7 +229,9 @@ static bool is_reached(const struct rank *rank, const struct tensor *tensor)
 // reach its memory; a state stays on its rank.
 bool tsr__job_can_place(const tsr_job *job, const struct tensor *full)
 {
-    const struct manifest_port *port = output_port(&job->bundle.manifest, full->name);
+    const struct manifest *manifest = &job->bundle.manifest;
+    const struct manifest_port *port =
+        tsr__manifest_port(manifest->outputs, manifest->n_outputs, full->name);
     struct arena arena;
     struct shard_view view;
     bool fits = port && port->kept && !job->n_states;

@@ -6,8 +6,6 @@
 // blocks that are left, also after a failure.
 #include "internal.h"
 
-#include <time.h>
-
 // Header of every block. `bytes` includes it.
 struct heap_block {
     struct heap_block *next, *before;
@@ -111,16 +109,9 @@ bool tsr__list_grow(struct heap *heap, void **at, uint32_t *cap, size_t size)
     return true;
 }
 
-static double now(void)
-{
-    struct timespec timespec;
-    clock_gettime(CLOCK_MONOTONIC, &timespec);
-    return (double)timespec.tv_sec + 1e-9 * (double)timespec.tv_nsec;
-}
-
 double tsr__effort_elapsed(const struct effort *effort)
 {
-    return now() - effort->start;
+    return tsr__now_s() - effort->start;
 }
 
 // True if the session is cancelled, or if the work or time limit of the solve or of the current
@@ -133,7 +124,7 @@ bool tsr__effort_over(const struct effort *effort)
         return true;
     if (effort->seconds <= 0)
         return false;
-    double elapsed = now() - effort->start;
+    double elapsed = tsr__now_s() - effort->start;
     return elapsed >= effort->seconds || (effort->slice_work && elapsed >= effort->slice_end);
 }
 

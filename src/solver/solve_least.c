@@ -11,8 +11,6 @@
 //     the result is 11 or 12. It tries 11: feasible. The result is 11.
 #include "solver/solver.h"
 
-#include <time.h>
-
 #define WORK      UINT64_C(4000000000)
 #define QUESTIONS 4 // a step of the bisection may use 1/QUESTIONS of the remaining effort
 
@@ -59,13 +57,6 @@ static void offer(struct least *least, uint32_t *choice)
     }
 }
 
-static double now(void)
-{
-    struct timespec timespec;
-    clock_gettime(CLOCK_MONOTONIC, &timespec);
-    return (double)timespec.tv_sec + 1e-9 * (double)timespec.tv_nsec;
-}
-
 // Subtracts the work and time of a solve from the remaining effort, but not down to 0, which would
 // mean the default.
 static void spend(struct least *least, uint64_t work)
@@ -73,12 +64,12 @@ static void spend(struct least *least, uint64_t work)
     least->out->work += work;
     least->left.work = least->left.work > work ? least->left.work - work : 1;
     if (least->end > 0)
-        least->left.seconds = least->end > now() ? least->end - now() : 1e-9;
+        least->left.seconds = least->end > tsr__now_s() ? least->end - tsr__now_s() : 1e-9;
 }
 
 static bool is_spent(const struct least *least)
 {
-    return least->left.work <= 1 || (least->end > 0 && now() >= least->end) ||
+    return least->left.work <= 1 || (least->end > 0 && tsr__now_s() >= least->end) ||
            tsr__cancelled(least->arena->session);
 }
 
@@ -100,9 +91,7 @@ static tsr_status solve_with_bound(struct least *least, int64_t bound,
     struct program_options options = next_effort(least);
     for (size_t i = 0; i < least->q.limits.n; i++)
         least->q.limits.at[i].bound = bound;
-    tsr_status st = tsr__program_solve(&least->q, &options, least->arena, result);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__program_solve(&least->q, &options, least->arena, result));
     spend(least, result->work);
     if (result->feasible)
         offer(least, result->choice);
@@ -137,9 +126,7 @@ static tsr_status bound_at_time(struct least *least, uint32_t limit, uint32_t ti
             if (cost[choice] != COST_FORBIDDEN)
                 cost[choice] += use->usage[choice];
     }
-    tsr_status st = tsr__program_solve(&q, &least->left, least->arena, &result);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__program_solve(&q, &least->left, least->arena, &result));
     spend(least, result.work);
     if (result.bound > least->out->bound)
         least->out->bound = result.bound;
@@ -165,9 +152,7 @@ static tsr_status bisect(struct least *least)
     while (is_far(least, low) && !is_spent(least)) {
         int64_t middle = low + (out->least - low) / 2;
         struct program_result result;
-        tsr_status st = solve_with_bound(least, middle, &result);
-        if (st != TSR_OK)
-            return st;
+        TRY(solve_with_bound(least, middle, &result));
         if (result.infeasible && low == out->bound)
             out->bound = middle + 1;
         if (!result.feasible)
@@ -186,15 +171,13 @@ tsr_status tsr__program_least(const struct program *program, const struct progra
     memset(out, 0, sizeof(*out));
     if (options)
         least.left = *options;
-    least.end = least.left.seconds > 0 ? now() + least.left.seconds : 0;
+    least.end = least.left.seconds > 0 ? tsr__now_s() + least.left.seconds : 0;
     if (!least.left.work)
         least.left.work = least.end > 0 ? UINT64_MAX : WORK;
-    tsr_status st = tsr__program_check(program);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__program_check(program));
     if (!copy_without_costs(&least))
         return TSR_NOMEM;
-    st = solve_with_bound(&least, PROGRAM_MOST, &result); // find any solution
+    tsr_status st = solve_with_bound(&least, PROGRAM_MOST, &result); // find any solution
     for (int i = 0; i < 4; i++) {
         uint32_t limit = out->limit, time = out->time;
         bool open = st == TSR_OK && out->found && out->bound < out->least;

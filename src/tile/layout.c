@@ -231,7 +231,7 @@ static bool next_factor(const struct tile_dim *dim, int *at, struct tile_factor 
     return true;
 }
 
-static bool dim_is_cut(const struct tile_dim *dim)
+bool tsr__dim_is_sharded(const struct tile_dim *dim)
 {
     for (int f = 0; f < dim->n; f++)
         if (dim->factors[f].cuts > 1)
@@ -245,8 +245,8 @@ static bool dim_is_cut(const struct tile_dim *dim)
 // elements, but a shard of unknown x (2, 2 parts) has 1 of every 2.
 static bool dims_equal(const struct tile_dim *a, const struct tile_dim *b)
 {
-    if (!dim_is_cut(a) || !dim_is_cut(b))
-        return dim_is_cut(a) == dim_is_cut(b);
+    if (!tsr__dim_is_sharded(a) || !tsr__dim_is_sharded(b))
+        return tsr__dim_is_sharded(a) == tsr__dim_is_sharded(b);
     struct tile_factor x, y;
     bool alone = a->n == 1 && b->n == 1, only_a_open = false, only_b_open = false;
     int i = 0, j = 0;

@@ -96,7 +96,8 @@ struct tile_layout *tsr__layout_copy(struct arena *arena, const struct tile_layo
 // of memory.
 struct tile_layout *tsr__layout_ordered(struct arena *arena, const struct tile_layout *layout);
 bool tsr__layout_is_whole(const struct tile_layout *layout); // nothing is sharded
-bool tsr__layout_shared(const struct tile_layout *layout);   // some factor has unequal shares
+bool tsr__dim_is_sharded(const struct tile_dim *dim);
+bool tsr__layout_shared(const struct tile_layout *layout); // some factor has unequal shares
 // Returns the layout with equal parts only: shares of 3 units and 1 unit on devices 0 and 1 become
 // {4:0,0,0,1}. Loops are in the order of the dimensions. Returns NULL if out of memory or if there
 // are more than TILE_MAX_SHARDS shards. (units.c)

@@ -188,11 +188,6 @@ struct tile_layout *tsr__layout_units(struct arena *arena, const struct tile_lay
 
 // ---- runs of tiles -----------------------------------------------------------------------------
 
-static int by_number(const void *a, const void *b)
-{
-    return int64_order(*(const int64_t *)a, *(const int64_t *)b);
-}
-
 // True if the owners ascend, which means that no device has several shards.
 static bool ascends(const struct tile_layout *layout)
 {
@@ -213,7 +208,7 @@ static bool owns_several(struct arena *arena, const struct tile_layout *layout)
     if (!sorted)
         return false;
     memcpy(sorted, layout->owners, n * sizeof *sorted);
-    qsort(sorted, n, sizeof *sorted, by_number);
+    qsort(sorted, n, sizeof *sorted, by_int64);
     for (size_t i = 1; i < n; i++)
         if (sorted[i - 1] == sorted[i])
             return true;

@@ -187,8 +187,6 @@ void tsr__comm_fail(struct endpoint *endpoint, tsr_status status, const char *te
 const char *tsr__comm_method(const struct endpoint *endpoint, const int64_t *group, int n);
 void tsr__comm_close(struct endpoint *endpoint); // NULL is allowed
 
-double tsr__now_s(void); // monotonic
-
 // ---- ranks as threads of one process (threads.c) ------------------------------------------------
 
 struct thread_job;

@@ -39,15 +39,6 @@ static bool plain(struct work *work)
     return true;
 }
 
-// Returns the version of the default domain; 0: none.
-static int64_t opset_of(const tsr_model *model)
-{
-    for (size_t i = 0; i < tsr_model_opset_count(model); i++)
-        if (!tsr_model_opset_domain(model, i)[0])
-            return tsr_model_opset_version(model, i);
-    return 0;
-}
-
 // Returns the latest operator set in which an operator of the model changed its meaning (or its
 // types). In a lower set the model would have another meaning.
 static int64_t lowest(tsr_model *model, int64_t opset, bool types)
@@ -69,7 +60,7 @@ static int64_t lowest(tsr_model *model, int64_t opset, bool types)
 // its operators have the same meaning in the lower set.
 static int64_t lowered_opset(struct work *work, const char *version)
 {
-    int64_t opset = opset_of(work->model);
+    int64_t opset = tsr__graph_opset(tsr_model_graph(work->model), STR(""));
     if (opset <= ALL_KNOW || tsr_model_function_count(work->model) ||
         strncmp(version, "1.", 2) != 0 || strtol(version + 2, NULL, 10) >= KNOWS)
         return 0;

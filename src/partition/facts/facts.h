@@ -9,7 +9,6 @@
 
 // ---- geometry.c: the shards of one device -------------------------------------------------------
 
-bool tsr__dim_is_sharded(const struct tile_dim *dim);
 // Stores the coordinates of the device's shard along the axis, one per factor of the dimension.
 // Returns false if the device has no shard.
 bool tsr__device_coords(const struct tile_layout *layout, int64_t device, int axis,

@@ -9,14 +9,6 @@
 
 #include <stdlib.h>
 
-bool tsr__dim_is_sharded(const struct tile_dim *dim)
-{
-    for (int factor = 0; factor < dim->n; factor++)
-        if (dim->factors[factor].cuts > 1)
-            return true;
-    return false;
-}
-
 bool tsr__device_coords(const struct tile_layout *layout, int64_t device, int axis, int64_t *coords)
 {
     int64_t loops[TILE_MAX_LOOPS];
@@ -47,12 +39,6 @@ bool tsr__layout_same(const struct tile_layout *a, const struct tile_layout *b)
     return tsr__layout_equal(a, b);
 }
 
-static int by_number(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
 // Stores the owners of all shards, sorted, with duplicates.
 static size_t sorted_owners(struct arena *arena, const struct tile_layout *layout, int64_t **out)
 {
@@ -61,7 +47,7 @@ static size_t sorted_owners(struct arena *arena, const struct tile_layout *layou
     if (!all)
         return 0;
     memcpy(all, layout->owners, n * sizeof(*all));
-    qsort(all, n, sizeof(*all), by_number);
+    qsort(all, n, sizeof(*all), by_int64);
     *out = all;
     return n;
 }
@@ -85,7 +71,7 @@ bool tsr__group_sorted(struct arena *arena, const struct device_group *from,
     if (!to->devices)
         return false;
     memcpy(to->devices, from->devices, from->n * sizeof(*to->devices));
-    qsort(to->devices, to->n, sizeof(*to->devices), by_number);
+    qsort(to->devices, to->n, sizeof(*to->devices), by_int64);
     return true;
 }
 

@@ -18,12 +18,6 @@ static tsr_status refuse(const struct staging *staging, const tsr_node *node, co
     return TSR_INVALID;
 }
 
-static int by_number(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
 // Returns the stage of the node in the model; -1: none.
 static int64_t stage_of(const struct staging *staging, size_t i)
 {
@@ -48,7 +42,7 @@ static bool list_numbers(struct staging *staging)
         if (hand[i] >= 0)
             numbers[n++] = hand[i];
     }
-    qsort(numbers, n, sizeof *numbers, by_number);
+    qsort(numbers, n, sizeof *numbers, by_int64);
     for (size_t i = 0; i < n; i++)
         if (distinct == 0 || numbers[distinct - 1] != numbers[i])
             numbers[distinct++] = numbers[i];

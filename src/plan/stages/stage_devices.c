@@ -67,12 +67,6 @@ static struct block *block_at(struct stage_search *search, size_t start, size_t 
     return &search->blocks[start * search->n_sizes + size];
 }
 
-static int by_device(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
 bool tsr__search_kind(struct stage_search *search, struct block *block)
 {
     if (!block->kind)
@@ -93,7 +87,7 @@ bool tsr__search_blocks(struct stage_search *search)
                 return false;
             memcpy(block->devices, &search->order[start], block->n * sizeof *block->devices);
             // Sort, so that blocks of the same devices have the same kind in every order.
-            qsort(block->devices, block->n, sizeof *block->devices, by_device);
+            qsort(block->devices, block->n, sizeof *block->devices, by_int64);
             block->memory = tsr__stages_memory(search->staging, block->devices, block->n);
         }
     // Ranges are described by the nodes of the first kind.

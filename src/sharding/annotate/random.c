@@ -87,12 +87,6 @@ struct grid {
     bool turns;               // a device may be at several positions
 };
 
-static int by_number(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
 // Draws some of the devices: usually all, and usually in order.
 static bool draw_devices(struct dice *dice, struct grid *grid)
 {
@@ -111,7 +105,7 @@ static bool draw_devices(struct dice *dice, struct grid *grid)
     else
         grid->n = 1 + below(dice, dice->n);
     if (chance(dice, 65))
-        qsort(grid->devices, (size_t)grid->n, sizeof(*grid->devices), by_number);
+        qsort(grid->devices, (size_t)grid->n, sizeof(*grid->devices), by_int64);
     return true;
 }
 
@@ -532,7 +526,7 @@ static bool choose_unsharded(struct dice *dice, struct choice *choice)
         return true;
     if (!draw_grid(dice, &grid))
         return false;
-    qsort(grid.devices, (size_t)grid.n, sizeof(*grid.devices), by_number);
+    qsort(grid.devices, (size_t)grid.n, sizeof(*grid.devices), by_int64);
     for (size_t i = 0; i < choice->n_out; i++) {
         const tsr_value *value = tsr_node_output(choice->node, i);
         struct shape shape = {.rank = -1};
@@ -553,18 +547,14 @@ static tsr_status write_choice(struct dice *dice, const struct choice *choice)
     for (size_t i = 0; i < choice->n_in; i++) {
         if (!choice->in[i])
             continue;
-        tsr_status st = tsr__spec_write(choice->node, dice->config, tsr_node_input(choice->node, i),
-                                        choice->in[i]);
-        if (st != TSR_OK)
-            return st;
+        TRY(tsr__spec_write(choice->node, dice->config, tsr_node_input(choice->node, i),
+                            choice->in[i]));
     }
     for (size_t i = 0; i < choice->n_out; i++) {
         if (!choice->out[i])
             continue;
-        tsr_status st = tsr__spec_write(choice->node, dice->config,
-                                        tsr_node_output(choice->node, i), choice->out[i]);
-        if (st != TSR_OK)
-            return st;
+        TRY(tsr__spec_write(choice->node, dice->config, tsr_node_output(choice->node, i),
+                            choice->out[i]));
     }
     return TSR_OK;
 }
@@ -617,11 +607,8 @@ static bool choose(struct dice *dice, tsr_node *node, struct choice *choice)
 static tsr_status clear_node(tsr_node *node, const tsr_config *config)
 {
     tsr_node_config *nc = tsr_node_find_config(node, config);
-    while (nc && tsr_node_config_spec_count(nc)) {
-        tsr_status st = tsr_spec_remove(tsr_node_config_spec(nc, 0));
-        if (st != TSR_OK)
-            return st;
-    }
+    while (nc && tsr_node_config_spec_count(nc))
+        TRY(tsr_spec_remove(tsr_node_config_spec(nc, 0)));
     return TSR_OK;
 }
 
@@ -664,12 +651,8 @@ static tsr_status shard_bodies(struct dice *dice, tsr_node *node)
 static tsr_status shard_graph(struct dice *dice, tsr_graph *graph)
 {
     for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
-        tsr_status st = shard_node(dice, node);
-        if (st != TSR_OK)
-            return st;
-        st = shard_bodies(dice, node);
-        if (st != TSR_OK)
-            return st;
+        TRY(shard_node(dice, node));
+        TRY(shard_bodies(dice, node));
     }
     return TSR_OK;
 }
@@ -710,15 +693,9 @@ static tsr_status shard_stages(struct dice *dice, tsr_graph *graph)
         }
         dice->first = tsr__tile_start(dice->n_all, stages, stage);
         dice->n = tsr__tile_start(dice->n_all, stages, stage + 1) - dice->first;
-        tsr_status st = tsr_node_set_stage(node, dice->config, stage);
-        if (st != TSR_OK)
-            return st;
-        st = shard_node(dice, node);
-        if (st != TSR_OK)
-            return st;
-        st = shard_bodies(dice, node);
-        if (st != TSR_OK)
-            return st;
+        TRY(tsr_node_set_stage(node, dice->config, stage));
+        TRY(shard_node(dice, node));
+        TRY(shard_bodies(dice, node));
     }
     return TSR_OK;
 }
@@ -732,9 +709,7 @@ tsr_status tsr_model_shard_random(tsr_model *model, tsr_config *config, uint64_t
     if (!tsr__config_is_of(config, model))
         return TSR_INVALID;
     tsr_session *session = tsr_model_session(model);
-    tsr_status st = tsr__check_dims(&model, 1, sizes, n);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__check_dims(&model, 1, sizes, n));
     int64_t devices = tsr_config_devices(config);
     if (devices < 1 || devices > SOLVE_MAX_DEVICES) {
         struct place at = PLACE_NONE;
@@ -748,7 +723,7 @@ tsr_status tsr_model_shard_random(tsr_model *model, tsr_config *config, uint64_t
     struct dice dice = {
         .arena = &arena, .config = config, .n = devices, .n_all = devices, .state = seed};
     tsr__arena_init(&arena, session);
-    st = TSR_NOMEM;
+    tsr_status st = TSR_NOMEM;
     dice.shapes = tsr__shapes_new(&arena, model);
     if (!dice.shapes)
         goto free_arena;

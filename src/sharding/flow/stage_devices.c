@@ -36,12 +36,6 @@ static int64_t own_stage(const tsr_node *node, const tsr_config *config)
     return -1;
 }
 
-static int by_number(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
 // ---- devices ------------------------------------------------------------------------------------
 
 // Marks a device. Ignores numbers out of range, which the checker reports.
@@ -223,7 +217,7 @@ static int latest_of(const tsr_node *node, const int *of_value)
 static int stage_index(const struct stages *stages, int64_t number)
 {
     const int64_t *at =
-        bsearch(&number, stages->numbers, stages->n, sizeof(*stages->numbers), by_number);
+        bsearch(&number, stages->numbers, stages->n, sizeof(*stages->numbers), by_int64);
     if (at)
         return (int)(at - stages->numbers);
     return -1;
@@ -275,7 +269,7 @@ static size_t distinct(struct arena *arena, tsr_model *model, const tsr_config *
             all[n++] = own;
     }
     if (n)
-        qsort(all, n, sizeof(*all), by_number);
+        qsort(all, n, sizeof(*all), by_int64);
     for (size_t i = 0; i < n; i++)
         if (kept == 0 || all[kept - 1] != all[i])
             all[kept++] = all[i];

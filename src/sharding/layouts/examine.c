@@ -96,18 +96,12 @@ int64_t tsr__groups_find(const struct group_index *index, int64_t key)
     return -1;
 }
 
-static int number_order(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
 // Finds the smallest number that occurs twice. Sorts v. Returns false if there is none.
 static bool repeated(int64_t *v, size_t n, int64_t *out)
 {
     for (size_t i = 1; i < n; i++)
         if (v[i - 1] > v[i]) {
-            qsort(v, n, sizeof(*v), number_order);
+            qsort(v, n, sizeof(*v), by_int64);
             break;
         }
     for (size_t i = 1; i < n; i++)

@@ -205,14 +205,6 @@ tsr_status tsr__spec_canonical(struct arena *arena, const tsr_spec *spec, const 
 
 // ---- to a spec ---------------------------------------------------------------------------------
 
-static bool dim_is_cut(const struct tile_dim *dim)
-{
-    for (int factor = 0; factor < dim->n; factor++)
-        if (dim->factors[factor].cuts > 1)
-            return true;
-    return false;
-}
-
 // How axes are counted: the first `front` of `rank` dimensions from the front, the others from the
 // back. Specs in bodies omit sizes where possible, because declared sizes may be outdated or may
 // hold for only one caller of a function.
@@ -281,9 +273,7 @@ static tsr_status write_owners(struct arena *arena, tsr_spec *spec,
             list[k] = list[before];
         } else {
             list[k] = --key;
-            tsr_status status = tsr_spec_add_group(spec, key, owners, n);
-            if (status != TSR_OK)
-                return status;
+            TRY(tsr_spec_add_group(spec, key, owners, n));
         }
     }
     return tsr_spec_set_devices(spec, list, (size_t)layout->n_shards);
@@ -301,7 +291,7 @@ static tsr_status write_spec(struct arena *arena, tsr_spec *spec, const tsr_valu
     if (status != TSR_OK)
         return status;
     for (int axis = 0; axis < l->rank; axis++) {
-        if (dim_is_cut(&o->dims[axis]))
+        if (tsr__dim_is_sharded(&o->dims[axis]))
             status = write_dim(spec, value, axis, counting, &o->dims[axis]);
         if (status != TSR_OK)
             return status;
@@ -519,11 +509,8 @@ static tsr_status printed_shape(struct arena *arena, tsr_model *model, const tsr
     *front = -1;
     if (value)
         *shape = tsr__declared_shape(arena, value);
-    if (value && shape->rank < 0) {
-        tsr_status status = inferred_rank(model, value, &shape->rank);
-        if (status != TSR_OK)
-            return status;
-    }
+    if (value && shape->rank < 0)
+        TRY(inferred_rank(model, value, &shape->rank));
     for (size_t i = 0; i < tsr_spec_dim_count(spec); i++) {
         int64_t axis = tsr_spec_dim_axis(spec, i);
         if (axis >= first)
@@ -560,10 +547,8 @@ static tsr_status spec_text(struct arena *arena, tsr_model *model, const tsr_spe
     struct notation_mesh mesh = {.n = 0};
     int front;
     *out = STR("");
-    tsr_status status = printed_shape(arena, model, spec, &shape, &front);
-    if (status != TSR_OK)
-        return status;
-    status = tsr__spec_layout(arena, spec, &shape, false, &layout);
+    TRY(printed_shape(arena, model, spec, &shape, &front));
+    tsr_status status = tsr__spec_layout(arena, spec, &shape, false, &layout);
     if (status != TSR_OK || !layout)
         return status;
     tsr_config *config = tsr__spec_config(spec);

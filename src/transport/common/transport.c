@@ -173,13 +173,6 @@ void tsr__mailbox_fold(const struct comm_call *call, const char *theirs, bool hi
     tsr__reduce(call->type, call->reduce, ins, 2, &out, 1, 0, call->count);
 }
 
-double tsr__now_s(void)
-{
-    struct timespec timespec;
-    clock_gettime(CLOCK_MONOTONIC, &timespec);
-    return (double)timespec.tv_sec + 1e-9 * (double)timespec.tv_nsec;
-}
-
 // first without a pause, which would take longer than a peer that has already arrived
 #define HOT_ROUNDS 64
 // about 10 us: a peer on another core arrives in that time, or is computing
