@@ -37,15 +37,12 @@ tsr_status tsr__bundle_open(tsr_session *session, struct arena *arena, const cha
     struct str file = tsr__bundle_file_path(&bundle, arena, MANIFEST_NAME), text;
     tsr_status st =
         file.p ? tsr__file_read(session, arena, file.p, MANIFEST_MAX_BYTES, &text) : TSR_NOMEM;
-    if (st != TSR_OK)
-        goto close_folder;
-    st = tsr__manifest_parse(session, arena, file, text, &bundle.manifest);
-    if (st != TSR_OK)
-        goto close_folder;
-    *out = bundle;
-    return TSR_OK;
-close_folder:
-    tsr__folder_close(&bundle.folder);
+    if (st == TSR_OK)
+        st = tsr__manifest_parse(session, arena, file, text, &bundle.manifest);
+    if (st == TSR_OK)
+        *out = bundle;
+    else
+        tsr__folder_close(&bundle.folder);
     return st;
 }
 

@@ -170,15 +170,9 @@ const char *tsr__manifest_text(struct arena *arena, const struct manifest *manif
 tsr_status tsr__manifest_write(struct arena *arena, const char *path,
                                const struct manifest *manifest)
 {
-    tsr_json *owner = NULL;
-    struct outfile file;
-    const char *text = tsr__manifest_text(arena, manifest, &owner);
-    tsr_status st = text ? tsr__out_open(arena->session, path, &file) : TSR_NOMEM;
-    if (st == TSR_OK) {
-        tsr__out_write(&file, text, strlen(text));
-        st = tsr__out_commit(&file);
-        tsr__out_abort(&file);
-    }
-    tsr_json_free(owner);
+    tsr_json *json = NULL;
+    const char *text = tsr__manifest_text(arena, manifest, &json);
+    tsr_status st = text ? tsr_json_write(json, path) : TSR_NOMEM;
+    tsr_json_free(json);
     return st;
 }

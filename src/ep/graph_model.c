@@ -587,9 +587,7 @@ static tsr_status save(struct model_writer *writer, const char *path)
         TRY(tsr__out_commit(&writer->data));
     TRY(tsr__out_open(writer->session, path, &out));
     tsr__rope_write(&writer->rope, &out, (struct str){NULL, 0}, -1);
-    tsr_status st = tsr__out_commit(&out);
-    tsr__out_abort(&out);
-    return st;
+    return tsr__out_commit(&out);
 }
 
 tsr_status tsr__ep_graph_load(tsr_session *session, const struct ep_api *api, const OrtGraph *graph,

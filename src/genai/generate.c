@@ -482,12 +482,8 @@ tsr_status tsr_generator_open(tsr_folder *folder, const tsr_generate_options *op
     generator->run.states_in_place = caches_have_room(folder);
     generator->random = own->seed;
     st = take_devices(generator);
-    if (st != TSR_OK)
-        goto close_generator;
-    if (generator->devices > 1)
-        st = open_sharded(generator);
-    else
-        st = open_unsharded(generator);
+    if (st == TSR_OK)
+        st = generator->devices > 1 ? open_sharded(generator) : open_unsharded(generator);
     if (st != TSR_OK)
         goto close_generator;
     own->topology = NULL; // owned by the caller and not needed any more

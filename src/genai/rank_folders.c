@@ -339,8 +339,6 @@ static tsr_status copy_file(struct rank_folders *folders, const char *from, cons
     if (status == TSR_OK) {
         tsr__out_copy(&file, fd, 0, (uint64_t)st.st_size);
         status = tsr__out_commit(&file);
-        // Does nothing after a successful commit.
-        tsr__out_abort(&file);
     }
     close(fd);
     return status;
@@ -474,7 +472,6 @@ static tsr_status write_config(struct rank_folders *folders, int64_t rank, int64
     if (st == TSR_OK) {
         tsr__out_write(&file, text, strlen(text));
         st = tsr__out_commit(&file);
-        tsr__out_abort(&file);
     }
     free(text);
     return st;

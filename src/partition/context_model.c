@@ -167,17 +167,13 @@ tsr_status tsr__context_model(struct draft *draft, tsr_model **out)
     tsr_model *model = NULL;
     TRY(tsr_model_new(draft->session, "context", 8, &model));
     tsr_status st = tsr_model_set_opset(model, "", draft->opset);
-    if (st != TSR_OK)
-        goto free_model;
-    st = tsr_model_set_opset(model, CONTEXT_DOMAIN, 1);
-    if (st != TSR_OK)
-        goto free_model;
-    st = make_node(draft, tsr_model_graph(model));
-    if (st != TSR_OK)
-        goto free_model;
-    *out = model;
-    return TSR_OK;
-free_model:
-    tsr_model_free(model);
+    if (st == TSR_OK)
+        st = tsr_model_set_opset(model, CONTEXT_DOMAIN, 1);
+    if (st == TSR_OK)
+        st = make_node(draft, tsr_model_graph(model));
+    if (st == TSR_OK)
+        *out = model;
+    else
+        tsr_model_free(model);
     return st;
 }

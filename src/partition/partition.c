@@ -253,13 +253,10 @@ static tsr_status partition_with(struct draft *draft, const char *folder,
     if (!parts)
         return TSR_NOMEM;
     tsr_status st = build_parts(draft, options, parts);
-    if (st != TSR_OK)
-        goto free_parts;
-    st = write_or_visit(draft, parts, folder, options, &manifest);
-    if (st != TSR_OK || !summary)
-        goto free_parts;
-    st = tsr__parts_summarize(draft, parts, &manifest, summary);
-free_parts:
+    if (st == TSR_OK)
+        st = write_or_visit(draft, parts, folder, options, &manifest);
+    if (st == TSR_OK && summary)
+        st = tsr__parts_summarize(draft, parts, &manifest, summary);
     for (int64_t rank = 0; rank < draft->n_ranks; rank++)
         tsr_model_free(parts[rank].model);
     return st;
@@ -271,17 +268,14 @@ static tsr_status partition_model(const struct request *request, const tsr_confi
     tsr_model *model = request->model, *inlined = NULL;
     TRY(choose_files(request, draft));
     tsr_status st = inline_calls(model, &inlined, &config);
-    if (st != TSR_OK)
-        goto free_models;
     if (inlined) {
         model = inlined;
         shapes = NULL; // those of the original
     }
-    st = draft_begin(draft, model, config, shapes);
-    if (st != TSR_OK)
-        goto free_models;
-    st = partition_with(draft, request->folder, &request->options, request->summary);
-free_models:
+    if (st == TSR_OK)
+        st = draft_begin(draft, model, config, shapes);
+    if (st == TSR_OK)
+        st = partition_with(draft, request->folder, &request->options, request->summary);
     tsr_model_free(draft->expanded);
     tsr_model_free(inlined);
     return st;

@@ -24,7 +24,6 @@ static tsr_status write_bytes(struct draft *draft, struct outfolder *outfolder, 
     file.digest = &digest;
     tsr__out_write(&file, bytes, n);
     tsr_status st = tsr__out_commit(&file);
-    tsr__out_abort(&file);
     tsr__sha256_hex(&digest, manifest_file->sha256);
     manifest_file->bytes = n;
     return st;
@@ -111,11 +110,9 @@ tsr_status tsr__parts_publish(struct draft *draft, struct part *parts, const cha
     TRY(tsr__parts_manifest(draft, parts, manifest));
     TRY(tsr__outfolder_open(draft->session, folder, force, &outfolder));
     tsr_status st = write_files(draft, parts, &outfolder, manifest);
-    if (st != TSR_OK)
-        goto abort_folder;
-    st = tsr__outfolder_commit(&outfolder);
-abort_folder: // has no effect after a commit
-    tsr__outfolder_abort(&outfolder);
+    if (st == TSR_OK)
+        st = tsr__outfolder_commit(&outfolder);
+    tsr__outfolder_abort(&outfolder); // has no effect after a commit
     return st;
 }
 

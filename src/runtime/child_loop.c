@@ -26,14 +26,13 @@ static tsr_status send_results(struct child_loop *child_loop, enum word word)
     tsr_tensors *results = NULL;
     TRY(tsr_tensors_new(child_loop->session, &results));
     tsr_status st = child_loop->job->kind->finish(child_loop->job, &results, SET_PER_RANK);
-    if (st != TSR_OK)
-        goto free_results;
-    struct message message = tsr__message_new();
-    if (message.fd >= 0)
-        tsr__message_put_tensors(&message, results);
-    if (!tsr__note_send_message(child_loop->socket, word, &message))
-        st = TSR_NOMEM;
-free_results:
+    if (st == TSR_OK) {
+        struct message message = tsr__message_new();
+        if (message.fd >= 0)
+            tsr__message_put_tensors(&message, results);
+        if (!tsr__note_send_message(child_loop->socket, word, &message))
+            st = TSR_NOMEM;
+    }
     tsr_tensors_free(results);
     return st;
 }

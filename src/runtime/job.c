@@ -54,13 +54,12 @@ static tsr_status open_as(tsr_session *session, const char *path, const tsr_run_
     job->kind = kind;
     if (!kind)
         st = choose_kind(job);
-    if (st != TSR_OK)
-        goto close_job;
-    st = job->kind->open(job, path, states);
-    if (st != TSR_OK)
-        goto close_job;
-    *out = job;
-    return TSR_OK;
+    if (st == TSR_OK)
+        st = job->kind->open(job, path, states);
+    if (st == TSR_OK) {
+        *out = job;
+        return TSR_OK;
+    }
 close_job:
     tsr_job_close(job);
     return st;

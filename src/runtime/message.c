@@ -221,15 +221,11 @@ static tsr_status get_texts(struct message *message, tsr_tensors *to, struct str
     struct arena arena;
     tsr__arena_init(&arena, to->session);
     struct str *texts = ARENA_ARRAY(&arena, struct str, (size_t)n + 1);
-    tsr_status st = TSR_NOMEM;
-    if (!texts)
-        goto free_arena;
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; texts && i < n; i++)
         texts[i] = tsr__message_text(message);
-    st = TSR_MALFORMED;
-    if (!message->failed)
+    tsr_status st = texts ? TSR_MALFORMED : TSR_NOMEM;
+    if (texts && !message->failed)
         st = tsr__tensors_add_texts(to, name, rank, dims, texts);
-free_arena:
     tsr__arena_free(&arena);
     return st;
 }

@@ -522,17 +522,15 @@ tsr_status tsr__npz_save(const tsr_tensors *tensors, const char *path)
     struct arena arena;
     tsr__arena_init(&arena, tensors->session);
     tsr_status st = find_leaves(&arena, tensors, &leaves);
-    if (st != TSR_OK)
-        goto free_arena;
-    st = tsr__out_open(tensors->session, path, &writer.out);
-    if (st != TSR_OK)
-        goto free_arena;
-    st = write_archive(&writer, &arena, tensors, &leaves);
     if (st == TSR_OK)
-        st = tsr__out_commit(&writer.out);
-    else
-        tsr__out_abort(&writer.out);
-free_arena:
+        st = tsr__out_open(tensors->session, path, &writer.out);
+    if (st == TSR_OK) {
+        st = write_archive(&writer, &arena, tensors, &leaves);
+        if (st == TSR_OK)
+            st = tsr__out_commit(&writer.out);
+        else
+            tsr__out_abort(&writer.out);
+    }
     tsr__arena_free(&arena);
     return st;
 }

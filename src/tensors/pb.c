@@ -122,22 +122,18 @@ tsr_status tsr__pb_save(const tsr_tensors *tensors, const char *folder)
 {
     struct outfolder outfolder;
     struct arena arena;
-    tsr_status st = tsr__outfolder_open(tensors->session, folder, false, &outfolder);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__outfolder_open(tensors->session, folder, false, &outfolder));
     tsr__arena_init(&arena, tensors->session);
-    for (size_t i = 0; i < tensors->n; i++) {
+    tsr_status st = TSR_OK;
+    for (size_t i = 0; st == TSR_OK && i < tensors->n; i++) {
         char name[40];
         snprintf(name, sizeof name, "output_%zu.pb", i);
         struct str path = tsr__outfolder_path(&outfolder, &arena, name);
         st = path.p ? write_file(tensors->session, path.p, tensors->at[i]) : TSR_NOMEM;
-        if (st != TSR_OK)
-            goto abort_folder;
     }
     tsr__arena_free(&arena);
-    return tsr__outfolder_commit(&outfolder);
-abort_folder:
-    tsr__arena_free(&arena);
+    if (st == TSR_OK)
+        return tsr__outfolder_commit(&outfolder);
     tsr__outfolder_abort(&outfolder);
     return st;
 }

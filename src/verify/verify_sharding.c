@@ -235,17 +235,12 @@ static tsr_status run_and_compare(struct work *work, tsr_model *model, const cha
 {
     tsr_tensors *got = NULL;
     tsr_status st = run_unsharded(work, model, config);
-    if (st != TSR_OK)
-        goto remove_parts;
-    if (apart)
+    if (st == TSR_OK && apart)
         st = broadcast_parts(work);
-    if (st != TSR_OK)
-        goto remove_parts;
-    st = tsr_tensors_new(work->session, &got);
-    if (st != TSR_OK)
-        goto remove_parts;
-    st = tsr_run(work->session, work->scratch.parts, &work->run, work->inputs, got);
-remove_parts:
+    if (st == TSR_OK)
+        st = tsr_tensors_new(work->session, &got);
+    if (st == TSR_OK)
+        st = tsr_run(work->session, work->scratch.parts, &work->run, work->inputs, got);
     tsr__folder_remove(work->scratch.parts);
     if (st == TSR_OK)
         st = compare_all(work, got, out);

@@ -137,9 +137,7 @@ static tsr_status copy_file(tsr_model *model, int fd, const char *full)
     }
     TRY(tsr__out_open(model->session, full, &file));
     tsr__out_copy(&file, fd, 0, (uint64_t)st.st_size);
-    tsr_status status = tsr__out_commit(&file);
-    tsr__out_abort(&file);
-    return status;
+    return tsr__out_commit(&file);
 }
 
 // Copies one external file. tsr__folder_file stays inside the source folder; leads_out and

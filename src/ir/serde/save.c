@@ -248,7 +248,6 @@ tsr_status tsr_model_save(tsr_model *model, const char *path)
     struct diag_mark before = tsr__diag_mark(session);
     tsr__external_warn(model, path);
     st = tsr__out_commit(&out);
-    tsr__out_abort(&out);
     if (st != TSR_OK)
         tsr__diag_back(session, &before, true); // drop the warning
 free_scratch:
@@ -268,17 +267,14 @@ tsr_status tsr_model_save_bytes(tsr_model *model, void **bytes, size_t *n)
     struct rope rope;
     tsr__rope_init(&rope, &scratch);
     tsr_status st = build(model, &rope);
-    if (st != TSR_OK)
-        goto free_scratch;
-    char *out = tsr__alloc(model->session, rope_size(&rope));
-    if (!out) {
+    char *out = st == TSR_OK ? tsr__alloc(model->session, rope_size(&rope)) : NULL;
+    if (out) {
+        tsr__rope_read(&rope, out);
+        *bytes = out;
+        *n = rope_size(&rope);
+    } else if (st == TSR_OK) {
         st = TSR_NOMEM;
-        goto free_scratch;
     }
-    tsr__rope_read(&rope, out);
-    *bytes = out;
-    *n = rope_size(&rope);
-free_scratch:
     tsr__arena_free(&scratch);
     return st;
 }

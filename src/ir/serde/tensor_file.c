@@ -111,14 +111,8 @@ tsr_status tsr__tensor_file_open(tsr_session *session, struct arena *arena, cons
     *out = (struct tensor_file){0};
     TRY(tsr__file_map(session, path, &map));
     tsr_status st = bodies(session, arena, path, map.bytes, wrapped, out, &list);
-    if (st != TSR_OK)
-        goto unmap;
-    for (size_t i = 0; i < out->n; i++) {
+    for (size_t i = 0; st == TSR_OK && i < out->n; i++)
         st = read_tensor(session, arena, path, list[i], &out->holders[i], &out->at[i]);
-        if (st != TSR_OK)
-            goto unmap;
-    }
-unmap:
     tsr__file_unmap(&map);
     return st;
 }
