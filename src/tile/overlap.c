@@ -74,8 +74,8 @@ static void expand_periods(struct overlap *overlap, const struct tile_digits *di
     }
 }
 
-// Replaces each term by the terms of the next digit. Complete common periods of both shards have the
-// same terms, so these are computed once and multiplied by the number of periods.
+// Replaces each term by the terms of the next digit. Complete common periods of both shards have
+// the same terms, so these are computed once and multiplied by the number of periods.
 static void expand(struct overlap *overlap, const struct tile_digits *digits, int level,
                    int64_t other_period)
 {
