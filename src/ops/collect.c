@@ -12,36 +12,7 @@
 //     units of 4 and 3 rows. With shares 3 and 1 they are floor(3 * 7 / 4) = 5 rows and 2 rows.
 #include "ops/internal.h"
 
-#include <stdio.h>
-
 #define NOTED_RANK (COMM_NOTES - 1) // dimensions of a shape that can be sent
-
-// A tensor along one axis: outer rows of length * inner bytes.
-struct along {
-    int axis;
-    size_t outer, inner;
-    int64_t length;
-};
-
-// Describes a tensor along an axis. [2, 3, 4] of float32 along axis 1: outer 2, length 3, inner 16
-// bytes. A negative axis counts from the end.
-static OrtStatus *describe_axis(struct kernel *kernel, const struct tensor_view *view, int64_t axis,
-                                struct along *out)
-{
-    int64_t at = axis < 0 ? axis + view->rank : axis;
-    if (at < 0 || at >= view->rank)
-        return tsr__kernel_error(kernel, "axis %lld is out of range for a tensor of rank %d",
-                                 (long long)axis, view->rank);
-    *out = (struct along){.axis = (int)at,
-                          .outer = 1,
-                          .inner = tsr__elem_bytes(view->type),
-                          .length = view->dims[at]};
-    for (int d = 0; d < out->axis; d++)
-        out->outer *= (size_t)view->dims[d];
-    for (int d = out->axis + 1; d < view->rank; d++)
-        out->inner *= (size_t)view->dims[d];
-    return NULL;
-}
 
 static struct tile_interval part_of(const struct kernel *kernel, const struct along *along, int j)
 {
@@ -69,11 +40,7 @@ static OrtStatus *read_int(struct kernel *kernel, const OrtKernelInfo *info,
                            enum comm_attribute attribute, int64_t least, int64_t most, int64_t *out)
 {
     const char *name = tsr__attribute_name(attribute);
-    OrtStatus *st = kernel->api->KernelInfoGetAttribute_int64(info, name, out);
-    if (st) {
-        kernel->api->ReleaseStatus(st);
-        return tsr__kernel_error(kernel, "attribute '%s' is missing or not an integer", name);
-    }
+    TRY(tsr__kernel_int(kernel, info, name, out));
     if (*out < least || *out > most)
         return tsr__kernel_error(kernel, "attribute '%s' has the invalid value %lld", name,
                                  (long long)*out);
@@ -181,7 +148,7 @@ static OrtStatus *reduce_scatter(struct kernel *kernel, OrtKernelContext *contex
     struct along along;
     void *out;
     int64_t dims[OPS_MAX_RANK];
-    TRY(describe_axis(kernel, view, kernel->axis, &along));
+    TRY(tsr__along_axis(kernel, view, kernel->axis, &along));
     memcpy(dims, view->dims, (size_t)view->rank * sizeof *dims);
     struct tile_interval own = part_of(kernel, &along, kernel->self);
     dims[along.axis] = own.stop - own.start;
@@ -258,31 +225,11 @@ struct all_to_all_call {
     OrtStatus *status;
 };
 
-enum { NOTE_LENGTH, NOTE_RANK, NOTE_OTHERS };
-
 OrtStatus *tsr__all_to_all_create(struct kernel *kernel, const OrtKernelInfo *info)
 {
     TRY(read_axis(kernel, info, ATTRIBUTE_SPLIT_AXIS, &kernel->split_axis));
     TRY(read_axis(kernel, info, ATTRIBUTE_AXIS, &kernel->axis));
     return read_division(kernel, info);
-}
-
-static int64_t hash_others(const struct tensor_view *view, int axis)
-{
-    int64_t dims[OPS_MAX_RANK];
-    memcpy(dims, view->dims, (size_t)view->rank * sizeof *dims);
-    dims[axis] = 0;
-    return (int64_t)tsr__hash64(dims, (size_t)view->rank * sizeof *dims, 0);
-}
-
-static tsr_status refuse(const struct kernel *kernel, struct comm_trouble *why, int rank,
-                         const char *what)
-{
-    why->status = TSR_PEER;
-    why->rank = rank;
-    snprintf(why->text, sizeof why->text, "%s '%s' (id %lld): rank %d %s", kernel->op->plain,
-             kernel->call.node, (long long)kernel->call.id, rank, what);
-    return TSR_PEER;
 }
 
 // Allocates the output. Its shape follows from the lengths that the members sent.
@@ -291,62 +238,37 @@ static tsr_status all_to_all_arrived(void *data, const int64_t (*notes)[COMM_NOT
 {
     struct all_to_all_call *state = data;
     struct kernel *kernel = state->kernel;
-    int self = kernel->self, me = kernel->ops->endpoint->rank;
+    int me = kernel->ops->endpoint->rank;
     int64_t total = 0, others = (int64_t)tsr__elem_bytes(kernel->call.type);
     for (int i = 0; i < kernel->call.n_group; i++)
-        if (notes[i][NOTE_RANK] != notes[self][NOTE_RANK] ||
-            notes[i][NOTE_OTHERS] != notes[self][NOTE_OTHERS] || notes[i][NOTE_LENGTH] < 0 ||
+        if (!notes_fit(notes[i], notes[kernel->self]) || notes[i][NOTE_LENGTH] < 0 ||
             !add_ok(total, notes[i][NOTE_LENGTH], &total))
-            return refuse(kernel, why, (int)kernel->call.group[i],
-                          "has a shard of a different shape");
+            return tsr__kernel_refuse(kernel, why, (int)kernel->call.group[i],
+                                      "has a shard of a different shape");
     // The product of the other dimensions: bytes per element of the concatenated axis.
     state->dims[state->concat.axis] = total;
     for (int axis = 0; axis < state->view->rank; axis++)
         if (axis != state->concat.axis && !mul_ok(others, state->dims[axis], &others))
-            return refuse(kernel, why, me, "would get a shard that is too large");
+            return tsr__kernel_refuse(kernel, why, me, "would get a shard that is too large");
     void *out;
     int64_t bytes;
     if (!mul_ok(others, total, &bytes))
-        return refuse(kernel, why, me, "would get a shard that is too large");
+        return tsr__kernel_refuse(kernel, why, me, "would get a shard that is too large");
     state->status =
         tsr__kernel_output(kernel, state->context, 0, state->dims, state->view->rank, &out);
     if (state->status)
-        return refuse(kernel, why, me, "cannot allocate the output");
+        return tsr__kernel_refuse(kernel, why, me, "cannot allocate the output");
     state->out = out;
     char *at;
     state->status = tsr__kernel_scratch(kernel, 1, (size_t)bytes, &at);
     if (state->status)
-        return refuse(kernel, why, me, "is out of memory");
+        return tsr__kernel_refuse(kernel, why, me, "is out of memory");
     // Each member sends its length of one axis times this rank's share of the other.
     for (int i = 0; i < kernel->call.n_group; i++) {
         state->recv[i] = (struct comm_buffer){.p = at, .bytes = (size_t)(others * notes[i][0])};
         at += state->recv[i].bytes;
     }
     return TSR_OK;
-}
-
-// Concatenates the received blocks. Along axis 0 they are already adjacent (outer is 1); along an
-// inner axis their rows must be interleaved.
-static OrtStatus *interleave(const struct all_to_all_call *state)
-{
-    size_t outer = 1, inner = tsr__elem_bytes(state->kernel->call.type), before = 0;
-    for (int axis = 0; axis < state->concat.axis; axis++)
-        outer *= (size_t)state->dims[axis];
-    for (int axis = state->concat.axis + 1; axis < state->view->rank; axis++)
-        inner *= (size_t)state->dims[axis];
-    size_t row = (size_t)state->dims[state->concat.axis] * inner;
-    for (int i = 0; i < state->kernel->call.n_group; i++) {
-        size_t width = outer ? state->recv[i].bytes / outer : 0;
-        struct device_rows rows = {.to = state->out + before,
-                                   .from = state->recv[i].p,
-                                   .to_pitch = row,
-                                   .from_pitch = width,
-                                   .width = width,
-                                   .rows = outer};
-        TRY(tsr__kernel_rows(state->kernel, &rows));
-        before += width;
-    }
-    return NULL;
 }
 
 // Packs the parts for all members. Scratch block 0 has outgoing data, block 1 incoming data.
@@ -372,8 +294,8 @@ static OrtStatus *pack_parts(struct all_to_all_call *state)
 static OrtStatus *all_to_all(struct all_to_all_call *state)
 {
     struct kernel *kernel = state->kernel;
-    TRY(describe_axis(kernel, state->view, kernel->split_axis, &state->split));
-    TRY(describe_axis(kernel, state->view, kernel->axis, &state->concat));
+    TRY(tsr__along_axis(kernel, state->view, kernel->split_axis, &state->split));
+    TRY(tsr__along_axis(kernel, state->view, kernel->axis, &state->concat));
     if (state->split.axis == state->concat.axis)
         return tsr__kernel_error(kernel, "both axes are %d, but must differ", state->split.axis);
     memcpy(state->dims, state->view->dims, (size_t)state->view->rank * sizeof *state->dims);
@@ -382,13 +304,15 @@ static OrtStatus *all_to_all(struct all_to_all_call *state)
     TRY(pack_parts(state));
     struct comm_exchange exchange = {
         .send = state->send, .recv = state->recv, .arrived = all_to_all_arrived, .data = state};
-    exchange.notes[NOTE_LENGTH] = state->concat.length;
-    exchange.notes[NOTE_RANK] = state->view->rank;
-    exchange.notes[NOTE_OTHERS] = hash_others(state->view, state->concat.axis);
+    tsr__along_note(state->view, &state->concat, exchange.notes);
     struct comm_trouble why;
     if (tsr__comm_exchange(kernel->ops->endpoint, &kernel->call, &exchange, &why) != TSR_OK)
         return state->status ? state->status : tsr__kernel_trouble(kernel, &why);
-    TRY(interleave(state));
+    // Along axis 0 the received blocks are already adjacent (outer 1).
+    size_t outer = 1;
+    for (int axis = 0; axis < state->concat.axis; axis++)
+        outer *= (size_t)state->dims[axis];
+    TRY(tsr__kernel_join(kernel, state->recv, outer, state->out));
     return tsr__pass_token(kernel, state->context);
 }
 
@@ -449,13 +373,13 @@ static tsr_status make_arrived(struct receive_context *received, const int64_t *
     int me = kernel->ops->endpoint->rank;
     int64_t bytes = 0;
     if (!noted_bytes(notes, kernel->call.type, &bytes))
-        return refuse(kernel, why, me, "receives an invalid shape");
+        return tsr__kernel_refuse(kernel, why, me, "receives an invalid shape");
     // Received directly into the output.
     received->status =
         tsr__kernel_output(kernel, received->context, 0, notes + 1, (int)notes[0], &into->p);
     into->bytes = (size_t)bytes;
     if (received->status)
-        return refuse(kernel, why, me, "cannot allocate the output");
+        return tsr__kernel_refuse(kernel, why, me, "cannot allocate the output");
     return TSR_OK;
 }
 

@@ -50,35 +50,52 @@ OrtStatus *tsr__all_gather_create(struct kernel *kernel, const OrtKernelInfo *in
     return NULL;
 }
 
+// Describes a tensor along an axis.
+OrtStatus *tsr__along_axis(struct kernel *kernel, const struct tensor_view *view, int64_t axis,
+                           struct along *out)
+{
+    int64_t at = axis < 0 ? axis + view->rank : axis;
+    if (at < 0 || at >= view->rank)
+        return tsr__kernel_error(kernel, "axis %lld is out of range for a tensor of rank %d",
+                                 (long long)axis, view->rank);
+    *out = (struct along){.axis = (int)at,
+                          .outer = 1,
+                          .inner = view->type == TSR_STRING ? 1 : tsr__elem_bytes(view->type),
+                          .length = view->dims[at]};
+    for (int d = 0; d < out->axis; d++)
+        out->outer *= (size_t)view->dims[d];
+    for (int d = out->axis + 1; d < view->rank; d++)
+        out->inner *= (size_t)view->dims[d];
+    return NULL;
+}
+
+// Writes the notes. Members compare a hash of all sizes but that of the axis, instead of shapes.
+void tsr__along_note(const struct tensor_view *view, const struct along *along, int64_t *notes)
+{
+    int64_t dims[OPS_MAX_RANK];
+    memcpy(dims, view->dims, (size_t)view->rank * sizeof *dims);
+    dims[along->axis] = 0;
+    notes[NOTE_LENGTH] = along->length;
+    notes[NOTE_RANK] = view->rank;
+    notes[NOTE_OTHERS] = (int64_t)tsr__hash64(dims, (size_t)view->rank * sizeof *dims, 0);
+}
+
 // One call: pieces of [outer, length, inner] become [outer, sum of lengths, inner].
 struct gather {
     struct kernel *kernel;
     OrtKernelContext *context;
     const struct tensor_view *view;
-    int axis;
-    size_t outer, inner; // inner in bytes
+    struct along along;
     struct comm_buffer *recv;
     char *out;
-    size_t total; // along the axis
     OrtStatus *status;
 };
-
-enum { NOTE_LENGTH, NOTE_RANK, NOTE_OTHERS };
-
-// Returns a hash of all sizes but that of the axis, which members compare instead of shapes.
-static int64_t hash_others(const struct tensor_view *view, int axis)
-{
-    int64_t dims[OPS_MAX_RANK];
-    memcpy(dims, view->dims, (size_t)view->rank * sizeof *dims);
-    dims[axis] = 0;
-    return (int64_t)tsr__hash64(dims, (size_t)view->rank * sizeof *dims, 0);
-}
 
 // Computes the bytes of a piece. Returns false on overflow.
 static bool bytes_of(const struct gather *gather, int64_t length, size_t *out)
 {
-    return length >= 0 && !__builtin_mul_overflow((size_t)length, gather->inner, out) &&
-           !__builtin_mul_overflow(*out, gather->outer, out);
+    return length >= 0 && !__builtin_mul_overflow((size_t)length, gather->along.inner, out) &&
+           !__builtin_mul_overflow(*out, gather->along.outer, out);
 }
 
 // Allocates the output. Its shape follows from the lengths that the members sent.
@@ -86,35 +103,32 @@ static tsr_status gather_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
                                  struct comm_trouble *why)
 {
     struct gather *gather = data;
-    int self = gather->kernel->self;
     int64_t total = 0;
     for (int i = 0; i < gather->kernel->call.n_group; i++) {
         int rank = (int)gather->kernel->call.group[i];
-        if (notes[i][NOTE_RANK] != notes[self][NOTE_RANK] ||
-            notes[i][NOTE_OTHERS] != notes[self][NOTE_OTHERS])
-            return tsr__gather_refuse(gather->kernel, why, rank,
+        if (!notes_fit(notes[i], notes[gather->kernel->self]))
+            return tsr__kernel_refuse(gather->kernel, why, rank,
                                       "has a shard of a different shape");
         if (!add_ok(total, notes[i][NOTE_LENGTH], &total) ||
             !bytes_of(gather, notes[i][NOTE_LENGTH], &gather->recv[i].bytes))
-            return tsr__gather_refuse(gather->kernel, why, rank, "has a shard that is too large");
+            return tsr__kernel_refuse(gather->kernel, why, rank, "has a shard that is too large");
     }
     int64_t dims[OPS_MAX_RANK];
     memcpy(dims, gather->view->dims, (size_t)gather->view->rank * sizeof *dims);
-    dims[gather->axis] = total;
-    gather->total = (size_t)total;
+    dims[gather->along.axis] = total;
     void *out;
     size_t bytes;
     gather->status =
         tsr__kernel_output(gather->kernel, gather->context, 0, dims, gather->view->rank, &out);
     if (gather->status || !bytes_of(gather, total, &bytes))
-        return tsr__gather_refuse(gather->kernel, why, gather->kernel->ops->endpoint->rank,
+        return tsr__kernel_refuse(gather->kernel, why, gather->kernel->ops->endpoint->rank,
                                   "cannot allocate the output");
     // If outer is 1, pieces are received in place, in member order; otherwise in scratch memory.
     char *at = gather->out = out;
-    if (gather->outer > 1)
+    if (gather->along.outer > 1)
         gather->status = tsr__kernel_scratch(gather->kernel, 0, bytes, &at);
     if (gather->status)
-        return tsr__gather_refuse(gather->kernel, why, gather->kernel->ops->endpoint->rank,
+        return tsr__kernel_refuse(gather->kernel, why, gather->kernel->ops->endpoint->rank,
                                   "is out of memory");
     for (int i = 0; i < gather->kernel->call.n_group; i++) {
         gather->recv[i].p = at;
@@ -124,40 +138,23 @@ static tsr_status gather_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
 }
 
 // Copies the pieces from scratch memory into the rows of the result.
-static OrtStatus *interleave(const struct gather *gather)
+OrtStatus *tsr__kernel_join(struct kernel *kernel, const struct comm_buffer *pieces, size_t outer,
+                            char *out)
 {
-    size_t row = gather->total * gather->inner, before = 0;
-    for (int i = 0; i < gather->kernel->call.n_group; i++) {
-        size_t width = gather->recv[i].bytes / gather->outer;
-        struct device_rows rows = {.to = gather->out + before,
-                                   .from = gather->recv[i].p,
+    size_t row = 0;
+    for (int i = 0; outer && i < kernel->call.n_group; i++)
+        row += pieces[i].bytes / outer;
+    for (int i = 0; outer && i < kernel->call.n_group; i++) {
+        size_t width = pieces[i].bytes / outer;
+        struct device_rows rows = {.to = out,
+                                   .from = pieces[i].p,
                                    .to_pitch = row,
                                    .from_pitch = width,
                                    .width = width,
-                                   .rows = gather->outer};
-        TRY(tsr__kernel_rows(gather->kernel, &rows));
-        before += width;
+                                   .rows = outer};
+        TRY(tsr__kernel_rows(kernel, &rows));
+        out += width;
     }
-    return NULL;
-}
-
-static OrtStatus *gather_shape(struct gather *gather)
-{
-    const struct tensor_view *view = gather->view;
-    int64_t axis = gather->kernel->axis;
-    if (axis < 0)
-        axis += view->rank;
-    if (axis < 0 || axis >= view->rank)
-        return tsr__kernel_error(gather->kernel,
-                                 "axis %lld is out of range for a tensor of rank %d",
-                                 (long long)gather->kernel->axis, view->rank);
-    gather->axis = (int)axis;
-    gather->outer = 1;
-    gather->inner = tsr__elem_bytes(view->type);
-    for (int d = 0; d < gather->axis; d++)
-        gather->outer *= (size_t)view->dims[d];
-    for (int d = gather->axis + 1; d < view->rank; d++)
-        gather->inner *= (size_t)view->dims[d];
     return NULL;
 }
 
@@ -171,7 +168,7 @@ static OrtStatus *gather_pieces(struct gather *gather, struct arena *arena)
     gather->recv = ARENA_ARRAY(arena, struct comm_buffer, n);
     if (arena->failed)
         return tsr__kernel_error(kernel, "out of memory");
-    TRY(gather_shape(gather));
+    TRY(tsr__along_axis(kernel, view, kernel->axis, &gather->along));
     for (size_t i = 0; i < n; i++)
         send[i] = (struct comm_buffer){
             .p = (void *)view->data,
@@ -179,9 +176,7 @@ static OrtStatus *gather_pieces(struct gather *gather, struct arena *arena)
         };
     struct comm_exchange exchange = {
         .send = send, .recv = gather->recv, .arrived = gather_arrived, .data = gather};
-    exchange.notes[NOTE_LENGTH] = view->dims[gather->axis];
-    exchange.notes[NOTE_RANK] = view->rank;
-    exchange.notes[NOTE_OTHERS] = hash_others(view, gather->axis);
+    tsr__along_note(view, &gather->along, exchange.notes);
     struct comm_trouble why;
     tsr_status st = tsr__comm_exchange(kernel->ops->endpoint, &kernel->call, &exchange, &why);
     // The engine failed to allocate the output; its error has more details.
@@ -189,9 +184,9 @@ static OrtStatus *gather_pieces(struct gather *gather, struct arena *arena)
         return gather->status;
     if (st != TSR_OK)
         return tsr__kernel_trouble(kernel, &why);
-    if (gather->outer <= 1)
+    if (gather->along.outer <= 1)
         return NULL; // arrived in place
-    return interleave(gather);
+    return tsr__kernel_join(kernel, gather->recv, gather->along.outer, gather->out);
 }
 
 OrtStatus *tsr__all_gather_compute(struct kernel *kernel, OrtKernelContext *context)
@@ -205,7 +200,5 @@ OrtStatus *tsr__all_gather_compute(struct kernel *kernel, OrtKernelContext *cont
     struct gather gather = {.kernel = kernel, .context = context, .view = &x};
     OrtStatus *failed = gather_pieces(&gather, &arena);
     tsr__arena_free(&arena);
-    if (failed)
-        return failed;
-    return tsr__pass_token(kernel, context);
+    return failed ? failed : tsr__pass_token(kernel, context);
 }

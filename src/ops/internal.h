@@ -86,8 +86,8 @@ struct tensor_view {
 
 // Makes an error that starts with the operator and the node.
 OrtStatus *tsr__kernel_error(struct kernel *kernel, const char *format, ...) TSR_PRINTF(2, 3);
-// Fails an AllGather because of the input of `rank`.
-tsr_status tsr__gather_refuse(const struct kernel *kernel, struct comm_trouble *why, int rank,
+// Fails a call because of the input of `rank`.
+tsr_status tsr__kernel_refuse(const struct kernel *kernel, struct comm_trouble *why, int rank,
                               const char *what);
 // Converts a failed call to an error, and stores it for tsr__ops_trouble.
 OrtStatus *tsr__kernel_trouble(struct kernel *kernel, const struct comm_trouble *why);
@@ -134,6 +134,30 @@ bool tsr__texts_total(const int64_t *lengths, int64_t n, size_t *out);
 void tsr__texts_place(const int64_t *lengths, int64_t n, char *chars, char **at);
 OrtStatus *tsr__texts_gather(struct kernel *kernel, OrtKernelContext *context); // AllGather
 OrtStatus *tsr__texts_broadcast(struct kernel *kernel, OrtKernelContext *context);
+
+// A tensor along one axis: outer rows of length * inner bytes, or strings.
+struct along {
+    int axis;
+    size_t outer, inner;
+    int64_t length;
+};
+// Notes of a call that concatenates tensors: the length along the axis, the rank, a hash of the
+// other sizes; for strings the number of characters.
+enum { NOTE_LENGTH, NOTE_RANK, NOTE_OTHERS, NOTE_BYTES };
+// Describes a tensor along an axis. [2, 3, 4] of float32 along axis 1: outer 2, length 3, inner 16
+// bytes. A negative axis counts from the end.
+OrtStatus *tsr__along_axis(struct kernel *kernel, const struct tensor_view *view, int64_t axis,
+                           struct along *out);
+// Sets the notes of a tensor, except NOTE_BYTES.
+void tsr__along_note(const struct tensor_view *view, const struct along *along, int64_t *notes);
+// True if two members' tensors differ at most in their lengths.
+static inline bool notes_fit(const int64_t *a, const int64_t *b)
+{
+    return a[NOTE_RANK] == b[NOTE_RANK] && a[NOTE_OTHERS] == b[NOTE_OTHERS];
+}
+// Concatenates the members' pieces of `outer` rows each.
+OrtStatus *tsr__kernel_join(struct kernel *kernel, const struct comm_buffer *pieces, size_t outer,
+                            char *out);
 
 // Copies the token from the last input to the last output.
 OrtStatus *tsr__pass_token(struct kernel *kernel, OrtKernelContext *context);

@@ -27,13 +27,13 @@ OrtStatus *tsr__kernel_trouble(struct kernel *kernel, const struct comm_trouble 
     return kernel->api->CreateStatus(ORT_FAIL, why->text);
 }
 
-tsr_status tsr__gather_refuse(const struct kernel *kernel, struct comm_trouble *why, int rank,
+tsr_status tsr__kernel_refuse(const struct kernel *kernel, struct comm_trouble *why, int rank,
                               const char *what)
 {
     why->status = TSR_PEER;
     why->rank = rank;
-    snprintf(why->text, sizeof why->text, "AllGather '%s' (id %lld): rank %d %s", kernel->call.node,
-             (long long)kernel->call.id, rank, what);
+    snprintf(why->text, sizeof why->text, "%s '%s' (id %lld): rank %d %s", kernel->op->plain,
+             kernel->call.node, (long long)kernel->call.id, rank, what);
     return TSR_PEER;
 }
 

@@ -139,16 +139,11 @@ static int get_memory(const OrtCustomOp *op, size_t i)
     return shape ? ORT_MEMORY_CPU_INPUT : ORT_MEMORY_DEFAULT;
 }
 
-// Returns the type of an input; 0: any type. The attribute elem_type names the type, and every run
-// checks it.
-static int get_input_type(const OrtCustomOp *op, size_t i)
+// Returns the type of an input or output; 0: any type. The attribute elem_type names the type, and
+// every run checks it.
+static int get_type(const OrtCustomOp *op, size_t i)
 {
     return i == 0 ? (int)op_of(op)->only : (int)TSR_INT64; // shape and token
-}
-
-static int get_output_type(const OrtCustomOp *op, size_t i)
-{
-    return i == 0 ? (int)op_of(op)->only : (int)TSR_INT64;
 }
 
 static size_t get_inputs(const OrtCustomOp *op)
@@ -169,13 +164,8 @@ static int get_zero(const OrtCustomOp *op, size_t i)
     return 0; // required
 }
 
-static int get_arity(const OrtCustomOp *op)
-{
-    (void)op;
-    return 1;
-}
-
-static int get_start_version(const OrtCustomOp *op)
+// Returns a minimum number of values, and the first version of an operator.
+static int get_one(const OrtCustomOp *op)
 {
     (void)op;
     return 1;
@@ -420,22 +410,22 @@ static void op_init(struct op *op, int minor)
         .version = (uint32_t)(minor < ORT_OP_VERSION ? minor : ORT_OP_VERSION),
         .GetName = get_name,
         .GetExecutionProviderType = get_provider,
-        .GetInputType = get_input_type,
+        .GetInputType = get_type,
         .GetInputTypeCount = get_inputs,
-        .GetOutputType = get_output_type,
+        .GetOutputType = get_type,
         .GetOutputTypeCount = get_outputs,
         .KernelDestroy = kernel_destroy,
         .GetInputCharacteristic = get_zero,
         .GetOutputCharacteristic = get_zero,
         .GetInputMemoryType = get_memory,
-        .GetVariadicInputMinArity = get_arity,
-        .GetVariadicInputHomogeneity = get_arity,
-        .GetVariadicOutputMinArity = get_arity,
-        .GetVariadicOutputHomogeneity = get_arity,
+        .GetVariadicInputMinArity = get_one,
+        .GetVariadicInputHomogeneity = get_one,
+        .GetVariadicOutputMinArity = get_one,
+        .GetVariadicOutputHomogeneity = get_one,
         .CreateKernelV2 = kernel_create,
         .KernelComputeV2 = kernel_compute,
         .InferOutputShapeFn = kernels[op->kind].infer,
-        .GetStartVersion = get_start_version,
+        .GetStartVersion = get_one,
         .GetEndVersion = get_end_version,
         .GetMayInplace = get_none,
         .ReleaseMayInplace = release_none,
@@ -564,7 +554,5 @@ bool tsr__ops_group_at(const struct ops *ops, size_t i, struct ops_group *out)
 
 const struct comm_trouble *tsr__ops_trouble(const struct ops *ops)
 {
-    if (ops->trouble.status != TSR_OK)
-        return &ops->trouble;
-    return NULL;
+    return ops->trouble.status == TSR_OK ? NULL : &ops->trouble;
 }

@@ -13,8 +13,6 @@
 // rows 0..3.
 #include "ops/internal.h"
 
-#include <stdio.h>
-
 // The transfers for one shape. Sizes of `out` and `in` are set once, addresses in each call
 // (place_messages).
 struct moves {
@@ -235,9 +233,7 @@ static const struct tile_piece *piece_of(struct reshard *reshard, const struct t
                                          const int64_t *shape, int64_t rank, int64_t *shard)
 {
     *shard = tsr__layout_shard_of(layout, rank, 0);
-    if (*shard < 0)
-        return NULL;
-    return tsr__layout_piece(&reshard->arena, layout, shape, *shard);
+    return *shard < 0 ? NULL : tsr__layout_piece(&reshard->arena, layout, shape, *shard);
 }
 
 static const struct tile_piece *wanted_by(struct kernel *kernel, const int64_t *shape, int i,

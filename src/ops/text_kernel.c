@@ -4,8 +4,6 @@
 // first, like numbers, then the characters.
 #include "ops/internal.h"
 
-#include <stdio.h>
-
 // ONNX Runtime returns all characters and the start of each string: "ab", "", "c" is abc with
 // starts 0 2 2.
 OrtStatus *tsr__texts_read(struct kernel *kernel, OrtKernelContext *context, struct arena *arena,
@@ -73,16 +71,14 @@ void tsr__texts_place(const int64_t *lengths, int64_t n, char *chars, char **at)
 
 // ---- AllGather ---------------------------------------------------------------------------------
 
-enum { NOTE_LENGTH, NOTE_RANK, NOTE_OTHERS, NOTE_BYTES };
-
-// An AllGather of strings. count and recv are by member; outer and inner count strings.
+// An AllGather of strings. count and recv are by member.
 struct text_gather {
     struct kernel *kernel;
     struct arena *arena;
     struct comm_buffer *recv;
     int64_t *count; // elements of each member
     int64_t total;  // along the axis
-    int64_t outer, inner;
+    struct along along;
 };
 
 // Allocates the messages. A message has a length of 8 bytes per string, then the characters.
@@ -94,20 +90,21 @@ static tsr_status texts_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
     for (int i = 0; i < gather->kernel->call.n_group; i++) {
         int rank = (int)gather->kernel->call.group[i];
         int64_t bytes;
-        if (notes[i][NOTE_RANK] != mine[NOTE_RANK] || notes[i][NOTE_OTHERS] != mine[NOTE_OTHERS])
-            return tsr__gather_refuse(gather->kernel, why, rank,
+        if (!notes_fit(notes[i], mine))
+            return tsr__kernel_refuse(gather->kernel, why, rank,
                                       "has a shard of a different shape");
         if (notes[i][NOTE_LENGTH] < 0 || notes[i][NOTE_BYTES] < 0 ||
-            !mul_ok(notes[i][NOTE_LENGTH], gather->outer * gather->inner, &gather->count[i]) ||
+            !mul_ok(notes[i][NOTE_LENGTH], (int64_t)(gather->along.outer * gather->along.inner),
+                    &gather->count[i]) ||
             !mul_ok(gather->count[i], (int64_t)sizeof(int64_t), &bytes) ||
             !add_ok(bytes, notes[i][NOTE_BYTES], &bytes) ||
             !add_ok(gather->total, notes[i][NOTE_LENGTH], &gather->total) || bytes > INT64_MAX / 4)
-            return tsr__gather_refuse(gather->kernel, why, rank, "has a shard that is too large");
+            return tsr__kernel_refuse(gather->kernel, why, rank, "has a shard that is too large");
         gather->recv[i].bytes = (size_t)bytes;
         gather->recv[i].p = arena_get(gather->arena, (size_t)bytes + 1, 8);
     }
     if (gather->arena->failed)
-        return tsr__gather_refuse(gather->kernel, why, gather->kernel->ops->endpoint->rank,
+        return tsr__kernel_refuse(gather->kernel, why, gather->kernel->ops->endpoint->rank,
                                   "is out of memory");
     return TSR_OK;
 }
@@ -132,7 +129,8 @@ static OrtStatus *read_message(struct kernel *kernel, struct arena *arena, int m
 // Interleaves the strings of all members row by row.
 static OrtStatus *interleave(struct text_gather *gather, struct texts *out)
 {
-    int64_t n = 0, before = 0, row = gather->total * gather->inner;
+    int64_t n = 0, before = 0, outer = (int64_t)gather->along.outer,
+            row = gather->total * (int64_t)gather->along.inner;
     for (int i = 0; i < gather->kernel->call.n_group; i++)
         n += gather->count[i];
     out->lengths = ARENA_ARRAY(gather->arena, int64_t, (size_t)n + 1);
@@ -140,12 +138,12 @@ static OrtStatus *interleave(struct text_gather *gather, struct texts *out)
     if (gather->arena->failed)
         return tsr__kernel_error(gather->kernel, "out of memory");
     for (int i = 0; i < gather->kernel->call.n_group; i++) {
-        int64_t count = gather->count[i], width = gather->outer ? count / gather->outer : 0;
+        int64_t count = gather->count[i], width = outer ? count / outer : 0;
         struct texts piece;
         TRY(read_message(gather->kernel, gather->arena, i, &gather->recv[i], count, &piece));
         if (width == 0)
             continue;
-        for (int64_t o = 0; o < gather->outer; o++) {
+        for (int64_t o = 0; o < outer; o++) {
             memcpy(out->lengths + o * row + before, piece.lengths + o * width,
                    (size_t)width * sizeof *piece.lengths);
             memcpy(out->at + o * row + before, piece.at + o * width,
@@ -180,16 +178,9 @@ static OrtStatus *gather_texts(struct kernel *kernel, OrtKernelContext *context,
     struct tensor_view x;
     struct texts texts, all;
     TRY(tsr__texts_read(kernel, context, arena, &x, &texts));
-    int64_t axis = kernel->axis < 0 ? kernel->axis + x.rank : kernel->axis, others[OPS_MAX_RANK];
-    if (axis < 0 || axis >= x.rank)
-        return tsr__kernel_error(kernel, "axis %lld is out of range for a tensor of rank %d",
-                                 (long long)kernel->axis, x.rank);
     size_t n = (size_t)kernel->call.n_group, bytes = 0;
-    struct text_gather gather = {.kernel = kernel, .arena = arena, .outer = 1, .inner = 1};
-    for (int d = 0; d < axis; d++)
-        gather.outer *= x.dims[d];
-    for (int d = (int)axis + 1; d < x.rank; d++)
-        gather.inner *= x.dims[d];
+    struct text_gather gather = {.kernel = kernel, .arena = arena};
+    TRY(tsr__along_axis(kernel, &x, kernel->axis, &gather.along));
     struct comm_buffer *send = ARENA_ARRAY(arena, struct comm_buffer, n);
     gather.recv = ARENA_ARRAY(arena, struct comm_buffer, n);
     gather.count = ARENA_ARRAY(arena, int64_t, n);
@@ -198,19 +189,15 @@ static OrtStatus *gather_texts(struct kernel *kernel, OrtKernelContext *context,
         return tsr__kernel_error(kernel, "out of memory");
     for (size_t i = 0; i < n; i++)
         send[i] = (struct comm_buffer){.p = message, .bytes = bytes};
-    memcpy(others, x.dims, sizeof others);
-    others[axis] = 0;
     struct comm_exchange exchange = {
         .send = send, .recv = gather.recv, .arrived = texts_arrived, .data = &gather};
-    exchange.notes[NOTE_LENGTH] = x.dims[axis];
-    exchange.notes[NOTE_RANK] = x.rank;
-    exchange.notes[NOTE_OTHERS] = (int64_t)tsr__hash64(others, (size_t)x.rank * sizeof *others, 0);
+    tsr__along_note(&x, &gather.along, exchange.notes);
     exchange.notes[NOTE_BYTES] = (int64_t)texts.bytes;
     struct comm_trouble why;
     if (tsr__comm_exchange(kernel->ops->endpoint, &kernel->call, &exchange, &why) != TSR_OK)
         return tsr__kernel_trouble(kernel, &why);
     TRY(interleave(&gather, &all));
-    x.dims[axis] = gather.total;
+    x.dims[gather.along.axis] = gather.total;
     TRY(tsr__texts_write(kernel, context, x.dims, x.rank, &all));
     return tsr__pass_token(kernel, context);
 }
@@ -264,12 +251,12 @@ static tsr_status spread_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
         return TSR_OK;
     int rank = (int)spread->kernel->call.group[spread->root];
     if (!read_notes(spread, notes[spread->root], &bytes))
-        return tsr__gather_refuse(spread->kernel, why, rank, "has an invalid shape");
+        return tsr__kernel_refuse(spread->kernel, why, rank, "has an invalid shape");
     struct comm_buffer *into = &spread->recv[spread->root];
     into->p = arena_get(spread->arena, (size_t)bytes + 1, 8);
     into->bytes = (size_t)bytes;
     if (!into->p)
-        return tsr__gather_refuse(spread->kernel, why, rank, "has a message that is too large");
+        return tsr__kernel_refuse(spread->kernel, why, rank, "has a message that is too large");
     return TSR_OK;
 }
 
