@@ -102,9 +102,7 @@ double tsr__count_recurrence(const struct sized_node *sized)
 // elements of the queries; keys: number of keys that each query uses.
 static double attend(double queries, double keys, double key_size, double value_size)
 {
-    if (key_size <= 0)
-        return 0;
-    return 2 * queries * keys * (1 + value_size / key_size);
+    return key_size <= 0 ? 0 : 2 * queries * keys * (1 + value_size / key_size);
 }
 
 // Returns the number of keys including those of the past.

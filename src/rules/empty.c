@@ -97,7 +97,5 @@ bool tsr__rule_wants_some(const tsr_node *node, const struct rule *rule, int fac
 int tsr__rule_substitute(const tsr_node *node, int input)
 {
     const struct op_row *row = tsr__row_of_node(node);
-    if (row && strcmp(row->op, "GroupQueryAttention") == 0 && input == 5)
-        return 6;
-    return -1;
+    return row && strcmp(row->op, "GroupQueryAttention") == 0 && input == 5 ? 6 : -1;
 }

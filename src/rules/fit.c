@@ -38,9 +38,7 @@ static const struct pattern_tensor *tensor_at(const struct pattern_tensor *list,
 {
     if (i < n)
         return &list[i];
-    if (n && list[n - 1].variadic)
-        return &list[n - 1];
-    return NULL;
+    return n && list[n - 1].variadic ? &list[n - 1] : NULL;
 }
 
 const struct pattern_tensor *tsr__fit_pattern(const struct fit *fit, enum side side, int i)
@@ -65,9 +63,7 @@ static bool is_pack(const struct fit *fit, const struct pattern_dim *dim)
 // Returns the number of dimensions that one dimension of the pattern matches.
 static int length_of(const struct fit *fit, const struct pattern_dim *dim)
 {
-    if (is_pack(fit, dim))
-        return fit->length[dim->letters[0]];
-    return 1;
+    return is_pack(fit, dim) ? fit->length[dim->letters[0]] : 1;
 }
 
 // True if input i is given, is not a small control input, and has an unknown rank.
@@ -254,9 +250,7 @@ static bool make_factors(struct fit *fit)
 {
     for (int i = 0; i < fit->pattern->n_letters; i++) {
         const struct letter *letter = &fit->pattern->letters[i];
-        int count = 1;
-        if (letter->pack)
-            count = fit->length[i];
+        int count = letter->pack ? fit->length[i] : 1;
         fit->base[i] = fit->n_factors;
         for (int k = 0; k < count; k++) {
             if (fit->n_factors == RULE_MAX_FACTORS)
@@ -302,9 +296,7 @@ bool tsr__fit_each(struct fit *fit, enum side side, int i, int rank, fit_visit v
     for (int k = (int)int64_max(missing_dims(fit, tensor, rank), 0); k < tensor->n_dims; k++) {
         dim.pattern = &tensor->dims[k];
         if (is_pack(fit, dim.pattern)) {
-            int skip = 0;
-            if (dim.pattern->broadcast)
-                skip = (int)int64_max(total - rank, 0);
+            int skip = dim.pattern->broadcast ? (int)int64_max(total - rank, 0) : 0;
             if (!each_of_pack(&dim, skip, visit))
                 return false;
             continue;

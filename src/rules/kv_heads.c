@@ -135,9 +135,8 @@ static bool value_fits(struct repeat *repeat, const tsr_value *value, int axis,
     if (constant)
         return constant_fits(constant, axis, blocks);
     const tsr_node *node = only_producer(value);
-    const struct rule *rule = NULL;
-    if (node && depth < MAX_CHAIN)
-        rule = tsr__rule_of(repeat->arena, node, repeat->shapes);
+    const struct rule *rule =
+        (node && depth < MAX_CHAIN) ? tsr__rule_of(repeat->arena, node, repeat->shapes) : NULL;
     int factor = rule ? factor_of(rule, axis) : -1;
     if (factor < 0 || rule->factors[factor].size.value % blocks->before)
         return false;
@@ -260,10 +259,8 @@ static tsr_status repeat_projected(struct repeat *repeat, tsr_node *node, size_t
                                    const struct blocks *blocks)
 {
     tsr_value *value = tsr_node_input(node, input), *made;
-    if (value_fits(repeat, value, 2, blocks, 0))
-        made = repeat_value(repeat, value, 2, blocks);
-    else
-        made = gather_heads(repeat, node, value, blocks);
+    made = value_fits(repeat, value, 2, blocks, 0) ? repeat_value(repeat, value, 2, blocks)
+                                                   : gather_heads(repeat, node, value, blocks);
     if (!made)
         return TSR_NOMEM;
     return made == value ? TSR_OK : tsr_node_replace_input(node, input, made);

@@ -15,9 +15,7 @@ enum sum_mode tsr__rule_sum(const tsr_node *node, size_t input)
         return SUM_STOPS;
     const struct op_row *row =
         tsr__row_in_table(tsr__node_op_str(node), domain, tsr__node_opset(node));
-    if (!row || !(row->sum_inputs >> input & 1))
-        return SUM_STOPS;
-    return row->sum;
+    return !row || !(row->sum_inputs >> input & 1) ? SUM_STOPS : row->sum;
 }
 
 const char *tsr__rule_byte_product(void)

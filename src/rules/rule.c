@@ -72,9 +72,7 @@ static const struct rule_tensor *make_side(struct fit *fit, enum side side)
 // Copies a text of the pattern into the rule's arena. NULL for NULL.
 static const char *copy_text(struct fit *fit, const char *text)
 {
-    if (!text)
-        return NULL;
-    return tsr__arena_str(fit->arena, str_of(text)).p;
+    return text ? tsr__arena_str(fit->arena, str_of(text)).p : NULL;
 }
 
 // Copies the rewrites of the pattern, except those of absent inputs.
@@ -250,9 +248,7 @@ static const struct rule *instantiate(struct arena *arena, struct arena *scratch
     // If this fails, the unfinished `rule` stays in the arena.
     if (build_rule(fit, row, rule))
         return rule;
-    if (arena->failed)
-        return NULL;
-    return unsharded_rule(arena, derivation->node, fit->whole);
+    return arena->failed ? NULL : unsharded_rule(arena, derivation->node, fit->whole);
 }
 
 // Makes the rule of a node with a derive function, or from the row's text.
@@ -268,10 +264,8 @@ static const struct rule *derived(struct arena *arena, const tsr_node *node,
     if (derive)
         derive(&derivation);
     const struct rule *rule;
-    if (derivation.whole)
-        rule = unsharded_rule(arena, node, derivation.whole);
-    else
-        rule = instantiate(arena, &scratch, &derivation, row);
+    rule = derivation.whole ? unsharded_rule(arena, node, derivation.whole)
+                            : instantiate(arena, &scratch, &derivation, row);
     tsr__arena_free(&scratch);
     return rule;
 }
@@ -284,9 +278,7 @@ const struct rule *tsr__rule_strided(struct arena *arena, const tsr_node *node,
     if (!row || !row->other)
         return NULL;
     const struct rule *rule = derived(arena, node, shapes, row, row->other);
-    if (!rule || rule->whole)
-        return NULL;
-    return rule;
+    return !rule || rule->whole ? NULL : rule;
 }
 
 // Makes the rule of a node. Checks in this order: control flow (bodies are sharded, not the node),

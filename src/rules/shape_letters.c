@@ -11,10 +11,8 @@
 static bool read_size(const struct fit_dim *dim)
 {
     tsr_dim *dims = dim->data;
-    if (dim->pattern->any)
-        dims[dim->axis] = DIM_UNKNOWN;
-    else
-        dims[dim->axis] = tsr__fit_size(dim->fit, dim->factors, dim->n);
+    dims[dim->axis] =
+        dim->pattern->any ? DIM_UNKNOWN : tsr__fit_size(dim->fit, dim->factors, dim->n);
     return true;
 }
 

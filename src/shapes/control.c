@@ -15,9 +15,7 @@
 static tsr_graph *graph_of(const tsr_node *node, const char *name)
 {
     const tsr_attr *attr = tsr_node_find_attr(node, name);
-    if (attr && tsr_attr_graph_count(attr) == 1)
-        return tsr_attr_graph(attr, 0);
-    return NULL;
+    return attr && tsr_attr_graph_count(attr) == 1 ? tsr_attr_graph(attr, 0) : NULL;
 }
 
 // Reads an If. Branches have no inputs: they read values of the outer graph. Both must have the

@@ -64,16 +64,12 @@ struct atom *tsr__expr_sole_atom(const struct exprs *exprs, struct expr expr)
     if (!expr.poly || expr.poly->n != 1)
         return NULL;
     const struct term *term = &expr.poly->terms[0];
-    if (term->n != 1 || term->number != 1)
-        return NULL;
-    return &exprs->atoms.at[term->atoms[0]];
+    return term->n != 1 || term->number != 1 ? NULL : &exprs->atoms.at[term->atoms[0]];
 }
 
 static int terms_of(struct expr expr)
 {
-    if (!expr.poly)
-        return 0;
-    return expr.poly->n;
+    return expr.poly ? expr.poly->n : 0;
 }
 
 // True if all symbols of the atom are input sizes; both operands of an operation are checked.
@@ -406,9 +402,7 @@ struct expr tsr__expr_exact(struct exprs *exprs, struct expr a, struct expr b)
         return expr_number(a.number / b.number);
     }
     divide(exprs, a, b, &q, &rest);
-    if (!expr_is(rest, 0))
-        return unknown;
-    return q;
+    return expr_is(rest, 0) ? q : unknown;
 }
 
 // Finds a = expr * b + rest for a number b. Each term is divided separately.
@@ -510,9 +504,7 @@ struct expr tsr__expr_mod(struct exprs *exprs, struct expr a, struct expr b)
 // Returns the maximum or minimum of two expressions whose order is known.
 static struct expr of_ordered(enum atom_kind kind, struct expr larger, struct expr smaller)
 {
-    if (kind == ATOM_MAX)
-        return larger;
-    return smaller;
+    return kind == ATOM_MAX ? larger : smaller;
 }
 
 // Returns the maximum or minimum. A natural expression has no negative term. A maximum is natural
@@ -531,9 +523,7 @@ static struct expr one_of(struct exprs *exprs, enum atom_kind kind, struct expr 
         return unknown;
     // Operands are ordered, so that max(a, b) and max(b, a) are one atom; a number is second.
     bool swap = a.poly && b.poly && a.poly->terms[0].atoms[0] > b.poly->terms[0].atoms[0];
-    if (swap || !a.poly)
-        return operation(exprs, kind, b, a);
-    return operation(exprs, kind, a, b);
+    return swap || !a.poly ? operation(exprs, kind, b, a) : operation(exprs, kind, a, b);
 }
 
 struct expr tsr__expr_max(struct exprs *exprs, struct expr a, struct expr b)
@@ -585,9 +575,7 @@ struct expr tsr__expr_gcd(struct exprs *exprs, struct expr a, struct expr b)
     for (int i = 0; i < q.n; i++)
         one.t[0] = common(&one.t[0], &q.t[i]);
     struct expr divisor = keep(exprs, &one);
-    if (!divisor.known)
-        return expr_number(1);
-    return divisor;
+    return divisor.known ? divisor : expr_number(1);
 }
 
 // True if the expression is min(of, n) for a number n > 1, or max(of, 1): it broadcasts with `of`
@@ -608,7 +596,5 @@ struct expr tsr__expr_broadcast(struct exprs *exprs, struct expr a, struct expr 
 {
     if (expr_equal(a, b) || expr_is_number(a) || clips(exprs, b, a))
         return a;
-    if (expr_is_number(b) || clips(exprs, a, b))
-        return b;
-    return unknown;
+    return expr_is_number(b) || clips(exprs, a, b) ? b : unknown;
 }

@@ -67,9 +67,7 @@ static struct str word(struct reader *reader)
 // Returns the expression if a closing parenthesis follows.
 static struct expr closed(struct reader *reader, struct expr expr)
 {
-    if (!take(reader, ")"))
-        return unknown;
-    return expr;
+    return take(reader, ")") ? expr : unknown;
 }
 
 // Reads a call such as "max(n, 2*m, 7)", applied from left to right. floor() of a quotient is the
@@ -191,9 +189,7 @@ static struct expr read_text(struct exprs *exprs, struct str text)
     skip(&reader);
     if (!expr.known || reader.text.n)
         return tsr__expr_symbol(exprs, text);
-    if (!reader.names)
-        return read_number_name(exprs, text);
-    return expr;
+    return reader.names ? expr : read_number_name(exprs, text);
 }
 
 // Returns the expression of a dimension. Each text is read once. The first spelling of an
@@ -212,9 +208,8 @@ struct expr tsr__expr_of(struct exprs *exprs, tsr_dim dim)
     if (!text.p)
         return unknown; // out of memory: the arena has failed
     known = ARENA_NEW(exprs->arena, struct expr);
-    void **slot = NULL;
-    if (known && exprs->texts.n < EXPR_MAX_POOL)
-        slot = tsr__map_at(&exprs->texts, text);
+    void **slot =
+        (known && exprs->texts.n < EXPR_MAX_POOL) ? tsr__map_at(&exprs->texts, text) : NULL;
     struct expr expr = read_text(exprs, text);
     if (!slot)
         return expr;
@@ -386,9 +381,7 @@ static const char *print(struct exprs *exprs, struct expr expr)
     struct expr *known = ARENA_NEW(exprs->arena, struct expr);
     if (!text.p)
         return "";
-    void **slot = NULL;
-    if (known)
-        slot = tsr__map_at(&exprs->texts, text);
+    void **slot = known ? tsr__map_at(&exprs->texts, text) : NULL;
     // A symbol with a sign in its name ("a-b") would otherwise be read as an expression.
     if (slot && !*slot) {
         *known = expr;

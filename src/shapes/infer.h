@@ -18,9 +18,7 @@ enum side { SIDE_IN, SIDE_OUT };
 // Returns the number of inputs or outputs of the node, including absent ones.
 static inline size_t side_count(const tsr_node *node, enum side side)
 {
-    if (side == SIDE_OUT)
-        return tsr_node_output_count(node);
-    return tsr_node_input_count(node);
+    return side == SIDE_OUT ? tsr_node_output_count(node) : tsr_node_input_count(node);
 }
 // Returns input or output i of the node; NULL: absent, or there are fewer.
 static inline const tsr_value *value_at(const tsr_node *node, enum side side, size_t i)
@@ -30,16 +28,12 @@ static inline const tsr_value *value_at(const tsr_node *node, enum side side, si
 // Returns a number as a dimension; negative: unknown.
 static inline tsr_dim dim_of(int64_t number)
 {
-    if (number < 0)
-        return DIM_UNKNOWN;
-    return (tsr_dim){number, ""};
+    return number < 0 ? DIM_UNKNOWN : (tsr_dim){number, ""};
 }
 // Returns dimension `axis` of a tensor; unknown if it has fewer, or if the rank is unknown.
 static inline tsr_dim dim_at(struct shape shape, int axis)
 {
-    if (axis < shape.rank)
-        return shape.dims[axis];
-    return DIM_UNKNOWN;
+    return axis < shape.rank ? shape.dims[axis] : DIM_UNKNOWN;
 }
 // Returns the size of that dimension as a number; -1: unknown.
 static inline int64_t size_at(struct shape shape, int axis)
@@ -49,16 +43,12 @@ static inline int64_t size_at(struct shape shape, int axis)
 // Returns the axis counted from the front. A negative axis counts from the end (-1 is the last).
 static inline int64_t from_front(int64_t axis, int64_t rank)
 {
-    if (axis < 0)
-        return axis + rank;
-    return axis;
+    return axis < 0 ? axis + rank : axis;
 }
 // Returns `number`, limited to least .. most.
 static inline int64_t clamped(int64_t number, int64_t least, int64_t most)
 {
-    if (number < least)
-        return least;
-    return int64_min(number, most);
+    return number < least ? least : int64_min(number, most);
 }
 
 struct shape_job;
@@ -162,9 +152,7 @@ struct known_value tsr__value_known(const struct shapes *shapes, const tsr_value
 // Returns element i of a value that holds sizes; unknown if there is none.
 static inline struct expr element_of(struct known_value value, int64_t i)
 {
-    if (!value.elements || i >= value.n)
-        return EXPR_UNKNOWN;
-    return value.elements[i];
+    return !value.elements || i >= value.n ? EXPR_UNKNOWN : value.elements[i];
 }
 // Returns the constant tensor of the value; NULL: the value may change in a run.
 const tsr_tensor *tsr__value_constant_tensor(const tsr_value *value);

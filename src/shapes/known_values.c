@@ -25,9 +25,7 @@ static const struct known_value nothing = {0};
 // of memory.
 static struct expr *new_elements(struct arena *arena, int64_t n)
 {
-    if (n >= 0 && n <= VALUES_MAX)
-        return ARENA_ARRAY(arena, struct expr, (size_t)n + 1);
-    return NULL;
+    return n >= 0 && n <= VALUES_MAX ? ARENA_ARRAY(arena, struct expr, (size_t)n + 1) : NULL;
 }
 
 // Returns numbers as elements; unknown if there are too many.
@@ -68,9 +66,7 @@ int64_t tsr__value_length(struct known_value value, struct shape shape)
 {
     if (value.elements)
         return value.n;
-    if (shape.rank != 1)
-        return -1;
-    return shape.dims[0].value;
+    return shape.rank == 1 ? shape.dims[0].value : -1;
 }
 
 // Returns the elements of a small constant of integers or bool.
@@ -204,9 +200,7 @@ void tsr__value_same(struct shape_job *job)
 // Returns a bool as an element, the number 0 or 1.
 static struct expr bool_element(bool known, bool value)
 {
-    if (!known)
-        return EXPR_UNKNOWN;
-    return expr_number(value);
+    return known ? expr_number(value) : EXPR_UNKNOWN;
 }
 
 // Converts an element between integer types. Sizes are assumed to fit into 32 bits, numbers are
@@ -520,9 +514,7 @@ static struct expr absolute(struct exprs *exprs, struct expr a)
 {
     if (tsr__expr_natural(a))
         return a;
-    if (!expr_is_number(a))
-        return EXPR_UNKNOWN;
-    return negative(exprs, a);
+    return expr_is_number(a) ? negative(exprs, a) : EXPR_UNKNOWN;
 }
 
 static struct expr not(struct exprs * exprs, struct expr a)

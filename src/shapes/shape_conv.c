@@ -20,9 +20,7 @@ struct windows {
 // Returns entry i of a list, or the default if the list is absent.
 static int64_t entry(const int64_t *list, size_t n, int i, int64_t otherwise)
 {
-    if ((size_t)i >= n)
-        return otherwise;
-    return list[i];
+    return (size_t)i >= n ? otherwise : list[i];
 }
 
 // Sets the automatic pads of a pool as ONNX Runtime does, which ignores dilations. For 4 elements,
@@ -68,10 +66,8 @@ static bool read_windows(struct shape_job *job, struct shape x, struct shape w,
     windows->ceil = tsr__job_int(job, "ceil_mode", 0) != 0;
     for (int i = 0; i < windows->n; i++) {
         windows->size[i] = tsr__expr_of(job->exprs, x.dims[i + 2]);
-        if (n_kernel)
-            windows->kernel[i] = expr_number(kernel[i]);
-        else
-            windows->kernel[i] = tsr__expr_of(job->exprs, w.dims[i + 2]);
+        windows->kernel[i] =
+            n_kernel ? expr_number(kernel[i]) : tsr__expr_of(job->exprs, w.dims[i + 2]);
         windows->stride[i] = entry(strides, n_strides, i, 1);
         windows->dilation[i] = entry(dilations, n_dilations, i, 1);
         windows->before[i] = entry(pads, n_pads, i, 0);
@@ -280,9 +276,7 @@ void tsr__infer_causal_conv(struct shape_job *job)
 // stays; any other number gives an unknown size.
 static tsr_dim padded_channels(tsr_dim channels)
 {
-    if (channels.value > 0 && channels.value % 16 == 0)
-        return channels;
-    return DIM_UNKNOWN;
+    return channels.value > 0 && channels.value % 16 == 0 ? channels : DIM_UNKNOWN;
 }
 
 // Converts between [n c y x], or [n y x c] with channels_last, and [n C y x] with C channels in

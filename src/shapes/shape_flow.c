@@ -82,9 +82,7 @@ static bool same_info(struct shape_job *job, struct value_info a, struct value_i
 static const tsr_graph *body_of(const struct shape_job *job, const char *name)
 {
     const tsr_attr *attr = tsr__job_attr(job, name);
-    if (attr && tsr_attr_graph_count(attr))
-        return tsr_attr_graph(attr, 0);
-    return NULL;
+    return attr && tsr_attr_graph_count(attr) ? tsr_attr_graph(attr, 0) : NULL;
 }
 
 // Returns what the last inference of the body found for its i-th output.
@@ -224,17 +222,13 @@ static int64_t axis_at(const struct shape_job *job, const char *name, int i)
 {
     const int64_t *axes;
     size_t n = tsr__job_ints(job, name, &axes);
-    if ((size_t)i >= n)
-        return 0;
-    return axes[i];
+    return (size_t)i >= n ? 0 : axes[i];
 }
 
 // Returns an array for the inputs of the body; NULL: there is no body, or out of memory.
 static struct value_info *body_inputs(struct shape_job *job, const tsr_graph *graph)
 {
-    if (!graph)
-        return NULL;
-    return ARENA_ARRAY(job->arena, struct value_info, (size_t)job->n_in + 1);
+    return graph ? ARENA_ARRAY(job->arena, struct value_info, (size_t)job->n_in + 1) : NULL;
 }
 
 // Infers Scan. The body gets the states and one slice of each scanned input: [7 2 3] scanned along

@@ -37,18 +37,14 @@ static tsr_dim keys_of(struct shape_job *job, int key)
 {
     if (!tsr__job_has(job, key))
         return dim_in(job, 0, 1);
-    if (tsr__job_in(job, key).rank == 4)
-        return dim_in(job, key, 2);
-    return dim_in(job, key, 1);
+    return tsr__job_in(job, key).rank == 4 ? dim_in(job, key, 2) : dim_in(job, key, 1);
 }
 
 // Returns the length of a cache after the node. A shared buffer keeps its length; otherwise 5 past
 // and 2 new keys are 7.
 static tsr_dim cache_length(struct shape_job *job, bool shared, tsr_dim past, tsr_dim fresh)
 {
-    if (shared)
-        return past;
-    return total(job, past, fresh);
+    return shared ? past : total(job, past, fresh);
 }
 
 // Infers Attention of ai.onnx. Past keys [1 2 5 8] and 3 new ones give a present of [1 2 8 8].
@@ -90,9 +86,7 @@ void tsr__infer_group_query(struct shape_job *job)
 {
     job->shapes->rules->letters(job);
     tsr__job_set_dim(job, 0, 1, dim_in(job, 0, 1)); // not the size of the position input
-    tsr_dim length = DIM_UNKNOWN;
-    if (!tsr__job_has(job, 3))
-        length = keys_of(job, 1);
+    tsr_dim length = tsr__job_has(job, 3) ? DIM_UNKNOWN : keys_of(job, 1);
     caches(job, 2, 2, length, 3);
 }
 

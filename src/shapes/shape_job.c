@@ -74,9 +74,7 @@ static const tsr_attr *attr_in(const struct call *call, const tsr_node *node, st
     if (!call)
         return NULL;
     attr = attr_in(call->outer, call->node, ref);
-    if (attr)
-        return attr;
-    return tsr__function_attr(call->function, ref);
+    return attr ? attr : tsr__function_attr(call->function, ref);
 }
 
 const tsr_attr *tsr__attr_of(const struct shapes *shapes, const tsr_node *node, const char *name)
@@ -102,9 +100,7 @@ size_t tsr__job_ints(const struct shape_job *job, const char *name, const int64_
 {
     const tsr_attr *attr = tsr__job_attr(job, name);
     *out = NULL;
-    if (!attr)
-        return 0;
-    return tsr_attr_ints(attr, out);
+    return attr ? tsr_attr_ints(attr, out) : 0;
 }
 
 // True if the attribute has that text. `otherwise`: the result if the attribute is absent.
@@ -113,9 +109,7 @@ bool tsr__job_text_is(const struct shape_job *job, const char *name, const char 
 {
     size_t n;
     const char *s = tsr_attr_string(tsr__job_attr(job, name), &n);
-    if (!s)
-        return otherwise;
-    return str_is((struct str){s, n}, text);
+    return s ? str_is((struct str){s, n}, text) : otherwise;
 }
 
 tsr_dtype tsr__job_type(const struct shape_job *job, const char *name, tsr_dtype otherwise)
@@ -131,9 +125,7 @@ int tsr__axis(int64_t axis, int rank)
     if (rank <= 0)
         return -1;
     axis = from_front(axis, rank);
-    if (axis < 0 || axis >= rank)
-        return -1;
-    return (int)axis;
+    return axis < 0 || axis >= rank ? -1 : (int)axis;
 }
 
 // ---- results -----------------------------------------------------------------------------------

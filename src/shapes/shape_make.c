@@ -157,9 +157,7 @@ static struct expr range_floats(const struct shape_job *job)
     double n = ceil((limit - start) / delta);
     if (!(n < 1e15)) // also false for NaN
         return EXPR_UNKNOWN;
-    if (n <= 0)
-        return expr_number(0);
-    return expr_number((int64_t)n);
+    return n <= 0 ? expr_number(0) : expr_number((int64_t)n);
 }
 
 // Returns the count of numbers from start to limit: 2 to 9 by 3 are 2, 5 and 8: (7 + 2) // 3. For n
@@ -263,9 +261,7 @@ static int64_t floats_of(const struct shape_job *job, int i, float *out)
 // Returns a size that was computed with fractions; unknown if it is out of range.
 static tsr_dim dim_of_float(double size)
 {
-    if (size >= 0 && size < 1e15)
-        return dim_of((int64_t)size);
-    return DIM_UNKNOWN;
+    return size >= 0 && size < 1e15 ? dim_of((int64_t)size) : DIM_UNKNOWN;
 }
 
 // Returns the size times the scale. A scale of 1 keeps a symbol; any other makes it unknown,
@@ -274,9 +270,7 @@ static tsr_dim scaled(tsr_dim dim, float scale)
 {
     if (scale == 1.0f)
         return dim;
-    if (dim.value < 0)
-        return DIM_UNKNOWN;
-    return dim_of_float(floor((double)dim.value * (double)scale));
+    return dim.value < 0 ? DIM_UNKNOWN : dim_of_float(floor((double)dim.value * (double)scale));
 }
 
 // Returns the dimension of entry i. Without axes it is dimension i.
@@ -286,9 +280,7 @@ static int resized_axis(const struct shape_job *job, int i, int rank)
     size_t n = tsr__job_ints(job, "axes", &axes);
     if (!n)
         return i;
-    if ((size_t)i >= n)
-        return -1;
-    return tsr__axis(axes[i], rank);
+    return (size_t)i >= n ? -1 : tsr__axis(axes[i], rank);
 }
 
 // Sets sizes with one scale for all axes, which keeps the proportions: [8 4] to at most {16 4} is
@@ -339,17 +331,13 @@ static void resize(struct shape_job *job, int scales_at, int sizes_at)
             dims[i] = shape.dims[i];
     }
     // Each entry of scales or sizes belongs to one of `axes`.
-    int64_t n_sizes = 0;
-    if (known)
-        n_sizes = clamped(want, 0, SHAPE_MAX_RANK);
+    int64_t n_sizes = known ? clamped(want, 0, SHAPE_MAX_RANK) : 0;
     for (int i = 0; i < n_sizes; i++) {
         int axis = resized_axis(job, i, shape.rank);
         if (axis < 0 || axis >= shape.rank)
             return;
-        if (sizes.elements)
-            dims[axis] = tsr__expr_dim(job->exprs, sizes.elements[i]);
-        else
-            dims[axis] = scaled(shape.dims[axis], scales[i]);
+        dims[axis] = sizes.elements ? tsr__expr_dim(job->exprs, sizes.elements[i])
+                                    : scaled(shape.dims[axis], scales[i]);
     }
     bool larger = tsr__job_text_is(job, "keep_aspect_ratio_policy", "not_smaller", false);
     if (sizes.elements && !tsr__job_text_is(job, "keep_aspect_ratio_policy", "stretch", true))

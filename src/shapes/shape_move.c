@@ -119,9 +119,7 @@ static int64_t starts_of(const struct shape_job *job)
     struct shape of = tsr__job_in(job, 1);
     if (!tsr__job_has(job, 1))
         return (int64_t)tsr__job_ints(job, "starts", &starts);
-    if (of.rank == 1)
-        return of.dims[0].value;
-    return -1;
+    return of.rank == 1 ? of.dims[0].value : -1;
 }
 
 // Returns the entry of an axis in the lists of a Slice, NOT_SLICED or ENTRY_UNKNOWN. Without axes,
@@ -143,9 +141,7 @@ static int64_t slice_entry(const struct shape_job *job, int axis, int rank)
             if (tsr__axis(list[i], rank) == axis)
                 return i;
     }
-    if (n < 0)
-        return ENTRY_UNKNOWN;
-    return NOT_SLICED;
+    return n < 0 ? ENTRY_UNKNOWN : NOT_SLICED;
 }
 
 // Returns a bound of a Slice. An input may hold expressions; an attribute holds numbers.
@@ -155,17 +151,13 @@ static struct expr slice_bound(struct shape_job *job, int input, const char *nam
     if (tsr__job_has(job, input))
         return element_of(tsr__job_values(job, input), entry);
     size_t n = tsr__job_ints(job, name, &ints);
-    if ((size_t)entry >= n)
-        return EXPR_UNKNOWN;
-    return expr_number(ints[entry]);
+    return (size_t)entry >= n ? EXPR_UNKNOWN : expr_number(ints[entry]);
 }
 
 // Returns the step of that entry, by default 1.
 static struct expr slice_step(struct shape_job *job, int64_t entry)
 {
-    if (!tsr__job_has(job, 4))
-        return expr_number(1);
-    return element_of(tsr__job_values(job, 4), entry);
+    return !tsr__job_has(job, 4) ? expr_number(1) : element_of(tsr__job_values(job, 4), entry);
 }
 
 // True if the end is one of the largest integers, which mean "to the end". With a negative step
@@ -222,9 +214,7 @@ static struct expr clipped(struct exprs *exprs, struct expr at, struct expr size
             return expr_number(0);
         return not_below_zero(exprs, tsr__expr_add(exprs, size, at));
     }
-    if (!tsr__expr_natural(at))
-        return (struct expr){0};
-    return tsr__expr_min(exprs, at, size);
+    return tsr__expr_natural(at) ? tsr__expr_min(exprs, at, size) : (struct expr){0};
 }
 
 // Returns the number of existing elements from a to b. The last k of `size` are min(size, k); from
@@ -248,9 +238,7 @@ static int64_t steps_between(int64_t start, int64_t end, int64_t step)
         run = start - end;
         by = -step;
     }
-    if (run <= 0)
-        return 0;
-    return (run + by - 1) / by;
+    return run <= 0 ? 0 : (run + by - 1) / by;
 }
 
 // Returns the number of elements from a down to b, without b: all up to a, minus all up to b.
@@ -365,9 +353,7 @@ static struct expr stretched(struct exprs *exprs, struct expr a, struct expr b)
 {
     if (expr_is(a, 1) || (expr_is_number(b) && b.number != 1))
         return b;
-    if (expr_is(b, 1))
-        return a;
-    return tsr__expr_broadcast(exprs, a, b);
+    return expr_is(b, 1) ? a : tsr__expr_broadcast(exprs, a, b);
 }
 
 // Infers Expand. Both shapes are aligned from the right; missing dimensions are treated as 1.

@@ -12,17 +12,13 @@ static tsr_dim rows_of(struct shape_job *job)
     struct shape x = tsr__job_in(job, 0);
     if (x.rank == 2)
         return x.dims[0];
-    if (x.rank == 1)
-        return dim_of(1);
-    return DIM_UNKNOWN;
+    return x.rank == 1 ? dim_of(1) : DIM_UNKNOWN;
 }
 
 // Returns a number of columns as a dimension; 0 is unknown.
 static tsr_dim columns_of(int64_t columns)
 {
-    if (columns > 0)
-        return dim_of(columns);
-    return DIM_UNKNOWN;
+    return columns > 0 ? dim_of(columns) : DIM_UNKNOWN;
 }
 
 static void set_table(struct shape_job *job, int i, int64_t columns)

@@ -201,15 +201,13 @@ void tsr__infer_stft(struct shape_job *job)
     if (x.rank >= 2) {
         dims[0] = x.dims[0];
         struct expr space = tsr__expr_sub(job->exprs, tsr__expr_of(job->exprs, x.dims[1]), frame);
-        struct expr last = EXPR_UNKNOWN;
-        if (!expr_is(step, 0))
-            last = tsr__expr_floor(job->exprs, space, step);
+        struct expr last =
+            !expr_is(step, 0) ? tsr__expr_floor(job->exprs, space, step) : EXPR_UNKNOWN;
         dims[1] = tsr__expr_dim(job->exprs, tsr__expr_add(job->exprs, last, expr_number(1)));
     }
     // One-sided by default.
-    struct expr frequencies = frame;
-    if (tsr__job_int(job, "onesided", 1) != 0)
-        frequencies = half_plus_one(job->exprs, frame);
+    struct expr frequencies =
+        tsr__job_int(job, "onesided", 1) != 0 ? half_plus_one(job->exprs, frame) : frame;
     dims[2] = tsr__expr_dim(job->exprs, frequencies);
     dims[3] = (tsr_dim){2, ""};
 }

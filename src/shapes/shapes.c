@@ -52,9 +52,7 @@ const tsr_tensor *tsr__value_constant_tensor(const tsr_value *value)
     const tsr_graph *graph = tsr_value_graph(value);
     bool fixed = tensor && (!tsr_value_is_input(value) ||
                             (graph && tsr_model_ir_version(tsr_graph_model(graph)) < 4));
-    if (!fixed)
-        return NULL;
-    return tensor;
+    return fixed ? tensor : NULL;
 }
 
 // Reads the declaration of a value. Constants have the type and shape of their tensor, sequences
@@ -123,9 +121,7 @@ static void read_graph(struct shapes *shapes, const tsr_graph *graph)
 // shapes.
 static uint32_t index_of(const struct shapes *shapes, const tsr_value *value)
 {
-    if (!value || tsr__value_id(value) >= shapes->n)
-        return shapes->n;
-    return tsr__value_id(value);
+    return !value || tsr__value_id(value) >= shapes->n ? shapes->n : tsr__value_id(value);
 }
 
 // Returns all that is known about the value. RANK_UNREAD is used only in this file; callers get -1.
@@ -154,9 +150,7 @@ static const char *size_name(const tsr_dim *dim)
 struct str tsr__shape_text(struct arena *arena, struct shape shape)
 {
     static const char *const signs[] = {"[", ", "};
-    struct str text = STR("");
-    if (shape.dtype != TSR_UNDEFINED)
-        text = str_of(tsr_dtype_name(shape.dtype));
+    struct str text = shape.dtype == TSR_UNDEFINED ? STR("") : str_of(tsr_dtype_name(shape.dtype));
     for (int i = 0; i < shape.rank; i++) {
         const tsr_dim *dim = &shape.dims[i];
         const char *sign = signs[i > 0];
@@ -203,9 +197,7 @@ static tsr_dim better_dim(struct shapes *shapes, tsr_dim declared, tsr_dim found
     if (expr_equal(d, f) || !tsr__expr_rooted(shapes->exprs, f))
         return declared;
     bool only_name = declared.value < 0 && !tsr__expr_rooted(shapes->exprs, d);
-    if (only_name && tsr__expr_hidden(shapes->exprs, f))
-        return declared;
-    return found;
+    return only_name && tsr__expr_hidden(shapes->exprs, f) ? declared : found;
 }
 
 // Makes new symbols for sizes that the rule does not give, where declarations are ignored. Like
@@ -356,9 +348,7 @@ static tsr_dtype type_of(const struct shape_job *job, const struct shape_row *ro
 {
     if (i < (int)TSR_COUNT(row->type))
         return result_type(job, row->type[i]);
-    if (row->type[0] == TYPE_OPEN)
-        return TSR_UNDEFINED;
-    return result_type(job, TYPE_AS_FIRST);
+    return row->type[0] == TYPE_OPEN ? TSR_UNDEFINED : result_type(job, TYPE_AS_FIRST);
 }
 
 // Infers types, then shapes, then elements: each may use the results before it.
@@ -586,9 +576,7 @@ static tsr_dim symbol_of_open(struct shapes *shapes, const tsr_value *value, siz
             return dim;
     }
     struct str hidden = tsr__arena_printf(shapes->arena, "%c%zu.%d", HIDDEN_MARK, input, axis);
-    if (!hidden.p)
-        return DIM_UNKNOWN;
-    return tsr__expr_dim(exprs, tsr__expr_hide(exprs, hidden));
+    return hidden.p ? tsr__expr_dim(exprs, tsr__expr_hide(exprs, hidden)) : DIM_UNKNOWN;
 }
 
 // Replaces each unknown size of an input by a symbol during inference.
@@ -688,9 +676,7 @@ struct shapes *tsr__shapes_infer(struct arena *arena, tsr_model *model, const ts
     // The model decodes types and constants on access, in its own memory. If that fails, a value
     // seems to be absent, so check for the failure here.
     bool ran_out = arena->session->out_of_memory && !ran_out_before;
-    if (ran_out || arena->failed)
-        return NULL;
-    return shapes;
+    return ran_out || arena->failed ? NULL : shapes;
 }
 
 // Reserves memory for n values. Doubles the capacity, because callers add nodes often.
@@ -786,17 +772,13 @@ enum list_form tsr__shapes_list_form(const struct shapes *shapes, const tsr_valu
         return LIST_STAYS;
     bool wraps = str_is(tsr__node_op_str(maker), "Optional") && !tsr__node_domain_str(maker).n;
     bool full = tsr_node_input_count(maker) == 1 && tsr_node_input(maker, 0);
-    if (wraps && full)
-        return LIST_OPTIONAL;
-    return LIST_STAYS;
+    return wraps && full ? LIST_OPTIONAL : LIST_STAYS;
 }
 
 struct known_value tsr__value_known(const struct shapes *shapes, const tsr_value *value)
 {
     uint32_t id = index_of(shapes, value);
-    if (id >= shapes->n)
-        return VALUE_UNKNOWN;
-    return shapes->values[id];
+    return id >= shapes->n ? VALUE_UNKNOWN : shapes->values[id];
 }
 
 // Reads the elements. Returns -1 if they are unknown, also if one element is an expression.

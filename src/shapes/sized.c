@@ -27,7 +27,5 @@ int64_t tsr__dim_sizes_of(struct dim_sizes *sizes, tsr_dim dim)
         return dim.value;
     struct expr expr =
         dim.symbol && dim.symbol[0] ? tsr__expr_of(&sizes->exprs, dim) : (struct expr){0};
-    if (expr_is_number(expr) && expr.number >= 0)
-        return expr.number;
-    return -1;
+    return expr_is_number(expr) && expr.number >= 0 ? expr.number : -1;
 }

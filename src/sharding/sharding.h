@@ -132,9 +132,7 @@ bool tsr__placement_turn(struct arena *arena, const struct placement *placement,
                          struct placement *out);
 static inline tile_shares placement_shares(const struct placement *placement, int factor)
 {
-    if (placement->shares)
-        return placement->shares[factor];
-    return 0;
+    return placement->shares ? placement->shares[factor] : 0;
 }
 // Returns the part of a factor that the device with index `place` computes, in units.
 static inline struct tile_units placement_units(const struct placement *placement, int64_t place,

@@ -143,7 +143,5 @@ struct tile_layout *tsr__layout_once(struct arena *arena, const struct tile_layo
         return NULL;
     struct tile_repeat plain = {repeat->copies, repeat->devices, NULL};
     const struct tile_layout *again = tsr__layout_repeat(arena, block, &plain, dim);
-    if (again && tsr__layout_equal(again, layout))
-        return block;
-    return NULL;
+    return again && tsr__layout_equal(again, layout) ? block : NULL;
 }

@@ -111,6 +111,8 @@ const struct tile_layout *tsr__layout_runs(struct arena *arena, const struct til
 bool tsr__layout_equal(const struct tile_layout *a, const struct tile_layout *b);
 // Returns the number of owners of the shard and sets *out to them.
 size_t tsr__layout_owners(const struct tile_layout *layout, int64_t shard, const int64_t **out);
+// True if two shards have the same owners, which are in ascending order.
+bool tsr__layout_same_owners(const struct tile_layout *layout, int64_t a, int64_t b);
 bool tsr__layout_has_device(const struct tile_layout *layout, int64_t device);
 // Returns the first shard >= from that the device owns, or -1.
 int64_t tsr__layout_shard_of(const struct tile_layout *layout, int64_t device, int64_t from);

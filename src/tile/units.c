@@ -215,7 +215,7 @@ static bool owns_several(struct arena *arena, const struct tile_layout *layout)
     return false;
 }
 
-static bool same_owners(const struct tile_layout *layout, int64_t a, int64_t b)
+bool tsr__layout_same_owners(const struct tile_layout *layout, int64_t a, int64_t b)
 {
     const int64_t *of_a, *of_b;
     size_t n = tsr__layout_owners(layout, a, &of_a);
@@ -236,7 +236,7 @@ static bool find_runs(struct arena *arena, const struct tile_layout *layout, int
     memset(part, 0, (size_t)cuts * sizeof *part);
     for (int64_t k = 0; k < layout->n_shards; k++) {
         tsr__layout_coords(layout, k, coords);
-        if (coords[loop] && !same_owners(layout, k, k - stride))
+        if (coords[loop] && !tsr__layout_same_owners(layout, k, k - stride))
             part[coords[loop]] = 1; // a new part begins
     }
     int64_t *units = ARENA_ARRAY(arena, int64_t, (size_t)cuts);
@@ -297,9 +297,7 @@ static const struct tile_layout *take_runs(struct arena *arena, const struct til
         runs = own_runs(arena, tiles, runs, parts, cuts);
     if (!runs)
         return NULL;
-    if (owns_several(arena, runs))
-        return layout;
-    return runs;
+    return owns_several(arena, runs) ? layout : runs;
 }
 
 // Joins adjacent shards of the same device into one. Returns `layout` itself if there is nothing to
@@ -311,9 +309,8 @@ const struct tile_layout *tsr__layout_runs(struct arena *arena, const struct til
         return layout;
     struct arena work;
     tsr__arena_init(&work, arena->session);
-    const struct tile_layout *runs = layout;
-    if (owns_several(&work, layout))
-        runs = take_runs(&work, layout);
+    const struct tile_layout *runs =
+        owns_several(&work, layout) ? take_runs(&work, layout) : layout;
     if (runs && runs != layout)
         runs = tsr__layout_copy(arena, runs);
     arena->failed = arena->failed || work.failed;

@@ -34,9 +34,7 @@ const struct pattern *tsr__derivation_rule(struct derivation *derivation)
 {
     if (derivation->rule.begun || derivation->rule.wrong)
         return tsr__rule_built(&derivation->rule);
-    if (!derivation->text)
-        return NULL;
-    return tsr__pattern_of(derivation->shapes, derivation->text);
+    return derivation->text ? tsr__pattern_of(derivation->shapes, derivation->text) : NULL;
 }
 
 // Ends the derivation without a rule. Drops what was built so far; later calls add nothing.

@@ -193,9 +193,7 @@ static bool add_decay(struct derivation *derivation, size_t i, int64_t heads)
 static int64_t width_of(const struct derivation *derivation, size_t i)
 {
     struct shape shape = tsr__derive_in(derivation, i);
-    if (shape.rank != 3)
-        return -1;
-    return shape.dims[2].value;
+    return shape.rank == 3 ? shape.dims[2].value : -1;
 }
 
 // True if each head of the values has its own key. The operator allows several heads to share a

@@ -53,9 +53,7 @@ static int64_t entry(const struct derivation *derivation, const char *name, int 
 {
     const int64_t *list;
     size_t n = list_of(derivation, name, &list);
-    if ((size_t)i >= n)
-        return otherwise;
-    return list[i];
+    return (size_t)i >= n ? otherwise : list[i];
 }
 
 // Returns the kernel size in spatial dimension i from the shape of the weights: [64 3 7 7] is 7 by
@@ -65,9 +63,7 @@ static int64_t kernel_of_weights(const struct derivation *derivation, int weight
     if (weights == NO_WEIGHTS)
         return -1;
     struct shape w = tsr__derive_in(derivation, (size_t)weights);
-    if (w.rank != rank)
-        return -1;
-    return w.dims[i + 2].value;
+    return w.rank == rank ? w.dims[i + 2].value : -1;
 }
 
 // Reads the spatial dimensions, and marks those with independent positions. Without kernel_shape,
@@ -256,9 +252,7 @@ static void keep_unsharded(struct rule_builder *rule, const struct space *space)
 static bool take_groups(struct derivation *derivation)
 {
     struct shape x = tsr__derive_in(derivation, 0);
-    int64_t channels = -1;
-    if (x.rank > 1)
-        channels = x.dims[1].value;
+    int64_t channels = x.rank > 1 ? x.dims[1].value : -1;
     int64_t groups = tsr__derive_int(derivation, "group", 1);
     if (groups < 1) {
         tsr__derive_none(derivation, "group is not a positive number");

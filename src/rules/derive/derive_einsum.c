@@ -26,9 +26,7 @@ struct equation {
 // Returns the number of a letter, which must be ASCII.
 static int number_of(char c)
 {
-    if (islower((unsigned char)c))
-        return c - 'a';
-    return c - 'A' + 26;
+    return islower((unsigned char)c) ? c - 'a' : c - 'A' + 26;
 }
 
 // Returns the index of the letter in the rule. Capitals are packs in a rule, so A becomes "upA".

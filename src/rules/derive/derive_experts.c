@@ -26,9 +26,7 @@ static bool read_layers(const struct derivation *derivation, size_t first, int64
                         struct layers *layers)
 {
     struct shape w = tsr__derive_in(derivation, first);
-    int64_t rows = -1;
-    if (w.rank == 3)
-        rows = w.dims[1].value;
+    int64_t rows = w.rank == 3 ? w.dims[1].value : -1;
     layers->inner = inner;
     layers->together = tsr__derive_int(derivation, "swiglu_fusion", 0) == 1;
     layers->rows = 0;
@@ -133,9 +131,7 @@ struct packed {
 static int64_t bits_of(const struct derivation *derivation, const char *own)
 {
     int64_t bits = tsr__derive_int(derivation, own, 0);
-    if (bits > 0)
-        return bits;
-    return tsr__derive_int(derivation, "expert_weight_bits", 4);
+    return bits > 0 ? bits : tsr__derive_int(derivation, "expert_weight_bits", 4);
 }
 
 // True if zero points are packed along the rows of a first layer: a shard boundary would split a

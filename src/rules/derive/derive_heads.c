@@ -34,17 +34,13 @@ static bool take_heads(struct derivation *derivation)
 static int64_t last_size(const struct derivation *derivation, size_t i)
 {
     struct shape shape = tsr__derive_in(derivation, i);
-    if (shape.rank < 1)
-        return -1;
-    return shape.dims[shape.rank - 1].value;
+    return shape.rank < 1 ? -1 : shape.dims[shape.rank - 1].value;
 }
 
 // Returns the last size of input i if it has that rank, else -1.
 static int64_t last_size_if(const struct derivation *derivation, size_t i, int rank)
 {
-    if (tsr__derive_in(derivation, i).rank != rank)
-        return -1;
-    return last_size(derivation, i);
+    return tsr__derive_in(derivation, i).rank == rank ? last_size(derivation, i) : -1;
 }
 
 // True if input i has one dimension, the batch of input 0.

@@ -155,9 +155,7 @@ void tsr__derive_scatter_elements(struct derivation *derivation)
 static int tuple_length(struct derivation *derivation, int rank, int many, int batch)
 {
     struct shape at = tsr__derive_in(derivation, 1);
-    int64_t k = -1;
-    if (many > 0)
-        k = at.dims[many - 1].value;
+    int64_t k = many > 0 ? at.dims[many - 1].value : -1;
     if (k >= 0 && batch >= 0 && batch < many && batch + k <= rank)
         return (int)k;
     tsr__derive_none(derivation, "the number of dimensions that an index addresses is not known");

@@ -126,13 +126,9 @@ static bool mark_resampled(struct derivation *derivation, int rank, bool *marked
         all = all || n_axes ||
               tsr__derive_text_is(derivation, "keep_aspect_ratio_policy", "not_smaller") ||
               tsr__derive_text_is(derivation, "keep_aspect_ratio_policy", "not_larger");
-    int64_t count = rank;
-    if (n_axes)
-        count = n_axes;
+    int64_t count = n_axes ? n_axes : rank;
     for (int64_t i = 0; i < count; i++) {
-        int64_t axis = i;
-        if (n_axes)
-            axis = axes[i];
+        int64_t axis = n_axes ? axes[i] : i;
         // A scale of exactly 1 copies the dimension. The caller has already compared old and new
         // sizes.
         bool one = sizes || (i < n && scales[i] == 1.0f);
@@ -169,9 +165,7 @@ static int64_t integer_scale(const struct derivation *derivation, int dim, tsr_d
     int64_t times = to.value / from.value;
     bool agrees = tsr__derive_has(derivation, 3) ||
                   (dim < scales_of(derivation, scales) && scales[dim] == (float)times);
-    if (!agrees)
-        return 0;
-    return times;
+    return agrees ? times : 0;
 }
 
 // Returns how often each element is repeated; 0: the result is not made of repeated elements. With
@@ -201,9 +195,7 @@ static int64_t interpolates(const struct derivation *derivation, int dim, tsr_di
         return 0;
     if (tsr__derive_text_is(derivation, "mode", "linear"))
         return 1;
-    if (tsr__derive_text_is(derivation, "mode", "cubic"))
-        return 2;
-    return 0;
+    return tsr__derive_text_is(derivation, "mode", "cubic") ? 2 : 0;
 }
 
 // How the dimensions of a Resize are computed.
@@ -571,9 +563,7 @@ static char expand_kind(const struct derivation *derivation, struct shape from, 
         return '1';
     if (one)
         return 'g';
-    if (same_dim(derivation, from.dims[k], to.dims[i]))
-        return 'd';
-    return '_';
+    return same_dim(derivation, from.dims[k], to.dims[i]) ? 'd' : '_';
 }
 
 static void add_expanded(struct rule_builder *rule, char kind, int i)

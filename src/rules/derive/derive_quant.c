@@ -214,9 +214,7 @@ static int64_t point_group(const struct derivation *derivation, const struct pac
 {
     struct shape z = tsr__derive_in(derivation, 3);
     bool bytes = z.dtype == TSR_UINT8 || z.dtype == TSR_INT8;
-    if (tsr__derive_has(derivation, 3) && bytes && packed->bits < 8)
-        return 8 / packed->bits;
-    return 1;
+    return tsr__derive_has(derivation, 3) && bytes && packed->bits < 8 ? 8 / packed->bits : 1;
 }
 
 // Builds the rule if k is not sharded. Scales and zero points may be flat lists for all rows.

@@ -48,9 +48,7 @@ int64_t tsr__derive_ints(const struct derivation *derivation, const char *name, 
     int64_t n = (int64_t)tsr_attr_ints(attr, &list);
     for (int64_t k = 0; k < int64_min(n, cap); k++)
         out[k] = list[k];
-    if (n > cap)
-        return -1;
-    return n;
+    return n > cap ? -1 : n;
 }
 
 int tsr__derive_rank(struct derivation *derivation, size_t i)
@@ -91,9 +89,7 @@ enum factor_kind tsr__derive_stat(const struct derivation *derivation, int64_t o
     bool is_float = t == TSR_FLOAT || t == TSR_DOUBLE || t == TSR_FLOAT16 || t == TSR_BFLOAT16;
     bool is_number = t == TSR_INT32 || t == TSR_INT64;
     bool fits = is_float || (is_number && types == EXPAND_NUMBERS);
-    if (fits && tsr__onnx_opset(derivation->node) >= opset)
-        return FACTOR_STAT;
-    return FACTOR_REP;
+    return fits && tsr__onnx_opset(derivation->node) >= opset ? FACTOR_STAT : FACTOR_REP;
 }
 
 enum factor_kind tsr__derive_stat_if(bool holds, const struct derivation *derivation, int64_t opset,
@@ -335,9 +331,7 @@ int tsr__rule_front_axes(const tsr_node *node, const struct shapes *shapes, cons
         if (axes[i] < 0)
             return 0;
     }
-    if (!negative)
-        return 0;
-    return (int)n;
+    return negative ? (int)n : 0;
 }
 
 // ---- global pools --------------------------------------------------------------------

@@ -59,9 +59,7 @@ static struct expr rest_of(const struct reshape *reshape, int open, const bool *
     for (int i = 0; i < reshape->n_out; i++)
         if (i != open && !copied[i])
             taken = tsr__expr_mul(reshape->exprs, taken, reshape->out[i]);
-    if (expr_is(taken, 0))
-        return (struct expr){0};
-    return tsr__expr_exact(reshape->exprs, total, taken);
+    return expr_is(taken, 0) ? (struct expr){0} : tsr__expr_exact(reshape->exprs, total, taken);
 }
 
 // Reads the elements of the target: a size, 0 (the old size, unless allowzero), or -1 (the rest).

@@ -50,9 +50,7 @@ float tsr__x_float(const struct expansion *expansion, const char *name, float ot
 // Returns the type in which sums are computed: float32 for 16-bit floats.
 tsr_dtype tsr__x_wide(tsr_dtype type)
 {
-    if (type == TSR_FLOAT16 || type == TSR_BFLOAT16)
-        return TSR_FLOAT;
-    return type;
+    return type == TSR_FLOAT16 || type == TSR_BFLOAT16 ? TSR_FLOAT : type;
 }
 
 // ---- nodes -------------------------------------------------------------------------------------
@@ -96,9 +94,7 @@ tsr_node *tsr__x_node(struct expansion *expansion, const char *op, int n, tsr_va
 
 tsr_value *tsr__x_output(const tsr_node *node)
 {
-    if (!node)
-        return NULL;
-    return tsr_node_output(node, 0);
+    return node ? tsr_node_output(node, 0) : NULL;
 }
 
 // Returns a name for a new node: the name of the old node, a slash and `what`, as in "softmax/Exp".
@@ -163,9 +159,7 @@ tsr_value *tsr__x_op(struct expansion *expansion, const char *op, int n, ...)
         expansion->failed = expansion->failed || !inputs[i];
     }
     va_end(args);
-    if (expansion->failed)
-        return NULL;
-    return tsr__x_output(tsr__x_node(expansion, op, n, inputs));
+    return expansion->failed ? NULL : tsr__x_output(tsr__x_node(expansion, op, n, inputs));
 }
 
 // Returns the value after its node was changed, or fails the expansion.
@@ -419,9 +413,7 @@ void tsr__x_give(struct expansion *expansion, int k, tsr_value *value)
         made = made || expansion->nodes.at[i] == tsr_value_producer(value);
     if (!made) // an input passes through
         value = tsr__x_op(expansion, "Identity", 1, value);
-    struct expanded_slot *slot = NULL;
-    if (value)
-        slot = vec_push(expansion->arena, &expansion->gives);
+    struct expanded_slot *slot = value ? vec_push(expansion->arena, &expansion->gives) : NULL;
     if (!slot) {
         expansion->failed = true;
         return;
@@ -446,9 +438,7 @@ static tsr_status replace_value(struct expansion *expansion, tsr_value *old, tsr
     if (status != TSR_OK)
         return status;
     status = tsr_value_replace_uses(old, by, true);
-    if (status != TSR_OK)
-        return status;
-    return tsr_value_rename(by, name.p);
+    return status == TSR_OK ? tsr_value_rename(by, name.p) : status;
 }
 
 // Removes the old node. All outputs are replaced first, because a node whose values are used cannot

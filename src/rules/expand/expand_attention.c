@@ -57,9 +57,7 @@ static tsr_value *by_heads(struct expansion *expansion, const struct attention *
 // Returns the dimension that counts rows: 1 of [b s (h d)], 2 of [b h s d].
 static int rows_axis(int rank)
 {
-    if (rank == 3)
-        return 1;
-    return 2;
+    return rank == 3 ? 1 : 2;
 }
 
 // Returns the mask of keys that come after their query: query i may use keys 0 .. i. Positions are
@@ -131,10 +129,8 @@ static tsr_value *scores_of(struct expansion *expansion, const struct attention 
     static const int64_t last[] = {0, 1, 3, 2}, last_shared[] = {0, 1, 2, 4, 3};
     tsr_value *q = by_heads(expansion, attention, 0, attention->g, attention->d),
               *k = by_heads(expansion, attention, 1, 1, attention->d);
-    if (attention->g == 1)
-        k = transposed(expansion, k, last, 4);
-    else
-        k = transposed(expansion, k, last_shared, 5);
+    k = attention->g == 1 ? transposed(expansion, k, last, 4)
+                          : transposed(expansion, k, last_shared, 5);
     tsr_value *s = tsr__x_op(expansion, "MatMul", 2, q, k);
     s = tsr__x_op(expansion, "Mul", 2, s,
                   tsr__x_scalar(expansion, attention->wide, attention->scale));
@@ -193,9 +189,7 @@ static void build_attention(struct expansion *expansion, const struct attention 
 // An unknown size is -1, which gives no positive number.
 static int64_t size_of_head(struct shape shape, int64_t heads)
 {
-    if (shape.rank == 3)
-        return size_at(shape, 2) / heads;
-    return size_at(shape, 3);
+    return shape.rank == 3 ? size_at(shape, 2) / heads : size_at(shape, 3);
 }
 
 // Finds the head sizes. False: one is unknown.

@@ -43,9 +43,7 @@ void tsr__expand_dynamic_quantize(struct expansion *expansion)
 static tsr_value *as_number(struct expansion *expansion, size_t i)
 {
     tsr_value *value = tsr__x_in(expansion, i);
-    if (tsr__x_shape(expansion, i).rank)
-        return tsr__x_reshape(expansion, value, NULL, 0);
-    return value;
+    return tsr__x_shape(expansion, i).rank ? tsr__x_reshape(expansion, value, NULL, 0) : value;
 }
 
 // Expands QLinearMatMul: sums integers, then scales and rounds once.

@@ -9,52 +9,21 @@
 //     --delay #4
 #include "sharding/layouts/internal.h"
 
-// The text so far. If a line does not fit, the text is copied to a block of twice the size; the
-// arena keeps the old block.
 struct lines {
     struct arena *arena;
     const struct shapes *shapes;
     struct map delayed; // names of values
-    char *text;
-    size_t n, cap;
+    struct text text;
 };
 
-static bool add_line(struct lines *lines, struct str line)
-{
-    size_t need = lines->n + line.n + 2;
-    if (!line.p)
-        return false;
-    if (need > lines->cap) {
-        size_t cap = 2 * need;
-        char *text = ARENA_ARRAY(lines->arena, char, cap);
-        if (!text)
-            return false;
-        if (lines->n)
-            memcpy(text, lines->text, lines->n);
-        lines->text = text;
-        lines->cap = cap;
-    }
-    memcpy(lines->text + lines->n, line.p, line.n);
-    lines->n += line.n;
-    lines->text[lines->n++] = '\n';
-    lines->text[lines->n] = 0;
-    return true;
-}
-
 // Prints "--config tp:2=gpu0,gpu1". The device names are optional.
-static bool add_config(struct lines *lines, const tsr_config *config)
+static void add_config(struct lines *lines, const tsr_config *config)
 {
-    struct str line = tsr__arena_printf(lines->arena, "--config %s:%lld", tsr_config_name(config),
-                                        (long long)tsr_config_devices(config));
-    char before = '='; // before the first name
-    for (size_t i = 0; i < tsr_config_device_name_count(config); i++) {
-        line = tsr__arena_printf(lines->arena, STR_FMT "%c%s", STR_ARG(line), before,
-                                 tsr_config_device_name(config, i));
-        if (!line.p)
-            break;
-        before = ',';
-    }
-    return add_line(lines, line);
+    tsr__text_printf(&lines->text, "--config %s:%lld", tsr_config_name(config),
+                     (long long)tsr_config_devices(config));
+    for (size_t i = 0; i < tsr_config_device_name_count(config); i++)
+        tsr__text_printf(&lines->text, "%c%s", i ? ',' : '=', tsr_config_device_name(config, i));
+    tsr__text_add(&lines->text, STR("\n"));
 }
 
 // Adds the edit for a spec. The notation may omit leading dimensions, so the rank must be the real
@@ -69,24 +38,20 @@ static tsr_status add_spec(struct lines *lines, const tsr_spec *spec, struct str
     if (st != TSR_OK || !layout)
         return st;
     struct str text = tsr__notation_print(lines->arena, layout);
-    if (add_line(lines, tsr__arena_printf(lines->arena, "--shard \"" STR_FMT "\":\"%s\"=" STR_FMT,
-                                          STR_ARG(path), tsr_value_name(value), STR_ARG(text))))
-        return TSR_OK;
-    return TSR_NOMEM;
+    tsr__text_printf(&lines->text, "--shard \"" STR_FMT "\":\"%s\"=" STR_FMT "\n", STR_ARG(path),
+                     tsr_value_name(value), STR_ARG(text));
+    return TSR_OK;
 }
 
 static tsr_status add_node(struct lines *lines, const tsr_node_config *nc, struct str path)
 {
     int64_t stage;
-    if (tsr_node_config_stage(nc, &stage) &&
-        !add_line(lines, tsr__arena_printf(lines->arena, "--stage " STR_FMT "=%lld", STR_ARG(path),
-                                           (long long)stage)))
-        return TSR_NOMEM;
+    if (tsr_node_config_stage(nc, &stage))
+        tsr__text_printf(&lines->text, "--stage " STR_FMT "=%lld\n", STR_ARG(path),
+                         (long long)stage);
     for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++) {
         const tsr_spec *spec = tsr_node_config_spec(nc, i);
-        tsr_status st = TSR_OK;
-        if (tsr_spec_value(spec))
-            st = add_spec(lines, spec, path);
+        tsr_status st = tsr_spec_value(spec) ? add_spec(lines, spec, path) : TSR_OK;
         if (st != TSR_OK)
             return st;
     }
@@ -107,9 +72,8 @@ static tsr_status add_bodies(struct lines *lines, const tsr_node *node, const ts
             continue;
         struct str inner =
             tsr__arena_printf(lines->arena, STR_FMT " > %s > ", STR_ARG(path), tsr_attr_name(attr));
-        tsr_status st = TSR_NOMEM;
-        if (inner.p)
-            st = add_graph(lines, tsr_attr_graph(attr, 0), config, inner);
+        tsr_status st =
+            inner.p ? add_graph(lines, tsr_attr_graph(attr, 0), config, inner) : TSR_NOMEM;
         if (st != TSR_OK)
             return st;
     }
@@ -118,16 +82,11 @@ static tsr_status add_bodies(struct lines *lines, const tsr_node *node, const ts
 
 // Prints an edit if the reduction of the node is delayed. Only nodes with one output have
 // reductions.
-static tsr_status add_delay(struct lines *lines, const tsr_node *node, struct str path)
+static void add_delay(struct lines *lines, const tsr_node *node, struct str path)
 {
-    const tsr_value *value = NULL;
-    if (tsr_node_output_count(node))
-        value = tsr_node_output(node, 0);
-    if (!value || !tsr__map_get(&lines->delayed, tsr__value_str(value)))
-        return TSR_OK;
-    if (add_line(lines, tsr__arena_printf(lines->arena, "--delay " STR_FMT, STR_ARG(path))))
-        return TSR_OK;
-    return TSR_NOMEM;
+    const tsr_value *value = tsr_node_output(node, 0);
+    if (value && tsr__map_get(&lines->delayed, tsr__value_str(value)))
+        tsr__text_printf(&lines->text, "--delay " STR_FMT "\n", STR_ARG(path));
 }
 
 // Adds the edits for a graph. Nodes are named by index, "#3", and nodes of bodies by their path,
@@ -142,12 +101,9 @@ static tsr_status add_graph(struct lines *lines, const tsr_graph *graph, const t
             tsr__arena_printf(lines->arena, STR_FMT "#%lld", STR_ARG(before), (long long)index++);
         if (!path.p)
             return TSR_NOMEM;
-        tsr_status st = TSR_OK;
         if (nc)
-            st = add_node(lines, nc, path);
-        if (st != TSR_OK)
-            return st;
-        TRY(add_delay(lines, node, path));
+            TRY(add_node(lines, nc, path));
+        add_delay(lines, node, path);
         TRY(add_bodies(lines, node, config, path));
     }
     return TSR_OK;
@@ -157,9 +113,11 @@ static tsr_status add_model(struct lines *lines, tsr_model *model, const tsr_con
 {
     lines->shapes = tsr__shapes_new(lines->arena, model);
     tsr__delayed_names(lines->arena, model, config, &lines->delayed);
-    if (!lines->shapes || !add_config(lines, config) || lines->arena->failed)
+    add_config(lines, config);
+    if (!lines->shapes || lines->arena->failed)
         return TSR_NOMEM;
-    return add_graph(lines, tsr_model_graph(model), config, STR(""));
+    tsr_status st = add_graph(lines, tsr_model_graph(model), config, STR(""));
+    return lines->text.failed ? TSR_NOMEM : st;
 }
 
 // Builds the lines in a temporary arena; the session keeps the finished text.
@@ -173,15 +131,17 @@ tsr_status tsr_config_edits(tsr_model *model, const tsr_config *config, const ch
     tsr__arena_free(kept);
     tsr__arena_init(&arena, tsr_model_session(model));
     struct lines lines = {.arena = &arena};
+    tsr__text_init(&lines.text, tsr_model_session(model));
+    lines.text.max = SIZE_MAX / 2;
     tsr_status st = add_model(&lines, model, config);
-    if (st != TSR_OK)
-        goto free_lines;
-    struct str text = tsr__arena_str(kept, (struct str){lines.text, lines.n});
+    struct str text = {0};
+    if (st == TSR_OK) {
+        text = tsr__arena_str(kept, (struct str){lines.text.p, lines.text.n});
+        st = arena_status(kept);
+    }
     if (text.p)
         *out = text.p;
-    else
-        st = TSR_NOMEM;
-free_lines:
+    tsr__text_free(&lines.text);
     tsr__arena_free(&arena);
     return st;
 }

@@ -173,10 +173,8 @@ static tsr_status infer(tsr_model *model, const char *config, make_flow *make)
         return TSR_INVALID;
     size_t errors = tsr__diag_errors(session);
     tsr_status status;
-    if (make == tsr__flow_formal)
-        status = tsr__check_formalism(model, tsr_config_name(c));
-    else
-        status = tsr__check(model, tsr_config_name(c), false);
+    status = make == tsr__flow_formal ? tsr__check_formalism(model, tsr_config_name(c))
+                                      : tsr__check(model, tsr_config_name(c), false);
     if (status != TSR_OK)
         return status;
     if (tsr__diag_errors(session) > errors)

@@ -51,9 +51,8 @@ static tsr_status write_label(tsr_node *node, const tsr_node_config *entry)
     if (tsr_node_config_stage(entry, &stage))
         tsr__text_printf(&text, "; stage %lld", (long long)stage);
     tsr__text_printf(&key, KEY "%s", tsr_config_name(config));
-    tsr_status st = TSR_NOMEM;
-    if (!text.failed && !key.failed)
-        st = tsr_node_set_metadata(node, key.p, text.p);
+    tsr_status st =
+        (!text.failed && !key.failed) ? tsr_node_set_metadata(node, key.p, text.p) : TSR_NOMEM;
     tsr__text_free(&key);
     tsr__text_free(&text);
     return st;

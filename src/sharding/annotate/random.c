@@ -47,9 +47,7 @@ static uint64_t draw(struct dice *dice)
 // Returns a random number 0 .. n - 1. Its slight bias to small numbers does not matter here.
 static int64_t below(struct dice *dice, int64_t n)
 {
-    if (n > 1)
-        return (int64_t)(draw(dice) % (uint64_t)n);
-    return 0;
+    return n > 1 ? (int64_t)(draw(dice) % (uint64_t)n) : 0;
 }
 
 // True with a probability of `percent`.
@@ -68,9 +66,7 @@ static int64_t some_divisor(struct dice *dice, int64_t n, bool proper)
             all[count++] = d;
     if (!proper && n > 1)
         all[count++] = n;
-    if (count)
-        return all[below(dice, count)];
-    return 0;
+    return count ? all[below(dice, count)] : 0;
 }
 
 // ---- devices in a grid -------------------------------------------------------------------------
@@ -100,10 +96,7 @@ static bool draw_devices(struct dice *dice, struct grid *grid)
         grid->devices[d] = grid->devices[k];
         grid->devices[k] = dice->first + d;
     }
-    if (chance(dice, 75))
-        grid->n = dice->n;
-    else
-        grid->n = 1 + below(dice, dice->n);
+    grid->n = chance(dice, 75) ? dice->n : 1 + below(dice, dice->n);
     if (chance(dice, 65))
         qsort(grid->devices, (size_t)grid->n, sizeof(*grid->devices), by_int64);
     return true;
@@ -198,9 +191,7 @@ static bool draw_places(struct dice *dice, struct grid *grid)
 // the dimension is then not sharded.
 static int64_t size_of(struct dice *dice, tsr_dim dim)
 {
-    if (dice->inside)
-        return dim.value;
-    return tsr__dim_sizes_of(dice->sizes, dim);
+    return dice->inside ? dim.value : tsr__dim_sizes_of(dice->sizes, dim);
 }
 
 static bool may_cut(struct dice *dice, const struct rule_factor *factor, const struct grid *grid,
@@ -306,15 +297,11 @@ static const struct rule *perhaps_refined(struct dice *dice, const struct rule *
         return rule;
     int factor = (int)below(dice, rule->n_factors);
     const struct rule_factor *at = &rule->factors[factor];
-    int64_t inner = 0;
-    if (at->size.value > 3)
-        inner = some_divisor(dice, at->size.value, true);
+    int64_t inner = at->size.value > 3 ? some_divisor(dice, at->size.value, true) : 0;
     if (!inner || at->unit != 1 || at->kind == FACTOR_REP || tsr__rule_rewrites(rule, factor))
         return rule;
     const struct rule *finer = tsr__rule_refine(&dice->scratch, rule, factor, inner);
-    if (finer)
-        return finer;
-    return rule;
+    return finer ? finer : rule;
 }
 
 // ---- specs to write -----------------------------------------------------------------------------
@@ -419,9 +406,7 @@ static bool is_valid_choice(struct dice *dice, const struct rule *rule, const st
 static bool cut_dim(struct dice *dice, tsr_dim size, int64_t cuts, struct tile_dim *dim,
                     int *factor)
 {
-    int64_t inner = 0;
-    if (size.value > 3 && chance(dice, 20))
-        inner = some_divisor(dice, size.value, true);
+    int64_t inner = (size.value > 3 && chance(dice, 20)) ? some_divisor(dice, size.value, true) : 0;
     dim->factors = ARENA_ARRAY(&dice->scratch, struct tile_factor, 2);
     if (!dim->factors)
         return false;
@@ -454,9 +439,7 @@ static struct tile_layout *set_owners(struct dice *dice, const struct grid *grid
         }
         pairs[i] = (struct tile_owner){shard, grid->devices[i]};
     }
-    if (tsr__layout_own(&dice->scratch, layout, pairs, (size_t)grid->n))
-        return layout;
-    return NULL;
+    return tsr__layout_own(&dice->scratch, layout, pairs, (size_t)grid->n) ? layout : NULL;
 }
 
 // Draws a layout without regard to the rule of the node.
@@ -468,9 +451,7 @@ static struct tile_layout *any_layout(struct dice *dice, const struct shape *sha
     if (!draw_places(dice, &grid))
         return NULL;
     for (int a = 0; a < grid.n_axes; a++) {
-        int axis = -1;
-        if (shape->rank)
-            axis = (int)below(dice, shape->rank);
+        int axis = shape->rank ? (int)below(dice, shape->rank) : -1;
         if (axis < 0 || dims[axis].n || size_of(dice, shape->dims[axis]) < grid.axes[a] ||
             chance(dice, 15))
             continue;
@@ -483,9 +464,7 @@ static struct tile_layout *any_layout(struct dice *dice, const struct shape *sha
     }
     struct tile_layout *layout =
         set_owners(dice, &grid, tsr__layout_cut(&dice->scratch, shape->rank, dims), axis_of);
-    if (layout)
-        return tsr__layout_canonical(&dice->scratch, layout, shape);
-    return NULL;
+    return layout ? tsr__layout_canonical(&dice->scratch, layout, shape) : NULL;
 }
 
 // True if a value may be resharded. Types smaller than a byte cannot be transferred in parts, so no
@@ -529,9 +508,8 @@ static bool choose_unsharded(struct dice *dice, struct choice *choice)
     qsort(grid.devices, (size_t)grid.n, sizeof(*grid.devices), by_int64);
     for (size_t i = 0; i < choice->n_out; i++) {
         const tsr_value *value = tsr_node_output(choice->node, i);
-        struct shape shape = {.rank = -1};
-        if (value)
-            shape = tsr__shapes_of(dice->shapes, value);
+        struct shape shape =
+            value ? tsr__shapes_of(dice->shapes, value) : (struct shape){.rank = -1};
         if (!movable(&shape))
             continue;
         choice->out[i] =
@@ -590,9 +568,7 @@ static bool choose(struct dice *dice, tsr_node *node, struct choice *choice)
     if (!rule || !begin_choice(dice, node, choice))
         return false;
     bool stays = tsr__rule_immovable(dice->shapes, node) != NULL;
-    int attempts = ATTEMPTS;
-    if (rule->whole || stays)
-        attempts = 0;
+    int attempts = (rule->whole || stays) ? 0 : ATTEMPTS;
     for (int i = 0; i < attempts; i++) {
         if (!try_node(dice, rule, choice, &done))
             return false;
@@ -620,10 +596,7 @@ static tsr_status shard_node(struct dice *dice, tsr_node *node)
     if (st != TSR_OK)
         return st;
     tsr__arena_init(&dice->scratch, dice->arena->session);
-    if (choose(dice, node, &choice))
-        st = write_choice(dice, &choice);
-    else
-        st = TSR_NOMEM;
+    st = choose(dice, node, &choice) ? write_choice(dice, &choice) : TSR_NOMEM;
     tsr__arena_free(&dice->scratch);
     return st;
 }
@@ -733,10 +706,7 @@ tsr_status tsr_model_shard_random(tsr_model *model, tsr_config *config, uint64_t
     tsr_graph *graph = tsr_model_graph(model);
     bool stages = devices > 1 && tsr_graph_node_count(graph) > 2 && chance(&dice, 20) &&
                   !has_stages(graph, config) && all_can_move(&dice, graph);
-    if (stages)
-        st = shard_stages(&dice, graph);
-    else
-        st = shard_graph(&dice, graph);
+    st = stages ? shard_stages(&dice, graph) : shard_graph(&dice, graph);
 free_arena:
     tsr__arena_free(&arena);
     return st;

@@ -128,9 +128,7 @@ static const char *required_layout(const struct agree *agree, const struct given
     if (tensor->host)
         return NULL;
     struct tile_layout *layout = tsr__placement_project(agree->arena, &placement, tensor);
-    if (layout)
-        return tsr__notation_print(agree->arena, layout).p;
-    return NULL;
+    return layout ? tsr__notation_print(agree->arena, layout).p : NULL;
 }
 
 // Reports that `given` contradicts `by`, with the reason `why`.
@@ -140,9 +138,7 @@ static void report_conflict(const struct agree *agree, const struct given *given
     struct place at = place_of(agree, given->value);
     struct str mine = tsr__notation_print(agree->arena, given->layout),
                theirs = tsr__notation_print(agree->arena, by->layout);
-    const char *wanted = NULL;
-    if (agree->rule)
-        wanted = required_layout(agree, by, given);
+    const char *wanted = agree->rule ? required_layout(agree, by, given) : NULL;
     const char *hint =
         "shard the inputs so that shards that the operator combines are on the same devices";
     if (wanted)

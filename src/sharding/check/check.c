@@ -262,9 +262,7 @@ static struct shape shape_of(struct check *check, const tsr_value *value, const 
         return shape;
     if (!check->shapes && !check->arena.failed)
         check->shapes = tsr__shapes_new(check->shapes_arena, check->model);
-    if (check->shapes)
-        return tsr__shapes_element(check->shapes, value);
-    return shape;
+    return check->shapes ? tsr__shapes_element(check->shapes, value) : shape;
 }
 
 // Checks a spec. A spec of an unknown value is still examined, but without a shape.
@@ -282,9 +280,8 @@ static void check_spec(struct check *check, const tsr_node *node, const tsr_conf
     };
     if (config)
         sc.config = tsr_config_name(config);
-    struct shape shape = {.rank = -1};
-    if (check_spec_value(check, node, config, value))
-        shape = shape_of(check, value, spec);
+    struct shape shape = check_spec_value(check, node, config, value) ? shape_of(check, value, spec)
+                                                                      : (struct shape){.rank = -1};
     tsr__spec_examine(&sc, spec, &shape);
 }
 
@@ -343,9 +340,7 @@ static void check_stage(struct check *check, const tsr_node *node, const tsr_nod
 // Returns the model to which the node and value ids in check->reported and check->shapes refer.
 static tsr_model *model_to_follow(const struct check *check)
 {
-    if (check->inlined)
-        return check->inlined;
-    return check->model;
+    return check->inlined ? check->inlined : check->model;
 }
 
 // Checks the specs of a node against its rule. Nodes with a warning are recorded, so that the flow
@@ -481,9 +476,7 @@ static void walk_stages(struct check *check, const tsr_config *config, struct re
         for (size_t i = 0; i < tsr_node_input_count(node); i++) {
             const tsr_value *value = tsr_node_input(node, i);
             // values that no node has produced yet have stage 0 and no producer
-            const struct reach *r = NULL;
-            if (value)
-                r = &reach[tsr__value_id(value)];
+            const struct reach *r = value ? &reach[tsr__value_id(value)] : NULL;
             if (!r || r->stage <= latest.stage)
                 continue;
             if (own >= 0 && tsr_config_device_name_count(config)) {
@@ -730,9 +723,7 @@ static tsr_status check_as(tsr_model *model, struct check check)
         bool known = check_configs(&check);
         struct place at = place_model(&check, NULL);
         at.configuration = str_of(config);
-        const char *hint = NULL;
-        if (known)
-            hint = nearest_config(&check, at.configuration);
+        const char *hint = known ? nearest_config(&check, at.configuration) : NULL;
         tsr__diag(check.session, DIAG_config_unknown, &at, hint,
                   "the model declares no configuration '%s'", config);
         status = TSR_INVALID;

@@ -65,9 +65,7 @@ static bool is_in_call(const tsr_node *node)
 static struct budget budget_of(const tsr_model *model)
 {
     size_t n = tsr__model_node_ids(model);
-    size_t all = NODES_MOST;
-    if (n < NODES_MOST / NODES_TIMES)
-        all = NODES_LEAST + n * NODES_TIMES;
+    size_t all = n < NODES_MOST / NODES_TIMES ? NODES_LEAST + n * NODES_TIMES : NODES_MOST;
     if (all > NODES_MOST)
         all = NODES_MOST;
     return (struct budget){.left = all, .all = all};

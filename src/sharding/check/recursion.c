@@ -33,9 +33,7 @@ static void enter(struct walk *walk, const tsr_function *function)
 static const tsr_node *next_of_body(const struct walk *walk, const tsr_node *node)
 {
     const tsr_node *next = tsr_model_next_node(walk->model, node);
-    if (next && tsr__node_home(next) == tsr__node_home(node))
-        return next;
-    return NULL;
+    return next && tsr__node_home(next) == tsr__node_home(node) ? next : NULL;
 }
 
 // Reports the call that closes the cycle.

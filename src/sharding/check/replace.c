@@ -129,9 +129,7 @@ struct origins {
 // expanded.
 static size_t origin_of(const struct flow *flow, size_t i)
 {
-    if (flow->origin)
-        return flow->origin[i];
-    return i;
+    return flow->origin ? flow->origin[i] : i;
 }
 
 static void add_origins(struct arena *arena, struct origins *origins, size_t origin, size_t n)
@@ -269,7 +267,5 @@ struct flow *tsr__flow_expanded(struct arena *arena, tsr_model *model, const tsr
 {
     *made = NULL;
     struct flow *flow = tsr__flow_run(arena, model, config, shapes, false, NULL);
-    if (flow)
-        return tsr__flow_expand(arena, flow, made);
-    return NULL;
+    return flow ? tsr__flow_expand(arena, flow, made) : NULL;
 }

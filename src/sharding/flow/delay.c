@@ -20,8 +20,8 @@
 // reader does not accept a partial sum.
 struct delay {
     struct flow *flow;
-    bool *asked;      // by value id: the metadata requests a delay
-    int64_t *node_at; // by node id: its index in the flow, or -1
+    bool *asked;                      // by value id: the metadata requests a delay
+    const struct node_flow **of_node; // by node id, or NULL
     const struct node_flow *from;
     bool fits;
 };
@@ -94,9 +94,7 @@ static bool same_shape(const struct shapes *shapes, const tsr_value *x, const ts
 enum sum_mode tsr__sum_fits(const struct shapes *shapes, const tsr_node *node, size_t input)
 {
     enum sum_mode mode = tsr__rule_sum(node, input);
-    const tsr_value *y = NULL;
-    if (tsr_node_output_count(node) == 1)
-        y = tsr_node_output(node, 0);
+    const tsr_value *y = tsr_node_output_count(node) == 1 ? tsr_node_output(node, 0) : NULL;
     if (!y || (mode == SUM_ADDS && !same_shape(shapes, tsr_node_input(node, input), y)))
         return SUM_STOPS;
     return mode;
@@ -106,15 +104,8 @@ enum sum_mode tsr__sum_fits(const struct shapes *shapes, const tsr_node *node, s
 // constant, or produced in a body.
 static const struct node_flow *producer(const struct delay *delay, const tsr_value *value)
 {
-    const tsr_node *node = NULL;
-    if (value)
-        node = tsr_value_producer(value);
-    int64_t at = -1;
-    if (node)
-        at = delay->node_at[tsr__node_id(node)];
-    if (at < 0)
-        return NULL;
-    return &delay->flow->nodes[at];
+    const tsr_node *node = value ? tsr_value_producer(value) : NULL;
+    return node ? delay->of_node[tsr__node_id(node)] : NULL;
 }
 
 // True if the other inputs of the reader allow a partial input. Mul(P, 2) may read a partial P.
@@ -143,12 +134,8 @@ static bool others_fit(const struct delay *delay, const struct node_flow *flow, 
 static bool check_reader(void *data, tsr_node *node, size_t input)
 {
     struct delay *delay = data;
-    int64_t at = -1;
-    if (tsr_node_graph(node) == tsr_model_graph(delay->flow->model))
-        at = delay->node_at[tsr__node_id(node)];
-    const struct node_flow *flow = NULL;
-    if (at >= 0)
-        flow = &delay->flow->nodes[at];
+    bool in_main = tsr_node_graph(node) == tsr_model_graph(delay->flow->model);
+    const struct node_flow *flow = in_main ? delay->of_node[tsr__node_id(node)] : NULL;
     enum sum_mode mode = tsr__sum_fits(delay->flow->shapes, node, input);
     delay->fits = flow && mode != SUM_STOPS && !flow->n_groups && !flow->place.rule->whole &&
                   !flow->bodies && flow->outputs[0] &&
@@ -163,9 +150,8 @@ static bool check_reader(void *data, tsr_node *node, size_t input)
 // device may be in two groups, because it would have two different partial sums.
 static bool may_delay(struct delay *delay, const struct node_flow *nf)
 {
-    const tsr_value *value = NULL;
-    if (tsr_node_output_count(nf->node) == 1)
-        value = tsr_node_output(nf->node, 0);
+    const tsr_value *value =
+        tsr_node_output_count(nf->node) == 1 ? tsr_node_output(nf->node, 0) : NULL;
     if (!value || !delay->asked[tsr__value_id(value)] || !nf->n_groups ||
         nf->combine != COMBINE_SUM || nf->wanted[0] || tsr_value_is_output(value) ||
         !disjoint(nf, tsr_config_devices(delay->flow->config)))
@@ -245,13 +231,11 @@ bool tsr__flow_delay(struct arena *arena, struct flow *flow)
     struct delay delay = {.flow = flow};
     size_t ids = tsr__model_node_ids(flow->model);
     delay.asked = ARENA_ARRAY(arena, bool, tsr__model_value_ids(flow->model) + 1);
-    delay.node_at = ARENA_ARRAY(arena, int64_t, ids + 1);
-    if (!delay.asked || !delay.node_at)
+    delay.of_node = ARENA_ARRAY(arena, const struct node_flow *, ids + 1);
+    if (!delay.asked || !delay.of_node)
         return false;
-    for (size_t i = 0; i < ids; i++)
-        delay.node_at[i] = -1;
     for (size_t i = 0; i < flow->n_nodes; i++)
-        delay.node_at[tsr__node_id(flow->nodes[i].node)] = (int64_t)i;
+        delay.of_node[tsr__node_id(flow->nodes[i].node)] = &flow->nodes[i];
     if (!read_asked(arena, &delay))
         return false;
     for (size_t i = 0; i < flow->n_nodes; i++) {

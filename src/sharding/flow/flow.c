@@ -37,9 +37,7 @@ struct step {
 // are unsharded and get rank 0.
 static int layout_rank(int rank)
 {
-    if (rank < 0 || rank > TILE_MAX_RANK)
-        return 0;
-    return rank;
+    return rank < 0 || rank > TILE_MAX_RANK ? 0 : rank;
 }
 
 struct tile_layout *tsr__flow_whole_all(struct flow_work *work, int rank)
@@ -334,9 +332,7 @@ static bool place_unsharded(struct step *step, const char *why, bool single)
 
 static const tsr_value *slot(const struct step *step, bool out, size_t i)
 {
-    if (out)
-        return tsr_node_output(step->node, i);
-    return tsr_node_input(step->node, i);
+    return out ? tsr_node_output(step->node, i) : tsr_node_input(step->node, i);
 }
 
 // Adds the layout of slot i, as tsr__solve_add does, with the shape of the value.
@@ -394,9 +390,7 @@ static void add_requests(struct step *step, struct solve *solve)
 {
     for (size_t i = 0; i < step->n_out; i++) {
         const tsr_value *value = slot(step, true, i);
-        const struct tile_layout *wish = NULL;
-        if (value)
-            wish = step->work->requests[tsr__value_id(value)];
+        const struct tile_layout *wish = value ? step->work->requests[tsr__value_id(value)] : NULL;
         if (!wish || step->out[i])
             continue;
         struct solve attempt = tsr__solve_copy(solve);
@@ -479,11 +473,8 @@ static bool all_explicit(const struct step *step)
     return step->n_in + step->n_out > 0;
 }
 
-// True if every device of the placement has exactly one shard of the tensor, and no other device
-// has any.
-static bool one_each(const struct step *step, const struct tile_layout *layout)
+bool tsr__placement_has_each(const struct placement *placement, const struct tile_layout *layout)
 {
-    const struct placement *placement = &step->nf->place;
     if (layout->first[layout->n_shards] != (int64_t)placement->n_devices)
         return false;
     for (size_t i = 0; i < placement->n_devices; i++)
@@ -503,9 +494,9 @@ static bool place_by_specs(struct step *step, const char *whole)
         return false;
     bool fits = true;
     for (size_t i = 0; i < step->n_in; i++)
-        fits = fits && (!step->in[i] || one_each(step, step->in[i]));
+        fits = fits && (!step->in[i] || tsr__placement_has_each(&step->nf->place, step->in[i]));
     for (size_t i = 0; i < step->n_out; i++)
-        fits = fits && (!step->out[i] || one_each(step, step->out[i]));
+        fits = fits && (!step->out[i] || tsr__placement_has_each(&step->nf->place, step->out[i]));
     if (!fits) {
         report_unsharded(step, apart);
         return true;
@@ -543,9 +534,7 @@ static int64_t try_rule(struct step *step, const struct rule *rule)
 {
     int report = step->work->report;
     step->work->report = 0;
-    int64_t q = -1;
-    if (place_rule(step, rule))
-        q = quality(step);
+    int64_t q = place_rule(step, rule) ? quality(step) : -1;
     step->work->report = report;
     step->nf->replicated = NULL;
     return q;
@@ -806,10 +795,7 @@ static void take_lists(struct step *step)
         // readers run.
         bool kept = step->work->kept_whole[tsr__value_id(value)];
         bool everywhere = layout == tsr__flow_whole_all(step->work, layout->rank) && !kept;
-        if (everywhere)
-            step->in[i] = NULL;
-        else
-            step->in[i] = layout;
+        step->in[i] = everywhere ? NULL : layout;
         step->bound = step->bound || !everywhere;
         if (!everywhere)
             report_outside(step, value, layout);
@@ -846,9 +832,7 @@ static void keep_lists(struct step *step)
         return;
     for (size_t i = 0; i < step->n_in; i++) {
         const tsr_value *value = slot(step, false, i);
-        uint32_t id = 0;
-        if (value)
-            id = tsr__value_id(value);
+        uint32_t id = value ? tsr__value_id(value) : 0;
         if (!value || !tsr__shapes_is_list(step->work->flow->shapes, value) ||
             step->work->kept_whole[id])
             continue;
@@ -857,9 +841,7 @@ static void keep_lists(struct step *step)
         step->work->kept_whole[id] = !there;
     }
     tsr_value **captures;
-    size_t n = 0;
-    if (!step->nf->bodies)
-        n = tsr__node_captures(step->node, &captures);
+    size_t n = step->nf->bodies ? 0 : tsr__node_captures(step->node, &captures);
     for (size_t i = 0; i < n; i++) // unsharded bodies read full values
         tsr__flow_keep_list(step->work, captures[i]);
 }
@@ -900,10 +882,7 @@ static bool all_lists_move(const struct step *step)
 {
     for (size_t i = 0; i < step->n_in + step->n_out; i++) {
         const tsr_value *value;
-        if (i < step->n_in)
-            value = slot(step, false, i);
-        else
-            value = slot(step, true, i - step->n_in);
+        value = i < step->n_in ? slot(step, false, i) : slot(step, true, i - step->n_in);
         if (value && tsr__shapes_is_list(step->work->flow->shapes, value) &&
             !list_moves(step, value))
             return false;

@@ -86,6 +86,8 @@ struct tile_layout *tsr__flow_whole_all(struct flow_work *work, int rank);
 // Marks a list to be replicated everywhere from the next run on. Does nothing for values that are
 // not lists.
 void tsr__flow_keep_list(struct flow_work *work, const tsr_value *value);
+// True if every device of the placement has one shard of the tensor, and no other device has any.
+bool tsr__placement_has_each(const struct placement *placement, const struct tile_layout *layout);
 // Returns the layout that is replicated on the devices of a placement.
 struct tile_layout *tsr__flow_whole(struct flow_work *work, int rank,
                                     const struct placement *placement);

@@ -63,9 +63,7 @@ static struct tile_layout *shifted(struct arena *arena, const struct tile_layout
         else if (by < 0 || d > axis)
             dims[d] = from->dims[d - by];
     struct tile_layout *to = tsr__layout_cut(arena, rank, dims);
-    if (to && copy_owners(arena, from, to))
-        return to;
-    return NULL;
+    return to && copy_owners(arena, from, to) ? to : NULL;
 }
 
 static bool cuts_axis(const struct tile_layout *layout, int axis)
@@ -84,27 +82,13 @@ static int rank_of(const struct follow *follow, const tsr_value *value)
     int rank = -1;
     if (value)
         rank = tsr__shapes_element(follow->work->flow->shapes, value).rank;
-    if (rank < 0 || rank > TILE_MAX_RANK)
-        return 0;
-    return rank;
+    return rank < 0 || rank > TILE_MAX_RANK ? 0 : rank;
 }
 
 // Returns the layout that is replicated on the devices of the node, which is always possible.
 static struct tile_layout *whole(const struct follow *follow, int rank)
 {
     return tsr__flow_whole(follow->work, rank, &follow->nf->place);
-}
-
-// True if each device of the node has one shard, and no other device has any.
-static bool on_all_devices(const struct follow *follow, const struct tile_layout *layout)
-{
-    const struct placement *placement = &follow->nf->place;
-    if (layout->first[layout->n_shards] != (int64_t)placement->n_devices)
-        return false;
-    for (size_t i = 0; i < placement->n_devices; i++)
-        if (!tsr__layout_has_device(layout, placement->devices[i]))
-            return false;
-    return true;
 }
 
 // True if a factor other than the outermost is sharded.
@@ -123,9 +107,8 @@ static bool sizes_fit(const struct follow *follow, const struct tile_layout *lay
                       const tsr_value *value)
 {
     int64_t sizes[TILE_MAX_FACTORS];
-    struct shape shape = {.rank = -1};
-    if (value)
-        shape = tsr__shapes_element(follow->work->flow->shapes, value);
+    struct shape shape =
+        value ? tsr__shapes_element(follow->work->flow->shapes, value) : (struct shape){.rank = -1};
     for (int axis = 0; axis < layout->rank; axis++) {
         const struct tile_dim *dim = &layout->dims[axis];
         if (!splits_inner_factor(dim))
@@ -143,16 +126,15 @@ static bool fits(const struct follow *follow, const struct tile_layout *layout,
                  const tsr_value *value)
 {
     bool list = tsr__shapes_is_list(follow->work->flow->shapes, value);
-    return layout && layout->rank == rank_of(follow, value) && on_all_devices(follow, layout) &&
+    return layout && layout->rank == rank_of(follow, value) &&
+           tsr__placement_has_each(&follow->nf->place, layout) &&
            (!list || tsr__layout_is_whole(layout)) && sizes_fit(follow, layout, value);
 }
 
 // Returns the layout of a value, or NULL if there is no value or it is not yet computed.
 static struct tile_layout *layout_of(const struct follow *follow, const tsr_value *value)
 {
-    if (value)
-        return follow->work->flow->values[tsr__value_id(value)];
-    return NULL;
+    return value ? follow->work->flow->values[tsr__value_id(value)] : NULL;
 }
 
 // Records why a layout cannot be used. Keeps only the first reason. Replicated layouts need no
@@ -196,9 +178,7 @@ static bool start_state(struct follow *follow, int i)
     const tsr_node *node = follow->ask->node;
     size_t in = (size_t)(follow->control->n_steer + i), out = (size_t)i;
     const tsr_value *value = tsr_node_input(node, in);
-    const tsr_value *y = NULL;
-    if (out < tsr_node_output_count(node))
-        y = tsr_node_output(node, out);
+    const tsr_value *y = out < tsr_node_output_count(node) ? tsr_node_output(node, out) : NULL;
     struct tile_layout *asked = follow->ask->in[in];
     if (!asked && y)
         asked = follow->ask->out[out];
@@ -207,10 +187,7 @@ static bool start_state(struct follow *follow, int i)
         record_reason(follow, asked, UNEVEN);
     struct tile_layout *layout = follow->fixed[i] ? asked : layout_of(follow, value);
     bool good = fits(follow, layout, value) && state_sizes_fit(follow, layout, i);
-    if (good)
-        follow->states[i] = layout;
-    else
-        follow->states[i] = whole(follow, rank_of(follow, value));
+    follow->states[i] = good ? layout : whole(follow, rank_of(follow, value));
     return follow->states[i] != NULL;
 }
 
@@ -302,8 +279,9 @@ static bool follow_body(struct follow *follow, struct body_flow *flow, int repor
         if (!work->kept_whole || !tsr__shapes_is_list(work->flow->shapes, value))
             continue;
         bool *kept = &work->kept_whole[tsr__value_id(value)];
-        bool good = *kept || (tsr__layout_is_whole(layout_of(follow, value)) &&
-                              on_all_devices(follow, layout_of(follow, value)));
+        bool good =
+            *kept || (tsr__layout_is_whole(layout_of(follow, value)) &&
+                      tsr__placement_has_each(&follow->nf->place, layout_of(follow, value)));
         work->keeps_more = work->keeps_more || !good;
         *kept = *kept || !good;
     }
@@ -383,16 +361,12 @@ static struct tile_layout *asked_result(struct follow *follow, int i, int rank)
 {
     size_t out = (size_t)(follow->control->n_states + i);
     bool there = out < tsr_node_output_count(follow->ask->node);
-    struct tile_layout *asked = NULL;
-    if (there)
-        asked = follow->ask->out[out];
+    struct tile_layout *asked = there ? follow->ask->out[out] : NULL;
     if (!asked || !follow->control->loops)
         return asked;
     int axis = tsr__control_out_axis(follow->control, i, rank + 1);
     bool good = axis >= 0 && asked->rank == rank + 1 && !cuts_axis(asked, axis);
-    if (good)
-        return shifted(follow->work->arena, asked, axis, -1);
-    return NULL;
+    return good ? shifted(follow->work->arena, asked, axis, -1) : NULL;
 }
 
 // Chooses the layout of a result: the requested one, else the one that the first body produces.
@@ -412,10 +386,7 @@ static bool choose_result(struct follow *follow, int i)
         layout = layout_of(follow, other);
     bool good = fits(follow, layout, first) && rank_of(follow, other) == rank &&
                 sizes_fit(follow, layout, other);
-    if (good)
-        follow->results[i] = layout;
-    else
-        follow->results[i] = whole(follow, rank);
+    follow->results[i] = good ? layout : whole(follow, rank);
     return follow->results[i] != NULL;
 }
 
@@ -430,9 +401,7 @@ static struct tile_layout *outer_result(struct follow *follow, int i)
     if (follow->control->loops && !tsr__layout_is_whole(layout) && axis >= 0 &&
         layout->rank + 1 == rank)
         return shifted(follow->work->arena, layout, axis, 1);
-    if (!follow->control->loops && layout->rank == rank)
-        return layout;
-    return whole(follow, rank);
+    return !follow->control->loops && layout->rank == rank ? layout : whole(follow, rank);
 }
 
 // Sets the layout of a result outside of the bodies: as it is sharded inside.
@@ -441,9 +410,7 @@ static bool join_result(struct follow *follow, int i)
     size_t out = (size_t)(follow->control->n_states + i);
     bool there =
         out < tsr_node_output_count(follow->ask->node) && tsr_node_output(follow->ask->node, out);
-    struct tile_layout *outer = NULL;
-    if (there)
-        outer = outer_result(follow, i);
+    struct tile_layout *outer = there ? outer_result(follow, i) : NULL;
     if (there && !outer)
         return false;
     if (!there || (tsr__layout_is_whole(outer) && !tsr__layout_is_whole(follow->results[i])))
@@ -520,9 +487,7 @@ static void report_end(struct follow *follow, const tsr_value *value,
         tsr__flow_held(have, need))
         return;
     bool asked = maker && tsr__has_spec(maker, work->flow->config, value);
-    enum diag_code code = DIAG_reshard_implied;
-    if (asked)
-        code = DIAG_body_disagree;
+    enum diag_code code = asked ? DIAG_body_disagree : DIAG_reshard_implied;
     if (!maker)
         maker = follow->ask->node;
     struct place at = tsr__place_node(maker);
@@ -555,7 +520,8 @@ static void report_ends(struct follow *follow)
 // True if the layout is replicated on all devices of the node, as without annotations.
 static bool plain_layout(const struct follow *follow, const struct tile_layout *layout)
 {
-    return !layout || (tsr__layout_is_whole(layout) && on_all_devices(follow, layout));
+    return !layout ||
+           (tsr__layout_is_whole(layout) && tsr__placement_has_each(&follow->nf->place, layout));
 }
 
 static bool plain_node(const struct follow *follow, const struct node_flow *nf)

@@ -146,9 +146,7 @@ static struct flow *run(struct arena *arena, tsr_model *model, const tsr_config 
 {
     bool ok = tsr__flow_start(&work, arena, model, config) &&
               tsr__flow_forward(&work, report, keep) && tsr__flow_delay(arena, work.flow);
-    if (ok)
-        return work.flow;
-    return NULL;
+    return ok ? work.flow : NULL;
 }
 
 // Runs the flow of a model. It is allocated in the arena. Returns NULL after a failure, with a
@@ -156,9 +154,7 @@ static struct flow *run(struct arena *arena, tsr_model *model, const tsr_config 
 struct flow *tsr__flow_run(struct arena *arena, tsr_model *model, const tsr_config *config,
                            const struct shapes *shapes, bool quiet, const bool *keep)
 {
-    int report = REPORT_UNSHARDED | REPORT_RESHARDS;
-    if (quiet)
-        report = 0;
+    int report = quiet ? 0 : REPORT_UNSHARDED | REPORT_RESHARDS;
     return run(arena, model, config, report, keep, (struct flow_work){.shapes = shapes});
 }
 

@@ -192,9 +192,7 @@ static bool outputs_undisturbed(struct propagate *propagate, size_t i, const str
 {
     for (size_t k = 0; k < tsr_node_output_count(propagate->nodes[i]); k++) {
         const tsr_value *value = tsr_node_output(propagate->nodes[i], k);
-        struct tile_layout *before = NULL;
-        if (value)
-            before = *layout_slot(propagate, value);
+        struct tile_layout *before = value ? *layout_slot(propagate, value) : NULL;
         struct tile_layout *after = tsr__flow_result(nf, k);
         if (!value || tsr__layout_equal(before, after))
             continue;
@@ -341,9 +339,7 @@ static const char *reason(struct propagate *propagate, const tsr_value *value,
             .p;
     if (refusal && moves)
         return "the producer could compute this sharding only by resharding its inputs";
-    if (moves && propagate->work.requests[id_of(value)])
-        return "another node has priority";
-    return NULL;
+    return moves && propagate->work.requests[id_of(value)] ? "another node has priority" : NULL;
 }
 
 static void note(struct propagate *propagate, const tsr_value *value, const struct reader *reader)
@@ -352,9 +348,7 @@ static void note(struct propagate *propagate, const tsr_value *value, const stru
     if (tsr__layout_is_whole(need) || tsr__layout_equal(need, *layout_slot(propagate, value)))
         return;
     const char *why = reason(propagate, value, need);
-    struct flow_noted *noted = NULL;
-    if (why)
-        noted = ARENA_NEW(propagate->arena, struct flow_noted);
+    struct flow_noted *noted = why ? ARENA_NEW(propagate->arena, struct flow_noted) : NULL;
     if (!noted)
         return;
     *noted = (struct flow_noted){tsr__layout_copy(propagate->arena, need),

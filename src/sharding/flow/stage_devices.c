@@ -31,9 +31,7 @@ static int64_t own_stage(const tsr_node *node, const tsr_config *config)
 {
     int64_t stage;
     const tsr_node_config *nc = entry_of(node, config);
-    if (nc && tsr_node_config_stage(nc, &stage) && stage >= 0)
-        return stage;
-    return -1;
+    return nc && tsr_node_config_stage(nc, &stage) && stage >= 0 ? stage : -1;
 }
 
 // ---- devices ------------------------------------------------------------------------------------
@@ -218,9 +216,7 @@ static int stage_index(const struct stages *stages, int64_t number)
 {
     const int64_t *at =
         bsearch(&number, stages->numbers, stages->n, sizeof(*stages->numbers), by_int64);
-    if (at)
-        return (int)(at - stages->numbers);
-    return -1;
+    return at ? (int)(at - stages->numbers) : -1;
 }
 
 // Assigns a stage index to every node, in graph order, and collects the devices that the specs of
@@ -237,10 +233,7 @@ static bool follow_nodes(struct stages *stages, struct arena *arena, tsr_model *
          node = tsr_node_next(node)) {
         int64_t own = own_stage(node, config);
         int at;
-        if (own >= 0)
-            at = stage_index(stages, own);
-        else
-            at = latest_of(node, of_value);
+        at = own >= 0 ? stage_index(stages, own) : latest_of(node, of_value);
         stages->of_node[tsr__node_id(node)] = (struct stage_of){at, own >= 0};
         if (own >= 0) {
             named[at] |= add_specs(stages, stages->on[at], entry_of(node, config));
@@ -315,9 +308,7 @@ const bool *tsr__stages_devices(const struct stages *stages, const tsr_node *nod
     if (!stages->n)
         return NULL;
     struct stage_of at = stages->of_node[tsr__node_id(node)];
-    if (at.place < 0 || (explicit_specs && !at.own))
-        return NULL;
-    return stages->on[at.place];
+    return at.place < 0 || (explicit_specs && !at.own) ? NULL : stages->on[at.place];
 }
 
 // Finds the devices of the stages. Computes the stages again, because a flow does not keep them.

@@ -42,9 +42,7 @@ static int expand(const struct cut_part *parts, int n, struct digit *out)
         enum digit_kind kind = shares ? DIGIT_SHARED : DIGIT_FULL;
         if (cuts > 1)
             out[count++] = (struct digit){kind, units, cuts, shares, i};
-        int64_t inner = size;
-        if (cuts > 1)
-            inner = size / units;
+        int64_t inner = cuts > 1 ? size / units : size;
         if (inner != 1)
             out[count++] = (struct digit){DIGIT_WHOLE, inner, 1, 0, -1};
     }
@@ -55,9 +53,7 @@ static int expand(const struct cut_part *parts, int n, struct digit *out)
 static int64_t times(int64_t a, int64_t b)
 {
     int64_t r;
-    if (a && b && mul_ok(a, b, &r))
-        return r;
-    return 0;
+    return a && b && mul_ok(a, b, &r) ? r : 0;
 }
 
 // Merges adjacent digits of one kind in place and returns how many remain. Example, with the
@@ -67,9 +63,7 @@ static int merge(struct digit *digit, int n, struct cut_move *moves, int n_parts
 {
     int count = 0;
     for (int i = 0; i < n; i++) {
-        struct digit *last = NULL;
-        if (count)
-            last = &digit[count - 1];
+        struct digit *last = count ? &digit[count - 1] : NULL;
         bool joins = digit[i].kind == DIGIT_WHOLE || digit[i].kind == DIGIT_FULL;
         if (last && last->kind == digit[i].kind && joins) {
             last->size = times(last->size, digit[i].size);
@@ -132,9 +126,7 @@ static int parts_of(const struct tile_dim *dim, tsr_dim size, struct cut_part *p
         if (fits)
             parts[i].size = sizes[i];
     }
-    if (size.value < 0 || fits)
-        return dim->n;
-    return -1;
+    return size.value < 0 || fits ? dim->n : -1;
 }
 
 // ---- several tiles of a device ------------------------------------------------------------------
@@ -148,23 +140,13 @@ static int64_t stride_of(const struct tile_layout *layout, int loop)
     return stride;
 }
 
-// True if two shards have the same owners, which are in ascending order.
-static bool same_owners(const struct tile_layout *layout, int64_t a, int64_t b)
-{
-    const int64_t *of_a, *of_b;
-    size_t n = tsr__layout_owners(layout, a, &of_a);
-    if (n != tsr__layout_owners(layout, b, &of_b))
-        return false;
-    return n == 0 || memcmp(of_a, of_b, n * sizeof *of_a) == 0;
-}
-
 // True if every `run` consecutive shards of the loop have the same owners.
 static bool runs_have_same_owners(const struct tile_layout *layout, int loop, int64_t run)
 {
     int64_t coords[TILE_MAX_LOOPS], stride = stride_of(layout, loop);
     for (int64_t shard = 0; shard < layout->n_shards; shard++) {
         tsr__layout_coords(layout, shard, coords);
-        if (!same_owners(layout, shard, shard - coords[loop] % run * stride))
+        if (!tsr__layout_same_owners(layout, shard, shard - coords[loop] % run * stride))
             return false;
     }
     return true;
@@ -199,9 +181,7 @@ static struct tile_layout *merged(struct arena *arena, const struct tile_layout 
         for (size_t i = 0; i < count; i++)
             pairs[n++] = (struct tile_owner){to, owners[i]};
     }
-    if (tsr__layout_own(arena, m, pairs, n))
-        return m;
-    return NULL;
+    return tsr__layout_own(arena, m, pairs, n) ? m : NULL;
 }
 
 // Merges adjacent tiles of one device: {4,1:0,0,1,1} becomes {2,1:0,1}. This is valid for any size
@@ -247,9 +227,7 @@ struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile
         return NULL;
     for (int axis = 0; axis < l->rank; axis++) {
         struct cut_part parts[TILE_MAX_FACTORS];
-        tsr_dim size = {.value = -1};
-        if (shape->rank == l->rank)
-            size = shape->dims[axis];
+        tsr_dim size = shape->rank == l->rank ? shape->dims[axis] : (tsr_dim){.value = -1};
         // an unchanged dimension keeps its factors
         dims[axis] = l->dims[axis];
         int count = parts_of(&l->dims[axis], size, parts);
@@ -284,7 +262,5 @@ struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile
         for (size_t i = 0; i < count; i++)
             pairs[at++] = (struct tile_owner){k, owners[i]};
     }
-    if (tsr__layout_own(arena, c, pairs, n))
-        return c;
-    return NULL;
+    return tsr__layout_own(arena, c, pairs, n) ? c : NULL;
 }

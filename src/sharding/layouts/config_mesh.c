@@ -40,9 +40,7 @@ void tsr__config_mesh(struct arena *arena, const tsr_model *model, const tsr_con
     if (devices < 1 || devices > TILE_MAX_SHARDS)
         return;
     struct str key = tsr__arena_printf(arena, META_MESH "%s", tsr_config_name(config));
-    const char *text = NULL;
-    if (key.p)
-        text = tsr_model_metadata(model, key.p);
+    const char *text = key.p ? tsr_model_metadata(model, key.p) : NULL;
     if (!text || !read_sides(str_of(text), devices, mesh))
         *mesh = (struct notation_mesh){.sizes = {devices}, .n = 1};
 }

@@ -115,9 +115,7 @@ static struct tile_piece *whole_piece(struct arena *arena, const tsr_pieces *dic
 {
     int64_t device = 0;
     struct tile_layout *layout = tsr__layout_whole(arena, dict->rank, &device, 1);
-    if (layout)
-        return tsr__layout_piece(arena, layout, dict->shape, 0);
-    return NULL;
+    return layout ? tsr__layout_piece(arena, layout, dict->shape, 0) : NULL;
 }
 
 static tsr_status fill(tsr_pieces *dict, const void *data)

@@ -20,9 +20,7 @@
 
 static struct place place_of(const struct spec_scope *sc, const tsr_spec *spec, int64_t axis)
 {
-    struct place at = PLACE_NONE;
-    if (sc->node)
-        at = tsr__place_node(sc->node);
+    struct place at = sc->node ? tsr__place_node(sc->node) : PLACE_NONE;
     tsr_value *value = tsr_spec_value(spec);
     if (value)
         at.value = tsr__value_str(value);
@@ -59,9 +57,7 @@ static struct place place_of(const struct spec_scope *sc, const tsr_spec *spec, 
 static int key_order(const void *a, const void *b)
 {
     const struct group_key *x = a, *y = b;
-    if (x->key != y->key)
-        return int64_order(x->key, y->key);
-    return int64_order(x->at, y->at);
+    return x->key == y->key ? int64_order(x->at, y->at) : int64_order(x->key, y->key);
 }
 
 // Sorts the groups by key. If several groups have the same key, the first in the file is used.
@@ -91,9 +87,7 @@ int64_t tsr__groups_find(const struct group_index *index, int64_t key)
         else
             high = middle;
     }
-    if (low < index->n && index->keys[low].key == key)
-        return (int64_t)index->keys[low].at;
-    return -1;
+    return low < index->n && index->keys[low].key == key ? (int64_t)index->keys[low].at : -1;
 }
 
 // Finds the smallest number that occurs twice. Sorts v. Returns false if there is none.
@@ -220,9 +214,7 @@ static const struct tile_layout *listed_owners(struct arena *arena, const tsr_sp
         return NULL;
     for (size_t i = 0; i < n; i++)
         pairs[i] = (struct tile_owner){(int64_t)i, devices[i]};
-    if (tsr__layout_own(arena, layout, pairs, n))
-        return layout;
-    return NULL;
+    return tsr__layout_own(arena, layout, pairs, n) ? layout : NULL;
 }
 
 // Returns the device list with equal neighbours merged, but only if the runs have different
@@ -336,9 +328,7 @@ static void examine_repeats(struct spec_scope *sc, const tsr_spec *spec,
     tsr__arena_free(&work);
     if (!found)
         return;
-    const char *how = "is listed more than once";
-    if (cut)
-        how = "holds more than one shard";
+    const char *how = cut ? "holds more than one shard" : "is listed more than once";
     REMARK(sc, spec, device_twice, DIAG_NO_AXIS, "name each device once, unless this is intended",
            "device %lld %s", (long long)twice, how);
 }
@@ -383,9 +373,7 @@ static void examine_axis(struct spec_scope *sc, const tsr_spec *spec, int64_t ax
               "axis %lld of a scalar is sharded", (long long)axis);
         return;
     }
-    int nearest = rank - 1;
-    if (axis < 0)
-        nearest = -rank;
+    int nearest = axis < 0 ? -rank : rank - 1;
     ERROR(sc, spec, shard_axis, axis,
           HINT(sc, "axes are %d to %d; did you mean %d?", -rank, rank - 1, nearest),
           "axis %lld is out of range for a tensor of rank %d", (long long)axis, rank);
@@ -488,9 +476,7 @@ static bool examine_factors(struct spec_scope *sc, const tsr_spec *spec, size_t 
     for (size_t k = 0; k < count; k++) {
         tsr_dim size;
         int64_t cuts = tsr_spec_dim_factor(spec, i, k, &size);
-        int64_t known = 0;
-        if (size.value >= 0)
-            known = size.value;
+        int64_t known = size.value >= 0 ? size.value : 0;
         if (size.value == 0) {
             ERROR(sc, spec, spec_factors, axis, "give each factor a size of 1 or more",
                   "a factor of axis %lld has no elements", (long long)axis);
@@ -528,18 +514,14 @@ static bool examine_counts(struct spec_scope *sc, const tsr_spec *spec, size_t i
     for (size_t k = 0; k < count; k++) {
         tsr_dim size;
         int64_t shards = tsr_spec_dim_factor(spec, i, k, &size);
-        int64_t elements = size.value;
-        if (count == 1 && real.value >= 0)
-            elements = real.value;
+        int64_t elements = (count == 1 && real.value >= 0) ? real.value : size.value;
         if (shards < 1) {
             ERROR(sc, spec, shard_count, axis,
                   "omit the axis to leave it unsharded, or use 2 or more",
                   "axis %lld has %lld shards", (long long)axis, (long long)shards);
             fine = false;
         } else if (shards > 1 && elements >= 0 && shards > elements) {
-            const char *what = "a factor of axis";
-            if (count == 1)
-                what = "axis";
+            const char *what = count == 1 ? "axis" : "a factor of axis";
             const char *hint = "do not shard this axis";
             if (elements > 1)
                 hint = HINT(sc, "use %lld shards or fewer", (long long)elements);
@@ -639,9 +621,7 @@ void tsr__spec_examine(struct spec_scope *sc, const tsr_spec *spec, const struct
 struct shape tsr__declared_shape(struct arena *arena, const tsr_value *value)
 {
     struct shape shape = {.dtype = tsr_value_dtype(value), .rank = tsr_value_rank(value)};
-    tsr_dim *dims = NULL;
-    if (shape.rank > 0)
-        dims = ARENA_ARRAY(arena, tsr_dim, (size_t)shape.rank);
+    tsr_dim *dims = shape.rank > 0 ? ARENA_ARRAY(arena, tsr_dim, (size_t)shape.rank) : NULL;
     if (shape.rank > 0 && !dims)
         return (struct shape){.dtype = shape.dtype, .rank = -1};
     for (int axis = 0; axis < shape.rank; axis++)

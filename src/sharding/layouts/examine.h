@@ -47,9 +47,7 @@ static inline int64_t front_axis(int64_t axis, int rank)
         return axis;
     if (rank < 0 || axis < -(int64_t)rank || axis >= rank)
         return INT64_MIN;
-    if (axis < 0)
-        return axis + rank;
-    return axis;
+    return axis < 0 ? axis + rank : axis;
 }
 
 // Returns the ending of a counted word: 1 device, 2 devices.

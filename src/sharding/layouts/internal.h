@@ -8,23 +8,17 @@
 // Returns an input or output of a node by its index and side.
 static inline tsr_value *slot_value(const tsr_node *node, bool out, size_t i)
 {
-    if (out)
-        return tsr_node_output(node, i);
-    return tsr_node_input(node, i);
+    return out ? tsr_node_output(node, i) : tsr_node_input(node, i);
 }
 static inline const struct rule_tensor *rule_slot(const struct rule *rule, bool out, size_t i)
 {
-    if (out)
-        return &rule->outputs[i];
-    return &rule->inputs[i];
+    return out ? &rule->outputs[i] : &rule->inputs[i];
 }
 // Returns the layout in which readers get output i: the layout that the output's spec asks for, or
 // the one that the node computes.
 static inline struct tile_layout *tsr__flow_result(const struct node_flow *nf, size_t i)
 {
-    if (nf->wanted[i])
-        return nf->wanted[i];
-    return nf->outputs[i];
+    return nf->wanted[i] ? nf->wanted[i] : nf->outputs[i];
 }
 
 // ---- canonical.c -------------------------------------------------------------------------------

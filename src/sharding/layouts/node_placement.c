@@ -130,9 +130,7 @@ refine_tensors(struct arena *arena, const struct rule_tensor *tensor, int n, int
         }
         copy[i].dims = dims;
     }
-    if (arena->failed)
-        return NULL;
-    return copy;
+    return arena->failed ? NULL : copy;
 }
 
 // Adds the inner factor to the rule's lists of numbers (pads, split sizes) that depend on the
@@ -182,9 +180,7 @@ const struct rule *tsr__rule_refine(struct arena *arena, const struct rule *r, i
     c->inputs = refine_tensors(arena, r->inputs, r->n_inputs, factor, g);
     c->outputs = refine_tensors(arena, r->outputs, r->n_outputs, factor, g);
     c->lists = refine_lists(arena, r, factor, g);
-    if (arena->failed)
-        return NULL;
-    return c;
+    return arena->failed ? NULL : c;
 }
 
 // True if the rewrite depends on the part of its factor that a device has.
@@ -303,9 +299,7 @@ static int targets_even(struct solve *solve, bool out, int i, int axis, int64_t 
     int n = 0;
     while (cuts > 1) {
         int factor = factor_below(solve, out, i, axis, at);
-        int64_t size = 0;
-        if (factor >= 0)
-            size = size_of(solve, factor);
+        int64_t size = factor >= 0 ? size_of(solve, factor) : 0;
         if (n == MAX_TARGETS || size < 2 || (size % cuts && cuts % size)) {
             fail(solve, "shard bounds do not match the factors of the dimension");
             return 0;
@@ -491,9 +485,7 @@ static bool add_loop(struct solve *solve, bool out, int i, const struct tile_lay
 {
     struct tile_loop at = layout->loops[loop];
     struct target t[MAX_TARGETS];
-    int64_t size = -1;
-    if (shape->rank > at.dim)
-        size = shape->dims[at.dim].value;
+    int64_t size = shape->rank > at.dim ? shape->dims[at.dim].value : -1;
     int n = targets_of(solve, out, i, at.dim, &layout->dims[at.dim], at.factor, size, t);
     for (int k = 0; k < n; k++)
         if (!may_cut(solve, &t[k]))

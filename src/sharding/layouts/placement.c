@@ -78,9 +78,7 @@ struct tile_layout *tsr__placement_project(struct arena *arena, const struct pla
     for (size_t i = 0; i < placement->n_devices; i++)
         pairs[i] = (struct tile_owner){shard_of(placement, tensor, layout, moves, i),
                                        placement->devices[i]};
-    if (tsr__layout_own(arena, layout, pairs, placement->n_devices))
-        return layout;
-    return NULL;
+    return tsr__layout_own(arena, layout, pairs, placement->n_devices) ? layout : NULL;
 }
 
 // ---- devices with several parts -----------------------------------------------------------------

@@ -18,12 +18,8 @@
 static struct spec_scope scope_of(struct arena *arena, const tsr_spec *spec, bool quiet)
 {
     tsr_config *config = tsr__spec_config(spec);
-    int64_t devices = -1;
-    if (config)
-        devices = tsr_config_devices(config);
-    const char *name = "";
-    if (config)
-        name = tsr_config_name(config);
+    int64_t devices = config ? tsr_config_devices(config) : -1;
+    const char *name = config ? tsr_config_name(config) : "";
     return (struct spec_scope){
         .session = arena->session,
         .arena = arena,
@@ -46,9 +42,7 @@ static int layout_rank(const struct spec_scope *sc, const tsr_spec *spec, const 
         if (axis < -back)
             back = axis > -INT32_MAX ? -axis : INT32_MAX;
     }
-    int64_t rank = back;
-    if (front)
-        rank = front;
+    int64_t rank = front ? front : back;
     if (shape->rank >= 0)
         rank = shape->rank;
     bool known = shape->rank >= 0 || !front || !back;
@@ -82,12 +76,8 @@ static bool read_factors(struct arena *arena, const tsr_spec *spec, size_t i, st
     for (size_t k = 0; k < count; k++) {
         tsr_dim size;
         int64_t cuts = tsr_spec_dim_factor(spec, i, k, &size);
-        int64_t known = 0;
-        if (!(size.value < 0 || count == 1))
-            known = size.value;
-        struct tile_factor *last = NULL;
-        if (dim->n)
-            last = &dim->factors[dim->n - 1];
+        int64_t known = (size.value < 0 || count == 1) ? 0 : size.value;
+        struct tile_factor *last = dim->n ? &dim->factors[dim->n - 1] : NULL;
         if (!(known == 0 && cuts == 1 && last && last->cuts == 1 && last->size == 0))
             dim->factors[dim->n++] = (struct tile_factor){.size = known, .cuts = cuts};
     }
@@ -159,9 +149,7 @@ tsr_status tsr__spec_layout(struct arena *arena, const tsr_spec *spec, const str
     tsr__spec_examine(&sc, spec, shape);
     if (arena->failed)
         return TSR_NOMEM;
-    int rank = -1;
-    if (!sc.errors)
-        rank = layout_rank(&sc, spec, shape);
+    int rank = sc.errors ? -1 : layout_rank(&sc, spec, shape);
     if (rank < 0)
         return TSR_INVALID;
     struct tile_dim dims[TILE_MAX_RANK] = {{0}};
@@ -174,10 +162,7 @@ tsr_status tsr__spec_layout(struct arena *arena, const tsr_spec *spec, const str
     if (!layout || !read_owners(arena, spec, layout))
         return TSR_NOMEM; // the number of shards was checked before
     read_loops(spec, rank, layout);
-    if (layout->n_shards == 1 && tsr_spec_devices(spec, &devices) == 0)
-        *out = NULL;
-    else
-        *out = layout;
+    *out = (layout->n_shards == 1 && tsr_spec_devices(spec, &devices) == 0) ? NULL : layout;
     return TSR_OK;
 }
 
@@ -225,10 +210,7 @@ static tsr_status write_dim(tsr_spec *spec, const tsr_value *value, int axis,
     bool fits = real.value >= 0 && tsr__dim_sizes(dim, real.value, known);
     for (int factor = 0; factor < dim->n; factor++) {
         int64_t size = fits ? known[factor] : dim->factors[factor].size;
-        if (size > 0)
-            sizes[factor] = (tsr_dim){size, ""};
-        else
-            sizes[factor] = (tsr_dim){-1, ""};
+        sizes[factor] = size > 0 ? (tsr_dim){size, ""} : (tsr_dim){-1, ""};
         cuts[factor] = dim->factors[factor].cuts;
     }
     if (dim->n == 1) {
@@ -244,13 +226,10 @@ static tsr_status write_dim(tsr_spec *spec, const tsr_value *value, int axis,
 // adjacent shards.
 static int64_t same_owners_before(const struct tile_layout *layout, int64_t shard)
 {
-    const int64_t *owners, *others;
-    size_t n = tsr__layout_owners(layout, shard, &owners);
-    for (int64_t k = shard - 1; k >= 0; k--)
-        if (tsr__layout_owners(layout, k, &others) == n &&
-            memcmp(owners, others, n * sizeof *owners) == 0)
-            return k;
-    return -1;
+    int64_t k = shard - 1;
+    while (k >= 0 && !tsr__layout_same_owners(layout, k, shard))
+        k--;
+    return k;
 }
 
 // Writes the device list: a device for a shard with one owner, otherwise a group. With `shared`,
@@ -264,9 +243,7 @@ static tsr_status write_owners(struct arena *arena, tsr_spec *spec,
     for (int64_t k = 0; k < layout->n_shards; k++) {
         const int64_t *owners;
         size_t n = tsr__layout_owners(layout, k, &owners);
-        int64_t before = -1;
-        if (shared)
-            before = same_owners_before(layout, k);
+        int64_t before = shared ? same_owners_before(layout, k) : -1;
         if (n == 1) {
             list[k] = owners[0];
         } else if (before >= 0) {
@@ -285,9 +262,7 @@ static tsr_status write_spec(struct arena *arena, tsr_spec *spec, const tsr_valu
                              const struct tile_layout *l, const struct counting *counting)
 {
     struct tile_layout *o = tsr__layout_units(arena, l);
-    tsr_status status = TSR_NOMEM;
-    if (o)
-        status = write_owners(arena, spec, o, tsr__layout_shared(l));
+    tsr_status status = o ? write_owners(arena, spec, o, tsr__layout_shared(l)) : TSR_NOMEM;
     if (status != TSR_OK)
         return status;
     for (int axis = 0; axis < l->rank; axis++) {
@@ -328,9 +303,7 @@ static tsr_status replace_spec(tsr_node *node, tsr_config *config, tsr_value *va
         (void)tsr_spec_remove(spec); // the old spec stays
         return status;
     }
-    if (old)
-        return tsr_spec_remove(old);
-    return TSR_OK;
+    return old ? tsr_spec_remove(old) : TSR_OK;
 }
 
 tsr_status tsr__spec_write(tsr_node *node, tsr_config *config, tsr_value *value,
@@ -396,9 +369,7 @@ tsr_status tsr__notation_wrong(tsr_session *session, const struct place *at, tsr
 // Returns the mesh for reading or printing, or NULL.
 static const struct notation_mesh *mesh_or_null(const struct notation_mesh *mesh)
 {
-    if (mesh->n)
-        return mesh;
-    return NULL;
+    return mesh->n ? mesh : NULL;
 }
 
 // Shards a value by a text. Uses the declared shape of the value, not the inferred one, so that an
@@ -411,9 +382,7 @@ static tsr_status shard_text(struct arena *arena, tsr_node *node, tsr_value *val
     at.value = tsr__value_str(value);
     at.configuration = str_of(tsr_config_name(config));
     struct shape shape = tsr__declared_shape(arena, value);
-    int64_t *sizes = NULL;
-    if (shape.rank > 0)
-        sizes = ARENA_ARRAY(arena, int64_t, (size_t)shape.rank);
+    int64_t *sizes = shape.rank > 0 ? ARENA_ARRAY(arena, int64_t, (size_t)shape.rank) : NULL;
     if (sizes)
         for (int axis = 0; axis < shape.rank; axis++)
             sizes[axis] = shape.dims[axis].value;
@@ -554,10 +523,8 @@ static tsr_status spec_text(struct arena *arena, tsr_model *model, const tsr_spe
     tsr_config *config = tsr__spec_config(spec);
     if (config)
         tsr__config_mesh(arena, model, config, &mesh);
-    if (front >= 0)
-        *out = tsr__notation_print_open(arena, layout, front);
-    else
-        *out = tsr__notation_print_mesh(arena, layout, mesh_or_null(&mesh), style);
+    *out = front >= 0 ? tsr__notation_print_open(arena, layout, front)
+                      : tsr__notation_print_mesh(arena, layout, mesh_or_null(&mesh), style);
     return arena_status(arena);
 }
 

@@ -160,9 +160,7 @@ static bool owners(struct parser *parser, int64_t shards)
             return PARSER_INVALID(parser, at,
                                   "the pattern has %lld tiles, but more owners are listed here",
                                   (long long)shards);
-        int64_t tile = 0;
-        if (shards > 1)
-            tile = n;
+        int64_t tile = shards > 1 ? n : 0;
         if (!owner(parser, tile))
             return false;
         n++;
@@ -286,10 +284,7 @@ tsr_status tsr__notation_read(struct arena *arena, struct str text, const struct
 {
     struct parser parser = {.arena = arena, .text = text, .ask = ask, .wrong = wrong, .dots = -1};
     bool braces = tsr__parser_accept(&parser, '{'), fine;
-    if (braces)
-        fine = tiling(&parser);
-    else
-        fine = tsr__parser_mesh(&parser);
+    fine = braces ? tiling(&parser) : tsr__parser_mesh(&parser);
     if (!fine)
         return parser.status;
     if (tsr__parser_peek(&parser) != '\0' || parser.at < text.n) {

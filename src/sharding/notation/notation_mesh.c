@@ -125,9 +125,7 @@ static bool mesh_entry(struct parser *parser, struct mesh *mesh, bool parenthese
     parser->dim_at[parser->n_dims++] = at;
     if (c == 'R')
         return true;
-    if (set)
-        return set_of_axes(parser, mesh);
-    return letter_axes(parser, mesh, at);
+    return set ? set_of_axes(parser, mesh) : letter_axes(parser, mesh, at);
 }
 
 // Reads all dimensions. Commas between letters may be left out, as in SR.

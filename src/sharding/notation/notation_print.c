@@ -9,10 +9,7 @@
 // printed with their sizes: "8/2*?" is 8 units in 2 parts, with units of unknown size.
 static void print_dim(struct text *text, const struct tile_dim *dim)
 {
-    bool cut = false;
-    for (int factor = 0; factor < dim->n; factor++)
-        cut |= dim->factors[factor].cuts > 1;
-    if (!cut) {
+    if (!tsr__dim_is_sharded(dim)) {
         tsr__text_add(text, STR("1"));
         return;
     }
@@ -97,9 +94,7 @@ static struct str print_tiles(struct arena *arena, const struct tile_layout *l, 
     tsr__text_add(&text, STR("{"));
     print_dims(&text, o, front);
     struct str between = STR(":");
-    int64_t listed = o->n_shards;
-    if (counts_up(o))
-        listed = 0;
+    int64_t listed = counts_up(o) ? 0 : o->n_shards;
     for (int64_t k = 0; k < listed; k++) {
         tsr__text_add(&text, between);
         print_owners(&text, o, k);
@@ -109,9 +104,7 @@ static struct str print_tiles(struct arena *arena, const struct tile_layout *l, 
     arena->failed |= text.failed;
     struct str out = tsr__arena_str(arena, (struct str){text.p, text.n});
     tsr__text_free(&text);
-    if (out.p)
-        return out;
-    return STR("");
+    return out.p ? out : STR("");
 }
 
 struct str tsr__notation_print(struct arena *arena, const struct tile_layout *layout)

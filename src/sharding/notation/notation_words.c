@@ -31,9 +31,7 @@ char tsr__parser_peek(struct parser *parser)
 {
     while (parser->at < parser->text.n && parser->text.p[parser->at] == ' ')
         parser->at++;
-    if (parser->at < parser->text.n)
-        return parser->text.p[parser->at];
-    return '\0';
+    return parser->at < parser->text.n ? parser->text.p[parser->at] : '\0';
 }
 
 bool tsr__parser_accept(struct parser *parser, char c)

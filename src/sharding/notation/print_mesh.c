@@ -24,9 +24,7 @@ static int64_t plain_cuts(const struct tile_dim *dim)
     int64_t cuts = 1;
     for (int factor = 0; factor < dim->n; factor++)
         cuts *= dim->factors[factor].cuts;
-    if (dim->n > 1 && cuts > 1)
-        return 0;
-    return cuts;
+    return dim->n > 1 && cuts > 1 ? 0 : cuts;
 }
 
 // True if a mesh notation may exist: the tensor is not a scalar, and no dimension has several
@@ -60,9 +58,7 @@ static int64_t *shards_by_device(struct arena *arena, const struct tile_layout *
             n++;
         }
     }
-    if (n == devices)
-        return of;
-    return NULL;
+    return n == devices ? of : NULL;
 }
 
 // Inserts an axis into the list of a dimension, before axes with a smaller stride. A step along the
@@ -189,10 +185,7 @@ static bool over_cuts(struct arena *arena, const struct tile_layout *layout, boo
         devices[i] = layout->owners[layout->first[shard] + copy];
         in_place = in_place && devices[i] == i;
     }
-    if (in_place)
-        mesh_text->devices = NULL;
-    else
-        mesh_text->devices = devices;
+    mesh_text->devices = in_place ? NULL : devices;
     return true;
 }
 
@@ -253,9 +246,7 @@ static struct str print_mesh_text(struct arena *arena, const struct mesh_text *m
     arena->failed |= text.failed;
     struct str out = tsr__arena_str(arena, (struct str){text.p, text.n});
     tsr__text_free(&text);
-    if (out.p)
-        return out;
-    return STR("");
+    return out.p ? out : STR("");
 }
 
 // True if the axes of every dimension ascend, so that a set of axes means the same as their list.
@@ -291,9 +282,7 @@ static bool find_mesh(struct arena *arena, const struct tile_layout *layout,
 // Prints the layout as tiles. Returns "" if the arena failed before.
 static struct str print_as_tiles(struct arena *arena, const struct tile_layout *layout)
 {
-    if (arena->failed)
-        return STR("");
-    return tsr__notation_print(arena, layout);
+    return arena->failed ? STR("") : tsr__notation_print(arena, layout);
 }
 
 struct str tsr__notation_print_mesh(struct arena *arena, const struct tile_layout *l,

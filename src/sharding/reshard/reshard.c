@@ -57,9 +57,7 @@ const char *tsr__reshard_op_name(int op)
 {
     static const char *const names[] = {"nothing", "slice",  "permute",
                                         "scatter", "gather", "exchange"};
-    if (op < COMM_KIND_COUNT)
-        return tsr__collective(op)->word;
-    return names[op - RESHARD_NOTHING];
+    return op < COMM_KIND_COUNT ? tsr__collective(op)->word : names[op - RESHARD_NOTHING];
 }
 
 int64_t tsr__reshard_cost(const struct reshard_step *step)
@@ -96,10 +94,8 @@ static int64_t shard_of_parts(const struct side *from, const struct side *to, ui
     int rank = from->layout->rank;
     int64_t shard = 0;
     for (int axis = 0; axis < rank; axis++) {
-        if (axes >> axis & 1)
-            shard = shard * to->n_parts[axis] + to->part[j * rank + axis];
-        else
-            shard = shard * from->n_parts[axis] + from->part[k * rank + axis];
+        shard = axes >> axis & 1 ? shard * to->n_parts[axis] + to->part[j * rank + axis]
+                                 : shard * from->n_parts[axis] + from->part[k * rank + axis];
     }
     return shard;
 }
@@ -128,9 +124,7 @@ struct tile_layout *tsr__reshard_mixed(const struct pairing *pairing, uint64_t a
         pairs[n++] = (struct tile_owner){shard_of_parts(&pairing->from, &pairing->to, axes, k, j),
                                          pairing->devices[t]};
     }
-    if (n && tsr__layout_own(pairing->arena, layout, pairs, n))
-        return layout;
-    return NULL;
+    return n && tsr__layout_own(pairing->arena, layout, pairs, n) ? layout : NULL;
 }
 
 // True if the axis is split differently, or has the same parts on other devices.
@@ -183,15 +177,12 @@ static bool cut_more(const struct tile_dim *dim, int64_t size, int64_t n, struct
                      int *count)
 {
     int64_t sizes[TILE_MAX_FACTORS], product = 1;
-    bool cut = false;
-    for (int factor = 0; factor < dim->n; factor++) {
-        cut |= dim->factors[factor].cuts > 1;
+    for (int factor = 0; factor < dim->n; factor++)
         if (dim->factors[factor].shares)
             return false; // halves of unequal shares have no common unit
-    }
     *count = 1;
     out[0] = (struct tile_factor){.size = 0, .cuts = n};
-    if (!cut)
+    if (!tsr__dim_is_sharded(dim))
         return size >= n;
     if (dim->n >= TILE_MAX_FACTORS || !tsr__dim_sizes(dim, size, sizes))
         return false;
@@ -262,17 +253,13 @@ static struct tile_layout *spread(const struct pairing *pairing, const struct si
                 }
                 pairs[count++] = (struct tile_owner){shard, takers->of[group]->devices[i]};
             }
-    if (tsr__layout_own(pairing->arena, layout, pairs, count))
-        return layout;
-    return NULL;
+    return tsr__layout_own(pairing->arena, layout, pairs, count) ? layout : NULL;
 }
 
 static void add_spread(const struct pairing *pairing, const struct side *side, const int64_t *shape,
                        const struct takers *takers, struct between *between)
 {
-    int n = TRIED_AXES;
-    if (pairing->rank < TRIED_AXES)
-        n = pairing->rank;
+    int n = pairing->rank < TRIED_AXES ? pairing->rank : TRIED_AXES;
     if (takers->n < 2)
         return;
     for (int axis = 0; axis < n; axis++)

@@ -135,9 +135,7 @@ static bool find_axes(const struct pairing *pairing, int *joined, int *cut)
             int64_t x = before(pairing, t, d), y = after(pairing, t, d);
             int64_t n = pairing->from.parts[d][x].size, m = pairing->to.parts[d][y].size;
             int64_t common = pairing->common[d][x * pairing->to.n_parts[d] + y];
-            int *axis = cut;
-            if (n < m)
-                axis = joined;
+            int *axis = n < m ? joined : cut;
             if (common != (n < m ? n : m))
                 return false;
             if (n != m && *axis >= 0 && *axis != d)
@@ -170,10 +168,7 @@ static size_t number_parts(const int64_t *part, size_t n, size_t *index)
         size_t k = 0;
         while (k < i && part[k] != part[i])
             k++;
-        if (k < i)
-            index[i] = index[k];
-        else
-            index[i] = count++;
+        index[i] = k < i ? index[k] : count++;
     }
     return count;
 }

@@ -12,12 +12,6 @@
 
 #include <stdlib.h>
 
-static int by_value(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
 // Collects all devices. The rest of a pairing uses indexes into this list, not device numbers.
 static bool take_devices(struct pairing *pairing, const struct tile_layout *x,
                          const struct tile_layout *y)
@@ -28,7 +22,7 @@ static bool take_devices(struct pairing *pairing, const struct tile_layout *x,
         return false;
     memcpy(pairing->devices, x->owners, n_x * sizeof *pairing->devices);
     memcpy(pairing->devices + n_x, y->owners, n_y * sizeof *pairing->devices);
-    qsort(pairing->devices, n_x + n_y, sizeof *pairing->devices, by_value);
+    qsort(pairing->devices, n_x + n_y, sizeof *pairing->devices, by_int64);
     for (size_t i = 0; i < n_x + n_y; i++)
         if (pairing->n_devices == 0 ||
             pairing->devices[pairing->n_devices - 1] != pairing->devices[i])
@@ -39,10 +33,8 @@ static bool take_devices(struct pairing *pairing, const struct tile_layout *x,
 size_t tsr__pairing_search(const struct pairing *pairing, int64_t device)
 {
     const int64_t *at =
-        bsearch(&device, pairing->devices, pairing->n_devices, sizeof *pairing->devices, by_value);
-    if (at)
-        return (size_t)(at - pairing->devices);
-    return SIZE_MAX;
+        bsearch(&device, pairing->devices, pairing->n_devices, sizeof *pairing->devices, by_int64);
+    return at ? (size_t)(at - pairing->devices) : SIZE_MAX;
 }
 
 bool tsr__side_owns(const struct side *side, size_t device, int64_t shard)
@@ -179,9 +171,7 @@ static tsr_status take_side(struct pairing *pairing, struct side *side,
         return TSR_NOMEM;
     TRY(take_parts(arena, side, shape));
     take_shards(side);
-    if (take_owners(pairing, side))
-        return TSR_OK;
-    return TSR_NOMEM;
+    return take_owners(pairing, side) ? TSR_OK : TSR_NOMEM;
 }
 
 // ---- both --------------------------------------------------------------------------------------
@@ -292,7 +282,5 @@ tsr_status tsr__pairing_new(struct arena *arena, const struct tile_layout *from,
     TRY(take_side(out, &out->to, to, shape));
     if (!take_common(out, shape))
         return TSR_NOMEM;
-    if (pending)
-        return take_groups(out);
-    return TSR_OK;
+    return pending ? take_groups(out) : TSR_OK;
 }

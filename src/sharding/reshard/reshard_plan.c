@@ -51,15 +51,6 @@ static tsr_status parse(const struct ask *ask, const char *text, struct tile_lay
     return status;
 }
 
-// True if two shards have the same owners, which are in ascending order.
-static bool same_owners(const struct tile_layout *layout, int64_t x, int64_t y)
-{
-    int64_t n = layout->first[x + 1] - layout->first[x];
-    return n == layout->first[y + 1] - layout->first[y] &&
-           memcmp(layout->owners + layout->first[x], layout->owners + layout->first[y],
-                  (size_t)n * sizeof *layout->owners) == 0;
-}
-
 // Forms the groups of a pending reduction: the owners of a tile form one group. Tiles with the same
 // owners share their group.
 static tsr_status pending_groups(const struct ask *ask, const char *text,
@@ -81,7 +72,7 @@ static tsr_status pending_groups(const struct ask *ask, const char *text,
         int64_t first = k;
         if (n)
             first = tsr__layout_shard_of(layout, layout->owners[layout->first[k]], 0);
-        if (n && (first == k || !same_owners(layout, first, k)))
+        if (n && (first == k || !tsr__layout_same_owners(layout, first, k)))
             groups[out->n_groups++] = (struct device_group){layout->owners + layout->first[k], n};
     }
     return TSR_OK;

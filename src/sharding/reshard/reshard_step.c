@@ -126,9 +126,7 @@ static bool add_move(const struct pairing *pairing, move_list *list, struct load
 {
     int64_t elements = pairing_common(pairing, k, j);
     load->sent[from] += elements;
-    struct reshard_move *move = NULL;
-    if (list)
-        move = vec_push(pairing->made, list);
+    struct reshard_move *move = list ? vec_push(pairing->made, list) : NULL;
     if (move)
         *move = (struct reshard_move){pairing->devices[from], pairing->devices[to], k, j, elements};
     return move || !list;
@@ -309,10 +307,7 @@ static tsr_status plain_step(const struct pairing *pairing, struct reshard_step 
         return TSR_INVALID;
     load_take(pairing, &load, out);
     if (out->total == 0) {
-        if (unchanged(pairing))
-            out->op = RESHARD_NOTHING;
-        else
-            out->op = RESHARD_SLICE;
+        out->op = unchanged(pairing) ? RESHARD_NOTHING : RESHARD_SLICE;
         return TSR_OK;
     }
     if (tsr__reshard_gather(pairing, out) || tsr__reshard_exchange_axes(pairing, out))
@@ -345,9 +340,7 @@ static size_t sending_group(const struct pairing *pairing, const struct load *lo
     if (tsr__side_owns(&pairing->from, t, k))
         return pairing->group[t];
     size_t s = idle_owner(pairing, load, k);
-    if (s == SIZE_MAX)
-        return SIZE_MAX;
-    return pairing->group[s];
+    return s == SIZE_MAX ? SIZE_MAX : pairing->group[s];
 }
 
 // Lists the moves of a reduction. Every device receives the partial values of its shards from the
@@ -359,9 +352,7 @@ static tsr_status combine_moves(const struct pairing *pairing, struct load *load
         for (size_t i = pairing->to.first[t]; i < pairing->to.first[t + 1]; i++)
             for (int64_t k = 0; k < pairing->from.layout->n_shards; k++) {
                 int64_t j = pairing->to.shards[i], common = pairing_common(pairing, k, j);
-                size_t group = 0;
-                if (common)
-                    group = sending_group(pairing, load, t, k);
+                size_t group = common ? sending_group(pairing, load, t, k) : 0;
                 if (common == 0)
                     continue;
                 if (group == SIZE_MAX)
@@ -405,9 +396,7 @@ static int name_combination(const struct pairing *pairing, bool own)
         one &= count_receivers(pairing, &pairing->pending->groups[group], &apart) <= 1;
     if (!own || !apart)
         return RESHARD_EXCHANGE;
-    if (one)
-        return COMM_REDUCE;
-    return COMM_REDUCE_SCATTER;
+    return one ? COMM_REDUCE : COMM_REDUCE_SCATTER;
 }
 
 // Adds the bytes of an all-reduce: each member combines one part, then all gather the parts.
@@ -437,14 +426,8 @@ static void load_reduce(const struct pairing *pairing, struct load *load,
             all += pairing->to.elements[pairing->to.shards[h]];
         for (size_t i = 0; i < group->n; i++) {
             size_t t = pairing_device(pairing, group->devices[i]);
-            if (i == 1 || group->n == 1)
-                load->received[t] = 0;
-            else
-                load->received[t] = all;
-            if (i == 0)
-                load->sent[t] = 0;
-            else
-                load->sent[t] = all;
+            load->received[t] = (i == 1 || group->n == 1) ? 0 : all;
+            load->sent[t] = i == 0 ? 0 : all;
         }
     }
 }
@@ -516,7 +499,5 @@ tsr_status tsr__reshard_step(const struct pairing *pairing, struct reshard_step 
 {
     *out = (struct reshard_step){
         .op = RESHARD_NOTHING, .axis = -1, .to_axis = -1, .layout = pairing->to.layout};
-    if (pairing->pending)
-        return combining_step(pairing, out);
-    return plain_step(pairing, out);
+    return pairing->pending ? combining_step(pairing, out) : plain_step(pairing, out);
 }
