@@ -165,9 +165,7 @@ static tsr_status scale_attributes(tsr_node *node, const struct rule *rule, int 
         int64_t size = tsr_attr_int(tsr_node_find_attr(node, rewrite->name), 0);
         if (!mul_ok(size / blocks->before, blocks->after, &size))
             return TSR_INVALID;
-        tsr_status st = tsr_node_set_int(node, rewrite->name, size);
-        if (st != TSR_OK)
-            return st;
+        TRY(tsr_node_set_int(node, rewrite->name, size));
     }
     return TSR_OK;
 }
@@ -336,11 +334,10 @@ static tsr_status scale_caches(struct repeat *repeat, tsr_node *node, const stru
         tsr_value *present = tsr_node_output(node, row->caches[i].present);
         if (past && !tsr_value_is_input(past))
             return unsupported(repeat, node, "its cache is not an input of the model");
-        tsr_status st = past ? scale_axis(past, 1, 1, repeat->times) : TSR_OK;
-        if (st == TSR_OK && present)
-            st = scale_axis(present, 1, 1, repeat->times);
-        if (st != TSR_OK)
-            return st;
+        if (past)
+            TRY(scale_axis(past, 1, 1, repeat->times));
+        if (present)
+            TRY(scale_axis(present, 1, 1, repeat->times));
     }
     return TSR_OK;
 }
@@ -369,9 +366,7 @@ static tsr_status repeat_all(struct repeat *repeat)
         const struct op_row *row = tsr__row_of_node(node);
         if (!row || row->derive != tsr__derive_group_query)
             continue;
-        tsr_status st = repeat_heads(repeat, node, row);
-        if (st != TSR_OK)
-            return st;
+        TRY(repeat_heads(repeat, node, row));
     }
     return TSR_OK;
 }

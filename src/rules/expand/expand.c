@@ -431,14 +431,10 @@ static tsr_status replace_value(struct expansion *expansion, tsr_value *old, tsr
     struct str aside = tsr__graph_fresh_name(expansion->graph, STR("replaced"));
     if (!name.p || !aside.n)
         return TSR_NOMEM;
-    tsr_status status = tsr__value_copy_type(by, old);
-    if (status != TSR_OK)
-        return status;
-    status = tsr_value_rename(old, aside.p);
-    if (status != TSR_OK)
-        return status;
-    status = tsr_value_replace_uses(old, by, true);
-    return status == TSR_OK ? tsr_value_rename(by, name.p) : status;
+    TRY(tsr__value_copy_type(by, old));
+    TRY(tsr_value_rename(old, aside.p));
+    TRY(tsr_value_replace_uses(old, by, true));
+    return tsr_value_rename(by, name.p);
 }
 
 // Removes the old node. All outputs are replaced first, because a node whose values are used cannot
@@ -447,9 +443,7 @@ static tsr_status finish(struct expansion *expansion)
 {
     for (size_t i = 0; i < expansion->gives.n; i++) {
         tsr_value *old = tsr_node_output(expansion->node, (size_t)expansion->gives.at[i].of);
-        tsr_status st = replace_value(expansion, old, expansion->gives.at[i].value);
-        if (st != TSR_OK)
-            return st;
+        TRY(replace_value(expansion, old, expansion->gives.at[i].value));
     }
     return tsr_node_remove(expansion->node);
 }

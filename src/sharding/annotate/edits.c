@@ -51,9 +51,8 @@ static tsr_status add_node(struct lines *lines, const tsr_node_config *nc, struc
                          (long long)stage);
     for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++) {
         const tsr_spec *spec = tsr_node_config_spec(nc, i);
-        tsr_status st = tsr_spec_value(spec) ? add_spec(lines, spec, path) : TSR_OK;
-        if (st != TSR_OK)
-            return st;
+        if (tsr_spec_value(spec))
+            TRY(add_spec(lines, spec, path));
     }
     return TSR_OK;
 }
@@ -72,10 +71,7 @@ static tsr_status add_bodies(struct lines *lines, const tsr_node *node, const ts
             continue;
         struct str inner =
             tsr__arena_printf(lines->arena, STR_FMT " > %s > ", STR_ARG(path), tsr_attr_name(attr));
-        tsr_status st =
-            inner.p ? add_graph(lines, tsr_attr_graph(attr, 0), config, inner) : TSR_NOMEM;
-        if (st != TSR_OK)
-            return st;
+        TRY(inner.p ? add_graph(lines, tsr_attr_graph(attr, 0), config, inner) : TSR_NOMEM);
     }
     return TSR_OK;
 }

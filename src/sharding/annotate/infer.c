@@ -172,17 +172,14 @@ static tsr_status infer(tsr_model *model, const char *config, make_flow *make)
     if (!c)
         return TSR_INVALID;
     size_t errors = tsr__diag_errors(session);
-    tsr_status status;
-    status = make == tsr__flow_formal ? tsr__check_formalism(model, tsr_config_name(c))
-                                      : tsr__check(model, tsr_config_name(c), false);
-    if (status != TSR_OK)
-        return status;
+    TRY(make == tsr__flow_formal ? tsr__check_formalism(model, tsr_config_name(c))
+                                 : tsr__check(model, tsr_config_name(c), false));
     if (tsr__diag_errors(session) > errors)
         return TSR_INVALID;
     TRY(tsr__inline_calls(model));
     struct arena arena;
     tsr__arena_init(&arena, session);
-    status = write_flow(&arena, model, c, make);
+    tsr_status status = write_flow(&arena, model, c, make);
     tsr__arena_free(&arena);
     return status;
 }

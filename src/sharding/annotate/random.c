@@ -480,10 +480,8 @@ static bool choose_outputs(struct dice *dice, const struct placement *placement,
 {
     for (size_t i = 0; i < choice->n_out; i++) {
         const tsr_value *value = tsr_node_output(choice->node, i);
-        struct shape shape = {.rank = -1};
+        struct shape shape = tsr__shapes_of(dice->shapes, value);
         int64_t roll = below(dice, 100);
-        if (value)
-            shape = tsr__shapes_of(dice->shapes, value);
         if (!movable(&shape) || roll < 40)
             continue;
         if (roll < 75)
@@ -508,8 +506,7 @@ static bool choose_unsharded(struct dice *dice, struct choice *choice)
     qsort(grid.devices, (size_t)grid.n, sizeof(*grid.devices), by_int64);
     for (size_t i = 0; i < choice->n_out; i++) {
         const tsr_value *value = tsr_node_output(choice->node, i);
-        struct shape shape =
-            value ? tsr__shapes_of(dice->shapes, value) : (struct shape){.rank = -1};
+        struct shape shape = tsr__shapes_of(dice->shapes, value);
         if (!movable(&shape))
             continue;
         choice->out[i] =

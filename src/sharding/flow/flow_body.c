@@ -79,9 +79,7 @@ static bool cuts_axis(const struct tile_layout *layout, int axis)
 // Returns the rank of a value; 0 if it is unknown, because such values are unsharded.
 static int rank_of(const struct follow *follow, const tsr_value *value)
 {
-    int rank = -1;
-    if (value)
-        rank = tsr__shapes_element(follow->work->flow->shapes, value).rank;
+    int rank = tsr__shapes_element(follow->work->flow->shapes, value).rank;
     return rank < 0 || rank > TILE_MAX_RANK ? 0 : rank;
 }
 
@@ -107,8 +105,7 @@ static bool sizes_fit(const struct follow *follow, const struct tile_layout *lay
                       const tsr_value *value)
 {
     int64_t sizes[TILE_MAX_FACTORS];
-    struct shape shape =
-        value ? tsr__shapes_element(follow->work->flow->shapes, value) : (struct shape){.rank = -1};
+    struct shape shape = tsr__shapes_element(follow->work->flow->shapes, value);
     for (int axis = 0; axis < layout->rank; axis++) {
         const struct tile_dim *dim = &layout->dims[axis];
         if (!splits_inner_factor(dim))
@@ -640,10 +637,9 @@ static void spec_owners(const struct flow_work *work, struct arena *arena, const
         for (size_t k = 0; k < tsr_node_config_spec_count(nc); k++) {
             const tsr_spec *spec = tsr_node_config_spec(nc, k);
             struct tile_layout *layout = NULL;
-            struct shape shape = {.rank = -1};
             if (!tsr_spec_value(spec))
                 continue;
-            shape = tsr__shapes_element(work->flow->shapes, tsr_spec_value(spec));
+            struct shape shape = tsr__shapes_element(work->flow->shapes, tsr_spec_value(spec));
             if (tsr__spec_layout(arena, spec, &shape, true, &layout) != TSR_OK || !layout)
                 continue;
             for (int64_t d = 0; d < layout->first[layout->n_shards]; d++)

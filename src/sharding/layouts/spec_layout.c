@@ -262,15 +262,10 @@ static tsr_status write_spec(struct arena *arena, tsr_spec *spec, const tsr_valu
                              const struct tile_layout *l, const struct counting *counting)
 {
     struct tile_layout *o = tsr__layout_units(arena, l);
-    tsr_status status = o ? write_owners(arena, spec, o, tsr__layout_shared(l)) : TSR_NOMEM;
-    if (status != TSR_OK)
-        return status;
-    for (int axis = 0; axis < l->rank; axis++) {
+    TRY(o ? write_owners(arena, spec, o, tsr__layout_shared(l)) : TSR_NOMEM);
+    for (int axis = 0; axis < l->rank; axis++)
         if (tsr__dim_is_sharded(&o->dims[axis]))
-            status = write_dim(spec, value, axis, counting, &o->dims[axis]);
-        if (status != TSR_OK)
-            return status;
-    }
+            TRY(write_dim(spec, value, axis, counting, &o->dims[axis]));
     return TSR_OK;
 }
 

@@ -129,10 +129,8 @@ tsr_status tsr__reshard_texts(const struct reshard_request *request, struct aren
     TRY(parse(&q, request->to, &to));
     if (request->pending) {
         pending = &partial;
-        status = pending_groups(&q, request->pending, from, pending);
+        TRY(pending_groups(&q, request->pending, from, pending));
     }
-    if (status != TSR_OK)
-        return status;
     return tsr__reshard_plan(arena, from, pending, to, request->shape, q.unit, out);
 }
 
