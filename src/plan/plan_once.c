@@ -126,6 +126,13 @@ static tsr_status find_config(struct planner *planner, const char *name, bool st
 
 // ---- the request -------------------------------------------------------------------------------
 
+// True if the plan may have stages because the caller wants them. One stage with the least latency
+// is a plan without stages.
+static bool wants_stages(const tsr_plan_options *options)
+{
+    return options->stages != 0 && (options->stages != 1 || options->objective != TSR_LATENCY);
+}
+
 // Reads configuration, sizes and states of model m.
 static tsr_status read_model(struct request *request, size_t m)
 {
@@ -135,7 +142,7 @@ static tsr_status read_model(struct request *request, size_t m)
     planner->machine.n = request->planners[0].machine.n;
     if (!tsr__planner_devices(planner))
         return TSR_NOMEM;
-    TRY(find_config(planner, options->config, options->stages != 0));
+    TRY(find_config(planner, options->config, wants_stages(options)));
     if (m > 0 && planner->hand_staged)
         return refuse_config(planner, planner->config,
                              "only the first model may have stages already");
@@ -241,8 +248,8 @@ static bool allows_pipeline(const struct request *request)
     const struct planner *planner = &request->planners[0];
     const tsr_plan_options *options = &request->options;
     return request->models.n == 1 && options->objective == TSR_LATENCY && !planner->config &&
-           !options->export_lp && !options->explain && planner->machine.n > 1 &&
-           planner->machine.n <= PIPELINE_MOST && may_have_hosts(planner);
+           options->stages != 1 && !options->export_lp && !options->explain &&
+           planner->machine.n > 1 && planner->machine.n <= PIPELINE_MOST && may_have_hosts(planner);
 }
 
 #define PIPELINE "pipeline of hosts, tensor parallel inside" // name of an expert's plan
@@ -407,7 +414,7 @@ tsr_status tsr__plan_once(tsr_model *model, const tsr_plan_options *options, boo
     // Results of the previous plan become invalid here.
     tsr__arena_free(&session->results[RESULT_PLAN]);
     tsr_status st = open_request(&request, model, options, &budget);
-    if (st == TSR_OK && (options->stages || request.planners[0].hand_staged))
+    if (st == TSR_OK && (wants_stages(options) || request.planners[0].hand_staged))
         st = plan_staged(&request, write, summary);
     else if (st == TSR_OK)
         st = plan_unstaged(&request, write, summary);

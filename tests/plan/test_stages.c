@@ -496,7 +496,7 @@ static void stages_share_a_port(void **state)
 }
 
 // Two hosts of two devices with a slow network, and memory for half of the weights on each host.
-static struct net *two_hosts(double network_latency)
+static struct net *two_hosts(double network_latency, int64_t stages)
 {
     const struct chain c = {8, {3, 3, 3, 3, 3, 3, 3, 3}};
     struct net *t = net_new("hosts:2x2", FLOPS * SLOW, BANDWIDTH * SLOW, LATENCY, LINK);
@@ -506,6 +506,7 @@ static struct net *two_hosts(double network_latency)
             link->latency = network_latency;
     }
     t->o.memory = weights_of(&c, 0, c.n) / 4 + 4 * CHANNELS * SPACE * SPACE * 4;
+    t->o.stages = stages;
     assert_int_equal(tsr_graph_add_output(t->g, add_chain(t, &c, 0, c.n)), TSR_OK);
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     return t;
@@ -524,7 +525,7 @@ static const tsr_plan_expert *find_expert(const struct net *t, const char *begin
 static void a_pipeline_of_hosts_may_win(void **state)
 {
     (void)state;
-    struct net *t = two_hosts(1e-3);
+    struct net *t = two_hosts(1e-3, 0);
     const tsr_plan_expert *pipeline = find_expert(t, "pipeline of hosts");
     assert_non_null(pipeline);
     assert_true(pipeline->fits);
@@ -539,11 +540,24 @@ static void a_pipeline_of_hosts_may_win(void **state)
     net_free(t);
 }
 
+// One stage: no pipeline, although it would be faster.
+static void one_stage_forbids_pipelines(void **state)
+{
+    (void)state;
+    struct net *any = two_hosts(1e-3, 0), *one = two_hosts(1e-3, 1);
+    assert_int_equal(any->p.n_stages, 2);
+    assert_int_equal(one->p.n_stages, 0);
+    assert_null(find_expert(one, "pipeline of hosts"));
+    assert_true(one->p.milliseconds * 1e9 > (double)any->p.latency);
+    net_free(any);
+    net_free(one);
+}
+
 // With a fast network it is listed with the reason why it lost.
 static void a_pipeline_of_hosts_may_lose(void **state)
 {
     (void)state;
-    struct net *t = two_hosts(LATENCY);
+    struct net *t = two_hosts(LATENCY, 0);
     const tsr_plan_expert *pipeline = find_expert(t, "pipeline of hosts");
     const tsr_plan_expert *alone = find_expert(t, "data parallel on");
     if (!alone)
@@ -566,6 +580,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stages_share_a_port),
         cmocka_unit_test(a_pipeline_of_hosts_may_win),
+        cmocka_unit_test(one_stage_forbids_pipelines),
         cmocka_unit_test(a_pipeline_of_hosts_may_lose),
         cmocka_unit_test(a_chain_is_cut_best),
         cmocka_unit_test(equal_latency_has_the_best_period),
