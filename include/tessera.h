@@ -688,8 +688,9 @@ typedef struct tsr_run_options {
     int rank, ranks;
     /* Name by which such ranks find each other, equal in all processes of a job; NULL: "". */
     const char *meet;
-    bool states_in_place; /* update states in place where the model allows it */
-    bool facts;           /* keep what each rank used, for reports of the command */
+    /* Update all states in place, not only those that the model declares with equal sizes. */
+    bool states_in_place;
+    bool facts; /* keep what each rank used, for reports of the command */
     /* ucx with `ranks`: "a:4,b:4", the hosts of the ranks, that of rank 0 first; NULL: this host.
      * */
     const char *hosts;

@@ -56,6 +56,7 @@ struct manifest_port {
 // An output that becomes an input of the next run, on the same device.
 struct manifest_state {
     const char *input, *output;
+    bool in_place; // a run writes the output over the input: both are one buffer
 };
 struct manifest_group {
     const int64_t *ranks; // ascending

@@ -390,6 +390,7 @@ static void read_states(struct reader *reader, const json_t *root, struct manife
         struct manifest_state *state = &manifest->states[manifest->n_states++];
         state->input = text_member(reader, e, "input");
         state->output = text_member(reader, e, "output");
+        state->in_place = json_is_true(json_object_get(e, "in_place")); // older releases lack it
         if (!reader->failed &&
             (!tsr__manifest_port(manifest->inputs, manifest->n_inputs, state->input) ||
              !tsr__manifest_port(manifest->outputs, manifest->n_outputs, state->output)))

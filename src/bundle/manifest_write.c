@@ -54,6 +54,7 @@ static void write_ports(tsr_json *json, struct arena *arena, const char *key,
 static const tsr_json_field state_fields[] = {
     {JSON_FIELD(struct manifest_state, "input", input)},
     {JSON_FIELD(struct manifest_state, "output", output)},
+    {JSON_FIELD(struct manifest_state, "in_place", in_place)},
     {JSON_END},
 };
 static const tsr_json_field device_fields[] = {

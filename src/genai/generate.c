@@ -13,6 +13,7 @@
 #include <stdlib.h>
 
 #define DEFAULT_TOKENS 64
+#define CACHE_RANK     4 // [batch, heads, tokens, head size]
 
 // An open model and its state between tokens. `inputs` and `outputs` belong to the last step;
 // `capacity` is that of `logits`.
@@ -80,6 +81,26 @@ static tsr_status partition_planned(tsr_model *model, const char *parts,
     return st;
 }
 
+// Declares the sizes of the past for the present caches, if the generator allocates them with room
+// for all tokens. Then plan and ranks have one buffer for both.
+static tsr_status declare_caches(const tsr_generator *generator, tsr_model *model)
+{
+    const tsr_folder *folder = generator->folder;
+    const tsr_graph *graph = tsr_model_graph(model);
+    tsr_status st = TSR_OK;
+    for (size_t i = 0; st == TSR_OK && i < folder->caches.n; i++) {
+        const tsr_value *past = tsr_graph_value(graph, folder->caches.at[i].past);
+        tsr_value *present = tsr_graph_value(graph, folder->caches.at[i].present);
+        tsr_dim dims[CACHE_RANK];
+        if (!generator->run.states_in_place || tsr_value_rank(past) != CACHE_RANK)
+            continue;
+        for (int axis = 0; axis < CACHE_RANK; axis++)
+            dims[axis] = tsr_value_dim(past, axis);
+        st = tsr_value_set_type(present, tsr_value_dtype(past), CACHE_RANK, dims);
+    }
+    return st;
+}
+
 // Plans a decode step with half-full caches and writes the rank files. The partition's manifest
 // passes the states on to the job.
 static tsr_status plan_and_partition(tsr_generator *generator, tsr_model *model, const char *parts)
@@ -96,6 +117,7 @@ static tsr_status plan_and_partition(tsr_generator *generator, tsr_model *model,
         return TSR_NOMEM;
     int64_t past = folder->context > 2 ? folder->context / 2 : 128;
     TRY(tsr__genai_sizes(folder, 1, past, &plan.sizes, &plan.n_sizes));
+    TRY(declare_caches(generator, model));
     tsr_status st = tsr_plan(model, &plan, &planned);
     if (st == TSR_OK) {
         partition.config = planned->summary.config;

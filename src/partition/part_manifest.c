@@ -192,7 +192,8 @@ static void make_states(struct draft *draft, struct manifest *manifest)
         return;
     for (size_t i = 0; i < draft->states.n; i++)
         manifest->states[manifest->n_states++] = (struct manifest_state){
-            tsr_value_name(draft->states.at[i].past), tsr_value_name(draft->states.at[i].present)};
+            tsr_value_name(draft->states.at[i].past), tsr_value_name(draft->states.at[i].present),
+            draft->states.at[i].in_place};
 }
 
 // True if a factor of the rule is sharded.

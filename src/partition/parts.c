@@ -145,6 +145,20 @@ static tsr_status add_token_output(struct part *part)
     return tsr_graph_add_output(part->graph, out);
 }
 
+// True if a node of the rank writes the state over its previous value, or if the rank does not
+// have the state.
+static bool is_in_place(const struct part *part, const struct draft_state *state)
+{
+    const tsr_value *present = tsr_graph_value(part->graph, tsr_value_name(state->present));
+    if (!present || !tsr_value_is_output(present))
+        return true;
+    const tsr_node *node = tsr_value_producer(present);
+    for (size_t i = 0; node && i < tsr_node_output_count(node); i++)
+        if (tsr_node_output(node, i) == present)
+            return tsr__node_updates_cache(node, i);
+    return false;
+}
+
 static tsr_status part_end(struct part *part)
 {
     TRY(add_outputs(part));
@@ -165,7 +179,11 @@ tsr_status tsr__parts_build(struct draft *draft, struct part *parts)
     TRY(tsr__weights_place(draft, parts));
     for (size_t i = 0; i < draft->steps.n; i++)
         TRY(tsr__emit_step(draft, parts, draft->steps.at[i]));
-    for (int64_t rank = 0; rank < draft->n_ranks; rank++)
+    for (int64_t rank = 0; rank < draft->n_ranks; rank++) {
         TRY(part_end(&parts[rank]));
+        for (size_t i = 0; i < draft->states.n; i++)
+            draft->states.at[i].in_place =
+                draft->states.at[i].in_place && is_in_place(&parts[rank], &draft->states.at[i]);
+    }
     return TSR_OK;
 }

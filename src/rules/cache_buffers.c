@@ -47,19 +47,24 @@ bool tsr__is_cache_output(const tsr_node *node, size_t output)
     return false;
 }
 
-static bool same_sizes(const struct shape *a, const struct shape *b)
+// True if both values are declared with the same sizes: equal numbers or names.
+static bool same_sizes(const tsr_value *a, const tsr_value *b)
 {
-    if (a->rank < 1 || a->rank != b->rank || a->dtype != b->dtype)
+    int rank = tsr_value_rank(a);
+    if (rank < 1 || rank != tsr_value_rank(b) || tsr_value_dtype(a) != tsr_value_dtype(b))
         return false;
-    for (int d = 0; d < a->rank; d++)
-        if (a->dims[d].value < 0 || a->dims[d].value != b->dims[d].value)
+    for (int axis = 0; axis < rank; axis++) {
+        tsr_dim x = tsr_value_dim(a, axis), y = tsr_value_dim(b, axis);
+        if (x.value != y.value || (x.value < 0 && (!*x.symbol || strcmp(x.symbol, y.symbol) != 0)))
             return false;
+    }
     return true;
 }
 
 // True if the node writes only the new tokens of a cache: the cache is an input and an output of
-// the graph with the same size, so both are one buffer.
-bool tsr__node_updates_cache(const tsr_node *node, size_t output, const struct shapes *shapes)
+// the graph that are declared with the same size, so both are one buffer. Sizes of one run do not
+// count: [1,4,past,32] and [1,4,total,32] are two buffers even if past and total are 512.
+bool tsr__node_updates_cache(const tsr_node *node, size_t output)
 {
     const struct op_row *row = tsr__row_of_node(node);
     const tsr_value *present = tsr_node_output(node, output);
@@ -69,9 +74,8 @@ bool tsr__node_updates_cache(const tsr_node *node, size_t output, const struct s
             input >= tsr_node_input_count(node) || !tsr_node_input(node, input))
             continue;
         const tsr_value *past = tsr_node_input(node, input);
-        struct shape before = tsr__shapes_of(shapes, past), after = tsr__shapes_of(shapes, present);
         return tsr_value_is_input(past) && tsr_value_is_output(present) &&
-               same_sizes(&before, &after) && tsr_cache_has_room(past, present);
+               same_sizes(past, present) && tsr_cache_has_room(past, present);
     }
     return false;
 }

@@ -321,9 +321,9 @@ bool tsr__node_copies_input(const tsr_node *node, const struct shapes *shapes);
 bool tsr__node_copies_output(const tsr_node *node, const struct shapes *shapes);
 // True if the CPU kernel reads a value that is stored in the blocked layout.
 bool tsr__node_takes_blocks(const tsr_node *node, const struct shapes *shapes);
-// True if the output is a cache that the node can update in place: an input and an output of the
-// graph with equal sizes (cache_buffers.c).
-bool tsr__node_updates_cache(const tsr_node *node, size_t output, const struct shapes *shapes);
+// True if the output is a cache that the node updates in place: an input and an output of the graph
+// that are declared with equal sizes (cache_buffers.c).
+bool tsr__node_updates_cache(const tsr_node *node, size_t output);
 // True if indices select elements of the input, so that the node reads no more elements of it than
 // it writes.
 bool tsr__rule_looks_up(const struct rule *rule, int input);

@@ -85,7 +85,7 @@ static tsr_status serve_keep(struct child_loop *child_loop, int fd)
     const char *from = tsr__arena_str(&arena, past).p, *to = tsr__arena_str(&arena, present).p;
     tsr_status st = TSR_NOMEM;
     if (from && to)
-        st = tsr__ranks_keep(child_loop->job, from, to) ? TSR_OK : TSR_INVALID;
+        st = tsr__ranks_keep(child_loop->job, from, to, false) ? TSR_OK : TSR_INVALID;
     tsr__arena_free(&arena);
     tsr__message_close(&message);
     return st;

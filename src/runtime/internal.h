@@ -30,6 +30,7 @@ struct kept_view {
 // An output that becomes an input of the next run and stays on its rank.
 struct rank_state {
     size_t input, output;
+    bool in_place;   // runs write the output over the input
     OrtValue *value; // NULL: no run yet
 };
 
@@ -109,7 +110,7 @@ int64_t tsr__rank_find_output(struct rank *rank, const char *name);
 // True if the tensor is in memory of the rank's own GPU.
 bool tsr__rank_has_on_gpu(const struct rank *rank, const struct tensor *tensor);
 // Makes output `present` the input `past` of the next run. False: the rank does not have both.
-bool tsr__rank_keep(struct rank *rank, const char *past, const char *present);
+bool tsr__rank_keep(struct rank *rank, const char *past, const char *present, bool in_place);
 // Adds the rank's diagnostics to the session.
 void tsr__rank_findings(const struct rank *rank, tsr_session *session);
 struct shard_view;

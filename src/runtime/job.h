@@ -163,7 +163,7 @@ tsr_status tsr__ranks_open_here(tsr_job *job);
 void tsr__ranks_run_here(tsr_job *job);
 // Keeps a state on the ranks that have both names; false: no rank of this process does.
 // tsr__ranks_keep_named does so for the states of the manifest.
-bool tsr__ranks_keep(tsr_job *job, const char *past, const char *present);
+bool tsr__ranks_keep(tsr_job *job, const char *past, const char *present, bool in_place);
 tsr_status tsr__ranks_keep_named(tsr_job *job);
 tsr_status tsr__ranks_trace(tsr_job *job);
 void tsr__ranks_free(tsr_job *job);

@@ -196,7 +196,7 @@ static tsr_status children_add_state(tsr_job *job, const char *past, const char 
     TRY(send_state(job->children, past, present));
     TRY(all_answers(job->children, &best));
     // no rank is in this process; notes only that it is not a result
-    (void)tsr__ranks_keep(job, past, present);
+    (void)tsr__ranks_keep(job, past, present, false);
     return job->arena.failed ? TSR_NOMEM : best;
 }
 

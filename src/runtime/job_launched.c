@@ -201,7 +201,7 @@ static tsr_status launched_finish(tsr_job *job, tsr_tensors *const *outputs, enu
 // reports for all.
 static tsr_status launched_add_state(tsr_job *job, const char *past, const char *present)
 {
-    bool kept = tsr__ranks_keep(job, past, present);
+    bool kept = tsr__ranks_keep(job, past, present, false);
     return kept || job->endpoint->rank > 0 ? TSR_OK : TSR_INVALID;
 }
 

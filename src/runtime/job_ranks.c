@@ -313,11 +313,12 @@ void tsr__ranks_run_here(tsr_job *job)
 // Makes an output a state. Each rank that has both names keeps the value. The job's list tells the
 // handover which outputs are not results. The list is copied, because an arena cannot grow in
 // place; there are few states.
-bool tsr__ranks_keep(tsr_job *job, const char *past, const char *present)
+bool tsr__ranks_keep(tsr_job *job, const char *past, const char *present, bool in_place)
 {
     bool found = false;
+    in_place = in_place || job->options.states_in_place;
     for (int i = 0; i < job->n; i++)
-        found |= tsr__rank_keep(&job->rank_threads[i].rank, past, present);
+        found |= tsr__rank_keep(&job->rank_threads[i].rank, past, present, in_place);
     const char **list = ARENA_ARRAY(&job->arena, const char *, job->n_states + 1);
     if (!list)
         return false;
@@ -335,7 +336,8 @@ tsr_status tsr__ranks_keep_named(tsr_job *job)
 {
     const struct manifest *manifest = &job->bundle.manifest;
     for (size_t k = 0; k < manifest->n_states; k++)
-        tsr__ranks_keep(job, manifest->states[k].input, manifest->states[k].output);
+        tsr__ranks_keep(job, manifest->states[k].input, manifest->states[k].output,
+                        manifest->states[k].in_place);
     return job->arena.failed ? TSR_NOMEM : TSR_OK;
 }
 

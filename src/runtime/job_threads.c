@@ -437,7 +437,7 @@ static tsr_status threads_finish(tsr_job *job, tsr_tensors *const *outputs, enum
 
 static tsr_status threads_add_state(tsr_job *job, const char *past, const char *present)
 {
-    return tsr__ranks_keep(job, past, present) ? TSR_OK : TSR_INVALID;
+    return tsr__ranks_keep(job, past, present, false) ? TSR_OK : TSR_INVALID;
 }
 
 // Waits until every rank has made all started runs and synchronized after them: no message is

@@ -119,7 +119,7 @@ static tsr_status unsharded_finish(tsr_job *job, tsr_tensors *const *outputs, en
 
 static tsr_status unsharded_add_state(tsr_job *job, const char *past, const char *present)
 {
-    return tsr__ranks_keep(job, past, present) ? TSR_OK : TSR_INVALID;
+    return tsr__ranks_keep(job, past, present, false) ? TSR_OK : TSR_INVALID;
 }
 
 // Closes an unsharded model. The session may have mapped files of the copy, so it is closed before

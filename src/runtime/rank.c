@@ -108,30 +108,31 @@ static tsr_status check_input(struct rank *rank, tsr_session *session, size_t i,
     return check_shape(rank, session, i, tensor);
 }
 
-// True if input number `input` is a state, which an output of the previous run provides.
-static bool is_state(const struct rank *rank, size_t input)
+// Returns the state that input number `input` is, which an output of the previous run provides;
+// NULL: none.
+static const struct rank_state *state_of(const struct rank *rank, size_t input)
 {
     for (size_t k = 0; k < rank->n_states; k++)
         if (rank->states[k].input == input)
-            return true;
-    return false;
+            return &rank->states[k];
+    return NULL;
 }
 
 static tsr_status refuse_missing(struct rank *rank, tsr_session *session, size_t i)
 {
     const char *hint = "add a tensor of this name to the inputs";
-    if (is_state(rank, i))
+    if (state_of(rank, i))
         hint = "this input is a state: give its tensor in the first run";
     return refuse_input(rank, session, i, DIAG_input_missing, hint,
                         "no tensor was given for this input");
 }
 
-// True if this run writes the state over the value that it reads (tsr_run_options). On a GPU the
-// first run reads the caller's tensor and allocates the state; later runs write it in place.
+// True if this run writes the state over the value that it reads. On a GPU the first run reads the
+// caller's tensor and allocates the state; later runs write it in place.
 static bool is_written_in_place(const struct rank *rank, const struct run_slot *run_slot,
                                 const struct rank_state *state)
 {
-    return rank->options->states_in_place && (!rank->binding || run_slot->kept[state->input]);
+    return state->in_place && (!rank->binding || run_slot->kept[state->input]);
 }
 
 // True if an input is a state with its own buffer: runs write to it, so it must not be a view of
@@ -139,7 +140,8 @@ static bool is_written_in_place(const struct rank *rank, const struct run_slot *
 static bool is_buffer(const struct rank *rank, size_t input, const struct tensor *tensor)
 {
     bool numbers = tensor->rank >= 0 && tensor->type != TSR_STRING;
-    return numbers && rank->options->states_in_place && !rank->binding && is_state(rank, input);
+    const struct rank_state *state = state_of(rank, input);
+    return numbers && !rank->binding && state && state->in_place;
 }
 
 // Creates a value over a tensor on this rank's GPU, without a copy. Waits for earlier work on the
@@ -199,7 +201,7 @@ static tsr_status bind_input(struct rank *rank, struct run_slot *run_slot, size_
     int64_t at = -1;
     if (inputs)
         at = tsr_tensors_find(inputs, rank->input_names[i]);
-    run_slot->kept[i] = at < 0 && ran && is_state(rank, i);
+    run_slot->kept[i] = at < 0 && ran && state_of(rank, i);
     if (run_slot->kept[i])
         return TSR_OK;
     if (at < 0)
@@ -292,7 +294,7 @@ tsr_status tsr__rank_bind(struct rank *rank, size_t run_slot, const tsr_tensors 
 
 // Makes an output a state of this rank. Called before the first run, while the rank waits for work.
 // The list is made anew because an arena does not grow in place.
-bool tsr__rank_keep(struct rank *rank, const char *past, const char *present)
+bool tsr__rank_keep(struct rank *rank, const char *past, const char *present, bool in_place)
 {
     int64_t in = find_input(rank, past);
     int64_t out = tsr__rank_find_output(rank, present);
@@ -303,7 +305,8 @@ bool tsr__rank_keep(struct rank *rank, const char *past, const char *present)
         return false;
     if (rank->n_states)
         memcpy(list, rank->states, rank->n_states * sizeof *list);
-    list[rank->n_states++] = (struct rank_state){.input = (size_t)in, .output = (size_t)out};
+    list[rank->n_states++] =
+        (struct rank_state){.input = (size_t)in, .output = (size_t)out, .in_place = in_place};
     rank->states = list;
     return true;
 }

@@ -55,7 +55,7 @@ static void fill(struct bench *b, struct manifest *m)
     static const int64_t halves[] = {3, 0, 1, 0, 2, 0, 1, 1, 0, 2, 1, 0, 1, 1}; // {1,2,1:0,1}
     static struct manifest_port in = {"x", "float32", "{1,2,1:0,1}", NULL, "y \"quoted\"", 3, dims};
     static struct manifest_port out = {"y \"quoted\"", "int64", "{1:0}", NULL, NULL, -1, NULL};
-    static struct manifest_state s = {"x", "y \"quoted\""};
+    static struct manifest_state s = {"x", "y \"quoted\"", true};
     in.kept = tsr__layout_decode(&b->arena, halves, TSR_COUNT(halves));
     assert_non_null(in.kept);
     static struct manifest_collective c = {0, "AllReduce", "float32", &group, 1};
@@ -176,6 +176,7 @@ static void written_is_read_back(void **state)
     assert_int_equal(m->n_states, 1);
     assert_string_equal(m->states[0].input, "x");
     assert_string_equal(m->states[0].output, "y \"quoted\"");
+    assert_true(m->states[0].in_place);
     assert_int_equal(m->outputs[0].rank, -1);
     assert_string_equal(m->outputs[0].name, "y \"quoted\"");
     assert_int_equal(m->n_collectives, 1);

@@ -124,6 +124,61 @@ def a_state_may_be_one_buffer(d):
         assert rc == 0 and [float(r["y"]) for r in results(d, 40)] == [1 + k % 20 for k in range(40)], text
 
 
+SMALL = 80 << 20  # what a process with an engine uses without caches, and more
+
+
+def peak_of(path, *words):
+    """Peak resident bytes of a job."""
+    with tempfile.TemporaryFile() as text:
+        p = subprocess.Popen([JOB, engine(), path, *words], stdout=text, stderr=subprocess.STDOUT)
+        _, status, used = os.wait4(p.pid, 0)
+        p.returncode = os.waitstatus_to_exitcode(status)
+        text.seek(0)
+        said = text.read().decode(errors="replace")
+    assert p.returncode == 0, said
+    return used.ru_maxrss * 1024
+
+
+@case
+def a_run_keeps_the_buffers_that_the_plan_counts(d):
+    """A cache that is declared with one size is one buffer in plan and run. A cache that may grow is two, even if the planned sizes are equal."""
+    tokens, heads, size = 147456, 2, 64  # 36 MiB for each rank and cache: malloc returns that to the system
+    cache, predicted, measured, answers = 2 * heads * tokens * size * 4, {}, {}, {}
+    draw = np.random.default_rng(3)
+    rows = [{"q": draw.standard_normal((1, 1, heads * size), "f4"), "k": draw.standard_normal((1, 1, heads * size), "f4"), "v": draw.standard_normal((1, 1, heads * size), "f4"),
+             "lengths": np.array([k], "i4"), "total": np.array([k + 1], "i4")} for k in range(3)]
+    rows[0].update({"past_" + c: np.zeros((1, heads, tokens, size), "f4") for c in "kv"})
+    for k, row in enumerate(rows):
+        np.savez_compressed("%s/in%d.npz" % (d, k), **row)
+    node = h.make_node("GroupQueryAttention", ["q", "k", "v", "past_k", "past_v", "lengths", "total"], ["y", "present_k", "present_v"], name="attention", domain="com.microsoft", num_heads=heads, kv_num_heads=heads)
+    row, one = [1, 1, heads * size], T.INT32
+    for how, past, present in (("fixed", tokens, tokens), ("named", "length", "length"), ("grows", "past", "now")):
+        ins = [value(n, F, row) for n in "qkv"] + [value("past_" + c, F, [1, heads, past, size]) for c in "kv"] + [value("lengths", one, [1]), value("total", one, [1])]
+        outs = [value("y", F, row)] + [value("present_" + c, F, [1, heads, present, size]) for c in "kv"]
+        onnx.save(h.make_model(h.make_graph([node], "g", ins, outs), ir_version=10, opset_imports=[h.make_opsetid("", 21), h.make_opsetid("com.microsoft", 1)]), d + "/m.onnx")
+        tessera = lambda *words: subprocess.run([os.path.join(BUILD, "tessera"), *words], check=True, capture_output=True, text=True).stdout
+        spec = "{1,1,2:0,1}"
+        tessera("annotate", d + "/m.onnx", "--config", "c:2", *(w for n in "qkv" for w in ("--shard", "attention:%s=%s" % (n, spec))), "-o", d + "/c.onnx")
+        sizes = [w for n in sorted({past, present} - {tokens}) for w in ("--dim", "%s=%d" % (n, tokens))]
+        plan = json.loads(tessera("plan", d + "/c.onnx", "--config", "c", "--devices", "2", "--state", "past_*=present_*", *sizes, "-o", d + "/p.onnx", "--json"))
+        tessera("partition", d + "/p.onnx", "--config", "c", "-o", d + "/parts", "--force")
+        states = json.load(open(d + "/parts/manifest.json"))["states"]
+        assert len(states) == 2 and all(s["in_place"] == (how != "grows") for s in states), states
+        predicted[how] = sum(plan["memory"])
+        measured[how] = peak_of(d + "/parts", *("run:%s/in%d.npz>%s/out%d.npz" % (d, k, d, k) for k in range(3)))
+        answers[how] = [r["y"] for r in results(d, 3)]
+        assert all(list(r) == ["y"] for r in results(d, 3))
+    for k in range(3):
+        assert np.array_equal(answers["fixed"][k], answers["grows"][k]) and np.array_equal(answers["named"][k], answers["grows"][k]), k
+    assert abs(predicted["fixed"] / predicted["named"] - 1) < 0.01, predicted
+    assert 0.95 * cache < predicted["grows"] - predicted["fixed"] < 1.05 * cache, (predicted, cache)
+    if b"__asan_init" not in open(JOB, "rb").read():  # which keeps freed memory
+        used = {how: measured[how] - cache for how in measured}  # less the tensors that the caller gave in the first run
+        for how in ("fixed", "named"):
+            assert predicted[how] <= used[how] < predicted[how] + SMALL, (predicted, used)
+        assert predicted["grows"] <= used["grows"], (predicted, used)  # more: ONNX Runtime's arena doubles its blocks
+
+
 @case
 def a_set_for_each_rank(d):
     """Pieces in, pieces out: each rank is given its own part."""

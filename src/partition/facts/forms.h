@@ -31,6 +31,7 @@ struct scope {
 // A state: the output `present` of a run is the input `past` of the next run.
 struct draft_state {
     const tsr_value *past, *present;
+    bool in_place; // the nodes of all ranks write `present` over `past`
 };
 
 // The layout in which all readers need a value. `layout` is NULL until a reader is seen. `differ`

@@ -221,7 +221,7 @@ static tsr_status add_state(struct ports *ports, tsr_value *past, tsr_value *pre
     struct draft_state *slot = vec_push(draft->arena, &draft->states);
     if (!layout || !slot)
         return TSR_NOMEM;
-    *slot = (struct draft_state){past, present};
+    *slot = (struct draft_state){past, present, true};
     keep(draft, past, layout);
     keep(draft, present, layout);
     return TSR_OK;

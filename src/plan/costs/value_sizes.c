@@ -158,8 +158,7 @@ static bool fill_output(struct planner *planner, const tsr_node *node, size_t i)
     const tsr_value *value = tsr_node_output(node, i);
     if (!fill(planner, value))
         return false;
-    planner->values[tsr__value_id(value)].updated =
-        tsr__node_updates_cache(node, i, planner->shapes.full);
+    planner->values[tsr__value_id(value)].updated = tsr__node_updates_cache(node, i);
     return true;
 }
 
