@@ -191,6 +191,14 @@ def float8_of_open_sizes():
 
 
 @case
+def weights_that_are_gathered_in_the_run():
+    """An Identity with a sharding stores the weight sharded; each rank gathers it and multiplies its own rows."""
+    m = model([node("Identity", ["w"], ["full"], name="gather"), node("MatMul", ["x", "full"], ["y"], name="product")],
+              [info("x", T.FLOAT, [8, 64])], [info("y", T.FLOAT, [8, 16])], [tensor(f4(64, 16), "w")])
+    return m, 2, {"gather:w": "{2,1:0,1}", "gather:full": "{2,1:0,1}", "product:x": "{2,1:0,1}"}, {"x": f4(8, 64)}, ["AllGather", "Reshard"]
+
+
+@case
 def rounded_up():
     """Engines infer one window too many where the last would begin in the pads; what reads the parts must not be held against that."""
     m = model([node("MaxPool", ["x"], ["h"], name="pool", ceil_mode=1, kernel_shape=[1, 2], pads=[0, 1, 0, 1], strides=[1, 2]),
