@@ -52,9 +52,7 @@ static tsr_status load_file(struct provider *provider, const OrtGraph *graph, ts
 static tsr_status load_graph(struct provider *provider, const OrtGraph *graph,
                              struct temporary **folder, tsr_model **out)
 {
-    tsr_status st = temporary_folder(provider, folder);
-    if (st != TSR_OK)
-        return st;
+    TRY(temporary_folder(provider, folder));
     return tsr__ep_graph_load(provider->session, &provider->factory->api, graph, (*folder)->path,
                               out);
 }
@@ -113,9 +111,7 @@ static tsr_status choose_folder(struct provider *provider, const OrtGraph *graph
 {
     if (provider->options.context)
         return tsr__ep_context_folder(provider, graph, arena, out);
-    tsr_status st = temporary_folder(provider, &out->temporary);
-    if (st != TSR_OK)
-        return st;
+    TRY(temporary_folder(provider, &out->temporary));
     out->folder = tsr__arena_printf(arena, "%s/parts", out->temporary->path).p;
     return arena_status(arena);
 }

@@ -23,7 +23,8 @@ static tsr_status copy_opsets(struct part *part)
         onnx |= !domain[0];
         TRY(tsr_model_set_opset(part->model, domain, tsr_model_opset_version(model, i)));
     }
-    TRY(onnx ? TSR_OK : tsr_model_set_opset(part->model, "", part->draft->opset));
+    if (!onnx)
+        TRY(tsr_model_set_opset(part->model, "", part->draft->opset));
     return tsr_model_set_opset(part->model, COMM_DOMAIN, 1);
 }
 

@@ -186,11 +186,9 @@ tsr_status tsr__report_trace(struct page *page, const char *path)
 {
     struct str text;
     json_error_t error;
-    tsr_status st = tsr__file_read(page->session, page->arena, path, MAX_TRACE, &text);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__file_read(page->session, page->arena, path, MAX_TRACE, &text));
     json_t *root = NULL;
-    st = tsr__json_load(page->session, text, 0, &error, &root);
+    tsr_status st = tsr__json_load(page->session, text, 0, &error, &root);
     if (st == TSR_NOMEM)
         return st;
     bool readable = root != NULL;

@@ -91,9 +91,7 @@ static tsr_status reduce_chunks(const struct device_call *call, const struct chu
         if (code != 0)
             break;
         char *chunk = pinned + (size_t)(i % IN_FLIGHT) * CHUNK_BYTES;
-        tsr_status st = reduce_below(call, i, length_of(chunks, i), chunk, chunk);
-        if (st != TSR_OK)
-            return st;
+        TRY(reduce_below(call, i, length_of(chunks, i), chunk, chunk));
         code = bring_up(call, chunks, i, out, pinned);
     }
     if (code == 0 && chunks->n) // the caller's stream continues when everything is copied
@@ -110,9 +108,7 @@ static tsr_status reduce_from_host(const struct device_call *call, const struct 
     size_t unit = tsr__elem_bytes(call->call->type);
     for (int64_t i = 0; i < chunks->n; i++) {
         size_t at = (size_t)(i * chunks->each) * unit;
-        tsr_status st = reduce_below(call, i, length_of(chunks, i), in + at, out + at);
-        if (st != TSR_OK)
-            return st;
+        TRY(reduce_below(call, i, length_of(chunks, i), in + at, out + at));
     }
     return TSR_OK;
 }
@@ -219,18 +215,13 @@ static tsr_status run_round(const struct device_call *call, struct comm_exchange
                             struct round *round, uint64_t number)
 {
     struct comm_call comm_call = tsr__device_step(call->call, STEP_CHUNK + number);
-    tsr_status st =
-        tsr__device_code(call, bring_round_down(call, exchange, round), "copying to the host");
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__device_code(call, bring_round_down(call, exchange, round), "copying to the host"));
     void *folded = NULL; // in the pinned memory, after the slots of all messages
     if (exchange->folded)
         folded = on_device(call) ? round->pinned + 2 * (size_t)call->call->n_group * CHUNK_BYTES
                                  : (char *)exchange->folded + round->at;
     struct comm_exchange below = {.send = round->send, .recv = round->recv, .folded = folded};
-    st = call->device->base->transport->exchange(call->device->base, &comm_call, &below, call->why);
-    if (st != TSR_OK)
-        return st;
+    TRY(call->device->base->transport->exchange(call->device->base, &comm_call, &below, call->why));
     return tsr__device_code(call, bring_round_up(call, exchange, round, folded),
                             "copying from the host");
 }
@@ -240,9 +231,7 @@ tsr_status tsr__host_exchange(const struct device_call *call, struct comm_exchan
     struct device *device = call->device;
     size_t n = (size_t)call->call->n_group;
     uint64_t most = 1; // at least one round, in which all synchronize and check sizes
-    tsr_status st = check_sizes(call, exchange);
-    if (st != TSR_OK)
-        return st;
+    TRY(check_sizes(call, exchange));
     for (size_t i = 0; i < n; i++)
         most = device->cards[i].most_bytes > most ? device->cards[i].most_bytes : most;
     struct round round = {.send = device->buffers, .recv = device->buffers + device->endpoint.size};
@@ -256,9 +245,7 @@ tsr_status tsr__host_exchange(const struct device_call *call, struct comm_exchan
     round.pinned = pinned;
     for (uint64_t number = 0; number * CHUNK_BYTES < most; number++) {
         round.at = (size_t)number * CHUNK_BYTES;
-        st = run_round(call, exchange, &round, number);
-        if (st != TSR_OK)
-            return st;
+        TRY(run_round(call, exchange, &round, number));
     }
     return TSR_OK;
 }

@@ -229,15 +229,13 @@ tsr_status tsr__device_meet(struct endpoint *endpoint, uint64_t plan, struct com
         tsr__seat_enter(device->seat);
     describe_self(device);
     sort_groups(device); // before others know this device: they read its groups if they fail
-    tsr_status st = exchange_rank_cards(device, plan, why);
-    if (st != TSR_OK)
-        return st;
+    TRY(exchange_rank_cards(device, plan, why));
     for (int rank = 0; rank < endpoint->size; rank++)
         device->reached[rank] = reach_rank(device, rank);
     for (size_t i = 0; i < device->groups.n; i++) {
         struct device_group *group = &device->groups.at[i];
         if (wants_nccl(device, group)) {
-            st = tsr__nccl_open(device, group, plan, why);
+            tsr_status st = tsr__nccl_open(device, group, plan, why);
             if (st != TSR_OK) { // other ranks may wait for this one inside of NCCL
                 endpoint->transport->fail(endpoint, why->status, why->rank, why->text);
                 return st;

@@ -62,9 +62,7 @@ static tsr_status enter(const struct device_call *call)
     if (!aborted)
         return TSR_OK;
     // The job has failed, so this returns the reason without waiting.
-    tsr_status st = tsr__device_words(call, STEP_TOGETHER, 0, device->words);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__device_words(call, STEP_TOGETHER, 0, device->words));
     return tsr__trouble(call->why, TSR_PEER, device->endpoint.rank,
                         "%s '%s' (id %lld): another rank has failed", call->call->op,
                         call->call->node, (long long)call->call->id);
@@ -153,12 +151,8 @@ static tsr_status exchange_parts(const struct device_call *call, void *comm,
                                  const struct nccl_part *parts, const char *doing)
 {
     const struct comm_call *comm_call = call->call;
-    tsr_status st = together(call);
-    if (st != TSR_OK)
-        return st;
-    st = enter(call);
-    if (st != TSR_OK)
-        return st;
+    TRY(together(call));
+    TRY(enter(call));
     int code = tsr__nccl_exchange(call->device->gpu, comm, parts, comm_call->n_group, call->self,
                                   comm_call->stream);
     leave(call->device);
@@ -243,15 +237,9 @@ tsr_status tsr__nccl_open(struct device *device, struct device_group *group, uin
     while (group->group[k.self] != device->endpoint.rank)
         k.self++;
     struct nccl_id id = {{0}};
-    if (k.self == 0) {
-        tsr_status st = nccl_code(&k, tsr__nccl_id(device->gpu, &id), "creating the unique id");
-        if (st != TSR_OK)
-            return st;
-    }
-    tsr_status st =
-        tsr__comm_broadcast(device->base, &call, (int)group->group[0], &id, sizeof id, why);
-    if (st != TSR_OK)
-        return st;
+    if (k.self == 0)
+        TRY(nccl_code(&k, tsr__nccl_id(device->gpu, &id), "creating the unique id"));
+    TRY(tsr__comm_broadcast(device->base, &call, (int)group->group[0], &id, sizeof id, why));
     return join(&k, &id, group);
 }
 
@@ -283,9 +271,7 @@ tsr_status tsr__nccl_reserve(const struct device_call *call, const struct comm_e
         bytes = slice_of(comm_call, call->self).bytes;
     if (bytes == 0 || comm_call->n_group > GPU_MAX_MEMBERS)
         return TSR_OK;
-    tsr_status st = tsr__device_prepare(&call->device->endpoint, comm_call, call->why);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__device_prepare(&call->device->endpoint, comm_call, call->why));
     return tsr__device_code(call,
                             tsr__seat_scratch(call->device->seat, 1,
                                               bytes * (size_t)comm_call->n_group, comm_call->stream,
@@ -305,13 +291,10 @@ static tsr_status reduce_in_order(const struct device_call *call, void *comm, co
     struct nccl_part parts[GPU_MAX_MEMBERS] = {{0}};
     struct slice mine = slice_of(comm_call, call->self);
     void *scratch = NULL;
-    tsr_status st =
-        tsr__device_code(call,
+    TRY(tsr__device_code(call,
                          tsr__seat_scratch(device->seat, 1, mine.bytes * (size_t)comm_call->n_group,
                                            comm_call->stream, &scratch),
-                         "reducing");
-    if (st != TSR_OK)
-        return st;
+                         "reducing"));
     struct gpu_fold fold =
         gpu_fold_of(comm_call, 1, (int64_t)(mine.bytes / tsr__elem_bytes(comm_call->type)));
     fold.out[0] = (char *)out + mine.at;
@@ -322,12 +305,10 @@ static tsr_status reduce_in_order(const struct device_call *call, void *comm, co
             (struct nccl_part){(const char *)in + theirs.at, place, theirs.bytes, mine.bytes};
         fold.in[i] = i == call->self ? (const char *)in + mine.at : place;
     }
-    st = exchange_parts(call, comm, parts, "exchanging slices");
-    if (st == TSR_OK && fold.count)
-        st = tsr__device_code(call, tsr__seat_fold(device->seat, &fold, comm_call->stream),
-                              "reducing");
-    if (st != TSR_OK)
-        return st;
+    TRY(exchange_parts(call, comm, parts, "exchanging slices"));
+    if (fold.count)
+        TRY(tsr__device_code(call, tsr__seat_fold(device->seat, &fold, comm_call->stream),
+                             "reducing"));
     for (int i = 0; i < comm_call->n_group; i++) {
         struct slice theirs = slice_of(comm_call, i);
         parts[i] = (struct nccl_part){(const char *)out + mine.at, (char *)out + theirs.at,
@@ -351,17 +332,13 @@ tsr_status tsr__nccl_sum(const struct device_call *call, void *comm, const void 
         return reduce_in_order(call, comm, in, out);
     if (ordered)
         return tsr__host_all_reduce(call, in, out);
-    tsr_status st = together(call);
-    if (st != TSR_OK)
-        return st;
+    TRY(together(call));
     struct gpu_fold fold = {.type = comm_call->type,
                             .reduce = gpu_reduce_of(comm_call->reduce),
                             .in = {in},
                             .out = {out},
                             .count = comm_call->count};
-    st = enter(call);
-    if (st != TSR_OK)
-        return st;
+    TRY(enter(call));
     int code = tsr__nccl_all_reduce(device->gpu, comm, &fold, comm_call->stream);
     leave(device);
     return started(call, code, "AllReduce");
@@ -378,13 +355,10 @@ static tsr_status fold_messages(const struct device_call *call, void *comm,
     struct device *device = call->device;
     size_t bytes = exchange->recv[0].bytes;
     void *scratch = NULL;
-    tsr_status st =
-        tsr__device_code(call,
+    TRY(tsr__device_code(call,
                          tsr__seat_scratch(device->seat, 1, bytes * (size_t)comm_call->n_group,
                                            comm_call->stream, &scratch),
-                         "reducing");
-    if (st != TSR_OK)
-        return st;
+                         "reducing"));
     struct gpu_fold fold =
         gpu_fold_of(comm_call, 1, (int64_t)(bytes / tsr__elem_bytes(comm_call->type)));
     fold.out[0] = exchange->folded;
@@ -394,7 +368,7 @@ static tsr_status fold_messages(const struct device_call *call, void *comm,
         parts[i].recv_bytes = bytes;
         fold.in[i] = i == call->self ? exchange->send[i].p : place;
     }
-    st = exchange_parts(call, comm, parts, "exchanging");
+    tsr_status st = exchange_parts(call, comm, parts, "exchanging");
     if (st != TSR_OK || bytes == 0)
         return st;
     return tsr__device_code(call, tsr__seat_fold(device->seat, &fold, comm_call->stream),
@@ -420,9 +394,7 @@ tsr_status tsr__nccl_exchange_all(const struct device_call *call, void *comm,
     }
     if (exchange->folded)
         return fold_messages(call, comm, exchange, parts);
-    tsr_status st = exchange_parts(call, comm, parts, "exchanging");
-    if (st != TSR_OK)
-        return st;
+    TRY(exchange_parts(call, comm, parts, "exchanging"));
     const struct comm_buffer *own = &exchange->send[call->self];
     return tsr__device_code(call,
                             tsr__seat_copy(device->seat, exchange->recv[call->self].p, own->p,

@@ -45,11 +45,9 @@ static tsr_status await_event(const struct device_call *call, int member, int ev
 // Waits until all members have computed what they send.
 static tsr_status await_all_ready(const struct device_call *call)
 {
-    for (int i = 0; i < call->call->n_group; i++) {
-        tsr_status st = i == call->self ? TSR_OK : await_event(call, i, EVENT_READY);
-        if (st != TSR_OK)
-            return st;
-    }
+    for (int i = 0; i < call->call->n_group; i++)
+        if (i != call->self)
+            TRY(await_event(call, i, EVENT_READY));
     return TSR_OK;
 }
 
@@ -62,20 +60,14 @@ tsr_status tsr__own_finish(const struct device_call *call, bool touched)
     uint64_t few[GPU_MAX_MEMBERS], mine = NOT_TOUCHED;
     if (touched) {
         mine = EVENT_DONE + device->turn++ % N_DONE;
-        tsr_status st = tsr__device_code(
-            call, tsr__seat_record(device->seat, (int)mine, call->call->stream), "an event");
-        if (st != TSR_OK)
-            return st;
+        TRY(tsr__device_code(call, tsr__seat_record(device->seat, (int)mine, call->call->stream),
+                             "an event"));
     }
-    tsr_status st = tsr__device_words(call, STEP_DONE, mine, few);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__device_words(call, STEP_DONE, mine, few));
     for (int i = 0; i < call->call->n_group; i++) {
         if (i == call->self || few[i] >= GPU_EVENTS)
             continue;
-        st = await_event(call, i, (int)few[i]);
-        if (st != TSR_OK)
-            return st;
+        TRY(await_event(call, i, (int)few[i]));
     }
     return TSR_OK;
 }
@@ -100,12 +92,8 @@ static tsr_status fold_slice(const struct device_call *call, const void *in, voi
     for (int i = 0; i < comm_call->n_group; i++) {
         void *from = (void *)in, *to = out;
         if (i != call->self) {
-            tsr_status st = address_of(call, i, false, &from);
-            if (st != TSR_OK)
-                return st;
-            st = address_of(call, i, true, &to);
-            if (st != TSR_OK)
-                return st;
+            TRY(address_of(call, i, false, &from));
+            TRY(address_of(call, i, true, &to));
         }
         fold.in[i] = (const char *)from + skip;
         fold.out[i] = (char *)to + skip;
@@ -131,9 +119,7 @@ static tsr_status reduce_own(const struct device_call *call, const void *in, voi
     *touched = count > 0;
     if (count == 0)
         return TSR_OK;
-    tsr_status st = await_all_ready(call);
-    if (st != TSR_OK)
-        return st;
+    TRY(await_all_ready(call));
     return fold_slice(call, in, out, first, count);
 }
 
@@ -162,16 +148,13 @@ static tsr_status fold_parts(const struct device_call *call, struct comm_exchang
         void *from = exchange->send[call->self].p;
         if (call->device->cards[i].bytes != bytes)
             return tsr__device_other_size(call, i, bytes);
-        tsr_status st = i == call->self ? TSR_OK : address_of(call, i, false, &from);
-        if (st != TSR_OK)
-            return st;
+        if (i != call->self)
+            TRY(address_of(call, i, false, &from));
         fold.in[i] = from;
     }
     if (bytes == 0)
         return TSR_OK;
-    tsr_status st = await_all_ready(call);
-    if (st != TSR_OK)
-        return st;
+    TRY(await_all_ready(call));
     return tsr__device_code(call, tsr__seat_fold(call->device->seat, &fold, comm_call->stream),
                             "reducing");
 }
@@ -187,12 +170,8 @@ static tsr_status copy_part(const struct device_call *call, const struct comm_ex
     if (to->bytes == 0)
         return TSR_OK;
     if (i != call->self) {
-        tsr_status st = address_of(call, i, false, &from);
-        if (st != TSR_OK)
-            return st;
-        st = await_event(call, i, EVENT_READY);
-        if (st != TSR_OK)
-            return st;
+        TRY(address_of(call, i, false, &from));
+        TRY(await_event(call, i, EVENT_READY));
     }
     return tsr__device_code(
         call, tsr__seat_copy(call->device->seat, to->p, from, to->bytes, call->call->stream),
@@ -207,9 +186,7 @@ static tsr_status exchange_own(const struct device_call *call, struct comm_excha
         return fold_parts(call, exchange);
     }
     for (int i = 0; i < call->call->n_group; i++) {
-        tsr_status st = copy_part(call, exchange, i);
-        if (st != TSR_OK)
-            return st;
+        TRY(copy_part(call, exchange, i));
         *touched = *touched || (i != call->self && exchange->recv[i].bytes > 0);
     }
     return TSR_OK;

@@ -218,22 +218,12 @@ static tsr_status reduce_round(struct staged *staged, uint64_t round)
     int code = have_memory(staged);
     if (code == 0)
         code = send_down(staged);
-    tsr_status st = tsr__device_code(call, code, "copying to the host");
-    if (st != TSR_OK)
-        return st;
-    st = tsr__device_words(call, STEP_SENT + 2 * round, (uint64_t)(uintptr_t)staged->pinned,
-                           staged->theirs);
-    if (st != TSR_OK)
-        return st;
-    st = touching(staged, fold_and_send);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__device_words(call, STEP_SUMS + 2 * round, 0, ignored);
-    if (st != TSR_OK)
-        return st;
-    st = touching(staged, take_sums);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__device_code(call, code, "copying to the host"));
+    TRY(tsr__device_words(call, STEP_SENT + 2 * round, (uint64_t)(uintptr_t)staged->pinned,
+                          staged->theirs));
+    TRY(touching(staged, fold_and_send));
+    TRY(tsr__device_words(call, STEP_SUMS + 2 * round, 0, ignored));
+    TRY(touching(staged, take_sums));
     return tsr__own_finish(call, true);
 }
 
