@@ -333,9 +333,7 @@ static tsr_status fork_children(struct children *children)
 static tsr_status children_open(tsr_job *job, const char *folder, bool states)
 {
     TRY(tsr__job_open_folder(job, folder));
-    tsr_status st = tsr__engine(job->session, &job->engine); // the children inherit it
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__engine(job->session, &job->engine)); // the children inherit it
     TRY(tsr__run_may_fork(job->session, &job->bundle.manifest, &job->options));
     if (job->profiles)
         // the children's temporary folders are inside this one
@@ -345,7 +343,7 @@ static tsr_status children_open(tsr_job *job, const char *folder, bool states)
     if (!name)
         return TSR_NOMEM;
     TRY(children_new(job, name, states));
-    st = fork_children(job->children);
+    tsr_status st = fork_children(job->children);
     if (st != TSR_OK || !states)
         return st;
     return tsr__ranks_keep_named(

@@ -59,13 +59,9 @@ tsr_status tsr_process_group_join(tsr_session *session, const tsr_run_options *o
     struct endpoint *endpoint = NULL;
     if (!out)
         return tsr__missing(session, "out");
-    tsr_status st = tsr__run_options(session, options, &run_options);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__run_options(session, options, &run_options));
     if (!tsr__run_spawns(session, &run_options)) // the job starts children, not this call
-        st = tsr__run_join(session, &run_options, &endpoint);
-    if (st != TSR_OK)
-        return st;
+        TRY(tsr__run_join(session, &run_options, &endpoint));
     tsr_process_group *group = new_group(session, endpoint);
     if (!group)
         return TSR_NOMEM;

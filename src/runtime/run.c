@@ -26,9 +26,8 @@ static tsr_status run_work(struct spawn *spawn, tsr_session *session, int rank, 
     tsr_run_options options = *spawn->options;
     tsr_tensors *outputs = NULL;
     options.check_files = false; // already checked by the parent
-    tsr_status st = tsr_tensors_new(session, &outputs);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr_tensors_new(session, &outputs));
+    tsr_status st;
     if (work->unsharded) {
         options.transport = TSR_TRANSPORT_THREADS; // the child does not start another
         st = tsr_run_model(session, work->path, &options, work->inputs, outputs);
@@ -77,9 +76,7 @@ static tsr_status run_model_in_child(tsr_session *session, const char *path,
     struct engine *engine;
     TRY(tsr__tensors_on_host(inputs));
     TRY(tsr__gpu_refuse_fork(session, options));
-    tsr_status st = tsr__engine(session, &engine); // the child inherits it
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__engine(session, &engine)); // the child inherits it
     return tsr__spawn(session, &spawn);
 }
 

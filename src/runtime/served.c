@@ -291,10 +291,7 @@ tsr_status tsr__served_open(tsr_session *session, const char *folder, const OrtA
 
 tsr_status tsr__served_run(struct served *served, const tsr_tensors *inputs, tsr_tensors *outputs)
 {
-    tsr_status st =
-        tsr__tensors_on_host(inputs); // another process does not see this one's GPU memory
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__tensors_on_host(inputs)); // another process does not see this one's GPU memory
     struct message message = tsr__message_new();
     if (message.fd < 0)
         return TSR_NOMEM;

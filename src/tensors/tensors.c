@@ -380,9 +380,7 @@ tsr_status tsr__tensors_add_foreign(tsr_tensors *tensors, struct str name, tsr_d
         x->data = foreign->data;
         x->bytes = bytes;
     }
-    tsr_status st = insert(tensors, name, x);
-    if (st != TSR_OK)
-        return st; // x is freed, the memory still belongs to its owner
+    TRY(insert(tensors, name, x)); // after a failure x is freed; the memory is still its owner's
     // Set last: freeing x after a failure above must not call the owner's release.
     x->release = foreign->release;
     x->owner = foreign->owner;

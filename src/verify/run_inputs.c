@@ -322,16 +322,12 @@ static tsr_status load_random(struct loading *loading, int64_t *open_size)
     loading->set = set.p;
     if (!set.p)
         return TSR_NOMEM;
-    tsr_status st = measure_growth(loading, &growth);
-    if (st != TSR_OK)
-        return st;
+    TRY(measure_growth(loading, &growth));
     if (!growth.open)
         return load(loading, set);
     struct open_size open = {.size = 1};
-    if (can_try(loading))
-        st = broadcast_size(loading, &growth, &open);
-    else
-        st = load_at(loading, 1);
+    tsr_status st =
+        can_try(loading) ? broadcast_size(loading, &growth, &open) : load_at(loading, 1);
     *open_size = open.size;
     return st;
 }
@@ -359,16 +355,12 @@ tsr_status tsr_inputs_load(tsr_tensors *inputs, const char *set, const tsr_model
     struct loading loading = {.session = session, .set = set, .model = model, .inputs = inputs};
     loading.run = run ? run : &none;
     tsr_input_sizes found = {.size = sizeof found};
-    tsr_status st = tsr__same_session(session, tsr_model_session(model), "model");
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__same_session(session, tsr_model_session(model), "model"));
     if (!set)
         return tsr__missing(session, "set");
     tsr__arena_init(&loading.arena, session);
-    if (tsr__set_is_random(set))
-        st = load_random(&loading, &found.open_size);
-    else
-        st = tsr_tensors_load(inputs, set, model, false);
+    tsr_status st = tsr__set_is_random(set) ? load_random(&loading, &found.open_size)
+                                            : tsr_tensors_load(inputs, set, model, false);
     if (st == TSR_OK)
         st = list_sizes(&loading, &found);
     tsr__arena_free(&loading.arena);

@@ -18,16 +18,13 @@
 static tsr_status copy_attributes(tsr_node *to, const tsr_node *from)
 {
     for (size_t i = 0; i < tsr_node_attr_count(from); i++) {
-        tsr_status st = TSR_OK;
         const tsr_attr *attr = tsr_node_attr(from, i);
         const int64_t *ints;
         size_t n = tsr_attr_ints(attr, &ints);
         if (tsr_attr_kind_of(attr) == TSR_ATTR_INT)
-            st = tsr_node_set_int(to, tsr_attr_name(attr), tsr_attr_int(attr, 0));
+            TRY(tsr_node_set_int(to, tsr_attr_name(attr), tsr_attr_int(attr, 0)));
         else if (tsr_attr_kind_of(attr) == TSR_ATTR_INTS)
-            st = tsr_node_set_ints(to, tsr_attr_name(attr), ints, n);
-        if (st != TSR_OK)
-            return st;
+            TRY(tsr_node_set_ints(to, tsr_attr_name(attr), ints, n));
     }
     return TSR_OK;
 }
@@ -178,22 +175,18 @@ tsr_status tsr__control_begin(struct part *part, struct step *st, struct control
     int64_t *axes = ARENA_ARRAY(arena, int64_t, (size_t)control->n_slices + 1);
     if (!axes)
         return TSR_NOMEM;
-    tsr_status status = transpose_slices(part, st, inputs + n_in - control->n_slices, axes);
-    if (status != TSR_OK)
-        return status;
+    TRY(transpose_slices(part, st, inputs + n_in - control->n_slices, axes));
     node_outputs(part, st, token, outputs);
     *made = (struct control_node){.outer = part->graph, .before = part->token, .token = token};
     made->node = tsr_graph_add_node(part->graph, tsr_node_domain(node), tsr_node_op(node),
                                     tsr_node_name(node), inputs, n_in, outputs, n_out);
     if (!made->node)
         return TSR_NOMEM;
-    status = copy_attributes(made->node, node);
-    if (status != TSR_OK)
-        return status;
+    TRY(copy_attributes(made->node, node));
     if (control->n_out_axes)
-        status = set_out_axes(part, st, made->node);
-    if (status != TSR_OK || control->n_in_axes == 0)
-        return status;
+        TRY(set_out_axes(part, st, made->node));
+    if (control->n_in_axes == 0)
+        return TSR_OK;
     return tsr_node_set_ints(made->node, "scan_input_axes", axes, (size_t)control->n_slices);
 }
 

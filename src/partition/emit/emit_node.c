@@ -313,14 +313,11 @@ static tsr_status rewrite_attributes(const struct local_copy *copy)
         return TSR_OK;
     for (int i = 0; i < copy->rule->n_rewrites; i++) {
         const struct rule_rewrite *rewrite = &copy->rule->rewrites[i];
-        tsr_status status = TSR_OK;
         if (rewrite->kind == REWRITE_SHAPE && rewrite->name)
-            status = rewrite_zeros(copy, rewrite);
+            TRY(rewrite_zeros(copy, rewrite));
         else if (rewrite->kind == REWRITE_ATTR || rewrite->kind == REWRITE_WORD ||
                  rewrite->kind == REWRITE_SHARE)
-            status = rewrite_attribute(copy, rewrite);
-        if (status != TSR_OK)
-            return status;
+            TRY(rewrite_attribute(copy, rewrite));
     }
     return TSR_OK;
 }

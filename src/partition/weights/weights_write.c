@@ -231,19 +231,15 @@ static tsr_status write_form(struct draft *draft, struct form *form, struct writ
                              size_t n, unsigned char *buffer)
 {
     struct source source;
-    tsr_status st = source_open(draft, form->item, &source);
     int bits = tsr_dtype_bits(form->item->dtype);
-    if (st != TSR_OK)
-        return st;
+    TRY(source_open(draft, form->item, &source));
     if (bits % 8 == 0 && (source.memory || !long_runs(writers, n, bits / 8)))
         return write_blocks(&source, writers, n, bits / 8, buffer);
     for (size_t i = 0; i < n; i++) {
         if (bits % 8)
             write_bits(&source, &writers[i], bits, buffer);
         else
-            st = copy_runs(&source, &writers[i], bits / 8);
-        if (st != TSR_OK)
-            return st;
+            TRY(copy_runs(&source, &writers[i], bits / 8));
     }
     return TSR_OK;
 }
@@ -320,20 +316,15 @@ static tsr_status batch_open_file(struct batch *batch, int64_t i, struct outfold
 
 static tsr_status batch_open(struct batch *batch, struct outfolder *outfolder, bool any_common)
 {
-    tsr_status st = TSR_OK;
     int fds[BATCH_RANKS];
     size_t n = 0;
     if (batch->n == 0 && any_common)
-        st = batch_open_file(batch, 0, outfolder,
-                             tsr__weights_file(batch->draft, batch->draft->n_ranks));
-    if (st != TSR_OK)
-        return st;
+        TRY(batch_open_file(batch, 0, outfolder,
+                            tsr__weights_file(batch->draft, batch->draft->n_ranks)));
     for (int64_t i = 0; i < batch->n; i++) {
         const char *name = tsr__weights_file(batch->draft, batch->first + i);
         if (batch->parts[batch->first + i].data_bytes)
-            st = name ? batch_open_file(batch, i, outfolder, name) : TSR_NOMEM;
-        if (st != TSR_OK)
-            return st;
+            TRY(name ? batch_open_file(batch, i, outfolder, name) : TSR_NOMEM);
     }
     for (int64_t i = 0; i < BATCH_RANKS; i++)
         if (batch->open[i]) {
