@@ -91,37 +91,23 @@ tsr_status tsr__cancel_check(tsr_session *session)
 
 const char *tsr_status_text(tsr_status status)
 {
-    switch (status) {
-    case TSR_OK:
-        return "done";
-    case TSR_NOMEM:
-        return "out of memory";
-    case TSR_IO:
-        return "a file cannot be read";
-    case TSR_WRITE:
-        return "a file cannot be written";
-    case TSR_MALFORMED:
-        return "damaged or malformed data";
-    case TSR_INVALID:
-        return "not valid";
-    case TSR_UNSUPPORTED:
-        return "not supported";
-    case TSR_INFEASIBLE:
-        return "no plan fits the limits";
-    case TSR_ENGINE:
-        return "ONNX Runtime was not found or refused the model";
-    case TSR_PEER:
-        return "a rank or the network failed";
-    case TSR_DIFFERENT:
-        return "the results differ";
-    case TSR_USAGE:
-        return "invalid use of a call or option";
-    case TSR_BUG:
-        return "internal error: please report it";
-    case TSR_CANCELLED:
-        return "cancelled";
-    }
-    return "unknown status";
+    static const char *const texts[] = {
+        [TSR_OK] = "done",
+        [TSR_NOMEM] = "out of memory",
+        [TSR_IO] = "a file cannot be read",
+        [TSR_WRITE] = "a file cannot be written",
+        [TSR_MALFORMED] = "damaged or malformed data",
+        [TSR_INVALID] = "not valid",
+        [TSR_UNSUPPORTED] = "not supported",
+        [TSR_INFEASIBLE] = "no plan fits the limits",
+        [TSR_ENGINE] = "ONNX Runtime was not found or refused the model",
+        [TSR_PEER] = "a rank or the network failed",
+        [TSR_DIFFERENT] = "the results differ",
+        [TSR_USAGE] = "invalid use of a call or option",
+        [TSR_BUG] = "internal error: please report it",
+        [TSR_CANCELLED] = "cancelled",
+    };
+    return (size_t)status < TSR_COUNT(texts) ? texts[status] : "unknown status";
 }
 
 double tsr__now_s(void)

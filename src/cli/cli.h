@@ -137,6 +137,8 @@ struct cli {
 // was given.
 const char *cli_value(const struct cli *cli, const char *name);
 bool cli_flag(const struct cli *cli, const char *name);
+// The first of the names (ends with NULL) that was given, or NULL.
+const char *cli_first_given(const struct cli *cli, const char *const *names);
 // Collects all values of a repeatable option; `list` has space for n_given. Returns their number.
 size_t cli_values(const struct cli *cli, const char *name, const char **list);
 // Stores the options whose rows have this target. Returns 0, or EXIT_USAGE after a message.
@@ -357,8 +359,11 @@ const char *cli_plural(size_t n);                                 // "s", or "" 
 const char *cli_text_or(const char *text, const char *otherwise); // if text is NULL or ""
 const char *cli_domain(const char *domain);                       // "" -> "ai.onnx"
 const char *cli_did_you_mean(const char *near); // "; did you mean 'NEAR'?", or "" for NULL
+// Appends to a text in a buffer of cap bytes; truncates it there. False: it was truncated.
+bool cli_append(char *text, size_t cap, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
-// Sizes of symbolic dimensions in the inputs (output/input_sizes.c).
+// Sizes of symbolic dimensions in the inputs (output/summary.c).
 void cli_print_sizes(const struct cli *cli, const tsr_input_sizes *sizes);
 void cli_json_sizes(tsr_json *json, const tsr_input_sizes *sizes);
 
@@ -374,5 +379,8 @@ void cli_print_one_device(const struct cli *cli, struct prediction prediction); 
 void cli_json_prediction(tsr_json *json, struct prediction prediction);
 // Warns if ranks on the CPU share cores. ranks 0: the number in the manifest of the argument.
 void cli_warn_ranks(const struct cli *cli, const tsr_topology *topology, int64_t ranks);
+// Returns the number of ranks in the manifest of the argument; 0: the argument is a model, or the
+// manifest cannot be read.
+int cli_partition_ranks(const struct cli *cli);
 
 #endif

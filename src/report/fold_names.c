@@ -97,6 +97,7 @@ static void write_numbers(struct text *text, const struct form *form, const stru
     tsr__text_printf(text, "%s}", n > MAX_LISTED ? form->more : "");
 }
 
+// Writes the pattern with the numbers of all names in the places of its numbers.
 const char *tsr__fold_names(struct arena *arena, const struct folded *names, size_t n_names,
                             bool escaped)
 {

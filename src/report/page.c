@@ -134,6 +134,7 @@ static void write_command(struct page *page)
     tsr__html_section_end(page);
 }
 
+// Writes all sections, in the order of their importance.
 void tsr__page_write(struct page *page, const struct verdict *verdict, const char *data)
 {
     struct picture picture;

@@ -354,6 +354,7 @@ static void keep_largest(struct picture *picture)
     qsort(picture->rows.at, picture->rows.n, sizeof *picture->rows.at, by_order);
 }
 
+// Makes the rows of all nodes that have a matrix.
 bool tsr__picture_make(struct arena *arena, tsr_model *model, const tsr_config *config,
                        const tsr_dim_size *sizes, size_t n_sizes, struct picture *out)
 {
@@ -418,6 +419,7 @@ static bool copy_row(struct arena *arena, tsr_session *session, const struct pic
     return out->nodes && out->sharding && out->devices;
 }
 
+// Makes the picture and copies it to the memory of the session.
 tsr_status tsr_plan_picture(tsr_model *model, const char *config, const tsr_dim_size *sizes,
                             size_t n_sizes, tsr_picture *out)
 {

@@ -225,6 +225,7 @@ static tsr_status owned(tsr_session *session, const tsr_report_input *options)
     return tsr__same_session(session, side->topology->session, "topology of the other plan");
 }
 
+// Writes a page, also with another plan beside it.
 tsr_status tsr_report_page(tsr_model *model, const tsr_report_input *options, const char *path)
 {
     if (!path)
@@ -275,6 +276,7 @@ free_all:
     return st;
 }
 
+// Writes the page of one plan.
 tsr_status tsr_report(tsr_model *model, const tsr_report_options *options, const char *path)
 {
     tsr_report_options given;

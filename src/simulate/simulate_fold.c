@@ -71,9 +71,7 @@ static struct tile_layout *first_copy(const struct fold *fold, const tsr_spec *s
         !layout)
         return NULL;
     struct tile_layout *once = tsr__layout_once(arena, layout, &fold->repeat, dim);
-    if (once)
-        return tsr__layout_copy(fold->arena, once);
-    return NULL;
+    return once ? tsr__layout_copy(fold->arena, once) : NULL;
 }
 
 static bool steers(const struct rule *rule, bool out, size_t i)
@@ -376,9 +374,7 @@ static tsr_config *only_config(const tsr_model *model, const char *name)
 {
     if (name)
         return tsr_model_find_config(model, name);
-    if (tsr_model_config_count(model) == 1)
-        return tsr_model_config(model, 0);
-    return NULL;
+    return tsr_model_config_count(model) == 1 ? tsr_model_config(model, 0) : NULL;
 }
 
 // Folds the plan if its devices are identical copies of a block. Otherwise out->copies is 0.

@@ -74,9 +74,7 @@ static int64_t end_of(const struct stores *stores, const tsr_value *value, int64
 {
     struct last_use last = {.stores = stores, .at = made};
     tsr_value_uses(value, last_use, &last);
-    if (tsr_value_is_output(value))
-        return NODE_TIMES * stores->nodes;
-    return last.at;
+    return tsr_value_is_output(value) ? NODE_TIMES * stores->nodes : last.at;
 }
 
 static int64_t bytes_of(const struct stores *stores, const tsr_value *value)

@@ -45,9 +45,7 @@ static struct sim_comm *comm_of(struct sim *sim, int64_t id, struct str op)
             *listed = *at = comm;
         }
     }
-    if (at)
-        return *at;
-    return NULL;
+    return at ? *at : NULL;
 }
 
 // Returns the index of the group in the communication, and adds the group if it is new. -1: out of
@@ -179,9 +177,7 @@ static const char *tensor_of(const tsr_node *node)
     const tsr_value *out = tsr_node_output_count(node) ? tsr_node_output(node, 0) : NULL;
     if (in)
         return tsr_value_name(in);
-    if (out)
-        return tsr_value_name(out);
-    return "";
+    return out ? tsr_value_name(out) : "";
 }
 
 // Adds a communication as a task of the device, and updates its bytes with those that this member

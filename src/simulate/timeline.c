@@ -249,9 +249,7 @@ static int by_time(const void *a, const void *b)
     if (x->id != y->id)
         return int64_order(x->id, y->id);
     int order = text_order(x->node, y->node);
-    if (order)
-        return order;
-    return text_order(x->op, y->op);
+    return order ? order : text_order(x->op, y->op);
 }
 
 static int by_comm_id(const void *a, const void *b)
@@ -263,9 +261,7 @@ static int by_comm_id(const void *a, const void *b)
 // Rounds to the nearest integer; saturates at the largest.
 static int64_t whole_bytes(double bytes)
 {
-    if (bytes < 0x1p62)
-        return (int64_t)(bytes + 0.5);
-    return INT64_MAX;
+    return bytes < 0x1p62 ? (int64_t)(bytes + 0.5) : INT64_MAX;
 }
 
 // Lists the communications, sorted by id because parts were read rank by rank.

@@ -48,13 +48,6 @@ struct solver {
     struct program rest;
 };
 
-// Returns the seconds of the monotonic clock.
-static double clock_now(void)
-{
-    struct effort effort = {0};
-    return tsr__effort_elapsed(&effort);
-}
-
 // Calls the caller's progress function, if any, with costs of the program.
 static void report_progress(const struct solver *solver, const char *step)
 {
@@ -81,7 +74,7 @@ static bool solver_init(struct solver *solver, const struct program *program,
     solver->effort.limit = options && options->work ? options->work : WORK;
     solver->effort.session = program->arena->session;
     solver->effort.seconds = options ? options->seconds : 0;
-    solver->effort.start = clock_now();
+    solver->effort.start = tsr__now_s();
     solver->progress = options ? options->progress : NULL;
     solver->context = options ? options->context : NULL;
     if (options && options->seconds > 0 && !options->work)
@@ -583,12 +576,10 @@ static bool tree_marginals(struct solver *solver, uint32_t node, struct program_
 static bool try_marginals(const struct program *program, const struct program_options *options,
                           uint32_t node, struct program_marginal *out, tsr_status *st)
 {
-    struct solver solver = {.program = program};
+    struct solver solver;
     bool done = false;
-    solver.effort.limit = options && options->work ? options->work : WORK;
-    tsr__heap_init(&solver.heap, program->arena->session);
-    if (tsr__core_init(&solver.core, program, &solver.heap, &solver.effort, NONE, 0) &&
-        !solver.core.infeasible && tsr__dense_init(&solver.dense, &solver.core, &solver.heap) &&
+    if (solver_init(&solver, program, options, NONE, 0) && !solver.core.infeasible &&
+        tsr__dense_init(&solver.dense, &solver.core, &solver.heap) &&
         make_tree(&solver, NARROW_CELLS))
         done = tree_marginals(&solver, node, out);
     *st = solver.heap.failed || (solver.has_tree && !done) ? TSR_NOMEM : TSR_OK;

@@ -89,7 +89,8 @@ struct dense {
     const struct core *core;
     struct heap *heap;
     uint32_t n, n_edges, n_rows;
-    uint32_t *node; // number in the core
+    uint32_t most_k; // choices of the largest node, at least 1
+    uint32_t *node;  // number in the core
     uint32_t *k;
     int64_t **cost;          // views of the core's costs
     struct tree_edge *edges; // a, b: dense numbers
@@ -107,6 +108,9 @@ int64_t tsr__dense_cost(const struct dense *dense, const uint32_t *x);
 void tsr__dense_load(const struct dense *dense, const uint32_t *x, int64_t *load);
 // Returns the row that is violated most, or NONE.
 uint32_t tsr__dense_worst(const struct dense *dense, const int64_t *load);
+// Sets unary[v][choice] to the cost of the choice plus the multipliers times its usage, rounded
+// down. prefix[row] is the sum of the multipliers before that row.
+void tsr__dense_unary(const struct dense *dense, const double *prefix, int64_t *const *unary);
 // Returns the largest violation of a row. If it is <= 0, the assignment satisfies all rows.
 int64_t tsr__dense_excess(const struct dense *dense, const int64_t *load);
 
@@ -251,8 +255,8 @@ struct search {
     int since;
     uint64_t pass_work, repair_work; // effort used so far
     // state of the moves
-    int64_t **penalty, **unary; // by node and choice
-    double *trial, *prefix;     // multipliers of one move, by row
+    int64_t **unary;        // by node and choice
+    double *trial, *prefix; // multipliers of one move, by row
     int64_t *load;
     uint32_t *x, *y;
     uint64_t random;

@@ -16,6 +16,7 @@ static void number_nodes(struct dense *dense, uint32_t *to_dense)
             to_dense[v] = dense->n;
             dense->node[dense->n] = v;
             dense->k[dense->n] = core->nodes[v].k;
+            dense->most_k = core->nodes[v].k > dense->most_k ? core->nodes[v].k : dense->most_k;
             dense->cost[dense->n++] = core->nodes[v].cost;
         }
 }
@@ -77,7 +78,7 @@ static bool fill_uses(struct dense *dense)
 bool tsr__dense_init(struct dense *dense, const struct core *core, struct heap *heap)
 {
     *dense = (struct dense){
-        .core = core, .heap = heap, .n_rows = core->n_rows, .bound = core->row_bound};
+        .core = core, .heap = heap, .n_rows = core->n_rows, .most_k = 1, .bound = core->row_bound};
     uint32_t *to_dense = HEAP_ARRAY(heap, uint32_t, (size_t)core->n_nodes + 1);
     dense->node = HEAP_ARRAY(heap, uint32_t, (size_t)core->n_nodes + 1);
     dense->k = HEAP_ARRAY(heap, uint32_t, (size_t)core->n_nodes + 1);
@@ -139,4 +140,20 @@ int64_t tsr__dense_excess(const struct dense *dense, const int64_t *load)
     for (uint32_t row = 0; row < dense->n_rows; row++)
         most = int64_max(most, load[row] - dense->bound[row]);
     return most;
+}
+
+void tsr__dense_unary(const struct dense *dense, const double *prefix, int64_t *const *unary)
+{
+    for (uint32_t v = 0; v < dense->n; v++) {
+        int64_t *out = unary[v];
+        memcpy(out, dense->cost[v], dense->k[v] * sizeof *out);
+        for (uint32_t i = dense->first_use[v]; i < dense->first_use[v + 1]; i++) {
+            const struct dense_use *use = &dense->uses[i];
+            double p = prefix[use->end] - prefix[use->begin];
+            for (uint32_t choice = 0; p > 0 && choice < dense->k[v]; choice++) {
+                double x = p * (double)use->usage[choice];
+                out[choice] = plus(out[choice], x < (double)NEVER ? (int64_t)x : NEVER);
+            }
+        }
+    }
 }

@@ -144,21 +144,17 @@ void tsr__search_dive(struct search *search)
 {
     const struct dense *dense = search->dense;
     struct heap *heap = search->heap;
-    uint32_t k = 1;
     struct dive dive = {.search = search,
                         .dense = dense,
                         .alive = HEAP_ARRAY(heap, uint8_t *, (size_t)dense->n + 1)};
-    for (uint32_t v = 0; dive.alive && v < dense->n; v++) {
+    for (uint32_t v = 0; dive.alive && v < dense->n; v++)
         dive.alive[v] = HEAP_ARRAY(heap, uint8_t, dense->k[v]);
-        if (dense->k[v] > k)
-            k = dense->k[v];
-    }
     dive.left = HEAP_ARRAY(heap, uint32_t, (size_t)dense->n + 1);
     dive.queue = HEAP_ARRAY(heap, uint32_t, (size_t)dense->n + 1);
     dive.conflicts = HEAP_ARRAY(heap, uint32_t, (size_t)dense->n + 1);
     dive.queued = HEAP_ARRAY(heap, uint8_t, (size_t)dense->n + 1);
     dive.done = HEAP_ARRAY(heap, uint8_t, (size_t)dense->n + 1);
-    dive.guide = HEAP_ARRAY(heap, double, k);
+    dive.guide = HEAP_ARRAY(heap, double, dense->most_k);
     for (int i = 0; i < DIVES; i++) {
         if (heap->failed || tsr__effort_over(search->effort))
             break;

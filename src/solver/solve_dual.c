@@ -86,10 +86,6 @@ static void fill_gamma(struct dual *dual)
 bool tsr__dual_init(struct dual *dual, const struct dense *dense)
 {
     struct heap *heap = dense->heap;
-    uint32_t k = 1;
-    for (uint32_t v = 0; v < dense->n; v++)
-        if (dense->k[v] > k)
-            k = dense->k[v];
     *dual = (struct dual){.dense = dense, .heap = heap, .best = -INFINITY};
     dual->unary = by_node(dense, &dual->cells);
     dual->table = HEAP_ARRAY(heap, double *, (size_t)dense->n_edges + 1);
@@ -99,8 +95,8 @@ bool tsr__dual_init(struct dual *dual, const struct dense *dense)
     dual->lambda = HEAP_ARRAY(heap, double, (size_t)dense->n_rows + 1);
     dual->best_lambda = HEAP_ARRAY(heap, double, (size_t)dense->n_rows + 1);
     dual->prefix = HEAP_ARRAY(heap, double, (size_t)dense->n_rows + 1);
-    dual->sum = HEAP_ARRAY(heap, double, k);
-    dual->rest = HEAP_ARRAY(heap, double, k);
+    dual->sum = HEAP_ARRAY(heap, double, dense->most_k);
+    dual->rest = HEAP_ARRAY(heap, double, dense->most_k);
     dual->argmin = HEAP_ARRAY(heap, uint32_t, (size_t)dense->n + 1);
     if (heap->failed || !fill_edges(dual))
         return false;

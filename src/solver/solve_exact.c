@@ -141,14 +141,13 @@ static void send_down(struct exact *exact, uint32_t v)
     }
 }
 
-// Allocates the messages, and scratch memory for `most` choices. The caller always calls
-// free_buffers.
-static bool alloc_buffers(struct exact *exact, uint32_t most)
+// Allocates the messages and scratch memory. The caller always calls free_buffers.
+static bool alloc_buffers(struct exact *exact)
 {
     const struct dense *dense = exact->dual->dense;
     exact->down = HEAP_ARRAY(dense->heap, int64_t *, (size_t)dense->n_edges + 1);
-    exact->sum = HEAP_ARRAY(dense->heap, int64_t, most);
-    exact->parts = HEAP_ARRAY(dense->heap, int64_t, most);
+    exact->sum = HEAP_ARRAY(dense->heap, int64_t, dense->most_k);
+    exact->parts = HEAP_ARRAY(dense->heap, int64_t, dense->most_k);
     for (uint32_t i = 0; exact->down && i < dense->n_edges; i++) {
         const struct tree_edge *edge = &dense->edges[i];
         exact->down[i] =
@@ -174,14 +173,10 @@ int64_t tsr__dual_exact(const struct dual *dual)
     const struct dense *dense = dual->dense;
     struct exact x = {.dual = dual};
     double pays = 0;
-    uint32_t most = 1;
-    for (uint32_t v = 0; v < dense->n; v++)
-        if (dense->k[v] > most)
-            most = dense->k[v];
     for (uint32_t row = 0; row < dense->n_rows; row++)
         pays += dual->lambda[row] * (double)dense->bound[row];
     x.shift = (int)floor(log2((double)ROOM / 16 / (fabs(dual->bound) + pays + 1)));
-    if (x.shift >= 0 && alloc_buffers(&x, most))
+    if (x.shift >= 0 && alloc_buffers(&x))
         for (uint32_t v = dense->n; v-- > 0 && !x.failed;)
             send_down(&x, v);
     free_buffers(&x);

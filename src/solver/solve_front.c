@@ -29,8 +29,10 @@ struct set {
     struct point *at;
     size_t n;
 };
-// One elimination with a fixed set of active rows. `arena` is freed at its end. work[0] and work[1]
-// alternate: sums of points in one are written to the other.
+// The work sets of a run. The first two alternate: sums of points in one are written to the other.
+// The third collects the points of a cell over all choices.
+enum { WORK_CELL = 2, WORK_SETS };
+// One elimination with a fixed set of active rows. `arena` is freed at its end.
 struct run {
     struct front *front;
     struct arena arena;
@@ -41,32 +43,14 @@ struct run {
     struct set **sets;  // by bucket and cell
     struct set *joined; // joined[i]: sums of points of the first i roots
     double multiplier[FRONT_ROWS];
-    double below;       // points with this Lagrangian total or more are dropped
-    struct set work[2]; // buffers of `cap` points, which grow
-    size_t cap[2];
+    double below;               // points with this Lagrangian total or more are dropped
+    struct set work[WORK_SETS]; // buffers of `cap` points, which grow
+    size_t cap[WORK_SETS];
     uint64_t points;
     bool over;
 };
 
 // ---- multipliers and usages
-
-// Computes cost plus multipliers times usage for each choice of v. The multipliers of rows 2..4 sum
-// to prefix[5] - prefix[2].
-static void unary_of(const struct run *run, uint32_t v, const double *prefix, int64_t *out)
-{
-    const struct dense *dense = run->front->dense;
-    for (uint32_t choice = 0; choice < dense->k[v]; choice++)
-        out[choice] = dense->cost[v][choice];
-    for (uint32_t i = dense->first_use[v]; i < dense->first_use[v + 1]; i++) {
-        const struct dense_use *use = &dense->uses[i];
-        double p = prefix[use->end] - prefix[use->begin];
-        if (p <= 0)
-            continue;
-        // rounded down, so that the bound stays valid
-        for (uint32_t choice = 0; choice < dense->k[v]; choice++)
-            out[choice] = plus(out[choice], (int64_t)(p * (double)use->usage[choice]));
-    }
-}
 
 // Returns the multipliers times the bounds of the rows.
 static double multiplier_total(const struct run *run)
@@ -105,8 +89,8 @@ static bool run_multipliers(struct run *run)
         run->unary[v] = ARENA_ARRAY(&run->arena, int64_t, dense->k[v]);
         if (!run->unary[v])
             return false;
-        unary_of(run, v, prefix, run->unary[v]);
     }
+    tsr__dense_unary(dense, prefix, run->unary);
     return true;
 }
 
@@ -342,44 +326,20 @@ static int combine(struct run *run, const struct cell *cell, uint32_t choice,
     return now;
 }
 
-// Appends work[which] to `all`, which collects the points of the cell over all choices.
-static void append(struct run *run, struct set *all, size_t *cap, int which)
+// Adds work[which] to the points of the cell.
+static void append(struct run *run, int which)
 {
-    const struct set *set = &run->work[which];
-    if (set->n == 0)
-        return;
-    if (all->n + set->n > *cap) {
-        size_t cells = (all->n + set->n) * 2;
-        struct point *grown = tsr__realloc(run->arena.session, all->at, *cap * sizeof(struct point),
-                                           cells * sizeof(struct point));
-        if (!grown) {
-            run->arena.failed = true;
-            return;
-        }
-        all->at = grown;
-        *cap = cells;
-    }
-    memcpy(all->at + all->n, set->at, set->n * sizeof(struct point));
-    all->n += set->n;
-}
-
-// Filters the set and copies it to the arena.
-static struct set finish(struct run *run, struct set *all)
-{
-    run->work[0].n = 0;
-    for (size_t i = 0; i < all->n; i++) {
-        struct point *point = push(run, 0);
+    for (size_t i = 0; i < run->work[which].n; i++) {
+        struct point *point = push(run, WORK_CELL);
         if (!point)
-            return (struct set){0};
-        *point = all->at[i];
+            return;
+        *point = run->work[which].at[i];
     }
-    filter(run, 0);
-    return keep(run, 0);
 }
 
 // Computes the points of a bucket. Skips a choice if its own cost, the least cost of the children
 // and the rest together reach the threshold.
-static void fill_bucket(struct run *run, uint32_t i, struct set *all, size_t *cap)
+static void fill_bucket(struct run *run, uint32_t i)
 {
     struct tree *tree = run->front->tree;
     const struct tree_bucket *bucket = &tree->buckets[i];
@@ -392,20 +352,22 @@ static void fill_bucket(struct run *run, uint32_t i, struct set *all, size_t *ca
             break;
         struct cell x = {bucket, cell, tree->offset, bucket->down[cell]};
         uint32_t n_choices = x.rest < NEVER ? tree->k[bucket->node] : 0;
-        all->n = 0;
+        run->work[WORK_CELL].n = 0;
         for (uint32_t choice = 0; choice < n_choices; choice++) {
             struct point own;
             if (!own_point(run, &x, choice, &own) || !keeps_bounds(run, &own))
                 continue;
             if (lagrangian_cost(run, &own) + (double)least_total(&x, choice) >= run->below)
                 continue;
-            append(run, all, cap, combine(run, &x, choice, &own));
+            append(run, combine(run, &x, choice, &own));
         }
         run->front->effort->work += tree->k[bucket->node];
         if (cell % 256 == 255 && tsr__effort_over(run->front->effort))
             run->over = true;
-        if (all->n)
-            run->sets[i][cell] = finish(run, all);
+        if (run->work[WORK_CELL].n) {
+            filter(run, WORK_CELL);
+            run->sets[i][cell] = keep(run, WORK_CELL);
+        }
         tsr__tree_step(tree, bucket);
     }
     if (tsr__effort_over(run->front->effort))
@@ -610,8 +572,6 @@ static bool pass_back(struct run *run, struct point *goals, uint32_t *x)
 static enum front_end run_once(struct run *run, int64_t threshold, uint32_t *x, int64_t *cost)
 {
     struct tree *tree = run->front->tree;
-    struct set all = {0};
-    size_t cap = 0;
     if (!run_multipliers(run) || !run_usages(run))
         return FRONT_FAILED;
     int64_t bound = tsr__tree_up(tree, run->unary);
@@ -628,11 +588,10 @@ static enum front_end run_once(struct run *run, int64_t threshold, uint32_t *x, 
     for (uint32_t i = 0; i < tree->m; i++) {
         if (run->over || run->arena.failed)
             break;
-        fill_bucket(run, i, &all, &cap);
+        fill_bucket(run, i);
     }
     if (!run->over && !run->arena.failed)
         join_roots(run);
-    tsr__free(run->arena.session, all.at, cap * sizeof(struct point));
     if (run->arena.failed)
         return FRONT_FAILED;
     if (run->over)
@@ -683,7 +642,7 @@ enum front_end tsr__front(struct front *front, int64_t threshold, uint32_t *x, i
                 end = FRONT_OVER;
         }
         tsr__arena_free(&run.arena);
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < WORK_SETS; i++) {
             tsr__free(dense->heap->session, run.work[i].at, run.cap[i] * sizeof(struct point));
             run.work[i] = (struct set){0};
             run.cap[i] = 0;

@@ -45,12 +45,9 @@ struct bounds {
 
 static bool make_room(const struct dense *dense, struct bounds *bounds)
 {
-    uint32_t most = 1;
-    for (uint32_t v = 0; v < dense->n; v++)
-        most = dense->k[v] > most ? dense->k[v] : most;
-    bounds->of = HEAP_ARRAY(dense->heap, double, most);
-    bounds->left = HEAP_ARRAY(dense->heap, double, most);
-    bounds->through = HEAP_ARRAY(dense->heap, double, most);
+    bounds->of = HEAP_ARRAY(dense->heap, double, dense->most_k);
+    bounds->left = HEAP_ARRAY(dense->heap, double, dense->most_k);
+    bounds->through = HEAP_ARRAY(dense->heap, double, dense->most_k);
     return !dense->heap->failed;
 }
 

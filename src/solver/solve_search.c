@@ -35,7 +35,6 @@ bool tsr__search_init(struct search *search, const struct dense *dense, struct e
     *search =
         (struct search){.dense = dense, .heap = heap, .effort = effort, .random = 1, .reach = 1};
     search->best_cost = NEVER;
-    search->penalty = rows_of(dense);
     search->unary = rows_of(dense);
     search->trial = HEAP_ARRAY(heap, double, (size_t)dense->n_rows + 1);
     search->prefix = HEAP_ARRAY(heap, double, (size_t)dense->n_rows + 1);
@@ -86,29 +85,6 @@ bool tsr__search_proved(const struct search *search)
 }
 
 // ---- moves
-
-// Computes the penalties. penalty[v][choice] becomes the multipliers times the usage of the choice.
-// prefix[0] stays 0.
-static void set_penalties(struct search *search, const double *lambda)
-{
-    const struct dense *dense = search->dense;
-    for (uint32_t row = 0; row < dense->n_rows; row++)
-        search->prefix[row + 1] = search->prefix[row] + lambda[row];
-    for (uint32_t v = 0; v < dense->n; v++) {
-        int64_t *out = search->penalty[v];
-        memset(out, 0, dense->k[v] * sizeof(int64_t));
-        for (uint32_t i = dense->first_use[v]; i < dense->first_use[v + 1]; i++) {
-            const struct dense_use *use = &dense->uses[i];
-            double p = search->prefix[use->end] - search->prefix[use->begin];
-            if (p <= 0)
-                continue;
-            for (uint32_t choice = 0; choice < dense->k[v]; choice++) {
-                double x = p * (double)use->usage[choice];
-                out[choice] = plus(out[choice], x < (double)NEVER ? (int64_t)x : NEVER);
-            }
-        }
-    }
-}
 
 // Moves regions until no row is violated.
 static bool repair(struct search *search, uint32_t *x, int tries)
@@ -208,10 +184,9 @@ void tsr__search_polish(struct search *search, int rounds)
 void tsr__search_exact(struct search *search, struct tree *tree, const double *lambda)
 {
     const struct dense *dense = search->dense;
-    set_penalties(search, lambda);
-    for (uint32_t v = 0; v < dense->n; v++)
-        for (uint32_t choice = 0; choice < dense->k[v]; choice++)
-            search->unary[v][choice] = plus(dense->cost[v][choice], search->penalty[v][choice]);
+    for (uint32_t row = 0; row < dense->n_rows; row++)
+        search->prefix[row + 1] = search->prefix[row] + lambda[row];
+    tsr__dense_unary(dense, search->prefix, search->unary);
     int64_t least = tsr__tree_up(tree, search->unary);
     search->effort->work += tree->cells;
     if (least >= NEVER)

@@ -39,9 +39,7 @@ static struct timed_algorithm *all_pairs_of(tsr_topology *topology,
     void **at = kept_at(topology, ALL_PAIRS, groups);
     if (at && !*at)
         *at = ARENA_NEW(&topology->arena, struct timed_algorithm);
-    if (at)
-        return *at;
-    return NULL;
+    return at ? *at : NULL;
 }
 
 // ---- running a schedule
@@ -342,9 +340,7 @@ static struct timed_algorithms *timed_algorithms(tsr_topology *topology, enum ts
         if (p && time_algorithms(topology, what, groups, p))
             *at = p;
     }
-    if (at)
-        return *at;
-    return NULL;
+    return at ? *at : NULL;
 }
 
 // ---- measured times

@@ -118,9 +118,7 @@ tsr_status tsr_topology_device_facts(const tsr_topology *topology, int i, tsr_de
 
 const tsr_topology_device *tsr_topology_device_at(const tsr_topology *topology, int device)
 {
-    if (device >= 0 && device < topology->n)
-        return &topology->device[device];
-    return NULL;
+    return device >= 0 && device < topology->n ? &topology->device[device] : NULL;
 }
 
 // Copies the speeds that are set. True: at least one was set.

@@ -33,7 +33,7 @@ struct meeting {
     const char *hint; // what to check if a rank does not connect
 };
 
-// First message of a rank to rank 0. The kernel confirms its user (same_user).
+// First message of a rank to rank 0. The kernel confirms its user (tsr__same_user).
 struct hello {
     uint32_t magic;
     int32_t rank, size;
@@ -121,13 +121,6 @@ static void meet_as_launched(struct meeting *meeting)
 
 // ---- rank 0 -------------------------------------------------------------------------------------
 
-static bool same_user(int fd)
-{
-    struct ucred who;
-    socklen_t n = sizeof who;
-    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n) == 0 && who.uid == getuid();
-}
-
 // Sends the answer, with the descriptor unless that is negative.
 static bool send_answer(int to, enum answer answer, int fd)
 {
@@ -154,7 +147,7 @@ static bool send_answer(int to, enum answer answer, int fd)
 static bool answer_hello(int c, int fd, int ranks, bool *met, double until)
 {
     struct hello hello = {0};
-    if (!same_user(c) || !tsr__wait_readable(c, until) ||
+    if (!tsr__same_user(c) || !tsr__wait_readable(c, until) ||
         recv(c, &hello, sizeof hello, 0) != (ssize_t)sizeof hello || hello.magic != HELLO)
         return false;
     if (hello.size != ranks || hello.rank < 0 || hello.rank >= ranks) {
@@ -248,7 +241,7 @@ static int ask(const struct meeting *meeting, double until, char *answer)
     int fd = -1, c = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (c >= 0 &&
         connect(c, (const struct sockaddr *)&meeting->address, meeting->address_bytes) == 0 &&
-        same_user(c) && send(c, &hello, sizeof hello, MSG_NOSIGNAL) == (ssize_t)sizeof hello &&
+        tsr__same_user(c) && send(c, &hello, sizeof hello, MSG_NOSIGNAL) == (ssize_t)sizeof hello &&
         tsr__wait_readable(c, until))
         fd = receive_fd(c, answer);
     if (c >= 0)

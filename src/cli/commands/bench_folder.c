@@ -242,21 +242,13 @@ static bool read_count(struct cli *cli, const char *name, int64_t usual, int64_t
     return true;
 }
 
-// Returns an option that has no effect on generation, which makes its own plan; NULL: none.
-static const char *option_against_folder(const struct cli *cli)
-{
-    static const char *const names[] = {"--config", "--memory",    "--stages", "--objective",
-                                        "--time",   "--in-flight", "--dim"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (cli_flag(cli, names[i]))
-            return names[i];
-    return NULL;
-}
-
 static int read_options(struct folder_bench *bench)
 {
+    // These have no effect on generation, which makes its own plan.
+    static const char *const names[] = {"--config", "--memory",    "--stages", "--objective",
+                                        "--time",   "--in-flight", "--dim",    NULL};
     struct cli *cli = bench->cli;
-    const char *against = option_against_folder(cli);
+    const char *against = cli_first_given(cli, names);
     if (against)
         return cli_usage(cli, "%s is for a model: use %s instead of its folder, or add --inputs",
                          against, cli->arguments[0]);

@@ -53,7 +53,6 @@ static void check_engine(struct cli *cli, struct item *item)
 static void check_devices(struct cli *cli, struct item *item)
 {
     static const char *const kinds[] = {"CPU", "GPU", "NPU"};
-    size_t cap = sizeof item->detail, n = 0;
     bool any = false;
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         char name[96];
@@ -61,9 +60,7 @@ static void check_devices(struct cli *cli, struct item *item)
         if (!here)
             snprintf(name, sizeof name, "none");
         any = any || here;
-        if (n < cap)
-            n += (size_t)snprintf(item->detail + n, cap - n, "%s%s: %s", k ? "; " : "", kinds[k],
-                                  name);
+        cli_append(item->detail, sizeof item->detail, "%s%s: %s", k ? "; " : "", kinds[k], name);
     }
     set(item, "device names", any, "needs an ONNX Runtime");
 }
@@ -134,26 +131,22 @@ static void check_gpus(struct cli *cli, struct item *item)
 {
     tsr_gpus found = {.size = sizeof found, .why = ""};
     tsr_gpus_find(cli->session, getenv("TESSERA_CUDA"), getenv("TESSERA_NCCL"), &found);
-    size_t cap = sizeof item->detail, n = 0;
+    char *detail = item->detail;
+    size_t cap = sizeof item->detail;
     set(item, "GPUs", found.n > 0, "only ranks on GPUs need a GPU and its driver");
     if (found.n == 0) {
-        snprintf(item->detail, cap, "%.200s", found.why);
+        snprintf(detail, cap, "%.200s", found.why);
         return;
     }
-    n = (size_t)snprintf(item->detail, cap, "CUDA %d.%d", found.driver / 1000,
-                         found.driver % 1000 / 10);
-    for (int k = 0; k < found.n; k++) {
-        if (n >= cap)
-            return;
-        n += (size_t)snprintf(item->detail + n, cap - n, "; GPU %d: %s, %s, %s free", k,
-                              found.gpus[k].name, cli_bytes(found.gpus[k].memory),
-                              cli_bytes(found.gpus[k].free));
-    }
-    if (n < cap && found.nccl)
-        snprintf(item->detail + n, cap - n, "; NCCL %d.%d.%d", found.nccl / 10000,
-                 found.nccl / 100 % 100, found.nccl % 100);
-    else if (n < cap)
-        snprintf(item->detail + n, cap - n, "; no NCCL");
+    snprintf(detail, cap, "CUDA %d.%d", found.driver / 1000, found.driver % 1000 / 10);
+    for (int k = 0; k < found.n; k++)
+        cli_append(detail, cap, "; GPU %d: %s, %s, %s free", k, found.gpus[k].name,
+                   cli_bytes(found.gpus[k].memory), cli_bytes(found.gpus[k].free));
+    if (found.nccl)
+        cli_append(detail, cap, "; NCCL %d.%d.%d", found.nccl / 10000, found.nccl / 100 % 100,
+                   found.nccl % 100);
+    else
+        cli_append(detail, cap, "; no NCCL");
 }
 
 // Tries the Python of cli_python, then that of PATH; -I ignores the working directory and
@@ -174,28 +167,25 @@ static void check_python(struct item *item)
 // more than 2 are not pinned, with 1 thread".
 static void check_ranks(struct item *item)
 {
-    int cores[CORES_SHOWN], threads = 1;
-    int ranks = 2;
-    size_t n = 0, cap = sizeof item->detail;
+    int cores[CORES_SHOWN], threads = 1, ranks = 2;
+    char *detail = item->detail;
+    size_t cap = sizeof item->detail;
     set(item, "ranks", true, "");
     int share = tsr_run_cores(0, ranks, cores, CORES_SHOWN, &threads);
-    n += (size_t)snprintf(item->detail, cap, "2 ranks have %d thread%s each%s", threads,
-                          cli_plural((size_t)threads),
-                          share > 0 ? " and are pinned to cores" : ", on any core");
-    for (int r = 0; share && r < ranks && n < cap; r++) {
+    snprintf(detail, cap, "2 ranks have %d thread%s each%s", threads, cli_plural((size_t)threads),
+             share > 0 ? " and are pinned to cores" : ", on any core");
+    for (int r = 0; share && r < ranks; r++) {
         share = tsr_run_cores(r, ranks, cores, CORES_SHOWN, NULL);
-        n += (size_t)snprintf(item->detail + n, cap - n, "%s", r ? " |" : "");
-        for (int k = 0; k < share && k < CORES_SHOWN && n < cap; k++)
-            n += (size_t)snprintf(item->detail + n, cap - n, " %d", cores[k]);
-        if (share > CORES_SHOWN && n < cap)
-            n += (size_t)snprintf(item->detail + n, cap - n, " and %d more", share - CORES_SHOWN);
+        cli_append(detail, cap, "%s", r ? " |" : "");
+        for (int k = 0; k < share && k < CORES_SHOWN; k++)
+            cli_append(detail, cap, " %d", cores[k]);
+        if (share > CORES_SHOWN)
+            cli_append(detail, cap, " and %d more", share - CORES_SHOWN);
     }
     // The largest number of ranks that are pinned.
     while (tsr_run_cores(0, ranks + 1, cores, CORES_SHOWN, NULL))
         ranks++;
-    if (n < cap)
-        snprintf(item->detail + n, cap - n, "; more than %d are not pinned and have 1 thread",
-                 ranks);
+    cli_append(detail, cap, "; more than %d are not pinned and have 1 thread", ranks);
 }
 
 static int code_of(const struct item *engine)

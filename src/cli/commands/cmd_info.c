@@ -82,19 +82,18 @@ static void add_weights(const tsr_graph *graph, struct facts *facts)
 // brackets.
 static void type_text(const tsr_value *value, char *out, size_t cap)
 {
-    size_t k = (size_t)snprintf(out, cap, "%s", tsr_dtype_name(tsr_value_dtype(value)));
     int rank = tsr_value_rank(value);
-    for (int i = 0; i < rank && k < cap; i++) {
-        const char *before = i ? ", " : " [";
+    snprintf(out, cap, "%s", tsr_dtype_name(tsr_value_dtype(value)));
+    for (int i = 0; i < rank; i++) {
         tsr_dim dim = tsr_value_dim(value, i);
+        cli_append(out, cap, "%s", i ? ", " : " [");
         if (dim.value >= 0)
-            k += (size_t)snprintf(out + k, cap - k, "%s%lld", before, (long long)dim.value);
+            cli_append(out, cap, "%lld", (long long)dim.value);
         else
-            k += (size_t)snprintf(out + k, cap - k, "%s%s", before,
-                                  cli_text_or(tsr_value_dim_name(value, i), "?"));
+            cli_append(out, cap, "%s", cli_text_or(tsr_value_dim_name(value, i), "?"));
     }
-    if (rank >= 0 && k < cap)
-        snprintf(out + k, cap - k, "%s", rank ? "]" : " []");
+    if (rank >= 0)
+        cli_append(out, cap, "%s", rank ? "]" : " []");
 }
 
 struct interface {

@@ -58,12 +58,11 @@ static tsr_status prepare(struct cli *cli, const struct planning *plan, const ch
 // heads.
 static const char *option_against_genai(const struct cli *cli)
 {
-    static const char *const names[] = {"--config",    "--memory", "--stages",   "--time",
-                                        "--weights",   "--state",  "--keep-cut", "--dry-run",
-                                        "--objective", "--strict", "--transport"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (cli_flag(cli, names[i]))
-            return names[i];
+    static const char *const names[] = {"--config",    "--memory", "--stages",    "--time",
+                                        "--weights",   "--state",  "--keep-cut",  "--dry-run",
+                                        "--objective", "--strict", "--transport", NULL};
+    if (cli_first_given(cli, names))
+        return cli_first_given(cli, names);
     // Values that model_folder.c filled in are at the end of the list.
     for (size_t i = 0; i + cli->n_made < cli->n_given; i++)
         if (!strcmp(cli->given[i].option->name, "--dim"))

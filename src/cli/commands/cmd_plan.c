@@ -341,7 +341,7 @@ static void print_picture(const tsr_picture *picture)
         length = strlen(picture->rows[i].devices);
         devices = length > devices ? length : devices;
     }
-    nodes = nodes < MAX_NAME ? nodes : MAX_NAME;
+    nodes = size_min(nodes, MAX_NAME);
     if (picture->n)
         printf("largest weights:\n");
     for (size_t i = 0; i < picture->n; i++) {
@@ -357,8 +357,8 @@ static void print_picture(const tsr_picture *picture)
 // not fit. Adds why each was not chosen.
 static void print_compared(const tsr_plan_summary *summary)
 {
-    size_t shown = summary->n_compared < MAX_COMPARED ? summary->n_compared : MAX_COMPARED;
-    size_t unfit = summary->n_rejected < MAX_REJECTED ? summary->n_rejected : MAX_REJECTED;
+    size_t shown = size_min(summary->n_compared, MAX_COMPARED);
+    size_t unfit = size_min(summary->n_rejected, MAX_REJECTED);
     if (shown + unfit)
         printf("compared with:\n");
     for (size_t i = 0; i < shown; i++)
@@ -369,11 +369,17 @@ static void print_compared(const tsr_plan_summary *summary)
         printf("  %s: %s\n", summary->rejected[i].name, summary->rejected[i].reason);
 }
 
-static void print_plan(const tsr_plan_summary *summary, const tsr_picture *picture, bool staged)
+// Returns the memory of the fullest device.
+static int64_t fullest(const tsr_plan_summary *summary)
 {
     int64_t most = 0;
     for (size_t i = 0; i < summary->devices; i++)
         most = summary->memory[i] > most ? summary->memory[i] : most;
+    return most;
+}
+
+static void print_plan(const tsr_plan_summary *summary, const tsr_picture *picture, bool staged)
+{
     // Stages for throughput: the cost is the time from one result to the next.
     bool between = summary->n_stages && summary->objective == TSR_THROUGHPUT;
     printf("%zu device%s, %zu of %zu nodes sharded; predicted time %s%s", summary->devices,
@@ -390,7 +396,7 @@ static void print_plan(const tsr_plan_summary *summary, const tsr_picture *pictu
     print_block(summary);
     print_stages(summary, staged);
     print_parts(summary);
-    printf("memory: %s on the fullest device\n", cli_bytes(most));
+    printf("memory: %s on the fullest device\n", cli_bytes(fullest(summary)));
     printf("communication:");
     print_collectives(summary->collectives, summary->n_collectives, " none");
     print_picture(picture);
@@ -402,6 +408,12 @@ static void print_plan(const tsr_plan_summary *summary, const tsr_picture *pictu
 
 #define MAX_LISTED 1024 // devices; the file lists every link, so a large topology would be huge
 
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), k = strlen(end);
+    return n >= k && strcmp(text + n - k, end) == 0;
+}
+
 // Writes OUT.topology.json next to OUT.onnx, for programs that do not read models.
 static tsr_status write_topology(struct cli *cli, const char *out, const tsr_topology *topology)
 {
@@ -409,7 +421,7 @@ static tsr_status write_topology(struct cli *cli, const char *out, const tsr_top
     size_t n = strlen(out);
     if (tsr_topology_devices(topology) > MAX_LISTED)
         return TSR_OK;
-    if (n > 5 && strcmp(out + n - 5, ".onnx") == 0)
+    if (ends_with(out, ".onnx"))
         n -= 5;
     if ((size_t)snprintf(path, sizeof path, "%.*s.topology.json", (int)n, out) >= sizeof path)
         return TSR_OK; // too long for a file name
@@ -616,12 +628,6 @@ static tsr_status load_both(struct cli *cli, struct together *together, tsr_plan
     return status;
 }
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), k = strlen(end);
-    return n >= k && strcmp(text + n - k, end) == 0;
-}
-
 // Reports mistakes that can be found without reading a file.
 static int check_words(struct cli *cli)
 {
@@ -648,14 +654,6 @@ struct points {
     struct point at[MAX_POINTS];
     size_t n;
 };
-
-static int64_t fullest(const tsr_plan_summary *summary)
-{
-    int64_t most = 0;
-    for (size_t i = 0; i < summary->devices; i++)
-        most = summary->memory[i] > most ? summary->memory[i] : most;
-    return most;
-}
 
 // Adds a point to the curve. A plan with less memory that is not slower replaces the points before
 // it.
@@ -724,13 +722,12 @@ static int print_points(struct cli *cli, const struct points *points, int code)
 
 static int pareto(struct cli *cli, const tsr_plan_options *options)
 {
-    static const char *const without[] = {"-o",       "--plan",      "--with",   "--with-output",
-                                          "--stages", "--export-lp", "--explain"};
+    static const char *const without[] = {"-o",       "--plan",      "--with",    "--with-output",
+                                          "--stages", "--export-lp", "--explain", NULL};
     struct points points = {.n = 0};
-    for (size_t i = 0; i < sizeof without / sizeof *without; i++)
-        if (cli_flag(cli, without[i]))
-            return cli_usage(cli, "--pareto lists several plans and cannot be used with %s",
-                             without[i]);
+    const char *against = cli_first_given(cli, without);
+    if (against)
+        return cli_usage(cli, "--pareto lists several plans and cannot be used with %s", against);
     tsr_status status = list_points(cli, *options, &points);
     int code = cli_finish(cli, status);
     return status == TSR_OK ? print_points(cli, &points, code) : code;

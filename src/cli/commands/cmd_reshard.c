@@ -19,18 +19,12 @@
 // number is printed.
 static void groups_text(char *out, size_t cap, const tsr_step *step)
 {
-    size_t k = 0;
     out[0] = '\0';
     for (size_t g = 0; g < step->n_groups; g++) {
         const char *before = g ? " " : "";
-        for (size_t i = 0; i < step->groups[g].n; i++) {
-            if (k >= cap)
-                break;
-            k += (size_t)snprintf(out + k, cap - k, "%s%lld", before,
-                                  (long long)step->groups[g].devices[i]);
-            before = ",";
-        }
-        if (k >= SHOWN && g + 1 < step->n_groups) {
+        for (size_t i = 0; i < step->groups[g].n; i++)
+            cli_append(out, cap, "%s%lld", i ? "," : before, (long long)step->groups[g].devices[i]);
+        if (strlen(out) >= SHOWN && g + 1 < step->n_groups) {
             snprintf(out + SHOWN, cap - SHOWN, " ... (%zu)", step->n_groups);
             return;
         }

@@ -32,7 +32,7 @@ struct editor {
 
 void edit_begin(struct editor *editor, struct cli *cli, tsr_model *model);
 void edit_end(struct editor *editor);
-// editor.c: edit_wrong reports an error and sets the exit code (EXIT_NO or EXIT_USAGE). The second
+// Edit_wrong reports an error and sets the exit code (EXIT_NO or EXIT_USAGE). The second
 // function counts an edit, or sets the exit code of a status that the library has reported.
 void edit_wrong(struct editor *editor, int code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -51,7 +51,9 @@ tsr_value *edit_node_value(const tsr_node *node, const char *name);
 void edit_layers(struct editor *editor, const char *text);
 // Applies one edit. Reports errors and continues.
 void edit_apply(struct editor *editor, const char *option, const char *value, bool cascade);
-// script.c: applies all edits of a file: one per line, or a plan document.
+// script.c: returns the text without blanks at both ends, which it modifies.
+char *edit_trim(char *text);
+// Applies all edits of a file: one per line, or a plan document.
 void edit_run_script(struct editor *editor, const char *path);
 
 #endif

@@ -37,19 +37,10 @@ struct layers {
 
 // ---- the rules ---------------------------------------------------------------------------------
 
-static char *trim(char *text)
-{
-    while (isspace((unsigned char)*text))
-        text++;
-    for (size_t n = strlen(text); n && isspace((unsigned char)text[n - 1]); n--)
-        text[n - 1] = 0;
-    return text;
-}
-
 // Adds a rule. Returns false if the text is empty.
 static bool add_rule(struct layers *layers, const char *device, char *text)
 {
-    text = trim(text);
+    text = edit_trim(text);
     bool exact = text[0] == '=';
     if (!text[exact])
         return false;
@@ -62,10 +53,10 @@ static bool add_rule(struct layers *layers, const char *device, char *text)
 static bool read_device(struct layers *layers, char *text)
 {
     char *open = strchr(text, '('), *close = strrchr(text, ')'), *left = NULL;
-    if (!open || !close || close < open || *trim(close + 1))
+    if (!open || !close || close < open || *edit_trim(close + 1))
         return false;
     *open = *close = 0;
-    const char *device = trim(text);
+    const char *device = edit_trim(text);
     if (!*device)
         return false;
     for (char *word = strtok_r(open + 1, ",", &left); word; word = strtok_r(NULL, ",", &left))
@@ -82,7 +73,7 @@ static bool read_rules(struct layers *layers, char *text)
     if (strcmp(text, "auto") == 0)
         return true;
     for (char *part = strtok_r(text, ";", &left); part; part = strtok_r(NULL, ";", &left))
-        if (*trim(part) && !read_device(layers, trim(part)))
+        if (*edit_trim(part) && !read_device(layers, edit_trim(part)))
             return false;
     return layers->n_rules > 0;
 }

@@ -216,12 +216,12 @@ static const char *nearest_node(const struct editor *editor, const char *text)
 // Writes the names of a node's values: "'x', 'W', 'y'", inputs first, cut off at `cap`.
 static void values_text(const tsr_node *node, char *out, size_t cap)
 {
-    size_t k = 0, inputs = tsr_node_input_count(node), all = inputs + tsr_node_output_count(node);
+    size_t inputs = tsr_node_input_count(node), all = inputs + tsr_node_output_count(node);
     out[0] = 0;
-    for (size_t i = 0; i < all && k < cap; i++) {
+    for (size_t i = 0; i < all; i++) {
         tsr_value *value = i < inputs ? tsr_node_input(node, i) : tsr_node_output(node, i - inputs);
         if (value)
-            k += (size_t)snprintf(out + k, cap - k, "%s'%s'", k ? ", " : "", tsr_value_name(value));
+            cli_append(out, cap, "%s'%s'", *out ? ", " : "", tsr_value_name(value));
     }
 }
 

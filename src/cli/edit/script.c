@@ -10,7 +10,7 @@
 
 #define SCRIPT_MAX ((size_t)1 << 30) // bytes
 
-static char *trim(char *text)
+char *edit_trim(char *text)
 {
     text += strspn(text, " \t\r\n");
     size_t n = strlen(text);
@@ -23,7 +23,7 @@ static char *trim(char *text)
 // the flag of --remove-config; shell quotes around the value are removed.
 static void script_line(struct editor *editor, char *line)
 {
-    char *option = trim(line);
+    char *option = edit_trim(line);
     if (!*option || *option == '#')
         return;
     char *value = option + strcspn(option, " \t=");
@@ -32,12 +32,12 @@ static void script_line(struct editor *editor, char *line)
         return;
     }
     *value++ = 0;
-    value = trim(value);
+    value = edit_trim(value);
     size_t n = strlen(value);
     bool cascade = n > 10 && !strcmp(value + n - 10, " --cascade");
     if (cascade) {
         value[n - 10] = 0;
-        value = trim(value);
+        value = edit_trim(value);
         n = strlen(value);
     }
     if (n > 1 && value[0] == '\'' && value[n - 1] == '\'') {

@@ -38,11 +38,9 @@ static bool is_list(const char *text)
 static int refuse_list(struct cli *cli, const char *option, const char *list)
 {
     char text[512] = "";
-    size_t at = 0;
-    while (*list && at < sizeof text) {
+    while (*list) {
         size_t n = strcspn(list, ",");
-        at += (size_t)snprintf(text + at, sizeof text - at, "%s%s %.*s", at ? " " : "", option,
-                               (int)n, list);
+        cli_append(text, sizeof text, "%s%s %.*s", *text ? " " : "", option, (int)n, list);
         list += n + (list[n] == ',');
     }
     return cli_usage(cli, "%s takes one NAME=SIZE; write %s", option, text);
@@ -139,15 +137,6 @@ static size_t open_dims(const tsr_model *model, const char **out, size_t cap)
     return n;
 }
 
-// Appends to the text, at most up to cap; returns the new length.
-static size_t append(char *text, size_t cap, size_t at, const char *before, const char *name,
-                     const char *after)
-{
-    if (at < cap)
-        at += (size_t)snprintf(text + at, cap - at, "%s%s%s", before, name, after);
-    return at;
-}
-
 // Prints which sizes are assumed: "batch and seq have no size; assuming 128, not sharded. Set --dim
 // batch=N --dim seq=N".
 void cli_report_dims(const struct cli *cli, const tsr_model *model, const tsr_dim_size *sizes,
@@ -155,7 +144,7 @@ void cli_report_dims(const struct cli *cli, const tsr_model *model, const tsr_di
 {
     const char *names[64], *given[2 * CLI_MAX_DIMS], *open[64];
     char list[512] = "", options[512] = "";
-    size_t n_names = open_dims(model, names, 64), n_open = 0, a = 0, b = 0;
+    size_t n_names = open_dims(model, names, 64), n_open = 0;
     n = size_min(n, 2 * CLI_MAX_DIMS);
     for (size_t i = 0; i < n; i++)
         given[i] = sizes[i].name;
@@ -166,8 +155,8 @@ void cli_report_dims(const struct cli *cli, const tsr_model *model, const tsr_di
         return;
     for (size_t i = 0; i < n_open; i++) {
         const char *between = i + 1 < n_open ? ", " : " and ";
-        a = append(list, sizeof list, a, i ? between : "", open[i], "");
-        b = append(options, sizeof options, b, " --dim ", open[i], "=N");
+        cli_append(list, sizeof list, "%s%s", i ? between : "", open[i]);
+        cli_append(options, sizeof options, " --dim %s=N", open[i]);
     }
     cli_print(cli, "%s %s no size; assuming 128, not sharded. Set%s\n", list,
               n_open == 1 ? "has" : "have", options);

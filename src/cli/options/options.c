@@ -52,6 +52,13 @@ bool cli_flag(const struct cli *cli, const char *name)
     return false;
 }
 
+const char *cli_first_given(const struct cli *cli, const char *const *names)
+{
+    while (*names && !cli_flag(cli, *names))
+        names++;
+    return *names;
+}
+
 size_t cli_values(const struct cli *cli, const char *name, const char **list)
 {
     size_t n = 0;
@@ -218,16 +225,13 @@ static int fill_integer(const struct cli *cli, const struct given *given, void *
 static int refuse_choice(const struct cli *cli, const struct given *given)
 {
     char list[256] = "";
-    size_t at = 0;
     const char *removed = cli_removed(given->option->name, given->value);
     if (removed)
         return cli_usage(cli, "%s %s %s", given->option->name, given->value, removed);
-    for (const char *const *choice = given->option->choices; *choice && at < sizeof list;
-         choice++) {
+    for (const char *const *choice = given->option->choices; *choice; choice++) {
         const char *before = choice[1] ? ", " : " or ";
-        if (!**choice)
-            continue;
-        at += (size_t)snprintf(list + at, sizeof list - at, "%s%s", at ? before : "", *choice);
+        if (**choice)
+            cli_append(list, sizeof list, "%s%s", *list ? before : "", *choice);
     }
     return cli_usage(cli, "%s needs %s, not '%s'", given->option->name, list, given->value);
 }

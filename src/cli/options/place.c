@@ -163,30 +163,30 @@ int cli_read_meeting(struct cli *cli, tsr_run_options *options)
     return file ? read_secret(cli, file, options) : 0;
 }
 
+int cli_partition_ranks(const struct cli *cli)
+{
+    tsr_manifest *manifest = NULL;
+    tsr_manifest_facts facts = {.size = sizeof facts};
+    if (!cli->n_arguments || !cli_is_folder(cli->arguments[0]))
+        return 0;
+    if (tsr_manifest_open(cli->session, cli->arguments[0], &manifest) == TSR_OK)
+        tsr_manifest_about(manifest, &facts);
+    else
+        tsr_finding_clear(cli->session);
+    tsr_manifest_free(manifest);
+    return facts.ranks;
+}
+
 // Checks the number of ranks before the ranks look for each other: with a wrong number they would
 // wait for ranks that are never started. The run itself reports a manifest that cannot be read.
 static int check_ranks(struct cli *cli, const tsr_run_options *options)
 {
-    char path[PATH_MAX];
-    tsr_manifest *manifest = NULL;
-    tsr_manifest_facts facts = {.size = sizeof facts};
     int ranks = options->ranks ? options->ranks : options->most_ranks;
-    if (ranks <= 0 || !cli->n_arguments)
-        return 0;
-    const char *folder = cli->arguments[0];
-    snprintf(path, sizeof path, "%s/manifest.json", folder);
-    if (access(path, F_OK) != 0)
-        return 0;
-    if (tsr_manifest_open(cli->session, folder, &manifest) != TSR_OK) {
-        tsr_finding_clear(cli->session);
-        return 0;
-    }
-    tsr_manifest_about(manifest, &facts);
-    tsr_manifest_free(manifest);
-    if (facts.ranks == ranks)
+    int needed = ranks > 0 ? cli_partition_ranks(cli) : 0;
+    if (needed == 0 || needed == ranks)
         return 0;
     return cli_usage(cli, "%s is a partition for %d ranks, not %d: start it with --ranks %d",
-                     folder, facts.ranks, ranks, facts.ranks);
+                     cli->arguments[0], needed, ranks, needed);
 }
 
 int cli_read_place(struct cli *cli, tsr_run_options *options)

@@ -83,16 +83,13 @@ void cli_planning_end(struct planning *planning)
 
 int cli_refuse_planning(const struct cli *cli)
 {
-    static const char *const names[] = {"--devices",   "--config", "--stages",
-                                        "--objective", "--time",   "--dim"};
-    if (!cli_is_folder(cli->arguments[0]))
+    static const char *const names[] = {"--devices", "--config", "--stages", "--objective",
+                                        "--time",    "--dim",    NULL};
+    if (!cli_is_folder(cli->arguments[0]) || !cli_first_given(cli, names))
         return 0;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (cli_flag(cli, names[i]))
-            return cli_usage(
-                cli, "%s is for models, but '%s' is a folder whose model is already partitioned",
-                names[i], cli->arguments[0]);
-    return 0;
+    return cli_usage(cli,
+                     "%s is for models, but '%s' is a folder whose model is already partitioned",
+                     cli_first_given(cli, names), cli->arguments[0]);
 }
 
 void cli_print_one_device(const struct cli *cli, struct prediction prediction)
@@ -128,22 +125,6 @@ void cli_print_assumed(FILE *to, struct prediction prediction)
         tera ? giga / 1000 : giga, tera ? "T" : "G");
 }
 
-// Returns the number of ranks in the manifest; 0: the argument is a model, or the manifest cannot
-// be read.
-static int64_t partition_ranks(const struct cli *cli)
-{
-    tsr_manifest *manifest = NULL;
-    tsr_manifest_facts facts = {.size = sizeof facts};
-    if (!cli->n_arguments || !cli_is_folder(cli->arguments[0]))
-        return 0;
-    if (tsr_manifest_open(cli->session, cli->arguments[0], &manifest) == TSR_OK)
-        tsr_manifest_about(manifest, &facts);
-    else
-        tsr_finding_clear(cli->session);
-    tsr_manifest_free(manifest);
-    return facts.ranks;
-}
-
 void cli_warn_ranks(const struct cli *cli, const tsr_topology *topology, int64_t ranks)
 {
     cpu_set_t set;
@@ -151,7 +132,7 @@ void cli_warn_ranks(const struct cli *cli, const tsr_topology *topology, int64_t
     if (topology && strncmp(tsr_topology_device_at(topology, 0)->name, "CPU", 3) != 0)
         return;
     if (ranks == 0)
-        ranks = partition_ranks(cli);
+        ranks = cli_partition_ranks(cli);
     if (sched_getaffinity(0, sizeof set, &set) == 0)
         cores = CPU_COUNT(&set);
     // Ranks of a launcher may be on other hosts.

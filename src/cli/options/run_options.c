@@ -11,12 +11,6 @@ const char *cli_temporary(void)
     return cli_text_or(getenv("TMPDIR"), NULL);
 }
 
-// Appends ",TEXT" to the set. The caller detects a set that is too long.
-static size_t append(char *set, size_t cap, size_t n, const char *text)
-{
-    return n < cap ? n + (size_t)snprintf(set + n, cap - n, ",%s", text) : n;
-}
-
 // Returns the description of the inputs. --inputs random:7, --shape x:2x3 and --dim batch=2 become
 // "random:7,x:2x3,batch=2".
 const char *cli_inputs(struct cli *cli)
@@ -27,11 +21,11 @@ const char *cli_inputs(struct cli *cli)
     bool random = !given || strncmp(given, "random", 6) == 0;
     if (!given || !strcmp(given, "random"))
         given = "random:0";
-    size_t n = (size_t)snprintf(set, sizeof set, "%s", given);
+    bool fits = (size_t)snprintf(set, sizeof set, "%s", given) < sizeof set;
     for (size_t i = 0; i < cli->n_given; i++) {
         const char *text = cli->given[i].value;
         if (random && strcmp(cli->given[i].option->name, "--dim") == 0)
-            n = append(set, sizeof set, n, text);
+            fits &= cli_append(set, sizeof set, ",%s", text);
         if (strcmp(cli->given[i].option->name, "--shape") != 0)
             continue;
         const char *colon = strrchr(text, ':');
@@ -43,9 +37,9 @@ const char *cli_inputs(struct cli *cli)
             cli_usage(cli, "--shape needs NAME:2x3 (NAME: for a scalar), not '%s'", text);
             return NULL;
         }
-        n = append(set, sizeof set, n, text);
+        fits &= cli_append(set, sizeof set, ",%s", text);
     }
-    if (n >= sizeof set) {
+    if (!fits) {
         cli_usage(cli, "--inputs, --shape and --dim together are too long");
         return NULL;
     }

@@ -155,6 +155,16 @@ int cli_print_written(struct cli *cli, const char *path, int code)
 
 // ---- texts -------------------------------------------------------------------------------------
 
+bool cli_append(char *text, size_t cap, const char *format, ...)
+{
+    size_t n = strlen(text);
+    va_list args;
+    va_start(args, format);
+    int added = vsnprintf(text + n, cap - n, format, args);
+    va_end(args);
+    return added >= 0 && (size_t)added < cap - n;
+}
+
 const char *cli_plural(size_t n)
 {
     return n == 1 ? "" : "s";

@@ -23,6 +23,8 @@ struct comm_header {
 
 // True if fd becomes readable before `until` (tsr__now_s).
 bool tsr__wait_readable(int fd, double until);
+// True if the process at the other end of a Unix socket has the same user.
+bool tsr__same_user(int fd);
 
 void tsr__header_of(const struct comm_call *call, const int64_t *notes, struct comm_header *out);
 // Returns TSR_OK if both headers agree; otherwise describes how the two ranks differ.

@@ -9,7 +9,9 @@
 #include <poll.h>
 #include <sched.h>
 #include <stdio.h>
+#include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
 static const char *const reduce_names[COMM_REDUCE_COUNT] = {"none", "sum", "max", "min", "prod"};
 
@@ -350,6 +352,13 @@ void tsr__comm_close(struct endpoint *endpoint)
 {
     if (endpoint)
         endpoint->transport->close(endpoint);
+}
+
+bool tsr__same_user(int fd)
+{
+    struct ucred who;
+    socklen_t n = sizeof who;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n) == 0 && who.uid == getuid();
 }
 
 // Waits until the descriptor is readable. Continues with the remaining time after a signal.

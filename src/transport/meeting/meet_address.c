@@ -65,13 +65,6 @@ static struct meet_address unix_address(int port)
     return out;
 }
 
-bool tsr__meet_same_user(int fd)
-{
-    struct ucred who;
-    socklen_t n = sizeof who;
-    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n) == 0 && who.uid == getuid();
-}
-
 static bool is_local_name(const char *host)
 {
     return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 ||

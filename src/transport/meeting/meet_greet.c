@@ -61,7 +61,7 @@ static void admit(struct reception *reception, int fd, bool is_local)
     caller.greeting.version = MEET_VERSION;
     caller.greeting.flags = meet_has_secret(reception->place);
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    if ((is_local && !tsr__meet_same_user(fd)) || !tsr__meet_nonce(caller.greeting.nonce)) {
+    if ((is_local && !tsr__same_user(fd)) || !tsr__meet_nonce(caller.greeting.nonce)) {
         close(fd);
         return;
     }

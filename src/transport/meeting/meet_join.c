@@ -99,7 +99,7 @@ static bool try_address(struct attempt *attempt, const struct meet_address *to)
     int fd = connect_to(to, until);
     if (fd < 0)
         return false;
-    bool spoke = (!is_local || tsr__meet_same_user(fd)) &&
+    bool spoke = (!is_local || tsr__same_user(fd)) &&
                  introduce(attempt, fd, sooner(until, tsr__now_s() + ATTEMPT_S));
     // Without a secret the signature proves nothing; only the Unix socket does.
     if (spoke && !is_local && !meet_has_secret(attempt->place)) {

@@ -30,34 +30,31 @@ static bool wait_for(int fd, short events, double until)
     return poll(&pollfd, 1, (int)((until - now) * 1e3) + 1) >= 0 || errno == EINTR;
 }
 
-bool tsr__meet_write(int fd, const void *p, size_t bytes, double until)
+// Sends or receives all bytes. False: the connection ended, or the time was up.
+static bool transfer(int fd, bool sends, char *p, size_t bytes, double until)
 {
-    const char *from = p;
     while (bytes) {
-        ssize_t n = send(fd, from, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t n = sends ? send(fd, p, bytes, MSG_NOSIGNAL | MSG_DONTWAIT)
+                          : recv(fd, p, bytes, MSG_DONTWAIT);
         if (n > 0) {
-            from += n;
+            p += n;
             bytes -= (size_t)n;
-        } else if (n == 0 || (errno != EAGAIN && errno != EINTR) || !wait_for(fd, POLLOUT, until)) {
+        } else if (n == 0 || (errno != EAGAIN && errno != EINTR) ||
+                   !wait_for(fd, sends ? POLLOUT : POLLIN, until)) {
             return false;
         }
     }
     return true;
 }
 
+bool tsr__meet_write(int fd, const void *p, size_t bytes, double until)
+{
+    return transfer(fd, true, (char *)p, bytes, until);
+}
+
 bool tsr__meet_read(int fd, void *p, size_t bytes, double until)
 {
-    char *to = p;
-    while (bytes) {
-        ssize_t n = recv(fd, to, bytes, MSG_DONTWAIT);
-        if (n > 0) {
-            to += n;
-            bytes -= (size_t)n;
-        } else if (n == 0 || (errno != EAGAIN && errno != EINTR) || !wait_for(fd, POLLIN, until)) {
-            return false;
-        }
-    }
-    return true;
+    return transfer(fd, false, p, bytes, until);
 }
 
 // ---- frames -------------------------------------------------------------------------------------

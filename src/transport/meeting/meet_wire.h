@@ -55,8 +55,6 @@ int tsr__meet_listen(const struct meet_place *place, const struct meet_addresses
 // Finds the interface of this host with that name, that address, or an address in that network
 // ("10.1.0.0/16").
 bool tsr__meet_interface_of(const char *text, char name[IF_NAMESIZE]);
-// True if the process at the other end of a Unix socket has the same user.
-bool tsr__meet_same_user(int fd);
 
 // ---- rank 0 (meet_greet.c) and the others (meet_join.c) -----------------------------------------
 

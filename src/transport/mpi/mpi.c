@@ -15,9 +15,7 @@ static const char *family_of(const char *family)
     if (strcmp(family, "slurm") != 0)
         return family;
     const char *type = getenv("SLURM_MPI_TYPE");
-    if (type && strncmp(type, "pmix", 4) == 0)
-        return "openmpi";
-    return "mpich";
+    return type && strncmp(type, "pmix", 4) == 0 ? "openmpi" : "mpich";
 }
 
 static tsr_status refuse(tsr_session *session, enum diag_code code, const char *hint,

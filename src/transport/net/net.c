@@ -208,9 +208,7 @@ static void net_close(struct endpoint *endpoint)
 static const char *net_method(const struct endpoint *endpoint, const int64_t *group, int n)
 {
     (void)group, (void)n;
-    if (((const struct net *)endpoint)->meet)
-        return "ucx";
-    return "mpi";
+    return ((const struct net *)endpoint)->meet ? "ucx" : "mpi";
 }
 
 static const struct transport net_transport = {

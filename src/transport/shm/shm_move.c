@@ -19,9 +19,7 @@ static uint64_t reach(const struct shm *me, const void *p, size_t bytes)
 {
     uintptr_t base = (uintptr_t)me->job->base, at = (uintptr_t)p;
     uintptr_t first = base + me->job->at.heaps, end = base + me->job->at.bytes;
-    if (at >= first && at < end && bytes <= end - at)
-        return at - base;
-    return 0;
+    return at >= first && at < end && bytes <= end - at ? at - base : 0;
 }
 
 // Returns the address of an offset that another rank published; NULL: not in the heap area. Another
@@ -138,9 +136,7 @@ static size_t piece_at(const struct pair *pair, size_t k)
     size_t at = k * SHM_PIECE;
     if (at >= pair->bytes)
         return 0;
-    if (pair->bytes - at < SHM_PIECE)
-        return pair->bytes - at;
-    return SHM_PIECE;
+    return pair->bytes - at < SHM_PIECE ? pair->bytes - at : SHM_PIECE;
 }
 
 // Returns the cell that one rank writes for piece k and the other reads: the one that it read two

@@ -10,14 +10,18 @@
 // UCX makes no progress by itself: callers of link_step or link_flush also drive all other messages
 // of this process. net_beat.c calls every 10 ms, so a rank that computes still answers.
 #include "transport/common/link.h"
-#include "transport/ucx/listeners.h"
 
+#include <ctype.h>
+#include <dirent.h>
 #include <glob.h>
+#include <linux/filter.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <ucp/api/ucp.h>
 #include <ucs/debug/debug.h>
@@ -28,6 +32,16 @@
 
 struct link *tsr_link_wire(struct link_meeting *meeting, char *error, size_t n)
     __attribute__((visibility("default")));
+
+// Listening TCP sockets of this process.
+#define MAX_LISTENERS 64
+struct listeners {
+    struct {
+        int fd;
+        in_port_t port; // in network order
+    } list[MAX_LISTENERS];
+    int n;
+};
 
 // One link: all of UCX that this job uses. Freed by link_close alone.
 struct ucx {
@@ -323,6 +337,62 @@ static void restrict_devices(ucp_config_t *config, const char *interfaces)
     ucp_config_modify(config, "NET_DEVICES", list);
 }
 
+// Returns the port of a listening TCP socket; 0: it is not one.
+static in_port_t port_of(int fd)
+{
+    int listens = 0;
+    struct sockaddr_storage address = {0};
+    socklen_t bytes = sizeof listens, address_bytes = sizeof address;
+    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) != 0 || !listens ||
+        getsockname(fd, (struct sockaddr *)(void *)&address, &address_bytes) != 0)
+        return 0;
+    if (address.ss_family == AF_INET)
+        return ((struct sockaddr_in *)(void *)&address)->sin_port;
+    if (address.ss_family == AF_INET6)
+        return ((struct sockaddr_in6 *)(void *)&address)->sin6_port;
+    return 0;
+}
+
+// Lists the listening TCP sockets of this process.
+static void find_listeners(struct listeners *out)
+{
+    DIR *folder = opendir("/proc/self/fd");
+    out->n = 0;
+    if (!folder)
+        return;
+    for (const struct dirent *entry = readdir(folder); entry && out->n < MAX_LISTENERS;
+         entry = readdir(folder)) {
+        int fd = (int)strtol(entry->d_name, NULL, 10);
+        in_port_t port = isdigit((unsigned char)*entry->d_name) ? port_of(fd) : 0;
+        if (port) {
+            out->list[out->n].fd = fd;
+            out->list[out->n++].port = port;
+        }
+    }
+    closedir(folder);
+}
+
+static void subtract_listeners(struct listeners *from, const struct listeners *others)
+{
+    for (int i = from->n - 1; i >= 0; i--)
+        for (int k = 0; k < others->n; k++)
+            if (from->list[i].fd == others->list[k].fd &&
+                from->list[i].port == others->list[k].port) {
+                from->list[i] = from->list[--from->n];
+                break;
+            }
+}
+
+// Attaches a packet filter that accepts nothing: the kernel drops every later connection. Existing
+// ones continue.
+static void block_listeners(const struct listeners *listeners)
+{
+    struct sock_filter nothing = {.code = BPF_RET | BPF_K, .k = 0};
+    struct sock_fprog program = {.len = 1, .filter = &nothing};
+    for (int i = 0; i < listeners->n; i++)
+        setsockopt(listeners->list[i].fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
+}
+
 // Finds the sockets on which UCX listens: those that have listened since the worker was created,
 // and whose port is in the worker's address. The port is compared because another thread may have
 // opened a socket at that moment.
@@ -332,8 +402,8 @@ static void find_ports(struct ucx *ucx, const struct listeners *before)
     ucp_address_t *address;
     if (ucp_worker_get_address(ucx->worker, &address, &bytes) != UCS_OK)
         return;
-    tsr__listeners_find(&ucx->ports);
-    tsr__listeners_subtract(&ucx->ports, before);
+    find_listeners(&ucx->ports);
+    subtract_listeners(&ucx->ports, before);
     for (int i = ucx->ports.n - 1; i >= 0; i--)
         if (!memmem(address, bytes, &ucx->ports.list[i].port, sizeof(in_port_t)))
             ucx->ports.list[i] = ucx->ports.list[--ucx->ports.n];
@@ -359,7 +429,7 @@ static bool start(struct ucx *ucx, const struct link_meeting *meeting, char *err
     if (status != UCS_OK)
         return fail(error, n, "UCX cannot start", status);
     struct listeners before;
-    tsr__listeners_find(&before);
+    find_listeners(&before);
     status = ucp_worker_create(ucx->context, &worker, &ucx->worker);
     if (status != UCS_OK)
         return fail(error, n, "UCX found no usable network", status);
@@ -588,7 +658,7 @@ struct link *tsr_link_wire(struct link_meeting *meeting, char *error, size_t n)
     disable_crash_handlers();
     if (start(ucx, meeting, error, n) && wire(ucx, meeting, error, n) &&
         connect_all(ucx, error, n)) {
-        tsr__listeners_block(&ucx->ports);
+        block_listeners(&ucx->ports);
         return link;
     }
     link_close(link);
