@@ -355,15 +355,7 @@ static void prove_by_fronts(struct solver *solver)
     tune_multipliers(solver, &front, lambda);
     take_search_results(solver);
     report_progress(solver, "multipliers");
-    if (many)
-        tsr__effort_slice(&solver->effort, 0.25);
-    // Phase 2, only for many nodes, where phase 3 may not finish: find solutions from the
-    // multipliers.
-    if (many && !is_settled(solver))
-        tsr__search_relax(&solver->search, &solver->tree, lambda);
-    take_search_results(solver);
-    report_progress(solver, "relaxed");
-    // Phase 3: search with fronts.
+    // Phase 2: search with fronts.
     tsr__effort_slice(&solver->effort, many ? 0.3 : PROVING);
     int64_t window = solver->bound / 2000 + 1;
     while (!is_settled(solver) && !tsr__effort_over(&solver->effort)) {

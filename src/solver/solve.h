@@ -19,9 +19,8 @@
 // The pass up gives the minimum, the pass back an assignment, the pass down the minimum through
 // every cell. The structure is built once; node costs may change between passes.
 
-// Marks of nodes. TREE_FIXED nodes are left out of the tree; TREE_FREE nodes are fixed only if
-// there is no other way to limit the tables.
-enum { TREE_FIXED = 1, TREE_FREE = 2 };
+// Marks nodes that are left out of the tree.
+enum { TREE_FIXED = 1 };
 
 struct tree_edge {
     uint32_t a, b;
@@ -205,7 +204,6 @@ struct region {
     const double *lambda; // by row
     double *weight; // running sum of weights by node; a node is drawn in proportion to its weight
     // the region
-    uint32_t center;               // a node that must not be fixed, or NONE
     uint32_t n, *nodes, *place;    // place[v] is the index of core node v here, or NONE
     uint32_t *k, *choice, *before; // choices are indices of options
     uint32_t **option;             // choices of the core that a node may take here
@@ -255,8 +253,8 @@ struct search {
     int since;
     uint64_t pass_work, repair_work; // effort used so far
     // state of the moves
-    int64_t **unary;        // by node and choice
-    double *trial, *prefix; // multipliers of one move, by row
+    int64_t **unary; // by node and choice
+    double *prefix;  // running sums of multipliers, by row
     int64_t *load;
     uint32_t *x, *y;
     uint64_t random;
@@ -274,8 +272,6 @@ void tsr__search_dive(struct search *search);
 bool tsr__search_settle(struct search *search, uint32_t *x, int tries);
 // Minimizes the relaxation exactly, for programs of small treewidth: sets bound, solution and load.
 void tsr__search_exact(struct search *search, struct tree *tree, const double *lambda);
-// Combines the best solution with those at lower multipliers, for programs of small treewidth.
-void tsr__search_relax(struct search *search, struct tree *tree, const double *lambda);
 // Offers an assignment. Returns true if it satisfies all rows and is the best so far.
 bool tsr__search_offer(struct search *search, const uint32_t *x);
 // Returns the proved bound.

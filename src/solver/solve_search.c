@@ -10,8 +10,6 @@
 
 #include <math.h>
 
-#define LARGE 2000 // programs with at least this number of nodes relax with more moves
-
 // Allocates one array of cells for all nodes; rows[v][choice] points into it.
 static int64_t **rows_of(const struct dense *dense)
 {
@@ -36,7 +34,6 @@ bool tsr__search_init(struct search *search, const struct dense *dense, struct e
         (struct search){.dense = dense, .heap = heap, .effort = effort, .random = 1, .reach = 1};
     search->best_cost = NEVER;
     search->unary = rows_of(dense);
-    search->trial = HEAP_ARRAY(heap, double, (size_t)dense->n_rows + 1);
     search->prefix = HEAP_ARRAY(heap, double, (size_t)dense->n_rows + 1);
     search->load = HEAP_ARRAY(heap, int64_t, (size_t)dense->n_rows + 1);
     search->x = HEAP_ARRAY(heap, uint32_t, (size_t)dense->n + 1);
@@ -141,29 +138,6 @@ static void restart(struct search *search, int rounds)
     for (int i = 0; i < 4; i++)
         tsr__region_fuse(region, search->y, 0.5 * i, region->cost);
     tsr__search_offer(search, region->x);
-}
-
-// Combines parts of cheaper solutions with the best one. Solutions at lower multipliers are cheaper
-// but violate rows.
-void tsr__search_relax(struct search *search, struct tree *tree, const double *lambda)
-{
-    static const double factors[] = {0.995, 0.98, 0.95, 0.9, 0.8, 0.5};
-    double *less = search->trial;
-    for (size_t i = 0; i < TSR_COUNT(factors) && !tsr__effort_over(search->effort) && search->found;
-         i++) {
-        for (uint32_t row = 0; row < search->dense->n_rows; row++)
-            less[row] = lambda[row] * factors[i];
-        tsr__search_exact(search, tree, less);
-        tsr__region_start(&search->region, search->best, lambda);
-        tsr__region_fuse(&search->region, search->x, 1, search->best_cost);
-        tsr__region_fuse(&search->region, search->x, 0, search->region.cost);
-        tsr__search_offer(search, search->region.x);
-    }
-    if (!search->found || search->dense->n < LARGE)
-        return;
-    tsr__region_start(&search->region, search->best, lambda);
-    move_regions(search, 300);
-    tsr__search_offer(search, search->region.x);
 }
 
 // Polishes the best solution. One time in two, polishes a new start first.
