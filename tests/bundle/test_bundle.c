@@ -226,7 +226,8 @@ static void same_manifest_same_bytes(void **state)
     struct manifest m;
     fill(b, &m);
     tsr_json *one, *two;
-    const char *a = tsr__manifest_text(&b->arena, &m, &one), *c = tsr__manifest_text(&b->arena, &m, &two);
+    const char *a = tsr__manifest_text(&b->arena, &m, &one),
+               *c = tsr__manifest_text(&b->arena, &m, &two);
     assert_string_equal(a, c);
     tsr_json_free(one);
     tsr_json_free(two);
