@@ -18,7 +18,7 @@ LIMITED = sys.argv[1:2] == ["limited"]  # this process is a part of the last fig
 ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 and not LIMITED else 5
 RANKS = int(sys.argv[2]) if len(sys.argv) > 2 else 4 if len(os.sched_getaffinity(0)) >= 4 else 2
 PROMPT, TOKENS, GOAL = 256, 32, 0.95
-PAUSE = 0.3  # seconds before a measurement; ONNX Runtime's threads spin for about 50 ms after a run and would slow down the other side
+PAUSE = 0.3  # seconds before a measurement; ONNX Runtime's threads spin for tens of milliseconds after a run and would slow down the other side
 MEMORY = 0.8  # limit of each process in the last figure, as a fraction of the weights
 FIELDS = dict(HIDDEN=1024, HEAD=64, LAYERS=8, VOCABULARY=8192, CONTEXT=1024)
 
