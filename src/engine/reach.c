@@ -68,7 +68,8 @@ void tsr__reach_running(struct engine *engine, bool running)
     atomic_store(&engine->shared.running, running);
 }
 
-// Ends the shared allocator, before tsr__comm_close, because the allocator uses the endpoint.
+// Unregisters the shared allocator. Call it before tsr__comm_close, because the allocator uses the
+// endpoint.
 void tsr__reach_end(struct engine *engine)
 {
     struct shared_memory *memory = &engine->shared;

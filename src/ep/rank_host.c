@@ -10,7 +10,7 @@ int main(int n, char **words)
 {
     if (n != 4)
         return 2;
-    setenv("ORT_DISABLE_TELEMETRY", "1",
-           0); // as in the command; an existing value is kept
+    // Like the `tessera` command. A value that the user has set is kept.
+    setenv("ORT_DISABLE_TELEMETRY", "1", 0);
     return tsr__served_work(words[1], words[2], (int)strtol(words[3], NULL, 10));
 }

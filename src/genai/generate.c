@@ -81,8 +81,9 @@ static tsr_status partition_planned(tsr_model *model, const char *parts,
     return st;
 }
 
-// Declares the sizes of the past for the present caches, if the generator allocates them with room
-// for all tokens. Then plan and ranks have one buffer for both.
+// Gives each `present` output the shape of its `past` input if caches are updated in place
+// (allocated for the maximum number of tokens). The planner then counts one buffer for past and
+// present, and the ranks allocate one.
 static tsr_status declare_caches(const tsr_generator *generator, tsr_model *model)
 {
     const tsr_folder *folder = generator->folder;

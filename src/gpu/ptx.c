@@ -97,8 +97,9 @@ static void insert(struct text *text, const char *from, int word, int part, int 
                          bits);
 }
 
-// Packs lanes into 32-bit words, lowest bits first: 4 lanes of float16 are 2 words, lane 1 in the
-// upper half of word 0. float16 was computed as float32 and is rounded here, once.
+// Packs lanes into words: 64-bit words for elements of 8 bytes, otherwise 32-bit words, lowest bits
+// first. 4 lanes of float16 are 2 words, with lane 1 in the upper half of word 0. float16 was
+// computed as float32 and is rounded here, once.
 static void pack(struct text *text, const struct element *element, int lanes)
 {
     int per_word = element->bytes < 4 ? 4 / element->bytes : 1, bits = 8 * element->bytes;

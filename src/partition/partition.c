@@ -37,8 +37,9 @@ static tsr_status refuse_config(const struct request *request, const tsr_config 
         at.configuration = str_of(name);
     if (config)
         tsr__diag(request->session, DIAG_partition_no_configuration, &at, hint,
-                  "device configuration \"%s\" has no usable number of devices",
-                  tsr_config_name(config));
+                  "device configuration \"%s\" has %lld devices; 1 to %d are supported",
+                  tsr_config_name(config), (long long)tsr_config_devices(config),
+                  MANIFEST_MAX_RANKS);
     else if (name)
         tsr__diag(request->session, DIAG_partition_no_configuration, &at, hint,
                   "the model declares no device configuration \"%s\"", name);

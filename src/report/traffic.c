@@ -56,7 +56,8 @@ static void write_groups(struct page *page, const tsr_simulated_comm *comm)
         PUTF(page, " and %zu more", comm->n_groups - SHOWN_GROUPS);
 }
 
-// Writes a row: the size of one tensor, and the bytes sent and the time of all grouped ones.
+// Writes one row for a group of equal communications: the size of one tensor, the total number of
+// bytes sent, the total time.
 static void write_row(struct page *page, const struct traffic_row *row)
 {
     const tsr_simulated_comm *comm = row->first;

@@ -75,7 +75,7 @@ static bool has_long_rows(const tsr_node *node, const struct shapes *shapes)
     return shape.rank > 0 && shape.dims[shape.rank - 1].value >= LONG_ROW;
 }
 
-// True if the node's two inputs have the shape of its result.
+// True if the node has two inputs of the same known shape, so that none is broadcast.
 static bool joins_two(const tsr_node *node, const struct shapes *shapes)
 {
     if (tsr_node_input_count(node) != 2 || !tsr_node_input(node, 0) || !tsr_node_input(node, 1))

@@ -164,10 +164,10 @@ void tsr__infer_pool(struct shape_job *job)
     set_windows(job, &v, x.dims[0], x.dims[1]);
 }
 
-// Returns the size of a transposed convolution. If the window is shorter than the stride, ONNX
-// Runtime ends the result after the last window, while the standard fills the stride. 4 elements
-// with stride 2 and a kernel of 1 make 7, not 8. `extra` is output_padding, which adds positions at
-// the end.
+// Returns the size of a transposed convolution. With auto_pad SAME_*, the standard gives
+// size * stride. If the window is shorter than the stride, ONNX Runtime gives less, and so does
+// this function: 4 elements with stride 2 and a kernel of 1 make 7, not 8. `extra` is
+// output_padding, which adds positions at the end.
 static struct expr transposed_size(struct shape_job *job, const struct windows *windows, int i,
                                    int64_t extra)
 {

@@ -42,8 +42,8 @@ static double **by_node(const struct dense *dense, uint64_t *n)
     return rows;
 }
 
-// Copies the edges. The first pass finds them (each once, at its end a) and counts cells, so that
-// the tables do not move while the second pass fills them.
+// Copies the cost table of each edge as doubles; forbidden cells become FAR. Allocates the messages
+// to both ends. Returns false if memory is exhausted.
 static bool fill_edges(struct dual *dual)
 {
     const struct dense *dense = dual->dense;

@@ -273,8 +273,8 @@ tsr_status tsr__topology_make(tsr_session *session, struct str kind, struct str 
     if (all < 1 || centre >= all)
         return refuse_unknown(session, given_kind, sizes);
     size_t links = count_links(kind, side, n, all);
-    // hosts:1250x8 lists only the links of its first 64 hosts. The window records that all other
-    // hosts are equal.
+    // hosts:1250x8 lists only the links of its first 64 hosts (`topology->window`). All other hosts
+    // are equal to these.
     int given = side[0];
     if (hosts && n == 2 && links > TOPOLOGY_LISTED && given > TOPOLOGY_WINDOW) {
         side[0] = TOPOLOGY_WINDOW;

@@ -55,8 +55,9 @@ static tsr_status load(struct loading *loading, struct str set)
     return tsr_tensors_load(loading->inputs, set.p, loading->model, false);
 }
 
-// Appends the sizes of expressions in the inputs, after all plain symbols have sizes. Returns the
-// set unchanged if there are none.
+// Appends the sizes of input dimensions that are expressions, such as 2*seq, to the list of sizes
+// "batch=2,seq=9". All plain symbols must have a size. Returns the list unchanged if no dimension
+// is an expression.
 static struct str add_expressions(struct loading *loading, struct str set)
 {
     struct arena *arena = &loading->arena;

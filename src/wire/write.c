@@ -233,7 +233,7 @@ struct rewrite {
     uint32_t few[FEW_PARTS];
 };
 
-// True if the part is a field of origin.
+// True if the part is an unchanged field of the original message, `rewrite->origin`.
 static bool is_kept(const struct rewrite *rewrite, const struct wire_part *part)
 {
     return !part->emit && !part->text &&

@@ -80,7 +80,7 @@ static tsr_status one_round(struct folder_bench *bench, bool counts)
     return TSR_OK;
 }
 
-// Measures Tessera for half of its time, after a warm-up round.
+// Measures Tessera for half of `bench->seconds`, including a warm-up round that is not counted.
 static tsr_status our_turn(struct folder_bench *bench)
 {
     double end = now() + bench->seconds / 2;

@@ -92,7 +92,8 @@ int cli_hosts_wanted(struct cli *cli, const char *list)
     return cli_usage(cli, "--hosts needs a list such as a:4,b:4 or a,[::1]:2, not '%s'", list);
 }
 
-// Reads --rank and --ranks. Without --meet the ranks meet under the path of the argument.
+// Reads --rank and --ranks. Without --meet, the path of the first argument (a model or a partition)
+// is the name by which the ranks find each other.
 static int read_rank(struct cli *cli, tsr_run_options *options)
 {
     static char path[PATH_MAX];

@@ -215,7 +215,8 @@ static tsr_status size_of(tsr_tensor *tensor, int64_t *bytes)
     tsr_session *session = tensor->model->session;
     tsr_dtype type = tsr_tensor_dtype(tensor);
     if (type == TSR_STRING) {
-        tsr__diag(session, DIAG_tensor_text, &at, NULL, "the tensor has strings");
+        tsr__diag(session, DIAG_tensor_text, &at, NULL,
+                  "the tensor contains strings, which have no raw bytes");
         return TSR_UNSUPPORTED;
     }
     if (type == TSR_UNDEFINED) {

@@ -450,9 +450,9 @@ static bool add_divisors(const struct tile_dim *dim, int64_t *size)
     return true;
 }
 
-// Sets example sizes for symbolic dimensions: in round 0 sizes without remainder, in later rounds
-// sizes with remainder `round`. The remainders repeat after *rounds rounds. Returns false if that
-// is too many.
+// Sets example sizes for symbolic dimensions. Let d be the number that must divide a dimension for
+// equal shards: round 0 sets 4 d, round r sets 4 d + r % d. The remainders repeat after *rounds
+// rounds. Returns false if d is too large, or if a dimension has several factors and round > 0.
 static bool example_sizes(const struct item *it, const struct tile_layout *from,
                           const struct tile_layout *to, int64_t round, int64_t *shape,
                           int64_t *rounds)
@@ -472,7 +472,7 @@ static bool example_sizes(const struct item *it, const struct tile_layout *from,
         if (!add_divisors(a, &size) || !add_divisors(b, &size))
             return false;
         if (round && (a->n > 1 || b->n > 1))
-            return false; // a unit would be incomplete
+            return false; // with several factors the size must be a multiple of d
         shape[axis] = 4 * size + round % size;
         if (*rounds < size)
             *rounds = size;

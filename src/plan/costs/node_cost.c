@@ -270,8 +270,8 @@ static double copied(enum tsr_collective what, double bytes, double n)
     return 2 * shares[tsr__collective((int)what)->copies] * bytes;
 }
 
-// Returns the time of the links, of the memory of the slowest device, and the measured
-// synchronization overhead.
+// Returns the cost of a collective in picoseconds: link time, plus memory copies on the slowest
+// device, plus the measured synchronization overhead.
 int64_t tsr__collective_cost(tsr_topology *topology, tsr_collective what,
                              const struct topology_groups *groups, int64_t bytes)
 {

@@ -214,7 +214,7 @@ static bool grow_frames(struct net *net, const struct comm_call *call)
                          (size_t)call->n_group * FRAME_CAP + out);
 }
 
-// Returns the number of bytes that fit into a frame with its header. Two members: 64 KiB; four: 21
+// Returns how many bytes of data one frame carries after its header. Two members: 64 KiB; four: 21
 // KiB each; nine and more: 8 KiB each.
 size_t tsr__net_room(const struct comm_call *call)
 {

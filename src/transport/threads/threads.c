@@ -168,7 +168,7 @@ static tsr_status await_arrival(struct slot *me, int theirs, const struct comm_c
     struct patience patience = {0};
     int rings = 0;
     while (atomic_load_explicit(&word->arrived, memory_order_acquire) < wanted) {
-        // Published only by a rank that really waits, because others search it for deadlocks.
+        // Set only if this rank really waits: other ranks read it to detect deadlocks.
         if (patience.rounds == 0)
             atomic_store_explicit(&me->waiting_for, theirs, memory_order_release);
         if (!tsr__patience(&patience, me->job->crowded))

@@ -195,7 +195,7 @@ static bool step(struct ucx *ucx, void **request)
 }
 
 // Sends all pending messages. There is one flush at a time: a later call continues the pending one.
-// True means that all messages before it have left.
+// Returns true once all messages that were posted before the flush began have been sent.
 static bool link_flush(struct link *link)
 {
     struct ucx *ucx = (struct ucx *)link;
