@@ -224,7 +224,8 @@ typedef struct OrtApi {
     void *reserved_151[12];
     OrtStatus *(*KernelInfoGetAttributeArray_int64)(const OrtKernelInfo *info, const char *name,
                                                     int64_t *out, size_t *n);
-    void *reserved_164[2];
+    void *reserved_164;
+    OrtStatus *(*AddRunConfigEntry)(OrtRunOptions *options, const char *key, const char *value);
     OrtStatus *(*CreatePrepackedWeightsContainer)(OrtPrepackedWeightsContainer **out);
     void (*ReleasePrepackedWeightsContainer)(OrtPrepackedWeightsContainer *container);
     OrtStatus *(*CreateSessionWithPrepackedWeightsContainer)(
@@ -381,6 +382,7 @@ ORT_SLOT(GetAllocatorWithDefaultOptions, 78);
 ORT_SLOT(ReleaseCustomOpDomain, 101);
 ORT_SLOT(AddSessionConfigEntry, 130);
 ORT_SLOT(KernelInfoGetAttributeArray_int64, 163);
+ORT_SLOT(AddRunConfigEntry, 165);
 ORT_SLOT(KernelContext_GetGPUComputeStream, 193);
 ORT_SLOT(CreateMemoryInfo, 68);
 ORT_SLOT(BindOutput, 137);

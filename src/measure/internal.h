@@ -18,7 +18,7 @@ tsr_status tsr__topology_real(tsr_session *session, const char *text, const char
 #define MEASURE_RANKS  64
 
 // Seconds of a node of one kind, type and size.
-#define MEASURE_SIZES 64
+#define MEASURE_SIZES 72
 struct measured_size {
     int rate, move; // as returned by tsr__node_kind
     const char *word;

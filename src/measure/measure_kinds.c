@@ -322,13 +322,17 @@ static bool layer_of_bytes(struct sample_graph *made, tsr_value *x)
 // engine computes the others as multiples of it at load time.
 static bool one_row(struct sample_graph *made, tsr_value *x)
 {
+    tsr_dtype type = made->sample->type;
     int64_t side = made->sample->dims[1];
-    tsr_value *weights = matrix(made, TSR_FLOAT, side, side);
+    tsr_value *weights = matrix(made, type, side, side);
     for (int i = 0; i < made->matrices * made->sample->node.nodes; i++) {
         const float factor = 1 / (float)(i + 2);
+        const uint16_t half = (uint16_t)(0x3800 + i); // 0.5 and the next numbers of float16
+        bool is_half = type == TSR_FLOAT16;
         char name[32];
-        tsr_value *by = tsr_graph_add_initializer(made->graph, fresh_name(made, name, sizeof name),
-                                                  TSR_FLOAT, 0, NULL, &factor, sizeof factor);
+        tsr_value *by = tsr_graph_add_initializer(
+            made->graph, fresh_name(made, name, sizeof name), type, 0, NULL,
+            is_half ? (const void *)&half : &factor, is_half ? sizeof half : sizeof factor);
         if (!weights || !by)
             return false;
         x = step(made, "MatMul", x, step(made, "Mul", weights, by));
@@ -347,7 +351,7 @@ static tsr_node *packed_node(struct sample_graph *made, tsr_value *x)
     int64_t inside = made->sample->dims[1], out = INNER;
     const int64_t words[3] = {out, inside / 32, 16}, scales[1] = {out * inside / 32};
     tsr_value *in[3] = {x, constant(made, TSR_UINT8, 3, words),
-                        constant(made, TSR_FLOAT, 1, scales)};
+                        constant(made, made->sample->type, 1, scales)};
     if (!in[1] || !in[2])
         return NULL;
     tsr_node *node = add_node(made, MICROSOFT, "MatMulNBits", in, 3);
@@ -362,11 +366,14 @@ static bool packed_product(struct sample_graph *made, tsr_value *x)
     return add_output_of(made, packed_node(made, x));
 }
 
-#define PACKED_ROWS 4 // products in sequence: more than the private cache of a core holds
+// Products in sequence: more than the private cache of a core holds, or the cache of a GPU.
+#define PACKED_ROWS   4
+#define PACKED_HALVES 8
 
 static bool packed_row(struct sample_graph *made, tsr_value *x)
 {
-    for (int i = 0; i < PACKED_ROWS; i++) {
+    int rows = made->sample->type == TSR_FLOAT16 ? PACKED_HALVES : PACKED_ROWS;
+    for (int i = 0; i < rows; i++) {
         tsr_node *node = packed_node(made, x);
         if (!node)
             return false;

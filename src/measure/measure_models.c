@@ -166,7 +166,9 @@ void tsr__measure_summarize(struct measure_rank *rank, const double *seconds)
         double busy = seconds[i];
         if (busy <= 0)
             continue;
-        if (busy > 2 * run) // otherwise the overhead dominates and the result is unreliable
+        // Otherwise the overhead dominates and the result is unreliable. The runs of a GPU's batch
+        // follow each other without it.
+        if (busy > 2 * run && (!rank->large || tsr__samples[i].as == AS_NEAR))
             busy -= run;
         keep_speed(rank, &tsr__samples[i], busy);
         keep_node(rank, i, busy);

@@ -65,7 +65,7 @@ struct sample_graph {
 };
 extern const struct sample tsr__samples[];
 extern const size_t tsr__n_samples;
-#define MEASURE_SAMPLES 64 // maximum number of samples
+#define MEASURE_SAMPLES 72 // maximum number of samples
 
 // The first samples: basic properties of a device, and rates by type.
 #define MEASURE_BRIEFLY 8

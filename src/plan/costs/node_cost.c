@@ -147,11 +147,12 @@ double tsr__near_speed(const tsr_topology_device *device, int move)
 }
 
 // Returns bytes per second. Interpolates logarithmically between the two measured sizes: 16 MiB is
-// half way between 2 and 128 MiB, so 40 GB/s near and 10 GB/s far give 20 GB/s.
+// half way between 2 and 128 MiB, so 40 GB/s near and 10 GB/s far give 20 GB/s. On a device that
+// queues nodes, the time of a small tensor is that of its launch, which is the overhead.
 static double move_rate(int move, double bytes, const tsr_topology_device *device)
 {
     double far = tsr__far_speed(device, move), near = tsr__near_speed(device, move);
-    if (near == far || bytes >= FAR_BYTES)
+    if (near == far || bytes >= FAR_BYTES || device->queued)
         return far;
     if (bytes <= NEAR_BYTES)
         return near;
