@@ -164,8 +164,26 @@ static int sharers(const struct requested_device *requested, int n, int i)
 
 #define FLOPS_PER_CLOCK 256.0 // per multiprocessor: 128 lanes with fused multiply-add
 
-// Estimates memory, speed and bandwidth of a GPU that `ranks` ranks share, from the facts of the
-// driver.
+// Achievable speed of matrix units with float16 and TF32, as multiples of the float32 peak, by
+// compute capability. An H200 reaches 700e12 with float16; its float32 peak is 67e12.
+static const struct {
+    int major, minor; // of the first GPU with these rates
+    double float16, tf32;
+} matrix_units[] = {{10, 0, 20, 10}, {9, 0, 10, 5}, {8, 6, 2, 1}, {8, 0, 16, 8}, {7, 0, 8, 1}};
+
+static void set_rates(const struct gpu_card *card, tsr_topology_device *device)
+{
+    for (size_t i = 0; i < TSR_COUNT(matrix_units); i++) {
+        if (card->major * 100 + card->minor < matrix_units[i].major * 100 + matrix_units[i].minor)
+            continue;
+        device->rates[TSR_RATE_FLOAT16] = matrix_units[i].float16 * device->flops;
+        device->rates[TSR_RATE_BFLOAT16] = card->major >= 8 ? device->rates[TSR_RATE_FLOAT16] : 0;
+        device->rates[TSR_RATE_TF32] = matrix_units[i].tf32 * device->flops;
+        return;
+    }
+}
+
+// Returns the speed and memory of one of `ranks` ranks that share the GPU.
 static tsr_topology_device numbers_of(const struct gpu_card *card, const char *name, int ranks)
 {
     double clock = card->clock_khz > 0 ? 1e3 * card->clock_khz : 1.5e9;
@@ -175,11 +193,14 @@ static tsr_topology_device numbers_of(const struct gpu_card *card, const char *n
     double bandwidth = 1e12;
     if (card->bandwidth > 0)
         bandwidth = card->bandwidth;
-    return (tsr_topology_device){.name = name,
-                                 .memory = (int64_t)(USED_SHARE * (double)card->free / ranks),
-                                 .flops = units * clock * FLOPS_PER_CLOCK / ranks,
-                                 .bandwidth = bandwidth / ranks,
-                                 .overhead = 3e-6};
+    tsr_topology_device device = {.name = name,
+                                  .memory = (int64_t)(USED_SHARE * (double)card->free / ranks),
+                                  .flops = units * clock * FLOPS_PER_CLOCK / ranks,
+                                  .bandwidth = bandwidth / ranks,
+                                  .overhead = 3e-6,
+                                  .queued = true};
+    set_rates(card, &device);
+    return device;
 }
 
 // Returns estimates for the host CPU: the memory that is free now, and 50 GFLOP/s per core.
@@ -209,6 +230,41 @@ static void link_all(tsr_topology *topology, const struct requested_device *requ
         link->latency = latency;
         link->bandwidth = bandwidth;
     }
+}
+
+// Times of collectives between two ranks on one GPU, measured on an H200 (docs/measured.md). Each
+// further rank adds `member`: four ranks reduce 1 KiB in 24 us.
+static const struct {
+    enum tsr_collective what;
+    double two, member; // seconds
+} on_one_gpu[] = {
+    {TSR_ALL_REDUCE, 12e-6, 6e-6},  {TSR_REDUCE_SCATTER, 15e-6, 20e-6},
+    {TSR_ALL_GATHER, 20e-6, 25e-6}, {TSR_ALL_TO_ALL, 24e-6, 26e-6},
+    {TSR_BROADCAST, 12e-6, 12e-6},  {TSR_REDUCE, 12e-6, 6e-6},
+};
+// Bytes of the full tensor, and the time that they add.
+static const double point_bytes[] = {1 << 10, 1 << 17, 1 << 20, 1 << 24};
+static const double point_seconds[] = {0, 0, 4e-6, 22e-6};
+
+// Sets the times of collectives if all ranks share one GPU. The numbers of the links alone would
+// make an all-gather as fast as an all-reduce.
+static bool set_times(tsr_topology *topology, const struct requested_device *requested, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (requested[i].card < 0 || requested[i].card != requested[0].card)
+            return true;
+    for (size_t k = 0; k < TSR_COUNT(on_one_gpu); k++)
+        for (int size = 2; size <= n; size++) {
+            struct topology_times times = {.what = on_one_gpu[k].what, .size = size};
+            for (size_t i = 0; i < TSR_COUNT(point_bytes); i++) {
+                times.bytes[times.n] = (int64_t)point_bytes[i];
+                times.seconds[times.n++] =
+                    on_one_gpu[k].two + (size - 2) * on_one_gpu[k].member + point_seconds[i];
+            }
+            if (n % size == 0 && !tsr__topology_add_times(topology, &times))
+                return false;
+        }
+    return true;
 }
 
 static tsr_status refuse(tsr_session *session, tsr_status status, const char *hint,
@@ -330,6 +386,7 @@ tsr_status tsr__topology_real(tsr_session *session, const char *text, const char
         tsr_topology_set_device(topology, i, &device);
     }
     link_all(topology, requested);
+    (void)set_times(topology, requested, n); // a failure is one of the arena
     topology->text = STR("");
     *out = topology;
     return arena_status(&topology->arena);

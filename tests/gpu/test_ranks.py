@@ -146,4 +146,10 @@ rc, out, err = call("doctor")
 case("doctor lists GPUs", "GPU 1: Stand-in 1, 8.0 GiB, 6.0 GiB free; NCCL 2.30.7" in out, out)
 rc, out, err = call("topology", "show", "cuda:2@1")
 case("topology show", rc == 0 and "CUDA:1" in out, "exit %d %s %s" % (rc, out, err))
+rc, out, err = call("topology", "show", "cuda:2@0", "--json")
+times = json.loads(out)["collectives_us"] if rc == 0 else {}
+case("an all-gather on one GPU takes longer than an all-reduce", rc == 0 and times["AllGather"]["1024"] > times["AllReduce"]["1024"], "exit %d %s %s" % (rc, times, err))
+rc, out, err = call("topology", "show", "CUDA:0,CUDA:1", "--json")
+times = json.loads(out)["collectives_us"] if rc == 0 else {}
+case("on two GPUs the links decide", rc == 0 and times["AllGather"]["1024"] <= times["AllReduce"]["1024"], "exit %d %s %s" % (rc, times, err))
 harness.finish()
