@@ -224,15 +224,35 @@ tsr_status tsr__gpu_bind(struct rank *rank)
     return TSR_ENGINE;
 }
 
+// True if the binding has the value from an earlier run.
+static bool is_bound(const struct kept_view *view, const OrtValue *value)
+{
+    return value && view->bound && view->value == value;
+}
+
+// Records which kept views the binding has after a run. Returns their number.
+static size_t note_bound(struct kept_view *views, OrtValue *const *values, size_t n, bool bound)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < n; i++) {
+        views[i].bound = bound && values[i] && views[i].value == values[i];
+        kept += views[i].bound;
+    }
+    return kept;
+}
+
 static OrtStatus *bind_all(struct rank *rank, struct run_slot *run_slot)
 {
     const OrtApi *api = rank->engine->api;
     for (size_t i = 0; i < rank->n_inputs; i++)
-        TRY(api->BindInput(rank->binding, rank->input_names[i], run_slot->ins[i]));
+        if (!is_bound(&rank->input_views[i], run_slot->ins[i]))
+            TRY(api->BindInput(rank->binding, rank->input_names[i], run_slot->ins[i]));
     // Outputs that cannot stay on the GPU (strings, sequences) are created on the host. The binding
     // keeps none of them after the run.
     for (size_t i = 0; i < rank->n_outputs; i++)
-        if (run_slot->outs[i])
+        if (is_bound(&rank->output_views[i], run_slot->outs[i]))
+            continue;
+        else if (run_slot->outs[i])
             TRY(api->BindOutput(rank->binding, rank->output_names[i], run_slot->outs[i]));
         else
             TRY(api->BindOutputToDevice(rank->binding, rank->output_names[i],
@@ -264,8 +284,15 @@ OrtStatus *tsr__gpu_run(struct rank *rank, struct run_slot *run_slot)
         st = api->RunWithBinding(rank->ort, rank->run_options, rank->binding);
     if (!st)
         st = take_values(rank, run_slot);
-    api->ClearBoundInputs(rank->binding); // only the run slot and the states keep values alive
-    api->ClearBoundOutputs(rank->binding);
+    // A rank with kept views binds only other values anew. In other ranks only the run slot and the
+    // states keep values alive.
+    bool keeps = !st && rank->keeps_views;
+    size_t kept = note_bound(rank->input_views, run_slot->ins, rank->n_inputs, keeps) +
+                  note_bound(rank->output_views, run_slot->outs, rank->n_outputs, keeps);
+    if (kept == 0) {
+        api->ClearBoundInputs(rank->binding);
+        api->ClearBoundOutputs(rank->binding);
+    }
     return st;
 }
 

@@ -23,6 +23,8 @@ struct run_slot {
 struct kept_view {
     OrtValue *value;  // NULL: none
     const void *full; // data of the full tensor
+    int device;       // 1 + its GPU; 0: host memory
+    bool bound;       // the rank's binding has the value (gpus.c)
     tsr_dtype type;
     int rank;
     int64_t dims[RUN_MAX_RANK]; // of the full tensor

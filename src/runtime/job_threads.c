@@ -290,7 +290,9 @@ static tsr_status describe_ranks(tsr_job *job)
         tsr__ranks_describe_part(job, rank, i, tsr__threads_endpoint(job->thread_transport, i));
         rank->shared = &job->shared;
         rank->unpacked = unpacked;
-        job->spare_core = (int64_t)rank->threads * job->n < rank->endpoint->host_cores;
+        // the threads of ranks on GPUs rarely compute
+        int64_t threads = job->gpu ? 1 : rank->threads;
+        job->spare_core = threads * job->n < rank->endpoint->host_cores;
     }
     return job->arena.failed ? TSR_NOMEM : TSR_OK;
 }

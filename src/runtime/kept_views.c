@@ -14,9 +14,15 @@
 // the same address, of the same type and shape.
 #include "runtime/internal.h"
 
+static const void *data_of(const struct tensor *tensor)
+{
+    return tensor->device ? tensor->device_data : tensor->data;
+}
+
 static bool fits(const struct kept_view *view, const struct tensor *full)
 {
-    if (!view->value || view->full != full->data || view->type != full->type || full->device)
+    if (!view->value || view->full != data_of(full) || view->type != full->type ||
+        view->device != full->device)
         return false;
     return view->rank == full->rank &&
            (full->rank == 0 ||
@@ -32,11 +38,14 @@ OrtValue *tsr__view_find(const struct rank *rank, const struct kept_view *view,
 void tsr__view_keep(const struct rank *rank, struct kept_view *view, const struct tensor *full,
                     OrtValue *value)
 {
-    if (!rank->keeps_views || full->device || full->rank < 0 || full->rank > RUN_MAX_RANK)
+    if (!rank->keeps_views || full->rank < 0 || full->rank > RUN_MAX_RANK)
         return;
     rank->engine->api->ReleaseValue(view->value); // NULL is allowed
-    *view = (struct kept_view){
-        .value = value, .full = full->data, .type = full->type, .rank = full->rank};
+    *view = (struct kept_view){.value = value,
+                               .full = data_of(full),
+                               .device = full->device,
+                               .type = full->type,
+                               .rank = full->rank};
     memcpy(view->dims, full->dims, (size_t)full->rank * sizeof *full->dims);
 }
 

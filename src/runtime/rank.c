@@ -144,6 +144,15 @@ static bool is_buffer(const struct rank *rank, size_t input, const struct tensor
     return numbers && !rank->binding && state && state->in_place;
 }
 
+// Waits once per run for all earlier work on the GPU's default stream: by convention the producers
+// of inputs have them ready there.
+static bool wait_for_producers(struct rank *rank)
+{
+    if (!rank->waited)
+        rank->waited = tsr__seat_enter(rank->seat) == 0 && tsr__seat_wait(rank->seat, NULL) == 0;
+    return rank->waited;
+}
+
 // Creates a value over a tensor on this rank's GPU, without a copy. Waits for earlier work on the
 // GPU's default stream: by convention the producer has the tensor ready there.
 static OrtStatus *device_value(struct rank *rank, const struct tensor *tensor, OrtValue **out)
@@ -152,11 +161,9 @@ static OrtStatus *device_value(struct rank *rank, const struct tensor *tensor, O
         rank->engine->memory; // a stand-in library for the driver uses host memory
     if (rank->on_gpu)
         info = rank->on_gpu;
-    if (!rank->waited &&
-        (tsr__seat_enter(rank->seat) != 0 || tsr__seat_wait(rank->seat, NULL) != 0))
+    if (!wait_for_producers(rank))
         return rank->engine->api->CreateStatus(ORT_FAIL,
                                                "the default stream of the GPU has failed");
-    rank->waited = true;
     return tsr__engine_device_value(rank->engine, info, tensor, out);
 }
 
@@ -248,8 +255,8 @@ static bool bind_kept_view(struct rank *rank, struct run_slot *run_slot, size_t 
     if (inputs && rank->input_views[i].value)
         at = tsr_tensors_find(inputs, rank->input_names[i]);
     OrtValue *value = at < 0 ? NULL : tsr__view_find(rank, &rank->input_views[i], inputs->at[at]);
-    if (!value)
-        return false;
+    if (!value || (inputs->at[at]->device && !wait_for_producers(rank)))
+        return false; // the ordinary way reports a failure of the GPU
     run_slot->kept[i] = false;
     run_slot->ins[i] = value;
     return true;
@@ -265,7 +272,13 @@ static void keep_view(struct rank *rank, const struct run_slot *run_slot, size_t
         return;
     const struct tensor *full = inputs->at[at];
     uintptr_t begin = (uintptr_t)full->data, data = (uintptr_t)piece->data;
-    if (full->bytes && data >= begin && data < begin + full->bytes)
+    size_t bytes = full->bytes;
+    if (full->device) {
+        begin = (uintptr_t)full->device_data;
+        data = (uintptr_t)piece->device_data;
+        bytes = full->device_bytes;
+    }
+    if (piece->device == full->device && bytes && data >= begin && data < begin + bytes)
         tsr__view_keep(rank, &rank->input_views[i], full, run_slot->ins[i]);
 }
 

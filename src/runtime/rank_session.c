@@ -38,7 +38,7 @@ static OrtStatus *set_options(const struct rank *rank, OrtSessionOptions *option
         TRY(set_entry(rank, options, "session.disable_prepacking", "1"));
     if (rank->float_products) // the default 4 is 8-bit arithmetic with an error of 0.5 %
         TRY(set_entry(rank, options, "session.qdq_matmulnbits_accuracy_level", "1"));
-    if (!rank->spin)
+    if (!rank->spin || rank->seat) // on a GPU, workers that spin only disturb the launching threads
         TRY(set_entry(rank, options, "session.intra_op.allow_spinning", "0"));
     // The engine uses our allocator, registered in the environment of the process, only with this
     // entry.
