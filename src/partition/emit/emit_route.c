@@ -16,7 +16,7 @@
 // give the same experts as in the unsharded model.
 #include "internal.h"
 
-#define TINY_SIZE    16          // sizes of the tiny experts are multiples of this, as CUDA needs
+#define TINY_SIZE    64          // sizes of the tiny experts are multiples of this, as CUDA needs
 #define NOT_SELECTED (-30000.0F) // exp of it is 0, and float16 has it
 
 static const struct str any = {0};
