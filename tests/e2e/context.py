@@ -2,7 +2,7 @@
 """Context parallelism: attention whose rows of the query are on different devices, with all keys and values on each. Equal to the unsharded run of
 ONNX Runtime, with causal masks and without, for known and unknown lengths, and for fewer rows than devices.
 
-usage: context.py TESSERA"""
+usage: context.py TESSERA [on=DEVICE]     on=CUDA:0: every rank there, and only the cases that shard rows by hand"""
 import json, sys
 
 import numpy as np
@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 import harness
 
 TESSERA = sys.argv[1]
+DEVICE = next((w[3:] for w in sys.argv[2:] if w.startswith("on=")), "")
 BATCH, HEADS, GROUP, SIZE = 2, 2, 3, 32  # key heads, query heads for each, elements of a head
 draw = np.random.default_rng(3)
 floats = lambda *shape: draw.standard_normal(shape).astype(np.float32)
@@ -86,7 +87,7 @@ def rows_on_devices(d, name):
     build, how = VARIANTS[name]
     spec = build(d + "/m.onnx", **how)
     for n in (2, 3):
-        rc, _, err = tessera("annotate", d + "/m.onnx", "--config", "c:%d" % n, "--shard", "node:" + spec % (n, ",".join(map(str, range(n)))), "-o", d + "/c.onnx")
+        rc, _, err = tessera("annotate", d + "/m.onnx", "--config", "c:%d" % n + ("=" + ",".join([DEVICE] * n) if DEVICE else ""), "--shard", "node:" + spec % (n, ",".join(map(str, range(n)))), "-o", d + "/c.onnx")
         assert rc == 0, err
         rc, doc, err = tessera("verify", d + "/c.onnx", "--config", "c", "--inputs", d + "/m.onnx.npz", "--threads", 1)
         assert rc == 0 and doc["ok"] and not doc["replicated"] and doc["cut_nodes"] == 1, (name, n, doc, err)
@@ -158,5 +159,7 @@ def short_prompt(d, kind):
 
 KINDS = ["group_query", "multi_head", "attention", "parts"]
 CASES = [(rows_on_devices, sorted(VARIANTS)), (random_shardings, sorted(VARIANTS)), (long_prompt, KINDS), (short_prompt, KINDS[:1])]
+if DEVICE:
+    CASES = CASES[:1]
 harness.run([("%s (%s)" % (function.__name__, name), lambda d, function=function, name=name: function(d, name)) for function, names in CASES for name in names])
 harness.finish()

@@ -2,7 +2,7 @@
 """Mixtures of experts whose experts are on different devices, as operators and as exporters write them: equal to the unsharded run of ONNX Runtime, for every variant that its CPU kernels
 support. Variants without a CPU kernel (a third layer, swiglu_fusion 2, weights of 4-bit floats) are planned and partitioned only.
 
-usage: experts.py TESSERA"""
+usage: experts.py TESSERA [on=DEVICE]     on=CUDA:0: every rank there, and only the cases that compare with the unsharded run"""
 import json, os, sys
 
 import numpy as np
@@ -12,7 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 import harness
 
 TESSERA = sys.argv[1]
-TOKENS, EXPERTS, HIDDEN, INNER = 7, 5, 32, 64
+DEVICE = next((w[3:] for w in sys.argv[2:] if w.startswith("on=")), "")
+TOKENS, EXPERTS = 7, 5
+HIDDEN, INNER = (64, 128) if DEVICE else (32, 64)  # ONNX Runtime's kernels for GPUs need multiples of 64
 
 
 def tessera(*words):
@@ -97,7 +99,7 @@ def sharded(d, weights, n):
     spec = lambda w: "{%s:%s}" % (",".join([str(n)] + ["1"] * w), ",".join(map(str, range(n))))
     rank = {t.name: len(t.dims) for t in onnx.load(d + "/m.onnx").graph.initializer}
     edits = [word for w in weights for word in ("--shard", "moe:%s=%s" % (w, spec(rank[w] - 1)))]
-    rc, _, err = tessera("annotate", d + "/m.onnx", "--config", "c:%d" % n, *edits, "-o", d + "/c.onnx")
+    rc, _, err = tessera("annotate", d + "/m.onnx", "--config", "c:%d" % n + ("=" + ",".join([DEVICE] * n) if DEVICE else ""), *edits, "-o", d + "/c.onnx")
     assert rc == 0, err
     return d + "/c.onnx"
 
@@ -110,6 +112,8 @@ def equal_to_the_unsharded_run(d, name):
     weights = build(d + "/m.onnx", **RUN[name])
     for n in (2, 3, 5):
         rc, doc, err = tessera("verify", sharded(d, weights, n), "--config", "c", "--inputs", d + "/m.onnx.npz", "--threads", 1)
+        if DEVICE and "verify-reference" in err:
+            return "%s does not run the unsharded model" % DEVICE
         verified(doc, rc, err, (name, n))
         assert doc["cut_nodes"] == 1, doc
 
@@ -200,5 +204,7 @@ def exported_experts_are_spread(d, form):
 
 CASES = [(equal_to_the_unsharded_run, sorted(RUN)), (random_shardings, sorted(RUN)), (candidate, sorted(PLANNED) + ["swiglu", "packed4_swiglu", "router_weights"]),
          (memory_spreads_experts, ["swiglu", "packed8_swiglu"]), (exported_experts_are_spread, ["gather", "gather_nd", "masks", "stacked"])]
+if DEVICE:
+    CASES = CASES[:1]
 harness.run([("%s (%s)" % (function.__name__, name), lambda d, function=function, name=name: function(d, name)) for function, names in CASES for name in names])
 harness.finish()
