@@ -4,7 +4,8 @@
 GPU memory, and times of a decoder whose caches stay on the GPU. Prints what it left out without a GPU or without onnxruntime-gpu.
 
 usage: provider.py LIBRARY MODELS [models | small | large] ...    default: all
-models: results of the models in MODELS; small, large: times of a decoder of 8 layers of 4096, or 4 layers of 8192"""
+models: results of the models in MODELS; small, large: times of a decoder of 8 layers of 4096, or 4 layers of 8192
+bench/decoder_gpu.py uses its functions, too."""
 import json
 import os
 import statistics
@@ -21,7 +22,6 @@ from onnx import TensorProto, numpy_helper
 
 import decoder
 
-LIBRARY, MODELS = map(os.path.abspath, sys.argv[1:3])
 NVIDIA = 0x10DE
 MODEL_NAMES = ("bert_tiny", "llama_tiny", "gpt2_tiny", "vit_tiny", "t5_tiny")
 SIZES = {"small": dict(hidden=4096, heads=32, layers=8), "large": dict(hidden=8192, heads=64, layers=4)}
@@ -76,9 +76,9 @@ def run_bound(session, feeds, wanted):
     return [np.array(value.numpy()) for value in outputs]
 
 
-def small_models(cpu, gpu):
+def small_models(folder, cpu, gpu):
     for name in MODEL_NAMES:
-        path = "%s/%s/model.onnx" % (MODELS, name)
+        path = "%s/%s/model.onnx" % (folder, name)
         session = plain_session(path)
         feeds = feeds_of(session)
         wanted = session.run(None, feeds)
@@ -105,15 +105,25 @@ class Builder(decoder.Builder):
     weights = {}
 
     def project(self, x, name, rows, columns):
+        if self.bits == 4:
+            return self.project_packed(x, name, rows, columns)
         if (rows, columns) not in self.weights:
             numbers = self.rng.standard_normal(1000003).astype("f4") * np.float32(0.25 / rows**0.5)  # small: there are no norms
             self.weights[rows, columns] = np.resize(numbers.astype("f2"), (rows, columns))
         return self.node("MatMul", [x, self.constant(name + ".weight", self.weights[rows, columns])], [name])
 
 
-def write_decoder(folder, hidden, heads, layers):
+    def project_packed(self, x, name, rows, columns):
+        if (rows, columns, 4) not in self.weights:
+            self.weights[rows, columns, 4] = np.resize(self.rng.integers(0, 256, 1000003).astype("u1"), (columns, rows // decoder.BLOCK, decoder.BLOCK // 2))
+        scales = np.full(columns * rows // decoder.BLOCK, 0.05 / rows**0.5, "f2")
+        ins = [x, self.constant(name + ".weight", self.weights[rows, columns, 4]), self.constant(name + ".scales", scales)]
+        return self.node("MatMulNBits", ins, [name], domain="com.microsoft", K=rows, N=columns, bits=4, block_size=decoder.BLOCK)
+
+
+def write_decoder(folder, hidden, heads, layers, bits=16):
     decoder.HIDDEN, decoder.HEAD, decoder.LAYERS, decoder.VOCABULARY, decoder.CONTEXT = hidden, HEAD, layers, 32000, 1024
-    model = Builder(heads, KV_HEADS, "packed", 16, 0, mlp=3).model()
+    model = Builder(heads, KV_HEADS, "packed", bits, 0, mlp=3).model()
     for port in [*model.graph.input, *model.graph.output]:  # CUDA has this attention for float16 only
         if port.type.tensor_type.elem_type == TensorProto.FLOAT:
             port.type.tensor_type.elem_type = TensorProto.FLOAT16
@@ -185,22 +195,30 @@ def decoder_times(gpu, name):
                     name, caches, what, ours[what], took[what], ours[what] / took[what]), flush=True)
 
 
-def main():
+def register(library):
+    """The provider's devices of the CPU and of GPU 0; None if there is no GPU."""
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
         print("left out: everything, this onnxruntime has no CUDA provider")
-        return
-    onnxruntime.register_execution_provider_library("tessera", LIBRARY)
+        return None
+    onnxruntime.register_execution_provider_library("tessera", os.path.abspath(library))
     devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == "TesseraExecutionProvider"]
     kinds = [device.device.type.name for device in devices]
     print("devices", kinds)
     if "GPU" not in kinds:
         print("left out: everything, there is no GPU")
+        return None
+    return devices[kinds.index("CPU")], devices[kinds.index("GPU")]
+
+
+def main():
+    devices = register(sys.argv[1])
+    if not devices:
         return
-    cpu, gpu = devices[kinds.index("CPU")], devices[kinds.index("GPU")]
+    cpu, gpu = devices
     for name in sys.argv[3:] or ("models", *SIZES):
         try:
             if name == "models":
-                small_models(cpu, gpu)
+                small_models(os.path.abspath(sys.argv[2]), cpu, gpu)
             else:
                 decoder_times(gpu, name)
         except Exception as error:
@@ -208,4 +226,5 @@ def main():
     sys.exit(failed > 0)
 
 
-main()
+if __name__ == "__main__":
+    main()
