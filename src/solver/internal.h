@@ -70,14 +70,14 @@ bool tsr__list_grow(struct heap *heap, void **at, uint32_t *cap, size_t size);
 
 struct effort {
     uint64_t work, limit;
-    const tsr_session *session; // may be cancelled; NULL: none
+    const tsr_session *session; // checked for cancellation; may be NULL
     double start, seconds;      // seconds 0: no time limit
     uint64_t slice_work;        // end of the current slice; 0: no slice
     double slice_end;
 };
 // True if the full effort or its current slice is used up.
 bool tsr__effort_over(const struct effort *effort);
-// Starts a slice of the effort: `fraction` of the full effort. 0 ends the slice.
+// Starts a slice of the effort: `fraction` of the full effort. A fraction of 0 ends the slice.
 void tsr__effort_slice(struct effort *effort, double fraction);
 double tsr__effort_elapsed(const struct effort *effort);
 

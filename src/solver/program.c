@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // program.c - builds, checks and evaluates a 0-1 program. It does not solve it.
 //
-// Functions that add nodes, edges or limits fail silently if the arena is out of memory. Every
-// function that reads the program first calls tsr__program_check, which then returns TSR_NOMEM.
+// Callers need not check whether a node, an edge or a limit was added. If the arena ran out of
+// memory, tsr__program_check returns TSR_NOMEM, and all functions that solve or write a program
+// call it first.
 #include "solver/solver.h"
 
 void tsr__program_init(struct program *program, struct arena *arena)
@@ -75,8 +76,8 @@ static int64_t weighted_cost(int64_t cost, struct program_weight weight)
     return (int64_t)((double)cost * (double)weight.times / (double)weight.over);
 }
 
-// Returns the table with all costs weighted, from `tables` if it was made before. Returns NULL if
-// out of memory.
+// Returns the table with all costs weighted: `table` itself if the weight is 1, else a copy.
+// `tables` has the copies made before. Returns NULL if out of memory.
 static const int64_t *weighted_table(struct map *tables, const int64_t *table, size_t n,
                                      struct program_weight weight)
 {
@@ -127,7 +128,8 @@ uint32_t tsr__program_add(struct program *to, const struct program *from,
 
 // ---- checking
 
-// Adds the largest absolute value of the table to *sum. Returns false if a number is out of range.
+// Adds the largest absolute value of the table to *sum. Returns false if a number is out of range
+// or *sum exceeds PROGRAM_MOST. Forbidden costs are skipped.
 static bool table_ok(const int64_t *table, size_t n, bool usage, int64_t *sum)
 {
     int64_t most = 0;
@@ -143,8 +145,8 @@ static bool table_ok(const int64_t *table, size_t n, bool usage, int64_t *sum)
     return add_ok(*sum, most, sum) && *sum <= PROGRAM_MOST;
 }
 
-// True if the cost of an assignment cannot overflow. An assignment takes one entry of each table,
-// so the largest entries must sum to at most PROGRAM_MOST.
+// True if nodes and edges are valid and the cost of an assignment cannot overflow. An assignment
+// takes one entry of each table, so the largest entries must sum to at most PROGRAM_MOST.
 static bool costs_ok(const struct program *program)
 {
     int64_t sum = 0;
@@ -166,8 +168,8 @@ static bool costs_ok(const struct program *program)
     return true;
 }
 
-// True if no usage can overflow. Checks each limit separately, because usages of different limits
-// are never added.
+// True if the limits are valid and no sum of usages can overflow. Each limit is checked separately,
+// because usages of different limits are never added.
 static bool limits_ok(const struct program *program)
 {
     for (size_t i = 0; i < program->limits.n; i++) {

@@ -207,8 +207,8 @@ static void write_limit_row(struct lp *lp, uint32_t l, uint32_t t, const struct 
     tsr__text_printf(lp->out, " <= %" PRId64 "\n", limit->bound);
 }
 
-// Writes the memory limits. A time needs a row only if its set of uses is not a subset of another
-// time's set.
+// Writes the rows of all limits. A time needs a row only if its set of uses is not a subset of
+// another time's set.
 static tsr_status write_limit_rows(struct lp *lp)
 {
     const struct program *program = lp->program;

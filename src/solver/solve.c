@@ -19,13 +19,12 @@
 #define FRONT_CELLS  (UINT64_C(1) << 17) // the same limit with fronts
 #define FRONT_POINTS (UINT64_C(1) << 23) // limit of front points in memory
 #define NEAR         1000000000          // a gap below cost / NEAR is good enough
-#define PROVING      0.4                 // part of the effort that fronts may use
-#define MANY         400                 // with this number of nodes or more, fronts often fail
+#define PROVING      0.4                 // part of the effort for each phase of prove_by_fronts
+#define MANY         400                 // with more nodes than this, fronts often fail
 #define STALE        12                  // rounds of search without progress before giving up
 
 // State of one solve. Costs are those of the core; costs of the program are larger by core.shift.
-// `dense` is a view of the reduced core. `tree` is valid if has_tree is set, `search` if has_search
-// is.
+// `dense` is a view of the core. `tree` is valid if has_tree is set, `search` if has_search is.
 struct solver {
     const struct program *program;
     struct heap heap;
@@ -37,7 +36,7 @@ struct solver {
     bool has_search, has_tree;
     void (*progress)(void *context, const struct program_progress *progress);
     void *context;
-    uint32_t *x, *y; // best solution of the core, indexed by node of `dense`; a candidate
+    uint32_t *x, *y; // best solution and a candidate, by node of `dense`
     bool found;
     int64_t cost;          // cost of x
     int64_t bound;         // proved lower bound
@@ -64,9 +63,9 @@ static void report_progress(const struct solver *solver, const char *step)
     solver->progress(solver->context, &progress);
 }
 
-// Copies the program into the core. With a time limit and no work limit, only time ends the solve.
-// `pinned` is a node that may only take the choice `pin`, or NONE. Returns false if out of memory.
-// The caller calls solver_free in either case.
+// Starts a solve: copies the program into the core. With a time limit and no work limit, only time
+// ends the solve. `pinned` is a node that may only take the choice `pin`, or NONE. Returns false if
+// out of memory. The caller calls solver_free in either case.
 static bool solver_init(struct solver *solver, const struct program *program,
                         const struct program_options *options, uint32_t pinned, uint32_t pin)
 {
@@ -87,7 +86,8 @@ static bool solver_init(struct solver *solver, const struct program *program,
     return solver->x != NULL;
 }
 
-// Reduces the program and builds its dense view. Returns false if out of memory.
+// Reduces the program and builds its dense view, unless the reductions prove it infeasible. Returns
+// false if out of memory.
 static bool reduce(struct solver *solver)
 {
     tsr__core_reduce(&solver->core);
@@ -136,8 +136,7 @@ static void eliminate(struct solver *solver)
 
 // ---- search
 
-// Copies the results of the search. A bound above max_cost proves that the limits contradict each
-// other.
+// Copies the results of the search. A bound above max_cost proves that there is no solution.
 static void take_search_results(struct solver *solver)
 {
     const struct search *search = &solver->search;
@@ -163,7 +162,8 @@ static int64_t max_allowed(const int64_t *cost, size_t n)
     return most;
 }
 
-// Returns the sum of the largest costs that are not forbidden.
+// Returns an upper bound of the cost of a solution: the sum of the largest allowed cost of every
+// node and edge.
 static int64_t sum_max_costs(const struct dense *dense)
 {
     int64_t sum = 0;
@@ -195,7 +195,8 @@ static double find_max_multiplier(const struct dense *dense)
     return (double)NEVER / 16 / sum;
 }
 
-// Runs one round: raises the bound, which also finds solutions, then improves the best solution.
+// Runs one round: raises the bound, which also finds solutions, then improves the best solution. If
+// there is none yet, dives for one. Each of the two halves may use `fraction` of the effort.
 static void search_round(struct search *search, double fraction, int passes, int rounds)
 {
     tsr__effort_slice(search->effort, fraction);
@@ -209,8 +210,8 @@ static void search_round(struct search *search, double fraction, int passes, int
 }
 
 // Excludes choices that no better solution can have. Returns true if so many are excluded that the
-// program should be solved again. With a time limit this does nothing, because the result would
-// depend on the clock.
+// program should be solved again. Does nothing if there is no solution yet or if the solve is
+// finished. With a time limit it does nothing either, because the result would depend on the clock.
 static bool prune_by_bound(struct solver *solver)
 {
     if (is_settled(solver) || !solver->found || solver->effort.seconds > 0)
@@ -220,8 +221,9 @@ static bool prune_by_bound(struct solver *solver)
     return solver->pruned;
 }
 
-// Searches until the result is proved or the effort is used up. Without a time limit, stops after
-// STALE rounds without progress.
+// Searches until the result is proved or the effort is used up. Without a time limit it also stops
+// when the gap is at most cost / NEAR, when pruning leaves a program that is worth another solve,
+// or after STALE rounds without progress.
 static void search_until_done(struct solver *solver)
 {
     int stale = 0;
@@ -267,11 +269,12 @@ static struct line line_of(struct solver *solver, const double *lambda, uint32_t
 
 // Maximizes the dual over the multiplier of one row, with the others fixed. Each step intersects
 // two lines: that of the last solution that violates the row and that of the last solution that
-// satisfies it. The final multiplier satisfies the row.
+// satisfies it. The final multiplier satisfies the row, unless the effort or max_multiplier ended
+// the steps before.
 static void tune_row(struct solver *solver, double *lambda, uint32_t row)
 {
-    // `low` violates the row. `high` satisfies it once `have_kept` is set. The optimum is between
-    // them.
+    // `low` violates the row if `have_broken` is set. `high` satisfies it if `have_kept` is set.
+    // The optimum is between them.
     double low = 0, high = lambda[row] > 0 ? lambda[row] : 1.0 / (double)solver->dense.scale;
     struct line broken = {0}, kept = {0};
     bool have_broken = false, have_kept = false;
@@ -349,7 +352,7 @@ static void prove_by_fronts(struct solver *solver)
     front.max_points = FRONT_POINTS;
     bool many = solver->dense.n > MANY;
     tsr__effort_slice(&solver->effort,
-                      // if this fails, the search needs the rest of the effort
+                      // if the fronts fail, the search needs the rest of the effort
                       many ? 0.6 : PROVING);
     // Phase 1: find multipliers for the rows that matter.
     tune_multipliers(solver, &front, lambda);
@@ -427,7 +430,8 @@ static void add_binding(const struct solver *solver, struct program_result *out,
                                             solver->core.row_bound[row] + load[row]};
 }
 
-// Lists the rows that are full and those with a positive multiplier.
+// Lists in out->bindings the rows that are full and those whose multiplier is more than 1 % of the
+// largest one. Returns false if out of memory.
 static bool find_bindings(const struct solver *solver, struct arena *arena,
                           struct program_result *out)
 {
@@ -458,8 +462,8 @@ static void set_gap(struct program_result *out)
     out->gap = (double)(out->cost - out->bound) / fmax(1, fabs((double)out->cost));
 }
 
-// Expands the solution of the core to a solution of the program. If the cost in the program is not
-// the expected one, that is an internal error.
+// Expands the solution of the core to a solution of the program. Returns TSR_BUG if its cost in the
+// program is not the expected one.
 static tsr_status write_result(const struct solver *solver, struct arena *arena,
                                struct program_result *out)
 {
@@ -563,8 +567,9 @@ static bool tree_marginals(struct solver *solver, uint32_t node, struct program_
     return true;
 }
 
-// Computes the marginals of a program without limits in one pass over the tree. Returns false if
-// the treewidth is too large.
+// Computes the marginals of a program without limits in one pass up and one pass down the tree.
+// Returns false if the program is infeasible, if the treewidth is too large, or if out of memory.
+// In the last case *st is TSR_NOMEM.
 static bool try_marginals(const struct program *program, const struct program_options *options,
                           uint32_t node, struct program_marginal *out, tsr_status *st)
 {

@@ -139,8 +139,8 @@ bool tsr__dual_init(struct dual *dual, const struct dense *dense);
 void tsr__dual_gather(const struct dual *dual, uint32_t v, double *sum);
 void tsr__dual_apply_lambda(struct dual *dual); // updates unary after a change of lambda
 void tsr__dual_pass(struct dual *dual);         // up and down; sets bound and argmin
-// Repeats the last pass down in integers, without rounding errors (solve_exact.c). Returns 0 if
-// that is not possible.
+// Repeats the last pass down in integers, without rounding errors (solve_exact.c). Returns 0, which
+// is always a valid bound, if that is not possible.
 int64_t tsr__dual_exact(const struct dual *dual);
 // Rounds the messages to an assignment.
 void tsr__dual_round(struct dual *dual, uint32_t *x);
@@ -204,9 +204,9 @@ struct region {
     const double *lambda; // by row
     double *weight; // running sum of weights by node; a node is drawn in proportion to its weight
     // the region
-    uint32_t n, *nodes, *place;    // place[v] is the index of core node v here, or NONE
-    uint32_t *k, *choice, *before; // choices are indices of options
-    uint32_t **option;             // choices of the core that a node may take here
+    uint32_t n, *nodes, *place;    // place[v]: index in `nodes` of node v of `dense`
+    uint32_t *k, *choice, *before; // by node of the region: indices into option[i]
+    uint32_t **option;             // option[i]: choices that nodes[i] may take
     uint8_t *fixed, *whole;        // whole: the node may take all its choices, in order
     struct tree tree;
     LIST(struct tree_edge) edges;
@@ -229,7 +229,8 @@ void tsr__region_weigh(struct region *region, const struct dual *dual);
 // at most `most`. Returns true if it changed something.
 bool tsr__region_move(struct region *region, const struct dual *dual, uint32_t few, double factor,
                       int64_t most);
-// Finds the best mixture of x and y: nodes where they differ take either choice.
+// Finds the best mixture of x and y: nodes where they differ take either choice. Applies it under
+// the same conditions as tsr__region_move and returns true if it did.
 bool tsr__region_fuse(struct region *region, const uint32_t *y, double factor, int64_t most);
 // Makes moves until no row is violated. Returns false if it did not succeed.
 bool tsr__region_repair(struct region *region, int tries);
@@ -248,7 +249,7 @@ struct search {
     uint32_t *best;
     int64_t best_cost;
     int64_t sure; // a bound computed in integers
-    // state of the steps of the multipliers
+    // state of adapt_reach, which sets the step size of the multipliers
     double reach, last;
     int since;
     uint64_t pass_work, repair_work; // effort used so far

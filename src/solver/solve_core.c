@@ -26,8 +26,8 @@ void tsr__table_drop(struct core *core, struct table *table)
 
 // ---- rows
 
-// Keeps only times at which the sum of the largest usages exceeds the bound. Other times need no
-// row.
+// Sets kept[t] for the times that need a row: tsr__program_times marks them, and the sum of the
+// largest usages exceeds the bound. Returns false if out of memory.
 static bool keep_times(const struct core *core, const struct program_limit *limit, uint8_t *kept)
 {
     int64_t *most = HEAP_ARRAY(core->heap, int64_t, (size_t)limit->n_times + 1);
@@ -65,8 +65,8 @@ static void add_use(struct core *core, const struct program_use *use, uint32_t b
 }
 
 // Adds the rows of one limit. row[t] is the number of rows before time t. Example: there are two
-// rows so far, and of four times 0 and 3 are kept: row = {2, 3, 3, 3, 4}. A use of the times 1..3
-// becomes row 3.
+// rows so far, and of four times 0 and 3 are kept: row = {2, 3, 3, 3, 4}. A use with begin 1 and
+// end 4 becomes a use of row 3.
 static bool add_rows(struct core *core, uint32_t limit)
 {
     const struct program_limit *program_limit = &core->program->limits.at[limit];
@@ -133,7 +133,8 @@ static bool add_node(struct core *core, uint32_t v, uint32_t pin)
     return true;
 }
 
-// Cache of the tables made so far, keyed by the address of the program's costs.
+// One entry of a cache of tables. Its index is a hash of `cost`, the address of the program's
+// costs.
 struct recent {
     const int64_t *cost;
     struct table *table;

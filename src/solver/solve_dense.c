@@ -21,8 +21,8 @@ static void number_nodes(struct dense *dense, uint32_t *to_dense)
         }
 }
 
-// Lists the edges of each node. first[v + 1] first counts the edges of v, then becomes the prefix
-// sum.
+// Copies the edges with dense node numbers and computes `first`: first[v + 1] at first counts the
+// edges of v, then becomes the prefix sum.
 static void number_edges(struct dense *dense, const uint32_t *to_dense)
 {
     const struct core *core = dense->core;
@@ -74,7 +74,8 @@ static bool fill_uses(struct dense *dense)
     return true;
 }
 
-// Builds the view of the core. May be called again after more reductions.
+// Builds the view of the core. May be called again after more reductions. Returns false if out of
+// memory.
 bool tsr__dense_init(struct dense *dense, const struct core *core, struct heap *heap)
 {
     *dense = (struct dense){

@@ -8,10 +8,11 @@
 #include "solve.h"
 
 #define DIVES 100
-#define LARGE 20000 // number of nodes from which on nodes are fixed in plain order
+#define LARGE 20000 // with more nodes than this, they are fixed in the order of their numbers
 
-// Most arrays are indexed by node, `alive` by node and choice. `cursor` is the next node in very
-// large programs.
+// State of the dives. Arrays are indexed by node, `alive` by node and choice, `guide` by choice.
+// `left` is the number of choices that are alive. `cursor` is the next node in programs of more
+// than LARGE nodes.
 struct dive {
     struct search *search;
     const struct dense *dense;
@@ -23,7 +24,7 @@ struct dive {
     uint32_t cursor;
 };
 
-// Rates the choices of v: by usage, or by the messages of the dual.
+// Rates the choices of v in dive->guide, by usage or by the messages of the dual. Less is better.
 static void rate_choices(struct dive *dive, uint32_t v)
 {
     const struct dense *dense = dive->dense;
@@ -91,8 +92,8 @@ static bool propagate(struct dive *dive, uint32_t v)
     return true;
 }
 
-// Returns the node with the most conflicts, of these the one with the fewest choices. In very large
-// programs, simply returns the next one.
+// Returns the node with the most conflicts, of these the one with the fewest choices. In programs
+// of more than LARGE nodes, returns the next one by number. Returns NONE if all nodes are fixed.
 static uint32_t next_node(struct dive *dive)
 {
     uint32_t best = NONE;
@@ -111,7 +112,7 @@ static uint32_t next_node(struct dive *dive)
     return best;
 }
 
-// Fixes all nodes, one after another.
+// Fixes all nodes, one after another. Returns false if a node has no choice left.
 static bool dive_once(struct dive *dive, uint32_t *x)
 {
     const struct dense *dense = dive->dense;
@@ -138,8 +139,8 @@ static bool dive_once(struct dive *dive, uint32_t *x)
     return true;
 }
 
-// Searches by dives. Ends at the first solution that satisfies the rows or can be repaired to do
-// so.
+// Searches by at most DIVES dives. Stops at the first solution that satisfies the rows or can be
+// repaired to do so, or if the effort is used up.
 void tsr__search_dive(struct search *search)
 {
     const struct dense *dense = search->dense;

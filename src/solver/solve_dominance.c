@@ -68,8 +68,9 @@ static bool view_edges(struct core *core, uint32_t v, struct dominance *buffers)
     return true;
 }
 
-// Finds the least entries of choices. least[i * k + c] is that of choice c over edge i. sum[c] is
-// the cost of c plus its least entries over all edges.
+// Finds the least entry of each choice over each edge: least[i * k + c] for choice c and edge i.
+// sum[c] is the cost of c plus its least entries over all edges. Returns false if a choice has no
+// allowed entry.
 static bool find_least(struct core *core, const struct core_node *node, const struct view *views,
                        int64_t *least, int64_t *sum)
 {
@@ -103,8 +104,9 @@ HOT static int64_t least_gain(const int64_t *a, const int64_t *b, uint32_t n)
     return low;
 }
 
-// True if taking b instead of a never costs more. Starts with an upper bound of the gain, the
-// difference of the sums of least entries, and corrects it edge by edge.
+// True if b dominates a: taking b instead of a never costs more and uses no more of any row. Starts
+// with an upper bound of the gain, the difference of the sums of least entries, and corrects it
+// edge by edge.
 static bool beats(struct core *core, const struct core_node *node, const struct view *views,
                   uint32_t b, uint32_t a, const int64_t *least, const int64_t *sum)
 {

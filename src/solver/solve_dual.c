@@ -4,8 +4,8 @@
 //
 // Messages move cost between nodes and edges. Any messages and any multipliers >= 0 give a valid
 // bound: the sum of the least entries of all nodes and edges after the messages, minus the
-// multipliers times the bounds of the rows. Each pass raises the bound. A step of the multipliers
-// follows the usage of the least entries.
+// multipliers times the bounds of the rows. No pass lowers the bound. A step raises the multipliers
+// of rows that the choices with the least entries exceed, and lowers the others.
 //
 //     Example: a costs {0, 2}, b costs {1, 0}, the table is {0, 3; 3, 0} (rows: a), no rows.
 //     Up: a sends to b, for each choice of b, the least of a's cost plus the table:
@@ -352,7 +352,8 @@ static double reduced_entry(const struct dual *dual, uint32_t i, uint32_t a, uin
     return cost - to_a - to_b + share * later;
 }
 
-// Computes the least reduced cost of an edge for each choice of its end v.
+// Computes the least reduced cost of an edge for each choice of its end v, minus the least of
+// these. `left` has the reduced costs of the later end.
 static void reduce_edge(const struct dual *dual, uint32_t i, uint32_t v, const double *left,
                         double *out)
 {
@@ -370,7 +371,7 @@ static void reduce_edge(const struct dual *dual, uint32_t i, uint32_t v, const d
     take_least(out, dual->dense->k[v]);
 }
 
-// Returns the share of v that its earlier edges did not get.
+// Returns the share of the reduced costs of v that is left after its earlier edges got theirs.
 static double kept_share(const struct dual *dual, uint32_t v)
 {
     const struct dense *dense = dual->dense;

@@ -25,7 +25,7 @@ struct exact {
     bool failed;
 };
 
-// Converts a double to units of 2^-shift, rounded down.
+// Converts a double to units of 2^-shift, rounded down and limited to the range from -ROOM to ROOM.
 static int64_t scale_down(const struct exact *exact, double y)
 {
     double z = ldexp(y, exact->shift);

@@ -52,7 +52,7 @@ struct run {
 
 // ---- multipliers and usages
 
-// Returns the multipliers times the bounds of the rows.
+// Returns the sum of multiplier times bound over the active rows.
 static double multiplier_total(const struct run *run)
 {
     double sum = 0;
@@ -61,8 +61,7 @@ static double multiplier_total(const struct run *run)
     return sum;
 }
 
-// Returns the Lagrangian cost of a point. All points are rounded the same, so dominance stays
-// consistent.
+// Returns the Lagrangian cost of a point: its cost plus the multipliers times its usage.
 static double lagrangian_cost(const struct run *run, const struct point *point)
 {
     double sum = (double)point->cost;
@@ -71,7 +70,8 @@ static double lagrangian_cost(const struct run *run, const struct point *point)
     return sum;
 }
 
-// Copies the multipliers of active rows; those of other rows are 0.
+// Copies the multipliers of the active rows and computes `unary` with them; other rows count with a
+// multiplier of 0. Returns false if out of memory.
 static bool run_multipliers(struct run *run)
 {
     const struct dense *dense = run->front->dense;
@@ -111,6 +111,7 @@ static void run_used(struct run *run, uint32_t v)
 }
 
 // Computes the usages of all nodes. Nodes without uses keep NULL, which own_point reads as 0.
+// Returns false if out of memory.
 static bool run_usages(struct run *run)
 {
     const struct dense *dense = run->front->dense;
@@ -200,7 +201,7 @@ static void filter(struct run *run, int which)
     set->n = n;
 }
 
-// Copies work[which] to the arena and counts its points.
+// Copies work[which] to the arena. Sets run->over if the run now holds more than max_points points.
 static struct set keep(struct run *run, int which)
 {
     struct set out = {ARENA_ARRAY(&run->arena, struct point, run->work[which].n + 1),
@@ -264,7 +265,8 @@ struct cell {
     int64_t rest;         // least cost of everything outside the subtree of this bucket
 };
 
-// Computes the cost of the choice plus the tables of edges. Returns false if it is forbidden.
+// Computes the point of the choice without the children: its cost plus the entries of the edge
+// tables, and its usage. Returns false if it is forbidden.
 static bool own_point(const struct run *run, const struct cell *cell, uint32_t choice,
                       struct point *out)
 {
@@ -285,7 +287,7 @@ static bool own_point(const struct run *run, const struct cell *cell, uint32_t c
     return out->cost < NEVER;
 }
 
-// Returns the least cost of the children with that choice, plus the rest.
+// Returns the least Lagrangian cost of the children for that choice plus cell->rest.
 static int64_t least_total(const struct cell *cell, uint32_t choice)
 {
     int64_t sum = cell->rest;
@@ -298,8 +300,8 @@ static int64_t least_total(const struct cell *cell, uint32_t choice)
 }
 
 // Computes all points of the choice: `own` plus the points of one child after another. Returns the
-// index of the work array with the result. `rest` starts with the least cost of all children. When
-// the points of a child are added, its least cost is subtracted.
+// index of the work array with the result. `rest` is the least cost of everything that is not added
+// yet. When the points of a child are added, its least cost is subtracted.
 static int combine(struct run *run, const struct cell *cell, uint32_t choice,
                    const struct point *own)
 {
@@ -376,7 +378,8 @@ static void fill_bucket(struct run *run, uint32_t i)
 
 // ---- roots
 
-// Adds the minima of all other roots to the down messages.
+// Adds to the down messages of each tree the minima of all other roots. Returns false if out of
+// memory.
 static bool add_others(struct run *run)
 {
     struct tree *tree = run->front->tree;
@@ -474,7 +477,8 @@ static struct set add_below_goal(struct run *run, struct set before, struct set 
     return keep(run, 1);
 }
 
-// Finds a point of `before` and a point of `set` whose sum is the goal.
+// Finds a point of `before` and a point of `set` whose sum is the goal. Sets *goal to the first and
+// *from_s to the second. Returns false if there is no such pair.
 static bool find_pair(const struct run *run, struct set before, struct set set, struct point *goal,
                       struct point *from_s)
 {

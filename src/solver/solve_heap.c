@@ -97,7 +97,8 @@ void tsr__heap_free(struct heap *heap, void *p)
     tsr__free(heap->session, block, block->bytes);
 }
 
-// Grows to 4, 8, 16 ... entries. Returns false if out of memory; the list is then unchanged.
+// Grows a list: its capacity becomes 4, 8, 16 ... entries. Returns false if out of memory; the list
+// is then unchanged.
 bool tsr__list_grow(struct heap *heap, void **at, uint32_t *cap, size_t size)
 {
     uint32_t wanted = *cap ? *cap * 2 : 4;
@@ -128,8 +129,8 @@ bool tsr__effort_over(const struct effort *effort)
     return elapsed >= effort->seconds || (effort->slice_work && elapsed >= effort->slice_end);
 }
 
-// Limits the work of the next part. Example: limit 1000, work 200, fraction 0.05: the slice ends at
-// work 251 (200 + 50 + 1).
+// Limits the work and time of the next part. Example: limit 1000, work 200, fraction 0.05: the
+// slice ends at work 251 (200 + 50 + 1).
 void tsr__effort_slice(struct effort *effort, double fraction)
 {
     effort->slice_work = 0;

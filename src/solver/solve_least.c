@@ -17,7 +17,7 @@
 struct least {
     const struct program *program;
     struct program_options left; // remaining effort
-    unsigned parts;              // a solve may use 1/parts of it
+    unsigned parts;              // a solve may use 1/parts of `left`
     double end;                  // end by the clock; 0: no time limit
     struct arena *arena;
     struct program q; // the program with costs 0

@@ -60,7 +60,8 @@ static void probe_done(struct probe *probe)
         tsr__heap_free(heap, all[i]);
 }
 
-// Records a node whose choices change. Returns false if REACH is exceeded.
+// Records a node whose choices change, and queues it. Returns false if that would exceed REACH
+// nodes.
 static bool mark_changed(struct probe *probe, uint32_t v)
 {
     if (!probe->known[v]) {
@@ -86,7 +87,8 @@ static bool is_supported(const struct probe *probe, const struct core_edge *edge
     return false;
 }
 
-// Removes the choices of o that have no allowed partner at v. Returns false if none is left.
+// Removes the choices of the edge's other end that have no allowed partner at v. Returns false if
+// none is left.
 static bool remove_unsupported(struct probe *probe, const struct core_edge *edge, uint32_t v)
 {
     uint32_t o = edge_other(edge, v), k = probe->core->nodes[o].k;

@@ -24,8 +24,8 @@
 
 #include <stdlib.h>
 
-#define MERGE_GROWTH 4         // a merge may enlarge tables by this factor ...
-#define MERGE_CELLS  (1 << 18) // ... if they get more cells than this
+#define MERGE_GROWTH 4         // a merge may enlarge tables at most by this factor
+#define MERGE_CELLS  (1 << 18) // if they get more cells than this
 #define R2_CELLS     (1 << 24) // limit of the work of one RII elimination
 
 #define PROBES  4
@@ -167,7 +167,8 @@ static bool is_supported(const struct core *core, const struct core_edge *edge, 
     return false;
 }
 
-// Marks choices of w as dead that have no allowed partner at v. Returns true if there were any.
+// Marks choices of w as dead that have no allowed partner over the edge. Returns true if there were
+// any.
 static bool propagate(struct core *core, const struct core_edge *edge, uint32_t w,
                       uint8_t *const *dead)
 {
@@ -181,8 +182,8 @@ static bool propagate(struct core *core, const struct core_edge *edge, uint32_t 
     return any;
 }
 
-// Removes choices without a partner over some edge, by a worklist. `dead` only grows, so it
-// terminates; then every remaining choice has a partner over every edge. Tables are changed once,
+// Removes choices without a partner over some edge, by a worklist. The loop ends, because `dead`
+// only grows. Then every remaining choice has a partner over every edge. Tables are changed once,
 // at the end.
 static void arc_consistency(struct core *core)
 {
@@ -257,8 +258,8 @@ static void merge_edge(struct core *core, struct queue *queue, uint32_t u, uint3
     push_node(core, queue, w);
 }
 
-// True if the merge repeats too many rows. Example: u has 1000 choices, v has 2. If u takes over
-// the edges of v, their tables become 500 times as large.
+// True if merging v into u would enlarge the tables of v's edges too much. Example: u has 1000
+// choices, v has 2. When u takes over the edges of v, their tables become 500 times as large.
 static bool merge_grows(const struct core *core, uint32_t u, uint32_t v)
 {
     size_t before = 0, after = 0;
@@ -294,7 +295,8 @@ static void merge(struct core *core, struct queue *queue, uint32_t u, uint32_t v
 
 // ---- one edge
 
-// Counts for every choice of v its allowed partners (up to 2) and stores the last of them.
+// Counts for every choice of v its allowed partners (up to 2) and stores the last of them in
+// `which`. Returns true if every choice has exactly one.
 static bool count_partners(const struct core *core, const struct core_edge *edge, uint32_t v,
                            uint8_t *count, uint32_t *which)
 {
@@ -324,7 +326,8 @@ static bool mark_unsupported(const uint8_t *count, uint32_t k, uint8_t *dead)
     return any;
 }
 
-// Removes an edge whose table is f(a) + g(b), and adds f and g to the costs of the nodes.
+// Removes an edge whose table is f(a) + g(b), and adds f and g to the costs of the nodes. Returns
+// false if the table has no such form.
 static bool decompose(struct core *core, struct queue *queue, uint32_t id)
 {
     struct core_edge *edge = &core->edges.at[id];
@@ -337,7 +340,7 @@ static bool decompose(struct core *core, struct queue *queue, uint32_t id)
                 return false;
         }
     uint32_t a = edge->a, b = edge->b;
-    // f(i) = table(i, 0), g(j) = table(0, j) - table(0, 0), raised so that none is negative.
+    // f(i) = table(i, 0) + least, g(j) = table(0, j) - table(0, 0) - least: neither is negative.
     int64_t least = 0;
     for (uint32_t j = 0; j < table->cols; j++)
         least = int64_min(least, cell[j] - cell[0]);
@@ -359,8 +362,8 @@ struct scratch {
     struct dominance dominance;
 };
 
-// Applies the first possible reduction to an edge. The edge may be gone afterwards. Follow-up work
-// is in the queue.
+// Applies the first possible reduction to an edge and queues what it affects. The edge may be gone
+// afterwards.
 static void visit_edge(struct core *core, struct queue *queue, uint32_t id, struct scratch *scratch)
 {
     struct core_edge *edge = &core->edges.at[id];
@@ -497,7 +500,7 @@ static void fold_single(struct core *core, uint32_t v)
     eliminate(core, v);
 }
 
-// Marks choices as dead if sums of costs have made them forbidden.
+// Removes choices that sums of costs have made forbidden. Returns true if there were any.
 static bool mark_forbidden(struct core *core, uint32_t v, uint8_t *dead)
 {
     struct core_node *node = &core->nodes[v];
@@ -511,8 +514,8 @@ static bool mark_forbidden(struct core *core, uint32_t v, uint8_t *dead)
     return any;
 }
 
-// Tries to eliminate a node. Nodes with uses are not eliminated, because the rows still depend on
-// them.
+// Removes forbidden and dominated choices of a node, or else tries to eliminate the node. Nodes
+// with uses are not eliminated, because the rows still depend on them.
 static void visit_node(struct core *core, struct queue *queue, uint32_t v, struct scratch *scratch)
 {
     struct core_node *node = &core->nodes[v];
@@ -549,8 +552,9 @@ struct sweep {     // by row
 };
 enum { BEGINS = 1, ENDS = 2 };
 
-// Computes the largest usage of each row, with a difference array: a use of at most 7 of rows 2..4
-// adds 7 at row 2 and -7 at row 5. Prefix sums then give the total of each row.
+// Computes the largest usage of each row and marks where uses begin and end. Uses a difference
+// array: a use of at most 7 of rows 2..4 adds 7 at row 2 and -7 at row 5. Prefix sums then give the
+// total of each row.
 static bool sweep_init(struct core *core, struct sweep *sweep)
 {
     size_t n = (size_t)core->n_rows + 1;
@@ -605,7 +609,8 @@ static void sweep_rows(struct core *core, struct sweep *sweep, uint32_t *kept, u
         sweep->keep[kept[i]] = 1;
 }
 
-// Renumbers the kept rows. fresh[row] is the number of kept rows before `row`.
+// Removes the rows that are not kept and renumbers the others. fresh[row] becomes the number of
+// kept rows before `row`. A negative bound makes the core infeasible.
 static void renumber_rows(struct core *core, const uint8_t *keep, uint32_t *fresh)
 {
     uint32_t n = 0;
@@ -717,7 +722,7 @@ static void remove_violating(struct core *core, struct queue *queue, struct scra
 
 // ---- the reduction loop
 
-// True if the remaining effort should be left for the search.
+// True if the session is cancelled or if the rest of the effort should be left for the search.
 static bool is_effort_spent(const struct core *core)
 {
     const struct effort *effort = core->effort;

@@ -140,7 +140,7 @@ static bool alive(const struct dense *dense, uint32_t v, uint32_t row)
     return false;
 }
 
-// Draws a node that is live at the row; NONE if there is none.
+// Draws a node outside the region that is live at the row. Returns NONE if 40 tries find none.
 static uint32_t draw_live(struct region *region, uint32_t row)
 {
     for (int i = 0; i < 40; i++) {
@@ -176,7 +176,7 @@ static void draw_region(struct region *region)
 
 // ---- the region as a program
 
-// Grows the list to `wanted` entries. The entries may move in memory.
+// Makes room for at least `wanted` entries in the list. The entries may move in memory.
 #define reserve(h, l, wanted)                                                                      \
     ((wanted) <= (l)->cap || grow_to(h, (void **)&(l)->at, &(l)->cap, wanted, sizeof(*(l)->at)))
 static bool grow_to(struct heap *heap, void **at, uint32_t *cap, size_t n, size_t size)
@@ -189,7 +189,8 @@ static bool grow_to(struct heap *heap, void **at, uint32_t *cap, size_t n, size_
     return true;
 }
 
-// Lists the best choices by the messages of the dual. The current choice comes first.
+// Lists at most `few` choices: first the current one, then the best by the messages of the dual.
+// Returns their number.
 static uint32_t best_options(const struct region *region, const struct dual *dual, uint32_t v,
                              uint32_t few, uint32_t *out)
 {
@@ -280,7 +281,8 @@ static bool fill_edges(struct region *region)
     return true;
 }
 
-// Computes the costs of a node plus its edges to nodes outside the region.
+// Computes the costs of a node plus those of its edges to nodes that are outside the region or
+// fixed.
 static void fill_base(struct region *region, uint32_t i)
 {
     const struct dense *dense = region->dense;
@@ -393,7 +395,7 @@ static void find_spans(struct region *region, double factor)
                                     : region->span_slack[n];
         region->multiplier[n] += region->lambda[row] * factor;
     }
-    // Uses that end after the last row end at an extra span without slack or multiplier.
+    // Uses that end after the last row end at an extra span of unlimited slack and multiplier 0.
     if (region->span[dense->n_rows]) {
         n++;
         region->span_slack[n] = INT64_MAX;
@@ -486,7 +488,7 @@ static bool prepare(struct region *region, double factor)
 }
 
 // Solves the region under the current multipliers: stores the choices in `choice` and their usage
-// in `own`. Returns false if the listed choices contradict each other.
+// in `own`. Returns false if every combination of the listed choices is forbidden.
 static bool solve_region(struct region *region)
 {
     apply_multipliers(region);
@@ -516,7 +518,8 @@ static void apply_move(struct region *region, int64_t cost)
     region->effort->work += dense->n_rows / 4;
 }
 
-// Returns a first multiplier: the cost of the region divided by its usage.
+// Returns the first increase of a multiplier: 0.2 % of the region's cost divided by the largest
+// usage of a span.
 static double first_step(const struct region *region, int64_t cost)
 {
     int64_t most = 1;
@@ -526,8 +529,8 @@ static double first_step(const struct region *region, int64_t cost)
     return 0.002 * ((double)cost + 1) / (double)most;
 }
 
-// Solves the region with growing multipliers until it satisfies the rows. Applies the result if it
-// costs at most `most`.
+// Solves the region with growing multipliers until it satisfies the rows, at most `tries` times.
+// Applies the result if it costs at most `most`. Returns true if it did.
 static bool improve(struct region *region, double factor, int64_t most, int tries)
 {
     bool taken = false;
@@ -600,7 +603,8 @@ static uint32_t worst_row(const struct region *region)
     return worst;
 }
 
-// Raises the multipliers until the violation decreases.
+// Solves the region with growing multipliers until the violation decreases, and applies that
+// solution. Returns false if 12 solves do not succeed.
 static bool reduce_violation(struct region *region)
 {
     double old = excess(region, region->held);
@@ -620,8 +624,8 @@ static bool reduce_violation(struct region *region)
     return false;
 }
 
-// Repeatedly draws balls of nodes that are live at the most violated row and solves them with a
-// higher multiplier for that row, until all rows are satisfied.
+// Repeatedly draws balls around nodes that are live at the most violated row and solves them with
+// higher multipliers of the violated rows, until all rows are satisfied.
 bool tsr__region_repair(struct region *region, int tries)
 {
     for (int i = 0; i < tries; i++) {

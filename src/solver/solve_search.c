@@ -10,7 +10,7 @@
 
 #include <math.h>
 
-// Allocates one array of cells for all nodes; rows[v][choice] points into it.
+// Allocates one array of cells for all nodes; rows[v] points to the cells of node v.
 static int64_t **rows_of(const struct dense *dense)
 {
     size_t n = 0;
@@ -83,7 +83,7 @@ bool tsr__search_proved(const struct search *search)
 
 // ---- moves
 
-// Moves regions until no row is violated.
+// Changes x by moves of regions until no row is violated. Returns false if it did not succeed.
 static bool repair(struct search *search, uint32_t *x, int tries)
 {
     tsr__region_start(&search->region, x, search->dual.lambda);
@@ -180,8 +180,8 @@ void tsr__search_exact(struct search *search, struct tree *tree, const double *l
 
 // ---- climbing
 
-// Rounds the messages to an assignment and offers it. If it violates rows, it is repaired first, if
-// `may_repair` is set.
+// Rounds the messages to an assignment and offers it. If that is not accepted and `may_repair` is
+// set, repairs it and offers it again.
 static void try_rounding(struct search *search, bool may_repair)
 {
     tsr__dual_round(&search->dual, search->x);
@@ -197,9 +197,9 @@ static void try_rounding(struct search *search, bool may_repair)
     search->repair_work += search->effort->work - before;
 }
 
-// Adapts the target of a step: a bound that is higher by the factor `reach`. If the target is
-// missed for a while, reach shrinks. When reach is tiny, it is reset and the best multipliers are
-// restored. Returns true if they were restored; then no step is due.
+// Adapts `reach`: a step of the multipliers aims at a bound that is higher by this fraction. If the
+// target is missed for a while, reach shrinks. When reach is tiny, it is reset and the best
+// multipliers are restored. Returns true if they were restored; then no step is due.
 static bool adapt_reach(struct search *search)
 {
     struct dual *dual = &search->dual;
@@ -221,7 +221,7 @@ static bool adapt_reach(struct search *search)
     return true;
 }
 
-// Computes the bound exactly if it is already as close as doubles allow.
+// Computes the bound exactly if doubles can no longer tell it from the best cost.
 static void prove_exactly(struct search *search)
 {
     double cost = (double)search->best_cost;

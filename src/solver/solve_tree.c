@@ -167,8 +167,9 @@ static void eliminate(struct builder *builder, uint32_t v, struct tree_bucket *o
         heap_push(builder, near->at[i]);
 }
 
-// Fixes a node of high weight, chosen at random among the best. In large graphs only neighbours of
-// one node are considered.
+// Fixes one node, so that the buckets of its neighbours become smaller. The draw is random, and
+// nodes with many neighbours and choices are more likely. In graphs of more than LARGE nodes, only
+// `around` and its neighbours are considered. Returns false if no node is left.
 static bool fix_one(struct builder *builder, uint32_t around)
 {
     struct tree *tree = builder->tree;
@@ -226,8 +227,9 @@ static bool builder_init(struct builder *builder, const struct tree_edge *edges,
     return !builder->arena.failed;
 }
 
-// Finds an elimination order. Skips outdated heap entries. If even the smallest bucket is too
-// large, fixes a node if that is allowed; otherwise there is no order.
+// Finds an elimination order. Returns false if there is none or if out of memory. Skips outdated
+// heap entries. If even the smallest bucket is too large, fixes a node if that is allowed;
+// otherwise there is no order.
 static bool find_order(struct builder *builder)
 {
     struct tree *tree = builder->tree;
@@ -285,7 +287,7 @@ static void set_stride(struct tree_bucket *bucket, struct tree_factor *factor, u
             factor->strides[i] = stride;
 }
 
-// Returns the next factor of the bucket; add_factors has counted them. Returns NULL if out of
+// Returns the next factor of the bucket; add_factors has allocated them. Returns NULL if out of
 // memory.
 static struct tree_factor *new_factor(struct tree *tree, struct tree_bucket *bucket,
                                       const int64_t *cell)
@@ -494,8 +496,8 @@ void tsr__tree_back(struct tree *tree, int64_t *const *unary, uint32_t *choice)
     }
 }
 
-// Adds one cell of the bucket to the down messages of its children. Subtracts the child's own
-// contribution, which is safe: if the sum is not NEVER, none of its terms is.
+// Updates the down messages of the bucket's children with one cell of the bucket. Subtracts the
+// child's own contribution, which is safe: if the sum is not NEVER, none of its terms is.
 static void down_cell(struct tree *tree, struct tree_bucket *bucket, size_t cell,
                       const size_t *offset)
 {
@@ -519,8 +521,8 @@ static void down_cell(struct tree *tree, struct tree_bucket *bucket, size_t cell
 }
 
 // Sends messages from the roots. down[cell] becomes the least cost of everything outside the
-// subtree of the bucket. In the example at the top of this file, b's down message at c = 0 is c's
-// own cost, 0.
+// subtree of the bucket, without other roots. In the example at the top of this file, b's down
+// message at c = 0 is c's own cost, 0.
 bool tsr__tree_down(struct tree *tree, int64_t *const *unary)
 {
     for (uint32_t i = 0; i < tree->m; i++) {

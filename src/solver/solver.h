@@ -64,7 +64,8 @@ struct program {
 
 void tsr__program_init(struct program *program, struct arena *arena);
 // Names and tables are not copied and must live as long as the program. Nodes and edges may share
-// tables, which lets the solver detect repeated layers faster. Returns UINT32_MAX if out of memory.
+// tables; edges that share one also share its copy in the solver. Returns UINT32_MAX if out of
+// memory.
 uint32_t tsr__program_node(struct program *program, struct str name, uint32_t k,
                            const int64_t *cost);
 void tsr__program_choices(struct program *program, uint32_t node,
@@ -86,17 +87,18 @@ typedef struct program_weight program_weight_fn(const void *context, uint32_t a,
 uint32_t tsr__program_add(struct program *to, const struct program *from,
                           program_weight_fn *weight_of, const void *context);
 // Returns TSR_OK if indices, signs and magnitudes are valid, TSR_NOMEM if the arena has failed,
-// else TSR_INVALID. Adds no diagnostic. All functions below check the program first.
+// else TSR_INVALID. Adds no diagnostic. The functions that solve or write the program call it
+// first.
 tsr_status tsr__program_check(const struct program *program) TSR_MUST_USE;
 
 // Returns the cost of an assignment (one choice per node), or COST_FORBIDDEN if it is not allowed.
 int64_t tsr__program_cost(const struct program *program, const uint32_t *choice);
-// Returns the largest sum of usages over the times of a limit. If `time` is not NULL, *time is the
-// first time with that sum.
+// Returns the largest sum of usages over the times of a limit, or INT64_MAX if out of memory. If
+// `time` is not NULL, *time is the first time with that sum.
 int64_t tsr__program_peak(const struct program *program, uint32_t limit, const uint32_t *choice,
                           uint32_t *time);
-// Marks with 1 the times whose set of uses is not a subset of another time's. Only these need a
-// constraint. At least one is marked. `kept` has n_times entries.
+// Marks with 1 the times that need a constraint. A time needs none if its uses are a subset of
+// those of a marked time. At least one is marked. `kept` has n_times entries.
 void tsr__program_times(const struct program_limit *limit, uint8_t *kept);
 
 struct program_progress {
@@ -126,7 +128,7 @@ struct program_result {
     int64_t bound;    // proved: no solution costs less
     double gap;       // (cost - bound) / max(1, |cost|); 1: no solution found
     uint64_t work;
-    struct program_binding *bindings; // rows that are full or have a positive multiplier
+    struct program_binding *bindings; // rows that are full, or whose multiplier is large
     size_t n_bindings;
 };
 // Solves the program. If `options` is NULL, defaults apply. The result is allocated from `arena`.
