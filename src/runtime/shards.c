@@ -72,7 +72,8 @@ bool tsr__shards_view(struct arena *arena, const struct manifest_port *port, int
     size_t bytes = (size_t)tsr_dtype_bits(full->type) / 8, offset = (size_t)start * bytes;
     if (full->device && offset % GPU_ALIGNMENT != 0)
         return false;
-    out->data = (char *)(full->device ? full->device_data : full->data) + offset;
+    char *data = full->device ? full->device_data : full->data;
+    out->data = data ? data + offset : NULL; // NULL: `full` has no memory yet, or no elements
     out->bytes = (size_t)tsr__piece_elements(piece) * bytes;
     out->device = full->device;
     for (int axis = 0; axis < full->rank; axis++)
