@@ -30,7 +30,7 @@ struct width {
     double links, ports;
 };
 
-// Adds a link. If its sender has no port, the link is treated as a port of the same bandwidth.
+// Adds a link. A link that has no port at its sender is treated as a port of the same bandwidth.
 static void add_link(struct width *width, const struct topology_link *link)
 {
     width->links += link->bandwidth;
@@ -65,7 +65,8 @@ static bool must_leave(enum tsr_collective what, bool first_inside)
     return what != TSR_REDUCE || !first_inside;
 }
 
-// Returns the seconds for the bytes that must leave the marked devices.
+// Returns the seconds, per byte of one group's tensor, that the data which must leave the marked
+// devices takes.
 static double cut_time(tsr_topology *topology, enum tsr_collective what,
                        const struct topology_groups *groups, const bool *side)
 {
@@ -107,12 +108,12 @@ static double worst_halves(tsr_topology *topology, enum tsr_collective what,
 // One device against all others: bandwidth and bytes in both directions.
 struct alone {
     struct width out, in;
-    double bytes_out, bytes_in; // bytes that must leave and enter the device
+    double bytes_out, bytes_in; // shares of a tensor that must leave and enter the device
     int members;                // number of members of the current group on this device
 };
 
-// Adds the bytes that each device must send and receive. A device can hold several members of a
-// group.
+// Adds the shares of the tensors that each device must send and receive. A device can hold several
+// members of a group.
 static void add_needs(enum tsr_collective what, const struct topology_groups *groups,
                       struct alone *alone)
 {
@@ -135,7 +136,8 @@ static void add_needs(enum tsr_collective what, const struct topology_groups *gr
     }
 }
 
-// Examines every device against all others, in one pass over links, ports and groups.
+// Returns the longest time of the bisections of one device against all others, in seconds per byte.
+// Needs one pass over links, ports and groups.
 static double worst_alone(const tsr_topology *topology, enum tsr_collective what,
                           const struct topology_groups *groups, struct alone *alone)
 {

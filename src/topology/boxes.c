@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // boxes.c - predefined machines by name: h100:8, hosts:2xh100:8, 4090:2.
 //
-// Memory, arithmetic (dense), memory bandwidth and links are published numbers; `source` names
-// where. Engines reach only a part of them, which `reach` holds. docs/published.md has its sources
-// and a comparison with measurements of full models.
+// Memory, arithmetic (dense), memory bandwidth and links are published numbers; `source` names the
+// publication. Engines reach only a fraction of them (`reach`). docs/published.md has the sources
+// of these fractions and a comparison with measurements of full models.
 #include "topology/internal.h"
 
-// Seconds of a small kernel. An H200 takes 1.6 us for an addition of one element in a CUDA graph.
-// Matrix products take 2 to 3 us in addition to their work.
+// Seconds that a small kernel takes. An H200 takes 1.6 us for an addition of one element in a CUDA
+// graph. Matrix products take 2 to 3 us in addition to their work.
 #define KERNEL 2.7e-6
 
 // Costs of communication. Inside a machine an all-reduce of 16 KiB over 8 GPUs takes 10 us: engines
@@ -17,9 +17,9 @@ static const struct link_costs {
     double start, latency, message; // seconds
 } inside = {5e-6, 3e-6, 0.3e-6}, between = {20e-6, 8e-6, 1e-6};
 
-// The fractions of published numbers that engines reach: arithmetic of products, bandwidth of
-// memory, bandwidth for caches that one head each reads (caches) or groups of heads read, and
-// bandwidth of links. `unhidden` is that of tsr_topology_device.
+// The fractions of published numbers that engines reach: arithmetic of matrix products, bandwidth
+// of memory, memory bandwidth for KV caches of which each head is read by one query head (`caches`)
+// or by several (`groups`), and bandwidth of links. `unhidden`: see tsr_topology_device.
 struct reach {
     double products, memory, caches, groups, links, unhidden;
 };

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// collective_time.c - predicted time of collectives: the minimum over algorithms and ring orders,
-// never below the lower bound of bound.c.
+// collective_time.c - predicted time of collectives: the minimum over algorithms and orders of the
+// members, unless the collective was measured.
 //
-// Each schedule is run once with one byte. A step takes the longest latency of its messages, the
-// message costs of the device that sends or receives most of them, and the time of its most loaded
-// link. The start-up cost of the slowest kind of link is added once. The sum over the steps is
-// linear in the bytes; it is cached by collective and groups.
+// Each schedule is run once with one byte. The time of a step is the sum of three maxima: the
+// longest latency of a message, the largest message cost of a sender or receiver, and the time of
+// the most loaded link. The largest start-up cost of the links used is added once. The sum over the
+// steps is linear in the bytes; it is cached by collective and groups.
 //
 // Example: an all-gather of B bytes round a ring of 4 whose links have 1 us and 1 GB/s, with 8 us
 // for the start and 0.5 us per message. Each of the 3 steps takes 1.5 us + B / 4 / 1e9 s:
@@ -198,8 +198,8 @@ static void end_step(void *data, int times)
     meter->longest = meter->fullest = 0;
 }
 
-// Returns the seconds per byte of the reduction itself: every piece is read once, and the result is
-// written.
+// Returns the seconds per byte of the reduction itself on the device with the slowest memory: every
+// piece is read once, and the result is written. 0: the collective does not reduce.
 static double fold_per_byte(const tsr_topology *topology, enum tsr_collective what,
                             const struct topology_groups *groups)
 {
@@ -229,8 +229,8 @@ static double distance(tsr_topology *topology, int a, int b, int *path)
     return n < 0 ? INFINITY : sum;
 }
 
-// Orders the members so that neighbours are near, depth first. The result is a ring if there is
-// one, else the tour of a tree, which uses each link once in each direction.
+// Orders the members greedily: the first stays first, and each is followed by the nearest of the
+// rest. If the links form a ring, this is the order round the ring; in a tree, it is depth first.
 static void near_order(tsr_topology *topology, const int *in, int n, int *out, int *path)
 {
     memcpy(out, in, (size_t)n * sizeof *out);
@@ -253,8 +253,8 @@ static void near_order(tsr_topology *topology, const int *in, int n, int *out, i
 
 #define MAX_TIMED 32
 
-// The algorithms that are the fastest for some number of bytes. No algorithm of the list has both
-// higher latency and more time per byte than another.
+// The algorithms that can be the fastest for some number of bytes. An algorithm is left out if one
+// before it has no higher latency and needs no more time per byte.
 struct timed_algorithms {
     int n;
     struct timed_algorithm at[MAX_TIMED];
@@ -330,7 +330,7 @@ static bool time_algorithms(tsr_topology *topology, enum tsr_collective what,
     return ok;
 }
 
-// Returns the fastest algorithms, computed on first use; NULL: out of memory.
+// Returns the algorithms that can be the fastest, computed on first use; NULL: out of memory.
 static struct timed_algorithms *timed_algorithms(tsr_topology *topology, enum tsr_collective what,
                                                  const struct topology_groups *groups)
 {
@@ -395,9 +395,9 @@ bool tsr__topology_measured(const tsr_topology *topology, enum tsr_collective wh
     return times_of(topology, what, groups) != NULL;
 }
 
-// Interpolates linearly, and extrapolates the last segment. Sizes below the first point take its
-// time. Example: measured 10 us at 1 KiB and 26 us at 17 KiB: 9 KiB take 18 us, as 9 us plus 1 us
-// per KiB.
+// Returns the measured seconds for a size: interpolates linearly, and extrapolates the last
+// segment. Sizes below the first point take its time. Example: measured 10 us at 1 KiB and 26 us at
+// 17 KiB: 9 KiB take 18 us, as 9 us plus 1 us per KiB.
 static double measured_time(const struct topology_times *times, double bytes,
                             struct timed_algorithm *fastest)
 {
@@ -422,8 +422,8 @@ static void equivalent_pair(const tsr_topology *topology, const int *device, int
     pair[1] = device[1] % host + (together ? 0 : host);
 }
 
-// True if the links of the groups are known. With a window, they are known for groups of the first
-// devices and for any pair of devices.
+// True if the links of all members are listed. With a window (`topology->window`), only those of
+// the first devices are.
 static bool has_links(const tsr_topology *topology, const struct topology_groups *groups)
 {
     for (int i = 0; topology->window && i < groups->count * groups->size; i++)
@@ -433,8 +433,7 @@ static bool has_links(const tsr_topology *topology, const struct topology_groups
 }
 
 // Returns the predicted time; measured times take precedence. A pair of devices outside the window
-// is replaced by an equivalent pair inside. Larger groups outside of the window have no predicted
-// time.
+// is replaced by an equivalent pair inside. Other groups outside of the window get TOPOLOGY_NEVER.
 int64_t tsr__topology_fastest(tsr_topology *topology, enum tsr_collective what,
                               const struct topology_groups *groups, int64_t bytes,
                               struct timed_algorithm *fastest)
@@ -473,8 +472,8 @@ int64_t tsr__topology_cost(tsr_topology *topology, enum tsr_collective what,
 }
 
 // ---- bytes by link: the schedule is run again, and bytes are summed up by link and not by step.
-// Example: two halves of a host that send 1 MiB to each other over a switch load four links with 1
-// MiB each.
+// Example: two devices that send 1 MiB to each other through a third one load four links with 1 MiB
+// each.
 
 struct carried {
     tsr_topology *topology;
@@ -497,8 +496,8 @@ static void ignore_step(void *data, int times)
     (void)times; // always 1 for listeners without `exchange`
 }
 
-// Runs the algorithm of that name. A measured collective has no algorithm, so the first that
-// applies is used.
+// Runs the algorithm of that name. The name "measured" stands for no algorithm, so the first one
+// that applies is run.
 static bool run_schedule(struct carried *carried, enum tsr_collective what, const char *name,
                          const struct topology_groups *groups, double bytes)
 {

@@ -34,7 +34,9 @@ static inline double tsr__topology_speed(const tsr_topology *topology, int share
     return shared < link ? topology->links.at[shared].bandwidth
                          : topology->ports.at[(shared - link) / 2].bandwidth;
 }
-// Sorts the links and warns about inconsistencies. Must be called after all links were added.
+// Sorts the links, removes duplicates, warns about unreachable devices and detects grids. Call it
+// after all links were added. `listed`: the user listed the links, so it also warns about links of
+// a device to itself and one-way links.
 tsr_status tsr__topology_finish(tsr_topology *topology, bool listed) TSR_MUST_USE;
 
 // Creates a topology from "ring:4" or "hosts:2x8"; TSR_MALFORMED with one diagnostic for other
@@ -72,8 +74,8 @@ tsr_status tsr__topology_box(tsr_session *session, struct str kind, struct str s
 void tsr__topology_reset_routes(tsr_topology *topology);
 // Warns if not every device reaches every other; false: out of memory.
 bool tsr__topology_warn_unreachable(tsr_topology *topology) TSR_MUST_USE;
-// Lists the links of the route, last first, and returns their number. -1: no route, -2: out of
-// memory.
+// Lists the links of the route, last first, and returns their number. -1: no route, or more than
+// `capacity` links; -2: out of memory.
 int tsr__topology_path(tsr_topology *topology, int from, int to, int *links, int capacity);
 // collective_time.c: returns the groups, each in nearest neighbour order. `path` is a buffer of
 // TOPOLOGY_MAX_HOPS. NULL: out of memory.
@@ -81,16 +83,17 @@ const int *tsr__near_groups(tsr_topology *topology, const struct topology_groups
                             int *path);
 #define TOPOLOGY_MAX_HOPS TOPOLOGY_MAX_DEVICES
 
-// The loads of one message from a device to each of many others. They are computed without
-// following every route.
+// The loads of one message from a device to each of many others, computed without following every
+// route.
 struct topology_spread {
     const int *last; // by device: the last link of the route to the device; -1: none
     int *through;    // by device: number of messages through that last link
     double *latency; // by device: latency of the route to the device
     double *message; // by device: seconds per message of the route to the device
 };
-// Sends a message to all devices d other than `from` with group[d] == group[from]. The result is
-// valid until the next call. False: a device cannot be reached, or out of memory.
+// Computes the loads of one message from `from` to every other device d with group[d] ==
+// group[from]. The result is valid until the next call. False: a device cannot be reached, or out
+// of memory.
 bool tsr__topology_spread(tsr_topology *topology, int from, const int *group,
                           struct topology_spread *out) TSR_MUST_USE;
 
@@ -101,8 +104,9 @@ struct listener {
     void (*message)(void *data, int from, int to, double bytes);
     // Ends a step, which is repeated `times` times.
     void (*step_ends)(void *data, int times);
-    // An all-to-all step: every member sends that number of bytes to every other member. NULL: the
-    // schedule sends single messages instead.
+    // Adds all messages of an all-to-all step at once: every member sends that number of bytes to
+    // every other member. Called only for large groups. NULL: the schedule passes single messages,
+    // and each step once (`times` is 1).
     void (*exchange)(void *data, const struct topology_groups *groups, double bytes);
 };
 // One algorithm for one collective. `schedule` returns false if it does not apply to these groups.

@@ -8,7 +8,7 @@
 
 #define SIDES 8
 
-// Parses sizes such as "3x3x3"; -1: not sizes, or too many devices.
+// Parses sizes such as "3x3x3" and returns their number; -1: not sizes, or too many devices.
 static int parse_sides(struct str text, int *out, int *product)
 {
     int n = 0;
@@ -158,7 +158,8 @@ static void link_hosts(tsr_topology *topology, const int *side, int n)
     }
 }
 
-// Returns the number of links of a generator, before they are created.
+// Returns the number of links that a full, cpu or hosts topology would have; 0 for the others,
+// which are sparse.
 static size_t count_links(struct str kind, const int *side, int n, int devices)
 {
     size_t each = str_is(kind, "full") || str_is(kind, "cpu") ? (size_t)devices - 1 : 0;
@@ -209,7 +210,8 @@ static tsr_status refuse_unknown(tsr_session *session, struct str kind, struct s
     return TSR_MALFORMED;
 }
 
-// Adds the links of a generator such as "torus:4x4" or "hosts:2x8"; default: all pairs.
+// Adds the links of a generator such as "torus:4x4" or "hosts:2x8" (default: all pairs), and sets
+// its host size and grid.
 static void link_kind(tsr_topology *topology, struct str kind, const int *side, int n, int centre)
 {
     if (str_is(kind, "ring"))

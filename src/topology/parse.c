@@ -2,9 +2,9 @@
 // parse.c - reads topologies from text: a number, a generator, an adjacency list, JSON.
 //
 // An adjacency list is {4, [[1,2],[0],...]}: entry i lists the devices that device i has a link to.
-// Numbers above 9 may be letters, as in the published 3-D torus. Text that begins with a brace is a
-// list if a digit follows, else JSON. Other text names a generator (make.c), and a number alone is
-// full:N. Every function either returns a complete topology or frees it.
+// The letters A to Z are the numbers 10 to 35. Text that begins with a brace is a list if a digit
+// follows, else JSON. Other text names a generator (make.c), and a number alone is full:N. A
+// function that fails frees the topology that it made.
 #include "topology/internal.h"
 
 #include <ctype.h>
@@ -132,7 +132,7 @@ static double read_positive(const json_t *object, const char *key)
     return v > 0 && v < 1e30 ? v : 0;
 }
 
-// Checks that the values which are present are numbers: "16GiB" is an error.
+// Checks that the values which are present are numbers >= 0: "16GiB" is an error.
 static tsr_status check_numbers(tsr_topology *topology, const json_t *object, const char *what,
                                 int i, const char *const *keys)
 {
@@ -147,7 +147,7 @@ static tsr_status check_numbers(tsr_topology *topology, const json_t *object, co
     return TSR_OK;
 }
 
-// Returns the number of bytes. Numbers above 2^62 are treated as missing.
+// Returns the number of bytes. Real numbers from 2^62 on give 0, which means missing.
 static int64_t bytes_of(const json_t *value)
 {
     if (json_is_integer(value))
@@ -174,7 +174,7 @@ static void warn_keys(tsr_session *session, const json_t *object, const char *wh
         "%s has no key \"%s\": ignored", what, key);
 }
 
-// Checks the keys at the top level. Rejects documents of later versions.
+// Checks the keys at the top level. Rejects documents of another kind or version.
 static tsr_status check_root(tsr_session *session, const json_t *root)
 {
     static const char *const known[] = {
@@ -405,7 +405,6 @@ static tsr_status read_json(tsr_session *session, struct str text, tsr_topology 
         status = what ? refuse(session, "`tessera topology measure --model` writes such numbers",
                                "%s", what)
                       : TSR_NOMEM;
-    // Ports refer to links by their ends, so links must be sorted.
     if (topology && status == TSR_OK)
         status = tsr__topology_finish(topology, true);
     if (topology && status == TSR_OK &&

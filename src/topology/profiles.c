@@ -61,8 +61,9 @@ const struct topology_profile *tsr__topology_kind_profile(const tsr_topology *to
     return find_entry(topology, (struct profile_key){true, word, type});
 }
 
-// Returns the ratio for a size, interpolated between the points. Example: points 1.2 at distance
-// 0.1 and 2.0 at 1 have the weights 1 / 0.011^2 and 1 / 1.001^2: nearly 1.2.
+// Returns the ratio for a size, interpolated between the points. Example: the ratios 1.2 at
+// distance 0.1 and 2.0 at distance 1 have the weights 1 / 0.011^2 and 1 / 1.001^2: the result is
+// nearly 1.2.
 double tsr__profile_ratio(const struct topology_profile *profile, double work, double bytes)
 {
     double sum = 0, weights = 0;
@@ -130,8 +131,8 @@ static double bounded(double value, double least, double most)
     return value < most ? value : most;
 }
 
-// Adds a point, or merges it with an existing point of the same size. Profiles beyond the limit are
-// dropped.
+// Adds a point, or merges it with an existing point of the same size. Drops the point if it needs a
+// new profile and there are MOST_KINDS already.
 static bool add_point(tsr_topology *topology, struct profile_key key,
                       const struct profile_point *point)
 {

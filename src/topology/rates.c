@@ -122,7 +122,7 @@ bool tsr__rates_read(const json_t *device, tsr_topology_device *out, const char 
 
 // ---- ports -------------------------------------------------------------------------------------
 
-// True if all links of the device go through the port.
+// True if all outgoing links of the port's device go through the port.
 static bool leads_to_all(const tsr_topology *topology, int port)
 {
     for (size_t i = 0; i < topology->links.n; i++)

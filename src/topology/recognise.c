@@ -21,8 +21,8 @@ struct guess {
     size_t looks; // comparisons that are left
 };
 
-// Returns the coordinate in which two devices differ, and by how much; -1: they differ in several.
-// With `outermost`, returns the first of several.
+// Returns the coordinate in which two devices differ, and in *by the difference; -1: they differ in
+// several. With `outermost`, returns the first of several.
 static int differing_side(const struct guess *guess, int a, int b, bool outermost, int *by)
 {
     int found = -1;
@@ -65,8 +65,8 @@ static size_t count_shape_links(const struct guess *guess, enum shape shape)
     return all;
 }
 
-// True if every link belongs to the shape. The caller has compared the number of links, so none is
-// missing.
+// True if the links are those of the shape: their number is the same, and each of them belongs to
+// the shape.
 static bool links_fit(const struct guess *guess, enum shape shape)
 {
     if (guess->topology->links.n != count_shape_links(guess, shape))
@@ -123,7 +123,7 @@ static bool matches_shape(struct guess *guess)
     return false;
 }
 
-// Tries all sides that multiply to `left`, from side `at` on.
+// Tries all sizes of the sides from `at` on whose product is `left`. True: the links form a shape.
 static bool try_sides(struct guess *guess, int at, int left)
 {
     if (at >= SIDES)
@@ -140,8 +140,8 @@ static bool try_sides(struct guess *guess, int at, int left)
     return false;
 }
 
-// Sets the grid of the topology. Changes nothing if no shape matches or there are fewer than 4
-// devices.
+// Sets the grid of the topology. Changes nothing if the grid is known, no shape matches, or there
+// are fewer than 4 devices.
 void tsr__topology_recognise(tsr_topology *topology)
 {
     if (topology->n_grid || topology->n < 4)

@@ -2,9 +2,9 @@
 // schedules.c - the algorithms of collectives, each as a schedule of steps of messages.
 //
 // A schedule lists the messages of each step: sender, receiver and bytes. Its listener computes
-// times or loads. Only gathers and broadcasts are implemented. Scatters and reductions mirror
-// them in time and direction. An all-reduce is a reduce-scatter followed by an all-gather, or a
-// separate algorithm for small tensors.
+// times or loads. Scatters and reductions are gathers and broadcasts that are mirrored in time and
+// direction. An all-reduce is a reduce-scatter followed by an all-gather, a reduction followed by a
+// broadcast, or a separate algorithm for small tensors.
 //
 // Worked example: 4 devices all-gather 8 bytes, 2 from each.
 //   ring:     3 steps, in each of them every device sends 2 bytes to the next one;
@@ -45,13 +45,13 @@ static void end_step(const struct schedule *at, int times)
     at->to->step_ends(at->to->data, times);
 }
 
-// Sends a message; mirrored: in the opposite direction.
+// Passes a message to the listener; mirrored: in the opposite direction.
 static void send_message(const struct schedule *at, bool mirrored, int from, int dest, double bytes)
 {
     at->to->message(at->to->data, mirrored ? dest : from, mirrored ? from : dest, bytes);
 }
 
-// Sends from member `from` to member `dest` of group k.
+// Passes a message from member `from` to member `dest` of group k to the listener.
 static void send_member(const struct schedule *at, bool mirrored, int k, int from, int dest,
                         double bytes)
 {
@@ -149,15 +149,15 @@ static bool direct(const struct schedule *at, bool mirrored)
 // ---- over a grid: rings along one side after the other, or on a torus along all sides at once
 // with a share of the bytes each
 
-// A grid of devices without sides of length 1. A row of a 4 x 8 torus has only one such side, so it
-// is not a grid (see grid_of).
+// A grid of devices with at least two sides, all longer than 1. So a row of a 4 x 8 torus is not a
+// grid (see grid_of).
 struct grid {
     int n, side[8];
     int *at; // device of each cell, row-major
 };
 
-// Finds the groups as cells of the topology's grid. False: they do not form a box of the grid, or
-// the box has one side.
+// Finds the box of the topology's grid that the devices of a single group fill. False: there are
+// several groups, the members are not ascending, or they do not fill a box with at least two sides.
 static bool grid_of(tsr_topology *topology, const struct topology_groups *groups, struct grid *out)
 {
     // The smallest box of the grid that contains all members.
@@ -336,7 +336,8 @@ static bool from_first(const struct schedule *at, bool mirrored)
 
 // ---- all-to-all: each device has bytes / n and sends an n-th of that to every other one
 
-// Takes n - 1 steps. Never faster than `exchange`, so it is skipped for large groups.
+// All-to-all in n - 1 steps: in step j every member sends to the member j further round the group.
+// Never faster than `exchange`, so it is skipped for large groups.
 static bool pairwise(const struct schedule *at, bool mirrored)
 {
     int n = at->groups->size;
@@ -351,8 +352,8 @@ static bool exchange(const struct schedule *at, bool mirrored)
     return send_to_all(at, mirrored, at->bytes / at->groups->size / at->groups->size);
 }
 
-// Bruck's algorithm. Block b goes to the device with a number that is b larger, in the steps of its
-// bits: block 5 in the first and the third.
+// All-to-all by Bruck's algorithm. Block b must move b members further. It moves in the steps of
+// the bits that are set in b: block 5 moves by 1 in the first step and by 4 in the third.
 static bool bruck(const struct schedule *at, bool mirrored)
 {
     int n = at->groups->size;

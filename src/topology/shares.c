@@ -142,7 +142,8 @@ free_topology:
     return status;
 }
 
-// Tries 1, 2 and 3 ranks on the slowest device that is used, until the speeds match.
+// Adds the choice whose slowest device has speed `slowest`. Tries 1, 2 and 3 ranks on that device
+// until the numbers of ranks match the speeds; adds nothing if none match.
 static tsr_status add_shares(tsr_topology *topology, double slowest)
 {
     struct rank_shares shares = {.from = topology};
@@ -157,7 +158,8 @@ static tsr_status add_shares(tsr_topology *topology, double slowest)
     return TSR_OK;
 }
 
-// Adds one choice for each speed, as the slowest that is used. Only for small topologies that list
+// For each speed, adds a choice without the devices that are slower, if the speeds of the others
+// are near a ratio of small integers. Does nothing for large topologies and those that do not list
 // all links.
 tsr_status tsr__topology_add_shares(tsr_topology *topology)
 {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// subsets.c - makes smaller topologies from a larger one; `--devices auto` plans on the best of
-// them.
+// subsets.c - makes topologies of some devices of a given one; `--devices auto` plans on the best
+// of them.
 //
 // The fastest devices come first, and equal ones in the order of their numbers, so that those of a
-// host stay together. Example: of the speeds 1 4 4 2, one device is {1}, two are {1, 2}, three are
-// {1, 2, 3}.
+// host stay together. Example: devices 0 to 3 have the speeds 1 4 4 2. The fastest one is {1}, the
+// fastest two are {1, 2}, three are {1, 2, 3}.
 #include "topology/internal.h"
 
 #include <stdlib.h>
@@ -66,7 +66,8 @@ static void copy_times(tsr_topology *to, const tsr_topology *from)
     }
 }
 
-// Copies the window. With a window, subsets consist of full hosts.
+// Copies the host size, and the window if the subset is larger than the window. Such a subset
+// consists of full hosts.
 static void copy_window(tsr_topology *to, const tsr_topology *from)
 {
     to->host = from->host;
@@ -155,7 +156,8 @@ static int next_count(const tsr_topology *topology, int n)
     return n < topology->n && 2 * n > topology->n ? topology->n : 2 * n;
 }
 
-// Adds the choices, unless there are some already. With a window, choices consist of full hosts.
+// Adds the choices, unless there are some already. Choices that are larger than the window
+// (`topology->window`) consist of full hosts.
 tsr_status tsr__topology_choose(tsr_topology *topology)
 {
     if (topology->choices.n)

@@ -133,8 +133,8 @@ static bool take_speeds(double *to, const double *from, int n)
     return any;
 }
 
-// Sets a device. The topology then differs from its generator text ("ring:4"), so the text is
-// dropped.
+// Sets the numbers of a device that are given (> 0). The topology then differs from its generator
+// text ("ring:4"), so the text is dropped. New speeds also drop the profiles.
 void tsr_topology_set_device(tsr_topology *topology, int device,
                              const tsr_topology_device *topology_device)
 {
@@ -175,7 +175,8 @@ static bool crosses_hosts(const tsr_topology *topology, const struct topology_li
     return topology->host > 0 && link->from / topology->host != link->to / topology->host;
 }
 
-// Sets latency and bandwidth of links, and the bandwidth of the ports that they use.
+// Sets latency and bandwidth of links (`network`: only of links between hosts), and the bandwidth
+// of the ports that they use. Drops the times that were measured with the old links.
 static void set_links(tsr_topology *topology, bool network, double latency, double bandwidth)
 {
     for (size_t i = 0; i < topology->links.n; i++) {
@@ -252,7 +253,8 @@ static const struct topology_link *find_link(const tsr_topology *topology, int f
     return bsearch(&key, topology->links.at, topology->links.n, sizeof key, by_ends);
 }
 
-// Warns about links to itself, and about one-way links if most links go both ways.
+// Warns about links of a device to itself and removes them. Warns about one-way links, unless all
+// links are one-way.
 static void warn_odd(tsr_topology *topology)
 {
     size_t one_way = 0, shown = 0, kept = 0;
@@ -278,7 +280,7 @@ static void warn_odd(tsr_topology *topology)
     topology->links.n = kept;
 }
 
-// Sorts the links and removes duplicates.
+// Removes duplicate links. The links must be sorted.
 static void drop_twins(tsr_topology *topology)
 {
     size_t kept = 0;
@@ -341,9 +343,9 @@ bool tsr__devices_alike(const tsr_topology_device *a, const tsr_topology_device 
            memcmp(a->cached, b->cached, sizeof a->cached) == 0;
 }
 
-// True if each link inside a block has its counterpart in the first block, and all blocks have the
-// same number of links. Links between blocks are ignored. Example: hosts:4x8 repeats 8 devices 4
-// times, and 16 devices twice: every link 8+a -> 8+b has an equal link a -> b.
+// Compares the devices of all blocks, and the links inside each block with those of the first
+// block. Links between blocks are ignored. Example: hosts:4x8 repeats 8 devices 4 times, and 16
+// devices twice: every link 8+a -> 8+b has an equal link a -> b.
 bool tsr__topology_repeats(const tsr_topology *topology, int devices, int copies)
 {
     size_t first = 0, others = 0;

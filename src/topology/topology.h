@@ -82,7 +82,7 @@ struct tsr_topology {
     struct topology_work *work; // buffers for finding routes; made on demand
     struct map times_of_groups; // cache of collective_time.c
     VEC(struct tsr_topology *)
-    choices; // smaller topologies, of which the planner uses the best (subsets.c)
+    choices; // topologies of some devices, of which the planner uses the best (subsets.c)
 };
 
 // Returns TSR_OK if the caller's topology is NULL or belongs to the session; otherwise adds a
@@ -106,7 +106,7 @@ struct timed_algorithm {
 
 // Returns the picoseconds of one collective over the groups. bytes: size of the full tensor of one
 // group (the result of an all-gather, the input of a reduce-scatter). TOPOLOGY_NEVER: a device
-// cannot be reached, or out of memory.
+// cannot be reached, the links of the groups are not listed (`window`), or out of memory.
 int64_t tsr__topology_cost(tsr_topology *topology, enum tsr_collective what,
                            const struct topology_groups *groups, int64_t bytes);
 // Returns the predicted time as tsr__topology_cost, and the fastest algorithm.
@@ -121,7 +121,7 @@ bool tsr__topology_measured(const tsr_topology *topology, enum tsr_collective wh
                             const struct topology_groups *groups);
 // True if both devices have the same speed and memory.
 bool tsr__devices_alike(const tsr_topology_device *a, const tsr_topology_device *b);
-// True if the topology consists of `copies` equal blocks of `devices` consecutive
+// True if the first `copies` x `devices` devices are `copies` equal blocks of `devices` consecutive
 // devices.
 bool tsr__topology_repeats(const tsr_topology *topology, int devices, int copies);
 // recognise.c: detects the grid, torus or hosts that the links form, if none is known.
@@ -130,15 +130,16 @@ void tsr__topology_recognise(tsr_topology *topology);
 // accepts.
 tsr_status tsr__topology_read(tsr_session *session, const char *path,
                               tsr_topology **out) TSR_MUST_USE;
-// subsets.c: adds choices, which are smaller topologies with the fastest devices. The planner uses
-// the best of them. For the speeds 3 and 1, one choice has 3 ranks on the first device and 1 on the
-// second.
+// subsets.c: adds the choices: topologies of only the fastest devices, up to all of them, and
+// topologies with more ranks on faster devices. The planner uses the best choice. For the speeds 3
+// and 1, one choice has 3 ranks on the first device and 1 on the second.
 tsr_status tsr__topology_choose(tsr_topology *topology) TSR_MUST_USE;
 // subsets.c: calls tsr__topology_choose and returns the topology in *out; frees it on failure.
 tsr_status tsr__topology_chosen(tsr_topology *topology, tsr_topology **out) TSR_MUST_USE;
-// Adds a smaller topology to the choices and takes ownership; frees it if memory runs out.
+// Adds a topology to the choices and takes ownership of it; frees it if memory runs out.
 tsr_status tsr__topology_add_choice(tsr_topology *topology, tsr_topology *choice) TSR_MUST_USE;
-// Adds measured times and makes them monotonic. Must be called before any time is predicted.
+// Adds measured times and makes them monotonic. False: out of memory. Call it before any time is
+// predicted.
 bool tsr__topology_add_times(tsr_topology *topology, const struct topology_times *times);
 // profiles.c: returns the profile of an operator with that type; NULL: none.
 const struct topology_profile *tsr__topology_profile(const tsr_topology *topology, const char *op,
@@ -147,8 +148,8 @@ double tsr__profile_ratio(const struct topology_profile *profile, double work, d
 // Adds a point to a profile, clamped to the allowed range. False: out of memory.
 bool tsr__topology_add_profile(tsr_topology *topology, const char *op, const char *type,
                                const struct profile_point *point) TSR_MUST_USE;
-// Return and extend the profile of a kind of work, by its name (rates.c). It shows the sizes at
-// which the work is slower or faster.
+// Return and extend the profile of a kind of work, by its name (rates.c). The profile shows the
+// sizes at which the work is slower or faster.
 const struct topology_profile *tsr__topology_kind_profile(const tsr_topology *topology,
                                                           const char *word, const char *type);
 bool tsr__topology_add_kind_profile(tsr_topology *topology, const char *word, const char *type,
@@ -156,7 +157,8 @@ bool tsr__topology_add_kind_profile(tsr_topology *topology, const char *word, co
 // Returns the name of a tsr_rate, or of the tsr_move if rate is -1.
 const char *tsr__kind_word(int rate, int move);
 void tsr__topology_set_wait(tsr_topology *topology, double seconds);
-// Returns a lower bound for all algorithms: the bytes that must cross the worst bisection examined.
+// Returns a lower bound in picoseconds for all algorithms: the time of the bytes that must cross
+// the slowest bisection that bound.c examines.
 int64_t tsr__topology_bound(tsr_topology *topology, enum tsr_collective what,
                             const struct topology_groups *groups, int64_t bytes);
 
