@@ -65,7 +65,7 @@ static void add_use(struct link_uses *uses, size_t link, double seconds)
     uses->at[uses->n++] = (struct link_use){link, seconds};
 }
 
-// Lists the seconds that the fastest algorithm occupies each link and the ports of these links.
+// Lists for how many seconds the bytes of `shared->load` occupy each link and its ports.
 static void list_uses(struct shared_links *shared, struct link_uses *uses)
 {
     const tsr_topology *topology = shared->sim->topology;
@@ -89,7 +89,7 @@ static void list_uses(struct shared_links *shared, struct link_uses *uses)
 }
 
 // Returns the links that a group uses. Equal communications of many layers share one entry. NULL:
-// out of memory, or not a collective of the topology.
+// out of memory, fewer than two members, or an unknown communication.
 static const struct link_uses *uses_of(struct shared_links *shared, const struct sim_comm *comm,
                                        const struct sim_group *group)
 {
@@ -116,7 +116,7 @@ static const struct link_uses *uses_of(struct shared_links *shared, const struct
         devices[0] = (int)group->from;
     }
     memset(shared->load, 0, shared->sim->topology->links.n * sizeof *shared->load);
-    // A reshard is charged as an all-to-all (simulate_comm_cost.c).
+    // A Reshard or halo exchange occupies the links of an all-to-all.
     enum tsr_collective what = TSR_ALL_TO_ALL;
     double bytes = (double)comm->bytes * (double)(n * n) / (double)(n - 1);
     if ((int)comm->kind < TSR_COLLECTIVE_COUNT) {

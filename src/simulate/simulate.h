@@ -32,7 +32,7 @@ struct sim_comm {
     int64_t ps;
     int64_t bytes;    // size in bytes of the tensor in one group
     double carried;   // bytes carried by all links together
-    const char *node; // name of the node on the first device that has it
+    const char *node; // name of the communicated tensor, as on the first device
 };
 struct sim_task {
     const char *op, *node;
@@ -95,9 +95,9 @@ struct sim_fold {
     size_t n_sizes;
     int64_t *shared; // bytes of each output that the first device collects from the copies
     size_t n_shared;
-    int64_t cut_out; // bytes of the inputs from which every device slices the share of its copy
+    int64_t cut_out; // bytes that every device slices from full inputs, as the share of its copy
 };
-// Folds the plan. topology may be NULL. The caller frees out->model.
+// Folds the plan, if it can be folded. topology may be NULL. The caller frees out->model.
 tsr_status tsr__sim_fold(struct arena *arena, tsr_model *model, const tsr_simulate_options *options,
                          const tsr_topology *topology, struct sim_fold *out) TSR_MUST_USE;
 
@@ -116,10 +116,11 @@ bool tsr__sim_folded(const tsr_node *node);
 tsr_status tsr__sim_memory(struct sim_device *device, const tsr_model *model,
                            const struct shapes *shapes, struct arena *scratch) TSR_MUST_USE;
 // Returns the predicted picoseconds of a communication and adds its bytes to the links
-// (simulate_comm_cost.c). Its groups and bytes must be set.
+// (simulate_comm_cost.c). Sets comm->bytes; the groups, `most_in`, `most_out` and `moved` must be
+// set.
 int64_t tsr__sim_comm_cost(struct sim *sim, struct sim_comm *comm);
 // Creates the state of links that several communications use at the same time (shared_links.c).
-// NULL: no contention to simulate, or out of memory.
+// NULL: contention is not simulated, or out of memory.
 struct shared_links;
 struct shared_links *tsr__sim_links(struct sim *sim, int requests);
 // Returns the end of a group's communication that begins at that time. Calls must be in the order

@@ -76,9 +76,9 @@ static int64_t halo_cost(struct sim *sim, struct sim_comm *comm,
                   copied_ps < 0x1p62 ? (int64_t)copied_ps : INT64_MAX);
 }
 
-// Predicts other communication as an all-to-all in which the busiest device moves these bytes, as
-// in tsr__exchange_cost, but at least the time of the largest message. Example: with 4 devices and
-// 3 MiB for the busiest, it is an all-to-all of 3 * 16 / 3 = 16 MiB.
+// Predicts a Reshard as an all-to-all in which every device moves as many bytes as the busiest one
+// (`comm->moved`), as in tsr__exchange_cost, but at least the time of the largest message. Example:
+// with 4 devices and 3 MiB for the busiest, it is an all-to-all of 3 * 16 / 3 = 16 MiB.
 static int64_t exchange_cost(struct sim *sim, struct sim_comm *comm,
                              const struct topology_groups *groups)
 {
@@ -95,9 +95,9 @@ static int64_t exchange_cost(struct sim *sim, struct sim_comm *comm,
                      tsr__collective_cost(sim->topology, TSR_SEND, &pair, comm->pair_bytes));
 }
 
-// Predicts a communication. Its size depends on the kind: the output of a gather, the input of a
-// reduction, the inputs of all members of an all-to-all. A reduce-scatter with unequal shards is
-// charged as if all were the largest.
+// Predicts a communication. 0: no group has two members, or out of memory. Its size depends on the
+// kind: the output of a gather, the input of a reduction, the inputs of all members of an
+// all-to-all. A reduce-scatter with unequal shards is charged as if all were the largest.
 int64_t tsr__sim_comm_cost(struct sim *sim, struct sim_comm *comm)
 {
     struct topology_groups groups;

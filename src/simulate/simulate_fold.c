@@ -8,9 +8,9 @@
 //
 //     batch 64 on 1,024 devices that are 16 copies of 64: a model with batch 4 on 64 devices
 //
-// These cases are not folded: stages, subgraphs, values that have the batch in no or in two
+// These cases are not folded: stages, subgraphs, calls of functions, values with the batch in two
 // dimensions, nodes that combine copies (a mean over the batch), and machines whose copies have
-// different links.
+// different devices or links.
 #include "simulate/simulate.h"
 #include "ir/ir.h"
 #include "plan/plan.h"
@@ -30,7 +30,7 @@ struct fold {
 
 #define TWO_DIMS (-2) // the batch is in two dimensions, or a size is not a multiple of the share
 
-// Returns the batch dimension of the value; -1: none.
+// Returns the batch dimension of the value; -1: none; or TWO_DIMS.
 static int batch_dim(const struct fold *fold, const tsr_value *value)
 {
     struct shape all = tsr__shapes_of(fold->all, value), part = tsr__shapes_of(fold->part, value);
@@ -81,8 +81,8 @@ static bool steers(const struct rule *rule, bool out, size_t i)
     return (out ? rule->outputs : rule->inputs)[i].host;
 }
 
-// True if no copy depends on another: every node that reads a share of the batch has a spec, and
-// its outputs are shares too.
+// True if the node makes no copy depend on another. Each input that has the batch must have a spec,
+// and if there is such an input, each output must have the batch too.
 static bool keeps_apart(const struct fold *fold, const tsr_node *node, struct arena *scratch)
 {
     const struct rule *rule = tsr__rule_of(scratch, node, fold->all);
@@ -294,8 +294,8 @@ static tsr_status make_model(const struct fold *fold, struct sim_fold *out)
     return st;
 }
 
-// True if the line names the value. A line is "past=present", either of which may have a star, or
-// (in keep_cut) one output.
+// True if the line of metadata names the value. A line is "past=present" in META_STATE, or one
+// output in META_KEEP_CUT. Each name may have a star.
 static bool line_names(struct str line, struct str name)
 {
     struct str rest;
@@ -323,7 +323,7 @@ static bool stays(const struct fold *fold, const tsr_value *value)
     return false;
 }
 
-// Lists the bytes of the outputs that are split over the copies.
+// Lists the bytes of the outputs that the first device collects from the copies.
 static void list_outputs(const struct fold *fold, struct sim_fold *out)
 {
     const tsr_graph *graph = tsr_model_graph(fold->model);

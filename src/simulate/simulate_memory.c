@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// simulate_memory.c - the contents of a device's memory while its part runs: constants, inputs, and
+// simulate_memory.c - predicts the memory of a device while its part runs: constants, inputs, and
 // activations from their producer to their last reader.
 #include "simulate/simulate.h"
 #include "ir/ir.h"
@@ -8,7 +8,7 @@
 #include "sharding/sharding.h"
 
 #define DOMAIN "ai.tessera"
-#define SMALL  ((int64_t)64 << 10) // smaller blocks are assumed to leave no gaps
+#define SMALL  ((int64_t)64 << 10) // smaller blocks are not placed in the heap, only summed
 
 bool tsr__sim_folded(const tsr_node *node)
 {
@@ -96,10 +96,11 @@ static bool look_alike(const struct stores *stores, const tsr_value *a, const ts
     return true;
 }
 
-#define NO_MEMORY SIZE_MAX // the value is in the memory of an input or a constant
+#define NO_MEMORY SIZE_MAX // the value is in the memory of a model input or a constant
 
-// Returns the store of an input that the first output of the node reuses; 0: none. The input must
-// have no later reader, unless the output is a view of that input.
+// Returns the store of an input that the first output of the node reuses; 0: none; NO_MEMORY: the
+// output is a view of a value without a store. The input must have no later reader, unless the
+// output is a view of that input.
 static size_t taken_over(const struct stores *stores, const tsr_node *node, int64_t at)
 {
     enum kernel_place place = tsr__node_place(node, stores->shapes, stores->kernels);
@@ -156,8 +157,9 @@ static size_t used_again(struct stores *stores, const tsr_value *value)
     return store;
 }
 
-// Returns the store of output i. Outputs of the graph have their own memory. Only the first output
-// of a node may reuse the memory of an input; outputs of communications never do.
+// Returns the store that output i reuses; 0: it needs a new one. Outputs of the graph have their
+// own memory. Only the first output of a node may reuse the memory of an input; outputs of
+// communications never do.
 static size_t find_store(struct stores *stores, const tsr_node *node, size_t i, int64_t at)
 {
     const tsr_value *value = tsr_node_output(node, i);
@@ -252,8 +254,8 @@ static size_t copy_input(struct stores *stores, const tsr_node *node, int64_t at
     return copy_store(stores, tsr_node_input(node, 0), at, at + RUNS);
 }
 
-// Adds the copy of the output. Later readers use the copy. The original stays for readers of the
-// blocked layout.
+// Adds a copy of the output in the plain layout, if the node makes one. The original stays for
+// readers that take the blocked layout.
 static void copy_output(struct stores *stores, const tsr_node *node, int64_t at)
 {
     if (stores->kernels != KERNELS_CPU || !tsr__node_copies_output(node, stores->shapes))

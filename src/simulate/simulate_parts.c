@@ -192,7 +192,7 @@ static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr
     struct sim_comm *comm = comm_of(sim, id, str_of(tsr_node_op(node)));
     int g = comm && count ? group_of(sim, comm, members, count) : -1;
     struct sim_task *task = vec_push(sim->arena, &device->tasks);
-    // The folder is not trusted, and `play` uses members as indices.
+    // The folder is not trusted, and members are used as indices (`happen` in timeline.c).
     for (size_t i = 0; i < count; i++)
         if (members[i] < 0 || members[i] >= sim->n)
             g = -1;
@@ -231,8 +231,8 @@ static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr
 
 // ---- nodes -------------------------------------------------------------------------------------
 
-// Splits the time into overhead, compute and memory access: predicts the node for a device with
-// infinite compute speed and for one with infinite bandwidth. The larger time is the bound.
+// Sets the overhead of the task and whether it is bandwidth-bound. It is if the node takes longer
+// on a device with infinite compute speed than on one with infinite bandwidth.
 static void divide(struct sim_task *task, const tsr_node *node, const struct shapes *shapes,
                    const tsr_topology_device *device, struct arena *scratch)
 {
@@ -248,8 +248,8 @@ static void divide(struct sim_task *task, const tsr_node *node, const struct sha
                   tsr__node_cost(scratch, node, shapes, NULL, &computes).ps;
 }
 
-// Adds a communication (an operator of our domain) or a compute task. A node whose inputs
-// are all constants adds nothing.
+// Adds a communication (an operator of the domain ai.tessera) or a compute task. A node whose
+// inputs are all constants adds nothing.
 static tsr_status add_node(struct sim *sim, struct sim_device *sim_device, int64_t device,
                            const tsr_node *node, const struct shapes *shapes, struct arena *scratch)
 {

@@ -220,7 +220,7 @@ static tsr_status play(struct run *run)
 
 // ---- results -----------------------------------------------------------------------------------
 
-// Compares two texts; NULL sorts first.
+// Compares two texts; NULL counts as empty.
 static int text_order(const char *x, const char *y)
 {
     if (!x || !y)
@@ -233,8 +233,8 @@ static int time_order(double a, double b)
     return (a > b) - (a < b);
 }
 
-// Orders spans by time. The order is total, so that every sort gives the same list: glibc's qsort
-// is stable only while it can allocate a copy.
+// Orders spans by device, then by time. The order is total, so that every sort gives the same list:
+// glibc's qsort is stable only while it can allocate a copy.
 static int by_time(const void *a, const void *b)
 {
     const tsr_span *x = a, *y = b;
@@ -310,7 +310,8 @@ static void list_links(struct run *run)
     run->out->n_links = list.n;
 }
 
-// Copies the result of the first block to all blocks. Devices in no block were idle.
+// Lists the results of n devices. If the plan was folded, all blocks get the results of the first.
+// Devices in no block were idle.
 static tsr_simulated_device *list_devices(struct run *run, size_t n)
 {
     tsr_simulated_device *list = ARENA_ARRAY(run->kept, tsr_simulated_device, n + 1);
@@ -341,8 +342,9 @@ static tsr_simulated_device *list_devices(struct run *run, size_t n)
 
 #define LEAST_STEADY 6 // with fewer requests, the last two give the period
 
-// Returns the time between the ends of two requests in the middle, when each stage has a request.
-// At the end, stages become idle one after the other, and the last requests share links with fewer.
+// Returns the mean time between the ends of two requests, measured in the middle third, when every
+// stage is busy. At the end, stages become idle one after the other, and fewer requests share the
+// links.
 static double steady_period(const double *ends, int requests)
 {
     int first = requests / 3, last = 2 * requests / 3;
@@ -379,8 +381,8 @@ static tsr_status sum_up(struct run *run)
     return arena_status(run->kept);
 }
 
-// Sets the topology: the caller's, else the plan's, else n devices on one host. A folded plan needs
-// at least one device more.
+// Sets the topology: the caller's, else the plan's, else n devices on one host. For a folded plan
+// the default has one device more, to predict transfers between copies.
 static tsr_status choose_topology(struct run *run, int64_t n)
 {
     char text[32];
@@ -445,7 +447,7 @@ static tsr_status add_slices(struct run *run)
 }
 
 // Reads the parts, predicts their times and simulates them. The partitioner calls this with the
-// parts in memory, before anything is written.
+// parts in memory; tsr__simulate_folder calls it with parts from files.
 static tsr_status look(void *data, const struct partition_part *parts, int64_t n)
 {
     struct run *run = data;
@@ -555,7 +557,8 @@ struct alone {
     int64_t memory;
 };
 
-// Receives the parts for one device. It never waits, so its time is the sum of its tasks.
+// Reads the part of a plan for one device. A single device never waits, so its time is the sum of
+// its tasks.
 static tsr_status look_alone(void *data, const struct partition_part *parts, int64_t n)
 {
     struct alone *alone = data;
