@@ -2,10 +2,10 @@
 // candidates.c - makes one candidate of a node: turns a placement of its rule's factors on the
 // devices into layouts and a cost.
 //
-// Partial sums are combined on all devices, or each device keeps its share (reduce-scatter), or
-// they stay partial for readers that can add them. Sharding inference must reproduce every
-// candidate from its layouts; otherwise the written model would have another meaning. Nothing here
-// depends on the operator.
+// Partial sums are combined on all devices, or each device keeps its share (reduce-scatter), or the
+// first device gets the sum, or they stay partial for readers that can add them. Sharding inference
+// must reproduce every candidate from its layouts; otherwise the written model would have another
+// meaning. Nothing here depends on the operator.
 //
 // Example: Y = X W on devices 0 and 1, X [8, 6] and W [6, 4]; factors m 8, k 6, n 4. The placement
 // shards k in 2, so X has {1, 2}, W has {2, 1}, and each device has a partial sum Y [8, 4]. There
@@ -234,8 +234,8 @@ static int64_t route_time(struct candidate_builder *builder)
     return 0;
 }
 
-// Returns the bytes of an input that the node reads. A lookup reads only as many bytes of its table
-// as it outputs.
+// Returns the bytes of an input that the node reads. A lookup reads at most as many bytes of its
+// table as the node outputs.
 static double bytes_read(const struct candidate_builder *builder, size_t i, int64_t held,
                          double outputs, const int64_t *sizes)
 {
@@ -333,8 +333,8 @@ static bool reads_constants_alone(const struct candidate_builder *builder)
     return true;
 }
 
-// Fills in compute and weights of the candidate. The slowest device is assumed to have the largest
-// part.
+// Fills in `compute` and `weights` of the candidate. `compute` stays 0 for a node that reads only
+// constants. For equal devices and shares it is the time of the largest shard.
 void tsr__builder_cost(struct candidate_builder *builder, struct candidate *candidate)
 {
     for (size_t i = 0; i < builder->n_in; i++) {
@@ -408,7 +408,8 @@ static uint32_t number_of(struct candidate_builder *builder, const struct tile_l
     return tsr__planner_layout(builder->planner, layout);
 }
 
-// Looks up the indices of the input layouts and of the output layouts `out`.
+// Fills in the layout numbers of the candidate: its inputs, its outputs `out`, and the outputs
+// before a reduction.
 bool tsr__builder_number(struct candidate_builder *builder, struct tile_layout *const *out,
                          struct candidate *candidate)
 {
@@ -525,8 +526,9 @@ static void add_parts(struct candidate_builder *builder)
         keep(builder, &candidate, "parts");
 }
 
-// True if no shard ends inside a unit. 12 elements in units of 4 (heads) can be sharded in 3, not
-// in 2: the border at 6 would be inside a unit.
+// True if the factor can be sharded in `cuts`: each dimension with this factor has at least one
+// element per shard, and no shard ends inside a unit. Example: 12 elements in units of 4 (heads)
+// can be sharded in 3, not in 2: the border at 6 would be inside a unit.
 bool tsr__unit_fits(const struct rule_factor *factor, int64_t size, int64_t cuts)
 {
     if (factor->least > 0 && factor->least < cuts)
@@ -574,7 +576,8 @@ static bool scatter_along(struct candidate_builder *builder, int factor, tile_sh
     return true;
 }
 
-// True if the factor has a unit for each share, and no part ends inside a unit.
+// True if the factor has at least as many elements as the shares have units, and no part ends
+// inside a unit of the factor.
 static bool shares_fit(const struct rule_factor *factor, int64_t size, int64_t parts,
                        tile_shares shares)
 {
@@ -588,8 +591,8 @@ static bool shares_fit(const struct rule_factor *factor, int64_t size, int64_t p
 }
 
 // Adds a candidate with a reduce-scatter: each group member keeps its shard of the factor of the
-// only output. Adds none if the largest unequal part makes an all-reduce as good: partition would
-// then write the same for both.
+// only output. Adds none if its largest unequal part makes it as expensive as an all-reduce:
+// partition would then write the same for both.
 static void add_scattered_along(struct candidate_builder *builder, int factor, tile_shares shares)
 {
     const struct rule *rule = builder->place.rule;
@@ -731,8 +734,9 @@ bool tsr__builder_take(struct candidate_builder *builder)
     return builder->strategy->at.n > before;
 }
 
-// Adds a candidate that passes partial sums on. The node must have one output and must not sum
-// itself.
+// Adds the candidates of a node whose inputs are partial sums in the groups of `parts`: it passes
+// them on or reduces them. The node must have one output and must not make sums itself. Returns
+// true if at least one candidate was added.
 bool tsr__builder_take_parts(struct candidate_builder *builder, const struct parts *parts)
 {
     size_t before = builder->strategy->at.n;

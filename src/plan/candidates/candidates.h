@@ -33,10 +33,10 @@ static inline const struct plan_value *value_at(const struct candidate_builder *
 // candidates.c
 struct candidate_builder tsr__builder_init(struct planner *planner, struct strategy *strategy,
                                            const tsr_node *node, struct arena *arena);
-// Adds the candidates of the placement, if it is valid: with an all-reduce, with a reduce-scatter,
-// or without a reduction.
+// Adds the candidates of builder->place, if it is valid: one for each possible reduction
+// (candidates.c). Returns true if at least one was added.
 bool tsr__builder_take(struct candidate_builder *builder);
-// Adds the candidate of a node that reads partial sums (builder->pending).
+// Adds the candidates of a node that reads partial sums (builder->pending).
 bool tsr__builder_take_parts(struct candidate_builder *builder, const struct parts *parts);
 bool tsr__builder_number(struct candidate_builder *builder, struct tile_layout *const *out,
                          struct candidate *candidate);

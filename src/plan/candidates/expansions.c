@@ -54,7 +54,7 @@ bool tsr__builder_expands(struct candidate_builder *builder)
     return builder->strategy->expands;
 }
 
-// ---- prices ------------------------------------------------------------------------------------
+// ---- costs -------------------------------------------------------------------------------------
 
 // Number of shards of each dimension of a value of the copied model.
 struct value_cuts {
@@ -151,7 +151,7 @@ static double bytes_of_node(const struct estimate *estimate, const tsr_node *nod
     return bytes;
 }
 
-// Adds the time of reducing the node's output over all devices.
+// Adds the time of reducing the node's outputs over all devices.
 static void add_sum(struct estimate *estimate, const tsr_node *node)
 {
     struct planner *planner = estimate->builder->planner;
@@ -181,7 +181,8 @@ static bool reads_something(const tsr_node *node, int depth)
     return false;
 }
 
-// Adds the time of a simpler node on the slowest device, after the nodes that it reads.
+// Adds the time of a simpler node on the slowest device, and of reducing its sums. Call it after
+// the nodes that produce the inputs of `node`.
 static void add_node_cost(struct estimate *estimate, const tsr_node *node)
 {
     const struct planner *planner = estimate->builder->planner;

@@ -2,15 +2,15 @@
 // grids.c - tries placements on a line or a grid of the devices. Each axis of the grid shards one
 // factor of the rule or none.
 //
-//     12 devices, Y = X W with m = 4, k = 64, n = 48. k and n can be sharded in 12: "k/12", "n/12"
-//     on the line. m can be sharded in 4 only; the other 3 of the grid 4 x 3 replicate it ("m/4")
-//     or shard another factor ("m/4 k/3", "m/4 n/3"). Device 7 is in row 2 and column 1: m part 2,
-//     n part 1.
+//     Example: 12 devices, Y = X W with m = 4, k = 64, n = 48. k and n can be sharded in 12:
+//     "k/12", "n/12" on the line. m can be sharded in 4 only, on the first axis of the grid 4 x 3.
+//     The second axis then replicates the node ("m/4") or shards another factor ("m/4 k/3", "m/4
+//     n/3"). With "m/4 n/3", device 7 is in row 2 and column 1: it has part 2 of m and part 1 of n.
 #include "plan/candidates/candidates.h"
 
 #include <math.h>
 
-#define FASTER_SETS 3 // number of sets of faster devices
+#define FASTER_SETS 3 // largest number of sets of faster devices that are tried
 
 // A grid of devices. The coordinate of a device on axis i is device / stride % size.
 struct grid {
@@ -21,7 +21,8 @@ struct grid {
     tile_shares shares; // shares of the devices, if they are unequal
 };
 
-// Assigns factors to the axes. A factor with several axes is sharded by all of them.
+// Sets builder->place: factor[i] is the factor that axis i shards, or -1. A factor with several
+// axes is sharded by all of them.
 static bool place_on(struct candidate_builder *builder, const struct grid *grid, const int *factor)
 {
     const struct rule *rule = builder->rule;
@@ -59,7 +60,7 @@ static bool place_on(struct candidate_builder *builder, const struct grid *grid,
     return true;
 }
 
-// True for parallel and reduced factors with at least one unit per shard. Factors of statistics are
+// True for a parallel or reduced factor that can be sharded in `cuts`. Factors of statistics are
 // tried separately.
 static bool may_cut(const struct rule_factor *factor, int64_t size, int64_t cuts)
 {
@@ -186,12 +187,12 @@ static int64_t cuts_of(const struct grid *grid, const int *factor, int axis, int
 static void try_axes(struct candidate_builder *builder, const struct grid *grid,
                      const int64_t *sizes, int *factor, int axis)
 {
-    // A placement with more unused axes is also found on a smaller grid.
+    // A placement with two or more idle axes is replicated, or is also found on a smaller grid.
     if (axis == grid->n) {
         int idle = 0;
         for (int i = 0; i < grid->n; i++)
             idle += factor[i] < 0;
-        if (idle < 2) // on three axes; on two, the replicated node is already a candidate
+        if (idle < 2)
             try_grid(builder, *grid, factor);
         return;
     }
@@ -382,8 +383,8 @@ static void try_sets(struct candidate_builder *builder, const int64_t *sizes)
     try_faster(builder, sizes, devices);
 }
 
-// Shards a factor that is too small for all devices over as many devices as possible. The other
-// devices are idle or shard another factor.
+// Shards a factor that is too small for all devices in the largest number of parts that divides the
+// number of devices. The other axis of the grid replicates the node or shards another factor.
 static void try_fewer(struct candidate_builder *builder, int factor, const int64_t *sizes)
 {
     int64_t n = builder->planner->machine.n;
@@ -419,7 +420,7 @@ static void try_shares(struct candidate_builder *builder, const int64_t *sizes)
         try_share(builder, sizes, machine->shares[i]);
 }
 
-// Tries every factor alone, over all devices or over fewer.
+// Tries every factor over all devices, or over fewer if it is too small.
 static void try_line(struct candidate_builder *builder, const int64_t *sizes)
 {
     int64_t n = builder->planner->machine.n;
@@ -440,7 +441,8 @@ static void try_line(struct candidate_builder *builder, const int64_t *sizes)
 }
 
 // Tries all devices in a line, then grids, sets of larger and of faster devices, and unequal
-// shares. An expert plan has neither grids nor sets.
+// shares. An expert plan has neither grids nor sets. With machine.fixed_shares, only those are
+// tried.
 void tsr__builder_grids(struct candidate_builder *builder)
 {
     const struct planner_machine *machine = &builder->planner->machine;

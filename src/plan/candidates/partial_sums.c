@@ -82,7 +82,7 @@ static bool can_give(struct partial_sums *sums, size_t i)
     return sums->passes;
 }
 
-// True if the node adds two different partial sums.
+// True if the node can add two different partial sums.
 static bool merges(const struct partial_sums *sums, const tsr_node *node)
 {
     const tsr_value *first = NULL;
@@ -98,8 +98,9 @@ static bool merges(const struct partial_sums *sums, const tsr_node *node)
     return false;
 }
 
-// Marks the nodes that may produce partial sums, in two passes. Backward pass: a node should
-// produce partial sums if a reader adds two of them or passes them on.
+// Marks the nodes that may leave their sum partial (`delays`) and those that may read partial sums
+// (`takes`). Backward pass: a node should leave its sum partial if a reader adds two partial sums,
+// or passes them on to such a reader.
 bool tsr__partial_sums_mark(struct planner *planner)
 {
     struct partial_sums sums = {.planner = planner};

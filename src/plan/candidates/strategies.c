@@ -2,10 +2,10 @@
 // strategies.c - makes the list of candidates of a node: replicated, on grids, with its neighbours'
 // layouts, or as annotated. Equal nodes share one list.
 //
-//     24 layers, each with a MatMul of [128, 512] by [512, 2048] in float32: one key, one strategy,
-//     24 nodes. Its candidates on 4 devices: "whole", "m/4", "k/4", "k/4 > m", "k/4 > n", "n/4". A
-//     25th MatMul with a sharding in the model has its own strategy, with the candidates that match
-//     it.
+//     Example: 24 layers, each with a MatMul of [128, 512] by [512, 2048] in float32. The 24 nodes
+//     have the same key and share one strategy. Its candidates on 4 devices: "whole", "m/4", "k/4",
+//     "k/4 > m", "k/4 > n", "n/4". A 25th MatMul with a sharding in the model has its own strategy,
+//     with the candidates that match its sharding.
 //
 // build.c requests the strategy of each node in order, then offers layouts of its neighbours, which
 // may add candidates.
@@ -400,7 +400,7 @@ static bool try_rule(struct candidate_builder *builder, const struct rule *rule,
 enum tried { TRIED_INPUT, TRIED_OUTPUT, TRIED_PARTS };
 
 // True if a layout should be tried: the key is new, and the node is neither replicated nor
-// annotated.
+// annotated. Records the key.
 static bool is_first_try(struct strategy *strategy, const uint32_t key[3])
 {
     if (strategy->whole || strategy->given)

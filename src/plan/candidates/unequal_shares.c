@@ -3,10 +3,11 @@
 // have few units, so that heads, channels and rows are divisible. All nodes use the same
 // proportions, so that layouts agree.
 //
-//     Speeds 3 and 1: of 4 units 3 and 1. Both finish at the same time. Speeds 312 and 91: of 4
-//     units 3 and 1 (1.1 times the ideal), of 9 units 7 and 2 (1.005 times). Memories of 13 and 7
-//     GiB: of 8 units 5 and 3. Weights of 15 GiB, speeds 3 1 1, memories 8, 16 and 32 GiB: by speed
-//     the first would get 9 GiB; it gets 8 of 16 units, which fit, and the others 4 each.
+//     Examples: with speeds 3 and 1, two devices get 3 and 1 of 4 units and finish at the same
+//     time. With speeds 312 and 91 they take 1.1 times the ideal time with 3 and 1 of 4 units, and
+//     1.005 times with 7 and 2 of 9. With memories of 13 and 7 GiB they get 5 and 3 of 8 units.
+//     Weights of 15 GiB on devices with speeds 3, 1, 1 and memories 8, 16, 32 GiB: by speed, the
+//     first would get 9 GiB. It gets 8 of 16 units, which fit, and the others get 4 each.
 #include "plan/candidates/strategies.h"
 
 #include <math.h>
@@ -48,9 +49,9 @@ struct wishes {
     int64_t n;
 };
 
-// Assigns units one by one to the device that would then finish first, among those with memory
-// left. No other division finishes earlier. Returns the time of the last device relative to the
-// ideal; INFINITY: it does not fit.
+// Gives every device one unit, then assigns units one by one to the device that would then finish
+// first, among those with memory left. No other division finishes earlier. Returns the time of the
+// last device relative to the ideal; INFINITY: it does not fit.
 static double share_out(const struct wishes *wishes, int64_t total, int64_t *units)
 {
     double sum = 0, longest = 0;
@@ -91,9 +92,9 @@ static void add_shares(struct planner_machine *machine, tile_shares shares)
         machine->shares[machine->n_shares++] = shares;
 }
 
-// Adds shares with the smallest sufficient power of 2 as number of units, because it divides most
-// dimensions. Also adds shares with the best number of units. Each must reduce the time enough
-// (WORTH_WHILE).
+// Adds up to two proportions: the first that is better than equal parts, and the best. Powers of 2
+// are tried first as number of units, because they divide most dimensions. A proportion is better
+// if it reduces the best time so far to the fraction WORTH_WHILE.
 static void share_by(struct planner *planner, const struct wishes *wishes, int64_t *units)
 {
     int64_t n = wishes->n, most = FEW_UNITS;
@@ -132,8 +133,9 @@ static bool fill_wishes(const struct planner *planner, enum ability ability, str
     return true;
 }
 
-// Lists the unequal shares of the machine. There are none if devices are equal or if there are more
-// devices than units.
+// Fills machine.shares: only the given proportion with machine.fixed_shares, otherwise those that
+// suit unlike devices. There are none if all devices are alike or there are too many for two units
+// each. Returns false if out of memory.
 bool tsr__planner_shares(struct planner *planner)
 {
     struct planner_machine *machine = &planner->machine;

@@ -23,8 +23,8 @@ static bool is_updated(const struct planner *planner, const tsr_value *value)
     return value && planner->values[tsr__value_id(value)].updated;
 }
 
-// Returns the bytes that the unsharded node reads and writes. A lookup reads only as many bytes of
-// its table as it outputs.
+// Returns the bytes that the unsharded node reads and writes. Caches that it updates in place are
+// not counted as outputs. A lookup reads at most as many bytes of its table as the node outputs.
 static double bytes_touched(const struct planner *planner, const struct plan_node *node,
                             const int64_t *sizes)
 {
@@ -66,7 +66,7 @@ static void add_times(struct planner *planner, const struct plan_node *node, dou
     }
 }
 
-// Returns the bytes of all constants and states.
+// Returns the bytes of planner->ends.constants: constants, and values that stay on their devices.
 static double kept_bytes(const struct planner *planner)
 {
     double bytes = 0;

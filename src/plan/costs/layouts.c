@@ -42,7 +42,8 @@ uint32_t tsr__planner_layout(struct planner *planner, const struct tile_layout *
     return number;
 }
 
-// Builds the key: the layout as a negative number, then the size and the devices of each group.
+// Returns the key of a layout with partial sums: the layout as a negative number, then the size and
+// the devices of each group. The string is empty if memory runs out.
 static struct str key_of_parts(struct planner *planner, uint32_t layout,
                                const struct device_group *groups, size_t n)
 {

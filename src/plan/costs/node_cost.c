@@ -103,9 +103,10 @@ static double unmeasured_share(int rate)
     }
 }
 
-// Returns operations per second; `flops` if the device has no speed for the type or kind. The speed
-// of a kind is for float32. For other types it is scaled like that of matrix products. Example:
-// convolutions 2e12, float32 1e12, float16 8e12 give 16e12.
+// Returns operations per second. A type without a speed uses `flops`; a kind of work without a
+// speed uses a fraction of the speed of its type (unmeasured_share). The speed of a kind is for
+// float32. For other types it is scaled like that of matrix products. Example: convolutions 2e12,
+// float32 1e12, float16 8e12 give 16e12.
 static double rate_of(struct work_kind kind, const tsr_topology_device *device)
 {
     double flops = device->flops, of_type = flops;
@@ -146,9 +147,10 @@ double tsr__near_speed(const tsr_topology_device *device, int move)
     return tsr__far_speed(device, move);
 }
 
-// Returns bytes per second. Interpolates logarithmically between the two measured sizes: 16 MiB is
-// half way between 2 and 128 MiB, so 40 GB/s near and 10 GB/s far give 20 GB/s. On a device that
-// queues nodes, the time of a small tensor is that of its launch, which is the overhead.
+// Returns the memory speed for `bytes`, in bytes per second. Interpolates logarithmically between
+// the two measured sizes: 16 MiB is half way between 2 and 128 MiB, so 40 GB/s near and 10 GB/s far
+// give 20 GB/s. A device that queues nodes always has the far speed: it needs little more than the
+// launch of a node for a small tensor, and `overhead` contains the launch.
 static double move_rate(int move, double bytes, const tsr_topology_device *device)
 {
     double far = tsr__far_speed(device, move), near = tsr__near_speed(device, move);
@@ -197,8 +199,8 @@ int64_t tsr__kind_cost(struct node_kind kind, tsr_dtype type, double work, doubl
     return tsr__work_cost(work, of, bytes, device);
 }
 
-// Returns the bytes of a value. Sets *sized to false if a size is unknown, and never to true: one
-// flag serves many values.
+// Returns the bytes of a value; unknown sizes count as 1. Sets *sized to false if a size is
+// unknown, and never to true: one flag serves many values.
 int64_t tsr__sized_bytes(const struct shapes *shapes, const tsr_value *value, bool *sized)
 {
     struct shape shape = tsr__shapes_of(shapes, value);
@@ -216,7 +218,8 @@ int64_t tsr__sized_bytes(const struct shapes *shapes, const tsr_value *value, bo
     return (n * bits + 7) / 8;
 }
 
-// Returns the bytes of all inputs and outputs of the node, each once. Small inputs such as axes are
+// Returns the bytes that the node reads and writes. A value that several inputs read is included
+// once. Caches that are updated in place, and inputs that the host reads, such as axes, are
 // ignored.
 static double bytes_touched(const tsr_node *node, const struct shapes *shapes,
                             const struct rule *rule, const int64_t *sizes, bool *sized)
@@ -303,8 +306,9 @@ int64_t tsr__exchange_cost(tsr_topology *topology, const struct topology_groups 
     return tsr__collective_cost(topology, TSR_ALL_TO_ALL, groups, whole_number(whole));
 }
 
-// Returns the time of sending all other shares over one link, from the last copy to the first
-// device. This link is the slowest if devices are numbered host by host.
+// Returns the time of gathering a value of `bytes` on the first device. Each of `copies` copies of
+// a device set has an equal share of the value. All other shares are charged to the link from the
+// last copy to the first device: it is the slowest if devices are numbered host by host.
 int64_t tsr__gather_cost(tsr_topology *topology, int64_t devices, int64_t copies, int64_t bytes)
 {
     if (copies < 2)

@@ -77,7 +77,7 @@ tsr_topology_device tsr__planner_slowest(const struct planner *planner, const in
     return slowest;
 }
 
-// True if two devices differ in the time that they need for some node.
+// True if two devices differ in flops, bandwidth, overhead, `unhidden` or a rate.
 static bool are_unlike(const struct planner *planner)
 {
     const tsr_topology_device *first =
@@ -116,7 +116,7 @@ bool tsr__device_widens(const tsr_topology_device *device)
 // ---- the configuration -------------------------------------------------------------------------
 
 // Returns the names by which ranks choose their providers. NULL: all are "CPU", which is the
-// default, or a name contains a comma or a line break.
+// default, or a name contains a comma or a line break, or memory has run out.
 static const char **device_names(struct planner *planner)
 {
     const char **names = ARENA_ARRAY(&planner->arena, const char *, (size_t)planner->machine.n);
@@ -136,7 +136,7 @@ static const char **device_names(struct planner *planner)
     return NULL;
 }
 
-// Returns "plan4", or the first unused name of "plan4_2", "plan4_3" ...
+// Returns an unused configuration name. For 4 devices: "plan4", or else "plan4_2", "plan4_3" ...
 static struct str free_name(struct planner *planner)
 {
     long long n = (long long)planner->machine.n;
@@ -169,7 +169,8 @@ tsr_status tsr__planner_config(struct planner *planner, const char *name)
     return tsr__model_allow_configs(planner->model);
 }
 
-// Returns the speed relative to the slowest device: the largest ratio among all figures.
+// Returns the speed relative to the slowest device: the largest ratio of flops, bandwidth and
+// rates.
 static double times_as_fast(const struct planner *planner, int64_t device)
 {
     const tsr_topology_device *fast =

@@ -178,7 +178,7 @@ struct planner_machine {
     int64_t n;
     int64_t *all;                // 0, 1 ... n - 1
     const int64_t *numbers;      // NULL: device d is device d of the topology
-    tsr_topology_device slowest; // an imaginary device with the worst figure of all devices
+    tsr_topology_device slowest; // each figure is the worst of all devices
     bool unlike;                 // devices need different times for the same node
     double *speed; // by device: model runs per picosecond if fully sharded; NULL: equal
     double kept;   // bytes of constants and states; set together with `speed`
@@ -197,7 +197,7 @@ struct planner_shapes {
     const struct shapes *full;  // shapes with sizes for all symbols
     const tsr_dim_size *sizes;  // the sizes of all symbols, the caller's first
     size_t n_sizes, n_known;    // number of all sizes, and of the caller's
-    struct inferred *inferred;  // results for all sizes so far; of the first planner of the model
+    struct inferred *inferred;  // shapes and rules of all planners of the model (value_sizes.c)
 };
 struct planner_cache {
     struct map layouts;    // numbers of layouts (layouts.c)
@@ -278,7 +278,7 @@ struct planner {
     VEC(struct numbered_layout) layouts; // by number
     struct planner_cache cache;
     struct planner_trial trial;
-    // planner of the device set from which the candidates of the nodes come, or NULL
+    // planner of the device set whose candidates the nodes use, or NULL
     struct planner *block;
 
     // by link: bytes of the collective whose cost is computed; NULL: not recorded (link_uses.c)
@@ -292,7 +292,7 @@ struct planner {
 // reduced.
 enum { TIME_BRING, TIME_RUN, TIME_COMBINE, PLAN_TIMES };
 
-// Rounds picoseconds or bytes to an integer; PLAN_NEVER on overflow.
+// Rounds picoseconds or bytes down to an integer; PLAN_NEVER on overflow.
 static inline int64_t whole_number(double amount)
 {
     return amount < (double)PLAN_NEVER ? (int64_t)amount : PLAN_NEVER;
@@ -359,7 +359,7 @@ bool tsr__planner_speed_up(struct planner *planner);
 double tsr__clock(void); // seconds
 // Starts a budget. seconds 0: limited by work instead of time.
 void tsr__budget_start(struct budget *budget, tsr_session *session, double seconds);
-bool tsr__budget_over(const struct budget *budget); // also if the session was cancelled
+bool tsr__budget_over(const struct budget *budget); // deadline or cancellation; ignores `work`
 // Returns the options of a solve that may use that fraction of the rest. The caller then charges
 // the work of the solve.
 struct program_options tsr__budget_share(struct budget *budget, double fraction);
@@ -367,7 +367,8 @@ struct program_options tsr__budget_share(struct budget *budget, double fraction)
 struct budget tsr__budget_part(const struct budget *budget, double fraction);
 void tsr__budget_spend(struct budget *budget, uint64_t work);
 void tsr__budget_clear_progress(const struct budget *budget);
-// True if the deadline for computing costs has passed: the program will not be used.
+// True if the deadline for computing costs has passed, or the session was cancelled and
+// pace.cancels is set. The program will then not be used.
 bool tsr__planner_late(struct planner *planner);
 
 // layouts.c
@@ -388,8 +389,7 @@ int64_t tsr__planner_bytes(const struct planner *planner, uint32_t layout,
 int64_t tsr__planner_held(struct planner *planner, struct arena *arena, uint32_t layout,
                           const struct plan_value *value, int64_t device);
 
-// node_cost.c: returns the longer of arithmetic and memory traffic, plus a quarter of the shorter,
-// plus the engine's overhead.
+// node_cost.c: returns the predicted time of `work` operations that read and write `bytes`.
 int64_t tsr__work_cost(double work, struct work_kind kind, double bytes,
                        const tsr_topology_device *device);
 // Return bytes per second of a kind of memory traffic, for tensors outside and inside of the cache.
@@ -402,7 +402,8 @@ struct work_kind tsr__work_kind(const tsr_node *node, const struct shapes *shape
 struct work_kind tsr__slice_kind(const tsr_topology *topology, const struct plan_value *value);
 
 // resharding_cost.c
-int64_t tsr__planner_move_time(const struct planner *planner, double bytes); // through memory
+// Returns the time of reading or writing `bytes` in memory.
+int64_t tsr__planner_move_time(const struct planner *planner, double bytes);
 // Returns the time of resharding a value from one layout to another.
 int64_t tsr__resharding_time(struct planner *planner, uint32_t from, uint32_t to,
                              const struct plan_value *value);
@@ -414,7 +415,7 @@ void tsr__resharding_load(struct planner *planner, uint32_t from, uint32_t to,
 // True if each step of the resharding has an operator. Otherwise all steps become one Reshard.
 bool tsr__planner_has_operators(struct planner *planner, uint32_t from, uint32_t to,
                                 const struct plan_value *value);
-// Marks the devices that send or receive data. False: no path, or out of memory.
+// Marks the devices that take part in the resharding. False: no path, or out of memory.
 bool tsr__resharding_devices(struct planner *planner, uint32_t from, uint32_t to,
                              const struct plan_value *value, bool *takes);
 // Returns the time of a collective in the groups. `bytes` is the size on each device.

@@ -10,8 +10,8 @@ static bool is_on(const struct planner *planner, const struct tile_layout *layou
     return true;
 }
 
-// Adds up the times of the steps of tsr_reshard_plan. Every layout must be on devices of the
-// topology.
+// Adds up the times of the steps of tsr_reshard_plan. It is an error if a layout has a device that
+// the topology does not have.
 static tsr_status time_of(struct planner *planner, const struct reshard_request *request,
                           int64_t *out)
 {

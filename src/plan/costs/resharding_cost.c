@@ -53,8 +53,8 @@ static size_t takers_of(const struct planner *planner, const struct tile_layout 
     return n;
 }
 
-// Returns the time of an all-to-all among the devices of both layouts, until the fullest has
-// received its bytes.
+// Returns the time of an all-to-all among the devices of both layouts. `bytes` is what the busiest
+// device sends or receives.
 static int64_t exchange_time(struct planner *planner, const struct tile_layout *before,
                              const struct tile_layout *after, int64_t bytes)
 {
@@ -177,8 +177,9 @@ static bool only_slices(const struct tile_layout *from, const struct tile_layout
     return true;
 }
 
-// Plans the steps. False: there is no path, or it is too large to be planned. The planner then
-// rejects the candidate and discards its diagnostics, unless memory has run out.
+// Plans the steps of a resharding. False: there is no path, or it is too large to be planned, or
+// memory has run out. Without a path the planner rejects the candidate, so diagnostics are
+// discarded, except for those about memory.
 static bool plan_move(struct planner *planner, struct arena *arena, uint32_t from, uint32_t to,
                       const struct plan_value *value, struct reshard **out)
 {
@@ -194,7 +195,7 @@ static bool plan_move(struct planner *planner, struct arena *arena, uint32_t fro
     return st == TSR_OK;
 }
 
-// ---- ways that have no operators ---------------------------------------------------------------
+// ---- reshardings without operators -------------------------------------------------------------
 
 static bool is_ascending(const struct device_group *group)
 {
@@ -405,8 +406,8 @@ static struct str key_of(char *buffer, uint32_t from, uint32_t to, const struct 
     return (struct str){buffer, n + (size_t)value->rank * sizeof(int64_t)};
 }
 
-// Returns 0 if the layouts are equal. Returns PLAN_NEVER if resharding is impossible, and for
-// partial sums, because nodes reduce them.
+// Returns the time of resharding a value; 0 if the layouts are equal. Returns PLAN_NEVER if it is
+// impossible, after the deadline (tsr__planner_late), if memory has run out, and for partial sums.
 int64_t tsr__resharding_time(struct planner *planner, uint32_t from, uint32_t to,
                              const struct plan_value *value)
 {
@@ -455,7 +456,8 @@ static const char *operator_of(int op)
     return tsr__collective(op < COMM_KIND_COUNT ? op : COMM_RESHARD)->op;
 }
 
-// Counts the operators of a resharding. Decides like `cost`; steps without cost are not counted.
+// Calls `count` for each operator of a resharding, or once if the resharding is one Reshard. Slices
+// are not counted.
 void tsr__planner_steps(struct planner *planner, uint32_t from, uint32_t to,
                         const struct plan_value *value, void (*count)(void *data, const char *op),
                         void *data)

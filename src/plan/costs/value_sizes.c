@@ -4,8 +4,8 @@
 // Symbols without a size are assumed to be PLAN_USUAL_SIZE. Sizes that are known only at run time
 // are assumed to be 1.
 //
-//     X [batch, seq, 64] with --dim batch=4: shapes.model has [batch, seq, 64], shapes.given
-//     [4, seq, 64], shapes.full [4, 128, 64].
+//     Example: X [batch, seq, 64] with --dim batch=4: shapes.model has [batch, seq, 64],
+//     shapes.known [4, seq, 64], shapes.full [4, 128, 64].
 #include "plan/costs/planner.h"
 
 // Updates the maximum of the extra bytes that readers of a constant need. Called for each use.
@@ -17,8 +17,8 @@ static bool widen(void *data, tsr_node *node, size_t input)
     return true;
 }
 
-// Returns the extra bytes per byte of a constant if all devices widen 16-bit constants in memory.
-// If some do not, constants are charged with their size in the file.
+// Returns the extra bytes in memory per byte of a 16-bit constant. Returns 0 if a device of the
+// topology does not widen such constants.
 static int wider_by(const struct planner *planner, const tsr_value *constant)
 {
     const tsr_topology *topology = planner->machine.topology;
@@ -69,7 +69,8 @@ static bool has_size(const tsr_dim_size *sizes, size_t n, const char *symbol)
     return false;
 }
 
-// Gives an assumed size to symbols of the inputs that have none.
+// Sets *out to the caller's sizes and an assumed size for every other symbol of the inputs. Returns
+// their number.
 static size_t complete(const struct planner *planner, struct arena *arena,
                        const tsr_dim_size *sizes, size_t n, const tsr_dim_size **out)
 {

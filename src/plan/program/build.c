@@ -44,7 +44,8 @@ static void list_ends(struct planner *planner, const tsr_graph *graph)
     }
 }
 
-// Numbers the nodes. Skips nodes that no output needs.
+// Fills in planner->nodes with all nodes of the main graph, and node_at with the indices of the
+// nodes that an output needs. Lists the inputs and constants.
 bool tsr__planner_list(struct planner *planner)
 {
     if (planner->nodes)
@@ -96,8 +97,8 @@ static bool is_in_units(const struct tile_layout *layout)
     return found;
 }
 
-// Offers a layout to a tensor of a node. Readers may take partial sums; producers are not offered
-// any.
+// Offers a layout to a tensor of a node, if the node would not find the layout itself. Readers may
+// take partial sums; producers are not offered any.
 static void offer(struct planner *planner, size_t to, enum slot_side side, size_t slot,
                   uint32_t layout)
 {
@@ -129,14 +130,14 @@ bool tsr__planner_rules(struct planner *planner)
     return true;
 }
 
-// A connection between two nodes: input k of a node, and output `slot` of its producer.
+// A connection between two nodes: `output` of the node `maker` is `input` of the node `reader`.
 struct wire {
     size_t reader, input;
     size_t maker, output;
 };
 
-// Offers layouts of the producer to the reader. The list of candidates may be reallocated
-// meanwhile.
+// Offers layouts of the producer to the reader. If both nodes share one strategy, its list of
+// candidates may grow meanwhile.
 static void offer_to_reader(struct planner *planner, const struct wire *wire)
 {
     const struct strategy *strategy = planner->nodes[wire->maker].strategy;

@@ -5,12 +5,13 @@
 // of them (tsr__planner_late). When time is up, the program is discarded. It is built again from
 // the first few candidates of each node, most of whose costs are known by then:
 //
-//     3,000 nodes on 64 devices with 24 candidates on average: 6.6 s; with 8 candidates 0.8 s, with
-//     6 0.4 s. The fastest plan is nearly always among them, since simple shardings come first in
-//     the list.
+//     Example: 3,000 nodes on 64 devices. With 24 candidates per node on average, building takes
+//     6.6 s; with 8 candidates 0.8 s, with 6 0.4 s. The fastest plan is nearly always among them,
+//     since simple shardings come first in the list.
 //
-// The lower bound of such a plan is still valid for all candidates, because it uses the cheapest
-// candidate of each node.
+// The lower bound of such a plan is still valid for all candidates (pace.least): it is the sum of
+// the cheapest candidates of all nodes. If not all candidates were listed in time, it is the time
+// on one device divided by the speeds of all devices.
 #include "plan/program/program.h"
 
 #include <math.h>
@@ -38,14 +39,15 @@ static int64_t cheapest(const struct planner *planner)
     return sum;
 }
 
-// Returns a lower bound: the time on one device divided by the number of devices.
+// Returns a lower bound: the time on the slowest device divided by the speeds of all devices
+// relative to it.
 static int64_t shared_out(const struct planner *planner)
 {
     return (int64_t)((double)tsr__planner_unsharded_time(planner) / tsr__planner_speeds(planner));
 }
 
-// Keeps the first candidates of each node. Drops the tables of all candidates, but keeps resharding
-// costs.
+// Keeps the first candidates of each node without given shardings. Drops the tables of all
+// candidates, but keeps resharding costs.
 static void narrow(struct planner *planner, size_t candidates)
 {
     for (size_t i = 0; i < planner->n_nodes; i++) {
@@ -81,7 +83,7 @@ bool tsr__planner_build(struct planner *planner, int64_t memory)
     bool listed = !planner->pace.late; // false: some nodes have candidates that were not listed
     planner->pace.least = listed ? cheapest(planner) : shared_out(planner);
     if (listed && planner->pace.beat > 0 && planner->pace.least >= planner->pace.beat) {
-        planner->pace.late = true; // a plan with only these candidates must not be used
+        planner->pace.late = true; // no program is built: no plan costs less than `beat`
         return true;
     }
     for (size_t i = listed ? 0 : 1; i < TSR_COUNT(rounds); i++) {

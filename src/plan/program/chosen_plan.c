@@ -7,10 +7,10 @@
 // layout that is needed. The result never exceeds the bytes that the program charges
 // (memory_uses.c).
 //
-//     X is sharded by rows (from time 4) and read by nodes 2 and 3 at times 6 7 8 and 9 10 11. Both
-//     need it replicated: forms {rows, 4..7} and {replicated, 6..11}. The rows end when the first
-//     reader has its copy, at 7; the copy stays until node 3 has run. Bytes are added at the
-//     beginning of a form and subtracted at its end; the running sum gives the peak.
+//     Example: X is sharded by rows from time 4 on. Nodes 2 and 3 read it at times 6 7 8 and 9 10
+//     11, and both need it replicated. Its forms are {rows, 4..7} and {replicated, 6..11}. The rows
+//     end when the first reader has its copy, at 7; the copy stays until node 3 has run. Bytes are
+//     added at the beginning of a form and subtracted at its end; the running sum gives the peak.
 #include "plan/program/edges.h"
 
 // A layout in which a value is stored, from time `begin` until before `end`.
@@ -23,8 +23,8 @@ struct forms {
     size_t n;
 };
 
-// Returns a form with the wanted layout, or one that includes the wanted data on all devices that
-// need it.
+// Returns a form with the wanted layout. For a value that is not constant, also accepts a form that
+// includes the wanted data on all devices that need it. NULL: none.
 static struct form *find(struct planner *planner, struct forms *forms, uint32_t want,
                          const struct plan_value *value)
 {
@@ -49,7 +49,8 @@ static void extend(struct form *form, size_t end)
         form->end = end;
 }
 
-// Returns the layouts of a value; the first is its producer's, or replicated.
+// Lists the layouts in which a value is stored. `first` is the layout of its producer, from time
+// `begin` on; PLAN_NO_LAYOUT: only the layouts of its readers are listed. False: out of memory.
 static bool forms_of(struct planner *planner, const tsr_value *v, uint32_t first, size_t begin,
                      struct forms *out)
 {
@@ -142,8 +143,9 @@ static int64_t bytes_then(struct account *account, const struct plan_value *valu
     return 0;
 }
 
-// Adds all layouts of a value. `before` is the layout of the partial sums until they are reduced,
-// or PLAN_NO_LAYOUT.
+// Adds all layouts of a value. `first` is its layout after reductions, `before` the layout of the
+// partial sums until they are reduced, or PLAN_NO_LAYOUT. `run` is the time at which its producer
+// runs.
 static bool add_value(struct account *account, const tsr_value *v, uint32_t first, uint32_t before,
                       size_t run)
 {
@@ -368,8 +370,8 @@ static int64_t most_memory(const struct planner *planner)
     return most;
 }
 
-// Sums the replicated candidates of all nodes. Returns 0 if a node has none, or if the model does
-// not fit on the largest device.
+// Chooses the replicated candidate of every node and sums their times. Returns 0 if a node has
+// none, or if the model does not fit on the largest device.
 static int64_t run_whole(struct planner *planner, int64_t *bytes)
 {
     int64_t time = 0;
@@ -438,7 +440,8 @@ static void count(void *data, const char *op)
     counts->at[i].count++;
 }
 
-// Counts the resharding of one value. Each layout is made from the nearest existing one.
+// Counts the operators that reshard one value. Each layout is made from the existing one that is
+// cheapest.
 static void count_value(struct planner *planner, const tsr_value *v, uint32_t first,
                         struct counts *counts)
 {

@@ -64,8 +64,8 @@ static bool listed(const uint32_t *list, size_t n, uint32_t layout)
     return false;
 }
 
-// Collects the layouts that at least two readers could want. `once` holds the layouts of earlier
-// readers, up to `begin`.
+// Collects the layouts that at least two readers could want, and returns their number. once[0] to
+// once[begin - 1] are layouts of earlier readers.
 static size_t shared_wants(struct edge *edge, const struct reader *reader, size_t n, uint32_t *out,
                            size_t cap)
 {

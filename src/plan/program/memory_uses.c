@@ -8,12 +8,12 @@
 // between them, the arrival: the layout that the reader wants, and whether it is a copy for this
 // reader. Constants are stored once in each layout (stored_weights.c).
 //
-//     Y of 6 MB is tracked; node 2 produces it and only node 4 reads it. A node has three times
-//     (transfer of inputs, run, reduction of outputs): 6 7 8 for node 2 and 12 13 14 for node 4. Y
-//     is sharded by rows over two devices, 3 MB each; node 4 wants it replicated.
-//         7..8       3 MB   Y while it is produced (at 8 also its partial sums, if it has some)
-//         8..13      3 MB   Y until node 4 has its own copy
-//         12..14     6 MB   the copy: transferred at 12, read at 13
+//     Example: Y of 6 MB is tracked; node 2 produces it and only node 4 reads it. A node has three
+//     times (transfer of inputs, run, reduction of outputs): 6 7 8 for node 2 and 12 13 14 for node
+//     4. Y is sharded by rows over two devices, 3 MB each; node 4 wants it replicated.
+//     7..8       3 MB   Y while it is produced (at 8 also its partial sums, if it has some)
+//     8..13      3 MB   Y until node 4 has its own copy
+//     12..14     6 MB   the copy: transferred at 12, read at 13
 //     The peak is at 12, with 9 MB of Y. Times exclude their end.
 #include "plan/program/edges.h"
 
@@ -106,7 +106,8 @@ bool tsr__use_producer(struct edge *edge, uint32_t end)
     struct produced *produced = produced_of(edge);
     if (!produced)
         return false;
-    if (edge->node == SIZE_MAX) { // a value of another range is freed after its last reader
+    // no node here produces it: an input is always stored, a value of another range until `end`
+    if (edge->node == SIZE_MAX) {
         uint32_t until = edge->value->given ? planner->n_times : end;
         tsr__usage_take(planner, edge->var, k, produced->then, 0, until);
         return true;
@@ -258,10 +259,10 @@ bool tsr__use_reader(struct edge *edge, struct reader *reader, const uint32_t *b
 // ---- arrivals ----------------------------------------------------------------------------------
 
 // The variable between a value and its reader. A state is a layout that the reader may want: it
-// either exists already or is a copy for this reader (`made`).
-//   A value sharded by rows; the reader wants it by rows or replicated: the states are "rows,
-//   existing" and "replicated, made". In the second state the reader has its own copy, which uses
-//   memory during the transfer and while the reader runs.
+// either exists already or is a copy for this reader (`made`). Example: a value is sharded by rows,
+// and the reader wants it by rows or replicated. The states are "rows, existing" and "replicated,
+// made". In the second state the reader has its own copy, which uses memory during the transfer and
+// while the reader runs.
 struct arrival {
     size_t n;
     uint32_t *want;

@@ -49,12 +49,13 @@ void tsr__planner_take(struct planner *planner, const uint32_t *choice);
 // Writes the program as an LP file.
 tsr_status tsr__planner_export(tsr_session *session, const struct program *program,
                                const char *path) TSR_MUST_USE;
-// Adds configuration, collectives and node counts of the chosen plan. False: out of memory.
 struct collective_count {
     const char *op;
     size_t count;
 };
 #define PLAN_MAX_OPS 16
+// Adds configuration, collectives and node counts of the chosen plan to `out`. False: out of
+// memory.
 bool tsr__planner_add_counts(const struct planner *planner, const struct collective_count *counts,
                              size_t n, tsr_plan_part *out);
 // Copies the counts of the first model to the summary.
@@ -88,8 +89,8 @@ bool tsr__planner_state_edges(struct planner *planner);
 // Writes the states into the metadata.
 tsr_status tsr__planner_keep_states(struct planner *planner) TSR_MUST_USE;
 
-// chosen_plan.c: computes the peak bytes on each device. `peak`, if not NULL, gets the peak of the
-// process of each device.
+// chosen_plan.c: computes the peak bytes of tensors on each device. `peak`, if not NULL, gets the
+// peak of each device's process, which includes the engine.
 bool tsr__planner_memory(struct planner *planner, int64_t *bytes, int64_t *peak);
 // Adds the bytes of constants and states that the other model does not have, by device. `shared`
 // marks the values of both models, by value id. False: out of memory.

@@ -63,11 +63,12 @@ static tsr_status solve_hastily(struct planner *planner, const struct program *p
     return st;
 }
 
-// Shares of the remaining work for each solve. Programs of unlike devices have many solutions of
-// nearly equal cost, so proofs use up their share. Device sets must be planned as well.
+// Shares of the remaining budget for each solve. Programs of unlike devices have many solutions of
+// nearly equal cost, so a solve uses up its share for the proof. Their shares are smaller, because
+// device sets must be planned as well.
 struct solve_shares {
-    // Shares of the budget. alone: for programs without memory limits; unlimited: for the first
-    // solve of other programs, without limits; limited: for their second solve.
+    // alone: for programs without memory limits; unlimited: for the first solve of other programs,
+    // without limits; limited: for their second solve
     double alone, unlimited, limited;
 };
 
@@ -94,8 +95,8 @@ static tsr_status solve_unlimited(struct planner *planner, const struct program 
     return TSR_OK;
 }
 
-// Solves the program with its memory limits. If there is no solution, tries the plan with the least
-// memory with the rest of the budget.
+// Solves the program with its memory limits. If no plan was found, but it is not proved that none
+// exists, tries the plan with the least memory.
 static tsr_status solve_limited(struct planner *planner, const struct program *program,
                                 struct program_result *result)
 {
@@ -118,14 +119,15 @@ static bool is_good(const struct planner *planner, const struct program_result *
     return unlimited->optimal || (unlimited->feasible && unlimited->gap < gap);
 }
 
-// True if no plan is faster than the caller's, even without limits.
+// True if even without limits no plan is faster than `beat`, the caller's plan.
 static bool is_beaten(int64_t beat, const struct program_result *unlimited)
 {
     return beat > 0 && unlimited->feasible && unlimited->bound >= beat;
 }
 
-// Solves first without memory limits, then with them if the plan exceeds them. If no plan fits and
-// the memory size was only assumed, the result is the plan without limits, with a warning.
+// Solves first without memory limits, then with them if the plan exceeds them or is not good enough
+// (is_good). If no plan fits and the memory size was only assumed, the result is the plan without
+// limits, and memory.exceeds is set.
 static tsr_status solve_built(struct planner *planner, const struct program *program, int64_t beat,
                               struct program_result *result)
 {

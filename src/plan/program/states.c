@@ -6,10 +6,10 @@
 // from that at the start, an edge of the program charges the resharding. `partition` reads the
 // pairs from the metadata.
 //
-//     past_k=present_k of [1, 12, 512, 64]. present_k may be sharded by heads {1, 4, 1, 1} or
-//     replicated, and so may past_k at the attention that reads it. The edge: 0 for equal layouts,
-//     an AllGather for heads -> replicated, a slice for replicated -> heads. It is charged for
-//     every token.
+//     Example: past_k=present_k of [1, 12, 512, 64]. present_k may be sharded by heads {1, 4, 1, 1}
+//     or replicated, and so may past_k at the attention that reads it. The edge costs 0 for equal
+//     layouts, an AllGather from heads to replicated, and a slice from replicated to heads. It is
+//     charged for every token.
 #include "plan/program/edges.h"
 
 // ---- names -------------------------------------------------------------------------------------
@@ -109,7 +109,8 @@ tsr_status tsr__planner_states(struct planner *planner, const char *const *state
     return TSR_OK;
 }
 
-// True if an output of this model has the name of a state output of the other model.
+// Marks the outputs of this model with the name of a state output of the other model: they stay on
+// their devices. Returns false if out of memory.
 bool tsr__planner_hands_over(struct planner *planner, const struct planner *to)
 {
     const tsr_graph *graph = tsr_model_graph(planner->model);

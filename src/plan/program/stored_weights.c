@@ -2,11 +2,12 @@
 // stored_weights.c - charges the memory of constants: each is stored once in every layout that is
 // needed.
 //
-//     A weight of 8 MB on two devices, read by three nodes. A and B may want it by rows or
-//     replicated, C replicated or by columns. Rows and replicated may be wanted by several: a
-//     variable "is stored" for each, with 4 MB and 8 MB. A's and B's choices that want rows are
-//     forbidden unless it is set. Columns belong to C: 4 MB with those of its choices. If A takes
-//     rows and B and C replicate, 12 MB are on each device; if all replicate, 8 MB.
+//     Example: nodes A, B and C read a weight of 8 MB on two devices. A and B may want it by rows
+//     or replicated, C replicated or by columns. Several nodes may want it by rows or replicated,
+//     so both layouts have a variable "is stored", with 4 MB and 8 MB. The choices of A and B that
+//     want rows are forbidden unless the variable of the rows is set. Only C may want columns, so 4
+//     MB are charged to its choices with columns. If A chooses rows and B and C replicated, each
+//     device stores 12 MB; if all choose replicated, 8 MB.
 #include "plan/program/edges.h"
 
 // Lists the inputs with constants that only this node reads, each constant once. Returns their
@@ -163,8 +164,9 @@ static bool use_lone(struct edge *edge, struct wanted *wanted, struct reader *re
     return true;
 }
 
-// Charges a constant with several readers. Adds a variable for each layout that several readers may
-// want; other layouts are charged to their readers.
+// Charges a constant with several readers. A small constant, or one with a single layout, is always
+// stored. Otherwise adds a variable for each layout that several readers may want; other layouts
+// are charged to their readers.
 static bool use_shared(struct edge *edge, uint32_t fixed)
 {
     struct wanted wanted;

@@ -2,8 +2,8 @@
 // translate.c - translates candidates from the planner of some devices to the planner of all
 // devices.
 //
-//     A stage on devices 4 and 5 shards X as {2, 1} on its devices 0 1. In the planner of all
-//     devices the same candidate has {2, 1} on 4 5.
+//     Example: a stage on devices 4 and 5 shards X as {2, 1} on its devices 0 1. In the planner of
+//     all devices the same candidate has {2, 1} on 4 5.
 #include "plan/program/program.h"
 
 bool tsr__candidate_translate(struct planner *to, const tsr_node *node,

@@ -43,7 +43,7 @@ static uint32_t producer_layout(const struct planner *planner, const tsr_value *
     return PLAN_NO_LAYOUT;
 }
 
-// True if every device of `wanted` already stores the full tensor.
+// True if every device of `want` already stores the full tensor in layout `from`.
 static bool is_stored_everywhere(const struct tile_layout *from, const struct tile_layout *want)
 {
     for (int64_t i = 0; i < want->first[want->n_shards]; i++)
@@ -92,8 +92,8 @@ static bool is_read_by_first(void *data, tsr_node *node, size_t input)
 }
 
 // True if only the first device runs the node: it is replicated on devices that include the first,
-// and its results are outputs of the model, which the first device returns. The partition drops the
-// node on the other devices.
+// and its results are read only by such nodes, or are outputs of the model, which the first device
+// returns. The partition drops the node on the other devices.
 static bool is_first_only(struct first_only *first, size_t i)
 {
     const struct plan_node *node = &first->planner->nodes[i];
@@ -142,7 +142,7 @@ static void run_node(struct segment *segment, const struct candidate *candidate,
     }
 }
 
-// True if the chosen candidate of some node takes a different time on each device.
+// True if the chosen candidate of some node has a separate time for each device.
 static bool any_differs(const struct planner *planner)
 {
     for (size_t i = 0; i < planner->n_nodes; i++) {

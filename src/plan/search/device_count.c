@@ -17,7 +17,8 @@ static bool any_given(const struct planner *planner)
     return false;
 }
 
-// Gives `other` the first n devices of the topology, or n devices of the default topology.
+// Gives `other` the first n devices of the planner's topology, or n devices of the default topology
+// if the planner has fewer.
 static tsr_status take_devices(struct planner *other, const struct planner *planner, int64_t n)
 {
     int64_t *first = ARENA_ARRAY(&other->arena, int64_t, (size_t)n + 1);
@@ -71,8 +72,8 @@ static tsr_status cost_for(const struct planner *planner, const tsr_plan_options
     return st;
 }
 
-// Looks for a smaller number of devices that is as fast. Tries fewer devices only if the efficiency
-// is below one half.
+// Looks for a smaller number of devices that is as fast. Does nothing if the efficiency is at least
+// one half, or if the plan has states or given shardings.
 tsr_status tsr__plan_better(struct planner *planner, const tsr_plan_options *options,
                             tsr_plan_summary *out)
 {
@@ -99,10 +100,11 @@ tsr_status tsr__plan_better(struct planner *planner, const tsr_plan_options *opt
     return TSR_OK;
 }
 
-// Finds a number of devices with which a plan fits. Memory per device falls at most in proportion
-// to the number of devices, which gives the first number to try. The next power of two is tried as
-// well, because numbers with many divisors have the most candidates. Example: 3 devices of 10 GB
-// would need 14 GB each: 5 are tried, then 8.
+// Finds a number of devices with which a plan fits. Does nothing if the caller gave a topology or
+// no memory limit, or if the plan has states or given shardings. Memory per device falls at most in
+// proportion to the number of devices, which gives the first number to try. The next power of two
+// is tried as well, because numbers with many divisors have the most candidates. Example: 3 devices
+// of 10 GB would need 14 GB each: 5 are tried, then 8.
 tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *options,
                              tsr_plan_summary *out)
 {

@@ -41,7 +41,7 @@ static int64_t size_of(const struct dim_sizes *sizes, const char *symbol)
     return 0;
 }
 
-// Returns the largest symbolic first dimension of an input.
+// Returns the largest symbolic first dimension of an input, among those whose size the caller gave.
 static struct batch_dim batch_of(const struct set_search *search, size_t m)
 {
     const tsr_graph *graph = tsr_model_graph(search->models->planners[m]->model);
@@ -98,7 +98,7 @@ static int64_t least_time(const struct set_search *search, const struct device_s
     return whole_number(time);
 }
 
-// Returns the bytes of the weights of the first model.
+// Returns the bytes of the model's weights.
 static double weight_bytes(const struct planner *planner)
 {
     double weights = 0;
@@ -108,7 +108,8 @@ static double weight_bytes(const struct planner *planner)
     return weights;
 }
 
-// True if the weights of a model exceed the memory of all devices of the set together.
+// True if the weights of the first model exceed the memory of all devices of the set together.
+// False if the memory of a device is unknown or only assumed.
 static bool is_too_small(const struct set_search *search, const int64_t *devices, int64_t n)
 {
     const struct planner *planner = search->models->planners[0];
@@ -146,7 +147,8 @@ static bool record_too_small(struct set_search *search, const struct device_set 
     return tsr__compared_add(&planner->arena, &search->compared, compared);
 }
 
-// Adds a candidate, or drops it if there are SETS_MOST already. False: out of memory.
+// Adds a candidate. Drops it if there are SETS_MOST already, and only records it if its weights do
+// not fit. False: out of memory.
 static bool add_set(struct set_search *search, const int64_t *devices, int64_t n, int64_t copies)
 {
     struct device_set tried = {
@@ -174,8 +176,9 @@ struct device_set tsr__sets_all(const struct set_search *search)
     return all;
 }
 
-// True if n devices divide a host, are several full hosts, or divide all devices. Examples: 1, 2,
-// 4, 8, 16, 32, 64 of hosts:1250x8, and 1, 2, 3, 6 of 12 devices.
+// True if n devices are an equal part of a host or a power of two of full hosts, or, with at most
+// SET_MOST devices, an equal part of all devices. Examples: 1, 2, 4, 8, 16, 32, 64 of hosts:1250x8,
+// and 1, 2, 3, 6 of 12 devices.
 static bool is_group(const struct planner_machine *machine, int64_t n)
 {
     int64_t host = machine->topology->host, hosts = host > 0 ? n / host : n;
@@ -243,7 +246,8 @@ static bool is_listed(const struct set_search *search, const int64_t *devices, i
     return false;
 }
 
-// Adds copies inside of a host of equal devices, which divide the batch: four A100 as two pairs.
+// Adds sets that divide the devices into copies, if the devices are equal and have consecutive
+// numbers. The copies divide the batch. Example: four A100 as two pairs.
 static bool add_copies_in(struct set_search *search, const int64_t *devices, int64_t n)
 {
     const tsr_topology *topology = search->models->planners[0]->machine.topology;
@@ -294,8 +298,8 @@ static bool is_simple_union(unsigned set, int n_clusters)
     return n <= 2 || n == n_clusters - 1;
 }
 
-// Adds every union of hosts except all devices. The host with the fastest devices may be better
-// alone.
+// Adds the unions of hosts except all devices: every union, or the simple ones if there are more
+// than EVERY_UNION hosts. The host with the fastest devices may be better alone.
 static bool list_unions(struct set_search *search)
 {
     struct planner *planner = search->models->planners[0];
@@ -378,7 +382,7 @@ static bool add_grid(struct set_search *search, int64_t first, int64_t second, i
     return true;
 }
 
-// Adds logical grids of two sides. Eight devices with one switch: 2 x 4 and 4 x 2.
+// Adds logical grids of two sides. Example: 2 x 4 and 4 x 2 for eight devices.
 static bool list_grids(struct set_search *search)
 {
     int64_t n = search->models->planners[0]->machine.n;
@@ -490,8 +494,8 @@ static bool may_have_grids(const struct set_search *search)
            tsr__planner_alike(planner) && planner->machine.n <= GRID_MOST;
 }
 
-// Adds logical grids. They help if memory is short: weights are sharded along one side, tokens
-// along the other.
+// Adds logical grids, unless the plan of all devices is nearly optimal and memory did not limit it.
+// Grids help if memory is short: weights are sharded along one side, tokens along the other.
 bool tsr__sets_add_grids(struct set_search *search)
 {
     const struct planner *planner = search->models->planners[0];

@@ -2,8 +2,8 @@
 // equivalent_sets.c - finds device sets with the same speeds and links, so that only one of them is
 // planned.
 //
-//     Two A100 (0 and 1) and two L4 (2 and 3), all pairs with equal links: {0 2}, {0 3}, {1 2} and
-//     {1 3} are equivalent; {0 1} is not.
+//     Example: two A100 (0 and 1) and two L4 (2 and 3), all pairs with equal links. {0 2}, {0 3},
+//     {1 2} and {1 3} are equivalent; {0 1} is not.
 #include "plan/search/device_sets.h"
 
 // Returns the link between two devices; NULL: there is no direct link.

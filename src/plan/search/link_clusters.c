@@ -2,10 +2,11 @@
 // link_clusters.c - finds the hosts of a machine: devices whose links are faster than the links to
 // all others.
 //
-//     Four A100 with links of 300 GB/s (0 to 3), two L4 with 25 GB/s (4 and 5), an H100 (6), and 12
-//     GB/s between them. Links from 300 GB/s on connect {0 1 2 3}, {4}, {5} and {6}; from 25 GB/s
-//     on {0 1 2 3}, {4 5} and {6}; from 12 GB/s on all. The first threshold is used, because four
-//     clusters are few enough. Unions of them include the clusters of the second.
+//     Example: four A100 with links of 300 GB/s (0 to 3), two L4 with 25 GB/s (4 and 5), an H100
+//     (6), and 12 GB/s between these three hosts. Links of at least 300 GB/s connect {0 1 2 3},
+//     {4}, {5} and {6}; links of at least 25 GB/s connect {0 1 2 3}, {4 5} and {6}; links of at
+//     least 12 GB/s connect all. The first threshold is used, because four clusters are few enough.
+//     Unions of them include the clusters of the second.
 #include "plan/search/device_sets.h"
 
 #include <math.h>

@@ -28,7 +28,8 @@ static bool same_form(const tsr_tensor *a, const tsr_tensor *b)
            memcmp(tsr_tensor_dims(a), tsr_tensor_dims(b), (size_t)rank * sizeof(int64_t)) == 0;
 }
 
-// True if both tensors have the same content. External data is not compared.
+// True if both tensors have the same content. External data, and tensors below COMPARED_BYTES, are
+// not compared: the result is false.
 static bool same_bytes(const tsr_tensor *a, const tsr_tensor *b)
 {
     const void *x, *y;

@@ -12,7 +12,7 @@ struct found_plan {
     int64_t run[PLAN_MAX_MODELS]; // time of one run of each model
     struct set_plan *set;         // the set of the plan; NULL: all devices at once
     bool planned;                 // all devices at once were planned
-    bool undecided;               // no plan was found in time, and none was proved to be impossible
+    bool undecided; // no plan was found in time, but it is not proved that none exists
     struct compared_list compared;
     double ms; // milliseconds that the search took
 };
