@@ -5,10 +5,11 @@
 // manifest in the same folder. The execution provider (src/ep) runs it in any ONNX Runtime. A
 // session of the provider writes the same node (src/ep/context.c).
 //
-// A state has no declared shape, because a run may get a tensor or a handle (src/ep/states.c).
+// States (caches that stay on the ranks) have no declared shape: a run may pass the tensor itself
+// or a handle of another shape (src/ep/states.c).
 #include "internal.h"
 
-#define CONTEXT_NODE "partition" // its name
+#define CONTEXT_NODE "partition" // name of the EPContext node
 
 static tsr_status refuse(struct draft *draft, const tsr_value *value, const char *why)
 {
@@ -69,7 +70,8 @@ static tsr_status copy_type(const struct draft *draft, const tsr_value *value, t
     return tsr_value_set_type(to, tsr_value_dtype(value), rank, dims);
 }
 
-// Returns the inputs of a run, or NULL if out of memory.
+// Adds the inputs of the model that have no default value to the graph `to`. Returns them, or NULL
+// if an addition fails.
 static tsr_value **make_inputs(struct draft *draft, tsr_graph *to, size_t *count)
 {
     const tsr_graph *graph = tsr_model_graph(draft->model);
@@ -127,8 +129,8 @@ static const char **output_names(struct draft *draft, tsr_value *const *inputs, 
     return names;
 }
 
-// Adds the outputs of the node with their types, because ONNX Runtime does not load the model
-// otherwise.
+// Makes the outputs of the model outputs of the graph `to`, with their types: ONNX Runtime does not
+// load the model otherwise.
 static tsr_status add_outputs(struct draft *draft, tsr_graph *to, const tsr_node *node,
                               tsr_value *const *inputs, size_t n_inputs)
 {

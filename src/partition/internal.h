@@ -35,7 +35,9 @@ tsr_status tsr__parts_summarize(const struct draft *draft, const struct part *pa
 // parts.c: builds the graphs of all ranks.
 tsr_status tsr__parts_build(struct draft *draft, struct part *parts) TSR_MUST_USE;
 
-// opsets.c: chooses IR version and opset of a rank file.
+// opsets.c: tsr__draft_types records the element types of the model in draft->types. From them,
+// tsr__part_ir chooses the IR version of the rank files, and tsr__part_lower lowers the opset of
+// one.
 void tsr__draft_types(struct draft *draft);
 int64_t tsr__part_ir(const struct draft *draft);
 tsr_status tsr__part_lower(struct part *part) TSR_MUST_USE;

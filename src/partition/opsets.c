@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// opsets.c - chooses the IR version and opset of a rank file: the lowest that its content allows,
-// so that older engines accept it. Both depend on the element types of the full model, bodies
+// opsets.c - chooses the IR version and opset of a rank file. Both are low if its content allows,
+// so that older engines accept the file. Both depend on the element types of the full model, bodies
 // included.
 #include "internal.h"
 
-#define LOWEST_OPSET 17 // lowest opset of ai.onnx (rules/versions.c)
+#define LOWEST_OPSET 17 // lowest opset of ai.onnx in rank files (rules/versions.c)
 
 static void note_type(struct draft *draft, const tsr_value *value)
 {
@@ -33,8 +33,9 @@ static bool has_type(const struct draft *draft, tsr_dtype type)
     return draft->types >> type & 1;
 }
 
-// Returns the IR version of rank files: at most 10 if the types allow it, because older engines
-// reject more.
+// Returns the IR version of rank files. It is the model's own, but at least 4 and at most 8,
+// because older engines reject newer files. Functions need at least 8, and the types in `newer`
+// need 9 to 14.
 int64_t tsr__part_ir(const struct draft *draft)
 {
     static const struct {
@@ -56,7 +57,7 @@ int64_t tsr__part_ir(const struct draft *draft)
     return ir;
 }
 
-// True if every opset from the lowest on supports all element types of the model.
+// True if all opsets from LOWEST_OPSET on support all element types of the model.
 static bool all_plain(const struct draft *draft)
 {
     for (int type = 0; type < 64; type++)
@@ -65,7 +66,8 @@ static bool all_plain(const struct draft *draft)
     return true;
 }
 
-// Returns the node that needs the highest opset, and that opset in *least.
+// Returns the node of ai.onnx that needs the highest opset, and that opset in *least. NULL: there
+// is no node of ai.onnx.
 static const tsr_node *highest_opset_node(const struct part *part, int64_t *least)
 {
     const tsr_node *most = NULL;

@@ -19,8 +19,9 @@ static size_t input_ranks(struct draft *draft, tsr_value *value, int64_t *ranks)
     return n;
 }
 
-// Returns the layout that is kept. By default a port is unsharded: an input on the ranks that have
-// it, an output on rank 0.
+// Returns the layout of a port (an input or output of the model). If the caller asked to keep a
+// sharding (draft->kept), that is the layout. Otherwise the port is unsharded: an input on the
+// ranks that have it, an output on rank 0.
 static const struct tile_layout *port_layout(struct draft *draft, enum side side, tsr_value *value)
 {
     const struct tile_layout *kept = draft->kept[tsr__value_id(value)];
@@ -35,8 +36,8 @@ static const struct tile_layout *port_layout(struct draft *draft, enum side side
     return tsr__layout_whole(draft->arena, tsr_value_rank(value), ranks, n);
 }
 
-// Returns the output that appends to a cache with spare capacity; NULL: the input is not such a
-// cache.
+// Returns the name of the output that is the cache `past` with new tokens, stored in the same
+// buffer with spare capacity. NULL: `past` is not such a cache.
 static const char *output_that_updates(const tsr_graph *graph, const tsr_value *past)
 {
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
@@ -84,8 +85,8 @@ struct collective_list {
     struct manifest *manifest;
 };
 
-// Adds the collective of a step to the list. Groups that no rank needs are left out, as in the
-// graphs.
+// Adds the communication of a step, if there is one (st->id >= 0), to the manifest. Groups that no
+// rank needs are left out, as in the graphs.
 static void add_collective(void *data, const struct step *st)
 {
     struct collective_list *list = data;
@@ -196,7 +197,8 @@ static void make_states(struct draft *draft, struct manifest *manifest)
             draft->states.at[i].in_place};
 }
 
-// True if a factor of the rule is sharded.
+// True if the node's sharding rule applies and one of its factors (indices of the computation, such
+// as the rows of a MatMul) is sharded.
 static bool has_cut_factor(const struct placement *place)
 {
     if (!place->rule)
@@ -207,7 +209,8 @@ static bool has_cut_factor(const struct placement *place)
     return false;
 }
 
-// True if the node or a node in its bodies is sharded, by a rule or by specs alone.
+// True if the node or a node in its bodies is sharded, by a rule or, without a rule, by the specs
+// of all its tensors.
 static bool is_sharded(const struct node_flow *nf)
 {
     if (nf->by_specs)
@@ -223,7 +226,8 @@ static bool is_sharded(const struct node_flow *nf)
     return false;
 }
 
-// Counts the model's own nodes, without those of expansions.
+// Counts the nodes of the main graph, and those that are sharded. Nodes that Tessera added by
+// expanding others are not counted.
 static void count_nodes(const struct draft *draft, struct manifest *manifest)
 {
     const struct flow *flow = draft->flow->before ? draft->flow->before : draft->flow;
@@ -232,8 +236,8 @@ static void count_nodes(const struct draft *draft, struct manifest *manifest)
         manifest->cut_nodes += is_sharded(&flow->nodes[i]);
 }
 
-// Fills the manifest. There are at most two files per rank, one with common data, and one EPContext
-// model.
+// Fills the manifest except its list of files. The list has space for a rank file and a data file
+// per rank, one file of common data, and one EPContext model.
 tsr_status tsr__parts_manifest(struct draft *draft, const struct part *parts,
                                struct manifest *manifest)
 {

@@ -2,12 +2,13 @@
 // partition.c - tsr_partition: partitions a model in six steps. The folder appears complete or not
 // at all.
 //
-//     check    the annotations of the configuration; any error ends it here
+//     check    the annotations of the configuration; any error ends the call here
 //     flow     the layout of every value; some nodes are expanded in a copy of the model
 //     draft    the flow as steps between forms of values (steps/)
 //     build    one graph per rank, all at once, step by step (emit/)
 //     prove    that ranks agree on number, order and sizes of their communication (prove.c)
-//     write    the folder (publish.c); or only sizes, or the graphs to a callback
+//     write    the folder (publish.c). Instead, a dry run only computes sizes, and
+//              tsr__partition_visit passes the graphs to a callback
 #include "internal.h"
 
 #include <limits.h>
@@ -18,7 +19,7 @@ struct request {
     tsr_model *model;
     tsr_session *session;
     struct place at;    // the model's file, for diagnostics
-    const char *folder; // NULL: nothing is written
+    const char *folder; // may be NULL if nothing is written
     tsr_partition_options options;
     tsr_partition_summary *summary; // may be NULL
 };
@@ -49,7 +50,8 @@ static tsr_status refuse_config(const struct request *request, const tsr_config 
     return TSR_INVALID;
 }
 
-// Finds the configuration by name; without a name the model must have only one.
+// Finds the configuration by name; without a name the model must have exactly one. Refuses an
+// unsupported number of devices.
 static tsr_status choose_config(const struct request *request, const tsr_config **out)
 {
     const tsr_model *model = request->model;
@@ -73,9 +75,8 @@ static tsr_status choose_config(const struct request *request, const tsr_config 
     return refuse_config(request, config);
 }
 
-// Checks the annotations. The checker reports each error; one more diagnostic states that nothing
-// was written.
-// *shapes: those of the model, if the check inferred them.
+// Checks the annotations. The checker reports each error; this function adds a diagnostic with
+// their number. *shapes becomes the shapes of the model, or NULL if the check did not infer them.
 static tsr_status refuse_errors(const struct request *request, const tsr_config *config,
                                 struct arena *arena, const struct shapes **shapes)
 {
@@ -119,7 +120,7 @@ static tsr_status refuse_replicated(const struct draft *draft)
     return refusal.status;
 }
 
-// ---- entry point --------------------------------------------------------------------------------
+// ---- preparing the model ------------------------------------------------------------------------
 
 // Returns the opset of ai.onnx. A model without ai.onnx gets 17 for the nodes that Tessera adds.
 static int64_t onnx_opset(const tsr_model *model)
@@ -128,8 +129,9 @@ static int64_t onnx_opset(const tsr_model *model)
     return version ? version : 17;
 }
 
-// Computes the flow, which reports its own errors. Device d of the configuration becomes rank d. If
-// nodes were expanded, draft->model is an expanded copy.
+// Starts the draft: sets its ranks and opset, and computes the flow (the layouts of all values),
+// which reports its own errors. Device d of the configuration becomes rank d. If nodes were
+// expanded, draft->model is an expanded copy.
 static tsr_status draft_begin(struct draft *draft, tsr_model *model, const tsr_config *config,
                               const struct shapes *shapes)
 {
@@ -154,8 +156,8 @@ static tsr_status draft_begin(struct draft *draft, tsr_model *model, const tsr_c
     return TSR_NOMEM;
 }
 
-// Copies the model and inlines its functions. *out stays NULL if there are none. *config becomes
-// the configuration of the copy. The caller frees *out, also after a failure.
+// Copies the model and inlines its function calls. *out stays NULL if there are no calls. *config
+// becomes the configuration of the copy. The caller frees *out, also after a failure.
 static tsr_status inline_calls(tsr_model *model, tsr_model **out, const tsr_config **config)
 {
     if (!tsr__has_calls(model))
@@ -176,8 +178,8 @@ static tsr_status refuse_option(const struct request *request, const char *hint,
     return TSR_UNSUPPORTED;
 }
 
-// Reads the options about files. Only an EPContext model stores a transport; for other folders it
-// is chosen at run time.
+// Reads and checks the options about files. Only an EPContext model stores a transport; for other
+// folders it is chosen at run time.
 static tsr_status choose_files(const struct request *request, struct draft *draft)
 {
     const tsr_partition_options *options = &request->options;
@@ -242,7 +244,8 @@ static tsr_status write_or_visit(struct draft *draft, struct part *parts, const 
     return tsr__parts_publish(draft, parts, folder, options->force, manifest);
 }
 
-// Plans and writes the partition. All checks of prove.c must succeed before anything is written.
+// Plans and builds the partition, then writes it, measures it (dry run) or passes it to the
+// visitor. Nothing is written before all checks of prove.c have succeeded.
 static tsr_status partition_with(struct draft *draft, const char *folder,
                                  const tsr_partition_options *options,
                                  tsr_partition_summary *summary)
@@ -271,7 +274,7 @@ static tsr_status partition_model(const struct request *request, const tsr_confi
     tsr_status st = inline_calls(model, &inlined, &config);
     if (inlined) {
         model = inlined;
-        shapes = NULL; // those of the original
+        shapes = NULL; // they are of the original model
     }
     if (st == TSR_OK)
         st = draft_begin(draft, model, config, shapes);
@@ -282,8 +285,8 @@ static tsr_status partition_model(const struct request *request, const tsr_confi
     return st;
 }
 
-// Partitions a model. All planning data is in the arena; only the summary, which the session owns,
-// remains.
+// Partitions a model. All planning data is in an arena that is freed at the end. Only the summary
+// remains; the session owns it.
 static tsr_status partition(struct request *request, struct draft draft)
 {
     const tsr_config *config;
@@ -332,7 +335,7 @@ tsr_status tsr__partition_visit(tsr_model *model, const char *config,
     return partition(&request, (struct draft){.visitor = visitor});
 }
 
-// ---- the result handle ---------------------------------------------------------------------------
+// ---- the result handle --------------------------------------------------------------------------
 
 tsr_status tsr_partition(tsr_model *model, const char *folder, const tsr_partition_options *options,
                          tsr_partition_result **out)

@@ -7,11 +7,11 @@
 #include "base/base.h"
 
 // As tsr_partition, but fills a struct (may be NULL) instead of making a result handle. The session
-// owns its lists until the next call.
+// owns the lists in the struct until its next partition.
 tsr_status tsr__partition(tsr_model *model, const char *folder,
                           const tsr_partition_options *options,
                           tsr_partition_summary *summary) TSR_MUST_USE;
-// As tsr__partition, without digests of data files, for benchmarks.
+// As tsr__partition, but does not compute the digests of data files. For benchmarks.
 tsr_status tsr__partition_undigested(tsr_model *model, const char *folder,
                                      const tsr_partition_options *options) TSR_MUST_USE;
 
@@ -24,6 +24,7 @@ struct partition_visitor {
     tsr_status (*visit)(void *data, const struct partition_part *parts, int64_t n);
     void *data;
 };
+// Builds the rank models and passes all of them to one call of visitor->visit. Writes nothing.
 tsr_status tsr__partition_visit(tsr_model *model, const char *config,
                                 const struct partition_visitor *visitor) TSR_MUST_USE;
 

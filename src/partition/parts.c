@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // parts.c - builds the graphs of all ranks from the planned steps: opsets, inputs, token,
-// constants, steps in order, outputs. live.c has already marked the steps that a rank does not
-// need, so nothing is removed here.
+// constants, steps in order, outputs. steps/live.c has already marked what each rank needs, so
+// nothing is removed here.
 //
-//     y = MatMul(x [n,8], w [8,6]), z = Relu(y), w sharded {2,1} on ranks 0 and 1:
+//     Example: y = MatMul(x [n,8], w [8,6]), z = Relu(y), w sharded {2,1} on ranks 0 and 1:
 //         rank 0   input x, weight w [4,6], outputs z and ai.tessera.token.out
 //                  x/1 = Slice(x), columns 0..3;  y/0 = MatMul(x/1, w);
 //                  y, t = AllReduce(y/0, token);  z = Relu(y)
 //         rank 1   input x, weight w [4,6], output ai.tessera.token.out
 //                  x/1 = Slice(x), columns 4..7;  y = MatMul(x/1, w);  y/1, t = AllReduce(y, token)
-//     Rank 1 does not use the sum. The token is an output, so its engine runs the AllReduce.
+//     Rank 1 does not use the sum. Its token is an output, so its engine still runs the AllReduce.
 #include "internal.h"
 
 // Copies the model's opsets. Adds the domain of the communication operators. Adds ai.onnx if the

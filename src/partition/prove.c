@@ -8,17 +8,19 @@
 // return it last. So no rank waits for a partner that never comes, provided that all run the same
 // number of iterations.
 //
+// Example (correct):
 //     rank 0: token -> AllReduce 0 -> t0 -> Send 1 (to 2)   -> t1 -> AllGather 2 -> token.out
 //     rank 1: token -> AllReduce 0 -> t0                          -> AllGather 2 -> token.out
 //     rank 2: token                      -> Recv 1 (from 0) -> t1                -> token.out
-// This is correct: a rank may lack some numbers, but the rest must ascend, and the groups {0,1},
-// {0,2}, {0,1} each meet. If rank 1 had AllGather 2 before AllReduce 0, ranks 0 and 1 would
-// deadlock. The check finds it because the numbers of rank 1 do not ascend.
+// A rank may lack some numbers, but those that it has must ascend. All members of the groups {0,1},
+// {0,2} and {0,1} have their communication. If rank 1 had AllGather 2 before AllReduce 0, ranks 0
+// and 1 would deadlock. The check finds this because the numbers of rank 1 do not ascend.
 #include "internal.h"
 
 // ---- sizes -------------------------------------------------------------------------------------
 
-// Compares the local sizes on devices a and b. Unknown sizes are equal if the shards are.
+// True if shards of the form on devices a and b have the same size along `axis`. If the full size
+// is unknown, both must be the same part of the axis.
 static bool same_size(const struct form *form, int axis, int64_t a, int64_t b)
 {
     int64_t x[TILE_MAX_FACTORS], y[TILE_MAX_FACTORS], size = form->item->dims[axis].value;
@@ -39,8 +41,8 @@ struct sizes {
     tsr_status status;
 };
 
-// True if both shards have equal sizes, except along the axis of concatenation. AllGather along
-// axis 1 accepts [4,3] and [4,2], but not [4,3] and [3,3].
+// True if both shards have equal sizes, except along the axis of concatenation. Example:
+// AllGather along axis 1 accepts [4,3] and [4,2], but not [4,3] and [3,3].
 static bool sizes_match(const struct step *st, int64_t a, int64_t b)
 {
     const struct form *form = st->inputs[0];
@@ -64,7 +66,8 @@ static void refuse_sizes(struct sizes *sizes, const struct step *st, int64_t ran
     sizes->status = TSR_BUG;
 }
 
-// Compares each member of a group with the first.
+// Checks a step that reduces or concatenates: in each group, the shard of every member must match
+// the shard of the first member.
 static void check_sizes(void *data, const struct step *st)
 {
     struct sizes *sizes = data;
@@ -152,7 +155,8 @@ static bool attr_equal(const tsr_attr *attr, const tsr_attr *b)
            (n == 0 || memcmp(x, y, n * sizeof(*x)) == 0);
 }
 
-// True for a Send and a Recv of the same type.
+// True for the two ends of one operator, such as Send and Recv, both for float16 (suffix F16) or
+// both for other types.
 static bool is_send_recv_pair(struct str a, struct str b)
 {
     enum comm_kind kind = tsr__collective_find(a);
@@ -165,7 +169,8 @@ static bool same_attribute(const tsr_node *a, const tsr_node *b, const char *nam
     return attr_equal(tsr_node_find_attr(a, name), tsr_node_find_attr(b, name));
 }
 
-// True if both nodes have the same attributes and operator. A Send and a Recv match.
+// True if both nodes have the same operator and the same attributes of communication operators. A
+// Send and a Recv match.
 static bool node_equal(const tsr_node *a, const tsr_node *b)
 {
     static const char *const all_have[] = {"plan", "id", "group", "elem_type"};
@@ -181,7 +186,8 @@ static bool node_equal(const tsr_node *a, const tsr_node *b)
     return true;
 }
 
-// True if both nodes are in the same body of the same node, or both in the main graph.
+// True if both nodes, of different ranks, are at the same place: in the main graph, or in the same
+// body of nodes with equal names and operators.
 static bool same_place(const tsr_node *a, const tsr_node *b)
 {
     const tsr_graph *g = tsr_node_graph(a), *h = tsr_node_graph(b);
@@ -290,7 +296,8 @@ static bool communicates(const tsr_graph *graph)
     return false;
 }
 
-// Returns the input of an Identity; for other values, the value itself.
+// Returns the input of the node that computes `value`, if that node has one input and does not
+// communicate. That is the copied value if the node is an Identity. Otherwise returns `value`.
 static const tsr_value *copied(const tsr_value *value)
 {
     const tsr_node *node = value ? tsr_value_producer(value) : NULL;
@@ -345,8 +352,8 @@ static tsr_status check_graph(struct rank_check *check, const tsr_graph *graph)
     return TSR_OK;
 }
 
-// Checks one rank. The last token must still be an output, also in changed files, because engines
-// run only nodes that outputs need.
+// Checks one rank. In a resealed file that communicates, the value TOKEN_OUT must still be the last
+// token: engines run only nodes that outputs need.
 static tsr_status check_rank(struct part *part, struct meeting **table)
 {
     struct rank_check check = {.part = part, .table = table, .before = -1};

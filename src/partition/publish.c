@@ -10,7 +10,7 @@
 
 // ---- files -------------------------------------------------------------------------------------
 
-// Writes the file and sets size and digest of its entry.
+// Writes a file and sets the size and digest in its entry of the manifest.
 static tsr_status write_bytes(struct draft *draft, struct outfolder *outfolder, const void *bytes,
                               size_t n, struct manifest_file *manifest_file)
 {
@@ -29,7 +29,8 @@ static tsr_status write_bytes(struct draft *draft, struct outfolder *outfolder, 
     return st;
 }
 
-// Writes a rank file. Builds it in memory first: a rank file contains no large weights.
+// Writes a rank file or the EPContext model. Builds it in memory first: it contains no large
+// weights.
 static tsr_status write_model(struct draft *draft, tsr_model *model, struct outfolder *outfolder,
                               struct manifest_file *file)
 {
@@ -87,7 +88,8 @@ static tsr_status write_files(struct draft *draft, struct part *parts, struct ou
     return path.p ? tsr__manifest_write(draft->arena, path.p, manifest) : TSR_NOMEM;
 }
 
-// Creates the rank files in memory for their sizes. The sizes of data files are already known.
+// Fills the manifest and creates the rank files in memory to get their sizes. The sizes of data
+// files are already known.
 tsr_status tsr__parts_measure(struct draft *draft, struct part *parts, struct manifest *manifest)
 {
     TRY(tsr__parts_manifest(draft, parts, manifest));

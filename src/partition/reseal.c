@@ -2,8 +2,8 @@
 // reseal.c - tsr_partition_reseal: updates the manifest after another program changed rank files.
 //
 // An optimizer may fuse and fold nodes between communications. Inputs and outputs (checked here)
-// and communication (prove.c) must stay. All files are read before the manifest is replaced
-// atomically.
+// and communication (prove.c) must stay as they are. The manifest is replaced atomically after
+// all files have been checked.
 //
 //     MatMul, Add and Relu are fused in rank1.onnx     resealed: digest and size are updated
 //     AllReduce 3 is missing in rank1.onnx             rejected: the other ranks would wait for it
@@ -25,7 +25,8 @@ struct reseal_context {
     tsr_status status;
 };
 
-// Reports a change that is not allowed. All changes are checked before the call fails.
+// Reports a change that is not allowed. The checks continue, so that one call reports the changes
+// of all ranks.
 static void refuse_change(struct reseal_context *context, int64_t rank, const char *value,
                           const char *what)
 {
@@ -39,8 +40,9 @@ static void refuse_change(struct reseal_context *context, int64_t rank, const ch
 
 // ---- inputs and outputs ------------------------------------------------------------------------
 
-// Compares sizes that are known on both sides, except in sharded dimensions. If x [8, 16] is
-// {2,1:0,1}, a rank has [4, 16], and only 16 is compared.
+// True if the value has the rank and sizes of the port. Compares only sizes that are known on both
+// sides and not sharded. Example: if x [8, 16] is {2,1:0,1}, a rank has [4, 16], and only 16 is
+// compared.
 static bool sizes_fit(const struct manifest_port *port, const tsr_value *value)
 {
     int rank = tsr_value_rank(value);
@@ -75,7 +77,8 @@ static void check_value(struct reseal_context *context, int64_t rank, const tsr_
         refuse_change(context, rank, name, "its sizes differ from the manifest");
 }
 
-// Compares all names in order. If the manifest has x and y, a file with y and x is reported at y.
+// Compares the inputs or outputs of a rank with the manifest, in order. Reports a different name
+// and stops there. Example: the manifest has x and y, the file y and x: y is reported.
 static void check_ports(struct reseal_context *context, int64_t rank, enum side side)
 {
     static const char *const not_written[] = {
@@ -215,7 +218,7 @@ static tsr_status list_renewed(struct reseal_context *context, const char *const
     return TSR_OK;
 }
 
-// Copies the entries of all other files.
+// Adds the old entries of all files that were not digested again, and sorts the list by name.
 static tsr_status keep_others(struct reseal_context *context)
 {
     const struct manifest *manifest = &context->bundle.manifest;
@@ -241,8 +244,8 @@ static tsr_status refuse_folder(struct reseal_context *context, const char *hint
     return TSR_UNSUPPORTED;
 }
 
-// Checks the changed partition. Loads the files of all ranks first, because the checks compare
-// ranks with each other.
+// Checks the changed partition. Loads all rank files first, because the checks compare ranks with
+// each other.
 static tsr_status prove(struct reseal_context *context, struct draft *draft)
 {
     int64_t n = context->bundle.manifest.n_ranks;

@@ -195,7 +195,7 @@ static tsr_status verify(tsr_session *session, const char *model, const tsr_veri
     return st;
 }
 
-// ---- the result handle ---------------------------------------------------------------------------
+// ---- the result handle --------------------------------------------------------------------------
 
 // Copies the result. The inputs own the sizes, and the partitions become handles.
 static tsr_status fill(tsr_verify_result *result, const tsr_verify_summary *summary)
