@@ -3,9 +3,9 @@
 // share of communication.
 //
 // Ranks that are processes must make the same number of runs. Rank 0 checks its clock and
-// broadcasts how many runs follow, several at a time, so that broadcasts are rare. The time of a
-// run is measured by rank 0, or by the calling thread, from its start to its results. With
-// overlapping runs a broadcast synchronizes all ranks, so it is even rarer.
+// broadcasts the number of runs in the next batch; batches keep broadcasts rare. The time of a run
+// is measured by rank 0, or by the calling thread, from its start to its results. With overlapping
+// runs a broadcast synchronizes all ranks, so it is even rarer.
 #include "runtime/spawn.h"
 
 #include <stdlib.h>
@@ -77,7 +77,7 @@ static int64_t *all_ranks(tsr_session *session, struct arena *arena, int n)
     return group;
 }
 
-// Broadcasts rank 0's number to all ranks. Threads and unsharded models keep the caller's number.
+// Broadcasts rank 0's *number to all ranks if they are processes; otherwise leaves it unchanged.
 static tsr_status broadcast_number(struct bench *bench, int64_t *number)
 {
     struct endpoint *endpoint = tsr__job_place(bench->job);
@@ -167,7 +167,8 @@ static double batch_seconds(const struct bench *bench, double seconds)
 
 // Runs for `seconds`, and at least `at_least` times; no run is pending at the end. Rank 0 sets the
 // number of runs of each batch, so that all ranks make the same number. The number doubles (1, 2,
-// 4, ...) while batches are too short, because each broadcast costs time.
+// 4, ...) while batches are too short, because each broadcast costs time, and halves if they are
+// too long.
 static tsr_status run_for(struct bench *bench, double seconds, int64_t at_least)
 {
     double began = tsr__now_s(), last = began, batch_s = batch_seconds(bench, seconds);
@@ -200,8 +201,8 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-// Returns a percentile of the times, which are sorted; there is at least one. Share 0.5 of 4 times
-// is the third (index 2).
+// Returns a percentile of the times, which are sorted; there is at least one. Example: share 0.5 of
+// 4 times is the third (index 2).
 static double percentile(const struct bench *bench, double share)
 {
     size_t i = (size_t)(share * (double)(bench->n - 1) + 0.5);
@@ -219,8 +220,8 @@ static void time_communication(const tsr_job *job)
     }
 }
 
-// Reports memory of ranks that are threads of this process: the memory of the process is that of
-// all ranks together; GPU memory is known per rank.
+// Fills the reports of ranks in this process. GPU memory is known per rank. Host memory is known
+// only for the process, so it is reported only if there is one rank.
 static void report_here(const struct bench *bench, struct rank_report *all, int ranks,
                         int64_t memory)
 {
@@ -276,7 +277,7 @@ static void summarize_times(struct bench *bench, tsr_bench_result *result)
     for (size_t i = 0; i < bench->n; i++)
         sum += bench->times[i];
     result->runs = bench->n;
-    result->seconds = sum; // one at a time: without the time between runs
+    result->seconds = sum; // if runs do not overlap: without the time between them
     if (bench->in_flight > 1)
         result->seconds = bench->wall_s;
     if (bench->n == 0)
@@ -336,8 +337,8 @@ static tsr_status open_job(struct bench *bench, const char *path, const tsr_run_
     return tsr_job_open_model(bench->session, path, options, &bench->job);
 }
 
-// Loads, warms up and measures. Loading and warming up are timed separately: the first runs
-// allocate memory and fill caches, and do not count.
+// Warms up, measures, and computes the result; writes the trace if it is requested. Warm-up runs do
+// not count, because the first runs allocate memory and fill caches.
 static tsr_status run_job(struct bench *bench, const tsr_run_options *options,
                           tsr_bench_result *result)
 {
@@ -368,7 +369,8 @@ static tsr_status bench_here(tsr_session *session, const char *path, const tsr_r
     tsr_status st = open_job(&bench, path, options);
     result->load_s = tsr__now_s() - began;
     if (st == TSR_OK) {
-        // The inputs were in memory before, but the rank needs them as well.
+        // Inputs that the rank reads without a copy count as its memory, although they existed
+        // before.
         bench.before.own -= tsr__job_input_bytes(bench.job, inputs);
         st = run_job(&bench, options, result);
     }
@@ -451,7 +453,7 @@ static tsr_status bench(tsr_session *session, const tsr_run_options *given, stru
     return bench_here(session, work->path, &options, work->inputs, work->seconds, work->result);
 }
 
-// Measures runs. The caller's struct may be that of an older version, which is shorter.
+// Measures runs of the model or partition at `path` for `seconds`. *result is set only on success.
 tsr_status tsr_bench(tsr_session *session, const char *path, const tsr_run_options *options,
                      const tsr_tensors *inputs, double seconds, tsr_bench_result *result)
 {

@@ -65,7 +65,7 @@ static tsr_status serve_run(struct child_loop *child_loop, enum word word, int f
         st = job->kind->start(job, (const tsr_tensors *const *)&inputs, SET_PER_RANK);
     if (st != TSR_OK)
         goto free_inputs;
-    tsr_finding_clear(child_loop->session); // the parent has reported it
+    tsr_finding_clear(child_loop->session); // the parent has reported the same diagnostics
     st = send_results(child_loop, word);
 free_inputs:
     tsr_tensors_free(inputs);
@@ -91,8 +91,8 @@ static tsr_status serve_keep(struct child_loop *child_loop, int fd)
     return st;
 }
 
-// Handles a note that starts no run. It is answered unless the child must exit. An unknown note can
-// only come from a parent of another build: TSR_BUG ends the child.
+// Handles a note that starts no run; `serve` sends the answer. An unknown word is a bug of the
+// parent: TSR_BUG ends the child.
 static tsr_status serve_other(struct child_loop *child_loop, enum word word, int fd)
 {
     tsr_job *job = child_loop->job;
@@ -105,7 +105,8 @@ static tsr_status serve_other(struct child_loop *child_loop, enum word word, int
     return TSR_BUG;
 }
 
-// Handles one note. Any failure ends the child, except for an unknown state.
+// Handles one note. Any failure ends the child, except that KEEP with a state which this rank does
+// not have is answered with TSR_INVALID.
 static tsr_status serve(struct child_loop *child_loop, struct note note, int fd)
 {
     enum word word = (enum word)note.word;

@@ -3,9 +3,10 @@
 // (job_children.c) sends notes, and each child (child_loop.c) answers them.
 //
 // A note is a command word and a status; tensors and texts are sent along as an unnamed file. Every
-// child answers every note. It answers a note that starts a run with the results of its rank as
-// soon as they are computed; the parent may have sent more notes meanwhile. A child that fails
-// exits, which ends the other children. From then on the parent reports their diagnostics.
+// child answers every note but CLOSE, unless it fails. It answers a note that starts a run with the
+// results of its rank as soon as they are computed; the parent may have sent more notes meanwhile.
+// A child that fails exits, which ends the other children. From then on the parent reports their
+// diagnostics.
 //
 //   parent                          child 0                         child 1
 //   (forks them)                    READY                           READY
@@ -47,8 +48,8 @@ struct children {
 // ---- notes.c
 // Sends a note. fd: a file to send with it, or -1. Returns false if the note could not be sent.
 bool tsr__note_send(int to, struct note note, int fd);
-// Returns false if the other side is gone. *fd is -1 if no file was sent along; otherwise the
-// caller closes it.
+// Receives a note. Returns false if the other side is gone. *fd is -1 if no file was sent along;
+// otherwise the caller closes it.
 bool tsr__note_receive(int from, struct note *note, int *fd);
 // Sends a note with a message. The message is freed in every case.
 bool tsr__note_send_message(int to, enum word word, struct message *message);

@@ -75,8 +75,9 @@ static const char *memory_hint(struct rank *rank)
     return text.p;
 }
 
-// True if the run failed for lack of memory. Recognized only for ranks and on GPUs: in an unsharded
-// run on the CPU the inputs may be the cause, because a node may compute a size that is too large.
+// True if the run failed for lack of memory. Recognized only for ranks of a partition and on GPUs:
+// in an unsharded run on the CPU the inputs may be the cause, because a node may compute a size
+// that is too large.
 static bool is_memory_error(const struct rank *rank, const OrtStatus *status)
 {
     if (!rank->endpoint && !rank->seat)
@@ -84,8 +85,8 @@ static bool is_memory_error(const struct rank *rank, const OrtStatus *status)
     return says_out_of_memory(rank->engine->api->GetErrorMessage(status));
 }
 
-// Reports lack of memory. Returns TSR_PEER for a rank. For an unsharded model returns TSR_ENGINE,
-// with the free memory of its GPU in the hint.
+// Reports lack of memory. Returns TSR_PEER for a rank of a partition. For an unsharded model
+// returns TSR_ENGINE, with the free memory of its GPU in the hint.
 static tsr_status report_out_of_memory(struct rank *rank, OrtStatus *status, const char *what)
 {
     (void)tsr__engine_failed(rank, status, DIAG_rank_memory, memory_hint(rank), what);
@@ -106,8 +107,8 @@ static int64_t supported_opset(const char *words)
     return strtoll(at + sizeof before - 1, NULL, 10);
 }
 
-// Reports a model whose operator set is newer than ONNX Runtime's: the version of the file, its
-// reason, and the supported version.
+// Reports a model whose operator set is newer than ONNX Runtime's: the version that the file needs,
+// the reason if the file contains it, and the newest supported version.
 static void refuse_opset(struct rank *rank, const tsr_model *model, int64_t known)
 {
     struct place at = tsr__rank_place(rank);
@@ -183,8 +184,8 @@ static const char *load_hint(const struct rank *rank, const OrtStatus *status)
            "given with --ort-ops";
 }
 
-// Reports an error of loading or running the model. Checks for lack of memory first, because its
-// text may also contain other phrases. The status is always released.
+// Reports an error of loading the model. Checks for lack of memory first, because its text may also
+// contain other phrases. The status is always released.
 tsr_status tsr__engine_loaded(struct rank *rank, OrtStatus *status)
 {
     const OrtApi *api = rank->engine->api;
@@ -223,16 +224,16 @@ static struct str quoted(const char *message, const char *before, char end)
     return (struct str){at, (size_t)(stop - at)};
 }
 
-// Reports that a kernel failed. The model was loaded, so its input values are the cause. The text
-// names the node: "... while running Reshape node. Name:'r' Status Message: ...".
+// Reports a failed run. If the text names a node, its kernel failed: the model was loaded, so the
+// input values are the cause, and the status is TSR_INVALID. Example: "... while running Reshape
+// node. Name:'r' Status Message: ...".
 static tsr_status kernel_failed(struct rank *rank, OrtStatus *status)
 {
     const char *message = rank->engine->api->GetErrorMessage(status);
     struct place at = tsr__rank_place(rank);
     at.op = quoted(message, "while running ", ' ');
     at.node = quoted(message, "Name:'", '\'');
-    // Not an error of a kernel, so the inputs may not be the cause: TSR_ENGINE. op and node point
-    // into the text, so the status is released last.
+    // Not an error of a kernel, so the inputs may not be the cause: TSR_ENGINE.
     if (!at.op.n)
         return tsr__engine_failed(rank, status, DIAG_engine_failed, NULL, "ONNX Runtime failed");
     tsr__diag(rank->session, DIAG_engine_failed, &at,

@@ -39,8 +39,8 @@ static tsr_status lengths_arrived(void *data, const int64_t (*notes)[COMM_NOTES]
     return TSR_OK;
 }
 
-// Exchanges the texts. Three ranks with "a", "" and "bcd": rank 0 gets these three texts, other
-// ranks three empty ones.
+// Exchanges the texts. Example: three ranks have "a", "" and "bcd"; rank 0 gets these three texts,
+// the other ranks get three empty ones.
 static tsr_status exchange(struct endpoint *endpoint, const struct gather_call *about,
                            struct str mine, struct gathered *gathered, struct comm_trouble *why)
 {

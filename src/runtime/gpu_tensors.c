@@ -2,10 +2,10 @@
 // gpu_tensors.c - inputs of a job that the caller has in GPU memory, and outputs in memory of the
 // caller: takes the shards of such inputs, and joins the shards of outputs there with one copy.
 //
-// A cache [1, 8, 512, 64] on GPU 0 is sharded over the heads of two ranks there: each rank copies
-// its 4 heads to a buffer of its own, which is kept for later runs. After the run both ranks copy 4
-// heads to the caller's memory for the new cache. Shards that are contiguous, as these are, need no
-// buffer: shards.c makes views of them.
+// Example: a cache [2, 8, 512, 64] on GPU 0 is sharded over its 8 heads, for two ranks on that GPU.
+// Each rank copies its 4 heads to its own buffer, which is kept for later runs. After the run both
+// ranks copy 4 heads to the caller's memory for the new cache. Contiguous shards, such as those of
+// [1, 8, 512, 64], need no buffer: shards.c makes views of them.
 #include "runtime/job.h"
 #include "runtime/runtime.h"
 #include "gpu/gpu.h"
@@ -86,8 +86,8 @@ static struct gpu_buffer *unused_buffer(const struct gpu_inputs *gpu, const char
     return found->name ? found : NULL;
 }
 
-// Enlarges a buffer, by half, because caches grow with every token and the driver waits for the GPU
-// when it frees memory.
+// Makes the buffer at least `bytes` long. It grows by at least half, because caches grow with every
+// token and the driver waits for the GPU when it frees memory.
 static int fit_buffer(struct gpu_seat *seat, struct gpu_buffer *buffer, size_t bytes)
 {
     if (buffer->p && bytes <= buffer->bytes)
@@ -102,8 +102,8 @@ static int fit_buffer(struct gpu_seat *seat, struct gpu_buffer *buffer, size_t b
     return code;
 }
 
-// Waits for the tensors, once per run. By convention, the producer has them ready on the default
-// stream.
+// Waits, once for each rank and run, until the tensors are ready: by convention their producers use
+// the GPU's default stream.
 static int begin_copies(struct gpu_inputs *gpu)
 {
     struct gpu_seat *seat = gpu->rank->seat;
@@ -114,7 +114,8 @@ static int begin_copies(struct gpu_inputs *gpu)
     return code == 0 ? tsr__seat_wait(seat, NULL) : code;
 }
 
-// Takes the shard on the host, because the rank is not on the GPU of the tensor.
+// Copies the tensor to the host and takes the shard there; used if the rank is not on the tensor's
+// GPU. Refuses the tensor if no rank of this process is on a GPU.
 static tsr_status shard_on_host(const struct gpu_inputs *gpu, const struct gpu_shard *shard,
                                 tsr_tensors *pieces)
 {
@@ -221,8 +222,8 @@ static bool is_on_gpu(const struct rank *rank, size_t i, OrtValue *value)
            (rank->binding && rank->stays[i] && tsr__gpu_holds(rank->engine, value));
 }
 
-// Finds one shard of an output. Returns false if the rank does not have it as numbers, or if the
-// rank is on a GPU and the shard is not.
+// Finds one shard of an output. Returns false if the rank does not have it as a tensor of numbers
+// of at least a byte, or if the rank is on a GPU and the shard is not.
 static bool find_shard(const tsr_job *job, int64_t giver, size_t run_slot, const char *name,
                        struct output_shard *out)
 {
@@ -238,7 +239,7 @@ static bool find_shard(const tsr_job *job, int64_t giver, size_t run_slot, const
         *out = (struct output_shard){.rank = rank};
         void **data = rank->seat ? &out->tensor.device_data : &out->tensor.data;
         OrtStatus *failed = describe(rank->engine->api, value, out, data);
-        rank->engine->api->ReleaseStatus(failed); // the ordinary way reports it
+        rank->engine->api->ReleaseStatus(failed); // tsr__rank_take reports it later
         out->tensor.dims = out->dims;
         return !failed && out->tensor.rank >= 0 && out->tensor.type != TSR_STRING &&
                tsr_dtype_bits(out->tensor.type) >= 8;
@@ -293,8 +294,8 @@ static tsr_status join_on_host(tsr_job *job, const struct tile_layout *layout,
     return st;
 }
 
-// Finds the shards of an output; without a layout there is one. Returns false if they are not all
-// numbers on one GPU or on the host.
+// Finds the shards of an output; without a layout there is one, on rank 0. Returns false unless all
+// are tensors of the same type on one GPU, or all on the host.
 static bool find_shards(const tsr_job *job, size_t run_slot, const struct manifest_port *port,
                         struct output_shard *shards, int64_t n)
 {
@@ -322,7 +323,7 @@ static void mark_placed(tsr_job *job, const char *name)
 }
 
 // Writes an output to the caller's memory. *done is set if it was written or was not requested.
-// Otherwise the set gets a copy in host memory.
+// Otherwise the caller gets a copy in host memory, as without destinations.
 static tsr_status place_output(tsr_job *job, size_t run_slot, const struct manifest_port *port,
                                struct arena *arena, bool *done)
 {

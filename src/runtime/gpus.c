@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // gpus.c - ranks on GPUs: opens the GPU of a rank, and keeps inputs and outputs in GPU memory.
 //
-// Inputs are copied to the GPU when they are bound. Outputs stay on the GPU until they are taken;
-// states are the inputs of the next run there. If no rank of a job is on a GPU, these functions do
-// nothing.
+// Outputs stay on the GPU until they are taken; states stay there as inputs of the next run. If no
+// rank of a job is on a GPU, the functions for ranks do nothing.
 #include "runtime/internal.h"
 #include "gpu/gpu.h"
 
@@ -123,8 +122,8 @@ tsr_status tsr__gpu_place(struct rank *rank)
 #define OUTSIDE_SHARE 16 // one part of 16 at most
 #define OUTSIDE_BYTES ((int64_t)512 << 20)
 
-// Returns the memory that the engine may use. 6 GiB free for 2 ranks: 3 GiB each, of which the
-// engine may use 2.8.
+// Returns the memory that the engine may use; 0: unknown. Example: 6 GiB are free for 2 ranks, thus
+// 3 GiB each, of which the engine may use 2.8.
 static int64_t limit_of(const struct device_share *share)
 {
     if (share->ranks < 1 || share->free <= 0)
@@ -136,8 +135,8 @@ static int64_t limit_of(const struct device_share *share)
     return part - outside;
 }
 
-// Finds the memory limit of a rank on a GPU. The user's limit replaces the share. The ranks
-// exchange their shares in any case, because all take part in the collective.
+// Sets rank->memory_limit of a rank on a GPU. The user's limit replaces the rank's share of the
+// free memory. Finding the share is a collective, so all ranks take part in any case.
 tsr_status tsr__gpu_limit(struct rank *rank, struct comm_trouble *why)
 {
     struct device_share share = {0};
@@ -197,7 +196,7 @@ static OrtStatus *find_device_outputs(struct rank *rank)
     return NULL;
 }
 
-// Creates the binding of a rank on a GPU, which leaves output tensors there until they are taken.
+// Creates the binding of a rank on a GPU, which leaves numeric outputs there until they are taken.
 // Without a GPU, or with a stand-in for the driver, nothing is bound.
 tsr_status tsr__gpu_bind(struct rank *rank)
 {
@@ -230,7 +229,7 @@ static bool is_bound(const struct kept_view *view, const OrtValue *value)
     return value && view->bound && view->value == value;
 }
 
-// Records which kept views the binding has after a run. Returns their number.
+// Records in views[i].bound which kept views the binding has after a run. Returns their number.
 static size_t note_bound(struct kept_view *views, OrtValue *const *values, size_t n, bool bound)
 {
     size_t kept = 0;
@@ -247,8 +246,7 @@ static OrtStatus *bind_all(struct rank *rank, struct run_slot *run_slot)
     for (size_t i = 0; i < rank->n_inputs; i++)
         if (!is_bound(&rank->input_views[i], run_slot->ins[i]))
             TRY(api->BindInput(rank->binding, rank->input_names[i], run_slot->ins[i]));
-    // Outputs that cannot stay on the GPU (strings, sequences) are created on the host. The binding
-    // keeps none of them after the run.
+    // Outputs that cannot stay on the GPU (strings, sequences) are created on the host.
     for (size_t i = 0; i < rank->n_outputs; i++)
         if (is_bound(&rank->output_views[i], run_slot->outs[i]))
             continue;
@@ -284,8 +282,8 @@ OrtStatus *tsr__gpu_run(struct rank *rank, struct run_slot *run_slot)
         st = api->RunWithBinding(rank->ort, rank->run_options, rank->binding);
     if (!st)
         st = take_values(rank, run_slot);
-    // A rank with kept views binds only other values anew. In other ranks only the run slot and the
-    // states keep values alive.
+    // With kept views the binding stays, and the next run binds only values that have changed.
+    // Otherwise it is cleared, so that only the run slot and the states keep values alive.
     bool keeps = !st && rank->keeps_views;
     size_t kept = note_bound(rank->input_views, run_slot->ins, rank->n_inputs, keeps) +
                   note_bound(rank->output_views, run_slot->outs, rank->n_outputs, keeps);
@@ -295,6 +293,3 @@ OrtStatus *tsr__gpu_run(struct rank *rank, struct run_slot *run_slot)
     }
     return st;
 }
-
-// Device type 1 of the engine is a GPU. An output that was bound to the GPU may still be in host
-// memory, if a CPU kernel computed it.

@@ -32,8 +32,9 @@ static bool is_placed(const struct handover *handover, const struct manifest_por
     return port->kept && tsr__hand_is_result(handover, port->name);
 }
 
-// True if outputs must be sent to rank 0 or joined; the same on all ranks. States count too,
-// although they stay on their ranks; is_placed excludes them per output.
+// True if the manifest says which ranks have an output, so that outputs may have to be sent to rank
+// 0 or joined. The result is the same on all ranks. States count too, although they stay on their
+// ranks; is_placed excludes them per output.
 bool tsr__hand_any(const struct handover *handover)
 {
     return tsr__shards_any(handover->manifest->outputs, handover->manifest->n_outputs);
@@ -60,7 +61,7 @@ bool tsr__hand_gives(const struct handover *handover, int64_t rank)
 
 // ---- joining ------------------------------------------------------------------------------------
 
-// Moves a tensor to the outputs. A missing one is left out.
+// Moves a tensor from one set to the other. Does nothing if it is missing.
 static tsr_status move_named(tsr_tensors *from, const char *name, tsr_tensors *to)
 {
     int64_t at = from ? tsr_tensors_find(from, name) : -1;
@@ -119,8 +120,8 @@ static tsr_status failed(const struct handover *handover, const struct comm_trou
     return why->status;
 }
 
-// Sends this rank's outputs to rank 0. The endpoint owns the file on success; the transport closes
-// it on failure too.
+// Sends this rank's outputs to rank 0. tsr__comm_give takes over the file and closes it, also after
+// a failure.
 tsr_status tsr__hand_give(const struct handover *handover, uint64_t run, const tsr_tensors *mine)
 {
     struct message message = tsr__message_new();
@@ -172,8 +173,8 @@ static tsr_status take_from(const struct handover *handover, uint64_t run, int f
     return st;
 }
 
-// Receives the outputs of all ranks, in rank order. Each rank sends before it waits, so this cannot
-// deadlock.
+// Receives the outputs of all ranks that send some, in rank order. Each rank sends before it waits,
+// so this cannot deadlock.
 tsr_status tsr__hand_take(const struct handover *handover, uint64_t run, tsr_tensors *const *sets)
 {
     for (int r = 1; r < handover->place->size; r++) {

@@ -11,13 +11,13 @@ struct handover {
     const struct manifest *manifest;
     const char *const *states; // outputs that are states, not results
     size_t n_states;
-    const tsr_tensors *places; // outputs that the ranks have written to their place; NULL: none
+    const tsr_tensors *places; // the caller's tensors that the ranks have filled; NULL: none
     struct endpoint *place;    // endpoint of a rank that is a process; else NULL
     uint64_t plan;
-    const bool *placed; // per output of the manifest: the caller has it already; NULL: none
+    const bool *placed; // per output of the manifest: already handled; NULL: none
 };
 
-bool tsr__hand_any(const struct handover *handover); // true if not all outputs are on rank 0
+bool tsr__hand_any(const struct handover *handover); // true if `kept` is set for an output
 bool tsr__hand_is_result(const struct handover *handover, const char *name); // not a state
 bool tsr__hand_gives(const struct handover *handover, int64_t rank);
 // Moves the outputs of the ranks (sets: by rank) into `outputs`, in the order of the model. Shards

@@ -19,7 +19,8 @@ struct run_slot {
     OrtValue **ins, **outs; // NULL: no value, or kept as a state
     bool *kept;             // per input: comes from the previous run
 };
-// A value over a shard of a tensor of the caller, for later runs; kept_views.c.
+// An OrtValue whose memory is a shard of a tensor of the caller, kept for later runs
+// (kept_views.c).
 struct kept_view {
     OrtValue *value;  // NULL: none
     const void *full; // data of the full tensor
@@ -51,17 +52,17 @@ struct rank {
     const char *device;   // name of the rank's device, or NULL
     int64_t weight_bytes; // bytes of weights in the rank file; 0: unknown
     const tsr_run_options *options;
-    const tsr_tensors *places;        // memory for outputs of the next run; NULL: none
-    const OrtRunOptions *run_options; // used in the next run; NULL: the defaults
+    const tsr_tensors *places;        // memory for outputs of the following runs; NULL: none
+    const OrtRunOptions *run_options; // of the following runs; NULL: the defaults
     const struct gpu *gpu;            // the driver, if some rank of the job is on a GPU; else NULL
     const char *profile;           // file name prefix of ONNX Runtime's profile; NULL: not traced
     struct shared_weights *shared; // NULL: none
-    bool unpacked;                 // weights are not packed but used as mapped
+    bool unpacked;                 // ONNX Runtime uses the mapped weights, without packed copies
     bool packs_alone;              // shares no packed weights with other ranks
     bool container_refused;        // packs_alone because the engine refused to share them
     // the transport's endpoint, if `endpoint` is a device endpoint; else NULL (set by the rank)
     struct endpoint *base;
-    struct gpu_seat *seat; // NULL: the rank is not on a GPU
+    struct gpu_seat *seat; // GPU context; NULL: the rank is not on a GPU
     int card;              // number of the GPU, if seat is set
     bool owns_seat;        // the rank closes the seat, not an endpoint
     char provider[64];     // execution provider without its suffix: "CPU"
@@ -69,15 +70,15 @@ struct rank {
     OrtIoBinding *binding; // where inputs and outputs are, if seat is set
     OrtMemoryInfo *on_gpu;
     bool *stays;  // per output: stays on the GPU until it is taken
-    bool waited;  // while inputs are bound: for the default stream of the GPU
-    bool *placed; // per output: is in the caller's memory already; NULL: none
+    bool waited;  // while inputs are bound: the GPU's default stream was waited for
+    bool *placed; // per output: need not be returned; NULL: none
     tsr_session *session;
     struct arena arena;
     struct ops *ops;
     OrtSession *ort;
     size_t n_inputs, n_outputs;
     const char **input_names, **output_names;
-    size_t next_input, next_output; // where the caller's thread begins to search them
+    size_t next_input, next_output; // where the caller's thread begins to search the names
     struct wanted *wanted;          // per input
     OrtValue **weights;             // views of shared weights
     size_t n_weights;
@@ -90,8 +91,8 @@ struct rank {
     bool failed_by_peer; // another rank caused the failure
 };
 
-// Opens the model and synchronizes with the other ranks. The result is in the rank's status, also
-// after a run.
+// tsr__rank_open opens the model and synchronizes with the other ranks; tsr__rank_run makes one
+// run. Both store their result in rank->status.
 void tsr__rank_open(struct rank *rank);
 void tsr__rank_run(struct rank *rank, size_t run_slot);
 // Synchronizes all ranks; returns at once for an unsharded model.
@@ -111,7 +112,8 @@ void tsr__rank_drop(struct rank *rank, size_t run_slot);
 int64_t tsr__rank_find_output(struct rank *rank, const char *name);
 // True if the tensor is in memory of the rank's own GPU.
 bool tsr__rank_has_on_gpu(const struct rank *rank, const struct tensor *tensor);
-// Makes output `present` the input `past` of the next run. False: the rank does not have both.
+// Makes output `present` the input `past` of the next run. False: the rank does not have both, or
+// out of memory.
 bool tsr__rank_keep(struct rank *rank, const char *past, const char *present, bool in_place);
 // Adds the rank's diagnostics to the session.
 void tsr__rank_findings(const struct rank *rank, tsr_session *session);
@@ -119,7 +121,7 @@ struct shard_view;
 // Binds an output of the run slot to memory of the caller: the rank's shard of `full`.
 tsr_status tsr__rank_bind_output(struct rank *rank, size_t run_slot, const struct tensor *full,
                                  const struct shard_view *view, tsr_session *session);
-// The same with the value of an earlier run; false: the rank has kept none for this tensor.
+// Binds the output to the value that an earlier run kept for the same tensor. False: there is none.
 bool tsr__rank_bind_kept_output(struct rank *rank, size_t run_slot, const struct tensor *full);
 // True if the rank has kept a view of its shard of this input.
 bool tsr__rank_has_view(struct rank *rank, const struct tensor *full);
@@ -129,7 +131,8 @@ void tsr__rank_free(struct rank *rank);
 // Returns the kept value if it is a shard of this tensor; else NULL.
 OrtValue *tsr__view_find(const struct rank *rank, const struct kept_view *view,
                          const struct tensor *full);
-// Keeps a value over a shard of the tensor, if the rank may. Then the slot does not own it.
+// Keeps `value`, a view of a shard of the tensor, if rank->keeps_views is set. A kept value is not
+// owned by the run slot.
 void tsr__view_keep(const struct rank *rank, struct kept_view *view, const struct tensor *full,
                     OrtValue *value);
 void tsr__views_release(const struct rank *rank, struct kept_view *views, size_t n);
@@ -144,8 +147,8 @@ struct place tsr__rank_place(const struct rank *rank);
 // TSR_OK.
 tsr_status tsr__engine_failed(struct rank *rank, OrtStatus *status, enum diag_code code,
                               const char *hint, const char *what);
-// As tsr__engine_failed, for errors of loading or running the rank's model, with a hint for known
-// errors.
+// Convert an error of loading or running the rank's model to a diagnostic, with a hint for known
+// errors, and release it. The returned status depends on the cause.
 tsr_status tsr__engine_loaded(struct rank *rank, OrtStatus *status);
 tsr_status tsr__engine_ran(struct rank *rank, OrtStatus *status);
 
@@ -153,10 +156,11 @@ tsr_status tsr__engine_ran(struct rank *rank, OrtStatus *status);
 
 // Returns the device that the options map `device` to (NAME=DEVICE), or its own name.
 struct str tsr__device_mapped(const char *device, const tsr_run_options *options);
-// Returns the number of threads for each of `ranks` ranks that share `cores`.
+// Returns the number of threads for each of `ranks` ranks that share `cores`: `wanted` if it is
+// positive, else an equal share.
 int tsr__rank_threads(int cores, int ranks, int wanted);
 
-// Adds the diagnostic of a wrong use and returns TSR_USAGE.
+// Adds a diagnostic with this code, hint and text, and returns TSR_USAGE.
 tsr_status tsr__run_refuse(tsr_session *session, enum diag_code code, const char *file,
                            const char *hint, const char *text);
 
@@ -220,11 +224,12 @@ struct shard_view {
     int device; // as of the full tensor
     int64_t dims[RUN_MAX_RANK];
 };
-// False: the shard is not contiguous, not aligned for a GPU, or out of memory.
+// Finds the memory of a shard in the full tensor. Returns false if the shard is not contiguous, not
+// aligned for a GPU, cannot be sharded, or out of memory.
 bool tsr__shards_view(struct arena *arena, const struct manifest_port *port, int64_t shard,
                       const struct tensor *full, struct shard_view *out);
 bool tsr__shards_any(const struct manifest_port *ports,
-                     size_t n); // true if some of them stay sharded
+                     size_t n); // true if `kept` is set for one of them
 int64_t tsr__shards_giver(const struct tile_layout *layout, int64_t shard);
 // Puts the rank's shards of sharded inputs into a set.
 struct gpu_inputs;
@@ -255,7 +260,7 @@ tsr_status tsr__shared_open(tsr_session *session, const struct engine *engine,
                             struct shared_weights *out);
 void tsr__shared_close(const struct engine *engine,
                        struct shared_weights *weights); // after all sessions were closed
-// Passes views of the shared weights to the session.
+// Adds views of the shared weights to the session options.
 tsr_status tsr__weights_add(struct rank *rank, OrtSessionOptions *options, OrtStatus **failed);
 // True if the weights of a rank (-1: of all) are too large, compared with the memory, to be copied.
 bool tsr__weights_are_large(const struct manifest *manifest, int64_t rank);
@@ -272,16 +277,16 @@ struct memory_mark tsr__memory_mark(const char *folder);
 // rank allocated (place NULL: all that it touched).
 int64_t tsr__memory_since(const struct memory_mark *before, const char *folder,
                           struct endpoint *place);
-// Returns memory that loading allocated and freed to the system. Called when all sessions of a job
-// are open.
+// Gives freed memory back to the system. Called when all sessions of a job are open, because
+// loading frees much memory.
 void tsr__memory_settle(void);
 
 // ---- gpus.c: ranks on GPUs
 
-// Returns the number of the GPU that a device name means, after the map of the options; -1: not a
-// CUDA GPU.
+// Returns the number of the GPU for a device name, after the options' device map is applied; -1:
+// not a CUDA GPU.
 int tsr__gpu_card(const struct engine *engine, const char *device, const tsr_run_options *options);
-// True if the device of that name, after the map of the options, is a CUDA GPU.
+// True if the device of that name is a CUDA GPU, after the options' device map is applied.
 bool tsr__gpu_named(tsr_session *session, const char *device, const tsr_run_options *options);
 // Opens the GPU driver for ranks of this process. Returns NULL if there is none: the provider then
 // reports the error.
@@ -295,7 +300,8 @@ tsr_status tsr__gpu_limit(struct rank *rank, struct comm_trouble *why);
 tsr_status tsr__gpu_bind(struct rank *rank); // after its session was created
 void tsr__gpu_leave(struct rank *rank);      // after its session was closed
 OrtStatus *tsr__gpu_run(struct rank *rank, struct run_slot *run_slot);
-// Returns the error for child processes that need a GPU after this process has started the driver.
+// Refuses to fork child processes that need a GPU if this process has started the GPU driver.
+// Otherwise returns TSR_OK.
 tsr_status tsr__gpu_refuse_fork(tsr_session *session, const tsr_run_options *options);
 
 // ---- gpu_tensors.c
@@ -303,9 +309,9 @@ tsr_status tsr__gpu_refuse_fork(tsr_session *session, const tsr_run_options *opt
 struct gpu_buffer;
 // Context for taking a rank's shards of inputs.
 struct gpu_inputs {
-    struct rank *rank;              // that gets the shards
-    struct gpu_seat *any;           // of any rank in this process; NULL: none
-    struct gpu_buffer **buffers;    // the rank's
+    struct rank *rank;              // the rank that gets the shards
+    struct gpu_seat *any;           // GPU context of any rank in this process; NULL: none
+    struct gpu_buffer **buffers;    // the rank's list of buffers
     struct arena *arena;            // of the list of buffers
     bool copying;                   // copies are queued
     const struct used_length *used; // inputs with spare capacity
@@ -321,9 +327,10 @@ struct gpu_shard {
 tsr_status tsr__gpu_shard(struct gpu_inputs *gpu, const struct gpu_shard *shard,
                           tsr_tensors *pieces);
 tsr_status tsr__gpu_shards_wait(const struct gpu_inputs *gpu, tsr_session *session);
-void tsr__gpu_buffers_reuse(struct gpu_buffer *buffers); // no run is pending
+void tsr__gpu_buffers_reuse(struct gpu_buffer *buffers); // call it only if no run is pending
 void tsr__gpu_buffers_free(struct gpu_buffer *buffers, struct gpu_seat *seat);
-// Writes outputs to the places that the caller set, and marks them, so that ranks skip them.
+// Writes outputs to the destinations that job->places sets, and marks them, so that ranks do not
+// return them again.
 tsr_status tsr__job_place_outputs(tsr_job *job, size_t run_slot);
 
 // bench.c: returns the folder from which the weights of a model or a partition are mapped.
@@ -349,7 +356,7 @@ struct message;
 // before: the memory before the job was opened. Under a launcher all ranks call it, and rank 0 gets
 // the result.
 tsr_status tsr__facts_keep(tsr_job *job, const char *weights, const struct memory_mark *before);
-void tsr__facts_put(const tsr_session *session, struct message *out); // those that are stored
+void tsr__facts_put(const tsr_session *session, struct message *out); // writes the stored ones
 tsr_status tsr__facts_take(tsr_session *session, struct message *in);
 
 // ---- provider.c, trace.c

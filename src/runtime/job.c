@@ -3,8 +3,8 @@
 // the functions of the job's kind (job.h), which is chosen when it is opened.
 //
 // This file has what is the same for all kinds. It checks the order of calls: at most RUN_SLOTS
-// pending runs, no wait without a start, states before the first run. It also keeps a job ended
-// after a rank is lost. Kinds need not check the order again.
+// pending runs, no wait without a start, states before the first run. Kinds need not check the
+// order again.
 #include "runtime/job.h"
 
 #include <unistd.h>
@@ -95,9 +95,9 @@ tsr_status tsr_job_open(tsr_session *session, const char *folder, const tsr_run_
 
 // ---- runs --------------------------------------------------------------------------------------
 
-// Records that a rank was lost: later calls return the same status. Other failures are stored in
-// the rank (tsr__ranks_verdict). Invalid inputs (TSR_INVALID) leave the ranks unchanged, and the
-// caller may try again.
+// Records in job->ended that a rank was lost, for a later wait without a pending run. Other
+// failures are stored in the rank (tsr__ranks_verdict). Invalid inputs (TSR_INVALID) leave the
+// ranks unchanged, and the caller may try again.
 static tsr_status remember_failure(tsr_job *job, tsr_status st)
 {
     if (st == TSR_PEER)
@@ -175,8 +175,8 @@ tsr_status tsr_job_wait_cut(tsr_job *job, tsr_tensors *const *outputs)
     return finish(job, outputs, SET_PER_RANK);
 }
 
-// Runs once and waits. Checks the sets first, because a started run cannot be cancelled: after a
-// refused wait it would still be pending.
+// Runs once and waits. Checks the set of outputs first, because a started run cannot be cancelled:
+// if the wait refused the set, the run would still be pending.
 tsr_status tsr_job_run(tsr_job *job, const tsr_tensors *inputs, tsr_tensors *outputs)
 {
     TRY(tsr__tensors_owned(job->session, outputs)); // before the run starts

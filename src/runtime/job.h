@@ -96,7 +96,7 @@ struct tsr_job {
     struct unsharded_file unsharded; // used if the model is unsharded
 
     struct endpoint *endpoint; // used by a launched rank, owned by the session; else NULL
-    bool given[RUN_SLOTS];     // per slot: the outputs were sent to rank 0
+    bool given[RUN_SLOTS];     // per slot: outputs of the run go to rank 0
 
     struct thread_job *thread_transport; // used if ranks are threads
     struct shared_weights shared;
@@ -104,8 +104,8 @@ struct tsr_job {
     uint64_t sync_after; // number of runs after which all ranks synchronize
     bool closing;
     pthread_cond_t posted;          // the caller's thread has posted something for the ranks
-    atomic_uint_fast64_t n_posted;  // how often; ranks read it without the lock
-    atomic_uint_fast64_t n_changed; // how often a rank broadcast `change`
+    atomic_uint_fast64_t n_posted;  // number of posts; ranks read it without the lock
+    atomic_uint_fast64_t n_changed; // number of broadcasts of `change`
     bool spare_core;  // the ranks leave a core to the caller's thread, so all may spin
     uint64_t awaited; // number of runs that the caller waits for; 0: ranks are loading
 
@@ -114,20 +114,21 @@ struct tsr_job {
     const struct used_length *used; // inputs with spare capacity, of the next run
     size_t n_used;
 
-    const struct output_places *places; // of the run that is being collected; NULL: none
-    bool *placed; // per output of the manifest: the ranks wrote it to its place
+    const struct output_places *places; // destinations for the collected run; NULL: none
+    bool *placed; // per output of the manifest: written to its destination, or not requested
 };
 
 // ---- job.c
-// Opens a partition with ranks as children of this process, even under a launcher, whose variables
-// were meant for the host program.
+// Opens a partition with ranks as children of this process, even under a launcher: the launcher's
+// environment variables were meant for the host program.
 tsr_status tsr__job_open_children(tsr_session *session, const char *folder,
                                   const tsr_run_options *options, tsr_job **out);
 
 // ---- job_common.c
 // Creates a job without a kind. If *out is not NULL, it must be closed even after a failure.
 tsr_status tsr__job_new(tsr_session *session, const tsr_run_options *options, tsr_job **out);
-// Opens the folder of a partition and checks the files of the ranks in this process.
+// Opens the folder of a partition and checks the files of the ranks that this process runs or
+// starts.
 tsr_status tsr__job_open_folder(tsr_job *job, const char *folder);
 // Returns TSR_OK if the sets of a call belong to the job's session; else adds a diagnostic.
 tsr_status tsr__job_sets_owned(const tsr_job *job, const tsr_tensors *const *sets,
@@ -135,7 +136,7 @@ tsr_status tsr__job_sets_owned(const tsr_job *job, const tsr_tensors *const *set
 // Warns about inputs that the model does not have; they are probably misspelt.
 void tsr__job_note_unknown(tsr_job *job, const tsr_tensors *inputs);
 struct handover tsr__job_handover(const tsr_job *job);
-bool tsr__job_handed(const tsr_job *job); // true if some full outputs are not on rank 0
+bool tsr__job_handed(const tsr_job *job); // true if `kept` is set for an output
 // Creates an empty set for each rank of the partition, in the arena. Must be freed even after a
 // failure.
 tsr_status tsr__job_sets_new(const tsr_job *job, struct arena *arena, tsr_tensors ***out);
@@ -161,8 +162,8 @@ void tsr__ranks_free_pieces(tsr_job *job, size_t run_slot);
 // Opens the only rank of this process, on the caller's thread.
 tsr_status tsr__ranks_open_here(tsr_job *job);
 void tsr__ranks_run_here(tsr_job *job);
-// Keeps a state on the ranks that have both names; false: no rank of this process does.
-// tsr__ranks_keep_named does so for the states of the manifest.
+// Keeps a state on the ranks that have both names. False: no rank of this process does, or out of
+// memory. tsr__ranks_keep_named does so for the states of the manifest.
 bool tsr__ranks_keep(tsr_job *job, const char *past, const char *present, bool in_place);
 tsr_status tsr__ranks_keep_named(tsr_job *job);
 tsr_status tsr__ranks_trace(tsr_job *job);

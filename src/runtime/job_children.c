@@ -39,8 +39,8 @@ static tsr_status give_up(struct children *children)
     return children->failed = st;
 }
 
-// Reads the next note, which may come with a file. If a child is stopped (SIGSTOP), waits as long
-// as another rank would.
+// Waits for the next note of a child, which may come with a file. Gives up if a child has ended,
+// has sent no heartbeat for too long (for example after SIGSTOP), or the job has failed.
 static tsr_status next_note(struct children *children, int rank, struct note *note, int *fd)
 {
     struct pollfd wait = {.fd = children->sockets[rank][0], .events = POLLIN};
@@ -81,8 +81,8 @@ static tsr_status answer_of(struct children *children, int rank, struct note *no
 }
 
 // Moves the results of the next run of one child into a set (NULL: drops them). Results that
-// arrived early come first, in the order of the runs; then the socket is read. Between two answers
-// only results can arrive, so the word of the note is not checked.
+// arrived early come first, in the order of the runs; then the socket is read. No other note of
+// this process is unanswered then, so only results can arrive and the word is not checked.
 static tsr_status take_result(struct children *children, int rank, tsr_tensors *to)
 {
     struct results *kept = &children->results[rank];
@@ -147,8 +147,9 @@ static tsr_status check_inputs(tsr_job *job, const tsr_tensors *inputs)
     return tsr__inputs_check(manifest, job->session, inputs, needed);
 }
 
-// Starts a run. Every child gets all inputs of the run in a separate file and takes its shards
-// itself. This waits only while the socket is full: a child reads the note after its earlier runs.
+// Starts a run. With full inputs, every child gets all of them in a separate file and takes its
+// shards itself; with a set per rank, it gets its own set. This waits only while the socket is
+// full: a child reads the note after its earlier runs.
 static tsr_status children_start(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form)
 {
     struct children *children = job->children;
@@ -195,7 +196,7 @@ static tsr_status children_add_state(tsr_job *job, const char *past, const char 
     tsr_status best;
     TRY(send_state(job->children, past, present));
     TRY(all_answers(job->children, &best));
-    // no rank is in this process; notes only that it is not a result
+    // This process has no ranks: the call only records that the output is not a result.
     (void)tsr__ranks_keep(job, past, present, false);
     return job->arena.failed ? TSR_NOMEM : best;
 }
@@ -232,7 +233,7 @@ static tsr_status take_results(struct children *children, tsr_tensors *const *se
     return TSR_OK;
 }
 
-// Takes full outputs of which some are not on rank 0: they are joined.
+// Takes the full outputs of a run from the results of all children, and joins their shards.
 static tsr_status take_joined(tsr_job *job, tsr_tensors *outputs)
 {
     struct arena arena;
@@ -377,7 +378,7 @@ static void children_close(tsr_job *job)
         if (children->child_set) // unless give_up has freed it
             tsr__child_set_close(children->child_set);
     }
-    if (children->sockets && children->results) { // else neither is set
+    if (children->sockets && children->results) { // else their entries are not initialized
         close_sockets(children);
         drop_results(children);
     }

@@ -32,7 +32,7 @@ tsr_status tsr__job_new(tsr_session *session, const tsr_run_options *options, ts
 void tsr_job_close(tsr_job *job)
 {
     if (!job ||
-        job->process != getpid()) // ranks and files of a forked child's job are its parent's
+        job->process != getpid()) // ranks and files belong to the process that opened the job
         return;
     if (job->kind)
         job->kind->close(job);
@@ -200,8 +200,8 @@ uint64_t tsr__job_plan(const tsr_job *job)
     return job->rank_threads[0].rank.plan;
 }
 
-// Sets the options of the next run. The ranks are waiting: tsr_job_start publishes the options with
-// the run, under the lock.
+// Sets the options of the following runs. The ranks are waiting: tsr_job_start publishes the
+// options with the run, under the lock.
 void tsr__job_set_run_options(tsr_job *job, const OrtRunOptions *options)
 {
     for (int i = 0; i < job->n; i++)
@@ -225,8 +225,8 @@ static bool is_reached(const struct rank *rank, const struct tensor *tensor)
     return tensor->device ? tsr__rank_has_on_gpu(rank, tensor) : !rank->seat;
 }
 
-// True if the ranks can write an output to the caller's memory. The ranks that write an output must
-// reach its memory; a state stays on its rank.
+// True if the ranks can write an output to the caller's memory: the manifest names its ranks, each
+// of them can access the memory, each shard is contiguous there, and the job has no states.
 bool tsr__job_can_place(const tsr_job *job, const struct tensor *full)
 {
     const struct manifest *manifest = &job->bundle.manifest;

@@ -3,9 +3,9 @@
 // child process. The rank runs on the caller's thread; the other ranks are processes too and make
 // the same calls.
 //
-// Outputs of other ranks come from the ranks that the manifest names. They are sent to rank 0 as
-// soon as they are computed, before the caller waits for the run, so that no rank waits for
-// another's results before its next run.
+// The manifest says which ranks compute the outputs. They send them to rank 0 as soon as they are
+// computed, before the caller waits for the run, so that no rank waits for another's results before
+// its next run.
 //
 // A run of 3 ranks where rank 2 computes the output `logits` (the last stage of a pipeline):
 //     start     every rank computes its part; rank 2 then offers its logits to rank 0 and continues
@@ -88,8 +88,9 @@ static tsr_status send_outputs(tsr_job *job, uint64_t run)
     return st;
 }
 
-// Completes the transfers of a run: rank 0 receives into sets, other ranks wait until it has. Rank
-// 0's own outputs are already in sets[0]. The sender's memory is free afterwards.
+// Completes the transfers of a run: rank 0 receives into sets, and each sending rank waits until
+// rank 0 has received its outputs. Rank 0's own outputs are already in sets[0]. The sender's memory
+// is free afterwards.
 static tsr_status finish_transfers(tsr_job *job, uint64_t run, tsr_tensors *const *sets)
 {
     struct handover handover = tsr__job_handover(job);
@@ -178,8 +179,8 @@ static tsr_status finish_handed(tsr_job *job, uint64_t run, tsr_tensors *outputs
     return st;
 }
 
-// Collects a run. Takes the results even after a failure, because that frees their slot. If rank 0
-// has all outputs, the other ranks only free their slots.
+// Collects a run. After a failure its results are dropped, which frees their slot. If rank 0 has
+// all outputs and full ones are requested, the other ranks only free their slots.
 static tsr_status launched_finish(tsr_job *job, tsr_tensors *const *outputs, enum run_sets form)
 {
     uint64_t run = job->runs_collected++;
@@ -197,8 +198,8 @@ static tsr_status launched_finish(tsr_job *job, tsr_tensors *const *outputs, enu
 
 // ---- the rest ----------------------------------------------------------------------------------
 
-// Makes an output a state of this rank. Another rank may have states that this one does not; rank 0
-// reports for all.
+// Makes an output a state of this rank. A rank need not have every state, so only rank 0 refuses
+// one that it does not have.
 static tsr_status launched_add_state(tsr_job *job, const char *past, const char *present)
 {
     bool kept = tsr__ranks_keep(job, past, present, false);

@@ -23,8 +23,9 @@ tsr_status tsr__ranks_new(tsr_job *job, int n)
     return TSR_OK;
 }
 
-// Sets the fields that the caller of a rank decides; the others are 0 until tsr__rank_open. 8 cores
-// for 3 ranks: 2 threads each, and since 6 threads fit on 8 cores they may spin while waiting.
+// Sets the fields of a rank that follow from the job and its options; the others are 0. Example: 8
+// cores for 3 ranks are 2 threads each, and since 6 threads fit on 8 cores they may spin while
+// waiting.
 void tsr__ranks_describe(tsr_job *job, struct rank *rank, int number, int cores, int ranks)
 {
     int threads = tsr__rank_threads(cores, ranks, job->options.threads);
@@ -43,8 +44,9 @@ void tsr__ranks_describe(tsr_job *job, struct rank *rank, int number, int cores,
         rank->profile = tsr__arena_printf(&job->arena, "%s/rank%d", job->profiles->path, number).p;
 }
 
-// Sets path, endpoint and threads of a rank. Cores and ranks are those of this host, as counted by
-// the transport: under a launcher, ranks may be on several hosts.
+// Describes a rank of the partition: as tsr__ranks_describe, and its endpoint and the fields from
+// the manifest. Cores and ranks are those of this host, as counted by the transport: under a
+// launcher, ranks may be on several hosts.
 void tsr__ranks_describe_part(tsr_job *job, struct rank *rank, int number,
                               struct endpoint *endpoint)
 {
@@ -59,8 +61,9 @@ void tsr__ranks_describe_part(tsr_job *job, struct rank *rank, int number,
     rank->weight_bytes = manifest->devices[number].weight_bytes;
 }
 
-// Opens the folder and finds the GPUs of the ranks. All ranks determine the same GPUs, from the
-// manifest and the options.
+// Opens the folder and the engine, and the GPU driver if a rank of the partition is on a GPU; then
+// allocates the ranks of this process. All ranks come to the same decision about the driver,
+// because they have the same manifest and options.
 tsr_status tsr__ranks_prepare(tsr_job *job, const char *folder)
 {
     TRY(tsr__job_open_folder(job, folder));
@@ -108,7 +111,7 @@ static struct gpu_seat *any_seat(const tsr_job *job)
 
 // Takes the rank's shards of full inputs. The shards of the previous run in this slot are freed
 // first; the OrtValues that refer to them were released when that run was collected. The slot keeps
-// them because the engine reads inputs without a copy.
+// the new shards, because the engine reads inputs without a copy.
 static tsr_status shards_for(tsr_job *job, int i, size_t run_slot, const tsr_tensors *inputs)
 {
     const struct manifest *manifest = &job->bundle.manifest;
@@ -140,7 +143,7 @@ void tsr__ranks_free_pieces(tsr_job *job, size_t run_slot)
     }
 }
 
-// True if the rank gets a shard of the input, which shards_for has copied.
+// True if ranks get shards of the input (shards_for) instead of the full tensor.
 static bool is_sharded(const tsr_job *job, const char *name)
 {
     const struct manifest *manifest = &job->bundle.manifest;
@@ -173,8 +176,7 @@ static bool is_in_reach(const struct rank *rank, const struct tensor *x)
     return !x->device || tsr__rank_has_on_gpu(rank, x);
 }
 
-// Reports the driver's error. It does not report the place of the tensor as unsupported, because
-// another copy may succeed.
+// Reports the driver's error for an input that could not be copied from its GPU.
 static tsr_status fetch_failed(tsr_job *job, const struct tensor *x, int code)
 {
     char words[160];

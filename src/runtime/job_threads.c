@@ -15,8 +15,8 @@
 //
 // If a rank fails: tsr__rank_run reports it to the transport (tsr__comm_fail), which wakes every
 // other rank out of its communication with a failure; each thread sets failed and ends. wait_for
-// counts failed ranks as arrived, so the caller returns, and tsr__ranks_verdict picks the rank that
-// failed first.
+// counts failed ranks as arrived, so the caller returns, and tsr__ranks_verdict prefers a rank that
+// failed by itself.
 #include "runtime/job.h"
 
 #include <sched.h>
@@ -161,8 +161,8 @@ static void *rank_main(void *data)
 
 // ---- the caller's thread -----------------------------------------------------------------------
 
-// Waits until every rank is loaded, or has made `runs` runs; the number of loaded ranks is reported
-// as progress.
+// Waits until every rank has made `runs` runs or has failed. runs 0: waits until every rank is
+// loaded, and reports the number of loaded ranks as progress.
 static void wait_for(tsr_job *job, uint64_t runs)
 {
     int last = -1;
@@ -273,7 +273,7 @@ static void prime(struct engine *engine, struct endpoint *any)
     tsr__ops_free(ops);
 }
 
-// Describes the ranks: they communicate through memory and share common weights.
+// Creates the transport between the threads, opens the shared weights, and describes the ranks.
 static tsr_status describe_ranks(tsr_job *job)
 {
     struct comm_options comm = {.timeout_s = job->options.timeout_s};
@@ -297,8 +297,8 @@ static tsr_status describe_ranks(tsr_job *job)
     return job->arena.failed ? TSR_NOMEM : TSR_OK;
 }
 
-// Reports weights that each rank packs for itself. Adds one note for all ranks, because they have
-// the same kernels.
+// Reports that each rank packs weights for itself, because the engine refused to share packed
+// weights. Adds one diagnostic for all ranks, because they have the same kernels.
 static void note_unshared_packing(const tsr_job *job)
 {
     for (int i = 0; i < job->n; i++) {

@@ -20,7 +20,8 @@ static int64_t newest_ir(int minor)
     return minor >= 18 ? 10 : 9;
 }
 
-// Removes all device annotations. Those of nodes come first, because they refer to configurations.
+// Removes all device annotations and sets the IR version. Annotations of nodes come first, because
+// they refer to configurations.
 static tsr_status strip(tsr_model *model, int64_t ir)
 {
     for (tsr_node *node = tsr_model_next_node(model, NULL); node;
@@ -104,7 +105,7 @@ static tsr_status unsharded_start(tsr_job *job, const tsr_tensors *const *inputs
     return TSR_OK;
 }
 
-// Takes the results, even after a failure: that frees their slot.
+// Takes the results, or drops them after a failure. Both free their slot.
 static tsr_status unsharded_finish(tsr_job *job, tsr_tensors *const *outputs, enum run_sets form)
 {
     (void)form; // one rank: its set is the full one

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// message.c - data that a rank in another process sends to its parent or to rank 0: numbers, texts,
-// tensors, diagnostics.
+// message.c - data that processes of a job send each other: numbers, texts, tensors, diagnostics.
 //
-// It is stored in an unnamed file, which is read when the rank has exited or has sent it. A rank
-// may have died while writing, so every length is checked.
+// A message is stored in an unnamed file, which is read when its writer has exited or has sent it.
+// The writer may have died while writing, so every length is checked.
 //
 // All numbers are int64 of this machine; both sides are processes of one build on one host, or
 // (handover over a network) of one job. A text is its length and its bytes. A tensor "x" of float
@@ -169,7 +168,8 @@ bool tsr__message_open(int fd, struct message *message)
     return true;
 }
 
-// Unmaps a message. `end` must be the mapped length, rounded up to a page.
+// Unmaps a message. `end` must still be the mapped length, except for a difference within the last
+// page.
 void tsr__message_close(const struct message *message)
 {
     if (message->bytes)
@@ -206,8 +206,8 @@ struct str tsr__message_text(struct message *message)
     return bytes ? (struct str){bytes, (size_t)n} : (struct str){"", 0};
 }
 
-// Reads strings. Each takes at least one byte of the message, so a count larger than the rest is
-// invalid.
+// Reads a tensor of strings. A corrupt message may contain any shape, so the number of strings is
+// checked before memory is allocated.
 static tsr_status get_texts(struct message *message, tsr_tensors *to, struct str name, int rank,
                             const int64_t *dims)
 {
@@ -215,7 +215,8 @@ static tsr_status get_texts(struct message *message, tsr_tensors *to, struct str
     for (int axis = 0; axis < rank; axis++)
         if (dims[axis] < 0 || !mul_ok(n, dims[axis], &n))
             return TSR_MALFORMED;
-    // A text takes at least 8 bytes, its length. This coarser test is enough to bound the array.
+    // Each text takes at least the 8 bytes of its length. This coarser test is enough to bound the
+    // array.
     if ((uint64_t)n > message->end - message->at)
         return TSR_MALFORMED;
     struct arena arena;

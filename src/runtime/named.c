@@ -13,7 +13,7 @@
 
 #include <stdio.h>
 
-// The first input with a dimension of some name, and its size there.
+// The first dimension of some name: its input, axis and size.
 struct named_size {
     const char *input;
     int axis;
@@ -98,8 +98,8 @@ static tsr_status refuse_port(tsr_session *session, enum diag_code code, const c
     return TSR_INVALID;
 }
 
-// True if a rank reads the input. Older manifests do not contain this; then the ranks check it
-// themselves.
+// True if a rank reads the input. Older manifests do not list the inputs of ranks; then it returns
+// false, and the ranks themselves report missing inputs.
 static bool is_read(const struct manifest *manifest, const char *input)
 {
     for (int64_t r = 0; r < manifest->n_ranks; r++)
@@ -132,7 +132,7 @@ static tsr_status check_type_and_shape(tsr_session *session, const struct manife
                            text);
     }
     if (port->rank <= 0)
-        return TSR_OK; // no shape declared looks like rank 0
+        return TSR_OK; // also if the model declares no shape
     bool fits = tensor->rank == port->rank;
     snprintf(text, sizeof text, "has %d dimensions, the model expects %d", tensor->rank,
              port->rank);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// notes.c - notes between a process and its children over a socket: a few words, and optionally a
-// file.
+// notes.c - notes between a process and its children over a socket: a command word, a status, and
+// optionally a file.
 //
 // The descriptor is sent with SCM_RIGHTS: the receiver gets a new number for the same open file,
-// and both sides close their own. So the sender need not keep the results until the other side
-// reads them.
+// and both sides close their own. So the sender need not keep the file open until the other side
+// reads it.
 #include "runtime/children.h"
 
 #include <errno.h>
@@ -34,7 +34,8 @@ bool tsr__note_send(int to, struct note note, int fd)
     return n == (ssize_t)sizeof note;
 }
 
-// Blocks until a note arrives. A packet of another length is refused; *fd may still be set then.
+// Receives a note; blocks until one arrives. Returns false for a packet of another length; *fd may
+// be set even then.
 bool tsr__note_receive(int from, struct note *note, int *fd)
 {
     _Alignas(struct cmsghdr) char space[CMSG_SPACE(sizeof *fd)];

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // provider.c - chooses the execution provider of a rank from the name of its device (CPU, CUDA:0,
-// ...), after the user's map (NPU=CPU). If this ONNX Runtime lacks the provider, the error lists
-// those it has.
+// ...), after the user's device map (NPU=CPU) is applied. If this ONNX Runtime lacks the provider,
+// the error lists those it has.
 //
-// "GPU:1" on an ONNX Runtime with CUDA: the map does not contain it, the kind GPU resolves to CUDA,
-// so the rank gets CUDAExecutionProvider with device_id 1. "NPU" with the map NPU=CPU: no provider
-// is added, and the CPU provider, which every session has, is used.
+// Example: "GPU:1" on an ONNX Runtime with CUDA: the map does not contain it, the kind GPU resolves
+// to CUDA, so the rank gets CUDAExecutionProvider with device_id 1. "NPU" with the map NPU=CPU: no
+// provider is added, and the CPU provider, which every session has, is used.
 #include "runtime/internal.h"
 #include "gpu/gpu.h"
 
@@ -44,8 +44,8 @@ const char *tsr__kind_provider(struct str kind, char *const *names, int n)
     return NULL;
 }
 
-// Returns the device that the engine has. "GPU:1" becomes "CUDA:1" if the engine has CUDA; other
-// names are unchanged.
+// Replaces a kind of device by a provider that the engine has. "GPU:1" becomes "CUDA:1" if the
+// engine has CUDA; other names are unchanged.
 struct str tsr__device_resolved(const struct engine *engine, struct str name, char *out, size_t cap)
 {
     const char *colon = memchr(name.p ? name.p : "", ':', name.n);
@@ -71,8 +71,8 @@ struct str tsr__device_resolved(const struct engine *engine, struct str name, ch
     return str_of(out);
 }
 
-// Lists the available providers as device names. True if `name` is one of them; its full name is
-// written to `full`.
+// Searches the available providers for a device name. If it is found, returns true and writes the
+// provider's full name to `full`. Adds the names of all providers to `list`.
 static bool find(const struct engine *engine, struct str name, char *full, size_t cap,
                  struct text *list)
 {
@@ -107,8 +107,8 @@ struct options {
     size_t n;
 };
 
-// Replaces the value of an existing key. Strings are not copied: they must live until the provider
-// has read them.
+// Adds an option, or replaces the value of an existing key. Strings are not copied: they must live
+// until the provider has read them.
 static void add_option(struct options *options, const char *key, const char *value)
 {
     size_t at = 0;
@@ -138,8 +138,8 @@ static bool add_given(struct options *options, struct arena *arena, const tsr_ru
 
 #define MINOR_TF32 18 // first release with this option
 
-// Adds the CUDA provider. The arena grows by the requested size, not by doubling. float32 products
-// are exact unless TF32 is requested.
+// Adds the CUDA provider. Its memory arena grows by the requested size, not by doubling. Products
+// have full float32 precision unless TF32 is requested.
 static OrtStatus *append_cuda(struct rank *rank, OrtSessionOptions *options, const char *id)
 {
     const OrtApi *api = rank->engine->api;

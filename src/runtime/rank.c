@@ -71,7 +71,7 @@ static tsr_status check_shape(struct rank *rank, tsr_session *session, size_t i,
     char text[256];
     const struct wanted *wanted = &rank->wanted[i];
     if (wanted->rank == 0)
-        return TSR_OK; // no shape declared looks like rank 0
+        return TSR_OK; // also if the model declares no shape
     if (wanted->rank != (size_t)tensor->rank) {
         snprintf(text, sizeof text, "has %d dimensions, the model expects %zu", tensor->rank,
                  wanted->rank);
@@ -108,8 +108,7 @@ static tsr_status check_input(struct rank *rank, tsr_session *session, size_t i,
     return check_shape(rank, session, i, tensor);
 }
 
-// Returns the state that input number `input` is, which an output of the previous run provides;
-// NULL: none.
+// Returns the state whose input has this number; NULL: the input is not a state.
 static const struct rank_state *state_of(const struct rank *rank, size_t input)
 {
     for (size_t k = 0; k < rank->n_states; k++)
@@ -145,7 +144,7 @@ static bool is_buffer(const struct rank *rank, size_t input, const struct tensor
 }
 
 // Waits once per run for all earlier work on the GPU's default stream: by convention the producers
-// of inputs have them ready there.
+// of inputs use it. Returns false if the GPU has failed.
 static bool wait_for_producers(struct rank *rank)
 {
     if (!rank->waited)
@@ -153,8 +152,7 @@ static bool wait_for_producers(struct rank *rank)
     return rank->waited;
 }
 
-// Creates a value over a tensor on this rank's GPU, without a copy. Waits for earlier work on the
-// GPU's default stream: by convention the producer has the tensor ready there.
+// Creates a value over a tensor on this rank's GPU, without a copy, once the tensor is ready.
 static OrtStatus *device_value(struct rank *rank, const struct tensor *tensor, OrtValue **out)
 {
     const OrtMemoryInfo *info =
@@ -256,7 +254,7 @@ static bool bind_kept_view(struct rank *rank, struct run_slot *run_slot, size_t 
         at = tsr_tensors_find(inputs, rank->input_names[i]);
     OrtValue *value = at < 0 ? NULL : tsr__view_find(rank, &rank->input_views[i], inputs->at[at]);
     if (!value || (inputs->at[at]->device && !wait_for_producers(rank)))
-        return false; // the ordinary way reports a failure of the GPU
+        return false; // bind_input reports a failure of the GPU
     run_slot->kept[i] = false;
     run_slot->ins[i] = value;
     return true;
@@ -474,7 +472,7 @@ static void report_failure(struct rank *rank)
     tsr__comm_fail(rank->endpoint, rank->status, text);
 }
 
-// Ranks that only measure are given no options.
+// Used if a rank is given no options.
 static const tsr_run_options default_options = {.size = sizeof default_options};
 
 // Places the rank and loads its model. Ranks on GPUs announce their device before any rank loads,
@@ -523,7 +521,7 @@ void tsr__rank_open(struct rank *rank)
     report_failure(rank);
 }
 
-// Runs the model with the inputs in the slot. A rank whose status is not TSR_OK is not run again.
+// Runs the model with the inputs in the slot. Must not be called for a rank that has failed.
 void tsr__rank_run(struct rank *rank, size_t run_slot)
 {
     rank->status = run_once(rank, &rank->run_slots[run_slot]);
@@ -661,7 +659,8 @@ void tsr__rank_drop(struct rank *rank, size_t run_slot)
     release_values(api, slot->outs, rank->output_views, rank->n_outputs);
 }
 
-// Copies the diagnostics, because the rank's session, which owns the texts, may be freed first.
+// Adds copies of the rank's diagnostics to the session, because the rank's session, which owns the
+// texts, may be freed first.
 void tsr__rank_findings(const struct rank *rank, tsr_session *session)
 {
     if (!rank->session)
@@ -674,8 +673,8 @@ void tsr__rank_findings(const struct rank *rank, tsr_session *session)
 }
 
 // Frees a rank. The engine requires this order: values before their session, shared weights and
-// operators after the session that uses them, the GPU's seat last. A rank that was never opened has
-// no session, and nothing else to free.
+// operators after the session that uses them, the GPU context last. A rank that was never opened
+// has no session, and nothing else to free.
 void tsr__rank_free(struct rank *rank)
 {
     if (!rank->session)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// rank_facts.c - properties of each rank of a run: device, provider, threads, memory, and how its
-// groups communicate.
+// rank_facts.c - properties of each rank of a run: device, provider, threads, memory, and the
+// transport of each group with which it communicates.
 //
 // A rank writes its properties as numbers and texts, in the same format for ranks of this process
 // and of others. Rank 0, or the parent of the ranks, keeps them until the next run and reads them
@@ -105,7 +105,8 @@ static void put_rank(struct message *out, const tsr_job *job, const struct rank 
 
 // ---- keeping -----------------------------------------------------------------------------------
 
-// Frees the properties of the previous run, and all texts that tsr_run_rank returned from them.
+// Allocates a list for n ranks. First frees the properties of the previous run, and all texts that
+// tsr_run_rank returned from them.
 static struct str *new_list(struct engine *engine, int n)
 {
     tsr__arena_free(&engine->facts_arena);
@@ -150,8 +151,8 @@ tsr_status tsr__facts_keep(tsr_job *job, const char *weights, const struct memor
     return TSR_OK;
 }
 
-// Sends the properties of all ranks to the parent process. Called in the child that is rank 0,
-// which has gathered them; the parent reads them with tsr__facts_take.
+// Writes the properties of all ranks to a message for the parent process. Called in the child that
+// is rank 0, which has gathered them; the parent reads them with tsr__facts_take.
 void tsr__facts_put(const tsr_session *session, struct message *out)
 {
     const struct engine *engine = session->engine;
@@ -223,9 +224,9 @@ static void read_groups(struct message *in, struct arena *arena, tsr_rank_facts 
     out->n_groups = groups.n;
 }
 
-// Returns the properties of a rank of the last run. The texts of a message are not terminated, so
-// each call copies them into the arena of the properties. out->size is that of the caller's struct,
-// which may be shorter than this version's.
+// Sets *out to the properties of a rank of the last run. Returns false if there are none. The texts
+// of a message are not terminated, so each call copies them into the arena of the properties.
+// out->size is that of the caller's struct, which may be shorter than this version's.
 bool tsr_run_rank(tsr_session *session, int rank, tsr_rank_facts *out)
 {
     struct engine *engine = session->engine;

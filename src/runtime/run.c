@@ -2,9 +2,9 @@
 // run.c - a single run: opens a job, runs it once and closes it, in this process or in child
 // processes that return their results.
 //
-// Three ways, by the options: a job with threads of this process or with this process as a launched
-// rank; child processes, each of which calls tsr_run again as a rank; an unsharded model in one
-// child process, so that this process does not use a GPU.
+// The options decide between three ways: a job with threads of this process or with this process as
+// a launched rank; child processes, each of which calls tsr_run again as a rank; or, for an
+// unsharded model, one child process, so that this process does not use a GPU.
 #include "runtime/spawn.h"
 
 // ---- in child processes -------------------------------------------------------------------------
@@ -42,7 +42,8 @@ static tsr_status run_work(struct spawn *spawn, tsr_session *session, int rank, 
     return st;
 }
 
-// Reads in the parent what run_work wrote in each child.
+// Reads in the parent what run_work wrote in the child that is rank 0; other children write
+// nothing.
 static tsr_status run_take(struct spawn *spawn, tsr_session *session, int rank, struct message *in)
 {
     struct run_work *work = spawn->data;
@@ -93,8 +94,8 @@ static tsr_status check_call(tsr_session *session, const tsr_run_options *option
     return tsr__run_options(session, options, checked);
 }
 
-// Writes the properties and the trace after the run. Under a launcher both are collectives, which
-// all ranks call in this order.
+// Stores the properties of the ranks and writes the trace, each if it is requested. Under a
+// launcher both are collectives, which all ranks call in this order.
 static tsr_status write_facts_and_trace(tsr_job *job, const tsr_run_options *options,
                                         const char *weights, const struct memory_mark *before)
 {
@@ -165,7 +166,7 @@ tsr_status tsr_run(tsr_session *session, const char *folder, const tsr_run_optio
         return run_processes(session, folder, &run_options, inputs, outputs);
     struct memory_mark before = tsr__memory_mark(folder);
     TRY(tsr__job_open(session, folder, &run_options, false, &job));
-    // The inputs were in memory before, but the rank needs them as well.
+    // Inputs that the rank reads without a copy count as its memory, although they existed before.
     before.own -= tsr__job_input_bytes(job, inputs);
     tsr_status st = tsr_job_run(job, inputs, outputs);
     if (st == TSR_OK)

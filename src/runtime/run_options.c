@@ -2,7 +2,7 @@
 // run_options.c - checks the options of a run, and divides the cores of the machine among ranks.
 //
 // Every public call with tsr_run_options calls tsr__run_options first; afterwards all fields are in
-// range and need no more checks.
+// range except the transport, which transports.c checks.
 #include "runtime/internal.h"
 
 // Reports an error. file NULL: the diagnostic has no place.
@@ -84,8 +84,8 @@ tsr_status tsr__run_options(tsr_session *session, const tsr_run_options *given,
     return TSR_OK;
 }
 
-// Returns the number of threads of a rank. 16 cores, 3 ranks: 5 each; 2 cores, 4 ranks: 1 each. A
-// number that the caller wants is used as it is.
+// Returns the number of threads of a rank: `wanted` if it is positive, else an equal share of the
+// cores. Example: 16 cores for 3 ranks are 5 threads each; 2 cores for 4 ranks are 1 each.
 int tsr__rank_threads(int cores, int ranks, int wanted)
 {
     if (wanted > 0)
@@ -101,9 +101,9 @@ int tsr_run_cores(int rank, int ranks, int *cores, int n, int *threads)
     return tsr__cores_share(rank, ranks, cores, n);
 }
 
-// Returns the device that the map of the options names instead of this one. "NPU:1" with the map
-// "NPU:1=CUDA:0" is "CUDA:0". Complete names are compared; the first matching entry is used, and
-// its result is not mapped again.
+// Returns the device that the options' device map names instead of this one; without an entry, its
+// own name. Example: "NPU:1" with the map "NPU:1=CUDA:0" is "CUDA:0". Complete names are compared;
+// the first matching entry is used, and its result is not mapped again.
 struct str tsr__device_mapped(const char *device, const tsr_run_options *options)
 {
     struct str name =

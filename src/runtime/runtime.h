@@ -62,7 +62,7 @@ struct output_places {
 // ranks; the others are added to the set.
 tsr_status tsr__job_wait_placed(tsr_job *job, const struct output_places *places,
                                 tsr_tensors *outputs) TSR_MUST_USE;
-bool tsr__job_on_gpu(const tsr_job *job); // a rank in this process is
+bool tsr__job_on_gpu(const tsr_job *job); // true if a rank in this process is on a GPU
 
 // ---- before a run, under a launcher (transports.c)
 

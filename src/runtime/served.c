@@ -41,8 +41,8 @@
 #define SERVED_SOCKET  3 // the program's end of the socket
 
 #define LOOK_MS 20  // between two checks of the program while waiting for an answer
-#define TELL_S  1.0 // time for the kernel to report how it ended, after its socket was closed
-#define END_S   5.0 // time to exit after its socket was closed
+#define TELL_S  1.0 // time for the kernel to report how the program ended
+#define END_S   5.0 // time for the program to exit after its socket was closed
 
 #define ENGINE_NAME "libonnxruntime.so"
 
@@ -52,7 +52,7 @@ struct served {
     tsr_session *session;
     pid_t pid; // 0: not started, or ended and reaped
     int socket;
-    double stopped_s; // since when it has been stopped; 0: running
+    double stopped_s; // time at which the program was stopped; 0: running
     char how[64];     // how it ended
 };
 
@@ -71,9 +71,9 @@ static tsr_status cannot_start(tsr_session *session, const char *hint, const cha
     return TSR_PEER;
 }
 
-// Finds the path of the host's ONNX Runtime, so that another process can load it. Returns "" if it
-// is not a separate library. In Python it is inside of an extension module, next to a separate
-// library.
+// Finds the path of the host's ONNX Runtime, so that another process can load it. If it is part of
+// another library, such as a Python extension module, takes the libonnxruntime.so in the same
+// folder; "" if there is none.
 static void find_engine(const OrtApiBase *base, char *out, size_t n)
 {
     void *inside;
@@ -211,8 +211,8 @@ static tsr_status report_end(struct served *served, const char *how)
     return TSR_PEER;
 }
 
-// Waits until the process has ended. The socket closes a moment before the kernel can report how
-// the process ended.
+// Waits at most TELL_S until the process has ended. The socket closes a moment before the kernel
+// can report how the process ended.
 static void wait_for_end(struct served *served)
 {
     struct timespec nap = {0, 2000000};
@@ -224,8 +224,8 @@ static void wait_for_end(struct served *served)
     }
 }
 
-// Reads the next note, which may come with a file. If the program is stopped (SIGSTOP), waits as
-// long as a rank would.
+// Waits for the next note, which may come with a file. Reports an error if the program has ended,
+// or has been stopped (SIGSTOP) for COMM_STOPPED_S.
 static tsr_status next_note(struct served *served, struct note *note, int *fd)
 {
     struct pollfd wait = {.fd = served->socket, .events = POLLIN};
@@ -296,7 +296,8 @@ tsr_status tsr__served_run(struct served *served, const tsr_tensors *inputs, tsr
     if (message.fd < 0)
         return TSR_NOMEM;
     tsr__message_put_tensors(&message, inputs);
-    // If the program is gone, the note is lost; waiting for the answer then reports how it ended.
+    // If the program is gone, the note is lost; waiting for the answer then reports how the program
+    // ended.
     (void)tsr__note_send_message(served->socket, START, &message);
     return take_answer(served, outputs);
 }
@@ -325,7 +326,7 @@ void tsr__served_close(struct served *served)
 
 // ---- the program -------------------------------------------------------------------------------
 
-// Sends `results` if the status is TSR_OK, else the diagnostics. False: the other side is gone.
+// Sends `results` if the status is TSR_OK, else the diagnostics. False: the note could not be sent.
 static bool answer(tsr_session *session, enum word word, tsr_status status,
                    const tsr_tensors *results)
 {

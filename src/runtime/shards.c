@@ -3,9 +3,10 @@
 // and joins the shards of an output. The manifest says which rank has which shard; sizes come from
 // the tensors.
 //
-// An output [8, 6] sharded as {2, 1} over ranks 0 and 1: each rank gives [4, 6]. Joining adds 4 and
-// 4 to 8 rows, takes 6 columns from shard 0, and copies both to their places in [8, 6]. 7 rows are
-// sharded as 3 and 4 (floor(k 7 / 2)), so shards of 4 and 3 are refused although they add up.
+// Example: an output [8, 6] is sharded as {2, 1} (2 shards of axis 0, 1 of axis 1) over ranks 0 and
+// 1: each rank gives [4, 6]. Joining adds 4 and 4 to 8 rows, takes 6 columns from shard 0, and
+// copies both to their places in [8, 6]. 7 rows are sharded as 3 and 4 (floor(k 7 / 2)), so shards
+// of 4 and 3 are refused although they add up.
 #include "runtime/internal.h"
 #include "runtime/runtime.h"
 #include "bundle/bundle.h"
@@ -20,14 +21,14 @@ static tsr_status refuse(tsr_session *session, const char *name, const char *hin
     return TSR_INVALID;
 }
 
-// True if the tensor can be sharded here. Strings, sequences, and types smaller than a byte cannot.
+// True if the tensor has the rank of the layout and can be sharded. Strings, sequences, and types
+// smaller than a byte cannot.
 static bool has_pieces(const struct tile_layout *layout, const struct tensor *tensor)
 {
     return tensor->rank == layout->rank && tsr_dtype_bits(tensor->type) >= 8 && !tensor->sequence;
 }
 
-// Returns the only tile of an unsharded layout on device 0, the source of every copy. NULL: out of
-// memory.
+// Returns the piece that covers the full tensor. NULL: out of memory.
 struct tile_piece *tsr__shards_full_piece(struct arena *arena, const struct tensor *tensor)
 {
     struct tile_layout *layout = tsr__layout_whole(arena, tensor->rank, (int64_t[]){0}, 1);
@@ -81,8 +82,9 @@ bool tsr__shards_view(struct arena *arena, const struct manifest_port *port, int
     return true;
 }
 
-// Returns the piece of a shard in host memory, without the unused end of the input. A sharded axis
-// keeps its full length. NULL: out of memory, or the shape does not fit.
+// Returns the piece of a shard, without the unused end of an input in host memory (struct
+// used_length). A sharded axis keeps its full length. NULL: out of memory, or the shape does not
+// fit.
 static struct tile_piece *used_piece(struct arena *arena, const struct manifest_port *port,
                                      int64_t shard, const struct tensor *tensor,
                                      const struct gpu_inputs *gpu)
@@ -101,8 +103,8 @@ static struct tile_piece *used_piece(struct arena *arena, const struct manifest_
     return tsr__layout_piece(arena, port->kept, tensor->dims, shard);
 }
 
-// Adds the shard of an input to the pieces. [8, 6] sharded as {2, 1}: shard 1 is a view of rows
-// 4..7 of the full tensor. Sharded as {1, 2} it is a copy of columns 3..5.
+// Adds the shard of an input to the pieces. Example: of [8, 6] sharded as {2, 1}, shard 1 is a view
+// of rows 4..7 of the full tensor. Sharded as {1, 2} it is a copy of columns 3..5.
 static tsr_status copy_shard(struct arena *arena, const struct manifest_port *port, int64_t shard,
                              const struct tensor *tensor, struct gpu_inputs *gpu,
                              tsr_tensors *pieces)
@@ -141,9 +143,9 @@ static tsr_status copy_shard(struct arena *arena, const struct manifest_port *po
     return st;
 }
 
-// Copies the rank's shard of an input. Does nothing if the input is not sharded, was not given, or
-// the rank has no shard of it: the rank then gets the full tensor, or tsr__rank_bind reports the
-// missing input.
+// Adds the rank's shard of an input to the pieces. Does nothing if the rank has kept a view of the
+// shard. Does nothing either if the input is not sharded, was not given, or the rank has no shard
+// of it: then the rank gets the full tensor, or tsr__rank_bind reports the missing input.
 static tsr_status shard_input(struct arena *arena, const struct manifest_port *port, int64_t rank,
                               const tsr_tensors *full, struct gpu_inputs *gpu, tsr_tensors *pieces)
 {
@@ -233,7 +235,7 @@ bool tsr__shards_fit(const struct tile_piece *piece, const struct tensor *tensor
 
 // Joins the shards of an output. pieces: one per shard. The size of the full tensor is the sum of
 // their sizes. Each piece must then have the size of its shard in that tensor; otherwise the join
-// is refused before anything is copied.
+// is refused.
 static tsr_status join_pieces(struct arena *arena, const struct manifest_port *port,
                               const struct tensor *const *pieces, tsr_tensors *outputs)
 {

@@ -79,8 +79,8 @@ static bool read_names(struct rank *rank, tsr_model *model, struct common_file *
     return true;
 }
 
-// Returns where the weight is stored in the common file; NULL: elsewhere, or it may not be
-// provided.
+// Returns the address of the weight in the mapped common file; NULL: it is stored elsewhere, or may
+// not be provided.
 static char *given_at(const struct common_file *common, const tsr_value *value, uint64_t *length)
 {
     const struct shared_weights *weights = common->weights;
@@ -198,8 +198,8 @@ static OrtStatus *give(struct rank *rank, OrtSessionOptions *options, const tsr_
     return api->AddInitializer(options, tsr_value_name(value), *given);
 }
 
-// Provides the listed weights of the common file as mapped memory, so that all ranks of a host
-// share the pages. The engine reads the other weights itself.
+// Provides the listed weights of the common file as mapped memory, so that all ranks of this
+// process share the pages. The engine reads the other weights itself.
 static OrtStatus *add_all(struct rank *rank, OrtSessionOptions *options, tsr_model *model)
 {
     const OrtApi *api = rank->engine->api;

@@ -85,13 +85,14 @@ static void reset_signals(pid_t parent)
     sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
-// Ends the message of the child: diagnostics, and a trailer with their position, which shows that
-// the message is complete.
+// The trailer of a child's message: the position of its diagnostics, its status, and WHOLE, which
+// shows that the message is complete.
 #define TRAILER 3
 #define WHOLE   0x4C4C41454D4F5354
 
-// Ends the message of a child with a trailer. The trailer is last in the file, so everything before
-// it was written. WHOLE is the text "TSOMEALL" as a number; any unlikely number would do.
+// Ends the message of a child with its diagnostics and the trailer. The trailer is last in the
+// file, so everything before it was written. WHOLE is the text "TSOMEALL" as a number; any unlikely
+// number would do.
 static void seal(struct message *out, tsr_session *session, tsr_status st)
 {
     tsr__message_put(out, NULL, 0); // flushes the buffer
@@ -171,8 +172,8 @@ static tsr_status start(struct child_set *child_set)
 
 // ---- watching ----------------------------------------------------------------------------------
 
-// Describes how a child ended, as text after "rank 2": a signal, its own exit code 2 (run_child),
-// or another exit.
+// Records that a child ended, and how, as text after "rank 2": a signal, its own exit code 2
+// (run_child), or another exit.
 static void take_end(struct child *child, int status, double now)
 {
     child->pid = 0;
@@ -187,10 +188,10 @@ static void take_end(struct child *child, int status, double now)
         snprintf(child->how, sizeof child->how, "exited");
 }
 
-// Measures how long a child has sent no heartbeat, in this process's own time. A step counts at
-// most 0.5 s: if this process itself was stopped for a minute, the children were not silent for
-// that long. The limit is one second longer than that of the ranks, because ranks that wait for the
-// silent one report it with the operation.
+// Measures how long a child has sent no heartbeat, in this process's own time, and reports it as
+// lost after a limit. A step counts at most 0.5 s: if this process itself was stopped for a minute,
+// the children were not silent for that long. The limit is one second longer than that of the
+// ranks, because ranks that wait for the silent one report it with the operation.
 static void check_heartbeat(struct child_set *child_set, int rank, double step)
 {
     struct child *child = &child_set->children[rank];
@@ -288,9 +289,9 @@ static void close_message(struct message *message)
     message->bytes = NULL;
 }
 
-// Reports the diagnostics of a rank that failed by itself, else of the ranks that waited for it. A
-// rank that ran out of memory failed by itself. Children are checked in rank order. A child whose
-// only error is that another rank failed is skipped.
+// Reports the diagnostics of the first child that failed by itself, else the failure in shared
+// memory. Returns TSR_PEER if a rank ran out of memory. Children are checked in rank order. A child
+// whose only error is that another rank failed is skipped.
 static tsr_status verdict(struct child_set *child_set)
 {
     struct comm_trouble why;
@@ -389,8 +390,8 @@ tsr_status tsr__child_set_open(tsr_session *session, struct spawn *spawn, struct
     return child_set->status = start(child_set);
 }
 
-// True if a child has ended. Also true for a child that ended well: persistent children end only on
-// request.
+// True if the job has failed or a child has ended, even successfully: persistent children end only
+// on request.
 bool tsr__child_set_over(struct child_set *child_set)
 {
     struct comm_trouble why;

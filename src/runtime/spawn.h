@@ -5,8 +5,8 @@
 
 #include "runtime/internal.h"
 
-// A message between parent and child: the child writes, the parent reads in the same order. After a
-// failure all reads return zeros.
+// A message between two processes of a job: one writes, the other reads in the same order. After a
+// failed read, all reads return 0, "" or NULL.
 struct message {
     int fd;
     char *buffer; // for writing
@@ -31,12 +31,12 @@ const void *tsr__message_get(struct message *message, size_t n); // NULL: fewer 
 int64_t tsr__message_int(struct message *message);
 struct str tsr__message_text(struct message *message);
 tsr_status tsr__message_tensors(struct message *message, tsr_tensors *to);
-// Adds the diagnostics to the session. Returns true if one of them shows that the rank failed by
-// itself, not because of another.
+// Reads diagnostics, and adds them to the session if `add` is set. Returns true if one of them
+// shows that the rank failed by itself, not because of another.
 bool tsr__message_findings(struct message *message, tsr_session *session, bool add);
 
-// The work of the children, and what happens with their results. In a child the session is a copy,
-// which knows its rank in the job (tsr__run_join).
+// What children do: each child calls `work`, and the parent reads its results with `take`. In a
+// child the session is a copy, in which tsr__run_join returns the child's endpoint.
 struct spawn {
     int n;
     const tsr_run_options *options;

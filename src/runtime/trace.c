@@ -16,7 +16,8 @@
 
 #define MAX_TRACE  ((size_t)1 << 30)
 #define KEPT_BYTES ((size_t)16 << 20) // limit for all ranks: what viewers can open
-// The number of events follows. Names cannot contain this text: their quotes are escaped.
+// The text before the number of dropped events in the trace. Names cannot contain it, because their
+// quotes are escaped.
 #define LEFT_OUT "\"name\":\"left_out\",\"args\":{\"events\":"
 
 // Limits the events of a rank: the first ones are kept, later ones are only counted.

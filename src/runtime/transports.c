@@ -81,8 +81,8 @@ bool tsr__run_spawns(tsr_session *session, const tsr_run_options *options)
     return !tsr_run_place(options, NULL, NULL);
 }
 
-// Joins the other ranks, which are processes. The caller has checked that there is a launcher. Adds
-// its own diagnostics.
+// Joins the other ranks, which are processes. The caller has checked that a launcher or the options
+// give this process a rank. Failures add diagnostics.
 static tsr_status join(tsr_session *session, const tsr_run_options *options, enum starter starter,
                        const char *family, struct endpoint **out)
 {
