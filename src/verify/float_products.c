@@ -11,7 +11,8 @@
 
 #define LEVEL_FLOAT 1 // products in float32
 
-// Sets the accuracy level of all nodes whose kernels round. *any is set if there are any.
+// Makes all nodes whose kernels round compute products in float32. *any is set if there are such
+// nodes.
 static tsr_status use_floats(tsr_model *model, bool *any)
 {
     for (tsr_node *node = tsr_model_next_node(model, NULL); node;
@@ -31,7 +32,8 @@ tsr_status tsr__reference_use_floats(const struct work *work, tsr_model *model)
     return work->floats ? use_floats(model, &any) : TSR_OK;
 }
 
-// Forgets the unsharded results, so that the unsharded model runs again, from a copy of its file.
+// Drops the results of the unsharded run, so that the unsharded model runs again (as a copy with
+// float32 products).
 static tsr_status forget_reference(struct work *work)
 {
     work->ran_unsharded = false;
@@ -57,7 +59,9 @@ static void report(struct work *work, const struct outcome *rounded)
               worst->max_abs, worst->max_rel);
 }
 
-// Changes both models, because later trials shard copies of work->model.
+// Makes `model` and work->model compute products in float32, and drops the unsharded results.
+// work->model changes too because later trials shard copies of it. *any stays false if no kernel
+// rounds; then nothing changes.
 static tsr_status prepare(struct work *work, tsr_model *model, bool *any)
 {
     tsr_status st = use_floats(model, any);

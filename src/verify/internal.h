@@ -25,10 +25,10 @@ struct work {
     struct scratch scratch;
 };
 
-// Result for one sharding of the model; texts and lists are in the memory of the results.
+// Result for one sharding of the model. Its texts and lists are in work->results.
 struct outcome {
     bool ok;
-    int recorded;
+    int recorded; // recorded outputs: 1 all agree, 0 some differ, -1 there are none
     tsr_partition_summary partition;
     tsr_difference *outputs;
     size_t n_outputs;
@@ -38,11 +38,12 @@ struct outcome {
 // verify.c: returns the shapes of work->model, inferred once. NULL: out of memory.
 const struct shapes *tsr__work_shapes(struct work *work);
 // verify_sharding.c: partitions `model`, which is work->model with annotations, runs it and
-// compares with the unsharded run. TSR_DIFFERENT: *out is set.
+// compares with the unsharded run. TSR_DIFFERENT: an output differs. *out is complete after TSR_OK
+// and TSR_DIFFERENT, on rank 0 only.
 tsr_status tsr__verify_sharding(struct work *work, tsr_model *model, const char *config,
                                 struct outcome *out) TSR_MUST_USE;
 // self_difference.c: runs the unsharded model again and reports where the engine differs from
-// itself. Outputs whose difference is within that range become ok. Returns true if all are ok.
+// itself. An output becomes ok if it differs at most twice as much. Returns true if all are ok.
 bool tsr__verify_self(struct work *work, size_t devices, tsr_difference *outputs, size_t n);
 // sharded_plan.c: plans the model for the devices of the options so that as many nodes as possible
 // are sharded.
@@ -60,12 +61,12 @@ tsr_status tsr__verify_floats(struct work *work, tsr_model *model, const char *c
                               struct outcome *out) TSR_MUST_USE;
 // Turns rounding off in the copy of the unsharded model, too, if work->floats is set.
 tsr_status tsr__reference_use_floats(const struct work *work, tsr_model *model) TSR_MUST_USE;
-// reference_model.c: true if the engine computes the model wrong as it is; tsr__reference_rewrite
-// rewrites it so that the result is right.
+// reference_model.c: tsr__reference_needs_copy returns true if the engine computes the model wrong
+// as it is. tsr__reference_rewrite rewrites a copy so that the result is right.
 bool tsr__reference_needs_copy(const tsr_model *model);
 tsr_status tsr__reference_rewrite(struct arena *arena, tsr_model *model) TSR_MUST_USE;
-// lowered.c: returns the file of the unsharded model, or of a copy that the engine computes
-// correctly.
+// lowered.c: sets *path to the file for the unsharded run: the model itself, or a copy that the
+// engine can run and computes correctly.
 tsr_status tsr__verify_lowered(struct work *work, const char **path) TSR_MUST_USE;
 // precision.c: finds the tolerance of each value of work->model once; tsr__precision_of returns it
 // by name. INFINITY: the value depends on random numbers and is not compared.
@@ -73,8 +74,8 @@ tsr_status tsr__precision_find(struct work *work) TSR_MUST_USE;
 double tsr__precision_of(const struct work *work, const char *name);
 // saturation.c: warns if the engine's 8-bit arithmetic may explain the difference.
 void tsr__verify_saturation(struct work *work);
-// Warns that the engine causes the difference, if sharded and unsharded runs agree when all values
-// are outputs (`unsharded`: those of the unsharded model).
+// shortcut.c: warns that the engine causes the difference. Call it if sharded and unsharded runs
+// agree when all values are outputs. `unsharded`: all values of that unsharded run.
 void tsr__verify_shortcut(struct work *work, const tsr_tensors *unsharded);
 // trials.c: verifies random shardings one after the other.
 tsr_status tsr__verify_trials(struct work *work, tsr_verify_summary *result) TSR_MUST_USE;

@@ -3,11 +3,11 @@
 // value of the main graph as an output, and the values are compared in node order. The layout of
 // the first different value shows which rank has the wrong shard.
 //
-//     h [8, 6] has the layout {2, 1} on ranks 0 and 1, and element 30 differs most: row 30 / 6 = 5
-//     is one of rows 4..7, which rank 1 has.
+//     Example: h [8, 6] has the layout {2, 1} on ranks 0 and 1, and element 30 differs most: row
+//     30 / 6 = 5 is one of rows 4..7, which rank 1 has.
 //
-// Additional outputs may change what an engine removes or fuses, so that no value differs any more:
-// then that is the reason (shortcut.c).
+// Additional outputs may change what an engine removes or fuses. If no value differs any more, such
+// an optimization is the reason for the difference (shortcut.c).
 #include "verify/internal.h"
 #include "partition/partition.h"
 #include "rules/rules.h"
@@ -29,7 +29,8 @@ static tsr_status make_outputs(tsr_model *model)
     return TSR_OK;
 }
 
-// Runs a copy of the model with all values as outputs, in the temporary folder with its data.
+// Saves a copy of the unsharded model in the temporary folder, with all values as outputs, and runs
+// it.
 static tsr_status unsharded_values(struct work *work, tsr_tensors *out)
 {
     tsr_model *model = NULL;
@@ -51,8 +52,8 @@ static tsr_status unsharded_values(struct work *work, tsr_tensors *out)
     return st;
 }
 
-// Runs the sharded model and returns all values. model is a copy; all its values are outputs
-// afterwards.
+// Partitions and runs the model with all values as outputs, and returns them. Changes `model`, so
+// the caller passes a copy.
 static tsr_status sharded_values(struct work *work, tsr_model *model, const char *config,
                                  tsr_tensors *out)
 {
@@ -70,7 +71,7 @@ static tsr_status sharded_values(struct work *work, tsr_model *model, const char
 
 // ---- owner of an element ------------------------------------------------------------------------
 
-// True if the piece contains an element, a row-major index. The last dimension is split off first.
+// True if the piece contains the element with this row-major index.
 static bool has_element(const struct tile_piece *piece, const int64_t *shape, int64_t element)
 {
     for (int dim = piece->rank - 1; dim >= 0; dim--) {
@@ -126,8 +127,8 @@ struct found {
     tsr_difference difference;
 };
 
-// Finds the first value that differs. Nodes are in an order in which values are computed before
-// they are read, so that value is the origin.
+// Finds the first value that differs. Every node comes after the nodes that compute its inputs, so
+// the difference begins at the node of this value.
 static bool find_first(const struct work *work, const tsr_model *model,
                        const tsr_tensors *unsharded, const tsr_tensors *sharded,
                        struct found *found)
@@ -150,7 +151,8 @@ static bool find_first(const struct work *work, const tsr_model *model,
     return false;
 }
 
-// Adds the diagnostic, and copies it for the caller to the memory of the results.
+// Reports the first value that differs, and copies the report to *out for the caller, in
+// work->results.
 static void report_first(struct work *work, const struct found *found, int64_t rank,
                          tsr_first_difference *out)
 {

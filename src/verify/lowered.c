@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// lowered.c - copies the unsharded model for an ONNX Runtime that computes it wrong
-// (reference_model.c) or does not support its operator set. The copy has the lowest operator set in
-// which all its operators have the same meaning. Rank files are always written like that.
+// lowered.c - copies the unsharded model into the temporary folder if ONNX Runtime computes it
+// wrong (reference_model.c), if products must not round (float_products.c), or if ONNX Runtime may
+// not support its operator set. In the last case the copy has the lowest operator set in which all
+// its operators have the same meaning, as rank files have.
 //
-// A model of operator set 24 whose operators changed last in 13, 18 and 22 is written with operator
-// set 22. It is saved with its data in the temporary folder.
+// Example: a model of operator set 24 whose operators changed last in 13, 18 and 22 is written with
+// operator set 22.
 #include "verify/internal.h"
 #include "rules/rules.h"
 
 #include <stdlib.h>
 
 #define ALL_KNOW 21 // operator set that all supported releases accept
-#define KNOWS    23 // ONNX Runtime 1.23, which supports all newer sets that matter here
+#define KNOWS    23 // minor version: ONNX Runtime 1.23 supports all newer sets that matter here
 
-// True if the value's element type (for a sequence, that of its tensors) exists in all these
-// operator sets.
+// True if all operator sets from 17 on support the value's element type (for a sequence, that of
+// its tensors).
 static bool plain_value(const struct shapes *shapes, const tsr_value *value)
 {
     return !value || tsr__type_plain(tsr__shapes_element(shapes, value).dtype);
 }
 
-// True if all inputs and outputs of nodes, also in bodies, have such types.
+// True if this holds for all inputs and outputs of nodes, also in bodies. False if out of memory.
 static bool plain(struct work *work)
 {
     tsr_model *model = work->model;
@@ -39,8 +40,8 @@ static bool plain(struct work *work)
     return true;
 }
 
-// Returns the latest operator set in which an operator of the model changed its meaning (or its
-// types). In a lower set the model would have another meaning.
+// Returns the latest operator set in which an operator of the model changed. In a lower set the
+// model would have another meaning. types: ignore changes that only added element types.
 static int64_t lowest(tsr_model *model, int64_t opset, bool types)
 {
     int64_t least = 0;
@@ -70,8 +71,8 @@ static int64_t lowered_opset(struct work *work, const char *version)
     return 0;
 }
 
-// Finds the file that the engine can run. *path is the model's own file unless the engine refuses
-// its operator set or computes it wrong.
+// Sets *path to the file for the unsharded run: the model's own file, or a copy that is written
+// here if the file comment lists a reason for it.
 tsr_status tsr__verify_lowered(struct work *work, const char **path)
 {
     const char *found, *version;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // precision.c - the tolerance of each value of a model: that of the least precise type among all
 // computations that it depends on. A float32 product that is cast to double is still a float32
-// product. Values that depend on random numbers without a seed may be anything. Constants and
-// inputs are exact, whatever their type.
+// product. Values that depend on random numbers without a seed have the tolerance INFINITY.
+// Initializers and inputs of the model are exact, whatever their type.
 //
 // Example: x (float32) -> MatMul -> h (float32: 5e-5) -> Cast to double -> y (own type 1e-12, but
 // 5e-5 from h).
@@ -17,7 +17,8 @@ struct precision_pass {
     double *at; // by value
 };
 
-// Returns the tolerance of a value: 0 (exact) for constants, inputs, and missing inputs of a node.
+// Returns the tolerance of a value: 0 (exact) for initializers, inputs of the model, and missing
+// inputs of a node.
 static double of_value(const struct precision_pass *precision_pass, const tsr_value *value)
 {
     if (value)
@@ -39,8 +40,8 @@ static double visit_bodies(struct precision_pass *precision_pass, const tsr_node
     return most;
 }
 
-// Sets the tolerance of a node's outputs: at least that of the type, of the node's inputs, and of
-// its bodies.
+// Sets the tolerance of each output of a node: the largest of those of its type, of the node's
+// inputs, and of its bodies. Returns the largest tolerance of the outputs and the bodies.
 static double visit_node(struct precision_pass *precision_pass, const tsr_node *node)
 {
     double read = tsr__node_draws(node) ? INFINITY : visit_bodies(precision_pass, node),
@@ -82,8 +83,8 @@ tsr_status tsr__precision_find(struct work *work)
     return TSR_OK;
 }
 
-// Returns the tolerance of an output; 0: must be equal. The caller's tolerance replaces the
-// computed one, but random values stay incomparable.
+// Returns the tolerance of the value with this name, for tsr__compare; 0: the default of its type.
+// The caller's tolerance replaces the computed one, except for random values.
 double tsr__precision_of(const struct work *work, const char *name)
 {
     const tsr_value *value = tsr_graph_value(tsr_model_graph(work->model), name);

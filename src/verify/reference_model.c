@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // reference_model.c - rewrites a copy of the unsharded model where ONNX Runtime computes it wrong,
-// as partitions are written (rules/workarounds.c). Without it, verify would compare right sharded
-// results with wrong reference results.
+// with the workarounds that rank files get too (rules/workarounds.c). Otherwise verify would
+// compare right sharded results with wrong reference results.
 #include "verify/internal.h"
 #include "rules/rules.h"
 
@@ -25,8 +25,9 @@ static tsr_value *add_before(tsr_graph *graph, tsr_node *before, const char *op,
     return tsr_node_output(node, 0);
 }
 
-// Keeps the input of a node in use until its output is complete. y = MoE(x): readers of y read
-// Where(false, x, y).
+// Makes the engine keep the first input of a node until the output is complete. Otherwise it may
+// store the output in the memory of the input and read the input afterwards. Example: y = MoE(x):
+// readers of y read Where(false, x, y).
 static tsr_status keep_first_input(struct arena *arena, tsr_node *node, size_t number)
 {
     static const unsigned char no = 0;
@@ -63,7 +64,8 @@ static tsr_status keep_first_input(struct arena *arena, tsr_node *node, size_t n
 }
 
 // Inserts a chain of `copies` copying nodes (Concat of one input) before a Split. `copies` is the
-// number of Splits that read the same value and have fewer outputs.
+// result of tsr__node_split_rank, so Splits with different numbers of outputs read different
+// copies.
 static tsr_status copy_split(struct arena *arena, tsr_node *node, size_t copies, size_t number)
 {
     tsr_value *x = tsr_node_input(node, 0);
@@ -78,8 +80,8 @@ static tsr_status copy_split(struct arena *arena, tsr_node *node, size_t copies,
     return tsr_node_replace_input(node, 0, x);
 }
 
-// Rewrites the model so that the engine computes it correctly. The ranks of Splits are found before
-// the first is rewritten, because they depend on the other readers of a value.
+// Rewrites the model so that the engine computes it correctly. Counts the copies for all Splits
+// before it rewrites one, because the counts depend on the other readers of a value.
 tsr_status tsr__reference_rewrite(struct arena *arena, tsr_model *model)
 {
     size_t n = 0, i = 0;

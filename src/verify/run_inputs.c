@@ -198,7 +198,8 @@ static int64_t weight_bytes(const tsr_model *model)
     return all;
 }
 
-// False for a rank file, which is not the unsharded model.
+// True if the unsharded model can be run: it has a file, its weights are not too large, and it is
+// not a rank file.
 static bool can_try(const struct loading *loading)
 {
     return tsr_model_path(loading->model)[0] && weight_bytes(loading->model) <= MOST_WEIGHTS &&
@@ -216,8 +217,8 @@ static void warn_no_size(const struct loading *loading)
               PLAN_USUAL_SIZE);
 }
 
-// Tries the sizes 128, 64 ... 2. *size is the first with which the unsharded model runs, and the
-// inputs have it; 1: none.
+// Tries the sizes 128, 64 ... 2. Stops at the first with which the unsharded model runs: *size is
+// that size, and the inputs have it. *size is 1 if there is none.
 static tsr_status try_sizes(struct loading *loading, const struct growth *growth, int64_t *size)
 {
     for (*size = PLAN_USUAL_SIZE; *size > 1; *size /= 2) {
@@ -234,8 +235,8 @@ static tsr_status try_sizes(struct loading *loading, const struct growth *growth
     return TSR_OK;
 }
 
-// Gives the first symbol, usually the batch, the size 1. False: it is the only symbol, or out of
-// memory.
+// Gives the first symbol, usually the batch, the size 1. False: there are fewer than two symbols,
+// or out of memory.
 static bool set_batch_of_one(struct loading *loading)
 {
     tsr_dim_size *sizes = NULL;
@@ -248,7 +249,8 @@ static bool set_batch_of_one(struct loading *loading)
     return set.p != NULL;
 }
 
-// Tries a batch of one: some models are exported for it, although they declare any batch.
+// Tries the sizes again with a batch of one: some models are exported for it, although they declare
+// any batch. Sets *open if a size is found.
 static tsr_status try_batch_of_one(struct loading *loading, struct open_size *open)
 {
     struct growth growth = {0};
@@ -281,8 +283,8 @@ static tsr_status find_size(struct loading *loading, const struct growth *growth
 
 // ---- a set -------------------------------------------------------------------------------------
 
-// Broadcasts the size from rank 0 to ranks that were started separately: "128", or "128 1" for a
-// batch of one.
+// Finds the size on rank 0, and loads the inputs with it on all ranks. Rank 0 broadcasts it to
+// ranks that were started separately: "128", or "128 1" for a batch of one.
 static tsr_status broadcast_size(struct loading *loading, const struct growth *growth,
                                  struct open_size *open)
 {
@@ -307,8 +309,8 @@ static tsr_status broadcast_size(struct loading *loading, const struct growth *g
     return load_at(loading, open->size);
 }
 
-// Creates random inputs: with sizes that the model was planned for, then one size for the remaining
-// dimensions.
+// Creates random inputs with the sizes that the model was planned for. All remaining unknown
+// dimensions get one size, *open_size.
 static tsr_status load_random(struct loading *loading, int64_t *open_size)
 {
     const tsr_dim_size *kept = NULL;
@@ -333,7 +335,7 @@ static tsr_status load_random(struct loading *loading, int64_t *open_size)
     return st;
 }
 
-// Lists the sizes of all symbols, in the memory of the results.
+// Lists the sizes of all symbols, in the session's memory for results.
 static tsr_status list_sizes(struct loading *loading, tsr_input_sizes *out)
 {
     struct arena *arena = &loading->session->results[RESULT_INPUTS];

@@ -12,7 +12,7 @@
 #define INNER 64
 #define COLS  16
 
-// Writes the model y = x w, unsigned by signed bytes.
+// Writes the model y = x w, where x has unsigned and w signed bytes.
 static tsr_status save_probe(tsr_session *session, const char *path)
 {
     static const int64_t w_dims[2] = {INNER, COLS};
@@ -40,8 +40,8 @@ static tsr_status save_probe(tsr_session *session, const char *path)
     return st;
 }
 
-// Runs the probe. The first element of the product is 64 * 255 * 127 = 2,072,640 if nothing
-// saturates; any other number means that sums of pairs overflowed.
+// Runs the probe with the largest bytes. The first element of the product is 64 * 255 * 127 =
+// 2,072,640 if nothing saturates. *out is true for any other number: sums of pairs overflowed.
 static tsr_status run_probe(tsr_session *session, const char *path, bool *out)
 {
     static const int64_t dims[2] = {ROWS, INNER};
@@ -91,7 +91,8 @@ tsr_status tsr_engine_saturates(tsr_session *session, const char *work, bool *ou
     return st;
 }
 
-// Finds a node that reads signed bytes, and may multiply by them.
+// Returns the first node of the main graph with an input of signed bytes, which it may multiply;
+// NULL: there is none.
 static const tsr_node *reads_signed_bytes(const struct work *work, const struct shapes *shapes)
 {
     const tsr_graph *graph = tsr_model_graph(work->model);
@@ -105,7 +106,8 @@ static const tsr_node *reads_signed_bytes(const struct work *work, const struct 
     return NULL;
 }
 
-// Reports saturation as a possible reason: the difference may have another one.
+// Warns if the model reads signed bytes and this engine saturates. That is only a possible reason
+// for the difference.
 void tsr__verify_saturation(struct work *work)
 {
     const struct shapes *shapes = tsr__work_shapes(work);

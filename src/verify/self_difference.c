@@ -4,8 +4,8 @@
 //
 // Some kernels do not return the same result twice (CUDA's ScatterElements with repeated indices),
 // or depend on the number of threads (DynamicQuantizeLSTM). The unsharded model is run again, with
-// its own number of threads, with that of the ranks, and with one. A sharded output whose
-// difference is not larger than between these runs is not an error of the sharding.
+// its own number of threads, with that of the ranks, and with one (two if the ranks have one). A
+// sharded output that differs at most MARGIN times as much is not an error of the sharding.
 #include "verify/internal.h"
 
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #define MARGIN 2 // a few runs do not show the largest possible difference
 
 // The largest difference of one output between the first run and later ones, and the number of
-// threads of that run.
+// threads of the run with that difference.
 struct self_difference {
     double max_abs, max_rel;
     int threads; // 0: the same number as the first run

@@ -12,8 +12,8 @@
 
 #define UNSHARDED_PENALTY INT64_C(1000000000000) // picoseconds
 
-// Creates as many devices as the plan is for. Their names belong to `options`, which outlives the
-// result.
+// Creates a topology with as many devices as the plan is for. The names of its devices belong to
+// options->topology, which must outlive it.
 static tsr_status make_topology(struct work *work, const tsr_plan_options *options,
                                 tsr_topology **out)
 {
@@ -49,7 +49,8 @@ tsr_status tsr__plan_sharded(struct work *work, tsr_model *model, tsr_plan_summa
 
 // ---- nothing can be sharded --------------------------------------------------------------------
 
-// Returns why the first such node is not sharded; without a reason, its tensors are too small.
+// Returns why a node of the main graph cannot be sharded, for the first node with a reason; NULL:
+// no node has one, so the tensors are too small.
 static const char *first_reason(struct work *work, const tsr_node **node)
 {
     const struct shapes *shapes = tsr__work_shapes(work);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // trials.c - verifies random shardings: each trial is a copy of the model with a random valid
 // sharding of every node, which is partitioned, run, and compared with the unsharded run. Warnings
-// and notes of a trial are discarded; errors are kept.
+// and notes of a trial are discarded. Errors are kept, except those of refused trials.
 //
 // `verify --random 10 --seed 7` makes the trials 7, 8 ... 16; `--random 1 --seed 9` repeats the
-// third of them alone. A trial that differs has the edits that write its sharding, so that it can
-// be examined by hand.
+// third of them alone. tsr_trial.sharding has the edits that write the sharding of a trial, so
+// that it can be examined by hand.
 #include "verify/internal.h"
 
 // ---- common to all trials -----------------------------------------------------------------------
@@ -18,7 +18,8 @@ struct trials {
     int64_t devices;    // 0: declared by the model
 };
 
-// Chooses the configuration: the model's own, or a new one with that many devices.
+// Chooses the configuration: a new one if the options give a number of devices, else the model's
+// own.
 static tsr_status choose_config(struct trials *trials)
 {
     struct work *work = trials->work;
@@ -70,7 +71,8 @@ static tsr_status add_config(struct trials *trials, tsr_model *model, tsr_config
     return tsr_model_add_config(model, trials->config, trials->devices, n ? names : NULL, n, out);
 }
 
-// Sets a random sharding by the seed, and writes the edits that repeat it by hand.
+// Annotates the model with the random sharding of this seed. *edits becomes the text of the edits
+// that write the same sharding.
 static tsr_status annotate(struct trials *trials, tsr_model *model, uint64_t seed,
                            const char **edits)
 {
@@ -98,8 +100,8 @@ static tsr_status partition_copy(struct trials *trials, tsr_model *copy, uint64_
     return tsr__verify_sharding(trials->work, copy, trials->config, outcome);
 }
 
-// Annotates a copy of the model with shardings for the seed, partitions and compares it. The trial
-// stores the result in every case.
+// Annotates a copy of the model with the sharding of this seed, partitions, runs and compares it.
+// Stores the result in *out, also after a failure.
 static tsr_status try_once(struct trials *trials, uint64_t seed, tsr_trial *out)
 {
     struct outcome outcome = {.recorded = -1};
@@ -149,8 +151,8 @@ static bool is_refused(const tsr_trial *trial)
     return trial->status == TSR_UNSUPPORTED;
 }
 
-// Makes trial i with seed + i, so that it can be repeated alone. If keep_refusal is set, keeps the
-// errors of the trial; drops all its other diagnostics.
+// Makes trial i with seed + i, so that it can be repeated alone. Keeps the errors of a failed trial
+// (of a refused one only if keep_refusal is set), and drops its other diagnostics.
 static tsr_status run_trial(struct trials *trials, size_t i, tsr_trial *trial, bool keep_refusal)
 {
     struct work *work = trials->work;
@@ -168,8 +170,9 @@ static tsr_status run_trial(struct trials *trials, size_t i, tsr_trial *trial, b
     return st;
 }
 
-// Makes all trials. One that fails does not stop the others: the first failure is returned at the
-// end. If all trials are refused, so is the verification.
+// Makes all trials. A failed trial does not stop the others, unless it is out of memory or
+// cancelled: the first failure is returned at the end. Returns TSR_UNSUPPORTED if all trials are
+// refused.
 tsr_status tsr__verify_trials(struct work *work, tsr_verify_summary *result)
 {
     struct trials trials = {.work = work};

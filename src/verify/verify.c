@@ -2,10 +2,10 @@
 // verify.c - tsr_verify: prepares a verification, and verifies the model's own sharding or random
 // ones (trials.c). The temporary folder is always removed.
 //
-// Order: join the other ranks, load the model and the inputs, open a temporary folder, then
-// partition, run sharded and unsharded, compare (verify_sharding.c). Tolerances follow from the
-// model (precision.c). If outputs differ, it checks whether the CPU may be the reason
-// (saturation.c), and which value differs first (locate.c).
+// Order: join the other ranks, load the model, open a temporary folder, load the inputs, partition,
+// run unsharded and sharded, compare (verify_sharding.c). Tolerances follow from the model
+// (precision.c). If outputs differ, these files look for the reason: self_difference.c and
+// float_products.c, which may accept the difference, then saturation.c and locate.c.
 #include "verify/internal.h"
 #include "plan/plan.h"
 #include "rules/rules.h"
@@ -20,8 +20,8 @@ static bool is_folder(const char *path)
     return path && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-// Loads the inputs. A folder of ONNX test data may have recorded outputs, which are also loaded if
-// there is a first one.
+// Loads the inputs. A folder of ONNX test data may have recorded outputs: if output_0.pb exists,
+// they are loaded too.
 static tsr_status load_inputs(struct work *work)
 {
     const char *set = "random";
@@ -65,8 +65,9 @@ static bool divides_work(const tsr_plan_summary *plan)
     return plan->cut_nodes > 0 || plan->n_stages > 1;
 }
 
-// Plans the model for its inputs. If the plan shards nothing, the model is loaded again and planned
-// so that as many nodes as possible are sharded.
+// Plans the model for its inputs. If the plan uses one device only, loads the model again and plans
+// it so that as many nodes as possible are sharded. Fails if that shards nothing either, unless the
+// options allow it.
 static tsr_status plan_model(struct work *work, tsr_plan_summary *plan, tsr_verify_summary *result)
 {
     tsr_status st = tsr__plan_for(work->model, work->options->plan, work->inputs, plan);
@@ -132,7 +133,7 @@ static tsr_run_options run_options(const tsr_verify_options *options)
     if (!run.transport && run.ranks == 0)
         run.transport = TSR_TRANSPORT_THREADS; // one process compares, with or without a launcher
     if (run.transport != TSR_TRANSPORT_THREADS)
-        tsr_run_place(&run, &run.rank, &run.ranks); // a rank of a launcher is like any other
+        tsr_run_place(&run, &run.rank, &run.ranks); // from the launcher, if there is one
     return run;
 }
 
@@ -197,7 +198,8 @@ static tsr_status verify(tsr_session *session, const char *model, const tsr_veri
 
 // ---- the result handle --------------------------------------------------------------------------
 
-// Copies the result. The inputs own the sizes, and the partitions become handles.
+// Copies the summary to the result handle. Copies the sizes, because the inputs own them, and makes
+// a handle of each partition.
 static tsr_status fill(tsr_verify_result *result, const tsr_verify_summary *summary)
 {
     struct arena *memory = result->memory;

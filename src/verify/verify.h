@@ -5,10 +5,11 @@
 
 #include "base/base.h"
 
-// Compares tensor i of `got` with tensor k of `want` (k -1: missing). tolerance 0: by type, see the
-// table in compare.c; INFINITY: type and shape only. NaNs are equal; integers, booleans and strings
-// must be equal. max_rel is relative to the largest finite magnitude in `want`. max_abs and max_rel
-// are NaN if there is no number (shape or type differs, or not numeric).
+// Compares tensor k of `got` (-1: missing) with tensor i of `want`. tolerance 0: the default of the
+// type (tsr__tolerance); INFINITY: compares type and shape only. Two NaNs are equal. Integers,
+// booleans and strings must be equal, whatever the tolerance. max_rel is relative to the largest
+// finite magnitude in `want`. max_abs and max_rel are NaN if there is no number: type or shape
+// differs, or different elements are not numeric.
 tsr_difference tsr__compare(const tsr_tensors *want, size_t i, const tsr_tensors *got, int64_t k,
                             double tolerance);
 // Returns the element (row-major index) with the largest difference; -1: none differs, or not

@@ -30,8 +30,8 @@ static void report(struct work *work, const tsr_difference *difference, enum dia
                   difference->max_abs, difference->max_rel);
 }
 
-// Compares with the outputs recorded with the inputs: 1 equal, 0 some differ, -1 none recorded.
-// Does not affect `ok`.
+// Compares with the outputs that were recorded with the inputs, and sets outcome->recorded: 1 all
+// agree, 0 some differ, -1 none recorded. Does not affect outcome->ok.
 static void compare_recorded(struct work *work, const tsr_tensors *sharded, struct outcome *outcome)
 {
     size_t n = tsr_tensors_count(work->recorded);
@@ -61,8 +61,9 @@ static void mention_random(struct work *work, const char *name)
               "were compared");
 }
 
-// Makes one difference for each output of the unsharded model, matched by name. An output with
-// infinite tolerance depends on random numbers, which is reported.
+// Compares each output of the unsharded run with the sharded output of the same name. Returns
+// TSR_DIFFERENT if one differs. An output with infinite tolerance depends on random numbers, which
+// is reported.
 static tsr_status compare_all(struct work *work, const tsr_tensors *sharded,
                               struct outcome *outcome)
 {
@@ -106,7 +107,7 @@ static const void *keep(struct arena *arena, const void *from, size_t n, size_t 
     return to;
 }
 
-// Copies names and counts; keep_replicated does the same for replicated nodes.
+// Copies the operators' names and counts; keep_replicated does the same for replicated nodes.
 static void keep_collectives(struct arena *arena, tsr_partition_summary *summary)
 {
     tsr_collective_count *counts =
@@ -178,7 +179,7 @@ static void report_reference(struct work *work)
         "ONNX Runtime also fails to run the unsharded model; the error above is its message");
 }
 
-// Runs the unsharded model, once for all shardings.
+// Runs the unsharded model. Does nothing if it already ran: one run is for all shardings.
 static tsr_status run_unsharded(struct work *work, const tsr_model *model, const char *config)
 {
     tsr_run_options options = work->run;
@@ -202,8 +203,8 @@ static tsr_status run_unsharded(struct work *work, const tsr_model *model, const
     return st;
 }
 
-// Does the part of a rank that was started separately (--rank K): rank 0 partitions and compares,
-// all run.
+// Runs the partition of rank 0 as one of the ranks that were started separately (--rank K). The
+// outputs are discarded: rank 0 compares.
 static tsr_status follow_rank_0(struct work *work)
 {
     char parts[SCRATCH_PATH];
@@ -248,8 +249,9 @@ static tsr_status run_and_compare(struct work *work, tsr_model *model, const cha
     return st;
 }
 
-// Partitions, runs both, and compares. If outputs differ, checks whether this CPU saturates 8-bit
-// products, and which value differs first.
+// Partitions, runs both, and compares. If outputs differ, checks whether the engine differs from
+// itself, then compares without rounding of activations. If they still differ, reports it, and
+// looks for saturation of 8-bit products and for the first value that differs.
 tsr_status tsr__verify_sharding(struct work *work, tsr_model *model, const char *config,
                                 struct outcome *out)
 {
