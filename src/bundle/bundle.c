@@ -53,8 +53,8 @@ void tsr__bundle_close(struct bundle *bundle)
 
 // ---- checking files ----------------------------------------------------------------------------
 
-// Reads bytes at an offset, as pread does, but retries after signals. A fault point may make it
-// fail.
+// Reads bytes at an offset, as pread does, but retries after signals. Tests can make it fail
+// (FAULT_READ).
 static ssize_t read_at(tsr_session *session, int fd, char *buffer, size_t want, uint64_t at)
 {
     for (;;) {
@@ -158,8 +158,8 @@ static tsr_status check_file(const struct bundle *bundle, const char *name, bool
     return st;
 }
 
-// Checks all files, so that one call reports every damaged one; returns the first failure. If
-// `ranks` is NULL, checks the files of all ranks.
+// Checks all files of the ranks, so that one call reports every damaged file; returns the first
+// failure. If `ranks` is NULL, checks the files of all ranks.
 tsr_status tsr__bundle_verify(const struct bundle *bundle, const int64_t *ranks, size_t n_ranks,
                               bool check_files)
 {

@@ -40,15 +40,16 @@ struct manifest_device {
 #define CONTEXT_OP     "EPContext"
 #define CONTEXT_DOMAIN "com.microsoft"
 #define CONTEXT_SOURCE "TesseraExecutionProvider" // attribute `source`: the name of the provider
-// Value of the attribute `notes` that makes the ranks processes, unless the session options say
-// otherwise.
+// Value of the attribute `notes` that selects one process per rank, unless the session options
+// select something else.
 #define CONTEXT_PROCESSES "transport=shm"
 
 // An input or output of the unsharded model.
 struct manifest_port {
     const char *name, *type, *sharding; // sharding in the compact notation
     const struct tile_layout *kept;     // if not NULL: the ranks have shards of it, in this layout
-    // of a cache that may have spare capacity: the output that appends to it; else NULL
+    // if this input is a cache that may have spare capacity: the output that appends to it; else
+    // NULL
     const char *updated_by;
     int rank; // -1: unknown
     const tsr_dim *dims;
@@ -111,7 +112,7 @@ tsr_status tsr__bundle_verify(const struct bundle *bundle, const int64_t *ranks,
                               bool check_files) TSR_MUST_USE;
 // Returns the file of weights that several ranks use, or NULL.
 const struct manifest_file *tsr__manifest_common(const struct manifest *manifest);
-// Returns the entry of that file, or NULL.
+// Returns the entry of the file with this name, or NULL.
 const struct manifest_file *tsr__manifest_find(const struct manifest *manifest, struct str name);
 // Returns the input or output of that name, or NULL.
 const struct manifest_port *tsr__manifest_port(const struct manifest_port *ports, size_t n,
@@ -133,7 +134,7 @@ const char *tsr__manifest_text(struct arena *arena, const struct manifest *manif
 // Writes the manifest to the file, which is replaced atomically if it exists.
 tsr_status tsr__manifest_write(struct arena *arena, const char *path,
                                const struct manifest *manifest) TSR_MUST_USE;
-// True for a plain file name: not empty, no separator, no control byte, neither "." nor "..".
+// True for a plain file name: 1 to 255 bytes, no separator, no control byte, neither "." nor "..".
 bool tsr__manifest_name_ok(struct str name);
 
 #endif

@@ -18,9 +18,10 @@
 //      "files": {"rank0.onnx": "4b51...", ...}, "sizes": {"rank0.onnx": 332994, ...}}
 //
 // There are limits for the text (MANIFEST_MAX_BYTES), each list (MAX_ENTRIES), ranks, dimensions,
-// groups and members. These parts must be consistent: files and sizes, one device and one entry of
-// weights per rank, listed file names, ports of states, existing ranks. Older releases lack states,
-// stages, numbers of nodes, and inputs and outputs of a device, so these are optional.
+// groups and members. "files" and "sizes" must list the same files. "devices" and "weights" must
+// have one entry per rank. All files, ports and ranks that an entry names must exist. Manifests of
+// older releases lack states, stages, numbers of nodes, and inputs and outputs of a device: these
+// are optional.
 #include "bundle/bundle.h"
 
 #include <jansson.h>
@@ -50,7 +51,8 @@ static void report_error(struct reader *reader, const char *field, const char *w
               "\"%s\" %s", field, what);
 }
 
-// Returns the member `key` of an object, or NULL after any failure. All helpers accept NULL.
+// Returns the member `key` of an object, which must have this type. Returns NULL after any failure.
+// All helpers accept NULL.
 static const json_t *member(struct reader *reader, const json_t *object, const char *key,
                             json_type type)
 {
@@ -203,7 +205,8 @@ static void read_model(struct reader *reader, const json_t *root, struct manifes
     manifest->model_sha256 = text_member(reader, model, "sha256");
 }
 
-// Returns `name` if it is listed. Every file that is opened later must be listed.
+// Reports an error if "files" does not list `name`, because every file that is opened later must be
+// listed. Returns `name` in any case.
 static const char *known_file(struct reader *reader, const struct manifest *manifest,
                               const char *field, const char *name)
 {
@@ -229,7 +232,8 @@ static const char **read_names(struct reader *reader, const json_t *entry, const
     return names;
 }
 
-// Returns a list of integers; -1 for entries that are not. Returns NULL if out of memory.
+// Returns a list of integers, with -1 for entries that are not integers. Returns NULL if out of
+// memory.
 static int64_t *read_ints(struct reader *reader, const json_t *list, size_t n)
 {
     int64_t *ints = ARENA_ARRAY(reader->arena, int64_t, n + 1);
@@ -345,7 +349,7 @@ static struct tile_layout *decode_layout(struct reader *reader, const json_t *li
     return code ? tsr__layout_decode(reader->arena, code, n) : NULL;
 }
 
-// True if every owner is a rank and every rank has a shard.
+// True if every owner of a shard is an existing rank, and every shard has an owner.
 static bool is_over_ranks(const struct tile_layout *layout, int64_t n_ranks)
 {
     if (layout->n_shards <= 0)
@@ -360,7 +364,8 @@ static bool is_over_ranks(const struct tile_layout *layout, int64_t n_ranks)
     return true;
 }
 
-// Reads the layout of a port, encoded as in attributes of operators.
+// Reads the layout of a port, encoded as in attributes of operators. Returns NULL if the port has
+// none, or after a failure.
 static const struct tile_layout *read_layout(struct reader *reader, const json_t *entry,
                                              int64_t n_ranks)
 {
@@ -478,7 +483,8 @@ static void read_collectives(struct reader *reader, const json_t *root, struct m
     }
 }
 
-// Reads the nodes that are not sharded. This list is for people; nothing depends on it.
+// Reads the nodes that are replicated although they have a sharding. This list is for people;
+// nothing depends on it.
 static void read_replicated(struct reader *reader, const json_t *root, struct manifest *manifest)
 {
     const json_t *list = list_member(reader, root, "replicated", &manifest->n_replicated);
@@ -544,7 +550,7 @@ tsr_status tsr__manifest_parse(tsr_session *session, struct arena *arena, struct
     if (st == TSR_NOMEM)
         return st;
     if (!root)
-        // The parser's message quotes the file, which may be any file of that name.
+        // The parser's message is not used: it quotes the content, and any file may have this name.
         return report_no_object(session, file, (uint64_t)error.position,
                                 "the manifest is not a valid JSON document");
     if (!json_is_object(root)) {
@@ -573,7 +579,7 @@ bool tsr__manifest_name_ok(struct str name)
     return true;
 }
 
-// Finds a file of the manifest by binary search, because read_files sorts the list.
+// Finds a file of the manifest by binary search: the list is sorted by name.
 const struct manifest_file *tsr__manifest_find(const struct manifest *manifest, struct str name)
 {
     size_t low = 0, high = manifest->n_files;

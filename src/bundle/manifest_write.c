@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // manifest_write.c - writes manifest.json. Keys have a fixed order, and there are no times or
-// paths, so the same partition gives the same bytes. Absent fields are left out, not written as
-// null. docs/formats.md describes each field.
+// paths, so the same partition gives the same bytes. Absent fields are left out; only an
+// unknown shape or size is null. docs/formats.md describes each field.
 #include "bundle/bundle.h"
 #include "tessera_json.h"
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// dlpack.c - exchanges tensors with other libraries without a copy, as DLPack's managed tensors.
+// dlpack.c - imports tensors of other libraries without a copy, and exports copies of tensors, as
+// DLPack's managed tensors.
 //
 // The structs below are the ABI of DLPack 0.8 (without a version field), which does not change any
 // more. An imported tensor stays where it is, on the host or on a GPU. Its deleter is called when
@@ -59,7 +60,8 @@ static tsr_dtype type_of(const struct dl_type *type)
     return TSR_UNDEFINED;
 }
 
-// True for row-major order: 2 x 3 has strides 3, 1. Strides of axes with one element do not matter.
+// True for row-major order. Example: 2 x 3 has strides 3, 1. Axes with one element may have any
+// stride.
 static bool contiguous(const struct dl_tensor *tensor)
 {
     int64_t expected = 1;
@@ -128,8 +130,8 @@ static void free_managed(struct dl_managed *managed)
     free(managed->context);
 }
 
-// Returns a tensor of the set for another library. The result is one separate block of memory, so
-// that it may outlive the session and be freed by any thread.
+// Copies tensor i of the set for another library. The copy is one separate block of memory, so it
+// may outlive the session, and any thread may free it.
 tsr_status tsr_tensors_to_dlpack(const tsr_tensors *tensors, size_t i, void **out)
 {
     if (!out)

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-// Returns the type of a name; 0: not a tensor type, or name is NULL.
+// Returns the element type with this name; 0: there is none, or the name is NULL.
 static tsr_dtype dtype_of(const char *name)
 {
     if (!name)
@@ -37,8 +37,7 @@ static tsr_status add_inputs(tsr_model *model, const struct manifest *manifest)
     return TSR_OK;
 }
 
-// True if all inputs are tensors. Sequences and other types without a name are left to the rank
-// file.
+// True if all inputs are tensors of known rank. Otherwise the inputs of the rank file are used.
 static bool are_tensors(const struct manifest *manifest)
 {
     for (size_t i = 0; i < manifest->n_inputs; i++)
@@ -47,8 +46,8 @@ static bool are_tensors(const struct manifest *manifest)
     return true;
 }
 
-// Finds the folder of a rank file with a manifest in it. False also for a copied rank file, which
-// is treated as an ordinary model.
+// Stores the folder of a rank file in `out`. False if the model is not a rank file, or if its
+// folder has no manifest: a copied rank file is treated as an ordinary model.
 static bool folder_of(const tsr_model *rank, char *out, size_t cap)
 {
     const char *path = tsr_model_path(rank), *slash = strrchr(path, '/');
@@ -64,9 +63,9 @@ static bool folder_of(const tsr_model *rank, char *out, size_t cap)
     return access(manifest, R_OK) == 0;
 }
 
-// Creates a model without nodes that has the inputs of the unsharded model. A rank file has only
-// the rank's own shards; the manifest next to it has these inputs. *out stays NULL without a
-// manifest, or if an input is not a tensor.
+// Creates a model without nodes that has the inputs of the unsharded model, from the manifest next
+// to the rank file. *out stays NULL without a manifest, or if an input is not a tensor of known
+// rank.
 tsr_status tsr__unsharded_inputs(const tsr_model *rank, tsr_model **out)
 {
     char folder[PATH_MAX];

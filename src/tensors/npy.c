@@ -18,8 +18,8 @@
 #define MAX_HEAD 65536
 #define MAX_TEXT (1 << 28) // characters of one element
 
-// Letter and size of numpy's name for a type. If a type has several rows, it is written as in the
-// first.
+// Letter and size in numpy's name of a type, such as f4. The letter V (raw bytes) is only read:
+// bfloat16 is written as u2.
 static const struct npy_type {
     char letter;
     int bytes;
@@ -170,8 +170,8 @@ static void swap_bytes(char *p, size_t n, size_t unit)
         }
 }
 
-// Converts column-major to row-major order. [2, 3] in column-major order has steps 1 and 2: the
-// result reads source elements 0 2 4, 1 3 5.
+// Converts column-major to row-major order. Example: [2, 3] in column-major order has steps 1 and
+// 2, so the result has the source elements 0 2 4, 1 3 5.
 static void to_row_major(const char *from, char *to, const struct npy *npy, size_t unit, int64_t n)
 {
     int64_t index[RUN_MAX_RANK] = {0}, step[RUN_MAX_RANK], at = 0, s = 1;
@@ -191,8 +191,8 @@ static void to_row_major(const char *from, char *to, const struct npy *npy, size
     }
 }
 
-// Writes one character as UTF-8 and returns its length; 0: not a character. 0xE9 becomes C3 A9.
-// marks[n] is the first byte of a character of n bytes.
+// Writes one character as UTF-8 and returns its length; 0: not a character. Example: 0xE9 becomes
+// C3 A9. marks[n] has the upper bits of the first byte of a character of n bytes.
 static size_t put_utf8(uint32_t c, char *out)
 {
     static const unsigned char marks[] = {0, 0, 0xC0, 0xE0, 0xF0};
@@ -205,7 +205,8 @@ static size_t put_utf8(uint32_t c, char *out)
     return n;
 }
 
-// Reads one element of a numpy string array; false: invalid characters.
+// Reads one element of a numpy string array without its padding. UTF-32 is converted to UTF-8 in
+// `to`. False: invalid characters.
 static bool read_text(const struct npy *npy, const char *p, char *to, struct str *out)
 {
     size_t width = npy->unit, n = 0;
@@ -302,8 +303,8 @@ tsr_status tsr__npy_read(tsr_tensors *tensors, struct str name, const char *file
 
 // ---- writing -----------------------------------------------------------------------------------
 
-// Returns numpy's letter of a type. Types that numpy lacks are written as unsigned integers of the
-// same bits.
+// Returns numpy's letter of a type, and the bytes per element. Types that numpy lacks are written
+// as unsigned integers of the same size, types of less than 8 bits as packed bytes.
 static char letter_of(tsr_dtype type, int *bytes)
 {
     int bits = tsr_dtype_bits(type);
@@ -321,7 +322,8 @@ bool tsr__npy_has(tsr_dtype type)
            type == TSR_UINT32 || type == TSR_UINT64;
 }
 
-// Writes the header for a type with this letter and number. Returns its length.
+// Writes the header and returns its length. `letter` and `number` are numpy's name of the type: the
+// number counts bytes, for U characters.
 static size_t put_head(const struct tensor *tensor, char letter, int number, char *out, size_t cap)
 {
     // elements share bytes: written as an array of bytes
@@ -373,9 +375,9 @@ static void put_text(struct str text, bool unicode, char *to)
     }
 }
 
-// Writes strings as numpy does. They have a fixed width, that of the longest one. {"a", "bcd"}
-// becomes U3: 3 * 4 bytes each, "a" padded with zeros. If one string is not valid UTF-8, all are
-// stored as raw bytes (type S).
+// Writes strings as numpy does. They have a fixed width, that of the longest one. Example: {"a",
+// "bcd"} becomes U3: 3 * 4 bytes each, "a" padded with zeros. If a string is not valid UTF-8 or
+// ends in a zero, all are stored as raw bytes (type S).
 static tsr_status texts_image(struct arena *arena, const struct tensor *x, struct npy_image *out)
 {
     int64_t n = tsr__tensor_elements(x), width = 1, bytes = 1, total;

@@ -80,7 +80,8 @@ static bool find_directory(struct str z, uint64_t *at, uint64_t *n)
     return true;
 }
 
-// Reads the 64-bit extension: the values that do not fit elsewhere, in this order.
+// Reads the 64-bit extension. It has the uncompressed size, the compressed size and the offset, in
+// this order, but only those whose 32-bit field is LIMIT32.
 static bool read_wide(struct str field, struct member *member)
 {
     uint64_t *wide[3] = {&member->size, &member->packed, &member->at};

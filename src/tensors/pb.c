@@ -11,10 +11,10 @@
 enum { TENSOR_DIMS = 1, TENSOR_TYPE = 2, TENSOR_TEXTS = 6, TENSOR_NAME = 8, TENSOR_RAW = 9 };
 enum { GROUP_NAME = 1, GROUP_TYPE = 2, GROUP_TENSORS = 3, GROUP_OF_TENSORS = 1 };
 enum { VARINT = 0, LENGTH = 2 };
-#define MAX_MESSAGE ((size_t)1 << 40) // strings are part of it
+#define MAX_MESSAGE ((size_t)1 << 40) // limit of the part that is built in memory
 
 // Writes a varint: seven bits per byte, lowest first; the eighth bit is set if more bytes follow.
-// 300 is AC 02.
+// Example: 300 is AC 02.
 static void put_varint(struct text *text, uint64_t v)
 {
     char c[10];
@@ -38,7 +38,8 @@ static void put_bytes(struct text *text, int field, struct str v)
     tsr__text_add(text, v);
 }
 
-// Writes all of a TensorProto but the bytes of its elements, which come last, after their length.
+// Writes all of a TensorProto except the bytes of numeric elements, which come last, after their
+// length. Strings are written here.
 static void tensor_head(struct text *text, const struct tensor *x)
 {
     for (int axis = 0; axis < x->rank; axis++)
@@ -62,8 +63,8 @@ static void write_tensor(struct outfile *outfile, struct text *head, const struc
         tsr__out_write(outfile, x->data, x->bytes);
 }
 
-// Writes an element of a sequence. A nested message is preceded by its length, so the head of the
-// tensor is built first. out: the bytes before it.
+// Writes an element of a sequence, after the bytes in `out`, which is empty afterwards. A nested
+// message is preceded by its length, so the head of the tensor is built first, in `head`.
 static void write_element(struct outfile *outfile, struct text *out, struct text *head,
                           const struct tensor *x)
 {

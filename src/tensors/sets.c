@@ -213,7 +213,7 @@ static uint64_t roll(struct dice *dice) // SplitMix64
 }
 
 // Returns a random number in (-1, 1), bell-shaped: the sum of four uniform numbers of 16 bits. It
-// is exact in float32, so all types get the same value.
+// is exact in float32, so float32 and double get the same value.
 static float roll_float(struct dice *dice)
 {
     uint64_t r = roll(dice);
@@ -222,7 +222,7 @@ static float roll_float(struct dice *dice)
 }
 
 // Fills a tensor with random numbers. Integers are 0 or 1, which are valid token ids, positions and
-// masks for any model.
+// masks for almost any model. Returns false if the type is not supported.
 static bool fill(struct tensor *x, struct dice *dice)
 {
     int64_t n = tsr_dtype_bits(x->type) ? (int64_t)(x->bytes * 8) / tsr_dtype_bits(x->type) : 0;
@@ -503,7 +503,7 @@ static tsr_status random_port(tsr_tensors *tensors, const char *set,
 }
 
 // Creates random inputs from random, random:7 or random:7,x:2x3,batch=2: a seed after a colon, then
-// shapes for inputs that have none, and sizes of symbols.
+// shapes of inputs and sizes of symbols.
 static tsr_status load_random(tsr_tensors *tensors, const char *set, struct ports *ports)
 {
     struct str rest = str_of(set + strlen("random"));
@@ -655,7 +655,7 @@ tsr_status tsr_tensors_save(const tsr_tensors *tensors, const char *path)
         return here;
     if (ends_with(path, ".npy"))
         return save_npy(tensors, path);
-    // Folders have no dot in their names, or a slash at the end.
+    // A path without a dot in its last part, or with a slash at the end, is a folder.
     if (*base == 0 || !strchr(base, '.'))
         return tsr__pb_save(tensors, path);
     return tsr__npz_save(tensors, path);

@@ -29,8 +29,8 @@ tsr_status tsr_tensors_new(tsr_session *session, tsr_tensors **out)
     return TSR_OK;
 }
 
-// Frees a tensor. Calls the release function of another library first; x->cap is the size of our
-// own block.
+// Frees a tensor: its sequence, the memory of another library (by x->release), and its own block of
+// x->cap bytes.
 void tsr__tensor_free(tsr_session *session, struct tensor *x)
 {
     tsr_tensors_free(x->sequence);
@@ -234,7 +234,7 @@ static tsr_status insert(tsr_tensors *tensors, struct str name, struct tensor *x
     return TSR_OK;
 }
 
-// Removes tensor i from the set; the last one takes its place.
+// Removes tensor i from the set and returns it; the last tensor takes its place.
 static struct tensor *take_out(tsr_tensors *tensors, size_t i)
 {
     struct tensor *x = tensors->at[i], *last = tensors->at[--tensors->n];
@@ -252,7 +252,7 @@ static struct tensor *take_out(tsr_tensors *tensors, size_t i)
     return x;
 }
 
-// Moves a tensor to another set. Afterwards it is in one of the two sets, or freed.
+// Moves a tensor to another set. If out of memory, it is freed.
 tsr_status tsr__tensors_move(tsr_tensors *from, size_t i, tsr_tensors *to)
 {
     struct tensor *x = take_out(from, i);
@@ -290,8 +290,8 @@ struct str tsr__tensor_text(const struct tensor *x, int64_t i)
     return (struct str){text + start, (size_t)(ends[i] - start)};
 }
 
-// Adds a tensor of strings. Layout: the end of each string, then all strings, then a zero: {"ab",
-// "c"} is 2, 3, "abc".
+// Adds a tensor of strings. Layout: the end of each string, then all strings, then a zero.
+// Example: {"ab", "c"} is 2, 3, "abc".
 tsr_status tsr__tensors_add_texts(tsr_tensors *tensors, struct str name, int rank,
                                   const int64_t *dims, const struct str *texts)
 {
@@ -499,7 +499,7 @@ tsr_status tsr_tensors_borrow(tsr_tensors *tensors, const char *name, tsr_dtype 
         return bad_shape(tensors, str_of(name), type);
     if (n_bytes > 0 && !bytes)
         return tsr__missing(tensors->session, "bytes");
-    // only read: inputs that an engine overwrites are copied before
+    // The data is only read: inputs that an engine overwrites are copied before.
     struct foreign borrowed = {.data = (void *)(uintptr_t)bytes};
     return tsr__tensors_add_foreign(tensors, str_of(name), type, rank, dims, &borrowed);
 }

@@ -20,13 +20,13 @@ tsr_status tsr__unsharded_inputs(const tsr_model *rank, tsr_model **out) TSR_MUS
 
 // A tensor. For strings, data has the uint64_t ends of all elements, counted from the first
 // character, then the characters and a terminator: equal tensors have equal bytes. A sequence has
-// rank -1 and no data. An optional without a value also has NULL as sequence.
+// rank -1 and no data. So has an optional without a value, whose `sequence` is NULL.
 struct tensor {
     char *name;
     tsr_dtype type;
     int rank;
     int64_t *dims;
-    void *data; // 64-byte aligned
+    void *data; // 64-byte aligned, unless the memory is foreign
     size_t bytes;
     size_t cap; // size of the block
     tsr_tensors *sequence;
@@ -60,7 +60,7 @@ struct tsr_tensors {
     struct tensor **at;
     size_t n, cap;
     bool indexed;
-    atomic_size_t next; // where a search begins: behind the last one that was found
+    atomic_size_t next; // where a search begins: after the tensor that was found last
     struct map index;   // name -> 1 + index in `at`; only if `indexed`
     struct arena names; // memory of the index and its names
 };
