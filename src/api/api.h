@@ -12,7 +12,7 @@ struct scratch {
     struct temporary *temporary;
     const char *folder, *parts;
     tsr_session *session;
-    // diagnostics since then that name a file of `parts` are reported for the model
+    // diagnostics added after this mark that name a file of `parts` get the model's name instead
     struct diag_mark mark;
     const char *model; // path of the model; NULL or "": diagnostics are not changed
 };

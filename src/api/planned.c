@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // planned.c - tsr_plan_for_inputs: plans a model for the sizes of given inputs.
 //
-// X is [batch, seq] and the input is [4, 128]: batch=4 and seq=128 are added to the sizes, unless
-// the caller has given others. It is not in `plan`, because that module knows no tensors with
-// values.
+// Example: the model's input is [batch, seq] and the given input [4, 128]: batch=4 and seq=128 are
+// added to the sizes, unless the caller has given others. This file is not in src/plan, because
+// that module does not use tensors with values.
 #include "api/api.h"
 #include "plan/plan.h"
 #include "runtime/runtime.h"

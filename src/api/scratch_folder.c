@@ -19,7 +19,8 @@ tsr_status tsr__scratch_open(tsr_session *session, struct arena *arena, const ch
     return TSR_NOMEM;
 }
 
-// Removes the temporary folder. On the other ranks of a job there is none: rank 0 owns it.
+// Removes the temporary folder, if this rank has created one. First replaces files of the partition
+// by the model in diagnostics, if scratch->model is set.
 void tsr__scratch_close(struct scratch *scratch)
 {
     if (scratch->model && scratch->model[0] && scratch->parts)

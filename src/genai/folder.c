@@ -3,8 +3,8 @@
 // config.json): finds the model, its KV caches, and consistent sizes of its inputs.
 //
 // Only a few numbers come from the configuration (heads, context length). Names come from the
-// graph, so that every exporter works: the input `past_key_values.0.key` has its cache in the
-// output `present.0.key`, `past_0_k` in `present_0_k`.
+// graph, so that every exporter works: the next value of the input `past_key_values.0.key`
+// is the output `present.0.key`, that of `past_0_k` is `present_0_k`.
 //
 // All texts of a tsr_folder are in its arena and live until it is freed. The model is loaded for
 // its names, types and shapes; its weights stay in their files.
@@ -172,6 +172,8 @@ static const char *present_of(tsr_folder *folder, const tsr_graph *graph, const 
     return NULL;
 }
 
+// Callback for the readers of a cache: stores the window of the first reader if its cache is a
+// window, and stops.
 static bool take_window(void *data, tsr_node *node, size_t input)
 {
     (void)input;
@@ -199,7 +201,8 @@ static tsr_status find_caches(tsr_folder *folder)
     return arena_status(&folder->arena);
 }
 
-// Returns the number of heads. The graph takes precedence over the configuration.
+// Returns the number of heads of the first cache; 0: there are no caches. The graph takes
+// precedence over the configuration.
 int64_t tsr__genai_cache_heads(const tsr_folder *folder)
 {
     if (!folder->caches.n)

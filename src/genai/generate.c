@@ -102,8 +102,8 @@ static tsr_status declare_caches(const tsr_generator *generator, tsr_model *mode
     return st;
 }
 
-// Plans a decode step with half-full caches and writes the rank files. The partition's manifest
-// passes the states on to the job.
+// Plans a decode step with half-full caches (128 tokens if the context length is unknown) and
+// writes the rank files. The job reads the states from the manifest.
 static tsr_status plan_and_partition(tsr_generator *generator, tsr_model *model, const char *parts)
 {
     tsr_folder *folder = generator->folder;
@@ -188,8 +188,9 @@ static bool caches_have_room(const tsr_folder *folder)
     return folder->caches.n > 0;
 }
 
-// Returns the largest number of tokens that may follow a prompt of n tokens: max_tokens, limited by
-// the context. The last token is not fed back: a context of 128 and a prompt of 2 allow 127.
+// Returns the largest number of tokens that may follow a prompt of n tokens: max_tokens (default
+// 64), limited by the context. The last token is not fed back: a context of 128 and a prompt of 2
+// allow 127.
 static int64_t most_tokens(const tsr_generator *generator, size_t n)
 {
     int64_t most = DEFAULT_TOKENS, context = generator->folder->context;
@@ -259,7 +260,7 @@ static float from_bfloat(uint16_t bits)
     return out;
 }
 
-// Reports logits of an unsupported type: only float32, float16 and bfloat16 are supported.
+// Reports that the output logits is missing, empty, or not float32, float16 or bfloat16.
 static tsr_status no_logits(tsr_generator *generator)
 {
     struct place at = PLACE_NONE;
@@ -312,7 +313,7 @@ static tsr_status read_logits(tsr_generator *generator)
 }
 
 // Runs one step, after freeing the tensors of the previous step. `past` advances even on failure,
-// because no step follows a failed one.
+// which does no harm: no step follows a failed one.
 static tsr_status run_step(tsr_generator *generator, const int64_t *ids, int64_t n)
 {
     tsr_tensors_free(generator->inputs);
@@ -462,8 +463,9 @@ void tsr_generator_close(tsr_generator *generator)
     tsr__free(session, generator, sizeof *generator);
 }
 
-// Sets the number of devices from the topology. With one device the model runs unsharded on it. The
-// device name is copied, because the caller may free the topology.
+// Sets the number of devices from the topology, if there is one, else from the options. If a
+// topology has one device, the model runs unsharded on it: the device name is copied, because the
+// caller may free the topology.
 static tsr_status take_devices(tsr_generator *generator)
 {
     tsr_generate_options *own = &generator->options;
@@ -526,8 +528,8 @@ static tsr_status refuse_empty(const tsr_folder *folder)
     return TSR_INVALID;
 }
 
-// Refuses ids outside the vocabulary. The engine would not: an embedding counts negative ids from
-// its end.
+// Refuses an empty prompt, a prompt that is longer than the context, and ids outside the
+// vocabulary. The engine would accept negative ids: an embedding counts them from its end.
 static tsr_status check_tokens(tsr_folder *folder, const int64_t *ids, size_t n)
 {
     int64_t most = folder->vocabulary; // 0: unknown

@@ -46,8 +46,8 @@ static tsr_status write_random_set(struct text *text, const tsr_model *model, ui
     return text->failed ? TSR_NOMEM : TSR_OK;
 }
 
-// Replaces an integer tensor by first, first + step, ... (modulo the limit, if any). Example: first
-// 3, step 31, limit 50: 3, 34, 15, 46, 27 ...
+// Replaces an int32 or int64 tensor by first, first + step, ... (modulo the limit, if any). Does
+// nothing for other types. Example: first 3, step 31, limit 50: 3, 34, 15, 46, 27 ...
 static tsr_status count_up(tsr_tensors *tensors, const char *name, int64_t first, int64_t step,
                            int64_t limit)
 {

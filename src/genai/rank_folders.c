@@ -59,7 +59,7 @@ static tsr_status shard_caches(tsr_folder *folder, tsr_model *model, tsr_config 
         tsr_node *reader = NULL;
         tsr_value_uses(past, first_use, &reader);
         if (!reader || !tsr_value_producer(present))
-            continue; // no node reads the cache
+            continue; // no node reads the cache, or none writes it
         TRY(shard_heads(reader, past, config, ranks));
         TRY(shard_heads(tsr_value_producer(present), present, config, ranks));
     }
@@ -89,8 +89,9 @@ static tsr_status check_config(tsr_folder *folder)
     return TSR_OK;
 }
 
-// Returns how often each key head is repeated, so that every rank has one. Returns 0 if there are
-// fewer query heads than ranks; the caches are then replicated.
+// Returns the number of copies of each key head, so that every rank has at least one head and all
+// key heads have the same number of query heads. Returns 0 if there is no such number, for example
+// with fewer query heads than ranks; the caches are then replicated.
 static int64_t repeats(const tsr_folder *folder, int64_t ranks)
 {
     int64_t keys = tsr__genai_cache_heads(folder), queries = int64_max(folder->heads, keys);
@@ -102,7 +103,8 @@ static int64_t repeats(const tsr_folder *folder, int64_t ranks)
     return 0;
 }
 
-// Refuses models without caches: this layout shards the caches.
+// Refuses folders without genai_config.json, and models without caches: this layout shards the
+// caches.
 static tsr_status check_heads(tsr_folder *folder)
 {
     if (!folder->is_genai)
@@ -116,7 +118,8 @@ static tsr_status check_heads(tsr_folder *folder)
 
 // ---- the partition -----------------------------------------------------------------------------
 
-// Lists the caches if they stay sharded, and all other outputs, which every rank returns in full.
+// Sets the options about ports: if `sharded`, the caches stay sharded (keep_cut). All other outputs
+// are returned by every rank in full (everywhere).
 static tsr_status list_ports(tsr_folder *folder, const tsr_model *model, bool sharded,
                              tsr_partition_options *options)
 {
@@ -183,7 +186,8 @@ static int64_t time_on_one(tsr_folder *folder, const struct machine *machine)
     return time;
 }
 
-// Adds the configuration with sharded caches, of at least one head per rank.
+// Adds the configuration. Shards the caches, after repeating their heads if there are fewer than
+// ranks. If `repeats` returns 0, the caches stay unsharded.
 static tsr_status add_config(tsr_folder *folder, tsr_model *model, int64_t ranks)
 {
     tsr_config *config;
@@ -220,11 +224,11 @@ static tsr_status try_choice(tsr_folder *folder, tsr_topology *choice, int64_t *
     return TSR_OK;
 }
 
-#define WORTH 0.99 // use more devices only if the time falls below this fraction
+#define WORTH 0.99 // take a later choice only if its time is below this fraction of the best
 
 // Chooses the number of devices for this layout, which may be smaller than for an unrestricted
-// plan. Plans each choice of the topology and takes the fastest. Example: 1 device 0.40 ms, 2
-// devices 0.68 ms: takes 1.
+// plan. Plans each choice of the topology and takes the fastest (see WORTH). Example: 1 device 0.40
+// ms, 2 devices 0.68 ms: takes 1.
 static tsr_status take_choice(tsr_folder *folder, struct machine *machine)
 {
     tsr_topology *all = machine->topology;
@@ -344,7 +348,8 @@ static tsr_status copy_file(struct rank_folders *folders, const char *from, cons
     return status;
 }
 
-// Moves a file of the partition into a rank's folder, or links it if all ranks need it.
+// Moves a file of the partition into a rank's folder. If the ranks share it, links it, or copies it
+// if the file system refuses links. A missing file is no error.
 static tsr_status place_part(struct rank_folders *folders, int64_t rank, const char *name,
                              const char *as, bool shared)
 {
@@ -357,7 +362,6 @@ static tsr_status place_part(struct rank_folders *folders, int64_t rank, const c
     if (!shared)
         return rename(from, to) == 0 ? TSR_OK : cannot_write(folders, to);
     bool there;
-    // Copies the file if the file system refuses a link.
     if (link(from, to) == 0)
         return TSR_OK;
     return copy_file(folders, from, to, &there);
@@ -402,9 +406,9 @@ static tsr_status copy_rest(struct rank_folders *folders, int64_t rank)
     return st;
 }
 
-// Copies the plug-in and its transports into the rank's folder: onnxruntime-genai loads no plug-in
-// from elsewhere. They are next to this library, which the address of `here` identifies. Transports
-// may be missing.
+// Copies the plug-in and the libraries that it may load into the rank's folder: onnxruntime-genai
+// loads no plug-in from elsewhere. They are in the folder `given`; NULL: next to this library,
+// which the address of `here` identifies. Only the plug-in itself must exist.
 static tsr_status copy_plugins(struct rank_folders *folders, int64_t rank, const char *given)
 {
     static const char *const names[] = {PLUGIN, "libtessera_mpi_openmpi.so",
