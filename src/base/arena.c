@@ -104,9 +104,9 @@ void *tsr__default_alloc(void *data, void *old, size_t old_bytes, size_t bytes)
 
 // ---- the session's accounting ------------------------------------------------------------------
 
-// Reports that memory ran out. Allocates nothing: the session has a free list slot and a text
-// buffer for this. The message distinguishes three causes: a file that needs more than its size
-// justifies, the limit of the session, and the system.
+// Reports that memory ran out, once per session. Allocates nothing: the session has a free list
+// slot and a text buffer for this. The message distinguishes three causes: a file that needs more
+// than its size justifies, the limit of the session, and the system.
 void tsr__nomem(tsr_session *session, size_t bytes)
 {
     char *text = session->out_of_memory_text;
@@ -241,7 +241,7 @@ static bool has_space(struct arena *arena, const char *p, size_t bytes)
     (void)arena, (void)p, (void)bytes;
     return false;
 #else
-    if (arena->failed || !arena->at) // without `at`, all blocks are raw ones
+    if (arena->failed || !arena->at) // `at` NULL: all blocks come from tsr__arena_raw
         return false;
     const char *limit = (char *)arena->blocks + arena->blocks->bytes;
     if (p > limit || bytes > (size_t)(limit - p))
@@ -252,8 +252,8 @@ static bool has_space(struct arena *arena, const char *p, size_t bytes)
 #endif
 }
 
-// Returns the size of the next block. It is at least what the arena has allocated, so that the
-// number of blocks grows with the logarithm.
+// Returns the size of the next block: the smallest power of two that is at least arena->bytes, but
+// from BLOCK_MIN to BLOCK_MAX. So a growing arena has few blocks.
 static size_t block_size(const struct arena *arena)
 {
 #ifdef TSR_TORTURE
@@ -289,8 +289,8 @@ static struct arena_block *block_for(struct arena *arena, size_t bytes, size_t a
     return block_new(arena, *own ? need : usual);
 }
 
-// Allocates if the zeroed part of the newest block is too small. A request of more than a quarter
-// of a block gets a block of its own.
+// Allocates zeroed memory. arena_get calls it if the zeroed part of the newest block is too small.
+// A request of more than a quarter of a block gets a block of its own.
 void *tsr__arena_slow(struct arena *arena, size_t bytes, size_t align)
 {
     if (arena->failed)
@@ -395,8 +395,9 @@ static bool grow_in_place(struct arena *arena, const char *at, size_t old_bytes,
 #endif
 }
 
-// Enlarges the vector for one more element. Capacities are 8, 13, 20, 31, ... The old arrays stay
-// unused in the arena; together they have at most twice the size of the current one.
+// Enlarges the vector for one more element. Capacities are 8, 13, 20, 31, ... If the array cannot
+// grow in place, the old one stays unused in the arena. All old ones together have at most twice
+// the size of the current one.
 bool tsr__vec_grow(struct arena *arena, void **at, size_t n, size_t *cap, size_t size)
 {
     void *old, *grown;

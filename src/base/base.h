@@ -277,8 +277,8 @@ struct map {
 };
 void tsr__map_init(struct map *map, struct arena *arena, size_t expected); // expected may be 0
 void *tsr__map_get(const struct map *map, struct str key);                 // NULL: absent
-// Returns the address of the value of the key, and adds a new key with the value NULL. Returns NULL
-// if out of memory. The address is valid until the next key is added.
+// Returns the address of the key's value. Adds the key with the value NULL if it is new. Returns
+// NULL if out of memory. The address is valid until the next key is added.
 void **tsr__map_at(struct map *map, struct str key);
 // As tsr__map_at, but a new key is copied to the map's arena. For keys in local variables:
 // tsr__map_at_copy(&map, str_bytes(&pair, sizeof pair)).
@@ -423,8 +423,8 @@ void tsr__out_write(struct outfile *outfile, const void *p, size_t n);
 // Writes many pieces with few system calls and without copying them.
 struct iovec;
 void tsr__out_gather(struct outfile *outfile, const struct iovec *pieces, int n);
-// Copies a range of another file, with copy_file_range if possible (not with a digest). A source
-// that is too short is an error.
+// Copies a range of another file, with copy_file_range if possible. If `digest` is set, the bytes
+// are read and written instead. A source that is too short is an error.
 void tsr__out_copy(struct outfile *outfile, int fd, uint64_t offset, uint64_t length);
 // Returns the number of bytes that have left the buffer.
 uint64_t tsr__out_flushed(const struct outfile *outfile);
@@ -486,8 +486,8 @@ tsr_status tsr__temporary_folder(tsr_session *session, const char *base, const c
                                  struct temporary **out) TSR_MUST_USE;
 // Removes the file or folder with its contents and frees the slot. NULL is allowed.
 void tsr__temporary_remove(struct temporary *temporary);
-// Registers a path for removal. Returns NULL if there is no free slot or the path is too long; a
-// later process then removes the path.
+// Registers a path for removal. Returns NULL if there is no free slot or the path is too long. If
+// this process is killed, tsr__temporary_sweep of a later one removes the path.
 struct temporary *tsr__temporary_note(tsr_session *session, const char *path);
 void tsr__temporary_forget(struct temporary *temporary); // NULL is allowed
 // Locks a file or folder that was just created as `name` in `parent` and opened as fd, so that no
@@ -629,8 +629,8 @@ tsr_status tsr__cancel_check(tsr_session *session);
 // session.
 tsr_status tsr__same_session(tsr_session *session, const tsr_session *owner,
                              const char *what) TSR_MUST_USE;
-// As tsr__same_session, for an object that is written to a JSON document. Returning false also
-// marks the document as failed.
+// True if an object of session `owner` may be written to the document: both have the same session,
+// and the document has not failed. Otherwise reports it and marks the document as failed.
 bool tsr__json_owned(tsr_json *json, const tsr_session *owner, const char *what) TSR_MUST_USE;
 
 #endif

@@ -49,8 +49,8 @@ static struct diag_record *push(tsr_session *session)
     return &session->diags.at[session->diags.n++];
 }
 
-// Returns a copy of at most `max` bytes, "" if out of memory. A truncated text ends in "...", never
-// inside a UTF-8 character.
+// Returns a copy of at most `max` bytes, "" if out of memory. If the text is longer, "..." is
+// added; no UTF-8 character is split.
 static struct str copy(tsr_session *session, struct str text, size_t max)
 {
     if (text.n == 0)
@@ -301,7 +301,7 @@ bool tsr_code_at(size_t i, const char **code, tsr_severity *severity, const char
 
 // ---- text for people ----------------------------------------------------------------------------
 
-// Adds "value 'x'", with control characters shown as \xNN.
+// Adds `before` and the text in quotes, for example: value 'x'. Control characters become \xNN.
 static void add_quoted(struct text *text, const char *before, struct str str)
 {
     tsr__text_printf(text, "%s'", before);

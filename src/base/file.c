@@ -100,7 +100,8 @@ static void *read_pages(tsr_session *session, int fd, size_t n)
     return MAP_FAILED;
 }
 
-// Returns the contents of a file. `bytes` is not 0.
+// Returns the contents of a file, read or mapped; MAP_FAILED with errno on failure. `bytes` is not
+// 0.
 static void *file_pages(tsr_session *session, int fd, off_t bytes)
 {
     if (bytes <= READ_MOST)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // follow.c - computes digests of files while they are written, in threads that read them back.
 //
-// So the writer can copy inside the kernel, without the bytes passing through its memory. It waits
-// if a digest is more than 256 MiB behind, so that the data is still cached when the threads read
-// it.
+// Therefore the writer can copy inside the kernel, without the bytes passing through its memory. It
+// waits if a digest is more than 256 MiB behind, so that the data is still cached when the threads
+// read it.
 //
 // File i belongs to thread i % n_threads, so no two threads use one digest. The writer sets `ready`
 // and the thread reads it; the thread sets `at` and the writer reads it. Both only grow. Threads do
@@ -49,7 +49,8 @@ static void nap(void)
     nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
 }
 
-// Adds the next block of a file to its digest. Returns false if no block is ready.
+// Adds the next block of a file to its digest. Returns false if no block is ready or if reading
+// failed.
 static bool digest_block(struct followed *followed, char *buffer)
 {
     uint64_t at = atomic_load(&followed->at), ready = atomic_load(&followed->ready);

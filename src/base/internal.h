@@ -34,8 +34,9 @@ bool tsr__is_unsafe(uint32_t c);
 // Writes the shortest text that reads back as the same double, independent of the locale.
 void tsr__double_text(double value, char out[32]);
 
-// Opens `name` beneath the folder `root` for reading. Returns -1 and sets errno, EXDEV if the name
-// leads out of the folder. If use_kernel is false, it works as on kernels without openat2.
+// Opens `name` beneath the folder `root` for reading. On failure returns -1 and sets errno, to
+// EXDEV if the name leads out of the folder. If use_kernel is false, it works as on kernels without
+// openat2.
 int tsr__open_beneath(int root, const char *name, bool use_kernel);
 // Opens `name` of `folder` if its target, after following links, is beneath `root`.
 int tsr__open_through(int folder, const char *name, int root, bool use_kernel);

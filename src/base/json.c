@@ -108,7 +108,7 @@ static void new_line(tsr_json *json)
 }
 
 // Adds a comma, line break and key before a value. Returns false if no value is allowed at this
-// position.
+// position, which makes the document fail, or if it has failed before.
 static bool before_value(tsr_json *json, const char *key)
 {
     if (!json || json->failed)
@@ -266,7 +266,8 @@ const char *tsr_json_text(tsr_json *json)
     return json->text.failed ? NULL : json->text.p;
 }
 
-// Returns TSR_NOMEM if the document has failed or is incomplete; nothing is written then.
+// Writes the document to a file. If it has failed or is incomplete, writes nothing and returns
+// TSR_NOMEM.
 tsr_status tsr_json_write(tsr_json *json, const char *path)
 {
     struct outfile out;

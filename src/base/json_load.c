@@ -12,7 +12,7 @@
 #define VALUE_BYTES 128                // limit of tree bytes per value
 #define SPARE       ((size_t)64 << 10) // for the parser itself
 
-// Estimates the bytes of the tree. Every value but the first follows one of these characters.
+// Estimates the bytes of the tree. Every value but the first follows one of the characters , : [ {.
 // Characters in strings are counted, too, which is harmless. [1,2] has at most 3 values: 128 * 3 +
 // 5.
 static size_t bytes_of_tree(struct str text)

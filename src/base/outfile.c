@@ -287,7 +287,7 @@ void tsr__out_write(struct outfile *outfile, const void *p, size_t n)
     outfile->offset += n;
     if (n > OUT_BUFFER - outfile->n && !flush(outfile))
         return;
-    // the data is larger than the buffer, which is empty now
+    // the data is not smaller than the buffer, which is empty now
     if (n >= OUT_BUFFER) {
         write_all(outfile, p, n);
         return;
@@ -433,7 +433,7 @@ static bool must_sync(const struct outfile *outfile)
             fstatat(outfile->dir_fd, tsr__path_name(outfile->path), &st, AT_SYMLINK_NOFOLLOW) == 0);
 }
 
-// Closes, syncs and renames the output file. Skips each step if an earlier one has failed.
+// Flushes, syncs, closes and renames the output file. After a failure it is only closed.
 static void publish(struct outfile *outfile)
 {
     flush(outfile);

@@ -305,6 +305,7 @@ tsr_status tsr__outfolder_replace(struct outfolder *outfolder, bool use_kernel)
 }
 
 // Renames the new folder to the target. rename succeeds if the target is absent or an empty folder.
+// Otherwise the target is replaced, if outfolder->replace is set.
 static tsr_status place_folder(struct outfolder *outfolder)
 {
     if (outfolder->session->out_of_memory)

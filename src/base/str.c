@@ -53,9 +53,10 @@ static void trim_shared(struct str *a, struct str *b)
     }
 }
 
-// Returns the edit distance of two texts, or more than the limit. row[j] is the distance between
-// the first i bytes of a and the first j of b. "shard" and "sharp" have distance 1, and so have
-// "axis" and "axes". Stops at a row in which every entry exceeds the limit.
+// Returns the edit distance of two texts, or limit + 1 if it is larger or if the differing parts
+// are longer than DISTANCE_MAX. row[j] is the distance between the first i bytes of a and the first
+// j of b. "shard" and "sharp" have distance 1, and so have "axis" and "axes". Stops at a row in
+// which every entry exceeds the limit.
 size_t tsr__str_distance(struct str a, struct str b, size_t limit)
 {
     size_t row[DISTANCE_MAX + 1];
@@ -103,8 +104,8 @@ static size_t edit_limit(struct str wanted)
     return size_min((wanted.n + 2) / 3, 8);
 }
 
-// True if the candidate is within *limit. Lowers *limit below its distance, so that the first of
-// equally close candidates wins.
+// True if the edit distance of the candidate is at most *limit and less than the length of
+// `wanted`. Lowers *limit below its distance, so that the first of equally close candidates wins.
 static bool is_nearer(struct str wanted, struct str candidate, size_t *limit)
 {
     size_t distance = tsr__str_distance(wanted, candidate, *limit);

@@ -33,7 +33,7 @@
 
 #define MAX_DEPTH    4 // nesting of folders in a temporary folder; this program creates two levels
 #define REMOVE_TRIES 1000  // other threads may still write while a signal is handled
-#define QUIET_TRIES  3     // an interrupted call, an error of a network file system
+#define QUIET_TRIES  3     // a call may be interrupted, a network file system may fail
 #define SWEEP_MOST   10000 // entries of a folder that are examined
 #define STRANGE_S    10    // minimal age in seconds if another process has the pid now
 #define LOCK_TRIES   200   // tries, 1 ms apart; sweepers hold locks for a few system calls

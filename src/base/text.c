@@ -159,10 +159,10 @@ static size_t bytes_of(size_t length)
     return length ? length : 1;
 }
 
-// Replaces control characters by escapes: byte 27 between a and b becomes a\x1Bb. Newlines and tabs
-// stay. If `last` is false, more bytes may follow, and an incomplete character at the end is left
-// for the next call. At most `cap` bytes are written; *used is the number of bytes that were
-// converted.
+// Copies text for a terminal. Invalid UTF-8 and characters of tsr__is_unsafe become escapes: byte
+// 27 between a and b becomes a\x1Bb. Newlines and tabs stay. If `last` is false, more bytes may
+// follow, and an incomplete character at the end is left for the next call. Returns the number of
+// bytes written, at most `cap`; *used is the number of bytes that were converted.
 size_t tsr_safe_text(const char *text, size_t n, bool last, char *out, size_t cap, size_t *used)
 {
     static const char digits[] = "0123456789ABCDEF";
@@ -228,8 +228,8 @@ static void plain_point(char *p)
     *to = 0;
 }
 
-// Writes a number with the fewest digits that read back as the same number. 0.1 needs 15 digits,
-// 0.1 + 0.2 needs 17: "0.30000000000000004".
+// Writes a number with 15, 16 or 17 significant digits, the fewest that read back as the same
+// number: 15 for 0.1 (zeros at the end are omitted), 17 for 0.1 + 0.2: "0.30000000000000004".
 void tsr__double_text(double value, char out[32])
 {
     for (int digits = 15; digits <= 17; digits++) {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // external.c - finds and maps tensor data in external files.
 //
-// The keys and numbers of external_data are parsed strictly. The file is opened inside the model's
-// folder, and the range is compared with the size of the file before it is read.
+// The numbers of external_data are parsed strictly; a duplicate key is an error, and unknown keys
+// are ignored. The file is opened inside the model's folder, and the range is compared with the
+// size of the file before it is read.
 //
-//     external_data {location "w.bin", offset "4096", length "192"} in m/model.onnx:
+//     Example: external_data {location "w.bin", offset "4096", length "192"} in m/model.onnx:
 //         bytes 4096 .. 4287 of m/w.bin
 //     without offset: from the start; without length: to the end of the file
 //     "../w.bin", "/etc/passwd", a link that leads out of m/: rejected by tsr__folder_file
@@ -19,8 +20,8 @@
 // leaked address.
 #define MEMORY_MARKER "*/_ORT_MEM_ADDR_/*"
 
-// Reports an unknown or duplicate key. Duplicate keys are errors, because readers differ in which
-// of the two values they use.
+// Reports a duplicate key. It is an error, because readers differ in which of the two values they
+// use.
 static tsr_status bad_key(tsr_session *session, const struct place *at, struct str key,
                           struct str value)
 {
@@ -100,7 +101,8 @@ tsr_status tsr__external_parse(tsr_session *session, struct str tensor, const st
     return TSR_OK;
 }
 
-// Compares the range with the size of the file and returns its length.
+// Checks that the range is inside the file, which has `size` bytes, and sets *length_out to the
+// length of the range.
 static tsr_status check_window(tsr_session *session, const struct wire_external *external,
                                const struct place *at, uint64_t size, uint64_t *length_out)
 {

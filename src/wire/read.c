@@ -2,9 +2,10 @@
 // read.c - reads protobuf fields one at a time, and checks complete messages.
 //
 // It rejects exactly what the protobuf library of Python's onnx rejects: tags of more than 5 bytes
-// or 32 bits, lengths of more than 5 bytes (unless they exceed 32 GiB), varints of more than 10
-// bytes, and more than 100 nested messages and groups. A field with an unexpected wire type is an
-// unknown field. Nothing is allocated, and every length is compared with the bytes that are left.
+// or 32 bits, lengths encoded in more than 5 bytes (unless their value is 32 GiB or more), varints
+// of more than 10 bytes, and more than 100 nested messages and groups. A field with an unexpected
+// wire type is an unknown field. Nothing is allocated, and every length is compared with the bytes
+// that are left.
 //
 //     0a 03 61 62 63   field 1 (0a = 1 << 3 | 2, length-delimited), 3 bytes "abc"
 //     10 ac 02         field 2 (10 = 2 << 3 | 0, varint), 300 = 0x2c + 2 * 128
@@ -70,7 +71,8 @@ static enum wrong take_tag(struct scan *scan, uint32_t *number, uint32_t *type)
     return wrong;
 }
 
-// Reads a length and its bytes. A length of more than 5 bytes must be 32 GiB or more.
+// Reads a length and as many bytes. A length that is encoded in more than 5 bytes must be 32 GiB or
+// more.
 static enum wrong take_bytes(struct scan *scan, struct str *out)
 {
     const unsigned char *start = scan->p;
@@ -115,8 +117,9 @@ static enum wrong take_plain(struct scan *scan, uint32_t type, uint64_t *integer
     }
 }
 
-// Reads the rest of a group with its end tag. ONNX has no groups, so only their nesting is checked,
-// without recursion. The field number 0 is accepted inside groups, as in the protobuf library.
+// Reads the rest of a group with its end tag. *inside becomes the bytes between the tags. ONNX has
+// no groups, so only their nesting is checked, without recursion. The field number 0 is accepted
+// inside groups, as in the protobuf library.
 static enum wrong take_group(struct scan *scan, uint32_t number, int levels, struct str *inside)
 {
     uint32_t open[WIRE_MAX_DEPTH]; // numbers of the open groups, outermost first
@@ -174,7 +177,7 @@ static enum wrong take_field(struct scan *scan, int levels, struct wire_field *o
 }
 
 // Decodes a field with a tag of one byte and a length of one or two. Returns the size of tag and
-// length, or 0 if the field has another form.
+// length, or 0 if the field has another form or more than `left` bytes. `left` is at least 2.
 static inline size_t usual_head(const unsigned char *p, size_t left, size_t *length)
 {
     uint32_t two = p[0] | (uint32_t)p[1] << 8;
@@ -382,7 +385,8 @@ size_t tsr__wire_count(struct str body, uint32_t number)
     return n;
 }
 
-// Appends the values of a packed list to n values. Returns the new number, which may exceed `cap`.
+// Appends the values of a packed list to `out`, which has n values. Returns the new number, which
+// may exceed `cap`; values beyond `cap` are not stored.
 static size_t unpack(struct str bytes, int64_t *out, size_t n, size_t cap)
 {
     struct scan scan = {(const unsigned char *)bytes.p, (const unsigned char *)bytes.p + bytes.n};

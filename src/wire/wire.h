@@ -135,9 +135,9 @@ struct rope_mark {
     char *slot;     // position of the length
     uint64_t bytes; // bytes before the contents
 };
-// A list of pieces: references to unchanged bytes, and newly encoded bytes. Adjacent pieces are
-// joined. After a failure of the arena the rope is unusable. [run, at) are encoded bytes that are
-// not yet in a piece; [at, end) is free.
+// A list of pieces: references to unchanged bytes, and newly encoded bytes. Pieces that are
+// adjacent in memory are joined. After a failure of the arena the rope is unusable. [run, at) are
+// encoded bytes that are not yet in a piece; [at, end) is free.
 struct rope {
     struct arena *arena;
     VEC(struct str) pieces;
@@ -150,7 +150,8 @@ static inline uint64_t rope_size(const struct rope *rope)
     return rope->bytes + (uint64_t)(rope->at - rope->run);
 }
 void tsr__rope_init(struct rope *rope, struct arena *arena);
-// Adds a reference to `span`, which must live as long as the rope. Very short spans are copied.
+// Adds a reference to `span`, which must live as long as the rope. May copy a span of less than 512
+// bytes instead.
 void tsr__rope_view(struct rope *rope, struct str span);
 void tsr__rope_copy(struct rope *rope, struct str bytes);
 void tsr__rope_int(struct rope *rope, uint32_t number, int64_t value); // tag and varint
@@ -184,8 +185,8 @@ struct wire_part {
 void tsr__rope_rewrite(struct rope *rope, struct str origin, const uint32_t *managed,
                        size_t n_managed, const struct wire_part *parts, size_t n_parts);
 
-// Writes a message of a file as a field `number`, with some string fields replaced. `old` has
-// complete fields of origin, in order.
+// Writes a message of a file as a field `number`, with some string fields replaced. `old` is a
+// complete field of origin; the splices are in the order of origin.
 struct wire_splice {
     struct str old;
     uint32_t number;
@@ -194,8 +195,8 @@ struct wire_splice {
 void tsr__rope_splice(struct rope *rope, uint32_t number, struct str origin,
                       const struct wire_splice *splice, size_t n);
 
-// Writes the rope to a file. Large references into `map` are copied from fd inside the kernel; fd
-// -1: there is no such file.
+// Writes the rope to a file. `map` is the mapping of the file fd: large references into it are
+// copied from fd inside the kernel. fd -1: there is no such file.
 void tsr__rope_write(const struct rope *rope, struct outfile *outfile, struct str map, int fd);
 // Returns the contents as one text, copied to the arena if there are several pieces. Returns {NULL,
 // 0} if out of memory.

@@ -4,9 +4,9 @@
 // Encoded bytes are written to chunks in the arena, which become pieces of the rope. A piece that
 // continues the last one in memory is joined with it.
 //
-//     A model of 1 GB, in which one node of 300 bytes got an attribute of 20 bytes, becomes:
-//     [file: before the graph] [tag and new length of the graph] [file: up to the node] [the node]
-//     [file: the rest]. Only the node and the length take memory.
+//     Example: a model of 1 GB, in which one node of 300 bytes got an attribute of 20 bytes,
+//     becomes: [file: before the graph] [tag and new length of the graph] [file: up to the node]
+//     [the node] [file: the rest]. Only the node and the length take memory.
 //
 // The length of a message precedes its contents but is known only at its end. tsr__rope_begin
 // reserves one byte for it. If tsr__rope_end needs more, it moves the contents if they are in one
@@ -355,7 +355,7 @@ static void rewrite_member(struct rewrite *rewrite, struct lane *lane, struct st
         write_until(rewrite, lane, lane->next + 1); // a new part takes the place
 }
 
-// Writes the managed numbers below `below` that have no members.
+// Writes the parts of managed numbers less than `below` that have no fields in origin.
 static void write_absent(struct rewrite *rewrite, uint32_t below)
 {
     while (rewrite->absent && (uint32_t)__builtin_ctz(rewrite->absent) < below) {
