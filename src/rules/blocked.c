@@ -4,8 +4,8 @@
 // channels. A value is copied where an operator without blocks reads a blocked value, and where a
 // convolution reads a plain value.
 //
-//     x -> Conv -> Relu -> Conv -> Relu -> HaloExchange: x is copied before the first Conv, and the
-//       result of the last Relu after it
+//     Example: x -> Conv -> Relu -> Conv -> Relu -> HaloExchange: x is copied before the first
+//       Conv, and the result of the last Relu after it
 #include "rules/rules.h"
 
 #include <stdlib.h>
@@ -48,8 +48,8 @@ static const struct blocked_row *row_of(const tsr_node *node)
     return bsearch(tsr_node_op(node), rows, TSR_COUNT(rows), sizeof *rows, by_op);
 }
 
-// True if the node works on blocked channels: float32 images with two spatial axes, and constant
-// weights.
+// True if the node can work on blocked channels: its input is a float32 tensor of rank 4, and the
+// weights of a convolution are constant.
 static bool is_blocked_op(const tsr_node *node, const struct shapes *shapes)
 {
     const struct blocked_row *row = row_of(node);
@@ -64,7 +64,7 @@ static bool is_blocked_op(const tsr_node *node, const struct shapes *shapes)
 }
 
 // True if the value is stored in blocks: its producer converts to blocks, or keeps the blocked
-// layout of its input.
+// layout of its first input. Assumed to be true after DEEPEST nodes.
 static bool is_blocked(const tsr_value *value, const struct shapes *shapes, int deep)
 {
     const tsr_node *maker = tsr_value_producer(value);

@@ -19,8 +19,9 @@ static bool count_reader(void *data, tsr_node *node, size_t input)
     return readers->count < 2;
 }
 
-// True if `present` can reuse the memory of `past`. The cache must have no other reader: the order
-// of the nodes would decide whether that reader gets the appended data.
+// True if `present` can reuse the memory of `past`: the node that returns `present` appends to
+// `past` and is its only reader. With another reader, the order of the nodes would decide whether
+// that reader gets the appended data.
 bool tsr_cache_has_room(const tsr_value *past, const tsr_value *present)
 {
     struct readers readers = {0};
@@ -47,7 +48,7 @@ bool tsr__is_cache_output(const tsr_node *node, size_t output)
     return false;
 }
 
-// True if both values are declared with the same sizes: equal numbers or names.
+// True if both values are declared with the same type and sizes: equal numbers or names.
 static bool same_sizes(const tsr_value *a, const tsr_value *b)
 {
     int rank = tsr_value_rank(a);

@@ -4,8 +4,8 @@
 // operators changed between these versions (versions.c).
 #include "rules/internal.h"
 
-// Returns why the body, or one nested in it, would mean something else in the graph of the call;
-// NULL: it means the same.
+// Returns why the body cannot be moved into the graph `place`: an operator in it, or in a nested
+// body, changed between the versions that both import. NULL: it can be moved.
 static const char *version_error(const tsr_graph *body, const tsr_graph *place)
 {
     for (const tsr_node *node = tsr_graph_first(body); node; node = tsr_node_next(node)) {
@@ -25,8 +25,9 @@ static const char *version_error(const tsr_graph *body, const tsr_graph *place)
     return NULL;
 }
 
-// Returns the result of version_error, computed once per function: a body of a thousand nodes may
-// be called a thousand times.
+// Returns the result of version_error, cached in the function: a body of a thousand nodes may be
+// called a thousand times. The cache has one entry, valid for calls from the same function (`home`)
+// while the model imports the same number of operator sets.
 static const char *cached_version_error(tsr_function *function, const tsr_node *call)
 {
     struct call_memo *memo = tsr__function_memo(function);
@@ -39,8 +40,9 @@ static const char *cached_version_error(tsr_function *function, const tsr_node *
     return memo->misfit;
 }
 
-// True if the node is a call that is inlined. An operator of the rule table takes precedence over a
-// function of the same name.
+// True if the node calls a function of the model. *whole is NULL if the call can be inlined, else
+// the reason why not. An operator of the rule table takes precedence over a function of the same
+// name.
 bool tsr__is_call(const tsr_node *node, const char **whole)
 {
     tsr_function *function = tsr__node_function(node);

@@ -7,8 +7,8 @@
 // here count one unsharded node from its shapes. A shard has its share of that count, in proportion
 // to its factors.
 //
-//     Conv of [4,256,56,56] with [256,256,3,3]: 2 x |Y| x 256 x 3 x 3; sharded in 4 along the
-//       channels, each shard does a quarter
+//     Example: Conv of [4,256,56,56] with weights [256,256,3,3] does 2 x 256 x 3 x 3 operations for
+//       each element of the result. Sharded in 4 along the channels, each shard does a quarter.
 #include "rules/internal.h"
 
 #include <math.h>
@@ -65,8 +65,8 @@ double tsr__count_quantized_conv(const struct sized_node *sized)
 {
     return 2 * elements(output(sized, 0)) * tsr__shape_product(tsr__sized_input(sized, 3), 1);
 }
-// Counts a transposed convolution. Every element of the input contributes to the window and the
-// channels of its group.
+// Counts a transposed convolution. Every element of the input is added to a window in each output
+// channel of its group: all dimensions of W but the first.
 double tsr__count_transposed_conv(const struct sized_node *sized)
 {
     return 2 * elements(tsr__sized_input(sized, 0)) *
@@ -205,9 +205,9 @@ static double length_of(const struct sized_node *sized, const char *name)
     return n > 0 ? (double)n : 0;
 }
 
-// Counts trees: every row of x descends every tree, then adds the weights of a leaf. Four weights
-// take as long as one step down. The depth of a leaf is estimated as in balanced trees: log2 of the
-// number of leaves.
+// Counts the operations of a tree ensemble: every row of x descends every tree, then adds the
+// weights of a leaf. Four weights take as long as one step down. The depth of a leaf is estimated
+// as in balanced trees: log2 of the number of leaves of a tree.
 static double count_walks(const struct sized_node *sized, double trees, double leaves,
                           double weights)
 {
@@ -217,8 +217,8 @@ static double count_walks(const struct sized_node *sized, double trees, double l
            (log2(leaves / trees) + weights / leaves / 4);
 }
 
-// Counts the nodes of each tree, which are stored one after the other. A tree of n nodes has (n +
-// 1) / 2 leaves.
+// Counts TreeEnsembleClassifier and TreeEnsembleRegressor. The nodes of a tree are adjacent, so the
+// trees are counted by changes of the tree id. A tree of n nodes has (n + 1) / 2 leaves.
 double tsr__count_tree_nodes(const struct sized_node *sized)
 {
     const int64_t *ids;

@@ -3,7 +3,7 @@
 // dimension of the model, and every size at least 1. Without the check, a misspelled name would be
 // ignored silently.
 //
-//     inputs x [batch, seq], sizes batchh=2:  error dim-unknown, "did you mean 'batch'?"
+//     Example: input x [batch, seq], size batchh=2: error dim-unknown, "did you mean 'batch'?"
 #include "rules/internal.h"
 
 #define MAX_CANDIDATES 4096 // names among which the nearest is searched
@@ -60,7 +60,8 @@ static const char *first_unknown(const struct dim_names *names, const tsr_dim_si
     return NULL;
 }
 
-// Returns "did you mean 'batch'?", or the first few names.
+// Returns the hint for an unknown name: the nearest name of the model, else its first 8 names, else
+// (it has no names) that all sizes are fixed.
 static const char *hint_for(struct dim_names *names, const char *name)
 {
     size_t n = size_min(names->list.n, MAX_CANDIDATES);

@@ -29,8 +29,9 @@ static bool graph_draws(const tsr_graph *graph, int *left)
     return false;
 }
 
-// True if the node, its bodies or the function that it calls draw random numbers. *left also ends
-// the visit of functions that call each other, which are invalid.
+// True if the node, its bodies or the function that it calls draw random numbers, or if the limit
+// of visited nodes, *left, is reached. The limit also ends the visit of functions that call each
+// other, which are invalid.
 static bool draws_within(const tsr_node *node, int *left)
 {
     const struct op_row *row = tsr__row_of_node(node);
@@ -47,7 +48,8 @@ static bool draws_within(const tsr_node *node, int *left)
     return function && graph_draws(tsr_function_graph(function), left);
 }
 
-// True if the flag is absent or a constant that is false. A computed flag may be true in a run.
+// True if input `at`, a flag, is absent or a constant that is false. A computed flag may be true in
+// a run.
 bool tsr__node_input_is_off(const tsr_node *node, size_t at)
 {
     const tsr_value *flag = tsr_node_input(node, at);

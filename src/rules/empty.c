@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // empty.c - kernels of ONNX Runtime that do not accept empty tensors. A device may have an empty
-// shard if a size is known at run time only: of a batch of 1 on 2 devices, the first has no row.
+// shard if a size is known at run time only. Example: with a batch of 1 on 2 devices, the first
+// device has no row.
 // Most kernels then return an empty result. Some return an error, another shape or uninitialized
 // memory, or crash. The column `some` of the table lists the factors of which a kernel needs at
 // least one element; tests/rules/empty.py compares it with ONNX Runtime.
@@ -30,7 +31,7 @@ static int batch_factors(const struct rule_tensor *tensor, int back)
 }
 
 // True if a Transpose produces the left operand. From optimization level 2 on, ONNX Runtime fuses
-// it into the product, which then has a batch again.
+// it into the product, which then multiplies each matrix of the batch separately.
 static bool left_is_transposed(const tsr_node *node)
 {
     const tsr_value *left = tsr_node_input(node, 0);
@@ -38,9 +39,10 @@ static bool left_is_transposed(const tsr_node *node)
     return maker && str_is(tsr__node_op_str(maker), "Transpose");
 }
 
-// True if the two matrices of a product have different batches: one is a vector, or one matrix is
-// multiplied with several (QUIRK_matmul_of_empty_stack). A batch times one matrix works, because
-// the kernel treats it as one tall matrix.
+// True if the kernel of a product may fail for an empty batch (QUIRK_matmul_of_empty_stack): one
+// operand is a vector, or has a batch dimension that the other lacks. A batch times a single right
+// matrix works, because the kernel treats the batch as one tall matrix, unless a Transpose is
+// fused.
 bool tsr__stacks_differ(const tsr_node *node, const struct rule *rule)
 {
     if (rule->n_inputs < 2)

@@ -73,8 +73,9 @@ static bool is_unread(const struct fit *fit, int i)
            tsr__fit_shape(fit, SIDE_IN, i).rank == FIT_UNKNOWN;
 }
 
-// Returns the number of missing dimensions. Leading broadcast dimensions may be missing if the
-// tensor has no packs: [m~ n~] given as [n~].
+// Returns the number of leading dimensions of the pattern that a tensor of this rank lacks. Only
+// broadcast dimensions that are not packs may be missing: [m~ n~] given as [n~]. Negative: another
+// dimension is missing, or the rank is larger than the pattern.
 static int missing_dims(const struct fit *fit, const struct pattern_tensor *tensor, int rank)
 {
     int missing = tensor->n_dims - rank;
@@ -86,8 +87,9 @@ static int missing_dims(const struct fit *fit, const struct pattern_tensor *tens
 
 // ---- lengths of packs --------------------------------------------------------------------------
 
-// Finds the pack of the tensor whose length is unknown, or NULL; *fixed: number of dimensions of
-// the others. False: two packs are unknown, so their lengths are ambiguous.
+// Finds the pack whose length this tensor decides: the first of unknown length or that broadcasts,
+// else NULL. *fixed: number of the other dimensions. False: the length of another pack is also
+// unknown, so both are ambiguous.
 static bool open_pack(struct fit *fit, const struct pattern_tensor *tensor,
                       const struct pattern_dim **open, int *fixed)
 {
@@ -106,9 +108,9 @@ static bool open_pack(struct fit *fit, const struct pattern_tensor *tensor,
     return true;
 }
 
-// Gives the rest of the rank to the pack of unknown length. [B~ m k] of rank 4: m and k are 2, so B
-// has 2 dimensions. A broadcast pack may be shorter in this tensor than in others, so it only
-// increases a known length; any other pack sets the length.
+// Gives the rest of the rank to the pack that open_pack finds. Example: in [B~ m k] of rank 4, m
+// and k are 2 dimensions, so B has 2. A broadcast pack may be shorter in this tensor than in
+// others, so it only increases a known length; for any other pack, a known length must match.
 static bool fit_rank(struct fit *fit, const struct pattern_tensor *tensor, int rank)
 {
     const struct pattern_dim *open;
@@ -283,9 +285,9 @@ static bool each_of_pack(struct fit_dim *dim, int skip, fit_visit visit)
     return true;
 }
 
-// Visits the dimensions of a tensor. [m~ n~] of rank 1: the leading dimension is missing, so only n
-// is visited, at axis 0. If B stands for 2 dimensions, [B~ m k] has 4, one more than a tensor of
-// rank 3: B0 is skipped, and B1, m, k are axes 0, 1, 2.
+// Visits the dimensions of a tensor, except those that it lacks. Example: if [m~ n~] has rank 1,
+// only n is visited, at axis 0. If B stands for 2 dimensions and [B~ m k] has rank 3, B0 is
+// skipped, and B1, m, k are axes 0, 1, 2.
 bool tsr__fit_each(struct fit *fit, enum side side, int i, int rank, fit_visit visit, void *data)
 {
     const struct pattern_tensor *tensor = tsr__fit_pattern(fit, side, i);
@@ -337,7 +339,8 @@ static bool join_size(struct fit *fit, int factor, tsr_dim dim)
     return true;
 }
 
-// Visitor: a dimension that is neither broadcast nor a window gives the size of its factor.
+// Visitor: a dimension with one factor that is neither broadcast nor a window gives the size of the
+// factor. A window only lowers `least`. A dimension without factors must be 1, unless it is "_".
 static bool strict_size(const struct fit_dim *dim)
 {
     struct fit *fit = dim->fit;
@@ -376,8 +379,7 @@ static void open_unread(struct fit *fit)
     }
 }
 
-// Visits broadcast dimensions, after all others: a number above 1 is the size of the factor. A
-// symbol is the size if no other tensor disagrees; otherwise it may be 1 at run time.
+// Visitor for broadcast dimensions, after all others: a number other than 1 is the factor's size.
 static bool loose_number(const struct fit_dim *dim)
 {
     struct fit *fit = dim->fit;
@@ -389,8 +391,9 @@ static bool loose_number(const struct fit_dim *dim)
     return join_size(fit, dim->factors[0], here);
 }
 
-// Visitor for broadcast symbols, after the numbers. A symbol for a factor of known size makes that
-// factor doubtful, because the symbol may be 1 at run time.
+// Visitor for broadcast symbols, after the numbers. The first symbol is the size of a factor
+// without one. If the size is a number, the factor becomes doubtful, because the symbol may be 1 at
+// run time. Two symbols are merged, and the factor is doubtful if they cannot be.
 static bool loose_symbol(const struct fit_dim *dim)
 {
     struct fit *fit = dim->fit;
@@ -435,9 +438,9 @@ static bool loose_one(const struct fit_dim *dim)
     return true;
 }
 
-// Visits products of factors. The size of a product gives that of one unknown factor: (h d) = 64
-// with h = 8 gives d = 8. Known factors must match the size of the dimension: 24 is not (n a) with
-// n = 6 and a = 2. A factor that is a symbol keeps it: a scale [1] for channels `c` may be a single
+// Visitor for products of factors. The size of a product gives that of one unknown factor: (h d) =
+// 64 with h = 8 gives d = 8. If all sizes are numbers, they must match: 24 is not (n a) with n = 6
+// and a = 2. Symbols that do not match are accepted: a scale [1] for channels `c` may be a single
 // scale for all channels.
 static bool product_size(const struct fit_dim *dim)
 {
@@ -500,8 +503,8 @@ static bool sizes_of_tensors(struct fit *fit)
 }
 
 // Finds the sizes of all factors: first those that the derivation knows, then those of the tensors.
-// Factors that may be 1 at run time (`doubtful`), and factors whose size is needed but unknown, are
-// not sharded.
+// Factors that may be 1 at run time (`doubtful`), indexed factors of unknown size, and factors that
+// need an expansion where there is none are not sharded.
 static bool find_sizes(struct fit *fit)
 {
     for (int i = 0; i < fit->derivation->n_sizes; i++)

@@ -47,7 +47,7 @@ struct pattern {
     int n_lists;
     struct rule_trim *trims;
     int n_trims;
-    bool same;    // all outputs have the shape of the first input, whatever the other inputs are
+    bool same;    // all outputs have the dimensions of the first input; other inputs are `host`
     bool stretch; // all inputs are [A~], all outputs [A*]
 };
 // A rule that is built step by step (rule_build.c). After the first error, calls do nothing.
@@ -63,7 +63,8 @@ struct rule_builder {
     struct letter letters[PATTERN_MAX_LETTERS];
 };
 void tsr__rule_start(struct rule_builder *rule, struct arena *arena);
-bool tsr__rule_fail(struct rule_builder *rule, const char *wrong); // always returns false
+// Records the error unless there is already one, and returns false.
+bool tsr__rule_fail(struct rule_builder *rule, const char *wrong);
 // Returns the rule, which lives as long as the builder and its arena, or NULL after an error.
 const struct pattern *tsr__rule_built(struct rule_builder *rule);
 
@@ -108,7 +109,8 @@ void tsr__rule_kind_range(struct rule_builder *rule, enum factor_kind kind, char
                           int to);
 void tsr__rule_kind_of(struct rule_builder *rule, enum factor_kind kind, int letter);
 void tsr__rule_reduce(struct rule_builder *rule, int letter, enum combine combine);
-// Returns the letter to set its clause; NULL: it already has one.
+// Returns the letter, so that the caller sets what its clause says. NULL: it already has a clause,
+// no tensor has the letter, or an earlier call failed.
 struct letter *tsr__rule_clause(struct rule_builder *rule, int letter);
 
 // Add what changes in the local node; `factor` is the index of a letter. Patches apply to the list
@@ -126,7 +128,8 @@ void tsr__rule_patch_count(struct rule_builder *rule, int at, int letter);
 // Parses the text of a rule. NULL: *wrong is the error, or NULL if out of memory.
 struct pattern *tsr__pattern_parse(struct arena *arena, struct str text, const char **wrong);
 
-// Returns the parsed text from the cache beside the shapes; NULL: invalid, or out of memory.
+// Returns the parsed text of a rule, cached in `shapes->patterns`. NULL: invalid, out of memory, or
+// the cache is full.
 const struct pattern *tsr__pattern_of(const struct shapes *shapes, const char *text);
 
 // ---- rows (table.c) ----------------------------------------------------------------------------
@@ -213,7 +216,7 @@ struct op_row {
     const char *domain; // NULL: ai.onnx
     const char *rule;   // the usual form if there is a derive function
     derive_fn derive;   // NULL: the text is the rule of every node
-    derive_fn other;    // another rule (tsr__rule_strided)
+    derive_fn other;    // builds a second rule with strided shards (tsr__rule_strided), or NULL
     // types of the outputs; later outputs have the type of the first input
     enum result_type type, type1, type2, type3;
     shape_fn shape; // NULL: the letters of the rule give all shapes
@@ -252,7 +255,7 @@ struct op_row {
     enum input_reuse reuse;
     size_fn workspace; // bytes that the CPU kernel allocates; NULL: none
     struct {
-        unsigned inputs; // bits of inputs
+        unsigned inputs; // bits of inputs whose float16 constants CPU kernels convert
         int more;        // extra bytes for each byte of the constant
     } widens;
 };
@@ -282,7 +285,7 @@ static inline const char *text_or_none(const char *text)
 
 // Returns the shape of an input; rank -1: absent or not known (counts.c).
 struct shape tsr__sized_input(const struct sized_node *sized, size_t i);
-// Returns the product of the dimensions from `first` on; 0: not known (counts.c).
+// Returns the product of the dimensions from `first` on; 0 if one is 0 or unknown (counts.c).
 double tsr__shape_product(struct shape shape, int first);
 
 // Sets the shapes that follow from the letters of the rule (shape_letters.c).

@@ -2,12 +2,12 @@
 // kernels.c - how ONNX Runtime's kernels use memory: which results are stored in the memory of an
 // input, and what a kernel allocates besides its inputs and outputs while it runs.
 //
-// The columns `reuse`, `workspace` and `widens` of the table come from the definitions of its
-// kernels (1.31: MayInplace and Alias, and calls of their allocator). A sum of two tensors is not
-// stored over one of them.
+// The columns `reuse`, `workspace` and `widens` of the table come from the source of ONNX Runtime
+// 1.31: MayInplace and Alias in the definitions of kernels, and calls of their allocator. A sum of
+// two tensors is not stored over one of them.
 #include "rules/internal.h"
 
-// Returns the reuse of ONNX Runtime's operators that have no row, because they have no rule.
+// Returns the reuse for operators of ONNX Runtime that have no row in the table.
 static enum input_reuse reuse_without_row(const tsr_node *node)
 {
     const char *op = tsr_node_op(node);
@@ -35,17 +35,17 @@ enum kernel_place tsr__node_place(const tsr_node *node, const struct shapes *sha
 
 // ---- workspaces ---------------------------------------------------------------------------------
 
-// Returns the bytes of the columns: every element of the input has one for each element of the
-// window and each channel of a group. X [n, c, h, w], W [c, m, kh, kw].
+// Returns the bytes of the column buffer of one image: each of the h * w positions has m * kh * kw
+// floats. X is [n, c, h, w], W is [c, m, kh, kw].
 double tsr__workspace_conv_transpose(const struct sized_node *sized)
 {
     return 4 * tsr__shape_product(tsr__sized_input(sized, 0), 2) *
            tsr__shape_product(tsr__sized_input(sized, 1), 1);
 }
 
-// Returns the bytes of one image of 32-bit sums and of the windows of all elements of the result. A
-// window of a single element needs no copy. With signed weights, the kernel allocates only a
-// pointer for each element of each window.
+// Returns the workspace of a quantized convolution for one image: 32-bit sums, and a copy of the
+// window of each element of the result. A window of a single element needs no copy. With int8
+// weights, the kernel allocates only a pointer for each position of each window.
 static double sums_and_columns(const struct sized_node *sized, size_t weights)
 {
     struct shape w = tsr__sized_input(sized, weights);

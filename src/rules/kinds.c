@@ -7,7 +7,8 @@
 // `work` of the table has the kind of each operator. Operators without a row are element-wise: they
 // use the device's default rates.
 //
-//     Conv with 64 groups of one channel: RATE_DEPTHWISE; Softmax: MOVE_SOFTMAX; Reshape: no move
+//     Examples: a Conv with 64 groups of one channel has TSR_RATE_DEPTHWISE, a Softmax has
+//     TSR_MOVE_SOFTMAX, a Reshape moves nothing.
 #include "rules/internal.h"
 
 #define NONE     (-1)
@@ -90,9 +91,9 @@ static bool joins_two(const tsr_node *node, const struct shapes *shapes)
     return true;
 }
 
-// Returns a name for nodes whose memory access differs from others of their kind: those with two
-// inputs of the size of the output, and transposes of single elements or long rows. NULL: none of
-// these.
+// Returns a name for nodes whose memory access differs from others of their kind: element-wise
+// nodes with two inputs of the same shape, and transposes of single elements or long rows. NULL:
+// none of these.
 static const char *access_name(const tsr_node *node, const struct shapes *shapes,
                                const struct node_kind *kind)
 {
@@ -107,7 +108,8 @@ static const char *access_name(const tsr_node *node, const struct shapes *shapes
 
 // ---- nodes that engines fuse into the node before them ------------------------------------------
 
-// Returns the node that makes the value if this is its only reader, else NULL.
+// Returns the producer of the value, or NULL if the value has several readers or is an output of
+// the graph.
 static const tsr_node *sole_producer(const tsr_value *value)
 {
     if (!value || tsr_value_is_output(value) || tsr_value_use_count(value) != 1)
@@ -115,7 +117,7 @@ static const tsr_node *sole_producer(const tsr_value *value)
     return tsr_value_producer(value);
 }
 
-// True for a sum with the result of a convolution, or a scaling of it.
+// True for an Add or BatchNormalization that is the only reader of a Conv's result.
 static bool joins_convolution(const tsr_node *node)
 {
     if (is_op(node, "BatchNormalization"))
@@ -133,7 +135,7 @@ static bool is_one_number(const tsr_value *value, const struct shapes *shapes)
            (shape.rank == 0 || (shape.rank == 1 && shape.dims[0].value == 1));
 }
 
-// True for the scaling of a product by one number.
+// True for a Mul or Div of a MatMul's result by a constant of one element.
 static bool scales_product(const tsr_node *node, const struct shapes *shapes)
 {
     if (!is_op(node, "Mul") && !is_op(node, "Div"))
@@ -142,8 +144,8 @@ static bool scales_product(const tsr_node *node, const struct shapes *shapes)
     return is_op(sole_producer(a), "MatMul") && b && is_one_number(b, shapes);
 }
 
-// True for the Add and Relu after a Conv: ONNX Runtime fuses them into the convolution, on CPUs and
-// GPUs.
+// True if ONNX Runtime fuses the node into a Conv before it, on CPUs and GPUs: an Add, a
+// BatchNormalization, or an activation after the Conv or after one of these.
 static bool is_fused(const tsr_node *node)
 {
     static const char *const ends[] = {"Clip", "HardSigmoid", "LeakyRelu",

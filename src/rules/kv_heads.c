@@ -88,8 +88,8 @@ static tsr_value *repeat_constant(struct repeat *repeat, const tsr_tensor *tenso
 
 // ---- nodes between projection and attention ----------------------------------------------------
 
-// Returns the axis of the tensor that begins with the factor; -1: none. *only is set if the axis
-// has no other factor.
+// Returns the axis whose outermost factor is `factor`; *only: it is the axis's only factor. Returns
+// the rank if the factor is not the outermost of its axis, and -1 if no axis has it.
 static int axis_of(const struct rule_tensor *tensor, int factor, bool *only)
 {
     for (int d = 0; !tensor->absent && !tensor->host && d < tensor->rank; d++)
@@ -101,8 +101,9 @@ static int axis_of(const struct rule_tensor *tensor, int factor, bool *only)
     return -1;
 }
 
-// Returns the factor of the axis of the node's only output. Returns -1 if there is none, or if its
-// size affects the node in another way than through an attribute.
+// Returns the factor of an axis of output 0. Returns -1 if the axis does not have exactly one
+// factor, if that factor does not pass through, or if the local node would differ by more than
+// attributes.
 static int factor_of(const struct rule *rule, int axis)
 {
     if (rule->whole || rule->open || rule->n_outputs < 1 || axis >= rule->outputs[0].rank)
@@ -127,7 +128,7 @@ static const tsr_node *only_producer(const tsr_value *value)
     return tsr_value_graph(value) == tsr_node_graph(node) ? node : NULL;
 }
 
-// True if repeat_value can change the value at its source.
+// True if repeat_value can repeat the blocks in the constants from which the value is computed.
 static bool value_fits(struct repeat *repeat, const tsr_value *value, int axis,
                        const struct blocks *blocks, int depth)
 {
@@ -170,7 +171,8 @@ static tsr_status scale_attributes(tsr_node *node, const struct rule *rule, int 
     return TSR_OK;
 }
 
-// Multiplies a declared size of the axis. A size that would overflow is wrong already and stays.
+// Multiplies the declared size of the axis by after / before. An unknown size, or one that would
+// overflow, stays.
 static tsr_status scale_axis(tsr_value *value, int axis, int64_t before, int64_t after)
 {
     tsr_dim dims[RULE_MAX_RANK];
@@ -185,7 +187,7 @@ static tsr_status scale_axis(tsr_value *value, int axis, int64_t before, int64_t
 }
 
 // Repeats blocks of the axis in the constants from which the value is computed. value_fits must be
-// true. Returns the value, or the new constant. NULL: out of memory.
+// true. Returns the value, or the new constant. NULL: an error.
 static tsr_value *repeat_value(struct repeat *repeat, tsr_value *value, int axis,
                                const struct blocks *blocks)
 {
@@ -264,7 +266,7 @@ static tsr_status repeat_projected(struct repeat *repeat, tsr_node *node, size_t
     return made == value ? TSR_OK : tsr_node_replace_input(node, input, made);
 }
 
-// Appends the key heads from `first`, each repeated.
+// Appends `heads` heads from `first` on, each `times` times.
 static void append_repeated(struct blocks *blocks, int64_t first, int64_t heads, int64_t times)
 {
     for (int64_t i = 0; i < heads * times; i++)
@@ -300,7 +302,8 @@ static tsr_status unsupported(struct repeat *repeat, const tsr_node *node, const
     return TSR_UNSUPPORTED;
 }
 
-// Repeats the scales of a cache, which has one entry per head or per element of a head.
+// Repeats the scales of a quantized cache, which have one entry per head or per element of a head.
+// A single scale stays.
 static tsr_status repeat_scales(struct repeat *repeat, tsr_node *node, int64_t keys)
 {
     struct blocks blocks = {0};
@@ -325,8 +328,8 @@ static tsr_status repeat_scales(struct repeat *repeat, tsr_node *node, int64_t k
     return TSR_OK;
 }
 
-// Multiplies the heads of the node's caches [batch, heads, tokens, d], if they are inputs and
-// outputs of the model.
+// Multiplies the declared number of heads of the node's caches [batch, heads, tokens, d]. Past
+// caches must be inputs of the model.
 static tsr_status scale_caches(struct repeat *repeat, tsr_node *node, const struct op_row *row)
 {
     for (size_t i = 0; i < TSR_COUNT(row->caches); i++) {

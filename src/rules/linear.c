@@ -6,8 +6,7 @@
 // columns sum and sum_inputs of the table list these operators.
 #include "rules/internal.h"
 
-// Returns how the operator treats a partial sum at this input. Its other inputs must be complete
-// sums.
+// Returns how the operator treats a partial sum at this input; SUM_STOPS outside of ai.onnx.
 enum sum_mode tsr__rule_sum(const tsr_node *node, size_t input)
 {
     struct str domain = tsr__node_domain_str(node);

@@ -194,7 +194,7 @@ static const struct rule *unsharded_rule(struct arena *arena, const tsr_node *no
     return rule;
 }
 
-// True for a node with a body other than If, Loop and Scan, which are handled before.
+// True if an attribute of the node is a graph. The caller has handled If, Loop and Scan before.
 static bool has_subgraphs(const tsr_node *node)
 {
     for (size_t i = 0; i < tsr_node_attr_count(node); i++)
@@ -270,7 +270,7 @@ static const struct rule *derived(struct arena *arena, const tsr_node *node,
     return rule;
 }
 
-// Returns the strided rule. NULL: there is none, or it does not fit.
+// Returns the strided rule. NULL: there is none, it does not fit, or out of memory.
 const struct rule *tsr__rule_strided(struct arena *arena, const tsr_node *node,
                                      const struct shapes *shapes)
 {
@@ -283,7 +283,7 @@ const struct rule *tsr__rule_strided(struct arena *arena, const tsr_node *node,
 
 // Makes the rule of a node. Checks in this order: control flow (bodies are sharded, not the node),
 // other nodes with bodies, calls of functions without a row, unknown operators, rows that are not
-// sharded, and the row's rule.
+// sharded, results without elements, and the row's rule.
 const struct rule *tsr__rule_of(struct arena *arena, const tsr_node *node,
                                 const struct shapes *shapes)
 {

@@ -359,8 +359,8 @@ void tsr__rule_patch_count(struct rule_builder *rule, int at, int letter)
 
 // ---- the finished rule -------------------------------------------------------------------------
 
-// Checks that each letter has one role: it passes through, is reduced, is not sharded, or is
-// created.
+// Checks that a letter that occurs on one side alone has a clause. A letter on both sides needs
+// none: it passes through.
 static bool check_roles(struct rule_builder *rule)
 {
     for (int i = 0; i < rule->pattern.n_letters; i++) {
@@ -403,7 +403,7 @@ static bool is_same(const struct pattern *pattern)
     return true;
 }
 
-// True if the only dimension of the tensor is a pack.
+// True if the only dimension of the tensor is a pack, with or without "~" as `broadcast` says.
 static bool is_pack(const struct pattern *pattern, const struct pattern_tensor *tensor,
                     bool broadcast)
 {

@@ -177,7 +177,7 @@ static bool parse_reduced(struct parser *parser, int letter)
     return fail(parser, "red needs one of :sum :max :min :prod");
 }
 
-// Reads one letter of a clause "rep", "blk", "gen", "stat", "sel" or "drop".
+// Reads one letter of a clause "red", "rep", "blk", "gen", "stat", "sel" or "drop".
 static bool parse_letter(struct parser *parser, struct str clause)
 {
     int i = find_letter(parser);
@@ -266,7 +266,7 @@ static bool parse_attr(struct parser *parser)
     return true;
 }
 
-// Reads "sizes 0 1 4": dimensions 1 to 3 of input 0.
+// Reads "sizes 0 1 4" or "size 0 1 4": dimensions 1 to 3 of input 0.
 static bool parse_sizes(struct parser *parser, enum rewrite_kind kind)
 {
     struct rule_rewrite rewrite = {.kind = kind, .factor = -1};
@@ -284,7 +284,7 @@ static bool parse_sizes(struct parser *parser, enum rewrite_kind kind)
 
 // Reads "look 1 v 2": elements of input 1 are indices into v, and the result has 2 dimensions after
 // those of the indices. In "look 1 v0 2 0" only element 0 of each index tuple is an index into v0.
-// `first` is 0 if all elements are indices into the factor.
+// Reads "scat 1 v 2" likewise, where v is dimension 2 of input 0.
 static bool parse_lookup(struct parser *parser, enum rewrite_kind kind)
 {
     static const char wrong[] = "look needs an input, a factor and a number of dimensions";

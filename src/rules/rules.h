@@ -23,8 +23,8 @@ struct shapes *tsr__shapes_bound(struct arena *arena, tsr_model *model, const ts
                                  size_t n, bool report);
 // Reports all operators of the model that have no rule in one warning (rule-missing).
 void tsr__warn_missing_rules(tsr_model *model);
-// Returns TSR_USAGE with a diagnostic if a size is less than 1, or if no model has a dimension of
-// that name. For sizes that callers give; sizes of input tensors may be 0.
+// Checks sizes that the user gives. Returns TSR_USAGE with a diagnostic if a size is less than 1,
+// or if no model has a dimension of that name.
 tsr_status tsr__check_dims(tsr_model *const *models, size_t n_models, const tsr_dim_size *sizes,
                            size_t n) TSR_MUST_USE;
 // As tsr_shapes, without checking the sizes.
@@ -133,7 +133,7 @@ struct rule_window {
 enum patch_kind {
     PATCH_BEFORE,      // number of elements that the window lacks at its start
     PATCH_AFTER,       // number of elements that the window lacks at its end
-    PATCH_SIZE,        // size of the local shard
+    PATCH_SIZE,        // size of the local shard of the window's factor
     PATCH_VALUE,       // `value`
     PATCH_LOCAL_COUNT, // size of the local shard of `factor`
     PATCH_SPAN,        // number of elements of the window that exist, times `value`
@@ -187,8 +187,8 @@ struct rule {
     bool single; // the node gives another result each time it runs: only one device may run it
 };
 
-// Returns the rule of a node; NULL: out of memory. If the operator has no row, the node has
-// subgraphs, or shapes are unknown, the rule has `whole` set and no factors.
+// Returns the rule of a node; NULL: out of memory. If the node cannot be sharded (no row,
+// subgraphs, unknown shapes, ...), `whole` is the reason and the rule has no factors.
 const struct rule *tsr__rule_of(struct arena *arena, const tsr_node *node,
                                 const struct shapes *shapes);
 
@@ -206,11 +206,11 @@ const char *tsr__rule_immovable(const struct shapes *shapes, const tsr_node *nod
 // or a node in its bodies or in the function that it calls does (draws.c).
 bool tsr__node_draws(const tsr_node *node);
 
-// True if the node has no inputs and returns the same result each time it runs.
+// True for operator Constant of ai.onnx.
 bool tsr__node_is_constant(const tsr_node *node);
 
-// True if ONNX Runtime overwrites input i of the node, even if it has other readers: provide a
-// copy.
+// True if ONNX Runtime overwrites input i of the node, even if other nodes read that input. Give
+// the node a copy of it.
 bool tsr__node_writes(const tsr_node *node, size_t i);
 // Returns the attribute that makes the kernel round a factor to fewer bits than its type has
 // ("accuracy_level"), or NULL if it does not round.
@@ -220,11 +220,12 @@ const char *tsr__node_rounding_level(const tsr_node *node);
 bool tsr__is_cache_output(const tsr_node *node, size_t output);
 
 // True if ONNX Runtime may store the result in the memory of input 0 and read input 0 afterwards.
-// Another node must read input 0 after this one.
+// To prevent it, let another node read input 0 after this one.
 bool tsr__node_rereads(const tsr_node *node);
-// Returns the number of smaller output counts among the Splits of the value. Before opset 18, ONNX
-// Runtime merges Splits of one value without sizes, even if they have different numbers of outputs.
-// So Splits with different results of this function must read separate copies.
+// Returns how many different smaller output counts other Splits of the node's input have; 0 for
+// other operators. Before opset 18, ONNX Runtime merges Splits of one value without sizes, even if
+// they have different numbers of outputs. So Splits with different results of this function must
+// read separate copies.
 size_t tsr__node_split_rank(const tsr_node *node);
 
 // True if ONNX Runtime does not replace the constant at this input by another tensor of the same
@@ -290,7 +291,7 @@ double tsr__node_work(const struct rule *rule, double count, const int64_t *whol
 struct node_kind {
     int rate; // -1: the rate of its element type
     int move;
-    const char *word; // name in the sizes of a topology; NULL: the name of its rate or move
+    const char *word; // key in "sizes" of a topology file; NULL: the name of its rate or move
 };
 struct node_kind tsr__node_kind(const tsr_node *node, const struct shapes *shapes);
 // The operator that slices a value during a resharding, and its kind of memory access.
@@ -376,9 +377,10 @@ tsr_status tsr__rule_expand(struct arena *arena, tsr_node *node, const tsr_node 
                             const struct shapes *shapes, const struct rule *rule,
                             const int64_t *cuts, struct expanded *out) TSR_MUST_USE;
 
-// Returns the last opset up to `opset` in which the operator (of ai.onnx) changed, at least 17; if
-// that is unknown, `opset` (versions.c). plain: all inputs and outputs have types that these opsets
-// support (tsr__type_plain), so versions that only added types are skipped.
+// Returns the last opset up to `opset` in which the operator (of ai.onnx) changed, but not less
+// than 17. Returns `opset` if it is 17 or less, or if the changes are unknown (versions.c). plain:
+// all inputs and outputs have types that these opsets support (tsr__type_plain), so versions that
+// only added types are skipped.
 int64_t tsr__rule_changed(const tsr_node *node, int64_t opset, bool plain);
 bool tsr__type_plain(tsr_dtype type);
 

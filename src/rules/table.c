@@ -584,7 +584,8 @@ static const struct op_row rows[] = {
      .stays = STAYS({"l", "n-grams are parts of a row"}, {"v", ATTRIBUTES})},
     {"ThresholdedRelu", .since = 1, .rule = UNARY, .reuse = REUSE_ON_ALL},
     {"Tile", .since = 1, .rule = "[A*],·,· -> [B*]; rep A B", .whole = OLD, .work = WORK_COPY},
-    // t copies: with t sharded a device makes fewer copies, with a sharded it has a strided shard.
+    // t is the number of copies. With t sharded, a device makes fewer copies; with a sharded, it
+    // has a strided shard.
     {"Tile", .since = 6, .rule = "[a b],· -> [(t a) (u b)]; gen t u", .derive = tsr__derive_tile,
      .shape = tsr__infer_tile, .note = "sharding factor a gives strided shards", .work = WORK_COPY},
     {"TopK", .since = 1, .rule = "[A* v],·? -> [A* k],[A* k]; stat v; rep k",

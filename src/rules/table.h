@@ -89,12 +89,12 @@
         }                                                                                          \
     }
 
-// Reasons for losses.
+// Reasons why factors of losses are not sharded.
 #define LOSS_STAYS                                                                                 \
     STAYS({"c", "a label may name any class"},                                                     \
           {"n D", "the mean divides by the sum of all weights"})
 
-// Reasons for GRU, LSTM and RNN.
+// Reasons why factors of GRU, LSTM and RNN are not sharded.
 #define RECURRENT_STAYS                                                                            \
     STAYS({"t", "each step needs the one before"}, {"i", SUMMED_GATE},                             \
           {"w", "rows of all gates are concatenated, and a shard needs some of each"},             \

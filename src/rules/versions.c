@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// versions.c - versions in which operators of ai.onnx were added or changed (changes.def). Those
-// after 17, up to opset 27, let a file declare the lowest opset that means the same.
+// versions.c - versions in which operators of ai.onnx were added or changed (changes.def). From the
+// changes after opset 17, up to 27, follows the lowest opset that a file can declare without
+// changing its meaning.
 //
-// Acos changed in 22, but only to add element types (-22): a node of float32 in a model of opset 24
-// can be written for opset 17. AffineGrid was added in 20 and has not changed since: 20.
+// Examples: Acos changed in 22, but only to add element types (-22 in the table). So a float32 node
+// of a model of opset 24 can be written for opset 17. AffineGrid was added in 20 and has not
+// changed since, so it needs opset 20.
 #include "rules/rules.h"
 
 #define FROM   17 // the lowest opset that is declared
@@ -46,7 +48,8 @@ static const struct versions *versions_of(struct str op)
 
 // True if an operator means the same in both versions. Any change between them makes this false,
 // with one exception: a version with + does not affect nodes that were written before it. Example:
-// AveragePool, "1 7+ 10+ 19+": from 7 to 19 fits, from 19 to 7 does not.
+// AveragePool, "1 7+ 10+ 19+": from 7 to 19 fits, from 19 to 7 does not. Operators that the table
+// lacks fit only equal versions.
 bool tsr__version_fits(struct str op, struct str domain, int64_t from, int64_t to)
 {
     const struct versions *row = domain.n ? NULL : versions_of(op);
@@ -78,7 +81,7 @@ bool tsr__type_plain(tsr_dtype type)
     return false;
 }
 
-// True if the node uses an attribute or input that a new version added besides types.
+// True if the node has an attribute that a version of the table added together with types.
 static bool uses_more(const tsr_node *node)
 {
     static const char *const names[] = {"saturate", "round_mode", "ceil_mode"};

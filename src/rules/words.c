@@ -25,7 +25,7 @@ static void add_line(struct text *text, const struct pattern *pattern, const boo
         tsr__text_printf(text, ": %s\n", what);
 }
 
-// Roles of letters; ROLE_RED also depends on the combination.
+// Roles of letters. Letters of ROLE_RED have one line for each way to combine partial results.
 enum role { ROLE_PASS, ROLE_WINDOW, ROLE_CREATED, ROLE_STAT, ROLE_UNSHARDED, ROLE_RED };
 
 // True if a shard of the result needs a window of a dimension with this letter.

@@ -4,7 +4,7 @@
 //
 // Inputs are contracted from left to right, as in an einsum. Each step costs the product of all
 // factors in it. Factors that neither a result nor a later input has are removed afterwards. A
-// dimension that is never sharded and occurs in one input alone is only indexed (the vocabulary of
+// factor that is never sharded and that only the first input has is only indexed (the vocabulary of
 // a lookup, the image under a window) and costs nothing.
 //
 // MatMul of [4 5] and [5 6]: the first input alone is 4 * 5; with the second, 4 * 5 * 6 = 120, and
@@ -182,8 +182,9 @@ double tsr__node_reads(const tsr_node *node, const struct rule *rule, int input,
     return share;
 }
 
-// Returns the operations of the most expensive step. Step i combines input i with the result of the
-// inputs before it.
+// Returns the operations of the most expensive step, but at least one for each element of the
+// results. Step i combines input i with the result of the inputs before it. If a factor is summed,
+// each product has an addition: twice the number.
 double tsr__rule_work(const struct rule *rule, const int64_t *sizes)
 {
     struct factors out = of_all(rule->outputs, rule->n_outputs), held = {{false}};

@@ -9,7 +9,7 @@
 #include "rules/internal.h"
 
 #define MAX_READERS                                                                                \
-    256 // limit of readers of a value whose Splits are compared; others are not changed
+    256 // Splits of a value with more readers are not compared: tsr__node_split_rank returns 0
 
 bool tsr__node_rereads(const tsr_node *node)
 {
@@ -33,7 +33,8 @@ static bool is_plain_split(const tsr_node *node)
            !tsr_node_find_attr(node, "num_outputs");
 }
 
-// State of a search for the next larger output count of a plain Split of the value; 0: none.
+// Search for the smallest output count larger than `above` among the plain Splits of a value.
+// `found` is the result; 0: none yet.
 struct next_count {
     size_t above, found;
 };

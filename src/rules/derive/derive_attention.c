@@ -119,7 +119,8 @@ bool tsr__derive_mask_fits(const struct derivation *derivation, size_t i, int ke
            tsr__dim_equal(derivation->shapes->exprs, m.dims[m.rank - 1], k.dims[keys]);
 }
 
-// True if the node can be expanded: no cache, one output, and known sizes.
+// True if the node can be expanded: no cache, softcap or softmax_precision, one output, known
+// sizes, and a mask that fits (tsr__derive_mask_fits). flat: heads are in the last dimension.
 static bool can_expand(const struct derivation *derivation, bool flat)
 {
     struct shape q = tsr__derive_in(derivation, 0), k = tsr__derive_in(derivation, 1),
@@ -172,7 +173,8 @@ void tsr__derive_attention(struct derivation *derivation)
 
 // ---- linear attention --------------------------------------------------------------------------
 
-// Adds input i, which has one number for each head or for each of its d elements. False: unknown.
+// Adds input i, which has one number for all heads, for each head, or for each of its d elements.
+// False: its size is unknown.
 static bool add_decay(struct derivation *derivation, size_t i, int64_t heads)
 {
     struct shape shape = tsr__derive_in(derivation, i);
@@ -196,9 +198,9 @@ static int64_t width_of(const struct derivation *derivation, size_t i)
     return shape.rank == 3 ? shape.dims[2].value : -1;
 }
 
-// True if each head of the values has its own key. The operator allows several heads to share a
-// key, and only the widths show that. Example: queries of 24 = 8 heads * 3. Keys of width 12 are 4
-// keys, keys of width 6 are 2.
+// True if each of the kv heads of the values has its own key. The operator allows several heads to
+// share a key, and only the widths show that. Example: 8 query heads of 3 elements (width 24) and 4
+// heads of values. Keys of width 12 are 4, one for each head; keys of width 6 are 2.
 static bool has_key_for_each(const struct derivation *derivation, int64_t q, int64_t kv)
 {
     int64_t queries = width_of(derivation, 0), keys = width_of(derivation, 1);
@@ -206,7 +208,7 @@ static bool has_key_for_each(const struct derivation *derivation, int64_t q, int
            keys / kv == queries / q;
 }
 
-// Returns the text of a state. Attribute state_window adds a leading dimension to it.
+// Selects the text of a state tensor: attribute state_window adds a leading dimension to it.
 static const char *state(bool window, const char *with_window, const char *without)
 {
     return window ? with_window : without;

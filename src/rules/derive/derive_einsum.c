@@ -69,8 +69,8 @@ struct term_axes {
     int first[LETTERS]; // 1 + axis; 0: not read yet
 };
 
-// Returns the size along a letter. A negative axis follows the ellipsis of an operand of unknown
-// rank.
+// Returns the size of the term's operand along an axis. A negative axis, which follows the ellipsis
+// of an operand of unknown rank, has an unknown size.
 static tsr_dim size_along(const struct derivation *derivation, const struct term_axes *axes,
                           int axis)
 {

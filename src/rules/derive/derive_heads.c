@@ -142,8 +142,9 @@ static bool can_expand(const struct derivation *derivation)
            tsr__derive_mask_fits(derivation, 5, 1);
 }
 
-// True if rows of a causal query can be sharded. A bias is added to new keys only, so keys in the
-// cache would lack it; a mask over keys has columns for all of them.
+// True if rows of a causal query can be sharded, with earlier keys in the cache. A bias prevents
+// it: it is added to new keys only, so keys in the cache would lack it. A mask over keys also does,
+// because it has columns for all of them.
 static bool causal_rows(const struct derivation *derivation)
 {
     static const size_t others[] = {3, 4, 8, 9};
@@ -358,8 +359,9 @@ static int64_t packed_head(const struct derivation *derivation)
     return 0;
 }
 
-// Adds the windows of queries, keys and values in one concatenated input. Example: 8 heads of 8
-// elements for 2 key heads give 0 + 32 j, 64 + 8 j and 80 + 8 j.
+// Adds the windows of queries, keys and values in one concatenated input. Example: with 8 query
+// heads and 2 key heads of 8 elements, the windows of key head j start at 0 + 32 j, 64 + 8 j and 80
+// + 8 j.
 static void add_packed_windows(struct derivation *derivation, int64_t head)
 {
     int64_t kv = tsr__derive_int(derivation, "kv_num_heads", 0),

@@ -108,8 +108,9 @@ static int64_t scales_of(const struct derivation *derivation, float *out)
     return n;
 }
 
-// Marks dimensions that are resampled, even if their size stays: they have a scale that may not be
-// 1, keep proportions, are sampled from a region, or are listed in `axes`.
+// Marks dimensions that may be resampled although their size stays: their scale may not be 1, they
+// are sampled from a region, or the new sizes are given with `axes` or must keep proportions.
+// False: an axis is invalid, and the derivation has ended.
 static bool mark_resampled(struct derivation *derivation, int rank, bool *marked)
 {
     float scales[MAX_RANK];
@@ -353,6 +354,7 @@ static bool is_in_loop(const tsr_value *value)
 }
 
 // True if the sizes of the full tensor are numbers, or follow from the sizes of the model's inputs.
+// False: not, and the derivation has ended.
 static bool sizes_are_known(struct derivation *derivation, int rank)
 {
     struct shape shape = tsr__derive_in(derivation, 0);

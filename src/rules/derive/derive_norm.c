@@ -165,8 +165,8 @@ void tsr__derive_embed_norm(struct derivation *derivation)
 
 // ---- channels ----------------------------------------------------------------------------------
 
-// Sets the sizes of channels (g c). Groups g can be sharded; statistics are computed over the
-// channels c of a group.
+// Sets the size of g, the number of groups of channels (g c). Groups can be sharded; statistics are
+// computed over the channels c of a group. False: unknown, and the derivation has ended.
 static bool take_groups(struct derivation *derivation, const char *name)
 {
     int64_t groups = tsr__derive_int(derivation, name, 0);
@@ -219,8 +219,8 @@ void tsr__derive_instance_norm(struct derivation *derivation)
                    "S");
 }
 
-// Derives the rule of BatchNormalization. Training computes statistics of the batch and returns
-// them.
+// Derives the rule of BatchNormalization: the text of the row. A node in training computes
+// statistics of the full batch and is not sharded.
 void tsr__derive_batch_norm(struct derivation *derivation)
 {
     int64_t opset = tsr__node_opset(derivation->node);

@@ -100,8 +100,8 @@ enum factor_kind tsr__derive_stat_if(bool holds, const struct derivation *deriva
 
 // ---- axes ---------------------------------------------------------------------------------------
 
-// Reads the axes of a reduction: an attribute, or an input in later opsets. Returns their number;
-// -1: unknown.
+// Reads the axes of a reduction: an attribute, or an input in later opsets. Returns their number, 0
+// if none are given; -1: unknown.
 static int64_t read_axes(const struct derivation *derivation, int64_t *out, int64_t cap)
 {
     struct shape given = tsr__derive_in(derivation, 1);
@@ -151,7 +151,8 @@ static bool find_removed(const struct derivation *derivation, struct shape x, st
     return k == 0;
 }
 
-// Finds unknown axes from the shapes of input and result. False: the shapes are ambiguous.
+// Finds unknown axes from the shapes of input and result. False: the shapes are unknown or
+// ambiguous.
 static bool find_by_shapes(const struct derivation *derivation, bool *reduced)
 {
     struct shape x = tsr__derive_in(derivation, 0), y = tsr__derive_result(derivation);

@@ -67,8 +67,8 @@ static int window_at(const struct worked *worked, int dim)
 
 // ---- Concat and Split --------------------------------------------------------------------------
 
-// Reads the sizes of the axis in all tensors of one side. Returns their sum; -1: not all are known
-// and above 0.
+// Reads the sizes of the axis in all tensors of one side. Returns their sum; -1: a size is unknown
+// or 0, or there are more than `cap` tensors.
 static int64_t sizes_along(const struct derivation *derivation, enum side side, int rank, int axis,
                            int64_t *sizes, size_t cap)
 {

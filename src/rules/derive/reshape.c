@@ -82,7 +82,7 @@ static void read_entries(struct reshape *reshape, struct known_value t)
         reshape->out[open] = rest_of(reshape, open, copied);
 }
 
-// Reads both shapes. False: one rank is unknown.
+// Reads both shapes; n_in is -1 if the old rank is unknown. False: the new rank is unknown.
 static bool read_reshape(struct reshape *reshape, const struct shapes *shapes, const tsr_node *node)
 {
     const tsr_value *target = tsr_node_input(node, 1);
@@ -151,7 +151,8 @@ void tsr__infer_reshape(struct shape_job *job)
     tsr__job_set(job, 0, reshape.n_out, dims);
 }
 
-// Reads both shapes; inferred shapes of the values have precedence.
+// Reads both shapes. Sizes of the result that inference found as numbers have precedence over the
+// target's elements. False: a rank is unknown or too large.
 static bool read_shapes(struct factor_search *search)
 {
     struct reshape reshape;
@@ -215,8 +216,8 @@ static void leave_unsharded(struct factor_search *search, struct shape_side *sid
         add_unsharded(search, side, i, i == from ? left : &side->size[i]);
 }
 
-// Finds the factors if one dimension is the product of the others, such as [(f0 f1)] and [f0 f1].
-// The symbol of the dimension does not matter.
+// Finds the factors of a block that is dimension `dim` of one side and several dimensions of the
+// other, such as [(f0 f1)] and [f0 f1]. The size of `dim` itself is not needed.
 static void split_one(struct factor_search *search, struct shape_side *one, int dim,
                       struct shape_side *many, int from, int to)
 {

@@ -108,7 +108,7 @@ static struct str new_name(struct expansion *expansion, const char *what)
     return tsr__graph_fresh_name(expansion->graph, name);
 }
 
-// Adds a node with several outputs. It has the name of its first output.
+// Adds a node with 1 to 3 outputs. It has the name of its first output.
 static tsr_node *add_node(struct expansion *expansion, const char *domain, const char *op, int n,
                           tsr_value *const *inputs, int n_out)
 {
@@ -220,7 +220,7 @@ static bool type_holds(tsr_dtype type, double v)
     return type == TSR_FLOAT || type == TSR_DOUBLE;
 }
 
-// Makes a constant without dimensions. The expansion fails for types other than those listed.
+// Makes a constant without dimensions. The expansion fails if the type does not hold v.
 tsr_value *tsr__x_scalar(struct expansion *expansion, tsr_dtype type, double v)
 {
     union {
@@ -362,8 +362,9 @@ tsr_value *tsr__x_positions(struct expansion *expansion, size_t i, int axis)
     return tsr__x_reshape(expansion, range, shape, s.rank);
 }
 
-// Marks a constant that numbers positions ({0, 1, 2, ...} along an axis) as sharded like the
-// factors of that axis. So no device needs the constants of another.
+// Marks a value that numbers positions ({0, 1, 2, ...} along an axis) as sharded by the factors of
+// `dim`, so that each device has only the numbers of its shard. Does nothing if `dim` has no
+// factors or needs a window.
 tsr_value *tsr__x_place(struct expansion *expansion, tsr_value *value, int rank, int axis,
                         const struct rule_dim *dim)
 {

@@ -2,10 +2,11 @@
 // expand_group_query.c - a prompt of GroupQueryAttention as a causal MultiHeadAttention, for
 // sharded rows of the query (emit_causal.c).
 //
-// Every key head is repeated for its query heads. Sequence i has n = lengths[i] + 1 tokens; rows
-// after them see its n keys, as in the kernel of GroupQueryAttention. So the other keys must get no
-// weight: every head gets MORE elements, which are 1 in queries, and 0 in keys except for the first
-// one, which is HIDDEN from key n on.
+// Every key head is repeated for its query heads. Sequence i has n tokens, where n - 1 is element i
+// of input 5. As in the kernel of GroupQueryAttention, rows after the last token must use the n
+// keys only. To hide the other keys, every head gets MORE elements. In queries they are 1. In keys
+// they are 0, except that the first is HIDDEN in key n and later keys, which makes the score of
+// these keys so low that their weight is 0.
 //
 //     queries [b q 6 16] -> [b q 6 24]    keys [b k 2 16] -> [b k 2 24] -> [b k 6 24]
 //     result [b q 6 24] -> [b q 6 16]
@@ -14,7 +15,7 @@
 #include <math.h>
 
 #define MORE   8        // kernels need head sizes that are multiples of 8
-#define HIDDEN (-30000) // score that gives the weight 0; float16 has it
+#define HIDDEN (-30000) // gives a key the weight 0; float16 can represent it
 
 struct groups {
     int64_t heads, keys, d; // query heads, key heads and elements of a head
@@ -35,7 +36,7 @@ static tsr_value *tokens(struct expansion *expansion, const int64_t *shape, int6
     return tsr__x_reshape(expansion, count, shape, n);
 }
 
-// Returns positions [b s] of the rows of input i: those of the model, or 0, 1, 2 ...
+// Returns positions [b s] of the rows of input i: input 9 of the node, or 0, 1, 2 ...
 static tsr_value *positions(struct expansion *expansion, size_t i)
 {
     static const int64_t row[] = {1, -1}, column[] = {-1, 1};

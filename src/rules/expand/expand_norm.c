@@ -4,9 +4,10 @@
 // Variances take two passes, as in the definitions: first the mean, then the squares of the
 // differences. Short floating-point types are widened first, as their stash types require.
 //
-// Softmax of 1 2 | 3, sharded in 2: the maxima are 2 | 3, exchanged 3; the exponentials of the
-// differences are e^-2 e^-1 | e^0, their sums 0.503 | 1, exchanged 1.503; each element divided by
-// that gives 0.090 0.245 | 0.665. Two numbers of each row are exchanged, however long the row is.
+// Example: Softmax of 1 2 | 3, sharded in 2. The maxima of the shards are 2 | 3, reduced over the
+// devices to 3. The exponentials of the differences are e^-2 e^-1 | e^0. Their sums are 0.503 | 1,
+// reduced to 1.503. Each exponential divided by that gives 0.090 0.245 | 0.665. Two numbers of each
+// row are exchanged, however long the row is.
 #include "rules/expand/expand.h"
 
 // Values that all expansions in this file use.
@@ -325,8 +326,9 @@ void tsr__expand_instance_norm(struct expansion *expansion)
     scale_channels(expansion, &s, normalized(expansion, &s, true, -1, -1));
 }
 
-// Computes the mean over a group of channels, for each channel: [n c 1 1] -> [n g c/g], mean, and
-// back.
+// Returns the mean over the group of each channel as [n c 1 1]. Reduces space to [n c 1 1] with
+// `sum` (see mean_of), reshapes to [n g c/g], computes the mean of each group, and repeats it for
+// the channels of the group.
 static tsr_value *group_mean(struct expansion *expansion, const struct norm *norm, const char *sum,
                              tsr_value *value, int64_t groups, int64_t channels)
 {

@@ -2,8 +2,8 @@
 // expand_reduce.c - reductions followed by another operator, such as means and roots, and ArgMax
 // and ArgMin.
 //
-// ReduceMean of 1 2 | 3 6, sharded in 2, is ReduceSum, 3 | 9, reduced to 12, then Div by the size
-// of the full axis, 4.
+// Example: ReduceMean of 1 2 | 3 6, sharded in 2. ReduceSum gives 3 | 9, reduced over the devices
+// to 12. Div by the size of the full axis, 4, gives 3.
 #include "rules/expand/expand.h"
 
 // ---- means, roots, logarithms ------------------------------------------------------------------

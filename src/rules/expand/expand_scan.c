@@ -5,8 +5,9 @@
 // and once more between them on one element (a sum) or a few (TopK) of each. If shards would differ
 // in size, neutral elements are appended to the last.
 //
-// CumSum of 1 2 3 | 4 5 6, sharded in 2: inside the shards 1 3 6 | 4 9 15; sums of the shards 6 |
-// 15; sums before each shard 0 | 6; added, 1 3 6 | 10 15 21. One number per shard is exchanged.
+// Example: CumSum of 1 2 3 | 4 5 6, sharded in 2. The running sums inside the shards are 1 3 6 | 4
+// 9 15. The sums of the shards are 6 | 15, so the sums before each shard are 0 | 6. Added to the
+// running sums, they give 1 3 6 | 10 15 21. One number per shard is exchanged.
 #include "rules/expand/expand.h"
 
 #include <math.h>
