@@ -455,8 +455,8 @@ struct expr tsr__expr_floor(struct exprs *exprs, struct expr a, struct expr b)
     return tsr__expr_add(exprs, q, operation(exprs, ATOM_DIV, rest, b));
 }
 
-// Returns the division rounded towards zero. Below zero it differs from floor division and supports
-// only numbers.
+// Returns the division rounded towards zero. If an operand may be negative, this differs from floor
+// division, and only numbers and exact quotients are supported.
 struct expr tsr__expr_div(struct exprs *exprs, struct expr a, struct expr b)
 {
     if (expr_is_number(a) && expr_is_number(b)) {
@@ -507,8 +507,9 @@ static struct expr of_ordered(enum atom_kind kind, struct expr larger, struct ex
     return kind == ATOM_MAX ? larger : smaller;
 }
 
-// Returns the maximum or minimum. A natural expression has no negative term. A maximum is natural
-// if one of its operands is: max(n - 4, 0).
+// Returns the maximum or minimum. If the order is unknown, the operation becomes an atom, provided
+// that it cannot be negative: a maximum needs one operand that is never negative, as in max(n - 4,
+// 0), a minimum needs two.
 static struct expr one_of(struct exprs *exprs, enum atom_kind kind, struct expr a, struct expr b)
 {
     bool more = tsr__expr_natural(tsr__expr_sub(exprs, a, b)),

@@ -13,7 +13,7 @@ struct windows {
     int n; // spatial dimensions
     struct expr size[MAX_SPATIAL], kernel[MAX_SPATIAL];
     int64_t stride[MAX_SPATIAL], dilation[MAX_SPATIAL], before[MAX_SPATIAL], after[MAX_SPATIAL];
-    bool same, ceil;          // auto_pad SAME_*; the last window may exceed the end
+    bool same, ceil;          // auto_pad is SAME_*; ceil_mode: the last window may exceed the end
     bool padded[MAX_SPATIAL]; // auto_pad is SAME_*, but its pads are known
 };
 

@@ -241,8 +241,8 @@ void tsr__infer_unique(struct shape_job *job)
 
 #define MAX_SCALES 64
 
-// Reads the scales if they are a constant of floats; -1: they are not. MAX_SCALES exceeds the rank
-// of any tensor.
+// Reads the scales and returns their number. -1: they are not a constant of floats, or more than
+// MAX_SCALES.
 static int64_t floats_of(const struct shape_job *job, int i, float *out)
 {
     const tsr_tensor *tensor = tsr__job_tensor(job, i);

@@ -167,7 +167,7 @@ static bool means_front(int64_t end)
     return end == INT64_MAX || end == INT32_MAX;
 }
 
-// Reads the bounds of an axis. False: a bound or the step is not a number.
+// Reads the bounds of an axis. False: the axes, a bound or the step is unknown, or the step is 0.
 bool tsr__slice_bounds(const struct shape_job *job, int axis, int64_t size, int64_t *start,
                        int64_t *end, int64_t *step)
 {
@@ -315,8 +315,8 @@ static int64_t padded_axes(struct shape_job *job, int rank, int64_t axes[VALUES_
     return rank;
 }
 
-// Infers Pad. [2 n] with pads 0 1 0 3 is [2 n+4]: entry i is the pad before axis i, entry n + i the
-// one after it.
+// Infers Pad. Pads are listed first before, then after each padded axis: [2 n] with pads 0 1 0 3 is
+// [2 n+4].
 void tsr__infer_pad(struct shape_job *job)
 {
     int64_t axes[VALUES_MAX];

@@ -35,8 +35,8 @@ void tsr__infer_regressor(struct shape_job *job)
     set_table(job, 0, tsr__job_int(job, "targets", tsr__job_int(job, "n_targets", 1)));
 }
 
-// Infers a classifier. Labels are numbers unless strings are given. Two classes may have one column
-// of scores or two.
+// Infers a classifier. Labels are numbers unless strings are given. The number of score columns is
+// unknown for string labels, and for two classes, which may have one column or two.
 void tsr__infer_classifier(struct shape_job *job)
 {
     const int64_t *labels;

@@ -168,8 +168,8 @@ struct str tsr__shape_text(struct arena *arena, struct shape shape)
     return tsr__arena_printf(arena, STR_FMT "%s", STR_ARG(text), end);
 }
 
-// Reports a contradiction if the caller wants diagnostics. Repeated inference does not report,
-// because it would repeat them.
+// Reports a contradiction if `shapes->report` is set. It is not set where a model is inferred
+// again, because the diagnostics would be repeated.
 static void report_contradiction(struct shapes *shapes, const tsr_node *node,
                                  const tsr_value *value, struct shape declared, struct shape found)
 {
@@ -184,9 +184,9 @@ static void report_contradiction(struct shapes *shapes, const tsr_node *node,
               "declared as " STR_FMT ", but the operator gives " STR_FMT, STR_ARG(a), STR_ARG(b));
 }
 
-// Returns the better of two sizes. A size that follows from the inputs is that of a run: x [n 6]
-// gives Relu(x) [n 6], even if it is declared as [1 6]. Otherwise it is the declared size, unless a
-// number was found.
+// Returns the found size if it is a number, if it follows from the sizes of the model's inputs, or
+// if nothing is declared; else the declared size. Example: x [n 6] gives Relu(x) [n 6], even if
+// Relu(x) is declared as [1 6]. A found size with a hidden symbol does not replace a declared name.
 static tsr_dim better_dim(struct shapes *shapes, tsr_dim declared, tsr_dim found)
 {
     if (!dim_known(found))
@@ -200,8 +200,9 @@ static tsr_dim better_dim(struct shapes *shapes, tsr_dim declared, tsr_dim found
     return only_name && tsr__expr_hidden(shapes->exprs, f) ? declared : found;
 }
 
-// Makes new symbols for sizes that the rule does not give, where declarations are ignored. Like
-// sizes of inputs, these symbols have precedence over declarations; they become unknown in the end.
+// Gives *found a new hidden symbol for each size that the rule does not give, so that the doubtful
+// declaration is ignored: like sizes of inputs, these symbols have precedence over declared sizes.
+// They become unknown in the end. DOUBT_RANK: a declared rank is also dropped if no rank was found.
 static void open_sizes(struct shapes *shapes, struct shape *at, struct shape *found,
                        enum doubt doubt)
 {
@@ -376,7 +377,7 @@ static void infer_by_function(struct shape_job *job, const tsr_function *functio
         return;
     for (size_t i = 0; i < n; i++)
         in[i] = tsr__info_of(shapes, tsr_node_input(job->node, i));
-    // The chain of calls resolves attributes that refer to those of the caller (calls.c).
+    // The chain of calls resolves attributes that refer to those of the caller (shape_job.c).
     struct call call = {job->node, function, shapes->call};
     shapes->call = &call;
     bool done = tsr__shapes_body(shapes, graph, in, n);
@@ -563,8 +564,9 @@ static void root_symbols(struct shapes *shapes, const tsr_graph *graph)
 // ---- unnamed sizes ------------------------------------------------------------------------------
 
 // Returns a symbol for an unnamed size of an input: INPUT.AXIS, which callers can bind to a number.
-// The symbol is hidden if the shapes are written into the model (report), or if the model uses that
-// name for another size. Hidden symbols still reveal contradictions.
+// The symbol is hidden if the shapes are written into the model (report) and the caller did not
+// bind it, or if the model uses that name for another size. Hidden symbols still reveal
+// contradictions.
 static tsr_dim symbol_of_open(struct shapes *shapes, const tsr_value *value, size_t input, int axis)
 {
     struct exprs *exprs = shapes->exprs;

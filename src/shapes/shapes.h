@@ -16,7 +16,7 @@ struct shape {
 };
 // Infers nodes that were added to the graph later, in their order. False: out of memory.
 bool tsr__shapes_add(struct shapes *shapes, tsr_node *const *nodes, size_t n);
-// Returns the shape of a value. An absent value (NULL) has rank -1.
+// Returns the shape of a tensor; rank -1: unknown, absent (NULL), or not a tensor.
 struct shape tsr__shapes_of(const struct shapes *shapes, const tsr_value *value);
 // Returns the shape of a tensor. For a sequence or an optional value, it returns what all elements
 // have in common.
@@ -33,8 +33,8 @@ enum list_form {
     LIST_OPTIONAL, // one element, which exists
 };
 enum list_form tsr__shapes_list_form(const struct shapes *shapes, const tsr_value *value);
-// Reads the elements of a constant integer tensor (initializer or a node that makes a constant).
-// Returns their number, at most cap; -1: unknown.
+// Reads the elements of a small integer tensor if inference knows all of them as numbers. Returns
+// their number; -1: unknown, or more than cap.
 int64_t tsr__shapes_ints(const struct shapes *shapes, const tsr_value *value, int64_t *out,
                          int64_t cap);
 // True if an element of the tensor may be 0. In the target of a Reshape, 0 copies the old size.
@@ -57,9 +57,9 @@ struct control {
     tsr_graph *bodies[2];
     const char *names[2]; // attributes that hold the bodies
     int n_bodies;
-    bool loops;     // a body runs any number of times; otherwise one of them runs once
-    bool condition; // each iteration decides whether there is another
-    int n_steer, n_numbers;
+    bool loops;             // a body runs any number of times; otherwise one of them runs once
+    bool condition;         // each iteration decides whether there is another
+    int n_steer, n_numbers; // number of control inputs of the node, and of its body
     int n_states;  // carried: initial value, input and output of the body, and output of the node
     int n_slices;  // an iteration gets one index of such an input, along its axis
     int n_results; // stacked over iterations along their axes; without iterations unchanged
