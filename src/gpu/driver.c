@@ -8,7 +8,7 @@
 #include <stdio.h>
 
 static const char driver_name[] = "libcuda.so.1", nccl_name[] = "libnccl.so.2";
-#define STAND_IN "tsr_stands_in_for_cuda" // a symbol that no driver has
+#define STAND_IN "tsr_stands_in_for_cuda" // only the stand-in of tests exports it
 
 // A function of the library: its name and its offset in struct gpu.
 struct entry {

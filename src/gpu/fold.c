@@ -4,8 +4,8 @@
 // Example: 1000003 floats, aligned to 16 bytes: 250000 threads of 4 floats, then 3 of one.
 #include "gpu/internal.h"
 
-// Loads the kernels that fold a type, once per type and reduction. They stay loaded until the seat
-// closes.
+// Compiles and loads the kernels of a reduction, once per type and operation. They stay loaded
+// until the seat closes.
 int tsr__seat_prepare(struct gpu_seat *seat, tsr_dtype type, enum gpu_reduce reduce)
 {
     if (!tsr__fold_has(type))
@@ -39,8 +39,8 @@ static bool aligned(const struct gpu_fold *fold)
     return all % 16 == 0;
 }
 
-// Starts a kernel with one thread for each of `count` units, in blocks of GPU_BLOCK. The call
-// copies the arguments.
+// Starts a kernel with one thread for each of `count` units, in blocks of GPU_BLOCK, from byte
+// `skip` of every tensor on. The driver copies the arguments.
 static int launch(const struct gpu_seat *seat, void *function, const struct gpu_fold *fold,
                   size_t skip, uint64_t count, void *stream)
 {
@@ -55,7 +55,7 @@ static int launch(const struct gpu_seat *seat, void *function, const struct gpu_
         fold_arguments.out[i] = address(fold->out[i]) + skip;
     uint64_t blocks = (count + GPU_BLOCK - 1) / GPU_BLOCK;
     if (blocks > INT32_MAX)
-        return GPU_NO_ADDRESS; // more than 8 TiB, or 512 GiB unaligned
+        return GPU_NO_ADDRESS; // more than 8 TiB, or 512 Gi unaligned elements
     return seat->gpu->cuLaunchKernel(function, (unsigned)blocks, 1, 1, GPU_BLOCK, 1, 1, 0, stream,
                                      arguments, NULL);
 }

@@ -5,18 +5,18 @@
 // which the driver compiles. This module does not know ONNX or ranks.
 //
 // Functions return the driver's codes: 0 is success, tsr__gpu_words describes others. A child of a
-// process that has used the driver cannot use it. Before forking, call tsr__gpu_survey, which looks
-// in a child process.
+// process that has used the driver cannot use it. So a process that will fork calls tsr__gpu_survey
+// to look for GPUs: it does so in a child process.
 #ifndef TSR_GPU_H
 #define TSR_GPU_H
 
 #include "base/base.h"
 
 #define GPU_MAX_CARDS   64
-#define GPU_MAX_MEMBERS 16 // tensors that one reduction reads, and writes
+#define GPU_MAX_MEMBERS 16 // most tensors that one reduction reads, and writes
 #define GPU_ID_BYTES    16
-#define GPU_EVENTS      4  // of a seat, for other seats
-#define GPU_STEPS       25 // of a seat, for itself and other seats of its process
+#define GPU_EVENTS      4  // events of a seat that other seats can wait for
+#define GPU_STEPS       25 // events of a seat for itself and other seats of its process
 
 // ---- survey (cards.c) --------------------------------------------------------------------------
 
@@ -32,7 +32,7 @@ struct gpu_survey {
     int n;            // GPUs that this process may use
     int driver;       // 13000: CUDA 13.0; 0: no driver
     bool stands_in;   // a stand-in for the driver, for tests
-    char why[160];    // n 0: the reason
+    char why[160];    // why there are no GPUs, or why the list ends early
     int nccl_version; // 23007: 2.30.7; 0: none
     struct gpu_card cards[GPU_MAX_CARDS];
 };
@@ -49,13 +49,13 @@ bool tsr__gpu_started(const struct gpu_libraries *libraries);
 
 // Functions of the driver. Does not change after opening; all ranks of a process share it.
 struct gpu;
-// Opens the driver. Returns NULL with the reason in `why`. Allocates in the session, on its thread.
+// Opens the driver. Returns NULL with the reason in `why`. Call it on the session's thread.
 struct gpu *tsr__gpu_open(tsr_session *session, const struct gpu_libraries *libraries, char *why,
                           size_t n);
 void tsr__gpu_close(tsr_session *session, struct gpu *gpu); // NULL is allowed
 int tsr__gpu_count(const struct gpu *gpu);
 bool tsr__gpu_stands_in(const struct gpu *gpu);
-// Formats an error: "out of memory (CUDA_ERROR_OUT_OF_MEMORY)". Returns out.
+// Formats an error: "out of memory (CUDA_ERROR_OUT_OF_MEMORY, 2)". Returns out.
 const char *tsr__gpu_words(const struct gpu *gpu, int code, char *out, size_t n);
 
 // ---- use of a GPU (seat.c) ---------------------------------------------------------------------
@@ -65,7 +65,7 @@ struct gpu_seat;
 // Opens GPU number `card` (from 0). Returns 0 and *out, or the driver's error code.
 int tsr__seat_open(tsr_session *session, const struct gpu *gpu, int card, struct gpu_seat **out);
 void tsr__seat_close(struct gpu_seat *seat);           // NULL is allowed; waits for the GPU
-int tsr__seat_enter(const struct gpu_seat *seat);      // the calling thread uses this GPU
+int tsr__seat_enter(const struct gpu_seat *seat);      // makes it the thread's current GPU
 const char *tsr__seat_id(const struct gpu_seat *seat); // GPU_ID_BYTES; the same in all processes
 void *tsr__seat_stream(const struct gpu_seat *seat);   // its own stream
 void *tsr__seat_upwards(const struct gpu_seat *seat);  // a second one, for uploads
@@ -87,7 +87,7 @@ int tsr__seat_up(const struct gpu_seat *seat, void *device, const void *host, si
 int tsr__seat_copy(const struct gpu_seat *seat, void *to, const void *from, size_t bytes,
                    void *stream);
 int tsr__seat_wait(const struct gpu_seat *seat, void *stream); // the host waits for the stream
-int tsr__seat_settle(const struct gpu_seat *seat); // and for all work of this process on the GPU
+int tsr__seat_settle(const struct gpu_seat *seat); // waits for all work of this process on the GPU
 
 // Rows of `width` bytes, `pitch` bytes apart.
 struct gpu_rows {
@@ -97,7 +97,7 @@ struct gpu_rows {
 };
 int tsr__seat_rows(struct gpu_seat *seat, const struct gpu_rows *rows, void *stream);
 
-// Records and reads events 0 .. GPU_EVENTS - 1.
+// Record, return and wait for events 0 .. GPU_EVENTS - 1.
 int tsr__seat_record(const struct gpu_seat *seat, int event, void *stream);
 void *tsr__seat_event(const struct gpu_seat *seat, int event); // for other seats of this process
 int tsr__seat_await(const struct gpu_seat *seat, void *event, void *stream); // the stream waits
@@ -114,8 +114,8 @@ void *tsr__seat_step_event(const struct gpu_seat *seat, int step); // for tsr__s
 struct gpu_handle {
     char bytes[GPU_HANDLE_BYTES];
 };
-// Lets this seat's kernels access the memory of another GPU of this process; 0 also if they can
-// already.
+// Lets this seat's kernels access the memory of another GPU of this process. 0: they can now, or
+// could already.
 int tsr__seat_reach(struct gpu_seat *seat, const struct gpu_seat *other);
 // A block of device memory that another process of this host can open. Memory that is freed and
 // allocated again may have its old address and even its old handle, but never its old number.
@@ -138,8 +138,8 @@ int tsr__seat_import_event(struct gpu_seat *seat, const struct gpu_handle *handl
 
 enum gpu_reduce { GPU_SUM, GPU_MAX, GPU_MIN, GPU_PROD, GPU_REDUCE_COUNT };
 // A reduction on the GPU, with the same result as on the host: operands in the given order, float16
-// and bfloat16 computed in float32 with one rounding, integers wrap around, NaN wins. Inputs may
-// also be outputs.
+// and bfloat16 computed in float32 with one rounding, integers wrap around, and max and min return
+// NaN if an operand is NaN. Inputs may also be outputs.
 struct gpu_fold {
     tsr_dtype type;
     enum gpu_reduce reduce;
@@ -161,7 +161,7 @@ struct nccl_id {
 };
 // Returns the version of NCCL: 23007 is 2.30.7. 0: NCCL was not found.
 int tsr__nccl_version(const struct gpu *gpu);
-bool tsr__nccl_has(tsr_dtype type); // types that it can reduce
+bool tsr__nccl_has(tsr_dtype type); // true: NCCL can reduce the type
 int tsr__nccl_id(const struct gpu *gpu, struct nccl_id *out);
 // Joining a communicator waits for all members, so it runs on a separate thread (nccl_join.c).
 // `start` returns NULL if no thread could be started. `wait` returns true when joining has ended;
@@ -176,7 +176,7 @@ void tsr__nccl_join_abandon(struct nccl_joining *joining);
 void tsr__nccl_leave(const struct gpu *gpu, void *comm, bool abort);
 int tsr__nccl_all_reduce(const struct gpu *gpu, void *comm, const struct gpu_fold *fold,
                          void *stream);
-// One message to and one from each member, concurrently; length 0: no message.
+// One message to and one from each other member, concurrently; length 0: no message.
 struct nccl_part {
     const void *send;
     void *recv;

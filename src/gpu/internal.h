@@ -78,9 +78,10 @@ struct gpu {
 };
 #undef GPU_FUNCTION
 
-#define GPU_NO_ADDRESS 1 // CUDA_ERROR_INVALID_VALUE: this module's own error
+#define GPU_NO_ADDRESS 1 // CUDA_ERROR_INVALID_VALUE: for errors that this module detects itself
 
-// Loads both libraries; calls only cuInit. Returns false with the reason in `why`.
+// Loads both libraries and starts the driver, but creates no context. Without NCCL, gpu->nccl is
+// NULL. Returns false with the reason in `why` if the driver is missing or does not start.
 bool tsr__gpu_load(const struct gpu_libraries *libraries, struct gpu *gpu, char *why, size_t n);
 
 struct kernels {

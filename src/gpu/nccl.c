@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // nccl.c - the NCCL calls that are used: all-reduce, and grouped send and receive.
 //
-// One member creates an id, which the callers send to the others; all join with it. Sends and
-// receives are grouped, so that no two members wait for each other.
+// One member creates an id, which the user of this module sends to the others; all join with it.
+// Sends and receives are grouped, so that no two members wait for each other.
 #include "gpu/internal.h"
 
 enum { NCCL_INT8 = 0, NCCL_NONE = -1 };
 
-// Returns NCCL's number of a type; bool is reduced as bytes 0 and 1.
+// Returns NCCL's number of a type. NCCL_NONE: NCCL cannot reduce it, for example bool and 16-bit
+// integers.
 static int type_of(tsr_dtype type)
 {
     switch (type) {
@@ -70,8 +71,9 @@ int tsr__nccl_all_reduce(const struct gpu *gpu, void *comm, const struct gpu_fol
                               ops[fold->reduce], comm, stream);
 }
 
-// Sends and receives the parts of all members. The group is ended also after a failure; otherwise
-// the next call would be part of it. The caller copies a member's part for itself.
+// Sends a part to each other member and receives one from it. The caller copies the part of `self`
+// for itself. The group of calls is ended also after a failure; otherwise the next call would be
+// part of it.
 int tsr__nccl_exchange(const struct gpu *gpu, void *comm, const struct nccl_part *parts,
                        int members, int self, void *stream)
 {

@@ -21,7 +21,7 @@ struct nccl_joining {
     pthread_mutex_t lock;
     pthread_cond_t ended;
     // protected by the lock
-    bool done, abandoned; // if both are set, the second party frees this
+    bool done, abandoned; // the side that sets the second of the two frees this
     int code;
     void *comm;
 };
@@ -33,7 +33,7 @@ static void free_joining(struct nccl_joining *joining)
     free(joining);
 }
 
-// Runs the thread that opens a communicator. The thread does not use the struct after unlocking,
+// Joins the communicator; runs as a separate thread. It does not use the struct after unlocking,
 // unless the join was abandoned.
 static void *join_main(void *data)
 {
@@ -57,8 +57,8 @@ static void *join_main(void *data)
     return NULL;
 }
 
-// Starts to open a communicator. The thread has its own copies of the arguments, because the caller
-// may abandon it. Thread or caller, whichever finishes last, frees them.
+// Starts the thread that joins a communicator. The thread has its own copies of the arguments,
+// because the caller may abandon it. The thread or the caller, whichever finishes last, frees them.
 struct nccl_joining *tsr__nccl_join_start(const struct gpu_seat *seat, const struct nccl_id *id,
                                           int members, int self)
 {
@@ -106,7 +106,7 @@ bool tsr__nccl_join_wait(struct nccl_joining *joining, int ms)
 
 int tsr__nccl_join_take(struct nccl_joining *joining, void **out)
 {
-    pthread_mutex_lock(&joining->lock); // its thread does not use it any more
+    pthread_mutex_lock(&joining->lock); // the thread does not use the struct any more
     int code = joining->code;
     *out = joining->comm;
     pthread_mutex_unlock(&joining->lock);
@@ -124,7 +124,7 @@ void tsr__nccl_join_abandon(struct nccl_joining *joining)
         comm = joining->comm;
     pthread_mutex_unlock(&joining->lock);
     if (!done)
-        return; // its thread frees it
+        return; // the thread frees it
     if (comm)
         joining->abort(comm);
     free_joining(joining);

@@ -37,7 +37,8 @@ bool tsr__fold_has(tsr_dtype type)
     return (unsigned)type < TSR_DTYPE_COUNT && elements[type].bytes > 0;
 }
 
-// Unpacks words w0 .. (or q0 .. of 64 bits) into lanes: A is the accumulator, X the operand.
+// Writes code that unpacks words w0 .. (or q0 .. of 64 bits) into the lanes `to`: 'A' is the
+// accumulator, 'X' the operand.
 static void unpack(struct text *text, const struct element *element, char to, int lanes)
 {
     int per_word = element->bytes < 4 ? 4 / element->bytes : 1, bits = 8 * element->bytes;
@@ -97,9 +98,9 @@ static void insert(struct text *text, const char *from, int word, int part, int 
                          bits);
 }
 
-// Packs lanes into words: 64-bit words for elements of 8 bytes, otherwise 32-bit words, lowest bits
-// first. 4 lanes of float16 are 2 words, with lane 1 in the upper half of word 0. float16 was
-// computed as float32 and is rounded here, once.
+// Writes code that packs the lanes of A into words: 64-bit words for elements of 8 bytes, otherwise
+// 32-bit words, lowest bits first. 4 lanes of float16 are 2 words, with lane 1 in the upper half of
+// word 0. float16 and bfloat16 were computed as float32 and are rounded here, once.
 static void pack(struct text *text, const struct element *element, int lanes)
 {
     int per_word = element->bytes < 4 ? 4 / element->bytes : 1, bits = 8 * element->bytes;
@@ -167,7 +168,8 @@ static void combine(struct text *text, const struct element *element, bool is_bo
                      element->as, lane, lane, element->as, lane, lane, lane);
 }
 
-// Writes one load or store of a thread's part of one tensor, at address %d2.
+// Writes the load or store of a thread's part of one tensor, at address %d2: 16 bytes (wide) or one
+// element.
 static void access(struct text *text, const struct element *element, bool wide, bool store)
 {
     const char *verb = store ? "st" : "ld", *what;

@@ -2,11 +2,12 @@
 // seat.c - one rank's use of one GPU: context, memory, copies, events, access to other seats.
 //
 // Functions return the driver's code, 0 for success. Copies, kernels and events are queued on a
-// stream; only tsr__seat_wait and tsr__seat_step_wait wait for the GPU.
+// stream. The host waits for the GPU only in tsr__seat_wait, tsr__seat_step_wait and
+// tsr__seat_settle, when scratch or pinned memory grows, and when the seat closes.
 //
 // Memory of another process: the owner exports the block that contains an address, with its offset;
-// the other process imports the block once and adds the offset. The driver numbers blocks, so a new
-// block at an old address is opened again.
+// the other process imports the block once and adds the offset. Each block has a number from the
+// driver, so a new block at an old address is recognized and imported again.
 #include "gpu/internal.h"
 
 #include <unistd.h>
@@ -16,7 +17,7 @@ enum { HOST_PORTABLE = 1, PEER_ALREADY = 704, POINTER_NUMBER = 7 };
 
 // ---- opening -----------------------------------------------------------------------------------
 
-// Creates an event, for other processes if the driver supports that.
+// Creates an event. Other processes can open it, if the driver supports that.
 static int make_event(const struct gpu *gpu, void **out)
 {
     int code = gpu->cuEventCreate(out, EVENT_NO_TIMING | EVENT_BETWEEN_PROCESSES);
@@ -96,7 +97,7 @@ static void unload(struct gpu_seat *seat)
         gpu->cuModuleUnload(seat->rows_module);
 }
 
-// Frees everything of the seat after the stream has finished. If the context cannot be made
+// Frees everything of the seat after its streams have finished. If the context cannot be made
 // current, its objects cannot be freed.
 void tsr__seat_close(struct gpu_seat *seat)
 {
@@ -285,7 +286,7 @@ static int unit_of(const struct gpu_rows *rows)
     return log;
 }
 
-// Copies rows one by one, for rows of more than 2^31 units.
+// Copies rows one by one, for rows of more than MOST_UNITS units.
 static int copy_each(const struct gpu_seat *seat, const struct gpu_rows *rows, void *stream)
 {
     int code = 0;
