@@ -7,8 +7,8 @@
 // The socket's name is derived from the launcher's variables, or from the name given by the user.
 // It is an abstract name, so no file is left behind.
 //
-// The memory also serves as the rendezvous: once all have it, they count each other's cores in its
-// head (count_cores). The sockets are closed then.
+// The memory also serves as the rendezvous: once all ranks have mapped it, they add up their cores
+// in `struct shm_head` (count_cores). The sockets are closed then.
 #include "transport/shm/shm.h"
 
 #include <errno.h>
@@ -62,7 +62,7 @@ static bool one_host(int ranks)
     char name[256] = "";
     int64_t here;
     if (is_slurm())
-        return true; // those on several hosts have MPI
+        return true; // Slurm steps on several hosts use MPI (tsr__launcher_is_mpi)
     gethostname(name, sizeof name - 1);
     if (local && (!tsr__str_int(str_of(local), &here) || here != ranks))
         return false;
@@ -162,7 +162,7 @@ static bool answer_hello(int c, int fd, int ranks, bool *met, double until)
     return met[hello.rank];
 }
 
-// Serves one connection. Returns false for an unknown process, or a rank that is not needed.
+// Serves one connection. True: a rank got the descriptor.
 static bool serve(int listener, int fd, int ranks, bool *met, double until)
 {
     int c = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
@@ -275,8 +275,8 @@ static tsr_status fetch(tsr_session *session, const struct meeting *meeting, int
 }
 
 // Counts the cores of all ranks, because a launcher may have bound each rank to its own. Waits
-// until all ranks have published theirs, so that every rank gets the same number. Also ends if rank
-// 0 has failed.
+// until all ranks have published theirs, so that every rank gets the same number. Fails if another
+// rank has failed or the time is up.
 static tsr_status count_cores(tsr_session *session, const struct meeting *meeting,
                               struct shm_job *job)
 {

@@ -45,7 +45,7 @@ struct comm_call {
     int n_group;
     const char *op, *node; // for messages
     enum comm_place place;
-    void *stream; // COMM_DEVICE: of the GPU; the call puts its work there and returns
+    void *stream; // COMM_DEVICE: stream of the GPU on which the call enqueues its work
 };
 
 // Why a call failed. rank: the rank at fault, or -1.
@@ -213,10 +213,11 @@ void tsr__shm_free(tsr_session *session, struct shm_job *job);
 // Opens the endpoint of one rank in the job. Session and job must outlive it.
 tsr_status tsr__shm_endpoint(tsr_session *session, struct shm_job *job, int rank,
                              struct endpoint **out);
-// For a process that supervises the ranks' processes. It announces itself before they start, asks
-// whether the job has failed, reads a rank's heartbeat counter, and reports a lost rank (what: "was
-// killed by signal 9"). The report names the ranks that wait for it. tsr__shm_lost returns false if
-// none waits yet and `last` is not set.
+// For a process that supervises the ranks' processes. tsr__shm_watched announces it; call it before
+// the ranks start. tsr__shm_trouble returns true if the job has failed. tsr__shm_beat returns a
+// rank's heartbeat counter. tsr__shm_lost reports a lost rank (what: "was killed by signal 9"),
+// with the first rank that waits for it. If none waits yet, it reports nothing and returns false,
+// unless `last` is set or the job has failed.
 void tsr__shm_watched(struct shm_job *job);
 bool tsr__shm_trouble(const struct shm_job *job, struct comm_trouble *why);
 uint64_t tsr__shm_beat(const struct shm_job *job, int rank);
@@ -364,7 +365,7 @@ void tsr__reduce(tsr_dtype type, enum comm_reduce op, const void *const *in, int
 // written past the caches, even if the pieces are small.
 void tsr__reduce_piece(tsr_dtype type, enum comm_reduce op, const void *const *in, int n, void *out,
                        int64_t count, int64_t count_of_all);
-// Converts to float16, rounding to nearest even. All NaNs become one.
+// Convert to float16 and bfloat16, rounding to nearest even. There is one NaN of each sign.
 uint16_t tsr__float_to_half(float f);
 uint16_t tsr__float_to_bfloat(float f);
 

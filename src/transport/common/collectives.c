@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // collectives.c - collectives built from exchanges, for all transports.
 //
-// The root and the division of a tensor must agree as well, so they are part of the call's
-// fingerprint. Buffers of small groups are on the stack.
+// All members must agree about the root and the division of a tensor, so these are hashed into the
+// call's `detail`. The buffer lists of small groups are on the stack.
 //
-// A reduce to rank 2 of {0, 2, 5} is an exchange in which all members send their tensor to 2 and
-// nothing to the others; 2 folds the three in the order 0, 2, 5. A broadcast from 2 sends the same
-// memory to 0 and 5. All of them wait like an exchange: no call returns before all members have
-// arrived.
+// Example: a reduce to rank 2 of {0, 2, 5} is an exchange in which all members send their tensor to
+// 2 and nothing to the others; 2 folds the three in the order 0, 2, 5. A broadcast from 2 sends the
+// same memory to 0 and 5. No call returns before all members have arrived.
 #include "transport/common/internal.h"
 
 #include <stdlib.h>
@@ -48,7 +47,8 @@ static void parts_close(struct parts *parts)
         free(parts->send);
 }
 
-// Adds to the caller's detail a hash of the fields that must agree.
+// Returns a copy of the call whose `detail` also covers the bytes at p, on which all members must
+// agree.
 static struct comm_call with_detail(const struct comm_call *call, const void *p, size_t bytes)
 {
     struct comm_call d = *call;
@@ -146,7 +146,7 @@ tsr_status tsr__comm_broadcast(struct endpoint *endpoint, const struct comm_call
 
 // ---- two ranks ----------------------------------------------------------------------------------
 
-// Returns the call as both ranks see it; group has space for 2. Ranks are in ascending order. The
+// Returns the call for the group of the two ranks, in ascending order; `group` has space for 2. The
 // direction is part of the detail, so that two ranks that both send are detected.
 static struct comm_call between(const struct comm_call *call, int from, int to, int64_t *group)
 {

@@ -19,7 +19,7 @@
 
 // ---- limits of control groups -------------------------------------------------------------------
 
-// Reads the first bytes of a small file as text; false: no such file.
+// Reads the first bytes of a small file as text; false: no such file, or it is empty.
 static bool read_text(const char *path, char *out, size_t cap)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);

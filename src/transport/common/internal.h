@@ -42,13 +42,13 @@ struct patience {
     unsigned rounds;
     double started_s, looked_s; // 0: not yet measured
 };
-// Waits one step. Returns true about every millisecond, when it is time to check for failures, and
-// sets started_s then.
+// Waits one step. Returns true about every millisecond: then the caller checks for failures.
+// `crowded`: ranks share cores, so it never spins.
 bool tsr__patience(struct patience *patience, bool crowded);
 
 // Two ranks with a small reduction use two cells in turn: each writes the cell that it read last
 // time and reads the one that the other wrote. A cache line moves once per call, and no rank waits
-// for permission to write. A stamp beside the call number identifies the call.
+// before it writes. A stamp beside the call number identifies the call.
 #define MAILBOX_BYTES 4096
 struct mailbox {
     _Alignas(64) char cells[2][MAILBOX_BYTES];
@@ -68,7 +68,7 @@ uint64_t tsr__mailbox_stamp(const struct comm_header *header, uint64_t meeting);
 tsr_status tsr__mailbox_differs(const struct comm_header *mine, int my_rank,
                                 const struct comm_header *theirs, int their_rank,
                                 struct comm_trouble *why);
-// Folds both cells, in the order of the ranks.
+// Folds this rank's `in` and the other rank's cell `theirs` into `out`, the lower rank first.
 void tsr__mailbox_fold(const struct comm_call *call, const char *theirs, bool higher,
                        const void *in, void *out);
 

@@ -75,8 +75,8 @@ static bool place_of(const struct launcher *launcher, int *rank, int *ranks)
     return true;
 }
 
-// Finds the launcher that started this process. Rows are ordered by reliability: mpirun's variables
-// come before Slurm's, which surround them.
+// Finds the launcher that started this process. mpirun's rows come before Slurm's, because Slurm's
+// variables are also set for an mpirun inside of a Slurm job.
 bool tsr_launcher(int *rank, int *ranks, const char **family)
 {
     for (size_t i = 0; i < TSR_COUNT(launchers); i++) {

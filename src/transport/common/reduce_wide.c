@@ -3,7 +3,7 @@
 // the processor.
 //
 // One pass: reads a few cache lines of every input, folds them in order, writes all outputs.
-// Vectors change no bit: every element is folded as in reduce.c. Outputs larger than the caches are
+// Vectors change no bit: every element is folded as in reduce.c. With AVX-512, large outputs are
 // written with non-temporal stores, as memcpy does. 16-bit floats are folded as float and rounded
 // once.
 #include "transport/common/internal.h"
@@ -44,7 +44,7 @@ LANES(uint64_t, u64);
             *(V##_anywhere *)(p) = (v);                                                            \
     } while (0)
 
-// One body for every type, operation and processor.
+// One body for every type, operation and processor. past: write with non-temporal stores.
 #define PASS(name, target, V, M, OP)                                                               \
     static target size_t name(const char *const *in, int n, char *const *out, int n_out,           \
                               size_t at, size_t end, bool past)                                    \
@@ -204,7 +204,8 @@ static inline AVX512 __m256i to_bfloat_16(__m512 x)
     return one_nan_16(_mm512_srli_epi32(u, 16), x, 0x7FC0);
 }
 
-// V: floats of a lane, M: integers of the same width, H: the stored type.
+// V: a vector of floats, M: integers of the same width, H: the same numbers with 16 bits, as
+// stored.
 #define PASS16(name, target, V, M, H, FROM, TO, OP)                                                \
     static target size_t name(const char *const *in, int n, char *const *out, int n_out,           \
                               size_t at, size_t end, bool past)                                    \

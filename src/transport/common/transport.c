@@ -87,7 +87,7 @@ void tsr__header_of(const struct comm_call *call, const int64_t *notes, struct c
     name_write(out->node, sizeof out->node, call->node ? call->node : "");
 }
 
-// Describes the first difference, in order of usefulness.
+// Describes the most informative difference of two headers. False: they agree.
 static bool difference(const struct comm_header *a, const struct comm_header *b, char *out,
                        size_t n)
 {
@@ -175,7 +175,7 @@ void tsr__mailbox_fold(const struct comm_call *call, const char *theirs, bool hi
     tsr__reduce(call->type, call->reduce, ins, 2, &out, 1, 0, call->count);
 }
 
-// first without a pause, which would take longer than a peer that has already arrived
+// the first rounds have no pause: a peer that has nearly arrived needs less time than a pause
 #define HOT_ROUNDS 64
 // about 10 us: a peer on another core arrives in that time, or is computing
 #define SPIN_ROUNDS  400
@@ -225,7 +225,7 @@ void tsr__slice(int64_t count, size_t elem_bytes, int n, int k, int64_t *first, 
     *length = (b * unit < count ? b * unit : count) - *first;
 }
 
-// Checks everything that this rank can check alone, before others wait.
+// Checks that the group is an ascending list of ranks and contains this rank.
 static tsr_status call_ok(const struct endpoint *endpoint, const struct comm_call *call,
                           struct comm_trouble *why)
 {
@@ -245,8 +245,8 @@ static tsr_status call_ok(const struct endpoint *endpoint, const struct comm_cal
     return TSR_OK;
 }
 
-// Checks a call and fails the job if it is invalid. An invalid call ends the job: the other members
-// wait in it.
+// Checks what this rank can check alone. An invalid call fails the job, because the other members
+// wait in the call.
 static tsr_status check_call(struct endpoint *endpoint, const struct comm_call *call, bool folds,
                              struct comm_trouble *why)
 {
@@ -291,9 +291,9 @@ tsr_status tsr__comm_exchange(struct endpoint *endpoint, const struct comm_call 
 
 #define BARRIER_BLOCK 64 // ranks that synchronize at a time
 
-// Makes one step of a barrier: synchronizes the ranks of this rank's block, whose numbers differ by
-// `apart`. Example with 200 ranks, for rank 64: with 1 the ranks 64 to 127, with 64 the ranks 0,
-// 64, 128 and 192.
+// Makes one step of a barrier: synchronizes the ranks of this rank's block, which has every
+// `apart`-th rank. Example with 200 ranks, for rank 64: with 1 the ranks 64 to 127, with 64 the
+// ranks 0, 64, 128 and 192.
 static tsr_status meet_block(struct endpoint *endpoint, struct comm_call *call, int apart,
                              struct comm_trouble *why)
 {
@@ -312,8 +312,9 @@ static tsr_status meet_block(struct endpoint *endpoint, struct comm_call *call, 
 }
 
 // Waits until all ranks have called it. An all-to-all would take n * n messages. So blocks of 64
-// ranks synchronize, then the first ranks of 64 blocks, and so on, and back in the same way. 100
-// ranks: {0..63} and {64..99}, then {0, 64}, then the two blocks again. 65536 ranks: three levels.
+// ranks synchronize, then the first ranks of 64 blocks, and so on, and back in the same way.
+// Example with 100 ranks: {0..63} and {64..99}, then {0, 64}, then the two blocks again. 65536
+// ranks: three levels.
 tsr_status tsr__comm_barrier(struct endpoint *endpoint, uint64_t plan, const char *what,
                              struct comm_trouble *why)
 {

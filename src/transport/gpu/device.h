@@ -35,7 +35,7 @@ struct rank_card {
     int32_t method, deterministic; // requested by the user
     char gpu[GPU_ID_BYTES];
     int32_t exports;        // its memory and events can be opened by others
-    struct gpu_block probe; // some of its memory
+    struct gpu_block probe; // a block of its memory, to test whether others can open it
     struct gpu_handle events[GPU_EVENTS];
 };
 
@@ -131,7 +131,8 @@ static inline struct gpu_fold gpu_fold_of(const struct comm_call *call, int n_ou
 }
 
 // ---- device_call.c
-// Returns TSR_OK for code 0; else an error with the GPU and the driver's text. doing: "copying"
+// Returns TSR_OK for code 0; else an error with the GPU and the driver's text. doing: what the rank
+// was doing, such as "copying".
 tsr_status tsr__device_code(const struct device_call *call, int code, const char *doing);
 // Returns the description of a further step of this call, for the endpoint below.
 struct comm_call tsr__device_step(const struct comm_call *call, uint64_t step);
@@ -140,12 +141,12 @@ tsr_status tsr__device_words(const struct device_call *call, uint64_t step, uint
                              uint64_t *theirs);
 tsr_status tsr__device_other_size(const struct device_call *call, int member, size_t expected);
 
-// device_leave.c: between these two calls a rank may enqueue work that accesses others' memory.
-// Returns false if one of them has left; then nothing may be enqueued.
+// device_leave.c: between these two calls a rank may enqueue work that accesses other members'
+// memory. tsr__device_touch returns false if a member has left; then nothing may be enqueued.
 bool tsr__device_touch(const struct device_call *call);
 void tsr__device_touched(const struct device_call *call);
-// Ends a method in which others access this rank's memory. After a failure (st), returns when no
-// rank of this process accesses it any more.
+// Ends a call in which other ranks access this rank's memory. After a failure (st), returns when no
+// rank of this process accesses that memory any more.
 tsr_status tsr__device_leave(const struct device_call *call, tsr_status st);
 // device_own.c
 tsr_status tsr__own_all_reduce(const struct device_call *call, const void *in, void *out);

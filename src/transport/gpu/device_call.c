@@ -2,8 +2,8 @@
 // device_call.c - what all GPU methods share: steps over the endpoint below, and error texts.
 #include "transport/gpu/device.h"
 
-// Reports an error code of the driver as a diagnostic. Code 2 is "out of memory"; the diagnostic
-// then states how much is free.
+// Converts an error code of the driver to a status, with a text in call->why. For code 2, "out of
+// memory", the text states how much is free.
 tsr_status tsr__device_code(const struct device_call *call, int code, const char *doing)
 {
     if (code == 0)

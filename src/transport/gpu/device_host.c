@@ -17,7 +17,8 @@
 
 enum { STEP_CHUNK = 16 }; // and the steps after it
 
-// The chunks of a tensor: where chunk n begins and how many elements it has.
+// The chunks of a tensor. each: elements per chunk (the last may have fewer); all: elements of the
+// tensor; n: number of chunks.
 struct chunks {
     int64_t each, all, n;
 };

@@ -88,7 +88,6 @@ tsr_status tsr__device_share(struct endpoint *endpoint, uint64_t plan, struct de
         char bytes[GPU_ID_BYTES];
     } mine = {{0}}, *all = ARENA_ARRAY(&device->arena, struct gpu_id, (size_t)n);
     int64_t *group = ARENA_ARRAY(&device->arena, int64_t, (size_t)n), whole = 0;
-    // A rank on the host publishes zeros.
     *out = (struct device_share){0};
     if (device->arena.failed)
         return tsr__trouble(why, TSR_NOMEM, endpoint->rank, "rank %d is out of memory",

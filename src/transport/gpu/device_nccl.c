@@ -137,8 +137,8 @@ static tsr_status together(const struct device_call *call)
     return TSR_OK;
 }
 
-// Ends the start of an NCCL call, after NCCL has started this rank's kernel or refused to (code).
-// The watchdog measures the time from here to the rank's next call or the end of its run.
+// Called after NCCL has started this rank's kernel, or returned an error (code). From here on the
+// watchdog measures the time to the rank's next call or the end of its run.
 static tsr_status started(const struct device_call *call, int code, const char *doing)
 {
     if (code != 0)

@@ -42,7 +42,7 @@ static tsr_status await_event(const struct device_call *call, int member, int ev
                             "waiting for another rank");
 }
 
-// Waits until all members have computed what they send.
+// Makes this rank's stream wait until all members have computed what they send.
 static tsr_status await_all_ready(const struct device_call *call)
 {
     for (int i = 0; i < call->call->n_group; i++)
@@ -51,8 +51,8 @@ static tsr_status await_all_ready(const struct device_call *call)
     return TSR_OK;
 }
 
-// Announces the DONE event after which this rank no longer accesses the others' memory, and waits
-// for theirs.
+// Announces the DONE event after which this rank no longer accesses the others' memory, and makes
+// its stream wait for their DONE events.
 tsr_status tsr__own_finish(const struct device_call *call, bool touched)
 {
     struct device *device = call->device;

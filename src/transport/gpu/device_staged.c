@@ -17,16 +17,17 @@
 #include "transport/gpu/device.h"
 
 #define STAGED_LEAST                                                                               \
-    ((size_t)1 << 20) // bytes of a tensor; with less, meeting costs more than adding up
+    ((size_t)1 << 20) // bytes of a tensor; with less, synchronization costs more than it saves
 #define ROUND_BYTES ((size_t)64 << 20) // bytes of a tensor per round, and size of the pinned memory
 #define PIECES      8
 #define SCRATCH     2 // block of the GPU context's memory for received data
 
 enum { STEP_SENT = 8, STEP_SUMS = 9 };
-// Event numbers of a seat. device_host.c may use the same numbers, because it serves other calls.
+// Numbers of the first steps of a seat (tsr__seat_step) for each kind. device_host.c may use the
+// same numbers, because it serves other calls.
 enum { SENT = 0, FOLDED = PIECES, SUMS = 2 * PIECES, LAST = 3 * PIECES };
 
-// Elements [at, at + count) of the tensor; member i folds slice i of them.
+// One round: elements [at, at + count) of the tensor. Member i folds slice i of them.
 struct staged {
     const struct device_call *call;
     int64_t at, count;
@@ -156,7 +157,7 @@ static int fold_and_send(const struct staged *staged)
     return code;
 }
 
-// Copies the others' sums to the GPU; then the stream of the call continues.
+// Copies the others' sums to the GPU and makes the stream of the call wait for these copies.
 static int take_sums(const struct staged *staged)
 {
     const struct device_call *call = staged->call;
@@ -208,9 +209,10 @@ static int have_memory(struct staged *staged)
     return code;
 }
 
-// Reduces one round with two barriers of the hosts. After the first, all downloads are enqueued, so
-// each GPU may wait for those of the others and fold its slice. After the second, all sums are
-// enqueued, so each GPU may wait for those of the others. Memory is allocated before the first.
+// Reduces one round with three barriers of the hosts. After the first, all downloads are enqueued,
+// so each GPU may wait for those of the others and fold its slice. After the second, all sums are
+// enqueued, so each GPU may wait for those of the others. The third ends the round
+// (tsr__own_finish). Memory is allocated before the first.
 static tsr_status reduce_round(struct staged *staged, uint64_t round)
 {
     const struct device_call *call = staged->call;

@@ -103,11 +103,11 @@ bool tsr__first_host(const char *list, char *out, size_t n);
 // ---- the meeting (meet.c) and its connections (meet_watch.c) ------------------------------------
 
 struct meet;
-// Connects all ranks. If one does not connect, fails, and `why` names one of those.
+// Connects all ranks. Fails if a rank does not connect in time, and `why` names one such rank.
 tsr_status tsr__meet_open(tsr_session *session, const struct meet_place *place, struct meet **out,
                           char *why, size_t n);
 // Lists the network interfaces that connect this rank to the others: "eth0", "eth0,eth1", "lo".
-// Returns false if an address belongs to no interface; it is in `why`.
+// Returns false if the address of a connection belongs to no interface; `why` names the other rank.
 bool tsr__meet_interfaces(const struct meet *meet, char *out, size_t n, char *why, size_t why_n);
 // Sends a card to all others and receives theirs, in rank order. Returns false with the reason in
 // `why`.

@@ -134,7 +134,8 @@ static int listen_everywhere(int port)
     return listen_at((const struct sockaddr *)(const void *)&any4, sizeof any4);
 }
 
-// True if the interface has the address, or (NULL) any address of that family, which *out then is.
+// True if the interface has the address, or with address NULL any address of that family. *out (or
+// NULL) is then that address.
 static bool has_address(const char *interface, int family, const struct sockaddr *address,
                         struct meet_address *out)
 {

@@ -51,8 +51,8 @@ static void drop(struct reception *reception, int i)
     forget(reception, i);
 }
 
-// Accepts a connection and sends the greeting. The greeting fits into the buffer of a new
-// connection, so it is sent at once or never.
+// Greets a new connection and adds it to the callers; if there are HALF_OPEN already, drops the
+// oldest. The greeting fits into the buffer of a new connection, so it is sent at once or never.
 static void admit(struct reception *reception, int fd, bool is_local)
 {
     uint8_t out[MEET_GREETING];
@@ -82,7 +82,7 @@ static bool is_unix(int fd)
     return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &bytes) == 0 && family == AF_UNIX;
 }
 
-// Accepts pending connections, as many as there are free slots.
+// Accepts pending connections, at most HALF_OPEN in one call.
 static void accept_callers(struct reception *reception, int listener)
 {
     bool is_local = is_unix(listener);
@@ -117,8 +117,8 @@ static bool is_taken(struct reception *reception, uint32_t rank)
     return false;
 }
 
-// Decides whether a caller belongs to this job. The proof is checked before the other fields: an
-// unknown process learns only that its secret is wrong.
+// Decides whether a caller belongs to this job. The proof is checked before rank and number of
+// ranks: an unknown process learns only that its secret is wrong.
 static enum meet_verdict check_answer(struct reception *reception, const struct caller *caller,
                                       const struct meet_answer *answer, const struct meet_key *key)
 {
@@ -158,7 +158,8 @@ static bool answered(struct reception *reception, const struct caller *caller)
         return false;
     tsr__meet_key(reception->place->secret, &caller->greeting, &answer, &key);
     enum meet_verdict verdict = check_answer(reception, caller, &answer, &key);
-    // Kept as the most likely reason, for the error message of a meeting that never completes.
+    // Counted for the error message if not all ranks connect: another secret is the most likely
+    // reason.
     meet->refused += verdict == MEET_OTHER_SECRET;
     if (!send_verdict(caller->fd, &key, verdict) || verdict != MEET_WELCOME)
         return false;
@@ -191,7 +192,7 @@ static void read_answer(struct reception *reception, int i)
 
 // ---- the meeting --------------------------------------------------------------------------------
 
-// Waits for connections and answers, and handles each once. False: the time is up.
+// Waits for connections and answers, and handles each once. False: the time is up, or poll failed.
 static bool turn(struct reception *reception, double until)
 {
     struct pollfd polls[2 + HALF_OPEN];

@@ -24,7 +24,7 @@
 struct attempt {
     struct meet *meet;
     const struct meet_place *place;
-    enum meet_verdict verdict; // also MEET_WELCOME if there was none
+    enum meet_verdict verdict; // MEET_WELCOME also if no verdict was read
     bool is_signed;
 };
 
@@ -136,7 +136,8 @@ static void describe_verdict(const struct meet *meet, enum meet_verdict verdict,
     }
 }
 
-// Tries every address of rank 0 in turn.
+// Tries every address of rank 0 in turn, until rank 0 accepts or finally refuses this rank, or the
+// time is up.
 bool tsr__meet_join(struct meet *meet, const struct meet_place *place,
                     const struct meet_addresses *found, char *why, size_t n)
 {

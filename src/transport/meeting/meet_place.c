@@ -4,12 +4,12 @@
 //   started by                 host of rank 0                       port
 //   --hosts a:4,b:4 --rank K   the first of the list                --port, else 29500
 //   --rank K --ranks N         this host                            --port, else from the name
-//   torchrun, PyTorchJob       MASTER_ADDR                          MASTER_PORT + 1
-//   Slurm                      MASTER_ADDR, else first of the step  MASTER_PORT, else from the step
+//   torchrun, PyTorchJob       MASTER_ADDR                          MASTER_PORT, or the next port
+//   Slurm                      MASTER_ADDR, else first of the step  MASTER_PORT, else from the job
 //   LeaderWorkerSet            LWS_LEADER_ADDRESS                   MASTER_PORT, else 29500
 //   mpirun                     MASTER_ADDR, else this host          MASTER_PORT, else from the job
 //
-// torchrun itself uses MASTER_PORT, hence the next port.
+// The next port is used if torchrun's agent itself listens on MASTER_PORT (agent_has_port).
 #include "transport/meeting/meet.h"
 
 #include <stdio.h>

@@ -19,8 +19,8 @@
 
 #define FAREWELL_S 30.0 // longest wait for ranks that have not ended yet
 
-// Waits for events on a descriptor; continues after signals. Returns false if the time is up or
-// poll failed.
+// Waits for events on a descriptor, at most until `until`. True: the caller tries again, also after
+// a signal. False: the time was up before, or poll failed.
 static bool wait_for(int fd, short events, double until)
 {
     struct pollfd pollfd = {.fd = fd, .events = events};
@@ -168,7 +168,7 @@ bool tsr__meet_swap(struct meet *meet, const struct link_card *mine,
 
 // ---- notices ------------------------------------------------------------------------------------
 
-// Records that a rank is gone, once per rank, and informs the others. A rank that has sent a
+// Records that a rank died, once per rank; rank 0 also informs the others. A rank that has sent a
 // farewell may close its connection.
 static void note_gone(struct meet *meet, int rank)
 {
@@ -190,7 +190,7 @@ static void hang_up(struct meet *meet, int rank)
     note_gone(meet, rank);
 }
 
-// Handles a complete notice. False: it is invalid, and its sender is not trusted any more.
+// Handles a complete notice. False: it is invalid, so the caller closes the connection.
 static bool take_notice(struct meet *meet, int from)
 {
     struct meet_wire *wire = &meet->wires[from];

@@ -245,9 +245,9 @@ static char process_state(pid_t pid)
     return name_end && name_end[1] == ' ' ? name_end[2] : 0;
 }
 
-// True if the other ranks of this host still run. A rank may compute for long after its last call,
-// so the others wait for it, as MPI programs do. They do not wait for a rank that is stopped or
-// gone, as far as this host knows.
+// True if the ranks of this host still run, or if that is unknown. A rank may compute for long
+// after its last call, so the others wait for it, as MPI programs do. They do not wait for a rank
+// that is stopped or gone, as far as this host knows.
 static bool others_run(void)
 {
     if (!state.host_pids)

@@ -77,7 +77,7 @@ static void hosts_fail(struct endpoint *endpoint, tsr_status status, int rank, c
     hosts->shm->transport->fail(hosts->shm, status, rank, text);
 }
 
-// Frees only the shared memory: the caller still uses the messages, or hosts_close ends them.
+// Frees the struct and the shared memory, but does not close the network endpoint `net`.
 static void hosts_free(struct hosts *hosts)
 {
     tsr_session *session = hosts->session;
@@ -148,7 +148,7 @@ static const struct transport hosts_transport = {
     .method = hosts_method,
 };
 
-// Checks messages while a rank waits in shared memory.
+// Checks heartbeats and failures of the network while a rank waits in shared memory.
 static tsr_status check_net(void *data, const struct comm_call *call, int peer,
                             struct comm_trouble *why)
 {

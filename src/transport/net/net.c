@@ -107,7 +107,7 @@ static tsr_status send_part(struct net *net, const struct comm_call *call,
 }
 
 // Exchanges parts: first headers and small data (meet), then larger data. Receives are posted
-// before sends, member by member, and complete() waits for all of them together.
+// before sends, member by member, and tsr__net_complete waits for all of them together.
 static tsr_status exchange_parts(struct net *net, const struct comm_call *call,
                                  struct comm_exchange *exchange, struct comm_trouble *why)
 {
@@ -175,8 +175,8 @@ static void step_link(void *data)
 
 #define FLUSH_S 2.0 // longest wait for the last messages to leave
 
-// Closes the link of this job, when all ranks have sent everything: closing it earlier could lose
-// messages.
+// Closes the link of this job. First waits, for a limited time, until all ranks have sent
+// everything: closing it earlier could lose messages.
 static void end_link(struct net *net)
 {
     struct timespec nap = {0, 100000};
@@ -223,8 +223,8 @@ static const struct transport net_transport = {
     .take = tsr__net_take,
 };
 
-// Sends a farewell while possible: MPI is about to end in this process, although the endpoint is
-// open.
+// Sends a farewell while it is still possible: called when MPI is about to end in this process
+// although the endpoint is open.
 static void on_end(void *data)
 {
     stop(data);

@@ -151,7 +151,7 @@ static inline bool net_patience(const struct net *net, struct patience *patience
 {
     return tsr__patience(patience, net->crowded || patience->rounds >= 32);
 }
-// Waits for some messages of a call, while the others make progress.
+// Waits for some messages of a call. The others make progress meanwhile.
 tsr_status tsr__net_wait(struct net *net, const struct comm_call *call, struct net_range range,
                          struct comm_trouble *why);
 // Waits for the data of a call and forgets its messages.
@@ -164,7 +164,8 @@ bool tsr__net_cancel(struct net *net);
 // it. When it returns, no message of the call is pending, so the caller may free its buffers.
 tsr_status tsr__net_give_up(struct net *net, struct comm_trouble *why);
 tsr_status tsr__net_out_of_memory(struct net *net, struct comm_trouble *why);
-// Enlarges a buffer. The old contents are lost: both buffers are rewritten in every call.
+// Enlarges net->frames or net->scratch. The old contents are lost: both are rewritten in every
+// call.
 bool tsr__net_grow(tsr_session *session, char **p, size_t *have, size_t want);
 
 // ---- net_quiet.c

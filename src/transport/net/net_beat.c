@@ -77,7 +77,7 @@ static void receive_beat(struct net *net, int rank)
             return;
         peer->is_receiving = false;
         if (done < 0)
-            return; // the data channel will report it
+            return; // the data channel will report the failure
         if (got == sizeof peer->in)
             take_beat(net, rank);
     }
@@ -122,8 +122,6 @@ void tsr__beat_step(struct net *net)
     if (net->meet)
         tsr__meet_check(net->meet);
     net_step(net);
-    // For each other rank, the farewell must have been sent. After a failure, its farewell must
-    // also have arrived.
     for (int r = 0; r < net->endpoint.size; r++) {
         if (r == net->endpoint.rank)
             continue;
@@ -184,7 +182,7 @@ bool tsr__beat_knows(struct net *net, int rank)
 }
 
 // Announces that this rank ends or has failed, and waits a limited time until this was sent. After
-// a failure, also waits until all others have answered. Returns false if one did not.
+// a failure, also waits until all others have answered. Returns false if the time was up before.
 static bool farewell(struct net *net)
 {
     bool failed = atomic_load(&net->failed), open = true;

@@ -7,7 +7,7 @@
 // the k-th call of both, so ranks that disagree detect it by comparing. Larger data follows in
 // separate messages, received only after the comparison.
 //
-// complete() is the only function that waits. It drives all messages of the call at once, so no
+// complete() waits for the messages of a call. It drives all messages of the call at once, so no
 // order of sends and receives can deadlock. About once a millisecond it checks whether the missing
 // rank has failed, ended or lost its heartbeat (net_beat.c).
 //
@@ -103,7 +103,8 @@ tsr_status tsr__net_post(struct net *net, const struct comm_call *call, int peer
     return TSR_OK;
 }
 
-// Tests the messages of a range. *open is one that is not done. Returns false if that one failed.
+// Tests the messages of a range. *open is one that is not done; NULL: all are. Returns false if a
+// message failed, which is *open then.
 static bool test_range(struct net *net, struct net_range range, struct pending **open, bool *moved)
 {
     *open = NULL;
@@ -373,7 +374,7 @@ tsr_status tsr__net_gather(struct net *net, const struct comm_call *call,
     return check_frame(net, call, 0, net->pending[0].got, &header, data->bytes, why);
 }
 
-// Sends the same frame to all members.
+// Sends, as the head, the same frame to all other members.
 tsr_status tsr__net_spread(struct net *net, const struct comm_call *call,
                            const struct comm_buffer *data, struct comm_trouble *why)
 {

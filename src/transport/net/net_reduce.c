@@ -100,8 +100,8 @@ static void fold_piece(struct sum *sum, int64_t piece)
                 (int64_t)(mine.bytes / sum->unit));
 }
 
-// Sends the result of my piece to all others and receives theirs into out. in == out is allowed: my
-// parts of this piece have been sent.
+// Sends the result of this member's piece to all others and receives theirs into out. in == out is
+// allowed: this member's parts of the piece have been sent.
 static tsr_status post_results(struct sum *sum, int64_t piece)
 {
     struct span mine = piece_of(sum, sum->me, piece);
@@ -130,8 +130,9 @@ static int64_t longest_rest(const struct sum *sum)
     return longest - sum->head;
 }
 
-// Divides the slices of a round into pieces. head: bytes of each that came with the frames. 1 MiB
-// of float32 for two: head 16384, rest 114688 elements, step 65536, so three pieces.
+// Divides the slices of a round into pieces. head: bytes of each slice that came with the frames.
+// Example: 1 MiB of float32 for two members: head 16384, rest 114688 elements, step 65536, so three
+// pieces.
 static tsr_status cut_pieces(struct sum *sum, size_t head)
 {
     sum->head = (int64_t)(head / sum->unit);

@@ -23,18 +23,18 @@
 
 enum shm_state { SHM_ABSENT, SHM_AT_WORK, SHM_GONE };
 
-// State that one rank publishes for another. arrived: number of calls of the two ranks that this
-// rank has entered, and which of its entries it used in the last two (2 bits). stamp: of the last
-// two calls. departed: number of calls after which it no longer reads the other's entries; on its
-// own cache line, because it is rarely read. put, taken: bytes put into the ring to the other rank,
-// and taken from the ring that the other fills.
+// State that one rank publishes for another. arrived: number of calls with the other rank that this
+// rank has entered, and in the lowest 2 bits which of its entries it used in the last two. stamp:
+// stamps of the last two calls (tsr__mailbox_stamp). departed: number of calls after which it no
+// longer reads the other's entries; on its own cache line, because it is rarely read. put, taken:
+// bytes put into the ring to the other rank, and taken from the ring that the other fills.
 struct shm_pair {
     _Alignas(SHM_LINE) atomic_uint_fast64_t arrived;
     atomic_uint_fast64_t stamp[2];
     _Alignas(SHM_LINE) atomic_uint_fast64_t departed;
     _Alignas(SHM_LINE) atomic_uint_fast64_t put;
     _Alignas(SHM_LINE) atomic_uint_fast64_t taken;
-    atomic_uint_fast64_t copied; // parts that were read in place
+    atomic_uint_fast64_t copied; // number of parts of the other rank that were read in place
 };
 // Buffers for data of two ranks that is too large for their mailbox, piece by piece. There are two
 // buffers in turn, so that one is written while the other is read. Ownership alternates as with a
@@ -52,7 +52,7 @@ struct shm_part {
 struct shm_entry {
     _Alignas(SHM_LINE) struct comm_header header; // its first 64 bytes are compared
     uint64_t in, out; // offsets of the buffers of an all-reduce; 0: not in shared memory
-    uint64_t staged;  // chunks staged before
+    uint64_t staged;  // number of chunks that the rank had staged before this call
     _Alignas(SHM_LINE) char data[SHM_INLINE];
 };
 // A file that a rank offers to rank 0 (shm_give.c).
@@ -109,17 +109,18 @@ struct shm_peer {
     uint64_t seen;                     // calls that the other rank has entered
     unsigned entry;                    // its entry in the last call that both entered
     uint64_t put, taken, copied, gave; // as in shm_pair; gave: parts provided in place
-    uint64_t turns;                    // at the mailbox of both
+    uint64_t turns;                    // uses of the mailbox of both ranks
     uint64_t gifts;                    // files that rank 0 took from it
-    uint64_t pieces[2];                // at either side of the pair buffer of both
-    const char *part; // what it sends in this exchange; NULL: it comes through the ring
+    uint64_t pieces[2];                // pieces sent through each buffer of shm_pair_buffer
+    const char *part; // its data for this rank in this exchange; NULL: it comes through the ring
     uint64_t beat;
     double silent_s, looked_s;
 };
 
 struct block; // shm_heap.c
-// A rank's part of the shared memory, in bytes: small and large blocks so far; free bytes of each;
-// free bytes without pages; peak use; the last large block.
+// A rank's part of the shared memory, in bytes. small, large: size of the two regions so far;
+// waiting: bytes of free blocks; given: those whose pages were returned to the system; most: peak
+// use; last: size of the last large block.
 struct shm_heap {
     pthread_mutex_t lock;
     size_t small, large, waiting, given, most, last;
@@ -149,7 +150,7 @@ struct shm {
     bool stop; // protected by stop_lock
     pthread_mutex_t stop_lock;
     pthread_cond_t stopped; // CLOCK_MONOTONIC
-    // Also called while this rank waits (jobs over several hosts), or NULL.
+    // Also called by tsr__shm_check: checks the network of a job on several hosts. NULL: one host.
     tsr_status (*also)(void *data, const struct comm_call *call, int peer,
                        struct comm_trouble *why);
     void *also_data;
@@ -214,8 +215,8 @@ void tsr__shm_fail(struct shm_job *job, tsr_status status, int rank, const char 
 tsr_status tsr__shm_failure(const struct shm_job *job, struct comm_trouble *why);
 
 // ---- shm_meet.c
-// Publishes this rank's entry (made with tsr__shm_begin) to the group and waits until all members
-// have arrived and agree.
+// tsr__shm_begin writes this rank's entry for a call. tsr__shm_meet publishes it to the group and
+// waits until all members have arrived and agree.
 tsr_status tsr__shm_begin(struct shm *me, const struct comm_call *call, const int64_t *notes,
                           struct shm_entry **out, struct comm_trouble *why);
 tsr_status tsr__shm_meet(struct shm *me, const struct comm_call *call, struct comm_trouble *why);
@@ -231,7 +232,8 @@ void tsr__shm_depart(struct shm *me, const struct comm_call *call);
 // Waits until no rank reads what was published: entry 0 or 1, or SHM_STAGE.
 tsr_status tsr__shm_released(struct shm *me, const struct comm_call *call, int what,
                              struct comm_trouble *why);
-// Checks once for failures while this rank waits for another.
+// Checks once whether the job has failed, or the peer for which this rank waits has ended or
+// stopped.
 tsr_status tsr__shm_check(struct shm *me, const struct comm_call *call, int peer,
                           struct comm_trouble *why);
 // Waits until a word of another rank, shifted, is at least `wanted`; *seen is its value then.

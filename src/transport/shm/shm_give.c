@@ -48,8 +48,8 @@ tsr_status tsr__shm_settle(struct endpoint *endpoint, const struct comm_call *ca
     return TSR_OK;
 }
 
-// Opens a file of another rank through /proc, without copying it. Checks its size before mapping.
-// gifts_taken is raised last, because the other rank may then close its descriptor.
+// Takes the next file of a rank: opens it through /proc, without copying it, and checks its size
+// and run. gifts_taken is raised last, because the other rank may then close its descriptor.
 tsr_status tsr__shm_take(struct endpoint *endpoint, const struct comm_call *call, int from, int *fd,
                          size_t *bytes, struct comm_trouble *why)
 {

@@ -6,9 +6,9 @@
 // that fits, and merged with free neighbours when they are freed, so that a run takes little more
 // than its peak of live memory.
 //
-//     blocks of 8, 4 and 6 MiB; the first two are freed and become one of 12. 7 MiB are split from
-//     it, and 5 stay free. 9 MiB fit nowhere and begin after the last block; had that been free, it
-//     would have grown by 3 MiB
+//     Example: blocks of 8, 4 and 6 MiB; the first two are freed and become one of 12. 7 MiB are
+//     split from it, and 5 stay free. 9 MiB fit nowhere and begin after the last block; if the last
+//     block had been free, it would have grown by 3 MiB.
 //
 // Large blocks are contiguous; each stores the size of the one before it in its header.
 #include "transport/shm/shm.h"
@@ -20,8 +20,8 @@
 #define LINE        64                 // alignment of blocks
 #define LARGE       ((size_t)64 << 10) // from this size on blocks are split and merged
 #define SMALL_SHARE 64                 // 1/64 of the heap is for small blocks
-#define TRIM_BLOCK  (1u << 20)         // smaller ones keep their pages
-// Pages are returned to the system if more than this is free beyond twice the peak.
+#define TRIM_BLOCK  (1u << 20)         // smaller blocks keep their pages
+// Pages are returned to the system if the heap holds more than twice its peak use plus this.
 #define TRIM_FROM (64u << 20)
 #define MARK      UINT64_C(0x7e55e7ab10c4b10c)
 
@@ -204,7 +204,7 @@ static struct block *take_large(struct shm *me, size_t bytes)
     return block;
 }
 
-// Merges two neighbours that are free and not in a list.
+// Merges two neighbours that are free and in no free list into the first.
 static void join(struct shm *me, struct block *first, struct block *second)
 {
     size_t bytes = first->bytes + second->bytes;
@@ -213,7 +213,8 @@ static void join(struct shm *me, struct block *first, struct block *second)
     set_bytes(me, first, bytes);
 }
 
-// Returns the pages of a free block to the system, if much more is free than was ever used.
+// Returns the pages of a large free block to the system, if the heap holds much more than its peak
+// use.
 static void give_pages(struct shm_heap *heap, struct block *block)
 {
     size_t held = heap->small + heap->large - heap->given - block->given;

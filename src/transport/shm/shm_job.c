@@ -83,8 +83,9 @@ static tsr_status map_segment(tsr_session *session, struct shm_job *job, bool la
     return TSR_OK;
 }
 
-// Creates and maps the segment; address space or file sizes may be limited. at.bytes is reset
-// first: an earlier try with more heap may have changed it.
+// Gives the file its size, with `heaps` bytes for all heaps, and maps it. This fails if address
+// space or file sizes are limited. at.bytes is reset first: an earlier try with more heap may have
+// changed it.
 static tsr_status map_with(tsr_session *session, struct shm_job *job, size_t heaps, bool last)
 {
     job->at.bytes = job->at.heaps;
@@ -253,8 +254,8 @@ static bool at_what(const struct shm_slot *slot, char *out, size_t n)
     return true;
 }
 
-// Reports a lost rank. Names the first rank that waits for it, and the operation. If the job has
-// already failed, tsr__shm_fail changes nothing.
+// Reports a lost rank, with the first rank that waits for it and the operation. If none waits, it
+// reports only if `last` is set. If the job has already failed, tsr__shm_fail changes nothing.
 bool tsr__shm_lost(struct shm_job *job, int rank, const char *what, bool last)
 {
     char text[400], at[128] = "";

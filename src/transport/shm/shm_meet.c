@@ -39,7 +39,7 @@ tsr_status tsr__shm_give_up(struct shm *me, struct comm_trouble *why)
 
 // ---- waiting ------------------------------------------------------------------------------------
 
-// True if rank a has entered call k with rank b, and b has not.
+// True if rank a has entered a call with rank b that b has not entered yet.
 static bool waits(const struct shm_job *job, int a, int b)
 {
     return atomic_load(&shm_pair(job, b, a)->arrived) >> 2 <
@@ -80,8 +80,8 @@ static bool process_gone(int pid)
     return state && (state[2] == 'Z' || state[2] == 'X');
 }
 
-// Fails if a rank has had no heartbeat for too long. Counts only time in which this rank itself
-// ran, so that a rank that was stopped meanwhile does not report others.
+// Fails if the peer's process has ended or has had no heartbeat for too long. Of a gap between two
+// checks at most 0.5 s counts: a rank that was itself stopped meanwhile does not report others.
 static tsr_status check_heartbeat(struct shm *me, const struct comm_call *call, int peer,
                                   struct comm_trouble *why)
 {
@@ -114,8 +114,9 @@ static tsr_status check_heartbeat(struct shm *me, const struct comm_call *call, 
 
 #define RING_LOOKS 50 // a ring seen this often is a deadlock, not a snapshot of moving ranks
 
-// Checks while this rank waits, in this order: a failed rank; the end of the peer; a deadlock; the
-// peer's heartbeat; the transport below. Reports the first that applies.
+// Checks while this rank waits, in this order: failure of the job; end of the peer; deadlock;
+// heartbeat of the peer; the network, for a job on several hosts (`also`). Reports the first that
+// applies.
 tsr_status tsr__shm_check(struct shm *me, const struct comm_call *call, int peer,
                           struct comm_trouble *why)
 {
@@ -143,8 +144,8 @@ tsr_status tsr__shm_check(struct shm *me, const struct comm_call *call, int peer
 }
 
 // Waits until a word of a peer has reached a value. Most waits end within microseconds, so the
-// first check costs one load. A rank publishes for whom it waits only if it really waits (others
-// search this for deadlocks). It checks the peer and the clock only if it waits long.
+// first check costs one load. `waiting_for` is set only if this rank really waits: other ranks read
+// it to detect deadlocks. The peer and the clock are checked only in long waits.
 tsr_status tsr__shm_await(struct shm *me, const struct comm_call *call, int peer,
                           const atomic_uint_fast64_t *word, unsigned shift, uint64_t wanted,
                           uint64_t *seen, struct comm_trouble *why)
@@ -175,8 +176,8 @@ tsr_status tsr__shm_await(struct shm *me, const struct comm_call *call, int peer
 
 // ---- reusing entries ----------------------------------------------------------------------------
 
-// Waits until an entry is no longer read. Waits only for ranks that could read it and are not known
-// to be in a later call.
+// Waits until no rank reads an entry or the staging area (`what`) any more. Waits only for ranks
+// that could read it and are not known to be in a later call.
 tsr_status tsr__shm_released(struct shm *me, const struct comm_call *call, int what,
                              struct comm_trouble *why)
 {
@@ -193,8 +194,8 @@ tsr_status tsr__shm_released(struct shm *me, const struct comm_call *call, int w
     return TSR_OK;
 }
 
-// Records which ranks could read the entry in which call; used by tsr__shm_released two calls
-// later.
+// Records which ranks could read the entry in which call, for tsr__shm_released before the entry is
+// reused.
 static void record_readers(const struct shm *me, const struct comm_call *call,
                            struct shm_readers *readers)
 {
@@ -210,8 +211,8 @@ static void record_readers(const struct shm *me, const struct comm_call *call,
 
 // ---- synchronization ----------------------------------------------------------------------------
 
-// Starts a call. Calls use the two entries in turn, so all ranks must have read the one of two
-// calls ago.
+// Starts a call: writes this rank's entry. Calls use the two entries in turn, so it first waits
+// until all ranks have read the one of two calls ago.
 tsr_status tsr__shm_begin(struct shm *me, const struct comm_call *call, const int64_t *notes,
                           struct shm_entry **out, struct comm_trouble *why)
 {
@@ -251,7 +252,7 @@ static void announce(struct shm *me, const struct comm_call *call)
 }
 
 // Waits until a peer has entered this call. Afterwards `seen` is the latest call that the peer has
-// entered, and `entry` the one for our call (see the example above).
+// entered, and `entry` is its entry for this call (see the example above).
 static tsr_status await_member(struct shm *me, const struct comm_call *call, int peer,
                                struct comm_trouble *why)
 {

@@ -118,7 +118,7 @@ static size_t chunk_at(size_t bytes, size_t at)
     return bytes - at < SHM_CHUNK ? bytes - at : SHM_CHUNK;
 }
 
-// Two members with an input outside of shared memory.
+// A reduction of two members whose tensors are not all in shared memory.
 struct pair {
     struct shm *me;
     const struct comm_call *call;
@@ -222,9 +222,10 @@ static tsr_status reduce_chunk(struct shm *me, const struct comm_call *call, int
     return TSR_OK;
 }
 
-// Reduces chunk by chunk through the staging areas. A staging area has four chunks in turn, with
-// two barriers between a chunk and the next, so it is never written while another rank reads it.
-// The chunks of the previous call must have been read (tsr__shm_released).
+// Reduces tensors that are not all in shared memory: two members by reduce_pair, more of them chunk
+// by chunk through the staging areas. A staging area has four chunks in turn, with two barriers
+// between a chunk and the next, so it is never written while another rank reads it. The chunks of
+// the previous call must have been read (tsr__shm_released).
 static tsr_status reduce_staged(struct shm *me, const struct comm_call *call, int self,
                                 const char *in, char *out, struct comm_trouble *why)
 {
@@ -238,7 +239,7 @@ static tsr_status reduce_staged(struct shm *me, const struct comm_call *call, in
 }
 
 // Reduces few bytes of two members. Only the two use the mailbox, and the entry is read only if
-// they disagree, so there is no depart.
+// they disagree, so tsr__shm_depart is not needed.
 static tsr_status reduce_in_mailbox(struct shm *me, const struct comm_call *call, const void *in,
                                     void *out, size_t bytes, struct comm_trouble *why)
 {
@@ -254,8 +255,9 @@ static tsr_status reduce_in_mailbox(struct shm *me, const struct comm_call *call
     return TSR_OK;
 }
 
-// Reduces a tensor by one of the three methods described at the head of the file. All members
-// choose the same one, because all know the size, the group and the location of tensors.
+// Reduces a tensor by the mailbox or one of the three methods described at the head of the file.
+// All members choose the same one, because all know the size, the group and the location of
+// tensors.
 tsr_status tsr__shm_all_reduce(struct endpoint *endpoint, const struct comm_call *call,
                                const void *in, void *out, struct comm_trouble *why)
 {
@@ -368,7 +370,7 @@ static void advance_taken(const struct exchange *exchange, int peer, size_t n, b
                           memory_order_release);
 }
 
-// Takes more data from member i.
+// Takes more data of member i from its ring; true if anything was taken.
 static bool pull(struct exchange *exchange, int i)
 {
     const struct comm_buffer *to = &exchange->exchange->recv[i];
@@ -425,8 +427,9 @@ static bool fold(struct exchange *exchange)
     return true;
 }
 
-// Returns a member whose data is incomplete, or that has not taken all of ours; -1: done. Prefers
-// one whose ring is empty: data of others may wait to be folded with its data.
+// Returns the rank of a member whose data is incomplete, or that has not taken all of this rank's
+// data; -1: done. Prefers one whose ring is empty: data of others may wait to be folded with its
+// data.
 static int missing(const struct exchange *exchange)
 {
     int open = -1;
@@ -532,7 +535,7 @@ static tsr_status check_sizes(const struct exchange *exchange, struct comm_troub
 static void copy_in_reach(struct exchange *exchange)
 {
     if (exchange->exchange->folded)
-        return; // fold() reads it
+        return; // fold() reads the parts in place
     for (int i = 0; i < exchange->call->n_group; i++) {
         const struct comm_buffer *to = &exchange->exchange->recv[i];
         const void *from =
@@ -545,8 +548,9 @@ static void copy_in_reach(struct exchange *exchange)
     }
 }
 
-// Acknowledges parts that were read in place, and waits for the ranks that read ours. While
-// `copied` is below `gave`, others may still read this rank's tensors, which its engine would free.
+// Acknowledges the parts that this rank read in place, and waits for the ranks that read its own.
+// While `copied` is below `gave`, others may still read this rank's tensors, so the engine must not
+// free them.
 static tsr_status settle(struct exchange *exchange, struct comm_trouble *why)
 {
     struct shm *me = exchange->me;

@@ -66,8 +66,8 @@ struct thread_job {
     struct comm_trouble trouble;
 };
 
-// Returns the word that one rank writes for another. It is not in the slot, because its rank writes
-// to nearby memory.
+// Returns the word that one rank writes for another. Words are not in the slots, so that writing to
+// a slot does not invalidate their cache lines.
 static struct word *word_of(const struct thread_job *job, int from, int to)
 {
     return &job->words[(size_t)from * (size_t)job->n + (size_t)to];
@@ -180,8 +180,8 @@ static tsr_status await_arrival(struct slot *me, int theirs, const struct comm_c
     return TSR_OK;
 }
 
-// Raises the number of calls with a peer and returns it. in_mailbox false: without the mailbox,
-// stamp 0.
+// Raises the number of calls with a peer and returns it. *stamp is the stamp of the call; 0 if it
+// does not use the mailbox.
 static uint64_t announce_to(struct slot *me, int peer, bool in_mailbox, uint64_t *stamp)
 {
     struct word *word = &me->to[peer];
@@ -261,7 +261,7 @@ static tsr_status depart(struct slot *me, const struct comm_call *call, struct c
             // State first, then the counter: a peer that departed and then ended has raised its
             // counter.
             if (atomic_load(&peer->state) == GONE && atomic_load(theirs) < wanted) {
-                leave(me, call); // it left without touching our buffers: the job failed
+                leave(me, call); // the peer has left, because the job failed
                 return job_failure(job, why);
             }
         }

@@ -51,7 +51,7 @@ struct ucx {
     ucp_ep_h *endpoints; // [rank]; NULL: this rank, or closed
     void *flushing;      // the request of a flush, or NULL
     uint64_t job;        // upper bits of every tag
-    int crowded;         // number of ranks so far that share cores
+    int crowded;         // number of ranks so far whose hosts have more ranks than cores
     bool broken;         // an endpoint failed
     char *greetings;     // bytes sent and received while ranks connect
     struct listeners ports;
@@ -568,8 +568,8 @@ static int first_pending(struct greetings *greetings)
     return first;
 }
 
-// Ends a round: all bytes have arrived, and everything sent before has left. Returns the rank that
-// is missing, or -1.
+// Ends a round: waits until all bytes have arrived and everything sent before has left. Returns -1,
+// or after the time limit or a failure the rank that is missing (this rank: unknown).
 static int end_round(struct greetings *greetings, double until)
 {
     struct ucx *ucx = greetings->ucx;
