@@ -39,8 +39,8 @@ void tsr__scope_enter(struct draft *draft, struct scope *to)
 
 // ---- items -------------------------------------------------------------------------------------
 
-// Returns the layout that the user asked for. By default inputs are on all ranks and outputs on
-// rank 0.
+// Returns the layout that the user asked to keep. By default a port is unsharded: an input on all
+// ranks, an output on rank 0.
 const struct tile_layout *tsr__port_layout(struct draft *draft, const tsr_value *value,
                                            enum side side)
 {
@@ -67,7 +67,7 @@ static void item_sizes(struct draft *draft, struct item *it)
         it->shape[axis] = it->dims[axis].value;
 }
 
-// Sets type and shape. For a constant they come from its tensor.
+// Sets the type and shape of the item. For a constant they come from its tensor.
 static void item_type(struct draft *draft, struct item *it)
 {
     const tsr_tensor *tensor = tsr_value_initializer(it->value);
@@ -85,7 +85,7 @@ static void item_type(struct draft *draft, struct item *it)
         it->rank = tsr_tensor_rank(tensor);
     }
     if (it->rank > TILE_MAX_RANK)
-        it->rank = -1; // tensors of these types are never sharded: treat the rank as unknown
+        it->rank = -1; // tensors of such a rank are never sharded: treat the rank as unknown
     it->dims = shape.dims;
     if (!tensor || it->rank < 0)
         return;

@@ -144,7 +144,7 @@ struct step {
     // For each group: the shares of its members of the divided axis. NULL: equal shares.
     const int64_t **shares;
     int64_t *roots; // for each group: the root or sender
-    int64_t id;     // number of the communication; -1 if no rank needs it
+    int64_t id;     // number of the communication; -1: it does not communicate, or no rank needs it
 };
 
 // All state of one partitioning. Each pass fills its own fields and reads the fields of earlier
@@ -178,8 +178,7 @@ struct draft {
     VEC(struct draft_state) states;
     struct map sizes; // symbol -> struct size_source
 
-    // Items and wants are indexed by value id. `flows` is indexed by node id and has only planned
-    // nodes.
+    // Items and wants are indexed by value id, `flows` by node id.
     struct item **items;
     struct want *wants;
     const struct node_flow **flows;
@@ -200,7 +199,7 @@ struct draft {
 struct size_source {
     const tsr_value *input;
     int axis;
-    // if not NULL, a collective computes the full shape, because no rank has the full input
+    // if not NULL: the full shape, which a collective computes, because some ranks lack the size
     struct form *count;
 };
 

@@ -30,8 +30,8 @@ static bool same_owners(const struct tile_layout *a, const struct tile_layout *b
     return n == m && memcmp(x, y, n * sizeof(*x)) == 0;
 }
 
-// True if two layouts are the same. All unsharded layouts are equal here, whatever their rank,
-// because the rank of a value may be unknown.
+// True if two layouts are the same. Unsharded layouts with the same owners are equal here, whatever
+// their rank, because the rank of a value may be unknown.
 bool tsr__layout_same(const struct tile_layout *a, const struct tile_layout *b)
 {
     if (tsr__layout_is_whole(a) && tsr__layout_is_whole(b))
@@ -128,8 +128,8 @@ static struct tile_interval *intervals(struct draft *draft, const struct tile_di
     return at;
 }
 
-// Converts the intervals of `b` to positions in a tensor that stores the intervals of `a`. Each
-// must be inside an interval of `a`. Both lists ascend.
+// Converts the intervals of `b` to positions in a tensor that stores the intervals of `a`. Returns
+// DIM_NO if one of them is not inside an interval of `a`. Both lists ascend.
 static struct dim_slice rebase_intervals(struct draft *draft, const struct tile_interval *a,
                                          int64_t n_a, const struct tile_interval *b, int64_t n_b)
 {
@@ -156,8 +156,8 @@ static struct dim_slice rebase_intervals(struct draft *draft, const struct tile_
     return cut;
 }
 
-// Slices a dimension of unknown size. `from` must be unsharded. In `to` only the outermost factor
-// may be sharded, and the sizes of the inner factors must be known.
+// Slices a dimension of unknown size. Returns DIM_NO unless `from` is unsharded, only the outermost
+// factor of `to` is sharded, and the sizes of its inner factors are known.
 static struct dim_slice dynamic_slice(const struct draft *draft, const struct tile_dim *from,
                                       const struct tile_dim *to, const int64_t *coords)
 {

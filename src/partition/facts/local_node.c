@@ -3,6 +3,7 @@
 // does not read, windows that it needs, attributes that change. Planning uses this to avoid
 // transfers of inputs that no device reads; emission uses it to write the node.
 //
+// Examples:
 //     Gemm(A, B, C), K sharded in 2: each device computes a partial sum. The last shard adds C,
 //         so device 0 reads only A and B.
 //     Reshape(X, [8,6]) with a result {2,1}: each device has its own constant [4,6].
@@ -149,8 +150,8 @@ bool tsr__lists_apply(const struct node_flow *nf)
     return tsr__needs_windows(nf, -1);
 }
 
-// Returns the local value of a number that counts elements of a factor: 8 heads on 2 devices become
-// 4.
+// Returns the local value of a number that counts elements of a factor. Example: 8 heads on 2
+// devices become 4.
 static int64_t share_of(const struct node_flow *nf, int64_t place, int factor, int64_t whole)
 {
     const struct rule *rule = nf->place.rule;
@@ -175,7 +176,8 @@ static int64_t patched(const struct rule_patch *put, const struct window_part *p
     }
 }
 
-// Returns a list of the rule for this shard: of the pads {1,1}, rank 0 of 2 gets {1,0}.
+// Returns a list of the rule (pads, split sizes) for this shard. Example: of the pads {1,1}, rank 0
+// of 2 gets {1,0}.
 tsr_status tsr__window_numbers(struct arena *arena, const struct node_flow *nf, int64_t place,
                                const struct rule_list *list, int64_t **out)
 {
@@ -230,7 +232,7 @@ static bool is_shape_constant(struct draft *draft, const tsr_value *source,
     return false;
 }
 
-// True if a rewrite of the rule replaces that input.
+// True if the rewrite replaces the input that it names (rewrite->index).
 static bool is_rewritten(struct draft *draft, const struct node_flow *nf,
                          const struct rule_rewrite *rewrite)
 {
@@ -243,8 +245,8 @@ static bool is_rewritten(struct draft *draft, const struct node_flow *nf,
     return rewrite == tsr__sizes_rewrite(nf);
 }
 
-// Returns the axes of a reduction as non-negative numbers if a shard may be empty; otherwise 0.
-// Engines misread negative axes of an empty tensor.
+// Stores the axes of a reduction with a sharded input as non-negative numbers: engines misread
+// negative axes of an empty tensor. Returns their number, or 0 if the model's axes stay.
 int tsr__reduction_axes(const struct draft *draft, const struct node_flow *nf, const char **name,
                         int64_t *axes)
 {

@@ -65,7 +65,8 @@ static struct size_result read_symbol(struct expr *expr, struct str symbol)
 }
 
 // Computes with numbers what the nodes would compute with tensors. Returns false (unknown) on
-// overflow, and for a division of negative numbers, which C and the nodes may round differently.
+// overflow, division by 0, and division of negative numbers, which C and the nodes may round
+// differently.
 static bool compute(enum arith op, int64_t a, int64_t b, int64_t *out)
 {
     bool divides = a >= 0 && b > 0;

@@ -9,7 +9,8 @@
 // this. Values that are computed from integers only are not broadcast: every device computes the
 // same bits.
 //
-//     Loop(10, true) { h = MatMul(h, w) } on ranks 0 and 1, h [4,8] carried as {2,1}, w [8,8]:
+//     Example: Loop(10, true) { h = MatMul(h, w) } on ranks 0 and 1, h [4,8] carried as {2,1},
+//     w [8,8]:
 //         outside   w is needed unsharded on both ranks: a constant that both store
 //         outside   10 and true are integers: both ranks compute the same number of iterations
 //         inside    one step, the MatMul: [2,8] times [8,8] on each rank
@@ -56,7 +57,7 @@ static bool is_exact_input(const struct draft *draft, const tsr_value *value)
 }
 
 // True if all devices compute the same bits, because the value depends only on inputs, constants
-// and integer arithmetic.
+// and integer arithmetic. False also if it depends on more than *budget nodes.
 static bool is_exact(const struct draft *draft, const tsr_value *value, int *budget)
 {
     const tsr_node *node = tsr_value_producer(value);

@@ -12,7 +12,7 @@
 // needs the full shape at run time. If no rank can compute the shape, the ranks gather the value
 // instead (a gather needs no shape) and send the shape with it.
 //
-//     Y [8,6] is produced {2,1} on ranks 0 and 1. Its readers, in planning order:
+//     Example: Y [8,6] is produced {2,1} on ranks 0 and 1. Its readers, in planning order:
 //         reader 1 needs {2,1}        (1) the existing form
 //         reader 2 needs it unsharded (5) AllGather along axis 0, group {0,1}: form 1
 //         reader 3 needs {1,2}        (3) both ranks have form 1: rank 1 slices columns 3..5
@@ -112,7 +112,8 @@ static struct form *find_form(struct item *it, const struct tile_layout *want)
     return NULL;
 }
 
-// Stores a constant in the wanted layout. Strings and unknown types can only be stored unsharded.
+// Stores a constant in the wanted layout. Returns NULL if the value is not a constant, or if it
+// must be sharded but is a string or of unknown type or size.
 static struct form *const_form(struct draft *draft, struct item *it, const struct tile_layout *want)
 {
     bool whole = tsr__layout_is_whole(want);
@@ -264,7 +265,7 @@ static struct form *reshard(struct draft *draft, struct form *from, const struct
     return tsr__step_set_groups(draft, st, group, 1);
 }
 
-// Returns the shape of an unsharded value as a separate item.
+// Returns the shape of an unsharded value, as a form of a separate item in the layout `want`.
 static struct form *shape_form(struct draft *draft, struct form *whole,
                                const struct tile_layout *want, const tsr_node *reader)
 {

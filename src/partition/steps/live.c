@@ -3,7 +3,8 @@
 // group needs the result of a communication, all members take part. Needed communications are then
 // numbered in planning order.
 //
-//     Partial sums Y on ranks 0 and 1 -> AllReduce -> Y/1 on both; only rank 0 has the output:
+//     Example: partial sums Y on ranks 0 and 1 -> AllReduce -> Y/1 on both; only rank 0 has the
+//     output:
 //         step 1  AllReduce Y/0 -> Y/1, group {0,1}   Y/1 is needed on rank 0, so Y/0 on both
 //         step 0  MatMul -> Y/0                       its inputs are needed on both ranks
 //     Rank 1 multiplies, sends and drops the result. If Y were not needed at all, the AllReduce

@@ -9,6 +9,7 @@
 // For symbolic sizes the comparison is repeated with example sizes that leave every possible
 // remainder. The operators that divide an axis do so at run time and need no sizes.
 //
+// Examples:
 //     [8,6] {2,1} -> {1,2} on ranks 0 and 1: the plan says all-to-all.
 //         AllToAll(axis 0, split_axis 1) returns on rank 0 columns 0..2 of both shards, stacked:
 //         [8,3], its shard of {1,2}. Accepted.
@@ -51,7 +52,8 @@ static struct tile_piece *piece_of(struct lower_context *lower, const struct til
     return shard < 0 ? NULL : tsr__layout_piece(&lower->arena, layout, lower->shape, shard);
 }
 
-// True if both pieces have the same intervals; [0,4) differs from [0,2) [2,4).
+// True if both pieces have the same list of intervals along the axis; [0,4) differs from [0,2)
+// [2,4).
 static bool dim_equal(const struct tile_piece *a, const struct tile_piece *b, int axis)
 {
     return a->dims[axis].n == b->dims[axis].n &&
@@ -126,7 +128,8 @@ static bool gathers(struct lower_context *lower, const struct device_group *grou
     return true;
 }
 
-// True if each member wants its share of the axis, and all members have the full axis.
+// True if all members have the same elements, except along `but_axis`, and each member wants its
+// share of them along `axis`.
 static bool divides(struct lower_context *lower, const struct device_group *group, int axis,
                     int but_axis, const struct tile_division *division)
 {
@@ -159,7 +162,7 @@ static bool all_to_all_fits(struct lower_context *lower, const struct device_gro
     return divides(lower, group, split, axis, division);
 }
 
-// Whether the root keeps its shard: it does in a broadcast, but not in a message.
+// Who gets the result: only the root (Reduce), or all members (Broadcast).
 enum receivers { ROOT_RECEIVES, ALL_RECEIVE };
 static bool root_copy_fits(struct lower_context *lower, const struct device_group *group,
                            int64_t root, enum receivers receivers)
@@ -337,7 +340,8 @@ static bool find_all_to_all(struct lower_context *lower, struct lowered *lowered
     return find_division(lower, lowered, split, DIVISION_EQUAL);
 }
 
-// True if each message moves a full shard and no device is in two messages.
+// True if each message moves a full shard, no device is in two messages, and no sender owns a shard
+// of the result.
 static bool find_messages(struct lower_context *lower, const struct reshard_step *from,
                           struct lowered *lowered)
 {
@@ -540,8 +544,8 @@ static int64_t shard_count(const struct tile_layout *layout, int axis)
     return n;
 }
 
-// True if `between` has no more shards along a dimension of unknown size than both ends. The
-// dimension may have fewer elements than shards, and some shards would be empty.
+// True unless `between` has more shards along a dimension of unknown size than both ends have. The
+// dimension may have fewer elements than shards, and some shards would then be empty.
 static bool adds_no_shards(const struct item *it, const struct tile_layout *from,
                            const struct tile_layout *to, const struct tile_layout *between)
 {
@@ -636,8 +640,8 @@ static struct form *draft_path(struct draft *draft, struct form *from, const str
     return draft->arena->failed ? NULL : from;
 }
 
-// False for layouts with two shards per device, values of unknown rank, and elements smaller than a
-// byte.
+// False for layouts with two shards per device or more than MAX_PIECES shards, forms of a turn,
+// values of unknown rank, and types that are not transferred in full bytes.
 static bool can_lower(const struct form *from, const struct tile_layout *want)
 {
     const struct item *it = from->item;

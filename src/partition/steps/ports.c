@@ -8,6 +8,7 @@
 // that nothing is moved between runs. Names come from the options and the model's metadata; one `*`
 // matches any text.
 //
+// Examples:
 //     x [8,16], which a MatMul reads as {2,1} on ranks 0 and 1:
 //         not kept   both ranks have x as an input, and each slices its rows
 //         kept       rank 0 has rows 0..3 as its input, rank 1 rows 4..7;
@@ -27,7 +28,7 @@ struct ports {
 
 // ---- names -------------------------------------------------------------------------------------
 
-// Replaces the star of a pattern: present.* with "0.key" gives present.0.key.
+// Replaces the star of a pattern. Example: present.* with "0.key" gives present.0.key.
 static struct str fill_star(struct arena *arena, struct str pattern, struct str rest)
 {
     const char *star = memchr(pattern.p, '*', pattern.n);
@@ -126,7 +127,7 @@ static bool has_spec(const struct draft *draft, const tsr_value *value)
     return false;
 }
 
-// Warns that the value cannot stay sharded. The partition still works.
+// Warns if the value cannot stay sharded. The partition still works.
 static void warn_unsharded(struct draft *draft, const tsr_value *value,
                            const struct tile_layout *layout)
 {

@@ -8,7 +8,8 @@
 // This is possible if all readers need windows and each rank already has the other inputs of the
 // producer.
 //
-//     X [.,8] x W [8,12] -> Y [.,12], then Split in q, k, v of 4 columns; 2 heads, one per rank
+//     Example: X [.,8] x W [8,12] -> Y [.,12], then Split in q, k, v of 4 columns; 2 heads, one
+//     per rank
 //         columns of Y:  q0 q0 q1 q1 k0 k0 k1 k1 v0 v0 v1 v1
 //         rank 0 needs   0..1, 4..5, 8..9       rank 1 needs   2..3, 6..7, 10..11
 //     With W {1,2}, rank 0 would have columns 0..5, send 2..3 and receive 8..9. Instead rank 0

@@ -15,7 +15,7 @@ static bool draft_nodes(struct draft *draft, const struct node_flow *nodes, size
 // need the same sharding becomes a ReduceScatter. A value that is only read in windows is produced
 // in windows (relayout.c).
 //
-//     y is a partial sum on ranks 0 and 1:
+//     Example: y is a partial sum on ranks 0 and 1:
 //         all readers need {2,1}               ReduceScatter along axis 0
 //         one needs {2,1}, another unsharded   AllReduce; the first reader slices
 
@@ -146,7 +146,8 @@ static bool draft_reduce_as_wanted(struct draft *draft, const struct node_flow *
            tsr__draft_lower(draft, partial, nf, want->layout) != NULL;
 }
 
-// Plans an AllReduce. It needs several rounds only if a device is in two groups, which happens if
+// Plans the reduction of partial sums: to the layout that all readers need, if possible, else an
+// AllReduce. An AllReduce needs several rounds only if a device is in two groups, which happens if
 // shards have different numbers of owners.
 static bool draft_reduce(struct draft *draft, const struct node_flow *nf, struct form *partial)
 {
@@ -251,7 +252,7 @@ static bool make_results(struct draft *draft, const struct node_flow *nf, struct
 
 // Reduces partial sums after the node, unless the flow found that the reduction can be delayed
 // (sharding/flow/delay.c).
-//   y = MatMul(x, w) with k sharded in 2, z = y + b, z read unsharded:
+//   Example: y = MatMul(x, w) with k sharded in 2, z = y + b, z read unsharded:
 //   not delayed:  y/0 partial -> AllReduce -> y/1, then Add(y/1, b) on both ranks
 //   delayed:      y/0 partial, Add(y/0, b) on rank 0, y/0 alone on rank 1, then z is reduced
 static bool reduce_results(struct draft *draft, const struct node_flow *nf, struct step *st)
@@ -464,7 +465,7 @@ static tsr_status refuse_reserved(struct draft *draft)
     return TSR_OK;
 }
 
-// Plans all steps. Reports an internal error if planning failed without a diagnostic.
+// Plans all steps. Returns TSR_BUG if planning failed without a diagnostic.
 tsr_status tsr__draft_build(struct draft *draft)
 {
     draft->items = ARENA_ARRAY(draft->arena, struct item *, tsr__model_value_ids(draft->model) + 1);

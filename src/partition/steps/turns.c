@@ -3,7 +3,7 @@
 // one contiguous part. The node runs in turns: in each turn every device works on one of its
 // shards. A turn is planned like a node, but its forms have only some of the shards.
 //
-//     Relu of X [8,4] {4,1:0,1,0,1} -> Y:
+//     Example: Relu of X [8,4] {4,1:0,1,0,1} -> Y:
 //         turn 0   X/1: shards 0 and 1 on devices 0 and 1     Y/0: the same shards of Y
 //         turn 1   X/2: shards 2 and 3 on devices 0 and 1     Y/1: the same shards of Y
 //     A reader of Y with the same sharding takes Y/0 and Y/1. For other readers the shards are sent

@@ -7,6 +7,7 @@
 // layout says which devices have it, its windows which elements. Only a node that needs exactly
 // these windows reads it.
 //
+// Examples:
 //     Conv with kernel 3, stride 1, pads 1 and 1 over 8 elements, the result sharded in 2:
 //         rank 0 produces 0..3 and needs 0..4    rank 1 produces 4..7 and needs 3..7
 //         HaloExchange sends element 4 to rank 0 and element 3 to rank 1
