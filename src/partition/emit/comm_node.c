@@ -3,7 +3,7 @@
 // token of the rank chains all its communications. The table of collectives lists the attributes of
 // each.
 //
-//     AllGather along axis 1 of a float16 on ranks 0 and 1, the third communication of the draft:
+//     Example: AllGather along axis 1 of a float16 on ranks 0 and 1, the third communication:
 //         AllGatherF16 "AllGather_2" (x, token) -> (x/1, ai.tessera.token.2)
 //         plan = the fingerprint, id = 2, group = [0, 1], elem_type = 10, axis = 1
 #include "internal.h"
@@ -30,7 +30,7 @@ static tsr_status set_axes(tsr_node *node, const struct windows *windows)
 }
 
 // Stores the windows: for each member and axis the number of intervals and their bounds.
-//     two members, one axis, windows 0..4 and 3..7: [1, 0, 5, 1, 3, 8] (count, start, stop)
+// Example: two members, one axis, windows 0..4 and 3..7: [1, 0, 5, 1, 3, 8] (count, start, stop).
 static tsr_status set_windows(struct draft *draft, tsr_node *node, const struct step *st)
 {
     const struct windows *windows = st->outputs[0]->windows;
@@ -69,7 +69,8 @@ static tsr_status set_reduce(tsr_node *node, const struct step *st)
                                reduce[st->flow->combine]);
 }
 
-// Returns the member of a pair that is not the sender: of {3,5} with root 5, the receiver is 3.
+// Returns the member of a pair that is not the sender. Example: of {3,5} with root 5, the receiver
+// is 3.
 static int64_t receiver(const struct step *st, size_t group)
 {
     const int64_t *both = st->groups[group].devices;

@@ -4,9 +4,9 @@
 //
 // A loop carries the token as one more state. Both branches of an If return it. When its bodies are
 // complete, the node is moved to the end of its graph, because the bodies may have added nodes that
-// compute sizes behind it.
+// compute sizes after it.
 //
-//     If(c) { y = AllReduce(x) } else { y = x } on ranks 0 and 1 becomes, on each of them:
+//     Example: If(c) { y = AllReduce(x) } else { y = x } on ranks 0 and 1 becomes, on each of them:
 //         If(c) -> y, t
 //             then: AllReduce(x, token) -> y', t';  outputs y', t'
 //             else: Identity(x), Identity(token);   outputs both

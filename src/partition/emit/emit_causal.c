@@ -5,7 +5,7 @@
 // row become the cache of the local node, and those after its last row are left out, so no mask is
 // needed.
 //
-//     8 rows in 2 shards, rank 1: query rows 4..7, keys and values 4..7, cache 0..3
+//     Example: 8 rows in 2 shards, rank 1: query rows 4..7, keys and values 4..7, cache 0..3
 //
 // A mask of the model has the local rows already. It keeps the columns of the remaining keys.
 #include "internal.h"
@@ -34,7 +34,7 @@ static tsr_value *bound_of(struct part *part, tsr_value *n, int64_t first, int64
     return tsr__part_node(part, "Div", any, 2, product, tsr__part_ints(part, &of, 1));
 }
 
-// Finds the rows of the rank. `axis` of `keys` counts all rows.
+// Finds the rows of the rank. The size of `axis` of `keys` is the number of all rows.
 static struct row_range rows_of(struct part *part, const struct node_flow *nf, int factor,
                                 tsr_value *keys, int64_t axis)
 {
@@ -72,8 +72,8 @@ static int64_t local_size(const struct part *part, const struct node_flow *nf, i
     return range.stop - range.start;
 }
 
-// Returns keys or values [b s (h d)] in the form of a cache [b h s d]. Tensors of four dimensions
-// stay as they are.
+// Returns keys or values [b s (h d)] in the form of a cache [b h s d] (batch, sequence, heads, head
+// size). Tensors of four dimensions stay as they are.
 static tsr_value *as_cache(struct part *part, const struct node_flow *nf,
                            const struct rule_tensor *tensor, tsr_value *x)
 {

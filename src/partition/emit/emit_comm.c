@@ -2,7 +2,7 @@
 // emit_comm.c - writes a communication on all its ranks: the input of each rank, the node, and the
 // result.
 //
-//     partial sums y (form 0) to y (form 1) on ranks 0 and 1, the sixth communication of the draft:
+//     Example: partial sums y (form 0) to y (form 1) on ranks 0 and 1, the sixth communication:
 //         AllReduce(y/0, ai.tessera.token.4) -> (y, ai.tessera.token.5) on both
 #include "internal.h"
 

@@ -6,7 +6,7 @@
 // Such a node is put into an If. The other branch runs the node on small placeholder inputs and
 // returns an empty tensor, or the neutral element if the node reduces.
 //
-//     Attention of x [batch 6 8] on rank 0 of 2:
+//     Example: Attention of x [batch 6 8] on rank 0 of 2:
 //         some = Cast(Gather(Shape(x), 0), bool)
 //         y = If(some) { Attention(x) }
 //             else { ConstantOfShape(sizes of Attention(zeros [1 6 8]), with 0 for the batch) }
@@ -122,9 +122,10 @@ static bool may_be_empty(const struct node_flow *nf, int64_t rank, int factor)
            place->coords[at * place->rule->n_factors + factor] != place->cuts[factor] - 1;
 }
 
-// False for inputs and outputs that are not tensors of known types. A reduction by minimum or
-// maximum needs floats, because its neutral element is an infinity. A node that reduces must have
-// no result that stays non-empty.
+// True if the branch for empty shards can be written. All inputs and outputs must be tensors of
+// known types. A reduction by minimum or maximum needs floats, because its neutral element is an
+// infinity. A node that reduces must have no result that stays non-empty. Slicing a result needs an
+// opset with computed bounds.
 static bool can_replace(const struct guard *guard)
 {
     const struct step *st = guard->st;
@@ -148,7 +149,7 @@ static bool can_replace(const struct guard *guard)
 }
 
 // Finds the factors that may be empty although the kernel needs elements of them. Returns false if
-// the node needs no guard.
+// the node needs no guard, or if none can be written.
 static bool find_open(struct guard *guard)
 {
     const struct node_flow *nf = guard->st->flow;
@@ -342,8 +343,9 @@ static tsr_value *local_result_sizes(struct guard *guard, const struct rule_tens
     return tsr__part_node(part, "Mul", (struct str){0}, 2, sizes, all);
 }
 
-// Returns output i, computed from the placeholder result `made`. Without an open factor this is
-// `made` itself; with one, a slice of it; else an empty or neutral tensor.
+// Returns output i, computed from the placeholder result `made`. If the output has no open factor,
+// this is `made` itself; if it has some of them, a slice of `made`; if it has all, an empty or
+// neutral tensor.
 static tsr_value *local_result(struct guard *guard, size_t i, tsr_value *made)
 {
     const struct str any = {0};

@@ -6,7 +6,7 @@
 // the ranks then has every row, exactly and in every type. For updates, such an index changes a
 // spare row after the local rows, which is removed again.
 //
-//     Gather(table [8,4], ids), rows 0..3 on rank 0 and 4..7 on rank 1, ids = [5 1]:
+//     Example: Gather(table [8,4], ids), rows 0..3 on rank 0 and 4..7 on rank 1, ids = [5 1]:
 //         rank 0   local ids [0 1], here [no yes]    rows 0 and 1 -> [0, row 1]
 //         rank 1   local ids [1 0], here [yes no]    rows 5 and 4 -> [row 5, 0]
 //         AllReduce -> [row 5, row 1]
@@ -18,7 +18,7 @@ static bool is_cut(const struct node_flow *nf, const struct rule_rewrite *rewrit
            nf->place.cuts[rewrite->factor] > 1;
 }
 
-// Returns the kind of the first rewrite whose factor is sharded.
+// Returns the kind of the first lookup or update whose rows are sharded; REWRITE_SHAPE: none.
 static enum rewrite_kind lookup_kind(const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;
@@ -144,7 +144,7 @@ static tsr_status begin_factor(struct part *part, const struct step *st,
     if (rewrite->kind == REWRITE_SCATTER)
         table.elsewhere = table.rows.stop - table.rows.start;
     tsr_value **x = &inputs[rewrite->index];
-    if (!*here) // the masks of later factors are already cast
+    if (!*here) // at later factors the indices are already int64
         *x = as_int64(part, *x, it->dtype);
     if (rewrite->first)
         *x = local_element(&table, *x, it, rewrite->first - 1);
@@ -203,7 +203,8 @@ static tsr_value *without_spares(struct part *part, const struct step *st, tsr_v
     return x;
 }
 
-// Sets the results for other ranks' rows to 0.
+// Completes the result: after a lookup, sets results of other ranks' rows to 0; after an update,
+// removes the spare rows.
 tsr_status tsr__lookup_end(struct part *part, struct step *st, tsr_value *here, tsr_value *found,
                            struct str name)
 {

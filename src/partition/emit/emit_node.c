@@ -184,8 +184,8 @@ static tsr_status rewrite_inputs(struct local_copy *copy)
 }
 
 // Copies inputs that the kernel overwrites (quirk written_statistics): they belong to the caller,
-// and ranks that are threads share them. The copy is a Max of one tensor, because ONNX Runtime
-// removes Identity. Max and Min alternate because equal nodes are merged.
+// and ranks that are threads share them. The copy is a Max or Min of one tensor, because ONNX
+// Runtime removes Identity. Both are used in turn, because equal nodes are merged.
 static tsr_status copy_written(struct local_copy *copy)
 {
     for (size_t i = 0; i < copy->step->n_node_inputs; i++) {
@@ -199,8 +199,9 @@ static tsr_status copy_written(struct local_copy *copy)
     return TSR_OK;
 }
 
-// Gives each Split its own copy of the input. ONNX Runtime merges some different Splits of one
-// value (quirk merged_splits). The copies form a chain, because equal nodes are merged too.
+// Inserts a chain of copies before a Split, so that Splits with different numbers of outputs read
+// different values: ONNX Runtime merges some different Splits of one value (quirk merged_splits).
+// The copies form a chain, because equal nodes are merged too.
 static tsr_status copy_split(struct local_copy *copy)
 {
     for (size_t n = tsr__node_split_rank(copy->flow->node); n > 0; n--) {
@@ -213,8 +214,9 @@ static tsr_status copy_split(struct local_copy *copy)
 
 // ---- attributes --------------------------------------------------------------------------------
 
-// Returns the local value of an attribute: full / size * local. If an attribute counts several
-// factors, the rule has one rewrite for each.
+// Returns the local value of an attribute that counts elements of the factor: full value / size of
+// the factor * its local size. If an attribute counts several factors, the rule has one rewrite for
+// each.
 static int64_t local_count(const struct rule_factor *factor, const struct local_size *part,
                            int64_t whole)
 {

@@ -4,7 +4,7 @@
 // The operator selects among the experts that it has, so it cannot run on a shard as it is. The
 // rank computes the weights of its experts first, then runs them on the tokens that selected one.
 //
-//     6 tokens, 8 experts, 2 per token; the rank has experts 4..7:
+//     Example: 6 tokens, 8 experts, 2 per token; the rank has experts 4..7:
 //         weights [6 4]  the operator on zeros, with all 8 experts replaced by tiny ones: expert
 //                        4 + j returns the unit vector j, experts 0..3 return zeros
 //         tokens  [r]    rows of `weights` that are not all zero
@@ -63,7 +63,8 @@ static uint32_t one_of(tsr_dtype type)
     }
 }
 
-// A constant of zeros; with `units`, ones at the units of the rank's experts.
+// A constant of zeros. If `units` is set, the row of each expert of the rank is a unit vector:
+// expert range.start + j has a 1 in column j.
 struct tiny_constant {
     int64_t type, rank, dims[3], units;
 };

@@ -3,7 +3,7 @@
 // dimension. An expression ("batch*seq", "past + 1") becomes a few nodes. A shape is a Concat of
 // sizes. All are sizes of full tensors; local_shape.c computes local ones.
 //
-//     x [batch,seq] is an input; a Reshard needs the shape [batch*seq,6]:
+//     Example: x [batch,seq] is an input; a Reshard needs the shape [batch*seq,6]:
 //         b = Gather(Shape(x), [0]);  s = Gather(Shape(x), [1]);  Concat(Mul(b, s), [6])
 //     b and s are added once, to the main graph; the Concat is added where it is needed.
 #include "internal.h"

@@ -2,6 +2,7 @@
 // emit_slice.c - writes slices: from one form to another, of windows, and to trim results that are
 // larger than the shard. Bounds are constants if sizes are known, else nodes compute them.
 //
+// Examples:
 //     [8,6] unsharded -> {2,1} on rank 1: Slice rows 4..7. [n,6]: rows from n / 2 on.
 //     [8,6] unsharded -> strided, rank 1 has rows 2 3 6 7: Gather of these rows.
 #include "internal.h"
@@ -93,7 +94,8 @@ static tsr_value *pick_numbers(struct part *part, tsr_value *x, int axis,
     return tsr__with_int(y, "axis", axis);
 }
 
-// Slices each interval and concatenates the slices. For strings before opset 9, nothing else works.
+// Slices each interval and concatenates the slices. Used for strings before opset 9, which has no
+// Compress.
 static tsr_value *join_runs(struct part *part, tsr_value *x, int axis, const struct dim_slice *cut,
                             struct str out)
 {

@@ -283,8 +283,8 @@ static tsr_status declare_cache(struct part *part, tsr_value *value, const struc
     return tsr_value_set_type(value, form->item->dtype, form->item->rank, dims);
 }
 
-// Declares the ranks of outputs where engines cannot infer them. Example: they do not infer the
-// rank of an Expand to computed sizes, and then reject a Scan of it.
+// Declares the ranks of outputs where engines cannot infer them, and the sizes of caches. Example:
+// engines do not infer the rank of an Expand to computed sizes, and then reject a Scan of it.
 tsr_status tsr__part_keep_declared(struct part *part, const struct step *st)
 {
     bool of_list = reads_list(st);
@@ -337,10 +337,10 @@ tsr_status tsr__part_token_output(struct part *part)
     return tsr_value_set_type(tsr_graph_output(part->graph, n - 1), TSR_INT64, 1, one);
 }
 
-// ---- inputs and outputs of a rank file ------------------------------------------------------------
+// ---- inputs and outputs of a rank file ----------------------------------------------------------
 
-// They have the model's names and local sizes. If x [batch,8] is kept sharded {1,2}, a rank's input
-// is x [-1,4].
+// Inputs and outputs of a rank file have the model's names and local sizes. Example: if x [batch,8]
+// is kept sharded {1,2}, a rank's input is x [batch,4].
 
 // Returns the declared dimension, or the inferred size if none is declared. Engines do not infer
 // shapes through communication, and some nodes after it need sizes.

@@ -110,7 +110,8 @@ tsr_value *tsr__part_local_shape(struct part *part, const struct shape_input *sh
 // node. *here is NULL if the node has no index input or its rows are not sharded.
 tsr_status tsr__lookup_begin(struct part *part, const struct step *st, tsr_value **inputs,
                              tsr_value **here) TSR_MUST_USE;
-// After the node: sets rows that belong to other ranks to 0.
+// After the node: sets looked-up rows that belong to other ranks to 0, or removes the spare rows of
+// an update.
 tsr_status tsr__lookup_end(struct part *part, struct step *st, tsr_value *here, tsr_value *found,
                            struct str name) TSR_MUST_USE;
 

@@ -2,6 +2,7 @@
 // local_shape.c - computes the local shape for nodes that get the shape of their sharded result as
 // an input (Reshape, Expand, ConstantOfShape).
 //
+// Examples:
 //     [8,6] for a result {2,1} is [4,6] on each rank
 //     [n,6] becomes nodes that compute the rank's share of n
 //     [0,-1] of a Reshape: 0 means "copy the size", -1 means "the remaining size". Both are
@@ -18,8 +19,8 @@ struct local_columns {
 };
 
 // Replaces entries of `host` that are larger than `least` by those of `local`. Before opset 9,
-// Where has no integers. So this computes host + mask * (local - host): [5 0] and [3 7] with least
-// 0 give [5 0] + [1 0] * [-2 7] = [3 0].
+// Where has no integers. So this computes host + mask * (local - host). Example: [5 0] and [3 7]
+// with least 0 give [5 0] + [1 0] * [-2 7] = [3 0].
 static tsr_value *replace_larger(struct part *part, tsr_value *host, int64_t least,
                                  tsr_value *local)
 {

@@ -2,7 +2,7 @@
 // runs.c - iterates over a rank's part of a constant as ascending runs of elements of the full
 // tensor.
 //
-//     W [4,6], rows 1..2 and columns 2..3:
+//     Example: W [4,6], rows 1..2 and columns 2..3:
 //         last = 1, the innermost sharded axis; inner = 1 element below it; strides 6 and 1
 //         run 0: row 1, columns 2..3 = elements 8..9
 //         run 1: row 2, columns 2..3 = elements 14..15
@@ -72,7 +72,7 @@ void tsr__runs_next(struct runs *runs)
         runs_here(runs);
 }
 
-// Returns the shard of the layout. Along the axes of windows (relayout.c) it has the windows
+// Returns the rank's shard of a constant. Along the axes of windows (relayout.c) it has the windows
 // instead.
 struct tile_piece *tsr__const_piece(struct draft *draft, const struct form *form, int64_t rank)
 {

@@ -3,6 +3,7 @@
 // that several ranks use are stored once, in the common file. Others are in the data file of their
 // rank. Offsets are assigned before anything is written (weights_write.c).
 //
+// Examples:
 //     W1 [1024,1024] float, {1,2} on ranks 0 and 1   2 MiB in each rank's file, aligned to 4096
 //     emb [8,512] float, on both ranks               16 KiB in common.data, aligned to 64
 //     bias [64] float, on both ranks                 256 bytes inside both rank files
@@ -196,7 +197,8 @@ static bool is_kept(void *kept, tsr_node *node, size_t input)
     return *(bool *)kept;
 }
 
-// True if the constant is in the common file and no kernel overwrites it.
+// True if the runtime may pass the constant to the engine by name: it is in the common file, and
+// ONNX Runtime keeps it at all nodes that read it (tsr__rule_keeps_input).
 static bool may_pass_by_name(const struct part *part, const struct form *form)
 {
     const tsr_value *local = form->local[part->rank];
@@ -207,7 +209,7 @@ static bool may_pass_by_name(const struct part *part, const struct form *form)
     return kept;
 }
 
-// Stores the names in the metadata, one per line: "w\nemb\n".
+// Stores the names of these constants in the metadata, one per line: "w\nemb\n".
 tsr_status tsr__weights_name_shared(struct part *part)
 {
     size_t bytes = 0, at = 0;

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// weights_write.c - copies constants to the data files. Long runs are copied inside the kernel. For
-// short runs (columns) the source is read in blocks, once per batch of ranks, and each rank copies
-// its runs from each block. So memory does not grow with the weights. If the source file becomes
-// shorter meanwhile, that is an error. Digests are computed in parallel (base/follow.c).
+// weights_write.c - copies constants to the data files. Long runs are copied by the operating
+// system (copy_file_range). For short runs (columns) the source is read in blocks, once per batch
+// of ranks, and each rank copies its runs from each block. So memory does not grow with the
+// weights. If the source file becomes shorter meanwhile, that is an error. Digests are computed in
+// parallel (base/follow.c).
 //
-//     W [1024,1024] float {2,1} on ranks 0 and 1: one run of 2 MiB per rank, copied in the kernel
+// Examples:
+//     W [1024,1024] float {2,1} on ranks 0 and 1: one run of 2 MiB per rank, copied at once
 //     {1,2}: 1024 runs of 2 KiB per rank; the source is read in 4 blocks of 1 MiB,
 //         and from each block both ranks copy 256 runs, which are written together
 //     20 ranks: batches of 16 and 4, so W is read twice, not 20 times
@@ -16,7 +18,7 @@
 
 #define BLOCK_BYTES ((int64_t)1 << 20)
 #define BATCH_RANKS 16                  // data files that are open at a time; each has a buffer
-#define COPY_LEAST  ((int64_t)16 << 10) // runs of at least this size are copied inside the kernel
+#define COPY_LEAST  ((int64_t)16 << 10) // shortest run that copy_file_range copies
 // limit per call, so that the digest threads are not far behind
 #define COPY_MOST    ((int64_t)64 << 20)
 #define GATHER_LEAST 1024 // smaller pieces go through the buffer
@@ -226,7 +228,8 @@ static bool long_runs(const struct writer *writers, size_t n, int64_t bytes)
     return true;
 }
 
-// Writes a constant block by block, bit by bit, or inside the kernel.
+// Writes a constant: bit by bit if its elements are smaller than a byte, by copy_file_range if its
+// runs in a file are long, else block by block.
 static tsr_status write_form(struct draft *draft, struct form *form, struct writer *writers,
                              size_t n, unsigned char *buffer)
 {
