@@ -50,9 +50,9 @@ enum comm_trait {
 
 // Which bytes determine the cost.
 enum comm_cost_basis {
-    COST_BY_INPUT,      // input of the member with the most
-    COST_BY_OUTPUT,     // output of the member with the most
-    COST_BY_ALL_INPUTS, // input of the member with the most, times the number of members
+    COST_BY_INPUT,      // largest input of a member
+    COST_BY_OUTPUT,     // largest output of a member
+    COST_BY_ALL_INPUTS, // largest input of a member, times the number of members
     COST_OF_EXCHANGE,   // messages between all pairs
     COST_OF_NEIGHBOURS, // one message to a neighbour
 };
@@ -100,8 +100,8 @@ struct str tsr__collective_plain(struct str op);
 bool tsr__collective_is_half(struct str op);
 const char *tsr__attribute_name(enum comm_attribute attribute); // "split_axis"
 
-// True if the collective has the trait. `kind` may be beyond the table, for steps that are not
-// collectives.
+// True if the collective has the trait. False for a `kind` beyond the table: steps of a resharding
+// that are not collectives (enum reshard_op) have such numbers.
 static inline bool comm_has(int kind, enum comm_trait trait)
 {
     return kind < COMM_KIND_COUNT && (tsr__collective(kind)->traits & (unsigned)trait);

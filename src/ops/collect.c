@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // collect.c - ReduceScatter, Reduce, AllToAll, Broadcast, Send and Recv.
 //
-// An axis is divided like any sharded dimension: share j of n of F = ceil(D / unit) units is
-// floor(j F / n) .. floor((j + 1) F / n); the last unit may be short. So a rank needs to know only
-// its own tensor. With fewer units than ranks some shares are empty: 1 element over 3 ranks belongs
-// to the last. With `shares` the members' shares of the units differ (tsr__division_start). A
-// receiver that cannot know the shape gets it in the notes of the call. A rank without a result has
-// an empty one, because all operators have two outputs.
+// An axis is divided like any sharded dimension: D elements are F = ceil(D / unit) units, of which
+// the last may be short, and share j of n has units floor(j F / n) .. floor((j + 1) F / n). So a
+// rank can compute all shares from its own tensor. With fewer units than ranks some shares are
+// empty: 1 element over 3 ranks belongs to the last. With the attribute `shares` the members'
+// shares of the units differ (tsr__division_start). A receiver that cannot know the shape gets it
+// in the notes of the call. A rank without a result has an empty one, because all operators have
+// two outputs.
 //
-//     7 rows over 2 ranks: with unit 1 the shares are 3 and 4 rows; with unit 4 there are F = 2
-//     units of 4 and 3 rows. With shares 3 and 1 they are floor(3 * 7 / 4) = 5 rows and 2 rows.
+//     Example: 7 rows over 2 ranks. With unit 1 the shares are 3 and 4 rows. With unit 4 there are
+//     F = 2 units, of 4 and 3 rows. With unit 1 and `shares` 3 and 1, the ranks get
+//     floor(3 * 7 / 4) = 5 rows and 2 rows.
 #include "ops/internal.h"
 
 #define NOTED_RANK (COMM_NOTES - 1) // dimensions of a shape that can be sent
@@ -34,8 +36,8 @@ static OrtStatus *copy_part(struct kernel *kernel, const struct along *along, co
     return tsr__kernel_rows(kernel, &rows);
 }
 
-// Reads an attribute, and adds it to the fingerprint of the call, so that members with different
-// files fail before any transfer.
+// Reads an attribute, and adds it to the fingerprint of the call (call.detail), so that members
+// with different files fail before any transfer.
 static OrtStatus *read_int(struct kernel *kernel, const OrtKernelInfo *info,
                            enum comm_attribute attribute, int64_t least, int64_t most, int64_t *out)
 {
@@ -54,8 +56,8 @@ static OrtStatus *read_axis(struct kernel *kernel, const OrtKernelInfo *info,
     return read_int(kernel, info, attribute, -OPS_MAX_RANK, OPS_MAX_RANK - 1, out);
 }
 
-// Reads the members' shares of the axis if they are not equal. They are part of the call's
-// fingerprint.
+// Reads the attribute `shares`, if the node has it: the members' shares of the axis. They are part
+// of the call's fingerprint.
 static OrtStatus *read_shares(struct kernel *kernel, const OrtKernelInfo *info)
 {
     const char *name = tsr__attribute_name(ATTRIBUTE_SHARES);
@@ -97,7 +99,7 @@ static OrtStatus *read_member(struct kernel *kernel, const OrtKernelInfo *info,
 }
 
 // Returns the fingerprint including the shape, for calls whose shares depend on the shape: all
-// members must have the same.
+// members must have the same shape.
 static uint64_t with_shape(const struct kernel *kernel, const struct tensor_view *view)
 {
     return tsr__hash64(view->dims, (size_t)view->rank * sizeof *view->dims, kernel->call.detail);
@@ -112,8 +114,8 @@ OrtStatus *tsr__reduce_scatter_create(struct kernel *kernel, const OrtKernelInfo
     return read_division(kernel, info);
 }
 
-// Copies the parts in member order. Along the outermost axis the tensor already has this order, so
-// nothing is copied.
+// Arranges the parts in member order: *out points to them, and counts[j] is the number of elements
+// of part j. Along the outermost axis the tensor already has this order, so nothing is copied.
 static OrtStatus *parts_in_order(struct kernel *kernel, const struct along *along, const void *data,
                                  int64_t *counts, const char **out)
 {
@@ -212,8 +214,8 @@ OrtStatus *tsr__reduce_compute(struct kernel *kernel, OrtKernelContext *context)
 
 // ---- AllToAll ----------------------------------------------------------------------------------
 
-// An AllToAll: axis `split` becomes sharded, axis `concat` unsharded. status is the engine's error
-// if the output could not be allocated.
+// An AllToAll: axis `split` becomes sharded, axis `concat` unsharded. `status` is the error if
+// memory could not be allocated.
 struct all_to_all_call {
     struct kernel *kernel;
     OrtKernelContext *context;
@@ -232,7 +234,8 @@ OrtStatus *tsr__all_to_all_create(struct kernel *kernel, const OrtKernelInfo *in
     return read_division(kernel, info);
 }
 
-// Allocates the output. Its shape follows from the lengths that the members sent.
+// Allocates the output and the memory for incoming parts. The shape of the output follows from the
+// lengths that the members sent.
 static tsr_status all_to_all_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
                                      struct comm_trouble *why)
 {
@@ -333,7 +336,8 @@ OrtStatus *tsr__all_to_all_compute(struct kernel *kernel, OrtKernelContext *cont
 
 // ---- Broadcast, Send, Recv ---------------------------------------------------------------------
 
-// Writes the shape into the notes of a message: the rank, then the sizes; 15 sizes fit.
+// Writes the shape into the notes of a message: the rank, then the sizes. Fails if the tensor has
+// more than 15 dimensions.
 static OrtStatus *note_shape(struct kernel *kernel, const struct tensor_view *view, int64_t *notes)
 {
     if (view->rank > NOTED_RANK)
@@ -353,7 +357,8 @@ struct receive_context {
     OrtStatus *status;
 };
 
-// Computes the bytes of a tensor whose shape is in the notes. Returns false if they are invalid.
+// Computes the bytes of a tensor whose shape is in the notes. Returns false if the shape is
+// invalid.
 static bool noted_bytes(const int64_t *notes, tsr_dtype type, int64_t *out)
 {
     int64_t bytes = (int64_t)tsr__elem_bytes(type);
@@ -462,8 +467,8 @@ static OrtStatus *wrong_side(struct kernel *kernel)
         (long long)kernel->root, (long long)kernel->to, kernel->ops->endpoint->rank);
 }
 
-// Runs Send. When it returns, x is no longer read, or only on the GPU's stream, so the engine may
-// free it.
+// Runs Send. When it returns, only work that is already on the GPU's stream still reads x, so the
+// engine may free x.
 OrtStatus *tsr__send_compute(struct kernel *kernel, OrtKernelContext *context)
 {
     struct tensor_view x;

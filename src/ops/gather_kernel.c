@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // gather_kernel.c - AllReduce and AllGather.
 //
-// Example: AllGather of [2, 3] and [2, 5] along axis 1. outer is 2; the pieces arrive in scratch
-// memory one after the other, 6 elements and 10. Each row of the result [2, 8] takes 3 of the first
-// and 5 of the second. Along axis 0 outer is 1, and pieces arrive in place.
+// Example: AllGather of [2, 3] and [2, 5] along axis 1. There are outer = 2 rows; the pieces arrive
+// in scratch memory one after the other, 6 elements and 10. Each row of the result [2, 8] takes 3
+// of the first and 5 of the second. Along axis 0 outer is 1, and pieces arrive in the output.
 #include "ops/internal.h"
 
 // ---- AllReduce ---------------------------------------------------------------------------------
@@ -25,7 +25,7 @@ OrtStatus *tsr__all_reduce_create(struct kernel *kernel, const OrtKernelInfo *in
     return NULL;
 }
 
-// Members compare the number of elements, not the shape.
+// Runs AllReduce. Members compare the number of elements, not the shape.
 OrtStatus *tsr__all_reduce_compute(struct kernel *kernel, OrtKernelContext *context)
 {
     struct tensor_view x;
@@ -91,14 +91,15 @@ struct gather {
     OrtStatus *status;
 };
 
-// Computes the bytes of a piece. Returns false on overflow.
+// Computes the bytes of a piece. Returns false on overflow or if `length` is negative.
 static bool bytes_of(const struct gather *gather, int64_t length, size_t *out)
 {
     return length >= 0 && !__builtin_mul_overflow((size_t)length, gather->along.inner, out) &&
            !__builtin_mul_overflow(*out, gather->along.outer, out);
 }
 
-// Allocates the output. Its shape follows from the lengths that the members sent.
+// Allocates the output, and scratch memory for the pieces if they cannot arrive in it. The shape of
+// the output follows from the lengths that the members sent.
 static tsr_status gather_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
                                  struct comm_trouble *why)
 {
@@ -158,7 +159,8 @@ OrtStatus *tsr__kernel_join(struct kernel *kernel, const struct comm_buffer *pie
     return NULL;
 }
 
-// Sends the piece to all members, with its length along the axis as a note.
+// Sends this rank's piece to all members, with its length along the axis as a note, and joins the
+// pieces that arrive.
 static OrtStatus *gather_pieces(struct gather *gather, struct arena *arena)
 {
     struct kernel *kernel = gather->kernel;

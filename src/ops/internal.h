@@ -36,7 +36,8 @@ struct op {
     struct ops *ops;
     enum op_side side;
 };
-// Returns the number of inputs: the tensor, its shape if the operator takes one, and the token.
+// Returns the number of inputs: the tensor, its shape if the operator takes one, and the token,
+// which orders the communications of a rank.
 static inline size_t op_inputs(enum comm_kind kind)
 {
     return comm_has(kind, TRAIT_TAKES_SHAPE) ? 3 : 2;
@@ -46,8 +47,8 @@ struct ops {
     const OrtApi *api;
     OrtCustomOpDomain *domain;
     struct endpoint *endpoint;
-    char why[256];    // without an endpoint: the reason
-    atomic_flag busy; // one run at a time
+    char why[256];    // if there is no endpoint: the reason
+    atomic_flag busy; // set while a kernel runs
     struct comm_trouble trouble;
     struct {
         char *p;
@@ -67,11 +68,12 @@ struct kernel {
     const struct op *op;
     enum op_side side;
     struct arena arena;            // attributes
-    struct comm_call call;         // the call of this node; its fields run and count change
+    struct comm_call call;         // the call of this node; some of its fields change in each run
     int self;                      // index of this rank in the group
     int64_t axis, split_axis;      // the axes that are divided
-    struct tile_division division; // the shares
-    int64_t root, to;              // sender and receiver
+    struct tile_division division; // how the members divide the axis
+    // ranks. root: root of Broadcast and Reduce, sender of Send; to: receiver of Send
+    int64_t root, to;
     struct reshard *reshard;
 };
 
@@ -86,20 +88,20 @@ struct tensor_view {
 
 // Makes an error that starts with the operator and the node.
 OrtStatus *tsr__kernel_error(struct kernel *kernel, const char *format, ...) TSR_PRINTF(2, 3);
-// Fails a call because of the input of `rank`.
+// Sets *why to an error that names `rank` as its cause: "rank N " and `what`. Returns TSR_PEER.
 tsr_status tsr__kernel_refuse(const struct kernel *kernel, struct comm_trouble *why, int rank,
                               const char *what);
 // Converts a failed call to an error, and stores it for tsr__ops_trouble.
 OrtStatus *tsr__kernel_trouble(struct kernel *kernel, const struct comm_trouble *why);
-// Read an attribute of the node. The kernel owns strings and lists. Fail if it is absent or of
-// another type.
+// Read an attribute of the node. The kernel owns strings and lists. Fail if the attribute is
+// absent, empty or of another type.
 OrtStatus *tsr__kernel_text(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
                             char **out);
 OrtStatus *tsr__kernel_int(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
                            int64_t *out);
 OrtStatus *tsr__kernel_ints(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
                             int64_t **out, size_t *n);
-// Reads input i, which must be a tensor. type TSR_UNDEFINED: any type.
+// Reads input i, which must be a tensor of the element type `type`.
 OrtStatus *tsr__kernel_input(struct kernel *kernel, OrtKernelContext *context, size_t i,
                              tsr_dtype type, struct tensor_view *out);
 OrtStatus *tsr__kernel_output(struct kernel *kernel, OrtKernelContext *context, size_t i,
@@ -135,14 +137,15 @@ void tsr__texts_place(const int64_t *lengths, int64_t n, char *chars, char **at)
 OrtStatus *tsr__texts_gather(struct kernel *kernel, OrtKernelContext *context); // AllGather
 OrtStatus *tsr__texts_broadcast(struct kernel *kernel, OrtKernelContext *context);
 
-// A tensor along one axis: outer rows of length * inner bytes, or strings.
+// A tensor seen as [outer, length, inner], where `length` is the size of the axis. `inner` is a
+// number of bytes; for strings, a number of elements.
 struct along {
     int axis;
     size_t outer, inner;
     int64_t length;
 };
-// Notes of a call that concatenates tensors: the length along the axis, the rank, a hash of the
-// other sizes; for strings the number of characters.
+// Notes (integers that members exchange before the data) of a call that concatenates tensors: the
+// length along the axis, the rank, a hash of the other sizes; for strings the number of characters.
 enum { NOTE_LENGTH, NOTE_RANK, NOTE_OTHERS, NOTE_BYTES };
 // Describes a tensor along an axis. [2, 3, 4] of float32 along axis 1: outer 2, length 3, inner 16
 // bytes. A negative axis counts from the end.
@@ -150,7 +153,7 @@ OrtStatus *tsr__along_axis(struct kernel *kernel, const struct tensor_view *view
                            struct along *out);
 // Sets the notes of a tensor, except NOTE_BYTES.
 void tsr__along_note(const struct tensor_view *view, const struct along *along, int64_t *notes);
-// True if two members' tensors differ at most in their lengths.
+// True if two members' tensors differ at most in their lengths along the axis.
 static inline bool notes_fit(const int64_t *a, const int64_t *b)
 {
     return a[NOTE_RANK] == b[NOTE_RANK] && a[NOTE_OTHERS] == b[NOTE_OTHERS];
@@ -159,7 +162,7 @@ static inline bool notes_fit(const int64_t *a, const int64_t *b)
 OrtStatus *tsr__kernel_join(struct kernel *kernel, const struct comm_buffer *pieces, size_t outer,
                             char *out);
 
-// Copies the token from the last input to the last output.
+// Makes the last output, the token, from the last input.
 OrtStatus *tsr__pass_token(struct kernel *kernel, OrtKernelContext *context);
 
 // gather_kernel.c

@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-// An error of this rank's own node or input. Example: "AllGather 'g': axis 5".
+// Makes an error for a fault of this rank's own node or input. Example: "AllGather 'g': axis 5".
 OrtStatus *tsr__kernel_error(struct kernel *kernel, const char *format, ...)
 {
     char text[512];
@@ -20,7 +20,7 @@ OrtStatus *tsr__kernel_error(struct kernel *kernel, const char *format, ...)
     return kernel->api->CreateStatus(ORT_FAIL, text);
 }
 
-// The engine gets the text; the runtime reads status and rank by tsr__ops_trouble.
+// Returns the text to the engine. The runtime reads status and rank with tsr__ops_trouble.
 OrtStatus *tsr__kernel_trouble(struct kernel *kernel, const struct comm_trouble *why)
 {
     kernel->ops->trouble = *why;
@@ -39,8 +39,8 @@ tsr_status tsr__kernel_refuse(const struct kernel *kernel, struct comm_trouble *
 
 // ---- attributes --------------------------------------------------------------------------------
 
-// The first call returns the length with the terminator, the second one copies. The limit is for
-// malicious models.
+// Reads a string attribute. The first call of ONNX Runtime returns the length with the terminator,
+// the second one copies. The limit of 65536 bytes protects against malicious models.
 OrtStatus *tsr__kernel_text(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
                             char **out)
 {
@@ -59,7 +59,8 @@ OrtStatus *tsr__kernel_text(struct kernel *kernel, const OrtKernelInfo *info, co
     return NULL;
 }
 
-// An empty list looks like an absent one; none of our attributes is empty.
+// Reads a list of integers. An empty list is an error like an absent one: none of our attributes
+// is empty.
 OrtStatus *tsr__kernel_ints(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
                             int64_t **out, size_t *n)
 {
@@ -109,7 +110,8 @@ static OrtStatus *read_shape(struct kernel *kernel, const OrtTensorTypeAndShapeI
     return NULL;
 }
 
-// The view points to the engine's memory, on the GPU for GPU tensors, until the kernel returns.
+// Reads an input. out->data points to the engine's memory (GPU memory for GPU tensors) and is valid
+// until the kernel returns.
 OrtStatus *tsr__kernel_input(struct kernel *kernel, OrtKernelContext *context, size_t i,
                              tsr_dtype type, struct tensor_view *out)
 {
@@ -133,7 +135,8 @@ OrtStatus *tsr__kernel_input(struct kernel *kernel, OrtKernelContext *context, s
     return NULL;
 }
 
-// Called once per output and run. *data is the input's address if the output may overwrite it.
+// Allocates an output. Call it once per output and run. *data may be the address of the input, if
+// the operator allows that (TRAIT_IN_PLACE).
 OrtStatus *tsr__kernel_output(struct kernel *kernel, OrtKernelContext *context, size_t i,
                               const int64_t *dims, int rank, void **data)
 {
@@ -144,8 +147,8 @@ OrtStatus *tsr__kernel_output(struct kernel *kernel, OrtKernelContext *context, 
     return kernel->api->GetTensorMutableData(value, data);
 }
 
-// Sets the token output. Called last: nodes that wait for the token run after the communication (on
-// a GPU: later on the stream).
+// Sets the token output. Kernels call it last: nodes that wait for the token run after the
+// communication (on a GPU: later on the stream).
 OrtStatus *tsr__pass_token(struct kernel *kernel, OrtKernelContext *context)
 {
     struct tensor_view token;

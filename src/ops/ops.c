@@ -43,7 +43,7 @@ static int hex_digit(int c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-// Reads the fingerprint: exactly 16 hex digits.
+// Reads the fingerprint of the partition, attribute `plan`: exactly 16 lower-case hex digits.
 static bool read_plan(const char *text, uint64_t *out)
 {
     uint64_t v = 0;
@@ -164,7 +164,7 @@ static int get_zero(const OrtCustomOp *op, size_t i)
     return 0; // required
 }
 
-// Returns a minimum number of values, and the first version of an operator.
+// Returns 1: the minimum number of variadic values, "homogeneous", and the first version.
 static int get_one(const OrtCustomOp *op)
 {
     (void)op;
@@ -177,8 +177,8 @@ static int get_end_version(const OrtCustomOp *op)
     return INT32_MAX;
 }
 
-// Lists outputs that may overwrite inputs: X and the token, pairs of input and output 0-0 and 1-1.
-// One allocation holds both lists, so release_inplace frees the first pointer.
+// Lists the outputs that may overwrite inputs: output 0 (the tensor) input 0, output 1 (the token)
+// input 1. One allocation holds both lists, so release_inplace frees only the first pointer.
 static size_t get_inplace(int **inputs, int **outputs)
 {
     int *pairs = malloc(4 * sizeof *pairs);
@@ -211,8 +211,8 @@ static void release_none(int *inputs, int *outputs)
 
 #define SHAPE_MAX_RANK 16
 
-// Infers the input's type and shape for the output, and shape [1] for the token output. Infers
-// nothing if the shape is unknown.
+// Infers the input's type and shape for the output, and shape [1] for the token output. If the
+// input's shape is not known completely, infers only the token.
 static OrtStatus *infer_same(const OrtCustomOp *op, OrtShapeInferContext *context)
 {
     const OrtApi *api = op_of(op)->ops->api;
@@ -285,7 +285,7 @@ static void note_group(struct ops *ops, const int64_t *ranks, int n)
     *group = (struct ops_group){kept, n};
 }
 
-// Does slow work before the first run, for ranks on GPUs.
+// Stores the group of the kernel. For a rank on a GPU, also does slow work before the first run.
 static OrtStatus *prepare(struct kernel *kernel)
 {
     struct endpoint *endpoint = kernel->ops->endpoint;
@@ -362,8 +362,8 @@ static void note_event(struct kernel *kernel, uint64_t start_ns)
                                     .type = kernel->call.type};
 }
 
-// Runs a kernel; on a GPU, on the engine's stream. A stand-in for the driver has no stream, so the
-// call waits for the work.
+// Runs a kernel; on a GPU, on the engine's stream. With a stand-in for the driver (in tests) the
+// engine has no stream, so this function waits for the work.
 static OrtStatus *compute(struct kernel *kernel, OrtKernelContext *context)
 {
     struct comm_trouble why;
@@ -398,12 +398,12 @@ static OrtStatus *kernel_compute(void *kernel, OrtKernelContext *context)
 
 // ---- registration ------------------------------------------------------------------------------
 
-// Operators of one side: per collective two ends, each for all types and for float16.
+// Operators for one kind of memory: per collective two ends, each for all types and for float16.
 #define SIDE_OPS   (4 * COMM_KIND_COUNT)
 #define LIST_BYTES (2 * SIDE_OPS * sizeof(struct op))
 
-// Fills in the functions that ONNX Runtime calls. It uses those that exist in `version`, so an
-// older engine gets its own version.
+// Fills in the functions that ONNX Runtime calls. `version` is at most the version of the engine,
+// which uses only functions that exist in `version`.
 static void op_init(struct op *op, int minor)
 {
     op->ort = (OrtCustomOp){
@@ -472,7 +472,7 @@ static OrtStatus *add_side(struct ops *ops, int minor, struct op *list, enum op_
 }
 
 // Adds all operators. A rank on a GPU has every operator twice, for host and for GPU memory; the
-// engine picks one when it places the node.
+// engine picks one when it places the node. With a stand-in for the driver there is only one.
 static OrtStatus *add_all(struct ops *ops, int minor, OrtSessionOptions *options)
 {
     struct gpu_seat *seat = ops->endpoint ? tsr__device_seat(ops->endpoint) : NULL;
@@ -484,7 +484,8 @@ static OrtStatus *add_all(struct ops *ops, int minor, OrtSessionOptions *options
     return ops->api->AddCustomOpDomain(options, ops->domain);
 }
 
-// The engine keeps pointers into `list` and the domain until the session ends.
+// Adds the operators. The engine keeps pointers into `list` and to the domain until its session
+// ends.
 OrtStatus *tsr__ops_add(const OrtApi *api, int minor, OrtSessionOptions *options,
                         struct endpoint *endpoint, const char *why, struct ops **out)
 {

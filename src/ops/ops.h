@@ -15,10 +15,10 @@
 // The operators of one rank, registered with the options of one session.
 struct ops;
 
-// Creates the operators and adds their domain to the options. `minor` is that of ONNX Runtime
-// (1.17: 17). If endpoint is NULL, models can be loaded but not run: every kernel fails with the
-// reason `why`. Operators and endpoint must outlive the session. Returns NULL and *out, or the
-// error.
+// Creates the operators and adds their domain to the options. `minor` is the minor version of ONNX
+// Runtime (1.17: 17). If endpoint is NULL, the operators are known, but the creation of every
+// kernel fails with the reason `why`. Operators and endpoint must outlive the session. Returns NULL
+// and sets *out, or returns the error.
 OrtStatus *tsr__ops_add(const OrtApi *api, int minor, OrtSessionOptions *options,
                         struct endpoint *endpoint, const char *why, struct ops **out);
 void tsr__ops_free(struct ops *ops); // NULL is allowed

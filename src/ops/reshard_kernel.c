@@ -4,9 +4,9 @@
 // Every rank owns at most one shard of the source and one of the target. A rank that needs part of
 // a source shard gets it from one of its owners. The layouts alone determine which one, so both
 // sides know it without communication. Messages are packed in row-major order of the intersection.
-// The moves depend on the shape and are kept until it changes. HaloExchange has another target:
-// each member's shard of the source, but with windows along some axes, which may overlap or be
-// empty.
+// The moves depend on the shape and are kept until it changes. HaloExchange has no target layout:
+// each member gets its shard of the source, but along some axes its windows instead (attributes
+// `axes` and `windows`). Windows of different members may overlap, and windows may be empty.
 //
 // Example: [8, 6] from {2, 1} to {1, 2} on ranks 0 and 1. Rank 0 has rows 0..3 and needs columns
 // 0..2. It keeps [4, 3] of its shard; rank 1 sends it [4, 3] of rows 4..7 and gets columns 3..5 of
@@ -17,8 +17,10 @@
 // (place_messages).
 struct moves {
     int64_t shape[OPS_MAX_RANK];
-    const struct tile_piece *have, *want; // pieces of this rank, or NULL
-    // Per member: its piece of the target, its piece of the source; NULL: no transfer.
+    // this rank's piece of the source and of the target, or NULL
+    const struct tile_piece *have, *want;
+    // By member: the target piece to which this rank sends, the source piece from which it
+    // receives; NULL: no transfer.
     const struct tile_piece **send, **recv;
     struct comm_buffer *out, *in;
     size_t out_bytes, in_bytes;
@@ -28,8 +30,8 @@ struct asked {
     struct tile_interval *at; // ascending, not empty
     int64_t n, size;
 };
-// State of a Reshard or Halo kernel. asked[member * n_axes + axis] is for windows, in the kernel's
-// arena. The moves are in `arena`, which is reset for each new shape.
+// State of a Reshard or HaloExchange kernel. asked[member * n_axes + i] has the windows of a member
+// along axes[i]. The moves are in `arena`, which is reset for each new shape.
 struct reshard {
     struct tile_layout *source, *target; // target NULL: windows
     int64_t *axes;
@@ -39,7 +41,7 @@ struct reshard {
     struct moves *moves; // NULL: not computed yet
 };
 
-// Returns the bytes per element in a message; for strings, of the length.
+// Returns the bytes per element in a message. For strings the first message has their lengths.
 static size_t unit_of(const struct kernel *kernel)
 {
     if (kernel->call.type == TSR_STRING)
@@ -57,7 +59,8 @@ static bool in_group(const struct kernel *kernel, int64_t rank)
     return false;
 }
 
-// Checks that all owners are in the group and each has one shard. Returns NULL, or the error.
+// Checks that all owners are in the group and that each has one shard. A source shard must have an
+// owner. Returns NULL, or the error.
 static OrtStatus *check_layout(struct kernel *kernel, const char *name,
                                const struct tile_layout *layout, bool source)
 {
@@ -79,8 +82,8 @@ static OrtStatus *check_layout(struct kernel *kernel, const char *name,
     return NULL;
 }
 
-// Reads a layout. Its numbers are added to the fingerprint, because all members must have the same
-// layout.
+// Reads a layout. Its numbers are added to the fingerprint of the call (call.detail), because all
+// members must have the same layout.
 static OrtStatus *read_layout(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
                               struct tile_layout **out)
 {
@@ -281,8 +284,8 @@ static void plan_member(struct kernel *kernel, struct moves *moves, int i, int64
     }
 }
 
-// Computes what each member sends and receives, and frees the old moves. Returns NULL if out of
-// memory (arena.failed) or if the layouts do not fit the shape.
+// Computes what this rank sends to and receives from each member, and frees the old moves. Returns
+// NULL if out of memory (reshard->arena has failed) or if the layouts do not fit the shape.
 static struct moves *make_moves(struct kernel *kernel, const int64_t *shape)
 {
     struct reshard *reshard = kernel->reshard;
@@ -328,7 +331,7 @@ static OrtStatus *moves_for(struct kernel *kernel, const struct tensor_view *sha
             return tsr__kernel_error(kernel, "a tensor has an invalid shape");
     if (!mul_ok(n, (int64_t)unit_of(kernel), &n))
         return tsr__kernel_error(kernel, "a tensor is too large");
-    // bytes 0: a scalar.
+    // Scalars (bytes 0) have only one shape.
     *out = reshard->moves;
     size_t bytes = (size_t)reshard->source->rank * sizeof *v;
     if (*out && (bytes == 0 || memcmp((*out)->shape, v, bytes) == 0))
@@ -432,8 +435,8 @@ static tsr_status exchange(struct kernel *kernel, const struct moves *moves,
     return st;
 }
 
-// Packs the characters for member i, and reserves memory for its characters. The lengths were
-// exchanged before.
+// Packs the characters for member i, and reserves memory for the characters that it sends. The
+// lengths were exchanged before.
 static OrtStatus *texts_of_member(struct kernel *kernel, const struct moves *moves, int i,
                                   struct arena *arena, const struct texts *texts,
                                   struct comm_buffer *send, struct comm_buffer *recv)

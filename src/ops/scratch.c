@@ -4,7 +4,8 @@
 // On a GPU every copy is a launch, so ranges at equal distances are combined to rows first.
 #include "ops/internal.h"
 
-// Host blocks only grow. One extra byte, so that 0 bytes have an address. The old content is lost.
+// Returns scratch memory. Host blocks only grow, and lose their content when they do. They have one
+// extra byte, so that 0 bytes have an address.
 OrtStatus *tsr__kernel_scratch(struct kernel *kernel, int block, size_t bytes, char **out)
 {
     struct ops *ops = kernel->ops;
@@ -66,7 +67,7 @@ static int copy_rows(void *data, const struct tile_rows *rows)
     return copy->status != NULL;
 }
 
-// On the host, ranges are copied immediately (mover NULL).
+// Copies common elements: on a GPU as rows, on the host range by range with memcpy (mover NULL).
 OrtStatus *tsr__kernel_pieces(struct kernel *kernel, const struct tile_piece *from, const void *src,
                               const struct tile_piece *to, void *dst, enum tile_packed packed)
 {

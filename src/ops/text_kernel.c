@@ -4,8 +4,8 @@
 // first, like numbers, then the characters.
 #include "ops/internal.h"
 
-// ONNX Runtime returns all characters and the start of each string: "ab", "", "c" is abc with
-// starts 0 2 2.
+// Reads a tensor of strings. ONNX Runtime returns all characters and the start of each string: for
+// "ab", "", "c" these are abc and 0 2 2.
 OrtStatus *tsr__texts_read(struct kernel *kernel, OrtKernelContext *context, struct arena *arena,
                            struct tensor_view *view, struct texts *out)
 {
@@ -31,7 +31,8 @@ OrtStatus *tsr__texts_read(struct kernel *kernel, OrtKernelContext *context, str
     return NULL;
 }
 
-// The engine allocates and owns each string. Lengths were checked on arrival.
+// Writes a tensor of strings. The engine allocates and owns each string. The lengths were checked
+// when they arrived.
 OrtStatus *tsr__texts_write(struct kernel *kernel, OrtKernelContext *context, const int64_t *dims,
                             int rank, const struct texts *texts)
 {
@@ -50,7 +51,7 @@ OrtStatus *tsr__texts_write(struct kernel *kernel, OrtKernelContext *context, co
     return NULL;
 }
 
-// Sums lengths from another rank. False: one is negative, or the sum overflows.
+// Sums lengths from another rank. Returns false if one is negative or if the sum is too large.
 bool tsr__texts_total(const int64_t *lengths, int64_t n, size_t *out)
 {
     int64_t total = 0;
@@ -81,7 +82,8 @@ struct text_gather {
     struct along along;
 };
 
-// Allocates the messages. A message has a length of 8 bytes per string, then the characters.
+// Allocates the buffers of incoming messages. A message has the length of each string (8 bytes),
+// then the characters.
 static tsr_status texts_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
                                 struct comm_trouble *why)
 {
@@ -260,7 +262,8 @@ static tsr_status spread_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
     return TSR_OK;
 }
 
-// Packs the message that the root sends: strings, and its shape and size in the notes.
+// Packs the strings into the message that the root sends. The shape of the tensor and the size of
+// the message are in the notes.
 static OrtStatus *fill_message(struct spread *spread, const struct tensor_view *view,
                                const struct texts *texts, struct comm_buffer *send, int64_t *notes)
 {

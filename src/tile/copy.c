@@ -42,7 +42,7 @@ static inline void move(struct walk *walk, const char *src, char *dst, int64_t n
 
 static void walk(struct walk *walk, int axis, const char *src, char *dst);
 
-// Copies n adjacent indices of one dimension. In the last dimension this is one call.
+// Copies n adjacent indices of one dimension. In the last dimension this is one call of move().
 static void walk_run(struct walk *w, int dim, const char *src, char *dst, int64_t n)
 {
     if (dim == w->rank - 1) {
@@ -57,7 +57,7 @@ static void walk_run(struct walk *w, int dim, const char *src, char *dst, int64_
 }
 
 // Copies the common elements along one dimension. Merges the two ascending lists of intervals.
-// before_from and before_to are the numbers of elements before the current intervals.
+// before_x and before_y are the numbers of indices in the intervals before x and y.
 static void walk(struct walk *w, int dim, const char *src, char *dst)
 {
     if (dim == w->rank) {
@@ -85,7 +85,7 @@ static void walk(struct walk *w, int dim, const char *src, char *dst)
     }
 }
 
-// True if both pieces have the same single interval.
+// True if both pieces have the same single interval along the axis.
 static bool same_dim(const struct tile_piece *a, const struct tile_piece *b, int axis)
 {
     return a->dims[axis].n == 1 && b->dims[axis].n == 1 &&
@@ -143,8 +143,8 @@ int64_t tsr__piece_pack(const struct tile_piece *mine, const void *src,
     return tsr__piece_move(mine, src, theirs, message, elem_bytes, TILE_PACKED_TO, NULL);
 }
 
-// Unpacks from a message the elements that belong to this piece. Sender and receiver both pass the
-// sender's piece as `from`, so that both use the same order.
+// Unpacks a message into `mine`. Sender and receiver both pass the sender's piece to
+// tsr__piece_move as `from`, so that both use the same order.
 int64_t tsr__piece_unpack(const struct tile_piece *mine, void *dst, const struct tile_piece *theirs,
                           const void *message, size_t elem_bytes)
 {

@@ -2,7 +2,7 @@
 // encode.c - encodes layouts as lists of integers, for attributes of operators.
 //
 // Decoding handles untrusted input: every count is compared with the rest of the list before memory
-// is allocated, so memory and time are proportional to its length.
+// is allocated, so memory and time are proportional to the length of the list.
 #include "tile/tile.h"
 
 // Output list: stores at most `cap` numbers and counts all.
@@ -27,7 +27,8 @@ int64_t tsr__cuts_number(const struct tile_factor *factor)
 }
 
 // Encodes a layout as numbers. Example: a vector with two shards on devices 0 and 1, whose factor
-// has size s: 1 | 1 s 2 | 1 0 0 | 2 | 1 0 | 1 1.
+// has size s, is 1 | 1 s 2 | 1 0 0 | 2 | 1 0 | 1 1: the rank, the dimension, the loops, the number
+// of shards, the owners of shard 0 and those of shard 1.
 size_t tsr__layout_encode(const struct tile_layout *layout, int64_t *out, size_t cap)
 {
     struct sink sink = {out, 0, out ? cap : 0};
@@ -132,7 +133,8 @@ static bool take_loops(struct source *source, struct tile_layout *layout)
     return true;
 }
 
-// Decodes the owners. Those of a shard must be strictly ascending, as tsr__layout_own stores them.
+// Decodes the owners. The owners of each shard must be strictly ascending, as tsr__layout_own
+// stores them.
 static bool take_owners(struct arena *arena, struct source *source, struct tile_layout *layout)
 {
     int64_t n_shards, kept = 0;

@@ -5,9 +5,9 @@
 // one array with offsets, like the rows of a sparse matrix. Layouts have no sizes; piece.c combines
 // them with a shape.
 //
-//     Example: {2,3} has shards 0 to 5; shard 4 is part 1 of the first dimension and part 1 of the
-//     second. {2,1:5,(6,7)} has owners 5 6 7 and offsets 0 1 3: shard 0 is on device 5, shard 1 on
-//     6 and 7.
+//     Example: {2,3} (dimensions in 2 and 3 parts) has shards 0 to 5; shard 4 is part 1 of the
+//     first dimension and part 1 of the second. {2,1:5,(6,7)} has owners 5 6 7 and offsets 0 1 3:
+//     shard 0 is on device 5, shard 1 on 6 and 7.
 #include "tile/tile.h"
 
 #include <stdlib.h>
@@ -139,8 +139,8 @@ static int factor_ordinal(const struct tile_layout *layout, const struct tile_lo
     return n;
 }
 
-// Finds the loop of a that corresponds to each loop i of b, in in_a[i]: the k-th sharded factor of
-// the same dimension.
+// Sets in_a[i] to the loop of a that corresponds to loop i of b: both belong to the k-th sharded
+// factor of the same dimension.
 static void match_loops(const struct tile_layout *a, const struct tile_layout *b, int *in_a)
 {
     for (int i = 0; i < b->n_loops; i++)
@@ -219,7 +219,8 @@ bool tsr__layout_is_whole(const struct tile_layout *layout)
     return layout->n_shards == 1;
 }
 
-// Returns the next factor, with adjacent unsharded factors combined. Returns false at the end.
+// Reads the next factor into *out, with adjacent unsharded factors combined. Returns false at the
+// end.
 static bool next_factor(const struct tile_dim *dim, int *at, struct tile_factor *out)
 {
     if (*at >= dim->n)
@@ -239,10 +240,11 @@ bool tsr__dim_is_sharded(const struct tile_dim *dim)
     return false;
 }
 
-// True if two dimensions are sharded alike. An unknown size (0) follows from the others, so it
-// equals a known one if all other sizes are equal. If different factors are unknown, the dimensions
-// are not equal. Example with 12 elements: a shard of 3 x (unknown, 2 parts) has 2 of every 4
-// elements, but a shard of unknown x (2, 2 parts) has 1 of every 2.
+// True if two dimensions are sharded alike. If both have one factor, sizes are not compared.
+// Otherwise an unknown size (0) follows from the sizes of the other factors, so it equals a known
+// one if all other sizes are equal. If different factors are unknown, the dimensions are not equal.
+// Example with 12 elements: a shard of 3 x (unknown, 2 parts) has 2 of every 4 elements, but a
+// shard of unknown x (2, 2 parts) has 1 of every 2.
 static bool dims_equal(const struct tile_dim *a, const struct tile_dim *b)
 {
     if (!tsr__dim_is_sharded(a) || !tsr__dim_is_sharded(b))

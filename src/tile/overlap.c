@@ -2,11 +2,11 @@
 // overlap.c - counts the common elements of two parts of a dimension, without listing their
 // intervals: a part of a strided sharding can have millions of them.
 //
-// F(r) is the number of indices below r that are in both parts. A digit with the range [start,
-// stop) and values `unit` wide reduces F to the digits below it: in each period of the digit, F(r)
-// is F(stop * unit) - F(start * unit). If periods of both parts repeat, one of them is counted and
-// multiplied. The digits of both parts are processed from the highest to the lowest. The sum is a
-// list of terms `times` * F(at).
+// F(r) is the number of indices below r that are in both parts. The digits of both parts are
+// processed from the highest to the lowest. Each step removes a digit: if the digit has the range
+// [start, stop) and each of its values is `unit` elements wide, F over one period of the digit
+// becomes F(stop * unit) - F(start * unit). If periods of both parts repeat, one of them is counted
+// and multiplied. The sum is a list of terms `times` * F(at).
 //
 //     Example: 12 elements, x = [2,4) [6,8) [10,12) (3*4/2, shard 1), y = [4,8) (3/3*4, shard 1).
 //     We want F(12). x has all values of its high digit, so nothing changes: F(12).

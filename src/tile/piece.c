@@ -3,8 +3,8 @@
 // piece.
 //
 // A dimension with factors f0 x f1 x ... is indexed by digits, f0 the highest. A shard has a range
-// of each digit, so its indices are intervals of equal length. The lowest digit with a restricted
-// range determines the interval, and all digits above it repeat it.
+// of each digit, so its indices are intervals of equal length (the last may be shorter). The lowest
+// digit with a restricted range determines the interval, and all digits above it repeat it.
 //
 //     Example: 12 elements as factors 3 x 4.
 //     3/3*4, shard 1:   1 of the high digit, all of the low one:     [4,8)
@@ -103,7 +103,8 @@ void tsr__digits_intervals(const struct tile_digits *digits, struct tile_interva
             base += digit[factor] * digits->unit[factor];
         out[i].start = base + digits->start[digits->run] * digits->unit[digits->run];
         out[i].stop = base + digits->stop[digits->run] * digits->unit[digits->run];
-        out[i].stop = int64_min(out[i].stop, digits->size); // the last unit may be incomplete
+        // the last index of the first factor may be incomplete
+        out[i].stop = int64_min(out[i].stop, digits->size);
         for (int factor = digits->run - 1; factor >= 0 && ++digit[factor] == digits->stop[factor];
              factor--)
             digit[factor] = digits->start[factor];

@@ -5,11 +5,12 @@
 // dimension, it has `copies` times as many parts, with the copies outermost. Otherwise the tensor
 // is replicated in every copy.
 //
-//     {1,2:0,1} on blocks of 2 with 3 copies that divide dimension 0 is {3,2:0,1,2,3,4,5}; if they
-//     divide nothing, it is {1,2:(0,2,4),(1,3,5)}.
+//     Example: {1,2:0,1} on a block of 2 devices, with 3 copies. If the copies divide dimension 0,
+//     it becomes {3,2:0,1,2,3,4,5}; if they divide nothing, {1,2:(0,2,4),(1,3,5)}.
 #include "tile/tile.h"
 
-// Returns the number of shards inside the first factor of a dimension, in row-major order.
+// Returns the number of shards in each part of the first factor of a dimension: the product of the
+// cuts of its other factors and of all later dimensions.
 static int64_t shards_behind(const struct tile_layout *layout, int dim)
 {
     int64_t inner = 1;
@@ -85,8 +86,8 @@ struct tile_layout *tsr__layout_repeat(struct arena *arena, const struct tile_la
     return tsr__layout_own(arena, wide, pairs, n) ? wide : NULL;
 }
 
-// Returns the factors of one block. Returns NULL if the copies do not divide the dimension or if
-// out of memory.
+// Returns the layout of one block, without owners. Returns NULL if the shards of the dimension are
+// not a multiple of the copies, if they are unequal, or if out of memory.
 static struct tile_layout *remove_copies(struct arena *arena, const struct tile_layout *layout,
                                          int64_t copies, int dim)
 {

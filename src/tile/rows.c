@@ -20,8 +20,8 @@ static void flush(struct pending_rows *pending)
     pending->rows.rows = 0;
 }
 
-// True if the range is the next row. The second row sets the pitches: from 0, 40 and to 0, 16 give
-// 40 and 16, and the next row is expected at 80 and 32.
+// True if the range can be added as the next row. The second row sets the pitches. Example: ranges
+// from 0 and 40 to 0 and 16 have pitches 40 and 16, so the next row must go from 80 to 32.
 static bool continues(const struct tile_rows *rows, const char *to, const char *from, size_t bytes)
 {
     const char *first_to = rows->to, *first_from = rows->from;

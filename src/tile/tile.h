@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tile.h - index arithmetic: shard bounds, layouts, pieces, copying. Knows no tensors.
+// tile.h - index arithmetic: shard bounds, layouts, pieces, copying. Does not depend on models.
 //
 // A layout describes how an index space is sharded and which devices own each shard. Each dimension
 // has an ordered list of factors (size, cuts), outermost first. Nested loops over all sharded
@@ -14,15 +14,15 @@
 #define TILE_MAX_FACTORS   16       // limit per dimension
 #define TILE_MAX_LOOPS     64       // limit of sharded factors of a layout
 #define TILE_MAX_SHARDS    1048576  // limit per layout
-#define TILE_MAX_INTERVALS 16777216 // limit of one dimension of one piece
+#define TILE_MAX_INTERVALS 16777216 // limit of intervals in one dimension of one piece
 
 // Returns the first index of shard j of n over `size` elements: floor(j * size / n). Shard j is
 // [start(j), start(j + 1)). (units.c)
 int64_t tsr__tile_start(int64_t size, int64_t n, int64_t j);
 
-// Unequal shares consist of equal units. Shares of 3 units and of 1 unit are written {4:0,0,0,1};
-// all tiles of a device are one part. Bit e is set if a part ends after unit e - 1, so 3 and 1 are
-// bits 3 and 4. 0 means that all parts are equal. (units.c)
+// How a factor is divided into unequal parts: it consists of equal units, and each part is a run of
+// units. Bit e is set if a part ends after unit e - 1. 0: all parts are equal. Example: parts of 3
+// units and 1 unit, in the notation {4:0,0,0,1}, are bits 3 and 4. (units.c)
 typedef uint64_t tile_shares;
 #define TILE_MAX_UNITS 62
 
@@ -82,13 +82,14 @@ struct tile_layout {
 struct tile_layout *tsr__layout_whole(struct arena *arena, int rank, const int64_t *devices,
                                       size_t n);
 // Returns a layout with copies of these factors, loops in the order of the dimensions, and no
-// owners yet. Returns NULL if out of memory or if there are more than TILE_MAX_SHARDS shards.
+// owners yet. Returns NULL if out of memory, if there are more than TILE_MAX_SHARDS shards, or if
+// the rank or a number of parts is out of range.
 struct tile_layout *tsr__layout_cut(struct arena *arena, int rank, const struct tile_dim *dims);
-// Sets the owners of the shards. The pairs may be in any order and are sorted here; duplicates are
-// ignored. Returns false if out of memory.
 struct tile_owner {
     int64_t shard, device;
 };
+// Sets the owners of the shards. The pairs may be in any order and are sorted here; duplicates are
+// ignored. Returns false if out of memory.
 bool tsr__layout_own(struct arena *arena, struct tile_layout *layout, struct tile_owner *pairs,
                      size_t n);
 struct tile_layout *tsr__layout_copy(struct arena *arena, const struct tile_layout *layout);
@@ -123,23 +124,26 @@ struct tile_repeat {
     // devices of the first copy, by device of the block's layout; NULL: the same numbers
     const int64_t *device;
 };
-// Returns the layout of a block in all its copies, which divide dimension `dim` (-1: replicated in
-// each copy). Returns NULL if out of memory.
+// Returns the layout of all copies of a block. The copies divide dimension `dim`; -1: each copy has
+// the full tensor. Returns NULL if out of memory, if `dim` has unequal shares, or if there are more
+// than TILE_MAX_SHARDS shards.
 struct tile_layout *tsr__layout_repeat(struct arena *arena, const struct tile_layout *block,
                                        const struct tile_repeat *repeat, int dim);
-// The inverse of tsr__layout_repeat: returns the layout of the first copy. Returns NULL if the
-// copies differ or if out of memory.
+// The inverse of tsr__layout_repeat: returns the layout of the first copy. Ignores repeat->device.
+// Returns NULL if the copies differ, if they cannot divide `dim`, or if out of memory.
 struct tile_layout *tsr__layout_once(struct arena *arena, const struct tile_layout *all,
                                      const struct tile_repeat *repeat, int dim);
 // Computes the coordinate of shard k in each loop (n_loops entries).
 void tsr__layout_coords(const struct tile_layout *layout, int64_t shard, int64_t *coords);
 
-// Computes the sizes of the factors of a dimension of `size` elements. Their product is `size`; if
-// only the first factor is sharded, its last unit may be incomplete. Returns false if they do not
-// match or if a factor has fewer elements than parts.
+// Computes the sizes of the factors of a dimension of `size` elements. Their product is `size`. If
+// no factor but the first is sharded, the product may be larger: the last index of the first factor
+// is then incomplete. Returns false if the factors do not match `size`, or if a sharded factor has
+// fewer elements than parts (than units, if the parts are unequal).
 bool tsr__dim_sizes(const struct tile_dim *dim, int64_t size, int64_t *sizes);
-// A part of a dimension as ranges of digits, outermost first. The digits above `run` repeat its
-// interval (see piece.c).
+// A part of a dimension. An index has one digit per factor, outermost first, and the part has a
+// range of each digit; one step of digit i is unit[i] elements. The digits above `run` repeat the
+// interval of digit `run` (see piece.c).
 struct tile_digits {
     int64_t start[TILE_MAX_FACTORS], stop[TILE_MAX_FACTORS], unit[TILE_MAX_FACTORS];
     int64_t size;  // size of the dimension
@@ -147,18 +151,19 @@ struct tile_digits {
     int64_t count; // number of intervals
 };
 // Computes the part of a dimension at the given coordinates, one per factor. Returns false if the
-// sizes do not match.
+// factors do not match `size` or exceed the limits.
 bool tsr__dim_digits(const struct tile_dim *dim, int64_t size, const int64_t *coords,
                      struct tile_digits *digits);
 // Returns the number of elements that two parts of one dimension have in common, or -1 if out of
 // memory or if there are too many intervals. (overlap.c)
 int64_t tsr__digits_overlap(struct arena *arena, const struct tile_digits *x,
                             const struct tile_digits *y);
-// Computes the intervals of a dimension, ascending, at the given coordinates (0 for factors that
-// are not sharded). Returns their number, or -1 if the sizes do not match. `out` may be NULL.
 struct tile_interval {
     int64_t start, stop;
 };
+// Computes the intervals of a dimension, ascending, at the given coordinates (0 for factors that
+// are not sharded). Writes at most `cap` of them to `out`, which may be NULL. Returns their number,
+// or -1 if the factors do not match `size`. tsr__digits_intervals does the same for known digits.
 int64_t tsr__dim_intervals(const struct tile_dim *dim, int64_t size, const int64_t *coords,
                            struct tile_interval *out, int64_t cap);
 void tsr__digits_intervals(const struct tile_digits *digits, struct tile_interval *out,
@@ -172,8 +177,9 @@ struct tile_piece {
         int64_t n, size; // number of intervals; sum of their lengths
     } * dims;
 };
-// Returns the piece of a shard; it is empty if a dimension has fewer elements than shards. Returns
-// NULL if out of memory or if the factors do not match the shape.
+// Returns the piece of a shard. It may be empty if a dimension has fewer elements than shards.
+// Returns NULL if out of memory, if the factors do not match the shape, if there is no such shard,
+// or if a dimension has more than TILE_MAX_INTERVALS intervals.
 struct tile_piece *tsr__layout_piece(struct arena *arena, const struct tile_layout *layout,
                                      const int64_t *shape, int64_t shard);
 int64_t tsr__piece_elements(const struct tile_piece *piece);
@@ -188,9 +194,9 @@ int64_t tsr__piece_pack(const struct tile_piece *mine, const void *src,
 int64_t tsr__piece_unpack(const struct tile_piece *mine, void *dst, const struct tile_piece *theirs,
                           const void *message, size_t elem_bytes);
 
-// The general form of the three functions above: `from` and `to` are the pieces of both ends, one
-// of which may be packed. With a mover, every contiguous range is passed to it in order, and
-// addresses are not dereferenced (they may be GPU addresses).
+// The general form of the three functions above: `from` and `to` are the pieces of source and
+// destination, and one of the two may be packed as a message. If `mover` is not NULL, it gets every
+// contiguous range in order, and addresses are not dereferenced (they may be GPU addresses).
 enum tile_packed { TILE_NOT_PACKED, TILE_PACKED_FROM, TILE_PACKED_TO };
 struct tile_mover {
     void (*move)(void *data, void *to, const void *from, size_t bytes);
@@ -217,9 +223,10 @@ int tsr__piece_rows(const struct tile_piece *from, const void *src, const struct
                     void *dst, size_t elem_bytes, enum tile_packed packed,
                     const struct tile_rows_mover *mover);
 
-// A layout as a list of integers, for attributes of operators: rank, per dimension [n, (size, cuts)
-// * n], n_loops, (dim, factor) * n_loops, n_shards, per shard [n, device * n]. Unequal shares are
-// encoded as negative cuts (tsr__cuts_number). Decoding checks untrusted input.
+// A layout as a list of integers, for attributes of operators: rank; per dimension the number n of
+// factors and n pairs (size, cuts); n_loops and as many pairs (dim, factor); n_shards; per shard
+// the number of owners and the owners. Unequal shares are encoded as negative cuts
+// (tsr__cuts_number). Decoding checks untrusted input.
 int64_t tsr__cuts_number(const struct tile_factor *factor);
 // Returns the length. Writes at most `cap` numbers, none if `out` is NULL.
 size_t tsr__layout_encode(const struct tile_layout *layout, int64_t *out, size_t cap);

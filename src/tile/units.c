@@ -25,7 +25,7 @@ int64_t tsr__tile_start(int64_t size, int64_t n, int64_t j)
     return j * q + (int64_t)((wide)j * (wide)r / (wide)n);
 }
 
-// Returns the end of part j - 1: the j-th set bit, counted from 1; 0 for j = 0.
+// Returns the end of part j - 1 in units: the j-th set bit, counted from 1; 0 for j = 0.
 static int64_t end_of(tile_shares shares, int64_t j)
 {
     int64_t end = 0;
@@ -224,9 +224,9 @@ bool tsr__layout_same_owners(const struct tile_layout *layout, int64_t a, int64_
     return n == 0 || memcmp(of_a, of_b, n * sizeof *of_a) == 0;
 }
 
-// Merges the tiles of a loop into parts; part[j] becomes the part of tile j. A part ends where the
-// owners change at any position of the other loops. Returns false if there are too many parts or if
-// out of memory.
+// Merges the tiles of a loop into parts: part[j] becomes the part of tile j, and `out` gets the
+// number of parts and their shares. A part ends where the owners change at any position of the
+// other loops. Returns false if there are too many units or if out of memory.
 static bool find_runs(struct arena *arena, const struct tile_layout *layout, int loop,
                       int64_t *part, struct tile_factor *out)
 {
@@ -275,7 +275,7 @@ static struct tile_layout *own_runs(struct arena *arena, const struct tile_layou
 
 // Merges runs of tiles in all loops: {4,2:0,1,0,1,0,1,2,3} has runs of 3 and 1 in the first loop
 // and of 1 and 1 in the second. Returns `layout` if there are too many units or if a device still
-// has several shards. Returns NULL if out of memory.
+// has several shards. If out of memory, the arena has failed and the result is not valid.
 static const struct tile_layout *take_runs(struct arena *arena, const struct tile_layout *layout)
 {
     struct tile_layout *tiles = tsr__layout_ordered(arena, layout);

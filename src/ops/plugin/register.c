@@ -21,12 +21,13 @@ __attribute__((visibility("default"))) OrtStatus *RegisterCustomOps(OrtSessionOp
 #define MAX_JOBS 64
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-// Protected by the lock. mpi is the endpoint of this process for any network. Thread jobs are never
-// freed, because the end of a session is not reported.
+// Protected by the lock. `mpi` is the endpoint of this process in the job of its launcher, with or
+// without MPI. Thread jobs are never freed, because ONNX Runtime does not report the end of a
+// session.
 static struct process {
     tsr_session *session;
     struct endpoint *mpi;
-    char mpi_error[256]; // not empty: joining MPI failed
+    char mpi_error[256]; // not empty: joining the launcher's job failed
     struct thread_jobs {
         char name[64];
         int size;
@@ -65,7 +66,7 @@ static tsr_status join(const char *family)
     return tsr__env_open(process.session, NULL, &process.mpi);
 }
 
-// Joins the MPI job. This is tried once; later sessions get the first error.
+// Joins the job of the launcher. This is tried once; later sessions get the first error.
 static struct endpoint *join_mpi(const char *family, char *why, size_t n)
 {
     if (!process.mpi && !process.mpi_error[0] && join(family) != TSR_OK) {
