@@ -20,7 +20,8 @@
 // dimensions may be omitted from {..}, and "..." stands for unsharded dimensions anywhere. With
 // rank -1 the rank is the number of written dimensions. `sizes` (may be NULL) has the known sizes,
 // to check products of factors. *suppressed counts `-1` entries, which are tiles without an owner.
-// On failure *wrong has the reason and the byte. TSR_MALFORMED: the text is not in the notation.
+// On failure *wrong has the reason and its byte offset. TSR_MALFORMED: the text is not in the
+// notation.
 // TSR_INVALID: it does not fit the value.
 struct notation_error {
     const char *what; // constant, or in the arena
@@ -92,7 +93,7 @@ tsr_status tsr__spec_write(tsr_node *node, tsr_config *config, tsr_value *value,
 // ---- checker (check.c, examine.c, agree.c) -----------------------------------------------------
 
 // As tsr_check, for callers that compute the flow next: the flow reports nodes that are not
-// sharded, so this does not.
+// sharded, so this function does not report them.
 tsr_status tsr__check(tsr_model *model, const char *config, bool remarks) TSR_MUST_USE;
 // As tsr__check without remarks. *shapes becomes the shapes of the model, in `arena`; NULL if the
 // check did not need them.
@@ -141,7 +142,7 @@ static inline struct tile_units placement_units(const struct placement *placemen
     return tsr__share_units(placement->cuts[factor], placement_shares(placement, factor),
                             placement->coords[place * placement->rule->n_factors + factor]);
 }
-// Returns that part as an interval of a dimension of n elements.
+// Returns that part as an interval of a dimension of `size` elements.
 static inline struct tile_interval placement_part(const struct placement *placement, int64_t place,
                                                   int factor, int64_t size)
 {
@@ -198,7 +199,7 @@ struct node_flow {
     const bool *pending;    // by input: the node reads partial sums; NULL: of no input
     bool by_specs;          // without a rule: sharded as the specs of all its tensors state
     const char *replicated; // if not NULL: the reason why the node is replicated despite its specs
-    bool ignores_specs;     // because it produces or reads a list that cannot be transferred
+    bool ignores_specs;     // it produces or reads a list that cannot be transferred as specified
     // For a node with sharded bodies: how inputs and outputs of the bodies belong to the node; else
     // NULL.
     const struct control *control;
@@ -219,7 +220,8 @@ struct flow {
     const struct shapes *shapes;
     struct node_flow *nodes; // of the main graph, in order
     size_t n_nodes;
-    // By value id: the layout in which its producer leaves the value. NULL: not in the main graph.
+    // By value id: the layout in which its producer leaves the value. NULL: the flow has not
+    // reached the value.
     struct tile_layout **values;
     bool staged;               // the configuration has pipeline stages
     size_t n_notes;            // number of reshards that were reported
@@ -228,7 +230,7 @@ struct flow {
     const size_t *origin;
 };
 // Returns the number of pipeline stages of the flow's configuration (0: none). (*on)[stage][device]
-// tells whether the stage runs on the device.
+// tells whether the stage, an index in ascending order of the numbers, runs on the device.
 size_t tsr__flow_stages(struct arena *arena, const struct flow *flow, const bool *const **on);
 // Calls `call` for each node of the flow. The nodes of bodies come right after their node.
 void tsr__flow_visit(const struct flow *flow, void (*call)(void *data, const struct node_flow *nf),

@@ -60,8 +60,8 @@ static tsr_status add_node(struct lines *lines, const tsr_node_config *nc, struc
 static tsr_status add_graph(struct lines *lines, const tsr_graph *graph, const tsr_config *config,
                             struct str before);
 
-// Skips attributes with a list of graphs, whose graphs have no names. No ONNX operator has such an
-// attribute.
+// Adds the edits for the bodies of a node. Skips attributes with a list of graphs, because these
+// graphs have no names. No ONNX operator has such an attribute.
 static tsr_status add_bodies(struct lines *lines, const tsr_node *node, const tsr_config *config,
                              struct str path)
 {
@@ -76,8 +76,8 @@ static tsr_status add_bodies(struct lines *lines, const tsr_node *node, const ts
     return TSR_OK;
 }
 
-// Prints an edit if the reduction of the node is delayed. Only nodes with one output have
-// reductions.
+// Prints an edit if the reduction of the node is delayed. Tests only the first output, because only
+// reductions of nodes with one output are delayed.
 static void add_delay(struct lines *lines, const tsr_node *node, struct str path)
 {
     const tsr_value *value = tsr_node_output(node, 0);

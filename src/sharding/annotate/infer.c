@@ -3,8 +3,8 @@
 // input and output that has none. Explicit specs do not change, so inferring twice has no effect.
 // The model is checked first, without remarks, because the flow needs valid specs.
 //
-//     Y = MatMul(X, W), Z = Relu(Y), only X {2,1:0,1} is given: it writes W {1,1:0,1}, Y {2,1:0,1}
-//     at both nodes, and Z {2,1:0,1}
+//     Example: Y = MatMul(X, W), Z = Relu(Y), and only X has a spec, {2,1:0,1}. This writes
+//     W {1,1:0,1}, Y {2,1:0,1} at both nodes, and Z {2,1:0,1}.
 #include "sharding/flow/flow.h"
 
 struct writing {
@@ -27,11 +27,12 @@ static bool readings_agree(const struct node_flow *nf, const tsr_value *value,
     return true;
 }
 
-// Returns false if the checker would reject the spec, because its factors do not multiply to a
-// known size or have fewer elements than shards. Example 1: a bias of 3 elements is (g o) with 3
-// groups, so o is 1. If o is only a symbol, a layout may still shard it in 3. Example 2: the state
-// of a Scan has one row outside of the body. If the body declares no size, a spec inside may assume
-// more rows.
+// True if the layout can be written as a spec and read back. The checker would reject a spec whose
+// factors do not multiply to a known size or have fewer elements than shards. Example 1: the
+// dimension of a bias has 3 elements and two factors, the number of groups (3) and o, so o is 1. If
+// o is only a symbol in the rule, a layout may still shard it in 3. Example 2: the state of a Scan
+// has one row outside of the body. If the body declares no size, a spec inside may assume more
+// rows.
 static bool can_be_written(const struct writing *writing, const tsr_value *value,
                            const struct tile_layout *layout)
 {

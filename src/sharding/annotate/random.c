@@ -10,7 +10,7 @@
 // The resulting shardings of the inputs are written. Those of outputs are left open, written as
 // they result, or requested in another layout. node_placement.c checks the result, so the flow will
 // do what is written. Nodes of bodies are sharded in the same way. Sometimes nodes are put into two
-// or three stages, each with its own devices. This file knows no costs.
+// or three stages, each with its own devices. This file uses no costs.
 #include "sharding/layouts/node_placement.h"
 
 #include <stdlib.h>
@@ -187,8 +187,8 @@ static bool draw_places(struct dice *dice, struct grid *grid)
 
 // ---- a placement -------------------------------------------------------------------------------
 
-// Returns the size of a dimension; for a symbol, the caller's minimum. Returns -1 if it is unknown;
-// the dimension is then not sharded.
+// Returns the size of a dimension; for a symbol, the size that the caller gave. Returns -1 if it is
+// unknown (in bodies, every symbol is); the dimension is then not sharded.
 static int64_t size_of(struct dice *dice, tsr_dim dim)
 {
     return dice->inside ? dim.value : tsr__dim_sizes_of(dice->sizes, dim);

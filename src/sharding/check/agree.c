@@ -68,8 +68,8 @@ static void inherit(struct agree *agree, const struct shapes *shapes, int input,
     agree->given[agree->n++] = given;
 }
 
-// Collects the canonical layouts of the inputs that have a spec, in input order. Each value occurs
-// once.
+// Collects the canonical layouts of the inputs that have a spec, in input order. With `assumed`,
+// also collects those of inputs that have the layout of their producer.
 static bool collect(struct agree *agree, const struct shapes *shapes, const tsr_node_config *nc)
 {
     size_t n_in = tsr_node_input_count(agree->node);

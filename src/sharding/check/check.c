@@ -9,10 +9,11 @@
 // the current node (or entry). of_node[value] == node_mark means "the value is an input or output
 // of this node", and nothing has to be cleared between nodes.
 //
-//     node 7 is the third annotated one: node_mark 3; its inputs X, W and output Y get of_node 3
-//     a spec of Z: of_node[Z] is 0 or an older mark, so this node does not use Z:
-//         spec-value-unknown or shard-value
-//     two specs of X in one entry: the second finds of_spec[X] equal to entry_mark: spec-twice
+//     Example: node 7 is the third annotated node, so node_mark is 3, and of_node of its inputs X,
+//     W and its output Y becomes 3.
+//     It has a spec of Z: of_node[Z] is 0 or an older mark, so the node does not use Z
+//     (spec-value-unknown or shard-value).
+//     It has two specs of X in one entry: at the second, of_spec[X] equals entry_mark (spec-twice).
 #include "sharding/check/agree.h"
 #include "sharding/layouts/examine.h"
 #include "sharding/flow/flow.h"
@@ -92,7 +93,7 @@ static struct place place_entry(const tsr_node *node, const tsr_config *config)
 
 // ---- configurations -----------------------------------------------------------------------------
 
-// Returns a hint for an undeclared name; NULL if no more hints are made.
+// Returns a hint for an undeclared name; NULL if the diagnostic would not be kept.
 static const char *nearest_config(struct check *check, struct str name)
 {
     struct str names[CANDIDATES_MAX] = {{0}};
@@ -134,7 +135,8 @@ static bool chosen(const struct check *check, const char *name)
     return !check->only || strcmp(check->only, name) == 0;
 }
 
-// Indexes the declared configurations by name. If a name is repeated, the first one is used.
+// Checks the declared configurations and indexes them by name. If a name is repeated, the index has
+// the first one. Returns false if out of memory.
 static bool check_configs(struct check *check)
 {
     size_t n = tsr_model_config_count(check->model);
@@ -170,7 +172,8 @@ static bool check_configs(struct check *check)
 
 // ---- specs --------------------------------------------------------------------------------------
 
-// Returns the input or output of the node whose name is most similar to the one in the spec.
+// Returns a hint that names the input or output of the node whose name is most similar to the one
+// in the spec.
 static const char *nearest_value(struct check *check, const tsr_node *node, struct str name)
 {
     struct str names[CANDIDATES_MAX] = {{0}};
@@ -238,8 +241,8 @@ static bool dim_disagrees(const tsr_spec *spec, size_t dim, int64_t elements)
     return product != elements;
 }
 
-// True if the spec does not fit the declared shape: it shards an axis beyond the rank, or states
-// another size for it.
+// True if the spec does not fit the declared shape: it shards an axis beyond the rank, or does not
+// fit the size of an axis.
 static bool disagrees(const tsr_spec *spec, const struct shape *shape)
 {
     for (size_t i = 0; i < tsr_spec_dim_count(spec); i++) {
@@ -315,8 +318,8 @@ static struct config_state *check_binding(struct check *check, const tsr_node *n
     return state;
 }
 
-// Records whether stages decrease somewhere in file order. In most models they do not, and no
-// further check is needed.
+// Reports a negative stage. Records what check_stages needs, such as whether stages decrease
+// somewhere in file order; in most models they do not, and their order needs no further check.
 static void check_stage(struct check *check, const tsr_node *node, const tsr_node_config *nc,
                         struct config_state *state)
 {
@@ -360,8 +363,8 @@ static void check_operator(struct check *check, const tsr_node *node, const tsr_
         *reported = (struct reported_node){tsr__node_id(node), tsr_node_config_target(nc)};
 }
 
-// Checks the rule of the operator only if the specs have no errors, because an invalid spec has no
-// layout.
+// Checks one entry of a node: its configuration, stage and specs. Checks the rule of the operator
+// only if the specs have no errors, because an invalid spec has no layout.
 static void check_entry(struct check *check, const tsr_node *node, const tsr_node_config *nc)
 {
     const tsr_config *config = tsr_node_config_target(nc);
@@ -495,8 +498,8 @@ static void walk_stages(struct check *check, const tsr_config *config, struct re
     }
 }
 
-// Reports stages that are not an index of the configuration's list of names. Stage k runs on device
-// k of that list.
+// Reports the first stage that is not an index of the configuration's list of device names: stage k
+// runs on device k of that list. Specs that place a stage elsewhere (`places`) make it valid.
 static void check_stages_have_devices(struct check *check, const struct config_state *state)
 {
     if (!tsr_config_device_name_count(state->config) || state->places || !state->beyond)
@@ -566,10 +569,10 @@ static bool check_formally(struct arena *arena, const struct flow *flow)
     return true;
 }
 
-// Propagates the shardings of one configuration through the graph as partition does. Reports nodes
-// that run unsharded despite their annotation, reshards, and repeated work. Errors of the flow
-// itself are not reported. Nodes that check_operator has already reported (check->reported) get no
-// second warning.
+// Propagates the shardings of one configuration through the graph as partition does. With
+// `remarks`, reports nodes that run unsharded despite their annotation, reshards, and repeated
+// work. With `formal`, also checks the inputs without specs. Errors of the flow itself are not
+// reported. Nodes that check_operator has already reported (check->reported) get no second warning.
 static void report_remarks(struct check *check, const tsr_config *config)
 {
     struct arena arena;
@@ -624,9 +627,9 @@ static void check_flows(struct check *check)
 
 // ---- functions ----------------------------------------------------------------------------------
 
-// Whether the shardings in a function are consistent depends on the call. So operators are checked
-// in a copy of the model with all calls inlined, and check_entry skips them in the model itself
-// (check->calls).
+// Checks the operators of a model with function calls, in a copy with all calls inlined: whether
+// the shardings in a function are consistent depends on the call. check_entry does not check them
+// in the model itself (check->calls). Returns false if out of memory.
 static bool check_calls(struct check *check)
 {
     if (tsr_model_clone(check->model, &check->inlined) != TSR_OK)
@@ -705,8 +708,8 @@ static bool check_model(struct check *check)
     return !check->arena.failed;
 }
 
-// Returns TSR_OK if the check ran; its result is in the diagnostics. Fails if the requested
-// configuration does not exist.
+// Runs the check. Returns TSR_OK if it ran; its result is in the diagnostics. Fails if the
+// requested configuration does not exist or if out of memory.
 static tsr_status check_as(tsr_model *model, struct check check)
 {
     const char *config = check.only;

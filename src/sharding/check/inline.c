@@ -4,8 +4,8 @@
 // unsharded.
 //
 // Each round replaces all calls in the main graph and its subgraphs, until none is left.
-//     f calls g twice and main calls f once: round 1 replaces f by two calls of g, round 2 replaces
-//     these by their bodies
+//     Example: function f calls g twice, and the main graph calls f once. Round 1 replaces the call
+//     of f by two calls of g, round 2 replaces these by their bodies.
 #include "sharding/layouts/internal.h"
 
 #define MAX_ROUNDS 64 // maximum depth of nested calls
@@ -127,8 +127,8 @@ static tsr_status inline_round(tsr_model *model, struct arena *arena, struct bud
     return TSR_OK;
 }
 
-// Inlines all function calls. Recursion is checked first, so the rounds end. MAX_ROUNDS still
-// limits the depth of calls.
+// Inlines all function calls. Recursion is checked first, so the rounds end. Calls that are nested
+// deeper than MAX_ROUNDS stay.
 tsr_status tsr__inline_calls(tsr_model *model)
 {
     struct arena arena;

@@ -6,9 +6,9 @@
 // model. The layouts of the old node's inputs and outputs become specs of the new nodes that read
 // and produce them. The flow derives the layouts in between. The rules define the replacements.
 //
-//     Softmax(x), x {1,2:0,1} sharded along the softmax axis, becomes ReduceMax, Sub, Exp,
-//     ReduceSum, Div. The nodes that read x get the spec {1,2:0,1} for x; Div gets {1,2:0,1} for
-//     the result.
+//     Example: Softmax(x), with x {1,2:0,1} sharded along the softmax axis, becomes ReduceMax, Sub,
+//     Exp, ReduceSum, Div. The nodes that read x get the spec {1,2:0,1} for x; Div gets {1,2:0,1}
+//     for the result.
 //
 // A replacement may itself contain such nodes. A node that cannot be replaced stays unsharded,
 // which changes the layouts of other nodes. So the flow runs again after each round, until no such
@@ -117,7 +117,7 @@ static tsr_status expand_node(struct arena *arena, const struct flow *flow,
 struct rounds {
     struct arena *arena;
     tsr_model *made; // the last copy, or NULL
-    bool *keep;      // nodes of the flow's model that cannot be replaced
+    bool *keep;      // by index of the node in the flow: it cannot be replaced; NULL: none yet
 };
 
 // The original node of each node of the copy, in order, while the copy is made.

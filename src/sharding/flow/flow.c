@@ -162,8 +162,8 @@ static struct place place_of(const struct step *step, const tsr_value *value)
     return at;
 }
 
-// Records the reason even if nothing is reported, because infer.c and quality() need it. The first
-// reason is kept.
+// Records why the node runs unsharded, and reports it if that is wanted. infer.c and quality() need
+// the reason even if it is not reported. The first reason is kept.
 static void report_unsharded(struct step *step, const char *why)
 {
     if (step->nf->replicated)
@@ -261,8 +261,8 @@ static void keep_within(const struct flow_work *work, bool *on)
         on[d] = on[d] && work->within[d];
 }
 
-// Returns the devices of an unsharded node: the devices of its specs, else those that have all
-// inputs, else all devices of its stage.
+// Returns the devices of an unsharded node: the devices of its specs (of the outputs only if no
+// input has one), else those that have all inputs, else all devices of its stage.
 static bool *unsharded_devices(struct step *step)
 {
     int64_t n_all = step->work->n_all;
@@ -362,8 +362,9 @@ static void add_outputs(struct step *step, struct solve *solve)
     }
 }
 
-// Adds the layouts in which inputs without a spec arrive. Each split is added if it fits and drops
-// no device that explicit specs name. Layouts that are replicated on all devices add no split.
+// Adds the layouts in which inputs without a spec arrive, without the splits that do not fit. If
+// the node has specs, a layout is left out if it would drop a device. Layouts that are replicated
+// on all devices add no split.
 static void add_arrivals(struct step *step, struct solve *solve)
 {
     for (size_t i = 0; i < step->n_in; i++) {
@@ -509,8 +510,8 @@ static bool place_by_specs(struct step *step, const char *whole)
 
 // ---- a node with two rules
 
-// Rates a placement by the number of specs that it keeps, then by its number of parts. Negative: it
-// failed. There are at most SOLVE_MAX_DEVICES parts, so one spec outweighs them.
+// Rates a placement: first by the number of specs that it follows (the inputs count as one), then
+// by its number of parts. There are at most SOLVE_MAX_DEVICES parts, so one spec outweighs them.
 static int64_t quality(struct step *step)
 {
     const struct placement *placement = &step->nf->place;
@@ -529,7 +530,8 @@ static int64_t quality(struct step *step)
     return kept * SOLVE_MAX_DEVICES + parts;
 }
 
-// Places the node without diagnostics, returns the quality and discards the placement.
+// Places the node without diagnostics and returns the quality, or -1 after a failure. The placement
+// is overwritten later.
 static int64_t try_rule(struct step *step, const struct rule *rule)
 {
     int report = step->work->report;
@@ -540,8 +542,8 @@ static int64_t try_rule(struct step *step, const struct rule *rule)
     return q;
 }
 
-// Places a node by the better of its two rules. The second rule needs no communication. It is used
-// unless the first one has a better quality.
+// Places a node by the better of its two rules, or by its only rule. The second rule
+// (tsr__rule_strided) needs no communication. It is used unless the first has a better quality.
 static bool place_better(struct step *step, const struct rule *rule)
 {
     const struct rule *other =
@@ -573,9 +575,9 @@ static struct tile_layout *layout_of(struct step *step, bool out, size_t i)
     return tsr__flow_whole(step->work, rank, placement);
 }
 
-// Stores the layouts of the outputs. If a spec requests another layout than the node produces, it
-// becomes `wanted`, and readers get the value after that resharding. A trial does not change the
-// layouts of the values.
+// Stores the layouts of inputs and outputs, and the groups of the reduction. If a spec requests
+// another layout than the node produces, that layout becomes `wanted`, and readers get the value
+// after the resharding. A trial does not change the layouts of the values.
 static bool store_results(struct step *step)
 {
     struct node_flow *nf = step->nf;
@@ -890,7 +892,8 @@ static bool all_lists_move(const struct step *step)
     return true;
 }
 
-// Places the node unsharded on all devices, or on those of its stage if no list prevents that.
+// Places the node unsharded on all devices, or on those of its stage if all its lists can be
+// transferred between stages.
 static bool place_everywhere(struct step *step, const char *why)
 {
     for (size_t i = 0; i < step->n_in; i++)

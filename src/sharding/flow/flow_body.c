@@ -272,7 +272,7 @@ static bool follow_body(struct follow *follow, struct body_flow *flow, int repor
     for (i = 0; i < tsr_graph_output_count(flow->graph); i++) {
         const tsr_value *value = tsr_graph_output(flow->graph, i);
         if (!layout_of(follow, value))
-            return false; // the list has no producer
+            return false; // nothing computes the output
         if (!work->kept_whole || !tsr__shapes_is_list(work->flow->shapes, value))
             continue;
         bool *kept = &work->kept_whole[tsr__value_id(value)];
@@ -328,8 +328,8 @@ static bool settle_state(struct follow *follow, int i)
 }
 
 // Repeats the flow until no state changes its layout. Each state changes at most twice. With many
-// states the limit of iterations may be reached. The last iterations then replicate all states that
-// still change.
+// states the limit of iterations (MAX_TURNS) may be reached. States then keep the layouts of the
+// last iterations, and differences are resharded inside the body.
 static bool settle(struct follow *follow)
 {
     for (int turn = 0; turn < MAX_TURNS; turn++) {
@@ -341,7 +341,7 @@ static bool settle(struct follow *follow)
             if (!follow->states[i])
                 return false;
             if (changed && turn + 2 >= MAX_TURNS &&
-                !follow->fixed[i]) // limit reached: replication is always possible
+                !follow->fixed[i]) // limit reached: no further change
                 follow->tries[i] = 2;
         }
         if (!changed)
@@ -366,8 +366,9 @@ static struct tile_layout *asked_result(struct follow *follow, int i, int rank)
     return good ? shifted(follow->work->arena, asked, axis, -1) : NULL;
 }
 
-// Chooses the layout of a result: the requested one, else the one that the first body produces.
-// Sharded layouts are preferred.
+// Chooses the layout of a result: the requested one, else the one that the first body produces. If
+// that does not fit or is replicated, chooses the layout that the second body (of If) produces. If
+// none fits, the result is replicated.
 static bool choose_result(struct follow *follow, int i)
 {
     const tsr_value *first = body_output(follow, 0, follow->control->n_states + i);
@@ -401,7 +402,8 @@ static struct tile_layout *outer_result(struct follow *follow, int i)
     return !follow->control->loops && layout->rank == rank ? layout : whole(follow, rank);
 }
 
-// Sets the layout of a result outside of the bodies: as it is sharded inside.
+// Sets the layout of a result outside of the bodies: as it is sharded inside. If it cannot be
+// sharded outside, or if the node has no such output, it is replicated inside, too.
 static bool join_result(struct follow *follow, int i)
 {
     size_t out = (size_t)(follow->control->n_states + i);

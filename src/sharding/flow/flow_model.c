@@ -18,7 +18,7 @@ static bool start_value(struct flow_work *work, const tsr_value *value)
     return layout != NULL;
 }
 
-// Sets the layouts of model inputs, which are replicated on all devices.
+// Sets the layouts of model inputs and initializers, which are replicated on all devices.
 static bool start_values(struct flow_work *work, const tsr_graph *graph)
 {
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
@@ -111,8 +111,8 @@ bool tsr__flow_forward(struct flow_work *work, int report, const bool *keep)
     return forward(work, report, keep);
 }
 
-// Runs the flow once. Discards the results of earlier runs, except the marks of lists. Reports
-// reshards at nodes that must not be replaced (keep), because these nodes cause them.
+// Runs the flow once. Discards the results of earlier runs, except the marks of lists. Reshards at
+// nodes that must not be replaced (keep) are always reported, because these nodes cause them.
 static bool forward(struct flow_work *work, int report, const bool *keep)
 {
     tsr_graph *graph = tsr_model_graph(work->flow->model);

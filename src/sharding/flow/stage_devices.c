@@ -101,7 +101,8 @@ bool tsr__names_other_device(const tsr_node_config *nc, int64_t device)
     return false;
 }
 
-// Returns the devices that no spec names, ascending. If every device is named, returns all devices.
+// Lists the devices that no spec of a stage names, ascending, and returns their number. If every
+// device is named, lists all devices.
 static size_t free_devices(const struct stages *stages, const bool *named, int64_t *out)
 {
     size_t n = 0;
@@ -170,8 +171,7 @@ static bool use_device_per_stage(struct stages *stages, tsr_session *session,
     return true;
 }
 
-// Finds the devices of the stages whose specs name none. Returns false if out of memory or if a
-// stage has no device (with an error).
+// Finds the devices of the stages whose specs name none. Returns false if out of memory.
 static bool default_devices(struct stages *stages, struct arena *arena, const tsr_config *config,
                             const bool *named)
 {
@@ -300,8 +300,8 @@ bool tsr__stages_find(struct arena *arena, tsr_model *model, const tsr_config *c
     return !arena->failed && follow_nodes(stages, arena, model, config);
 }
 
-// Returns the devices on which a node runs. A node without a stage runs on the devices of its
-// specs, if it has any.
+// Returns the devices on which a node may run, or NULL for all. A node without its own stage, but
+// with specs, is not restricted: its specs decide.
 const bool *tsr__stages_devices(const struct stages *stages, const tsr_node *node,
                                 bool explicit_specs)
 {
