@@ -205,8 +205,8 @@ static const struct tile_layout *merge_tiles(struct arena *arena, const struct t
 // Computes the canonical factors of each dimension, then maps every shard of the given layout to
 // the shard with the same elements. moves[axis][k] is the new position of the coordinate of factor
 // k. Example: of {4/4*16/2}, factor 0 has stride 2 and factor 1 stride 1 in {64/8}, so shard (3,1)
-// becomes 7. Dimensions whose parts are unknown are unchanged. Unequal shares are first expanded to
-// the tiles of the spec, because adjacent tiles of one device may merge.
+// becomes 7. A dimension whose factors do not multiply to its size is unchanged. Unequal shares are
+// first expanded to the tiles of the spec, because adjacent tiles of one device may merge.
 struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile_layout *given,
                                           const struct shape *shape)
 {

@@ -4,8 +4,9 @@
 // A dictionary is a layout with data: every (device, tile) has its own copy of the piece in memory.
 // The code uses element sizes, not element types.
 //
-//     float32 [4,6] as {2,1:(0,1),2}: tile 0 is rows 0..1, tile 1 rows 2..3, 48 bytes each
-//     held: (device 0, tile 0), (1, 0), (2, 1), in this order; join needs equal copies on 0 and 1
+//     Example: float32 [4,6] as {2,1:(0,1),2}. Tile 0 is rows 0..1, tile 1 rows 2..3, 48 bytes
+//     each. The array `held` has (device 0, tile 0), (1, 0), (2, 1), in this order. Joining needs
+//     equal copies of tile 0 on devices 0 and 1.
 #include "sharding/layouts/examine.h"
 
 #include <stdlib.h>
@@ -46,8 +47,9 @@ static tsr_status refuse(tsr_session *session, tsr_status status, const char *hi
     return status;
 }
 
-// Rejects a shape whose number of elements or bytes does not fit into 64 bits ([2^40, 2^40]), so
-// that later arithmetic cannot overflow.
+// Checks and stores element size and shape. Rejects elements smaller than a byte, and shapes whose
+// number of elements or bytes does not fit into 64 bits ([2^40, 2^40]), so that later arithmetic
+// cannot overflow.
 static tsr_status take_shape(tsr_pieces *dict, tsr_dtype type, int rank, const int64_t *shape)
 {
     int64_t elements = 1, bytes;

@@ -4,10 +4,10 @@
 // The checker and spec_layout.c both use it, so every spec that passes the check has a layout. Each
 // error is reported once. A count that cannot be checked because of another error is not reported.
 //
-//     X of [8,6], a configuration of 4 devices; axis 0 in 2 shards, axis -2 in 3, devices 0, 5:
-//     axis -2 is axis 0 again (shard-axis-twice); device 5 (shard-device, "did you mean 3?");
-//     2 * 3 = 6 shards for 2 entries (spec-owners); repeated devices are not checked, because one
-//     device is already wrong
+//     Example: X of [8,6], a configuration of 4 devices; axis 0 in 2 shards, axis -2 in 3, device
+//     list 0, 5. Errors: axis -2 is axis 0 again (shard-axis-twice); there is no device 5
+//     (shard-device, "did you mean 3?"); 2 * 3 = 6 shards for 2 entries (spec-owners). Repeated
+//     devices are not checked, because one device is already wrong.
 #include "sharding/layouts/examine.h"
 
 #include <stdlib.h>
@@ -29,8 +29,9 @@ static struct place place_of(const struct spec_scope *sc, const tsr_spec *spec, 
     return at;
 }
 
-// Counts an error, and reports it unless `quiet` is set. Warnings and notes are reported only if
-// `remarks` is set. The hint is formatted only if the diagnostic is kept.
+// REPORT reports a diagnostic. REMARK, for warnings and notes, does so only if `remarks` is set.
+// ERROR counts an error and reports it unless `quiet` is set. HINT formats a hint only if the
+// diagnostic is kept.
 #define REPORT(sc, p, code, on_axis, hint, ...)                                                    \
     do {                                                                                           \
         struct place said_at = place_of(sc, p, on_axis);                                           \
@@ -188,8 +189,9 @@ static void examine_groups(struct spec_scope *sc, const tsr_spec *spec,
     }
 }
 
-// Returns a layout with the device list as owners and one dimension per sharded axis. Returns NULL
-// if the list does not fit or if out of memory.
+// Returns a layout with the entries of the device list as owners and one dimension per sharded
+// factor. Returns NULL if the list does not have one entry per shard, if there are too many
+// factors, or if out of memory.
 static const struct tile_layout *listed_owners(struct arena *arena, const tsr_spec *spec)
 {
     const int64_t *devices;
@@ -459,8 +461,8 @@ static void examine_stated(struct spec_scope *sc, const tsr_spec *spec, int64_t 
                stated.symbol, real.symbol);
 }
 
-// Checks the sizes of several factors. A size is known or unknown (0). Adjacent unsharded factors
-// are merged.
+// Checks the sizes of the factors of an axis that has several. Adjacent unsharded factors of
+// unknown size are merged. Returns false after an error.
 static bool examine_factors(struct spec_scope *sc, const tsr_spec *spec, size_t i, int64_t axis,
                             tsr_dim real)
 {
@@ -535,7 +537,7 @@ static bool examine_counts(struct spec_scope *sc, const tsr_spec *spec, size_t i
 }
 
 // Checks one listed axis and multiplies *product by its shard count. *product becomes -1 if the
-// number of shards cannot be checked.
+// number of shards cannot be checked, and 0 if it overflows.
 static void examine_dim(struct spec_scope *sc, const tsr_spec *spec, size_t i,
                         const struct shape *shape, int64_t *product)
 {

@@ -23,13 +23,13 @@ static inline struct tile_layout *tsr__flow_result(const struct node_flow *nf, s
 
 // ---- canonical.c -------------------------------------------------------------------------------
 
-// A part of a dimension: number of elements (0: unknown) and number of shards.
+// A factor of a dimension before it is made canonical: number of elements (0: unknown) and shards.
 struct cut_part {
     int64_t size, cuts;
     tile_shares shares;
 };
-// New position of a part's coordinate: factor `to` (-1: none, the part is not split), multiplied by
-// `stride`.
+// Where the coordinate of a part goes: multiplied by `stride`, it is added to the coordinate of the
+// canonical factor `to` (-1: none, the part is not split).
 struct cut_move {
     int to;
     int64_t stride;

@@ -6,7 +6,7 @@
 // split of the rule's factors that make it up, if the bounds coincide. If a layout splits inside a
 // factor (heads of a hidden size), the rule is refined: the factor becomes two everywhere. A device
 // that contradicts the layouts so far is dropped. In the end every cell (combination of parts) must
-// have a device. This file knows no specs.
+// have a device. This file does not read specs.
 //
 //     MatMul X [8,6] x W [6,4] on devices 0 to 3; factors m = 8, k = 6 (reduced), n = 4
 //     X {2,2}:               m in 2, k in 2; device d computes part d / 2 of m and part d % 2 of k
@@ -249,7 +249,7 @@ static bool split(struct solve *solve, int factor, int64_t inner)
 // A factor of the rule that a split of the layout shards.
 struct target {
     int factor;
-    int64_t cuts, stride; // its coordinate is coordinate / stride % cuts
+    int64_t cuts, stride; // the part of the factor is (coordinate of the split) / stride % cuts
     tile_shares shares;
 };
 #define MAX_TARGETS 64
@@ -275,8 +275,8 @@ static bool border(struct solve *solve, bool out, int i, int axis, int64_t at)
     return below == at || fail(solve, "shard bounds do not match the factors of the dimension");
 }
 
-// Returns the factor of the dimension that begins at element `at` from the inner end, ignoring
-// factors of size 1.
+// Returns the factor of the dimension directly below the border `at` (see border), ignoring factors
+// of size 1. Returns -1 if there is none.
 static int factor_below(const struct solve *solve, bool out, int i, int axis, int64_t at)
 {
     const struct rule_dim *dim = dim_of(solve, out, i, axis);
@@ -331,8 +331,8 @@ static bool same_factor_sizes(const struct solve *solve, const struct rule_dim *
     return true;
 }
 
-// Finds the factor to split if sizes are unknown, which is possible only if layout and rule have
-// the same factors.
+// Finds the factor to split if sizes are unknown or if the dimension is one factor. This is
+// possible only if layout and rule have the same factors.
 static int targets_alike(struct solve *solve, const struct rule_dim *dim, const struct tile_dim *l,
                          int k, struct target *target)
 {
@@ -593,7 +593,8 @@ static bool reduces(const struct solve *solve)
     return false;
 }
 
-// True if each device has one part of every partial sum. Execution needs this.
+// True if each device has one part of every partial sum. Execution needs this; SOLVE_VALID does not
+// execute, so it is always true then.
 static bool one_part_of_sums(const struct solve *solve)
 {
     int64_t n = 0;
@@ -721,7 +722,8 @@ static bool sums_are_even(const struct solve *solve, const int64_t *count)
 
 // True if every cell of the sharded factors has a device. With m and k in 2 shards on four devices,
 // each cell has one; without device 3, cell (1,1) has none. To execute a sum, each part must be on
-// the same number of devices. With SOLVE_PARTS this is checked later, by tsr__solve_even.
+// the same number of devices. While explicit layouts of inputs are added with SOLVE_PARTS, this is
+// not checked; tsr__solve_even then drops devices.
 bool tsr__solve_covers(struct solve *solve)
 {
     int64_t cells = 1, n_on = 0;
@@ -748,7 +750,7 @@ bool tsr__solve_covers(struct solve *solve)
     return all_writable(solve);
 }
 
-// Stores the layouts of the outputs that have none, if every row that is left takes part.
+// Stores layouts for the outputs that have none: those that result from all remaining rows.
 static bool complete_outputs(struct solve *solve, struct tile_layout **outputs, size_t n)
 {
     struct placement placement;
@@ -824,7 +826,7 @@ bool tsr__solve_result(const struct solve *solve, struct arena *arena, struct pl
 
 // ---- turns -------------------------------------------------------------------------------------
 
-// True if the shards of a device are consecutive along each dimension, so that they can be
+// True if every shard is one contiguous range of each dimension, so that shards can be
 // concatenated.
 static bool is_joinable(const struct tile_layout *layout)
 {

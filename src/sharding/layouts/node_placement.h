@@ -16,8 +16,8 @@ enum solve_mode {
     SOLVE_VALID,    // as SOLVE_PARTS, even if it cannot be executed; for the checker
 };
 
-// The state of the search for a placement. It is a relation with one row for each device and each
-// part of the node that the device computes.
+// The state of the search for a placement: a table with one row for each device and each part of
+// the node that the device computes.
 struct solve {
     struct arena *arena;     // for copies of the state; lives as long as the node is processed
     struct arena *keep;      // for refined rules; lives as long as the flow
@@ -37,7 +37,7 @@ struct solve {
     bool intact;                   // the node must not be replaced by simpler ones
     bool arriving;                 // the layout being added is propagated, not requested
     bool pinning;                  // the layout being added is the explicit one of an input
-    bool strict;                   // it must not be sharded less than the layouts of other inputs
+    bool strict;                   // that layout must shard each axis that earlier layouts shard
     const char *wrong;             // reason of the last failure
     const struct rule *written;    // rule and cuts for which all_writable was true; NULL: none yet
     int64_t written_cuts[RULE_MAX_FACTORS];
@@ -46,7 +46,8 @@ struct solve {
 // factor; the inner part, of size `inner`, becomes the last factor. Returns NULL if out of memory.
 const struct rule *tsr__rule_refine(struct arena *arena, const struct rule *rule, int factor,
                                     int64_t inner);
-// True if an attribute of the node holds the factor's size. Such a factor is not refined.
+// True if a rewrite or a window of the rule depends on the part of the factor that a device has.
+// Such a factor is not refined.
 bool tsr__rule_rewrites(const struct rule *rule, int factor);
 bool tsr__solve_init(struct solve *solve, struct arena *scratch, struct arena *keep,
                      const struct rule *rule, int64_t n_all);
@@ -57,17 +58,19 @@ struct solve tsr__solve_copy(const struct solve *solve); // with its own rows; c
 // does not fit, with the reason in solve->wrong. The state is then unusable, so work on a copy.
 bool tsr__solve_add(struct solve *solve, bool out, int i, const struct tile_layout *layout,
                     const struct shape *shape, bool each_loop, bool pin);
-// True if every cell has a device, all parts of a reduction are on the same number of devices, and
-// the layouts can be written as specs.
+// True if every cell (combination of parts of all factors) has a device and the layouts can be
+// written as specs. If the node is to be executed, all parts of a reduction must also be on the
+// same number of devices.
 bool tsr__solve_covers(struct solve *solve);
 int64_t tsr__solve_devices(const struct solve *solve); // number of devices that are left
 // Drops devices until each part of a sum is on the same number of devices. This is for SOLVE_PARTS,
 // where tsr__solve_covers does not require it. If devices are dropped, entries of `outputs` that
-// are NULL get the layouts that the outputs have on all devices. `outputs` may be NULL. Returns
-// false if out of memory.
+// are NULL get the layouts that the outputs had before. `outputs` may be NULL. Returns false if out
+// of memory.
 bool tsr__solve_even(struct solve *solve, struct tile_layout **outputs, size_t n_outputs);
-// True if the node can run once for each shard of a device: it needs no windows of its inputs, and
-// each run computes one shard of every result. Also true if every device has one shard.
+// True if the node can run once for each shard of a device: it needs no windows of its inputs, does
+// not round sizes up (ceil_mode), and each run computes one shard of every result that can be
+// concatenated with the others. Also true if every device has one shard.
 bool tsr__solve_turns_fit(struct solve *solve, const tsr_node *node, const struct shapes *shapes);
 bool tsr__solve_result(const struct solve *solve, struct arena *arena, struct placement *out);
 

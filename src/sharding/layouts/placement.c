@@ -15,8 +15,8 @@
 
 #include <stdlib.h>
 
-// Returns the shard of a device: its coordinates, translated to the canonical factors of the
-// tensor.
+// Returns the shard of the device with index `device`: its coordinates, translated to the canonical
+// factors of the tensor.
 static int64_t shard_of(const struct placement *placement, const struct rule_tensor *tensor,
                         const struct tile_layout *layout, struct cut_move *const *moves,
                         size_t device)
@@ -83,7 +83,7 @@ struct tile_layout *tsr__placement_project(struct arena *arena, const struct pla
 
 // ---- devices with several parts -----------------------------------------------------------------
 //
-//     Relu of {4,1:0,1,0,1}: devices 0 0 1 1 with parts 0 2 1 3
+//     Example: Relu of {4,1:0,1,0,1} has devices 0 0 1 1 with parts 0 2 1 3
 //     turn 0: devices 0 1 with parts 0 1      turn 1: devices 0 1 with parts 2 3
 
 bool tsr__placement_has_turns(const struct placement *placement)
@@ -173,8 +173,8 @@ static void sort_members(struct member *member, size_t n)
 
 // Returns the groups of devices that have parts of the same sum. With m and k in 2 shards on
 // devices 0..3, sorting by kept cell (m) and then by part of the sum (k) gives 0 1 2 3. Every
-// `parts` = 2 neighbours are a group: {0,1}, {2,3}. All groups are complete, because
-// tsr__solve_covers has checked that all cells have the same number of devices.
+// `parts` = 2 neighbours are a group: {0,1}, {2,3}. All groups are complete, because all parts of a
+// sum are on the same number of devices (tsr__solve_covers, tsr__solve_even).
 bool tsr__placement_groups(struct arena *arena, const struct placement *placement,
                            struct device_group **out, size_t *n_out, enum combine *combine)
 {

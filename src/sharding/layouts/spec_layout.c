@@ -63,8 +63,8 @@ static int layout_rank(const struct spec_scope *sc, const tsr_spec *spec, const 
     return -1;
 }
 
-// Reads the factors of one listed axis. A single factor has the size of its axis. Adjacent
-// unsharded factors of unknown size are merged.
+// Reads the factors of one listed axis. The stated size of a single factor is ignored, because it
+// has the size of its axis. Adjacent unsharded factors of unknown size are merged. Examples:
 //     axis 1 as sizes 4 and 16 in 2 and 1 shards: {4/2*16}
 //     a single factor of stated size 8 in 2 shards: {2}
 static bool read_factors(struct arena *arena, const tsr_spec *spec, size_t i, struct tile_dim *dim)
@@ -96,8 +96,8 @@ static bool count_up(struct arena *arena, struct tile_layout *layout)
     return true;
 }
 
-// Reads the owners of all shards. Those of shard k are in entry k of the device list. If there is
-// one shard, all entries own it. Without a list, device k owns it.
+// Reads the owners of all shards. Entry k of the device list names the owners of shard k. If there
+// is one shard, all entries own it. Without a list, device k owns shard k.
 static bool read_owners(struct arena *arena, const tsr_spec *spec, struct tile_layout *layout)
 {
     const int64_t *devices, *members;
@@ -140,7 +140,7 @@ static void read_loops(const tsr_spec *spec, int rank, struct tile_layout *layou
 }
 
 // Returns the layout that a spec describes. Examines the spec each time: a spec with errors has no
-// layout. Without errors, only lack of memory can make the rest fail.
+// layout. After that, only an unknown or too large rank or lack of memory can be a failure.
 tsr_status tsr__spec_layout(struct arena *arena, const tsr_spec *spec, const struct shape *shape,
                             bool quiet, struct tile_layout **out)
 {

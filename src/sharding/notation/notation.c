@@ -12,8 +12,8 @@
 // "..." means unsharded dimensions up to the rank of the value; {2,...} shards the first dimension,
 // whatever the rank. Meshes are parsed in notation_mesh.c. Spaces are allowed between the parts. A
 // tiling with one tile replicates the tensor on every owner. Text of another form is malformed.
-// Text that contradicts the value (rank, sizes, counts) is invalid. This file knows no
-// configuration.
+// Text that contradicts the value (rank, sizes, counts) is invalid. This file does not use
+// configurations.
 //
 //     {2,1:0,1}       2 row blocks on devices 0 and 1         {1:0,1}    replicated on both
 //     {4/2*16,1:0,1}  4 units of 16 elements, 2 units each    {2,...}    rows in 2, for any rank
@@ -314,8 +314,9 @@ tsr_status tsr__notation_parse(struct arena *arena, struct str text, int rank, c
     return TSR_OK;
 }
 
-// For fuzzing: checks for each rank that the text is rejected with a position inside it, or that
-// printing its layout and reading it back gives the same layout and text.
+// For fuzzing: checks for an open rank and ranks 0 to 3 that the text is rejected with a position
+// inside it, or that printing its layout and reading it back gives the same layout and text.
+// Layouts with more than HOLDS_MAX shards or owners are not checked.
 bool tsr__notation_holds(tsr_session *session, const void *bytes, size_t n)
 {
     struct arena arena;

@@ -17,8 +17,7 @@ struct mesh_text {
     int64_t positions;
 };
 
-// Returns the number of shards of a dimension with at most one factor, or 0 if it has several
-// factors.
+// Returns the number of shards of a dimension, or 0 if it is sharded and has several factors.
 static int64_t plain_cuts(const struct tile_dim *dim)
 {
     int64_t cuts = 1;
@@ -27,8 +26,8 @@ static int64_t plain_cuts(const struct tile_dim *dim)
     return dim->n > 1 && cuts > 1 ? 0 : cuts;
 }
 
-// True if a mesh notation may exist: the tensor is not a scalar, and no dimension has several
-// factors or unequal shares.
+// True if a mesh notation may exist: the tensor is not a scalar, and no sharded dimension has
+// several factors or unequal shares.
 static bool is_plain(const struct tile_layout *layout)
 {
     for (int axis = 0; axis < layout->rank; axis++)
@@ -76,7 +75,7 @@ static void put_axis(struct mesh_text *mesh_text, int dim, int axis, int64_t str
 }
 
 // Finds the dimension that one step along an axis changes, by comparing the shards of positions 0
-// and `step`.
+// and `step`. Returns false if the step changes several coordinates or decreases one.
 static bool find_axis(struct mesh_text *mesh_text, const struct tile_layout *layout,
                       const int64_t *shard_of, int axis, int64_t step, int64_t *strides)
 {
@@ -259,10 +258,10 @@ static bool axes_ascend(const struct mesh_text *mesh_text, int rank)
     return true;
 }
 
-// Finds the mesh that gives the shortest text. Returns false if no mesh describes the layout.
-// Without a given mesh, tries shards first and replicas last: {2,1:(0,1),(2,3)} is S0,R@2x2. For
-// {2,1:(0,2),(1,3)} that order would need the device list :0,2,1,3; with replicas first it is
-// S1,R@2x2 without a list.
+// Finds a mesh for the layout: the given one if it fits, else a derived one, if possible without a
+// device list. Returns false if no mesh describes the layout. For a derived mesh, tries shards
+// first and replicas last: {2,1:(0,1),(2,3)} is S0,R@2x2. For {2,1:(0,2),(1,3)} that order would
+// need the device list :0,2,1,3; with replicas first it is S1,R@2x2 without a list.
 static bool find_mesh(struct arena *arena, const struct tile_layout *layout,
                       const struct notation_mesh *mesh, bool sets, struct mesh_text *mesh_text)
 {

@@ -8,7 +8,7 @@
 // and the rest as in the source; shards split among their owners; pending shards combined in place,
 // in parts, or on one device.
 //
-//     [8,6] of 4 bytes, a sum pending between 0 and 1:
+//     Example: [8,6] of 4-byte elements, a sum pending between devices 0 and 1:
 //     wanted replicated on both:     all-reduce, one step
 //     wanted as {2,1}:               reduce-scatter, 96 bytes each; all-reduce and a slice take 192
 //     {2,1:(0,1),(2,3)} of a complete value, wanted on all four: two parallel all-gathers, 96 each
@@ -211,11 +211,11 @@ static bool cut_more(const struct tile_dim *dim, int64_t size, int64_t n, struct
     return true;
 }
 
-// For each shard a list of n devices, of which device i gets part i of the shard. NULL: none.
+// Lists of n devices for each shard. In each list, device i gets part i of the shard.
 struct takers {
-    size_t n, lists;
-    const struct device_group **of; // lists, by shard
-    size_t *first;                  // by shard
+    size_t n, lists;                // devices per list; number of lists
+    const struct device_group **of; // the lists of shard k are of[first[k]] .. of[first[k + 1] - 1]
+    size_t *first;
 };
 
 // Splits every shard along one more axis among its takers. Example: {2,1:(0,1),(2,3)} along axis 1
@@ -467,7 +467,7 @@ static void search(struct search *s, const struct tile_layout *from, bool pendin
         s->n_best = depth + 1;
         memcpy(s->best, s->path, sizeof s->best);
     }
-    // a complete value: the missing elements must be sent in any case
+    // No path is cheaper: if the value is complete, the missing elements must be sent in any case.
     bool best = !pending && step.op != RESHARD_EXCHANGE && step.sent <= step.received;
     if (best || depth + 1 == MAX_STEPS)
         return;

@@ -55,7 +55,8 @@ static size_t holders(const struct pairing *pairing, int64_t k, int64_t j, int64
     return count;
 }
 
-// Finds the axis along which shard k is a part of shard j; -1 if there are several.
+// Updates *axis with the axes along which source shard k is smaller than target shard j. *axis is
+// -2 if there was none so far, and becomes -1 if there are several.
 static void join_axis(const struct pairing *pairing, int64_t k, int64_t j, int *axis)
 {
     for (int d = 0; d < pairing->rank; d++)

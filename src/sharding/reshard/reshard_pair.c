@@ -73,9 +73,9 @@ static int64_t overlap(tsr_session *session, const struct tile_digits *x,
     return n;
 }
 
-// Lists the intervals of a shard along one dimension. *left limits the intervals of one side. A
-// strided split of a large dimension has as many intervals as elements, and each is copied
-// separately later.
+// Finds part `index` of a dimension: its size and, if there are at most LISTED, its intervals.
+// *left limits the intervals of one side, because each is copied separately later, and a strided
+// split of a large dimension may have as many intervals as elements.
 static tsr_status take_part(struct arena *arena, const struct tile_dim *dim, int64_t size,
                             int64_t index, struct dim_part *out, int64_t *left)
 {

@@ -5,7 +5,7 @@
 // is; the elements that each device lacks do not depend on it. If several devices have elements
 // that another one lacks, the one that has sent least sends them.
 //
-// [8,6] of 4-byte elements, 192 bytes in all, on devices 0 and 1 (and 2 and 3 if named):
+// Examples: [8,6] of 4-byte elements, 192 bytes in all, on devices 0 and 1 (and 2 and 3 if named):
 //     {2,1} -> {1,1:0,1}           all-gather: each lacks the other's 4 rows and gets 96 bytes
 //     {2,1} -> {1,2}               all-to-all: each lacks [4,3] of the other's and gets 48 bytes
 //     {1,1:0} -> {2,1:1,2}         scatter: device 0 sends each a different half, 96 bytes to each
@@ -68,8 +68,9 @@ static bool is_owned(const struct pairing *pairing, int64_t j)
     return there >= pairing->to.elements[j];
 }
 
-// Computes the elements that each device lacks. Returns false if no device has them. If all source
-// shards have owners, every element exists, so is_owned is needed only otherwise.
+// Computes the number of elements that each device lacks. Returns false if no device has some of
+// them. If all source shards have owners, every element exists, so is_owned is needed only
+// otherwise.
 static bool find_missing(const struct pairing *pairing, struct load *load)
 {
     bool complete = all_owned(pairing->from.layout);
@@ -226,8 +227,8 @@ static bool sends_different(const struct pairing *pairing, const struct reshard_
     return true;
 }
 
-// Forms groups around the device that sends (or receives): this device first, then the others in
-// ascending order. The number of its moves limits the size of its group.
+// Forms a group around each device that sends (`giver`) or receives: this device first, then its
+// partners in the order of the moves. The number of its moves limits the size of its group.
 static bool star_groups(const struct pairing *pairing, struct reshard_step *out, bool giver)
 {
     size_t *count = ARENA_ARRAY(pairing->made, size_t, pairing->n_devices);
@@ -344,7 +345,8 @@ static size_t sending_group(const struct pairing *pairing, const struct load *lo
 }
 
 // Lists the moves of a reduction. Every device receives the partial values of its shards from the
-// members of a group and combines them. *own is set if each device uses its own group.
+// members of a group and combines them. *own becomes false if a device does not own a source shard
+// that it needs, so that another group sends it.
 static tsr_status combine_moves(const struct pairing *pairing, struct load *load, move_list *list,
                                 bool *own)
 {
@@ -368,8 +370,8 @@ static tsr_status combine_moves(const struct pairing *pairing, struct load *load
     return TSR_OK;
 }
 
-// Returns the number of group members that own a shard of the target. *apart is set if all these
-// shards differ.
+// Returns the number of group members that own a shard of the target. *apart becomes false if two
+// of them own the same shard.
 static size_t count_receivers(const struct pairing *pairing, const struct device_group *group,
                               bool *apart)
 {
@@ -399,7 +401,7 @@ static int name_combination(const struct pairing *pairing, bool own)
     return one ? COMM_REDUCE : COMM_REDUCE_SCATTER;
 }
 
-// Adds the bytes of an all-reduce: each member combines one part, then all gather the parts.
+// Sets the load of an all-reduce: each member combines one part, then all gather the parts.
 static void load_all_reduce(const struct pairing *pairing, struct load *load)
 {
     for (size_t t = 0; t < pairing->n_devices; t++) {
@@ -413,8 +415,8 @@ static void load_all_reduce(const struct pairing *pairing, struct load *load)
     }
 }
 
-// Adds the bytes of a reduction to one member. The partial sums go from member to member; the
-// receiver of the result is the last. The first member receives nothing.
+// Sets the load of a reduction to one member. The partial sums go from member to member. The
+// receiver of the result, member 0, is the last; member 1 is the first and receives nothing.
 static void load_reduce(const struct pairing *pairing, struct load *load,
                         const struct reshard_step *out)
 {
@@ -432,7 +434,8 @@ static void load_reduce(const struct pairing *pairing, struct load *load,
     }
 }
 
-// Copies the groups of the pending reduction. For a reduce, the receiver comes first.
+// Copies the groups of the pending reduction. For a reduce, the receiver comes first, and groups
+// without a receiver are left out.
 static bool combining_groups(const struct pairing *pairing, struct reshard_step *out)
 {
     out->groups = ARENA_ARRAY(pairing->made, struct device_group, pairing->pending->n_groups + 1);
