@@ -7,8 +7,8 @@
 // (`tessera.job` distinguishes jobs). A process has one place in an MPI job, so this file has
 // global state, created at the first registration and never freed.
 //
-// Every registration creates operators for that session. Without a rank the model can still be
-// loaded for inspection; its kernels then fail with the reason.
+// Every registration creates operators for that session. Registration also succeeds without a rank;
+// the creation of every kernel then fails with the reason.
 #include "ops/ops.h"
 
 #include <pthread.h>
