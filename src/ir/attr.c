@@ -4,9 +4,9 @@
 // An attribute of a file is decoded in two steps on demand (serde/decode.c): name and kind together
 // with all attributes of its node (N_ATTRS), the value when it is read (`decoded`).
 //
-//     Conv {kernel_shape [3,3], group 1} of a file; a call sets group to 2:
-//     kernel_shape keeps `whole`, the bytes of its field, and is saved as these bytes. group is
-//     marked `changed`, has no `whole`, and is written from `integer`. The node gets N_ATTRIBUTES.
+//     Example: a file has Conv {kernel_shape [3,3], group 1}; a call sets group to 2: kernel_shape
+//     keeps `whole`, the bytes of its field, and is saved as these bytes. group is marked
+//     `changed`, has no `whole`, and is written from `integer`. The node gets N_ATTRIBUTES.
 #include "ir/internal.h"
 
 // ---- attributes of a node -------------------------------------------------------------------
@@ -76,8 +76,8 @@ float tsr_attr_float(const tsr_attr *a, float otherwise)
     return r && r->kind == TSR_ATTR_FLOAT && r->has_value ? r->real : otherwise;
 }
 
-// Returns a string attribute as a NUL-terminated copy. The string itself may contain NULs; *bytes
-// is its length.
+// Returns a string attribute as a NUL-terminated copy, or NULL if it is of another kind. The string
+// itself may contain NULs; *bytes is its length.
 const char *tsr_attr_string(const tsr_attr *attr, size_t *bytes)
 {
     tsr_attr *r = ready(attr);
@@ -154,7 +154,7 @@ tsr_attr *tsr__attr_append(tsr_node *node)
     return append_attr(node);
 }
 
-// Returns the attribute of this name without a value, and creates it if necessary. All setters
+// Sets *out to the attribute of this name, without its old value, or to a new one. All setters
 // start with this call.
 static tsr_status fresh_attr(tsr_node *node, const char *name, tsr_attr_kind kind, tsr_attr **out)
 {

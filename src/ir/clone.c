@@ -59,7 +59,8 @@ void tsr__twin_set(struct cloner *cloner, const tsr_value *value, tsr_value *twi
         *slot = twin;
 }
 
-// Returns the copy of a value. Returns NULL if `v` is NULL (an omitted input) or has no copy.
+// Returns the copy of a value, else what the callback `outer` returns for it. Returns NULL if `v`
+// is NULL (an omitted input), or if there is neither a copy nor a callback.
 tsr_value *tsr__twin(struct cloner *cloner, tsr_value *v)
 {
     if (!v)
@@ -75,7 +76,8 @@ static tsr_graph *clone_graph(struct cloner *cloner, const tsr_graph *graph, tsr
 
 // ---- values ---------------------------------------------------------------------------------
 
-// Returns a name for the copy. Names that point into the file are shared, other names are copied.
+// Returns a name for the copy. A name that points into the file is shared, unless `text` is set:
+// then it must be NUL-terminated. Other names are copied.
 static struct str clone_name(struct cloner *cloner, struct str name, bool text)
 {
     struct str file = cloner->from->store->bytes;
@@ -102,8 +104,8 @@ static struct vtype *clone_type(struct cloner *cloner, const struct vtype *type)
     return vtype;
 }
 
-// Copies a value. If its type is not decoded yet, the copy decodes it later. Producer, uses and
-// tensor are linked later.
+// Copies a value. A type that a call has set is copied; another type is decoded again on demand.
+// Producer, uses and tensor are linked later.
 static void clone_value(struct cloner *cloner, tsr_graph *graph, const tsr_value *value)
 {
     tsr_value *copy =
@@ -127,7 +129,8 @@ void tsr__tensor_embed(tsr_tensor *copy, const tsr_tensor *from)
     copy->location = copy->sparse = copy->whole = (struct str){NULL, 0};
 }
 
-// Copies a tensor object and shares its data. A tensor of a file is decoded again on demand.
+// Copies a tensor object and shares its data. A tensor of a file is decoded again on demand. With
+// cloner->embeds, external data that was already read becomes raw data of the copy.
 static tsr_tensor *clone_tensor(const struct cloner *cloner, const tsr_tensor *tensor,
                                 tsr_value *value)
 {
@@ -182,8 +185,8 @@ static void clone_map(struct cloner *cloner, struct map *to, const struct map *f
 
 // ---- attributes -----------------------------------------------------------------------------
 
-// Copies the value of a new attribute (see emit_new_attr in serde/write_node.c). The caller copies
-// subgraphs.
+// Copies the value of an attribute that a call created (see emit_new_attr in serde/write_node.c).
+// Values of a file are decoded on demand. The caller copies subgraphs.
 static void clone_attr_value(tsr_attr *copy, const tsr_attr *attr)
 {
     tsr_model *model = copy->node->graph->model;
@@ -389,8 +392,8 @@ static void clone_inner_node(struct cloner *cloner, tsr_graph *graph, const tsr_
 
 // ---- graphs ---------------------------------------------------------------------------------
 
-// Copies the lists of inputs and outputs. An output that is an outer value may have another name in
-// an inexact copy.
+// Copies the lists of inputs, outputs and dense initializers. An output that is an outer value may
+// have another name in an inexact copy.
 static void clone_ports(struct cloner *cloner, tsr_graph *to, const tsr_graph *from)
 {
     for (size_t i = 0; i < from->inputs.n; i++) {

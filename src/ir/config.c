@@ -14,7 +14,8 @@
 
 // ---- configurations -------------------------------------------------------------------------
 
-// Sets devices_touched, so that saving raises the IR version to 11, the first with annotations.
+// Marks the configurations as changed. Because of devices_touched, saving raises the IR version to
+// 11, the first with annotations.
 static void touch_configs(tsr_model *model)
 {
     model->configs_changed = model->changed = model->devices_touched = true;
@@ -71,7 +72,7 @@ static tsr_status check_new(tsr_model *model, struct str name, int64_t count, si
     return TSR_OK;
 }
 
-// Adds a device configuration. If `count` is 0, the number of names is used. *out may be NULL.
+// Adds a device configuration. If `count` is 0, the number of names is used. `out` may be NULL.
 tsr_status tsr_model_add_config(tsr_model *model, const char *name, int64_t count,
                                 const char *const *devices, size_t n, tsr_config **out)
 {

@@ -209,7 +209,7 @@ tsr_value *tsr__value_new(tsr_graph *graph, struct str name)
 
 // Appends to the ring of uses, which keeps their order. `value` is NULL for an omitted input.
 //
-//     readers a, b, c in this order: last_use is c, c.next is a, a.next is b, b.next is c
+//     Example: uses a, b, c in this order: last_use is c, c.next is a, a.next is b, b.next is c
 void tsr__use_link(struct use *use, tsr_value *value)
 {
     use->value = value;

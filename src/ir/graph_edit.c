@@ -9,9 +9,9 @@
 // - The value of a node's spec is an input or output of the node.
 // Changes are marked (tsr__touch_*), so that saving writes only what changed.
 //
-//     Y = Add(X, B); tsr_node_replace_input(add, 0, Z): add leaves X's ring and joins Z's. The
-//     sharding of X at add becomes that of Z (unless add still reads X in another input). add gets
-//     N_INPUTS.
+//     Example: `add` is Y = Add(X, B). tsr_node_replace_input(add, 0, Z): add leaves X's ring and
+//     joins Z's. The sharding of X at add becomes that of Z (unless add still reads X in another
+//     input). add gets N_INPUTS.
 #include "ir/internal.h"
 
 // ---- names ----------------------------------------------------------------------------------
@@ -299,7 +299,8 @@ void tsr__graph_drop_defaults(tsr_graph *graph)
     graph->initializers.n = kept;
 }
 
-// True, with a diagnostic, if n bytes do not match the shape. A temporary tensor computes the size.
+// True, with a diagnostic, if type or rank are invalid or if n bytes do not match the shape. A
+// temporary tensor computes the size.
 static bool has_wrong_size(tsr_graph *graph, const char *name, tsr_dtype type, int rank,
                            const int64_t *dims, uint64_t n)
 {
@@ -576,8 +577,8 @@ static void replace_outputs(tsr_value *value, tsr_value *by)
     }
 }
 
-// Replaces all uses of a value. Checks all of them before it changes the first. Each replacement
-// removes one use from the ring.
+// Replaces all uses of a value; with `outputs`, also where it is an output of a graph. Checks all
+// of them before it changes the first. Each replacement removes one use from the ring.
 tsr_status tsr_value_replace_uses(tsr_value *value, tsr_value *by, bool outputs)
 {
     if (value == by)

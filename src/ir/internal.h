@@ -435,7 +435,7 @@ struct cloner {
     tsr_config *(*config)(void *data, tsr_config *config);
     bool exact;           // keep the change flags
     bool embeds;          // copy external data that was read
-    const tsr_node *call; // its attributes replace references to them; may be NULL
+    const tsr_node *call; // inlined call, whose attributes replace references; or NULL
     const tsr_function *fn;
 };
 // Gives the copy the data of `from` instead of a reference to a file.

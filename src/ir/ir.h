@@ -20,8 +20,8 @@ uint32_t tsr__value_id(const tsr_value *value);
 uint32_t tsr__model_node_ids(const tsr_model *model);
 uint32_t tsr__model_value_ids(const tsr_model *model);
 
-// Cache of ranks (numbers of dimensions) by value id, -1: unknown, which another module computes.
-// Valid until anything but annotations changes. NULL: not cached. tsr__model_keep_ranks stores it.
+// Returns the ranks (numbers of dimensions) by value id that tsr__model_keep_ranks has stored, -1:
+// unknown. Returns NULL if none are stored or if anything but annotations has changed since.
 const int *tsr__model_ranks(const tsr_model *model);
 tsr_status tsr__model_keep_ranks(tsr_model *model, const int *ranks) TSR_MUST_USE;
 
@@ -57,8 +57,9 @@ struct place tsr__place_node(const tsr_node *node);
 struct place tsr__place_value(const tsr_value *value);
 // Returns a value name that starts with `base` and is not used in any graph of the model.
 struct str tsr__graph_fresh_name(tsr_graph *graph, struct str base);
-// Makes the names of nodes unique in the graph and in its subgraphs, because engines reject
-// duplicates: a second "mm" becomes "mm_1", for example. Nodes without a name keep none.
+// Renames new nodes (N_NEW) of the graph and its subgraphs whose name an earlier node of the same
+// graph has, because engines reject duplicates: a second "mm" becomes "mm_1", for example. Nodes
+// without a name keep none.
 tsr_status tsr__graph_unique_node_names(tsr_graph *graph) TSR_MUST_USE;
 
 // ---- the slots of a node that have a given value (slots.c) --------------------------------------
@@ -132,7 +133,7 @@ tsr_status tsr__value_copy_type(tsr_value *to, const tsr_value *from);
 // ---- tensors (serde/tensor*.c, transplant.c) ---------------------------------------------------
 
 // Finds the raw bytes of the tensor in a file, which the model keeps open as `fd`. Returns false if
-// the data is in typed fields; use tsr_tensor_data then.
+// the bytes are not in a file as they are (for example varints); use tsr_tensor_data then.
 bool tsr__tensor_window(const tsr_tensor *tensor, int *fd, uint64_t *offset, uint64_t *length);
 // Returns the file of external data and the offset in it, as the model states them. Returns false
 // if the data is not external or its record is invalid.

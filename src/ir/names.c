@@ -197,8 +197,9 @@ static struct str free_name(tsr_model *model, struct map *taken, struct str name
     }
 }
 
-// Renames nodes whose name another node has. The first node with a name keeps it. All names are
-// collected first, so that a second "mm" does not become "mm_1" if a later node has that name.
+// Renames new nodes (N_NEW) whose name an earlier node has. Nodes of a file keep their names. All
+// names are collected first, so that a second "mm" does not become "mm_1" if a later node has that
+// name.
 static tsr_status rename_duplicates(tsr_graph *graph, struct arena *scratch)
 {
     struct map taken;

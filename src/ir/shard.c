@@ -2,7 +2,7 @@
 // shard.c - convenience functions: shard a value, set a stage. They report every invalid argument
 // and change nothing if there is one.
 //
-//     tsr_node_shard(matmul, W, tp, axis 1, count 2, devices {0,1}, stage -1), W of [8,6]:
+//     Example: tsr_node_shard(matmul, W, tp, axis 1, count 2, devices {0,1}, stage -1), W of [8,6]:
 //     the node gets an entry for tp with a spec of W: devices {0,1}, axis 1 as one factor of size 6
 //     with 2 shards. A second call with axis 0: the spec has two axes and 4 shards, and devices
 //     {0,1} as before.
@@ -128,7 +128,7 @@ static struct place place_axis(const struct request *request)
     return at;
 }
 
-// Checks the axis of the request. Sets *size if it is known.
+// Checks axis and number of shards of the request. Sets *size if the size of the axis is known.
 static void check_axis(struct request *request, int rank, tsr_dim *size)
 {
     *size = (tsr_dim){-1, ""};

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // slots.c - finds the inputs and outputs of a node that have a given value.
 //
-// A node may have 100,000 inputs, and a value 100,000 uses. Each function reads the shorter of the
-// two lists.
+// A node may have 100,000 inputs, and a value 100,000 uses. Functions that search inputs read the
+// shorter of the two lists.
 //
-//     Concat(x, y, x): the ring of uses of x has inputs 0 and 2. tsr__earlier_reading(concat, 2) is
-//     0: the previous use in the ring belongs to the same node.
+//     Example: Concat(x, y, x): the ring of uses of x has inputs 0 and 2.
+//     tsr__earlier_reading(concat, 2) is 0: the previous use in the ring belongs to the same node.
 #include "ir/internal.h"
 
 int64_t tsr__earlier_reading(const tsr_node *node, size_t i)

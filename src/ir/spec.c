@@ -5,9 +5,8 @@
 // mean several devices), and the factors of each sharded axis. Device lists are never changed in
 // place, so equal ones can be shared. sharding/layouts/spec_layout.c interprets specs.
 //
-//     X of [8,6] in two row blocks, each on two devices:
-//     devices {-1,-2}, group -1 = {0,1}, group -2 = {2,3}, axis 0 with one factor of size 8 and 2
-//     shards
+//     Example: X of [8,6] in two row blocks, each on two devices: devices {-1,-2}, group -1 =
+//     {0,1}, group -2 = {2,3}, axis 0 with one factor of size 8 and 2 shards
 #include "ir/internal.h"
 
 static tsr_model *model_of(const tsr_spec *spec)

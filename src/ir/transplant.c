@@ -456,7 +456,8 @@ static tsr_node *inline_node(struct cloner *cloner, tsr_node *call, const tsr_no
     return copy;
 }
 
-// Copies the annotations of the call to a node of the body that has none.
+// Copies the annotations of the call to the copy of a node of the body. The node's own stage and
+// shardings take precedence; only shardings of its inputs and outputs are copied.
 static void copy_annotations(tsr_node *copy, const tsr_node *call)
 {
     for (size_t i = 0; i < call->n_configs; i++) {
@@ -547,7 +548,8 @@ static tsr_status add_identities(struct cloner *cloner, tsr_node *call)
     return TSR_OK;
 }
 
-// Inlines a call. Checks everything before the first change.
+// Inlines a call. Checks it before the first change; only missing opset imports are added before
+// the last check.
 static tsr_status inline_call(tsr_node *call, enum versions versions)
 {
     const tsr_function *function = NULL;

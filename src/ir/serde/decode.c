@@ -102,8 +102,8 @@ static void decode_ints(tsr_attr *attr, struct str body)
         attr->n_ints = tsr__wire_ints(body, F_ATTRIBUTE_INTS, attr->ints, n);
 }
 
-// Decodes an attribute of a kind that is listed below. attr_list.c reads other lists from the
-// bytes; read.c reads graphs.
+// Decodes the value of an attribute whose kind is in the switch below. attr_list.c reads other
+// lists from the bytes; read.c reads graphs.
 void tsr__attr_decode(tsr_attr *attr)
 {
     if (attr->decoded)

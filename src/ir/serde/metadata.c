@@ -90,7 +90,8 @@ const char *tsr_node_metadata(const tsr_node *node, const char *key)
     return NULL;
 }
 
-// Sets, or removes, the value of a key. Setting the current value changes nothing.
+// Sets the value of a key; `value` NULL: removes the pair. Setting the current value changes
+// nothing.
 tsr_status tsr_node_set_metadata(tsr_node *node, const char *key, const char *value)
 {
     tsr_model *model = node->graph->model;

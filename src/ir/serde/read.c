@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // read.c - builds the objects of a model from its bytes, which wire has checked.
 //
-// Each graph is read in one pass: inputs and initializers define their names, then nodes in file
-// order, then outputs and declared types. Subgraphs are read with their node. Annotations are read
-// last, when all names are known. Attributes, types and tensors are decoded on demand (decode.c).
+// The parts of a graph are read in the order in which names are defined: inputs, initializers,
+// nodes in file order, outputs, declared types. Subgraphs are read with their node. Annotations are
+// read last, when all names are known. Attributes, types and tensors are decoded on demand
+// (decode.c).
 //
-//     Nodes a: Add(x, y) -> s and b: Relu(t) -> y, in this order (not sorted), input x, output s:
-//     x is defined. Reading a links x, creates the placeholder y and defines s. Reading b creates
-//     the placeholder t and turns the placeholder y into its output. t stays a placeholder, which
-//     the checker reports as an error.
+//     Example: nodes a: Add(x, y) -> s and b: Relu(t) -> y, in this order (unsorted), input x,
+//     output s: x is defined. Reading a links x, creates the placeholder y and defines s. Reading b
+//     creates the placeholder t and turns the placeholder y into its output. t stays a placeholder,
+//     which the checker reports as an error.
 //
-// A large file is checked node by node while it is read, when its bytes are in the cache. That
-// works for a graph in one piece. A graph in several pieces, which protobuf allows, is checked
-// first and merged. The diagnostics are the same.
+// The main graph is checked node by node while it is read, when its bytes are in the cache. If the
+// graph is in several pieces, which protobuf allows, they are checked first and merged. The
+// diagnostics are the same.
 #include "ir/internal.h"
 #include "ir/serde/serde.h"
 
@@ -398,7 +399,7 @@ static void fetch_ahead(const tsr_graph *graph, struct wire_cursor *cursor)
     }
 }
 
-// Reads the nodes of a graph. `ahead` is AHEAD nodes before `cursor`.
+// Reads the nodes of a graph. The cursor `ahead` is AHEAD nodes further on and prefetches names.
 static void read_nodes(struct reader *rd, tsr_graph *graph, struct str run, bool check)
 {
     struct wire_cursor cursor = wire_over(run), ahead = cursor;
@@ -626,7 +627,8 @@ static void read_annotations(struct reader *rd)
     }
 }
 
-// Checks everything except the main graph, which is checked while it is read if it is in one piece.
+// Checks everything except a main graph in one piece, which is checked while it is read
+// (rd->check). Returns false, with a diagnostic, if the file is corrupt.
 static bool check_around(struct reader *rd, struct str body)
 {
     struct wire_cursor cursor = wire_over(body);

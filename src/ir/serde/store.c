@@ -107,7 +107,7 @@ static tsr_status find_folder(struct store *store, struct str location, const st
     return TSR_OK;
 }
 
-// Maps a range of a data file. Tensors keep the pointer, so each range is mapped once.
+// Maps a range of a data file. A tensor keeps the pointer, so it calls this once.
 tsr_status tsr__store_map(struct store *store, const struct wire_external *external,
                           const struct place *at, const void **data)
 {

@@ -208,7 +208,8 @@ static tsr_status load_external(tsr_tensor *tensor, int64_t bytes)
 
 // ---- any constant ---------------------------------------------------------------------------
 
-// Returns the size of the elements in bytes.
+// Sets *bytes to the size of the elements. Reports an error for strings, unknown element types and
+// invalid shapes.
 static tsr_status size_of(tsr_tensor *tensor, int64_t *bytes)
 {
     struct place at = place_tensor(tensor);

@@ -35,7 +35,8 @@ static int64_t index_at(const char *indices, int64_t i)
     return index;
 }
 
-// Returns the element that entry i of the indices selects, or -1 if it is out of range.
+// Returns the number of the element that entry i of the indices selects. Coordinates out of range
+// give -1; the caller checks other indices.
 static int64_t element_of(const tsr_tensor *tensor, const char *indices, bool coordinates,
                           int64_t i)
 {

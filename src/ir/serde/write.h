@@ -22,9 +22,10 @@ void tsr__part_emit(struct parts *parts, uint32_t number, void (*emit)(struct ro
                     void *data);
 void tsr__part_text(struct parts *parts, uint32_t number, struct str text);
 void tsr__part_int(struct parts *parts, uint32_t number, int64_t value);
-// Keeps all fields of that number.
+// Adds all fields of `origin` with that number as parts, so that they are kept.
 void tsr__parts_keep(struct parts *parts, struct str origin, uint32_t number);
-// Writes a field with the contents of `origin`, in which the parts replace fields.
+// Writes a field with the contents of `origin`, in which the parts replace the fields of the
+// `managed` numbers.
 void tsr__parts_write(struct rope *rope, uint32_t number, struct str origin,
                       const uint32_t *managed, size_t n, const struct parts *parts);
 

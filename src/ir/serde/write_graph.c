@@ -60,7 +60,7 @@ struct info_part {
 };
 
 // Writes a ValueInfo with a new name, in the common case: the name is at the front, and the rest is
-// unchanged.
+// unchanged. In other cases writes nothing and returns false.
 static bool write_renamed_info(struct rope *rope, uint32_t number, struct str origin,
                                struct str name)
 {
@@ -162,8 +162,8 @@ static bool is_port(const tsr_value *value)
     return (value->flags & V_INPUT) || value->n_outputs;
 }
 
-// Writes the infos of the file in order, without those of removed values. Then writes the types
-// that API calls have set on values without an info; V_WRITTEN marks values that had one.
+// Adds the infos of the file in order, without those of removed values. Then adds the types that
+// API calls have set on values without an info; V_WRITTEN marks values that had one.
 static void parts_of_infos(struct parts *parts, uint32_t number, tsr_graph *graph)
 {
     struct str bytes = graph->infos.n ? graph->infos : graph->body;
@@ -403,8 +403,8 @@ static void emit_spliced_node(struct rope *rope, void *data)
     tsr__rope_splice(rope, F_GRAPH_NODE, at->node_body, at->splices, at->n_splices);
 }
 
-// Writes a node if it has changed; used when the graph is written in place. Most changed nodes
-// differ only in names.
+// True if the node has changed; sets how to write it. Used when the graph is written in place. Most
+// changed nodes differ only in names.
 static bool change_node(struct places *at, const struct wire_field *field, tsr_node *node,
                         bool renamed)
 {
@@ -419,8 +419,8 @@ static bool change_node(struct places *at, const struct wire_field *field, tsr_n
     return change(at, node->flags & N_CHANGED, tsr__emit_node, node);
 }
 
-// Writes a ValueInfo if its value was renamed. If a graph is written in place, no call has set a
-// type, so only the name can differ.
+// True if the value of a ValueInfo was renamed; sets how to write it. If a graph is written in
+// place, no call has set a type, so only the name can differ.
 static bool change_info(struct places *at, const struct wire_field *field, tsr_value *value)
 {
     if (!value || !(value->flags & V_RENAMED))

@@ -5,9 +5,10 @@
 // parts (write_parts.c). Other fields, including unknown ones, keep their place. If one entry of a
 // list changed, the full list is managed, but its other entries are references to the file.
 //
-//     A node gets a second sharding: managed {device_configurations}, its one entry emitted. In
-//     that entry managed {configuration_id, sharding_spec, pipeline_stage}: id and stage kept, the
-//     first spec a reference, the second emitted from the object.
+//     Example: a node gets a second sharding. In the node, device_configurations is managed, and
+//     its one entry is written anew. In that entry, configuration_id, sharding_spec and
+//     pipeline_stage are managed: id and stage are kept, the first spec is a reference, and the
+//     second is written from the object.
 #include "ir/serde/write.h"
 
 // ---- annotations ----------------------------------------------------------------------------
@@ -263,7 +264,7 @@ static void parts_of_slots(struct parts *parts, const tsr_node *node, uint32_t n
         tsr__part_text(parts, number, slot_name(node, number, i));
 }
 
-// Writes name, operator and domain of a new node. An empty name or domain is not written.
+// Adds name, operator and domain of a new node. An empty name or domain is left out.
 static void parts_of_head(struct parts *parts, const tsr_node *node, uint32_t *managed,
                           size_t *count)
 {
