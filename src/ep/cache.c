@@ -70,7 +70,7 @@ static tsr_status add_file(struct sha256 *sha, tsr_session *session, const char 
 }
 
 // Hashes the model's data files. They are in the model's folder. If the model was written from the
-// graph, they are in the folder of the application's file.
+// graph, they may be in the folder of the application's file.
 static tsr_status add_data(struct sha256 *sha, tsr_model *model, const char *original,
                            struct arena *arena)
 {
@@ -117,7 +117,7 @@ static tsr_status make_key(const struct provider *provider, const OrtGraph *grap
 
 // ---- entries -----------------------------------------------------------------------------------
 
-// Removes the entry if no session uses it.
+// Removes the entry with this .use file if no session uses it. Returns true if it was removed.
 static bool remove_entry(struct arena *arena, const char *folder, const char *use)
 {
     const char *path = tsr__arena_printf(arena, "%s/%s", folder, use).p;

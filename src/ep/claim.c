@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // claim.c - decides whether the provider takes a graph: all of its nodes, or none.
 //
-// ONNX Runtime asks for subgraphs first, then for the main graph. The provider takes a subgraph
-// with the node that contains it, so that only the main graph is checked, with its subgraphs.
+// ONNX Runtime calls GetCapability for subgraphs first, then for the main graph. The provider takes
+// a subgraph with the node that contains it, so that only the main graph is checked, with its
+// subgraphs.
 //
 // A node of an unknown domain calls a function of the model, or is a custom operator of the
 // application; the graph does not tell which. Such a graph is declined. ONNX Runtime then inlines
-// the functions, one level at a time, and asks again. A custom operator stays.
+// the functions, one level at a time, and calls GetCapability again. A custom operator stays.
 #include "ep/graph.h"
 
 #include <stdarg.h>

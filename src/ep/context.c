@@ -17,8 +17,9 @@
 
 // ---- reading -----------------------------------------------------------------------------------
 
-// Reads a text attribute into the arena; "" if the node has no such attribute. The first call of
-// ReadOpAttr always fails and only returns the size.
+// Reads a text attribute into the arena; "" if the node has no such attribute, or its value is not
+// a text of at most EP_MAX_PATH bytes. The first call of ReadOpAttr always fails and only returns
+// the size.
 static OrtStatus *read_text(const OrtApi *ort, const OrtNode *node, const char *name,
                             struct arena *arena, const char **out)
 {

@@ -141,8 +141,9 @@ static tsr_status plan_step(tsr_model *model, const struct decode_plan *plan,
     return st == TSR_OK ? tsr_model_set_metadata(model, META_STATE, NULL) : st;
 }
 
-// Plans the model for one decode step. If one device is fastest for one token, the model is planned
-// for longer inputs instead, because the application has requested several devices.
+// Plans a model with caches for one decode step. If one device would be fastest for that step,
+// plans with the caller's sizes instead, because the application has requested several devices.
+// Models without caches are planned with the caller's sizes, too.
 tsr_status tsr__ep_plan(tsr_model *model, const tsr_plan_options *given, tsr_plan_summary *summary)
 {
     struct decode_plan plan = {.graph = tsr_model_graph(model)};

@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define NVIDIA   0x10DE // PCI vendor; ONNX Runtime's own CUDA provider names its memory so, too
+#define NVIDIA   0x10DE // PCI vendor, also of memory of ONNX Runtime's CUDA provider
 #define MAX_GPUS 7      // ONNX Runtime takes 8 devices of a factory; one is the CPU
 
 struct device_memory {

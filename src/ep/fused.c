@@ -36,7 +36,7 @@ static tsr_status open_ranks(struct fused *fused)
                                .no_pin = true}; // the application's threads need cores too
     if (fused->job || fused->served)
         return TSR_OK;
-    // rank processes need it too: this process reads the inputs
+    // also if ranks are processes, because this process reads the inputs
     tsr_status st = tsr__engine_adopt(session, base);
     if (st != TSR_OK)
         return st;
@@ -102,8 +102,8 @@ static OrtStatus *give_outputs(const struct fused *fused, OrtKernelContext *cont
     return NULL;
 }
 
-// Runs the ranks once. Inputs of a wrong shape or type leave the ranks running; a failed run ends
-// them.
+// Runs the ranks once. A failed run ends them. If they are threads, inputs of a wrong shape or type
+// leave them running.
 static tsr_status run_ranks(struct fused *fused, const tsr_tensors *inputs,
                             OrtKernelContext *context, const tsr_tensors *places,
                             tsr_tensors *outputs)

@@ -22,8 +22,8 @@ struct comparison {
     struct map initializers; // names of the initializers in the OrtGraph
 };
 
-// True if the shapes agree. The graph may have a number where the file has a symbol, because the
-// application set that size.
+// True if types and shapes agree. An unknown rank or size agrees with any. The graph may have a
+// number where the file has a symbol, because the application set that size.
 static bool has_shape(const tsr_value *value, const struct graph_shape *shape)
 {
     int rank = tsr_value_rank(value);
@@ -154,8 +154,8 @@ static OrtStatus *compare_initializers(struct comparison *with, const OrtGraph *
     return NULL;
 }
 
-// True if a node of the file reads external data that the graph no longer has. Annotations exist
-// only in the file, so the file of an annotated model is used nevertheless.
+// True if a node of the file reads external data that the graph no longer has. Returns false for an
+// annotated model: its annotations exist only in the file, so the file is used nevertheless.
 static bool lacks_weight(const struct comparison *with)
 {
     if (tsr_model_config_count(with->model) > 0)
@@ -185,8 +185,8 @@ static OrtStatus *compare(struct comparison *with, const OrtGraph *graph, bool *
     return NULL;
 }
 
-// Compares the graph with the model. A file that cannot be read is reported as different, without
-// diagnostics.
+// Compares the graph with the model. A constant of the model that cannot be read counts as
+// different, without diagnostics.
 tsr_status tsr__ep_graph_matches(tsr_session *session, const struct ep_api *api,
                                  const OrtGraph *graph, const tsr_model *model, bool *matches)
 {

@@ -174,8 +174,8 @@ static void write_tensor_head(struct rope *rope, const struct graph_shape *shape
         tsr__rope_bytes(rope, F_TENSOR_NAME, str_of(name));
 }
 
-// Writes a constant; name NULL: the tensor of an attribute. The bytes are copied, because ONNX
-// Runtime releases them before the rope is written.
+// Writes a constant; name NULL: the tensor of an attribute. Large constants go to the data file.
+// The bytes of others are copied, because ONNX Runtime releases them before the model is written.
 static OrtStatus *write_tensor(struct model_writer *writer, uint32_t field, const char *name,
                                const OrtValue *value)
 {
@@ -578,7 +578,8 @@ static OrtStatus *find_application_folder(struct model_writer *writer)
     return NULL;
 }
 
-// Writes both files. File errors are reported by the functions of base.
+// Writes model.onnx, and completes the data file if there is one. The functions of src/base report
+// file errors.
 static tsr_status save(struct model_writer *writer, const char *path)
 {
     struct outfile out;

@@ -151,8 +151,8 @@ struct fused {
     struct expected_output *expected; // per output
     struct used_length *used;         // used parts of caches in this run
     size_t n_used;
-    // per output: true if the last run wrote it to memory of the application; it is then not in the
-    // set
+    // per output: the last run set its destination. If the output is not in the set, it was written
+    // there or was not requested.
     bool *placed;
     pthread_mutex_t lock;  // held during a run: runs of one node do not overlap
     tsr_job *job;          // ranks that are threads; NULL: to be opened
@@ -287,7 +287,7 @@ tsr_status tsr__ep_caches_find(struct fused *fused) TSR_MUST_USE;
 // Registers the application's buffer for each cache that the ranks can update in place.
 tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context,
                                 const tsr_tensors *inputs, tsr_tensors *places) TSR_MUST_USE;
-// Stores the shape of an output that is written to memory of the application.
+// Stores the shape of a cache output that is written to memory of the application.
 void tsr__ep_caches_returned(struct fused *fused, size_t output, const struct tensor *present);
 // Sets the shape of the application's buffer if the output is the used part of a cache.
 void tsr__ep_caches_full_shape(const struct fused *fused, size_t output, struct tensor *to);
@@ -296,7 +296,7 @@ void tsr__ep_caches_note(struct fused *fused, const tsr_tensors *inputs,
                          const tsr_tensors *outputs);
 
 // ---- outputs.c
-// Finds the sizes of outputs among those of inputs.
+// Finds for each named size of an output an input axis of the same name.
 tsr_status tsr__ep_outputs_find(struct fused *fused) TSR_MUST_USE;
 // Registers the application's memory for each output whose shape is known and whose shards the
 // ranks can write there.
@@ -304,7 +304,8 @@ tsr_status tsr__ep_outputs_place(struct fused *fused, OrtKernelContext *context,
                                  const tsr_tensors *inputs, tsr_tensors *places) TSR_MUST_USE;
 // Compares the shape that the run returned with the expected one.
 void tsr__ep_outputs_returned(struct fused *fused, size_t output, int rank, const int64_t *dims);
-// The same for the outputs in the set. outputs NULL: the run failed.
+// Compares the shapes of all outputs in the set with the expected ones. outputs NULL: the run
+// failed.
 void tsr__ep_outputs_note(struct fused *fused, const tsr_tensors *outputs);
 
 // ---- fused.c

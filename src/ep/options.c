@@ -34,7 +34,8 @@ static tsr_status refuse(struct reader *reader, const char *option, const char *
     return TSR_USAGE;
 }
 
-// Returns the value of a configuration entry, in the arena. NULL: not set, or empty.
+// Returns the value of a configuration entry, in the arena. NULL: not set, empty, longer than
+// MAX_OPTION, or an error.
 static const char *entry(struct reader *reader, const char *key)
 {
     const OrtApi *ort = reader->api->ort;

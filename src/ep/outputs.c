@@ -98,7 +98,8 @@ static bool expect(const struct fused *fused, const tsr_tensors *inputs,
     return out->rank >= 0;
 }
 
-// True if the output is a cache that may keep the shape of its past, which is longer.
+// True if the output is a cache whose shape may differ from the expected one, because its past is
+// longer, has another rank, is missing, or is used in part.
 static bool is_longer_cache(const struct fused *fused, const tsr_tensors *inputs, size_t output)
 {
     const struct expected_output *expected = &fused->expected[output];
@@ -116,7 +117,7 @@ static bool is_longer_cache(const struct fused *fused, const tsr_tensors *inputs
     return false;
 }
 
-// Returns the device of the inputs in GPU memory: 1 + its number; 0: all are in host memory.
+// Returns 1 + the GPU of the first input in GPU memory; 0: all are in host memory.
 static int device_of(const tsr_tensors *inputs)
 {
     for (size_t i = 0; i < inputs->n; i++)

@@ -164,7 +164,8 @@ static tsr_status apply_document(struct provider *provider, tsr_model *model, st
     return st;
 }
 
-// Replaces the model by the annotated model, if both have the same graph.
+// Replaces the model by the annotated model, if that matches the session's graph and has exactly
+// one configuration.
 static tsr_status take_annotated(struct provider *provider, const OrtGraph *graph,
                                  tsr_model **model, const char **name)
 {
