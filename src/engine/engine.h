@@ -13,7 +13,7 @@ struct endpoint;
 struct gpu;
 struct gpu_seat;
 
-// Minor number of a version text such as "1.31.1"; 0: invalid.
+// Returns the minor number of a version text such as "1.31.1"; 0: invalid.
 int tsr__ort_minor(const char *version);
 
 // ---- quirks (quirks.def, engine.c) --------------------------------------------------------------
@@ -30,7 +30,7 @@ bool tsr__quirk_applies(enum quirk quirk, int minor);
 
 // Memory for ONNX Runtime that other processes can access. info NULL: not registered.
 struct shared_memory {
-    OrtAllocator base;      // first
+    OrtAllocator base;      // must be the first field
     OrtAllocator *ordinary; // ONNX Runtime's own allocator
     struct endpoint *endpoint;
     OrtMemoryInfo *info;
@@ -72,7 +72,7 @@ struct engine *tsr__engine_state(tsr_session *session);
 // use ordinary memory.
 bool tsr__reach_share(struct engine *engine, struct endpoint *place);
 void tsr__reach_running(struct engine *engine, bool running);
-void tsr__reach_end(struct engine *engine); // after all sessions, before the endpoint
+void tsr__reach_end(struct engine *engine); // after all sessions, before the endpoint is closed
 
 // Type of an input: a tensor, or a sequence or optional of tensors; type 0: something else. Unknown
 // sizes in dims are -1.
@@ -89,11 +89,12 @@ struct wanted {
 tsr_dtype tsr__engine_dtype(int type);
 OrtStatus *tsr__engine_wanted(const struct engine *engine, const OrtSession *session, size_t i,
                               struct wanted *out);
-// A value over GPU memory that belongs to the producer of the tensor; info describes that memory.
+// Creates a value over the tensor's GPU memory, which belongs to its producer; info describes that
+// memory.
 OrtStatus *tsr__engine_device_value(const struct engine *engine, const OrtMemoryInfo *info,
                                     const struct tensor *tensor, OrtValue **out);
-// A value over the tensor's memory (strings are copied). NULL and *out NULL: an optional without a
-// value, which ONNX Runtime does not accept.
+// Creates a value over the tensor's memory (strings are copied). For an optional without a value,
+// which ONNX Runtime does not accept, returns NULL and leaves *out unchanged.
 OrtStatus *tsr__engine_value(const struct engine *engine, struct arena *arena,
                              const struct tensor *tensor, OrtValue **out);
 // As tsr__engine_value, but copies the data into memory that a run may overwrite; not for strings.
@@ -106,8 +107,8 @@ tsr_status tsr__engine_take(const struct engine *engine, OrtValue *v, const char
 // As tsr__engine_take, but numbers are not copied: v must live as long as the set.
 tsr_status tsr__engine_view(const struct engine *engine, OrtValue *v, const char *name,
                             tsr_tensors *to, OrtStatus **failed);
-// Writes a value into a tensor on the GPU of that seat; a value on that GPU is copied without the
-// host.
+// Copies a value into `place`, a tensor on the GPU of `seat` (a GPU context). A value on that GPU
+// is copied directly, not through the host. TSR_INVALID: another type or shape.
 tsr_status tsr__engine_fill(const struct engine *engine, struct gpu_seat *seat, OrtValue *v,
                             const struct tensor *place, OrtStatus **failed);
 // As tsr__engine_take, for a tensor on the GPU of `seat`.

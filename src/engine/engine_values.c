@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine_values.c - converts tensors of a set to values of ONNX Runtime and back: numbers as views,
-// strings element by element, sequences as lists of both. ONNX Runtime accepts neither an optional
-// without a value nor an empty sequence.
+// engine_values.c - converts tensors of a set to values of ONNX Runtime and back: numbers as views
+// or copies, strings element by element, sequences as lists of both. ONNX Runtime accepts neither
+// an optional without a value nor an empty sequence.
 #include "engine/engine.h"
 #include "gpu/gpu.h"
 

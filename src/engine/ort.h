@@ -30,7 +30,7 @@ enum {
 };
 enum { ORT_SEQUENTIAL = 0 };
 enum { ORT_LOG_VERBOSE = 0, ORT_LOG_INFO = 1, ORT_LOG_WARNING = 2 };
-// Types of attributes, other than ONNX numbers them.
+// Types of attributes. ONNX numbers them differently.
 enum {
     ORT_ATTR_INT = 1,
     ORT_ATTR_INTS,
@@ -420,8 +420,8 @@ typedef struct OrtApiBase {
     const char *(*GetVersionString)(void);
 } OrtApiBase;
 
-// One operator. The plug-in embeds this struct as first member of a larger one. Every function
-// except the last four gets the operator as argument.
+// One operator. Our operators embed this struct as the first member of a larger one. The functions
+// get the operator or its kernel as argument, except for the last four.
 struct OrtCustomOp {
     uint32_t version;
     void *(*CreateKernel)(const OrtCustomOp *op, const OrtApi *api,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// reach.c - an allocator for ONNX Runtime: tensors of a rank whose neighbours are processes are in
-// shared memory, so that neighbours can read them without a copy.
+// reach.c - an allocator for ONNX Runtime: if ranks are processes of one host, tensors of a run are
+// in shared memory, so that other ranks can read them without a copy.
 //
 // ONNX Runtime uses one allocator per process. Only sessions of ranks use ours, and only while they
 // run: weights stay in ordinary memory, which has larger pages. When no shared memory is left,
