@@ -3,8 +3,9 @@
 // run, and their results are combined. Ranks are threads, child processes, or this process under a
 // launcher.
 //
-// Other load on the machine can only make times longer, so the shortest times are used. Ranks of
-// one host have equal cores and all get the numbers of the fastest rank.
+// Other load on the machine can only make times longer, so each sample is timed in several passes
+// and keeps its best time. Ranks of one host on devices of the same name all get the numbers of the
+// fastest rank.
 #include "gpu/gpu.h"
 #include "measure/measure_rank.h"
 #include "runtime/spawn.h"
@@ -69,8 +70,8 @@ static int by_time(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-// Returns the median time of a run in batches. The shortest batches are those for which another
-// rank on the GPU had paused.
+// Sets *out to the median time of a run in batches. The median is used because the shortest batches
+// are those during which another rank on the GPU paused.
 static tsr_status batches_for(struct rank *rank, const tsr_tensors *in, double seconds, double *out)
 {
     const OrtApi *api = rank->engine->api;
@@ -116,7 +117,8 @@ free_times:
     return st;
 }
 
-// Times the runs of a sample, on a GPU in batches. Tiny samples measure the launch of a node.
+// Times the runs of a sample. On a GPU they run in batches, except for tiny samples, which measure
+// the launch of a node.
 static tsr_status time_runs(const struct measure_rank *rank, const struct sample *sample,
                             struct rank *model, const tsr_tensors *in, double *out)
 {
@@ -254,7 +256,7 @@ static tsr_status compute(struct measure_rank *rank, struct comm_trouble *why)
 static void find_groups(struct measure_rank *rank)
 {
     int n = rank->endpoint->size;
-    // 12 ranks: 2, 4 and 12; 8 does not divide them.
+    // Example: for 12 ranks, groups of 2, 4 and 12; 8 does not divide 12.
     for (int size = 2; size < n; size *= 2) {
         if (rank->n_groups == MEASURE_GROUPS - 1)
             break;
@@ -265,8 +267,8 @@ static void find_groups(struct measure_rank *rank)
         rank->group[rank->n_groups++] = n;
 }
 
-// Measures everything. A barrier before each part makes all ranks compute at the same time and use
-// links at the same time, as in a run. Collectives are measured on one host only.
+// Measures everything. The barriers make all ranks compute at the same time, as in a run, and keep
+// links from being timed while a rank computes. Collectives are measured on one host only.
 static tsr_status all_parts(struct measure_rank *rank, struct comm_trouble *why)
 {
     if (rank->gpu) {
@@ -342,7 +344,8 @@ static bool names_gpu(const struct measuring *measuring)
     return false;
 }
 
-// Opens the driver in the process that uses it, not in the parent of forked ranks.
+// Opens the GPU driver if a device is a GPU. Called in the process that uses the driver, not in the
+// parent of forked ranks.
 static tsr_status find_gpus(struct measuring *measuring, tsr_session *session)
 {
     if (!names_gpu(measuring))
@@ -438,7 +441,8 @@ static bool alike(const struct measuring *measuring)
     return true;
 }
 
-// Collects the speeds of the kinds of work at the sizes of the samples, from the best rank.
+// Collects the time of a node of each sample, from the fastest rank, with the sample's kind of work
+// and size.
 static void collect_sizes(const struct measuring *measuring, bool large)
 {
     struct measured *measured = measuring->out;
@@ -503,7 +507,7 @@ static void *rank_thread(void *data)
 }
 
 // Prepares the ranks. Rank 0 uses the caller's session, so that its progress is reported; the
-// caller's thread only waits. Every other rank has its own session, or NULL.
+// caller's thread only waits. Every other rank has its own session; NULL: out of memory.
 static tsr_status begin_threads(struct measuring *measuring, struct thread_job *job)
 {
     tsr_status st = TSR_OK;

@@ -42,9 +42,9 @@ static tsr_value *step(struct sample_graph *made, const char *op, tsr_value *a, 
     return tsr_node_output(node, 0);
 }
 
-// Fills with numbers of the type between -1/8 and 1/8, or with any bytes. Engines are faster with
-// constant data than with real weights: it needs less power, and zero pages that were never written
-// share one physical page.
+// Fills a buffer with random numbers between -1/8 and 1/8; for types other than float32, float16
+// and bfloat16 with random bytes. Engines are faster with constant data than with real weights: it
+// needs less power, and zero pages that were never written share one physical page.
 void tsr__measure_fill(tsr_dtype type, uint64_t seed, void *out, size_t bytes)
 {
     uint64_t state = 88172645463325252u + seed;
@@ -366,7 +366,8 @@ static bool packed_product(struct sample_graph *made, tsr_value *x)
     return add_output_of(made, packed_node(made, x));
 }
 
-// Products in sequence: more than the private cache of a core holds, or the cache of a GPU.
+// Number of products in sequence, for float32 and float16: their weights exceed the private cache
+// of a core, or the cache of a GPU.
 #define PACKED_ROWS   4
 #define PACKED_HALVES 8
 

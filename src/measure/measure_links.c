@@ -27,7 +27,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-// Returns a typical time: of 16, the third smallest (index 2).
+// Returns a typical time. Example: of 16 times, the third smallest (index 2).
 double tsr__measure_typical(double *times, size_t n)
 {
     if (!n)
@@ -199,7 +199,8 @@ static tsr_status to_all(struct measure_rank *rank, struct timed_group *timed_gr
 {
     struct comm_call call = tensor_call(rank, timed_group->members, timed_group->n,
                                         gather ? COMM_ALL_GATHER : COMM_ALL_TO_ALL);
-    // An all-gather ends with all bytes on each; in an all-to-all each has one part of them.
+    // After an all-gather each rank has all bytes. In an all-to-all each rank has 1/n of them and
+    // sends 1/n of that to each rank.
     size_t piece = (size_t)bytes / (size_t)timed_group->n / (gather ? 1 : (size_t)timed_group->n);
     for (int i = 0; i < timed_group->n; i++) {
         size_t at = gather ? 0 : (size_t)i * piece;
@@ -241,8 +242,8 @@ static tsr_status once(struct measure_rank *rank, struct timed_group *timed_grou
                                (size_t)bytes, why);
 }
 
-// Returns the mean of several calls: for a rank that arrives late, a single call would seem to take
-// no time.
+// Measures the time of a call; for small tensors, the mean of several calls: for a rank that
+// arrives late, a single call would seem to take no time.
 static tsr_status time_calls(struct measure_rank *rank, struct timed_group *timed_group,
                              int64_t bytes, enum tsr_collective what, double *seconds,
                              struct comm_trouble *why)

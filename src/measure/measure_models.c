@@ -2,8 +2,8 @@
 // measure_models.c - small models that measure the speed of the engine for each kind of work:
 // writes them to a folder and computes speeds from their times.
 //
-// Tensors have two sizes: 64 MiB, which exceeds the private cache of a core as weights do ("far"),
-// and 1 MiB ("near").
+// Most tensors have one of two sizes: 64 MiB, which exceeds the private cache of a core as weights
+// do ("far"), and 1 MiB ("near").
 #include "measure/measure_rank.h"
 
 // ---- files -------------------------------------------------------------------------------------
@@ -166,8 +166,8 @@ void tsr__measure_summarize(struct measure_rank *rank, const double *seconds)
         double busy = seconds[i];
         if (busy <= 0)
             continue;
-        // Otherwise the overhead dominates and the result is unreliable. The runs of a GPU's batch
-        // follow each other without it.
+        // Subtracts the overhead of a run, unless it is so large that the difference would be
+        // unreliable. The runs of a GPU's batch have no such overhead.
         if (busy > 2 * run && (!rank->large || tsr__samples[i].as == AS_NEAR))
             busy -= run;
         keep_speed(rank, &tsr__samples[i], busy);

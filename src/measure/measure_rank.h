@@ -10,7 +10,7 @@
 
 #define MEASURE_PATH (TEMPORARY_PATH + 32)
 
-// Which figure of the topology the time of a sample gives.
+// What the time of a sample measures.
 enum measured_as {
     AS_OVERHEAD_FEW, // with AS_OVERHEAD_MANY: the overhead of a node and of a run
     AS_OVERHEAD_MANY,
@@ -21,7 +21,7 @@ enum measured_as {
     AS_NEAR,      // the same, with tensors that fit in caches
     AS_SIZE       // only the time of its kind of work at that size
 };
-// Ranks that time the sample. The engine has kernels for other types on GPUs.
+// Ranks that time the sample: the engine's kernels for CPUs and GPUs support different types.
 enum measured_on { ON_ALL, ON_CPUS, ON_GPUS };
 #define MEASURE_FEW_NODES  4
 #define MEASURE_MANY_NODES 204
@@ -33,8 +33,8 @@ struct sample_node {
     int rate, move;   // as returned by tsr__node_kind
     const char *word; // the same as text
     double work;      // operations
-    double bytes;     // read and written
-    double fixed;     // part of them that does not grow with the input: weights
+    double bytes;     // bytes read and written, that grow with the input
+    double fixed;     // further bytes that do not grow with the input: weights
     bool many;        // the sample has measure_rank.matrices times as many nodes
 };
 // A model that measures the speed of the engine in one kind of work.
@@ -67,7 +67,7 @@ extern const struct sample tsr__samples[];
 extern const size_t tsr__n_samples;
 #define MEASURE_SAMPLES 72 // maximum number of samples
 
-// The first samples: basic properties of a device, and rates by type.
+// Number of the first samples, which measure basic properties of a device and rates by type.
 #define MEASURE_BRIEFLY 8
 tsr_status tsr__measure_write(tsr_session *session, const char *folder, size_t samples,
                               int matrices) TSR_MUST_USE;
@@ -111,7 +111,7 @@ struct measure_rank {
 tsr_status tsr__measure_input(struct measure_rank *rank, tsr_session *session, size_t sample,
                               tsr_tensors **out) TSR_MUST_USE;
 // Computes the results from the seconds of all samples (0: not timed, or not supported by this
-// engine) and adds them to `self`.
+// engine) and stores them in rank->out.
 void tsr__measure_summarize(struct measure_rank *rank, const double *seconds);
 // Measures as one rank while all other ranks do the same. Notifies the others if it fails.
 void tsr__measure_rank(struct measure_rank *rank);
@@ -120,7 +120,8 @@ extern const int64_t tsr__measure_bytes[MEASURE_POINTS];
 tsr_status tsr__measure_links(struct measure_rank *rank, struct comm_trouble *why) TSR_MUST_USE;
 tsr_status tsr__measure_collectives(struct measure_rank *rank,
                                     struct comm_trouble *why) TSR_MUST_USE;
-// measure_gpu.c: these do nothing if no rank is on a GPU (gpu NULL)
+// measure_gpu.c: call tsr__measure_gpu_open only if rank->gpu is set; otherwise the other two do
+// nothing
 tsr_status tsr__measure_gpu_open(struct measure_rank *rank, struct comm_trouble *why) TSR_MUST_USE;
 tsr_status tsr__measure_gpu_meet(struct measure_rank *rank, struct comm_trouble *why) TSR_MUST_USE;
 void tsr__measure_gpu_close(struct measure_rank *rank); // when no rank communicates any more
@@ -131,7 +132,7 @@ tsr_status tsr__measure_gpu_input(struct measure_rank *rank, tsr_tensors *out, t
 void tsr__measure_gpu_place(const struct measure_rank *rank, struct comm_call *call);
 tsr_status tsr__measure_gpu_wait(const struct measure_rank *rank,
                                  struct comm_trouble *why) TSR_MUST_USE;
-// Memory for tensors to send, on the rank's device. NULL: `why` has the reason.
+// Allocates memory for tensors to send, on the rank's device. NULL: `why` has the reason.
 void *tsr__measure_alloc(struct measure_rank *rank, size_t bytes, struct comm_trouble *why);
 void tsr__measure_free(struct measure_rank *rank, void *p, size_t bytes);
 // Returns the 1/8 quantile of n times: longer times come from other load on the machine. Sorts the

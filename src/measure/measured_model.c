@@ -8,11 +8,9 @@
 // few more with the engine's profile, which has the time of each node (profile.c):
 //
 //     unsharded   A run takes 10 ms, its 100 nodes take 10.5 ms in the profile. So the profile
-//                 costs
-//                 5 us per node; the rest is distributed over the nodes so that they take 10 ms.
+//                 costs 5 us per node. The other times are scaled so that they add up to 10 ms.
 //     sharded     The nodes of the slowest rank take 5.2 ms, its 8 collectives 0.3 ms, a run 6.3
-//                 ms.
-//                 So each synchronization loses (6.3 - 5.2 - 0.3) / 8 = 0.1 ms.
+//                 ms. So each synchronization loses (6.3 - 5.2 - 0.3) / 8 = 0.1 ms.
 //
 // If nodes are queued (on GPUs), a profile has only their launch times and is not used. All nodes
 // are then scaled by the factor between measured and predicted time of the unsharded model.
@@ -109,8 +107,8 @@ static void use_predictions(struct sim_device *device)
             device->tasks.at[i].seen = (double)device->tasks.at[i].ps / 1e12;
 }
 
-// Computes the overhead of the profile per node: the time of all profiled nodes minus the time of a
-// run.
+// Computes the overhead of the profile per node: the time of all profiled nodes of the n ranks
+// minus n times the time of a run, divided by the number of nodes. Stays 0 if that is negative.
 static void find_overhead(struct round *round, int64_t n)
 {
     double sum = 0;
@@ -122,8 +120,8 @@ static void find_overhead(struct round *round, int64_t n)
         round->of->overhead = more / (double)profile->nodes.n;
 }
 
-// Distributes the time of engine nodes that have no graph node over all nodes of the rank, in
-// proportion.
+// Sets the times of a rank's nodes from the profile; without a profile, to the predicted times. The
+// time of engine nodes that have no graph node is distributed over all nodes, in proportion.
 static void share_out(struct round *round, struct sim *sim, int rank)
 {
     struct sim_device *device = &sim->devices[rank];
@@ -240,7 +238,8 @@ static tsr_status add_points(struct sim *sim)
     return TSR_OK;
 }
 
-// Simulates the rank graphs, with which `partition` calls this function.
+// Fits the measured times to the rank graphs and adds them to the topology. tsr__partition_visit
+// calls it with the rank graphs.
 static tsr_status use_parts(void *data, const struct partition_part *parts, int64_t n)
 {
     struct round *round = data;
@@ -262,8 +261,8 @@ static tsr_status use_parts(void *data, const struct partition_part *parts, int6
 
 // ---- runs --------------------------------------------------------------------------------------
 
-// Finds the fastest run of a few processes, until one more is no faster: 3.1 ms, then 2.7, then
-// 2.65 ends the search. If time is short, two processes are used.
+// Finds the fastest run of a few processes, until one more is hardly faster. Example: 3.1 ms, then
+// 2.7 ms; 2.65 ms ends the search. If time is short, two processes are used.
 static tsr_status find_best(struct round *round, const char *folder)
 {
     struct modelled *of = round->of;
@@ -444,7 +443,7 @@ tsr_status tsr__measure_model_open(tsr_session *session, const tsr_measure_optio
     return st;
 }
 
-// Opens the model in a temporary folder.
+// Opens the model and its inputs, and creates a temporary folder.
 static tsr_status begin(struct modelled *of, const tsr_measure_options *options)
 {
     tsr_status st;

@@ -133,8 +133,8 @@ static size_t task_named(const struct map *names, const char *name)
     return 0;
 }
 
-// Returns the nearest producer with the operator `op` before this node; NULL: none within `steps`
-// steps.
+// Returns the node if its operator is `op`, else a producer with that operator at most `steps`
+// steps before it; NULL: none.
 static const tsr_node *before(const tsr_node *node, const char *op, int steps)
 {
     if (strcmp(tsr_node_op(node), op) == 0)
@@ -170,9 +170,9 @@ static struct sim_task *task_of(const struct map *names, struct sim_device *devi
     return named;
 }
 
-// Adds the time of each profiled node to its task, minus the `overhead` that the profile
-// adds to every node: 9 us with an overhead of 2 us gives 7 us. A very short node keeps LEAST_SHARE
-// of its time. The returned sum includes nodes without a task.
+// Sets the time of each task from the profiled nodes, minus the `overhead` that the profile adds to
+// every node. Example: 9 us with an overhead of 2 us gives 7 us. A very short node keeps
+// LEAST_SHARE of its time. The returned sum includes nodes without a task.
 double tsr__profile_share_out(const struct profile *profile, struct sim *sim, int rank,
                               double overhead)
 {
