@@ -57,7 +57,8 @@ struct folded tsr__fold_name(struct arena *arena, const char *name)
     return folded;
 }
 
-// Signs of folded numbers, and how the text between them is written.
+// The output format of folded names: signs for ranges and omissions, and a function that writes the
+// text between the numbers.
 struct form {
     const char *dash, *more;
     void (*add)(struct text *text, const char *s);

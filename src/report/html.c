@@ -76,7 +76,7 @@ void tsr__html_json(struct text *text, const char *s)
     tsr__text_add(text, STR("\""));
 }
 
-// Returns the kept text, or "" and a failed page.
+// Returns the text. If it is NULL (out of memory), marks the page as failed and returns "".
 static const char *keep(struct page *page, struct str kept)
 {
     page->out->failed |= !kept.p;
@@ -178,8 +178,8 @@ static void script_digest(char out[45])
     out[44] = 0;
 }
 
-// Writes the head of the page. The policy forbids everything else: a script in a name could not run
-// even if escaping failed.
+// Writes the head of the page. The policy allows only the page's own script and inline styles: a
+// script in a name could not run even if escaping failed.
 void tsr__html_begin(struct page *page)
 {
     char digest[45];

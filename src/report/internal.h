@@ -35,7 +35,7 @@ struct page {
     struct arena *arena;
     struct text *out;
     tsr_model *model;
-    tsr_model *sized;         // copy with sizes and implied shardings filled in; NULL: failed
+    tsr_model *sized;         // copy with sizes and implied shardings filled in; NULL: none
     const tsr_config *config; // NULL: none
     const char *title;
     const tsr_topology *topology; // NULL: not shown; the same below
@@ -104,10 +104,10 @@ void tsr__html_json(struct text *text, const char *s);
 const char *tsr__escaped(struct page *page, const char *s);
 const char *tsr__bytes(struct page *page, int64_t bytes);
 const char *tsr__time(struct page *page, double seconds);
-// A table: id and heads are not escaped. `heads` starts with "<th".
+// Begin and end a table. id and heads are not escaped; `heads` starts with "<th".
 void tsr__table_begin(struct page *page, const char *id, const char *heads);
 void tsr__table_end(struct page *page);
-// Says below a table or chart that only the first `shown` of `all` are there, if that is so.
+// Writes "The first 12 of 40 devices." below a table or chart if fewer than `all` are shown.
 void tsr__note_first(struct page *page, size_t shown, size_t all, const char *what);
 void tsr__html_begin(struct page *page);
 void tsr__html_end(struct page *page);
@@ -166,11 +166,12 @@ struct folded {
     size_t n;
 };
 struct folded tsr__fold_name(struct arena *arena, const char *name);
-// Returns names with the same pattern as one: "layers.{0-23}.mlp". With `html` it is escaped;
+// Returns one text for names with the same pattern: "layers.{0-23}.mlp". With `html` it is escaped;
 // else it is for a terminal. NULL: out of memory.
 const char *tsr__fold_names(struct arena *arena, const struct folded *names, size_t n_names,
                             bool html);
-// Returns the same, escaped, for PUTF; and " x 24" for a row of 24 names, "" for one name.
+// Texts for PUTF: tsr__folded returns the text of tsr__fold_names, escaped; tsr__times returns " x
+// 24" for a row of 24 names, "" for one name.
 const char *tsr__folded(struct page *page, const struct folded *names, size_t n_names);
 const char *tsr__times(struct page *page, size_t n_names);
 

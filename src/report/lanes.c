@@ -14,7 +14,7 @@
 #define LANE_HEIGHT 22
 #define LANES       64
 #define MAX_SPANS   32000   // spans on one page; with more, only cells are embedded
-#define TICKS       4000000 // time unit of embedded spans: this fraction of the total time
+#define TICKS       4000000 // time units of embedded spans: the total time has this number of them
 
 // One lane of the timeline: the cells to draw, and the spans to embed (or the cells again if there
 // are too many spans).

@@ -8,7 +8,8 @@
 
 #include <stdio.h>
 
-// Writes the title, and the configuration, devices and sizes of all figures.
+// Writes the title, then the configuration, its number of devices, and the sizes for which all
+// figures hold.
 static void write_head(struct page *page)
 {
     PUTF(page, "<header><h1>%s</h1>\n<p class=\"lead\">", tsr__escaped(page, page->title));
@@ -31,7 +32,7 @@ static void link_to(struct page *page, bool there, const char *id, const char *w
         PUTF(page, "<a href=\"#%s\">%s</a>", id, words);
 }
 
-// Writes the links to the sections. The conditions are those under which the sections are written.
+// Writes the links to the sections that are expected on the page.
 static void write_contents(struct page *page, const struct picture *picture)
 {
     bool simulated = page->simulation != NULL;

@@ -16,7 +16,8 @@
 #define MAX_HOPS     4     // nodes between a stored weight and the node that multiplies with it
 #define MAX_DEVICES  1024  // with more devices there is no picture
 
-// The number of different ranges that devices have of each dimension, and of devices that have any.
+// Parts of a tensor: for each dimension the number of different index ranges that devices have, and
+// the number of devices that have a part.
 struct parts {
     int rank;
     int64_t n[MAX_RANK];
@@ -78,8 +79,8 @@ static int64_t count_different(struct extent *of, int64_t devices)
     return n;
 }
 
-// Finds the parts of a tensor, and marks the devices that have one. False: the sharding is empty or
-// does not fit the shape.
+// Finds the parts of a tensor, and marks and counts the devices that have one (has NULL: does not).
+// False: the sharding is empty or does not fit the shape or devices, or out of memory.
 static bool find_parts(struct painter *painter, const char *sharding, int rank,
                        const int64_t *shape, struct parts *out, bool *has)
 {
@@ -119,7 +120,7 @@ struct weight {
     const struct rule *rule;
 };
 
-// True if a node with this rule only passes values on, without a reduction.
+// True if all factors of the rule are parallel, so that the node reduces nothing.
 static bool passes_on(const struct rule *rule)
 {
     for (int f = 0; f < rule->n_factors; f++)
@@ -209,8 +210,8 @@ static int64_t add_weight_words(struct text *text, const struct weight *weight,
     return all;
 }
 
-// Adds the sharding of the result along tokens, which is the reason for copies of a weight:
-// ", batch or tokens over 4".
+// Adds the sharding of the result along tokens, which is the reason for copies of a weight: ",
+// tokens over 4". Returns false if there is none.
 static bool add_token_words(struct painter *painter, struct text *text, const tsr_node *node,
                             const char *sharding)
 {

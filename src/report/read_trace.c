@@ -16,7 +16,7 @@
 
 typedef VEC(struct lane_span) span_list;
 
-// Times of complete runs, rank by rank.
+// The time of one complete run on one rank.
 struct run_time {
     int device;
     double begin, seconds;

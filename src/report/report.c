@@ -11,7 +11,8 @@
 
 #define MAX_PAGE ((size_t)256 << 20)
 
-// Returns the title: "bert/model.onnx" for "/models/bert/model.onnx".
+// Returns the given title, else the end of the model's path: "bert/model.onnx" for
+// "/models/bert/model.onnx".
 static const char *title_of(const tsr_model *model, const char *given)
 {
     const char *path = tsr_model_path(model), *at = path + strlen(path);
@@ -23,7 +24,7 @@ static const char *title_of(const tsr_model *model, const char *given)
     return at[0] ? at : "a model";
 }
 
-// Finds the named configuration, or the only one.
+// Finds the named configuration. name NULL: uses the model's only one; if it has several, none.
 static tsr_status find_config(struct page *page, const char *name)
 {
     if (!name && tsr_model_config_count(page->model) == 1)
@@ -168,8 +169,9 @@ static bool has_errors(const tsr_session *session, size_t from)
     return false;
 }
 
-// Makes a copy with all sizes set and implied shardings filled in. Drops the diagnostics. If that
-// fails, the page has no tensors.
+// Sets page->sized to a copy of the model with all sizes set and implied shardings filled in; does
+// nothing without a configuration. Drops the diagnostics. After a failure other than lack of
+// memory, the copy may lack sizes and shardings, or be missing.
 static tsr_status fill_in(struct page *page)
 {
     struct diag_mark before = tsr__diag_mark(page->session);
@@ -225,7 +227,7 @@ static tsr_status owned(tsr_session *session, const tsr_report_input *options)
     return tsr__same_session(session, side->topology->session, "topology of the other plan");
 }
 
-// Writes a page, also with another plan beside it.
+// Writes the report of a plan, optionally with a comparison with another plan.
 tsr_status tsr_report_page(tsr_model *model, const tsr_report_input *options, const char *path)
 {
     if (!path)

@@ -2,8 +2,8 @@
 // tables.c - tables of devices, operators by time, shardings of every node with layers grouped,
 // diagnostics.
 //
-// Every table is bounded (MAX_ROWS, MAX_NAMES) and says below it what was left out. Class "stack"
-// puts the cells of a row below each other on a narrow screen.
+// The tables of operators and shardings have at most MAX_ROWS rows. Class "stack" puts the cells of
+// a row below each other on a narrow screen.
 #include "report/internal.h"
 
 #include <stdlib.h>
@@ -50,8 +50,8 @@ static int by_time(const void *a, const void *b)
     return strcmp(x->op, y->op);
 }
 
-// Returns the sum of the operator, creating it on first use; NULL: out of memory. The list may
-// move.
+// Returns the sum of the operator, creating it on first use; NULL: out of memory. The pointer is
+// valid until the next call, which may move the list.
 static struct sum *sum_of(struct page *page, struct sums *sums, const char *op, tsr_span_kind kind)
 {
     void **at = tsr__map_at(&sums->seen, str_of(op));

@@ -9,7 +9,8 @@
 //     names, one layout with the boxes [0, 0,512, 0,512] ... [3, 0,512, 1536,2048], most = 512 *
 //     512 elements: 4 MiB in total, 1 MiB per device
 //
-// `collect` runs twice for a page, for the table and for the pictures, which share numbers.
+// `collect` runs twice for a page, for the table and for the pictures. Both number the tensors
+// alike, so the table can link to the pictures.
 #include "report/internal.h"
 #include "plan/plan.h"
 
@@ -39,7 +40,8 @@ struct tensor_row {
     int64_t first; // in the order of the model
     VEC(struct folded) names;
 };
-// layouts and rows are indices of all_layouts and list.
+// All tensors of the page. `layouts` and `rows` map keys to the elements of `all_layouts` and
+// `list`.
 struct tensors {
     struct page *page;
     struct map layouts, rows;
@@ -175,7 +177,7 @@ static void compute_layout(struct page *page, struct layout *layout, int64_t ele
         layout->most = most_elements(page, layout);
 }
 
-// Returns the sharding of that shape, computed on first use. NULL: out of memory.
+// Returns the layout of a sharding and shape, computed on first use. NULL: out of memory.
 static const struct layout *layout_of(struct tensors *tensors, const char *sharding, int rank,
                                       const int64_t *shape, int64_t elements)
 {
@@ -256,7 +258,7 @@ static struct tensor_row *row_at(struct tensors *tensors, void **at, const tsr_v
     return fresh;
 }
 
-// Adds a tensor to its row. Scalars are left out.
+// Adds a tensor to its row. Tensors with unknown sizes or fewer than two elements are left out.
 static void add_value(struct tensors *tensors, const tsr_value *value)
 {
     struct page *page = tensors->page;

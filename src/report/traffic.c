@@ -15,7 +15,8 @@
 #define SHOWN_GROUPS  4
 #define SHOWN_MEMBERS 16
 
-// Communications with the same operator, bytes and groups, whose nodes differ only in numbers.
+// Communications with the same operator, bytes and groups, whose tensor names differ only in
+// numbers.
 struct traffic_row {
     const tsr_simulated_comm *first;
     VEC(struct folded) names;
@@ -177,8 +178,8 @@ static const char *load_of(struct page *page, const tsr_simulated_link *link)
                                       tsr__bytes(page, link->bytes), percent));
 }
 
-// Draws a matrix of the links. Senders are rows, receivers columns; busier links are darker, from
-// 10 % on.
+// Draws a matrix of the links. Senders are rows, receivers columns. Busier links are darker: their
+// opacity goes from 10 to 100 %.
 static void write_matrix(struct page *page, double fullest)
 {
     const tsr_simulation_summary *simulation = page->simulation;

@@ -22,8 +22,8 @@ int64_t tsr__device_limit(const struct page *page, size_t device)
     return known ? known->memory : 0;
 }
 
-// Finds the device that is fullest relative to its limit; without limits, the one that uses the
-// most.
+// Sets the memory figures of the summary and whether the plan fits. The fullest device is the one
+// closest to its limit; without limits, the one that uses the most memory.
 static void check_memory(const struct page *page, struct verdict *verdict)
 {
     const tsr_simulation_summary *simulation = page->simulation;
@@ -54,7 +54,7 @@ static void check_memory(const struct page *page, struct verdict *verdict)
         verdict->fit = FIT_YES;
 }
 
-// Computes means over all devices. The largest share is the bottleneck.
+// Computes the shares of the time, as means over all devices. The largest share is the bottleneck.
 static void sum_shares(const tsr_simulation_summary *simulation, struct verdict *verdict)
 {
     double all = simulation->seconds * (double)simulation->devices;
@@ -105,7 +105,7 @@ struct verdict tsr__verdict_of(const struct page *page)
 
 // ---- words -------------------------------------------------------------------------------------
 
-// Starts the sentence that write_speed continues.
+// Writes whether the plan fits: the beginning of a sentence that write_speed continues.
 static void write_fit(struct page *page, const struct verdict *verdict)
 {
     static const char *const words[] = {[FIT_UNKNOWN] = "Memory limit unknown",
