@@ -6,8 +6,8 @@
 // communication of the model, and continues.
 //
 // Three outputs of a partition for 4 ranks, as in the manifest:
-//     loss     not placed            of rank 0, moved out of its set
-//     logits   full, on rank 3       rank 3 gives it, moved out of its set
+//     loss     no ranks listed       rank 0 has it: moved out of rank 0's set
+//     logits   full, on rank 3       rank 3 gives it: moved out of rank 3's set
 //     hidden   sharded over 1 and 2  the shards of ranks 1 and 2 are joined (shards.c)
 // If several ranks have a shard, its first owner gives it.
 #include "runtime/handover.h"

@@ -14,10 +14,10 @@ struct handover {
     const tsr_tensors *places; // the caller's tensors that the ranks have filled; NULL: none
     struct endpoint *place;    // endpoint of a rank that is a process; else NULL
     uint64_t plan;
-    const bool *placed; // per output of the manifest: already handled; NULL: none
+    const bool *placed; // per output of the manifest: need not be moved; NULL: none
 };
 
-bool tsr__hand_any(const struct handover *handover); // true if `kept` is set for an output
+bool tsr__hand_any(const struct handover *handover); // true if ranks of an output are listed
 bool tsr__hand_is_result(const struct handover *handover, const char *name); // not a state
 bool tsr__hand_gives(const struct handover *handover, int64_t rank);
 // Moves the outputs of the ranks (sets: by rank) into `outputs`, in the order of the model. Shards

@@ -224,12 +224,12 @@ struct shard_view {
     int device; // as of the full tensor
     int64_t dims[RUN_MAX_RANK];
 };
-// Finds the memory of a shard in the full tensor. Returns false if the shard is not contiguous, not
-// aligned for a GPU, cannot be sharded, or out of memory.
+// Finds the memory of a shard in the full tensor. Returns false if the tensor cannot be sharded,
+// the shard is not contiguous or not aligned for a GPU, or memory runs out.
 bool tsr__shards_view(struct arena *arena, const struct manifest_port *port, int64_t shard,
                       const struct tensor *full, struct shard_view *out);
 bool tsr__shards_any(const struct manifest_port *ports,
-                     size_t n); // true if `kept` is set for one of them
+                     size_t n); // true if the manifest lists the ranks of one of them
 int64_t tsr__shards_giver(const struct tile_layout *layout, int64_t shard);
 // Puts the rank's shards of sharded inputs into a set.
 struct gpu_inputs;

@@ -136,7 +136,7 @@ tsr_status tsr__job_sets_owned(const tsr_job *job, const tsr_tensors *const *set
 // Warns about inputs that the model does not have; they are probably misspelt.
 void tsr__job_note_unknown(tsr_job *job, const tsr_tensors *inputs);
 struct handover tsr__job_handover(const tsr_job *job);
-bool tsr__job_handed(const tsr_job *job); // true if `kept` is set for an output
+bool tsr__job_handed(const tsr_job *job); // true if the manifest lists the ranks of an output
 // Creates an empty set for each rank of the partition, in the arena. Must be freed even after a
 // failure.
 tsr_status tsr__job_sets_new(const tsr_job *job, struct arena *arena, tsr_tensors ***out);

@@ -53,7 +53,7 @@ struct served {
     pid_t pid; // 0: not started, or ended and reaped
     int socket;
     double stopped_s; // time at which the program was stopped; 0: running
-    char how[64];     // how it ended
+    char how[64];     // how the program ended
 };
 
 // Arguments of the program.
