@@ -283,7 +283,7 @@ int cli_read_place(struct cli *cli, tsr_run_options *options);
 int cli_read_meeting(struct cli *cli, tsr_run_options *options); // --interface and the secret
 int cli_count_hosts(const char *list); // number of ranks of "a:4,b:4"; 0: not a list of hosts
 char *cli_host_name(char *entry);      // cuts an entry off after its name: "[::1]:4" -> ::1
-int cli_hosts_wanted(struct cli *cli, const char *list); // the error for an invalid list
+int cli_hosts_wanted(struct cli *cli, const char *list); // reports an invalid list
 bool cli_plans(const tsr_run_options *options); // this process plans: it is the only one, or rank 0
 int cli_rank(const struct cli *cli);            // by --rank or the launcher, default 0
 
@@ -300,8 +300,8 @@ void cli_folder_end(struct cli *cli);
 int cli_bench_folder(struct cli *cli, double seconds); // `bench` of a generation folder
 // Labels the model if --labels is given, or updates its labels.
 tsr_status cli_label(const struct cli *cli, tsr_model *model);
-// Opens a session with the command's memory limit and the rules of --rules. Returns 0 or an exit
-// code.
+// Opens a session with the command's memory limit; cli_read_rules adds the rules of --rules to it.
+// Both return 0 or an exit code.
 int cli_open_session(struct cli *cli, tsr_session_options *options);
 int cli_read_rules(struct cli *cli);
 // Finds the memory limit of the session: --memory-limit, else 7/8 of the memory of the machine or
@@ -340,7 +340,8 @@ void cli_print_excerpt(const char *format, va_list args) __attribute__((format(p
 tsr_json *cli_json(struct cli *cli);
 tsr_json *cli_json_of(struct cli *cli, const char *name);
 tsr_json *cli_json_if(struct cli *cli); // NULL without --json
-// Closes, prints and frees a document; returns the code, or EXIT_WRITE if stdout is closed.
+// Closes, prints and frees a document. Returns `code`, EXIT_READ if out of memory, or EXIT_WRITE if
+// stdout is closed.
 int cli_print_json(struct cli *cli, tsr_json *json, int code);
 int cli_end(struct cli *cli, tsr_json *json, int code); // the same, but json may be NULL
 // For commands whose result is a file: prints that it was written; in JSON its path, or null.

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // find_engine.c - finds the library of ONNX Runtime.
 //
-// Order: $TESSERA_ORT, the loader's path, the active Python environment, .venv and .deps next to
-// the program or above it, and last the `python3` on the path. Never the working directory, which
-// another user may have filled. Loading a library executes it: a library near the program must
-// belong to root, to the user or to the program's owner, and must not be writable by everybody.
+// It uses $TESSERA_ORT if that is set. Otherwise it tries in this order: the loader's path, the
+// active Python environment, .venv and .deps next to the program or above it, and last the
+// `python3` on the path. It never tries the working directory, which another user may have filled.
+// Loading a library executes it: a library near the program must belong to root, to the user or to
+// the program's owner, and must not be writable by everybody.
 #include "cli/cli.h"
 
 #include <glob.h>
@@ -45,8 +46,8 @@ bool cli_is_trusted(const char *path)
     return stat(real, &at) == 0 && is_ours(&at, &program);
 }
 
-// Opens the last match of a pattern, which is the newest version. A relative folder would be the
-// working directory and is refused.
+// Opens a trusted file that matches the pattern, trying the last name in alphabetical order first:
+// mostly the newest version. A relative folder would be the working directory and is refused.
 static bool try_glob(struct cli *cli, const char *folder, const char *pattern, const char **found,
                      const char **version)
 {

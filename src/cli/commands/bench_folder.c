@@ -128,8 +128,8 @@ static FILE *start_peer(const struct folder_bench *bench)
     return popen("exec \"$TESSERA_PYTHON\" -I -c \"$TESSERA_SCRIPT\" 2>/dev/null", "r");
 }
 
-// Measures onnxruntime-genai. Its first line names the version; without it, peer_name stays empty
-// and no comparison is printed.
+// Measures onnxruntime-genai. Its first line names the version; without it, or without a complete
+// round, peer_name is empty and no comparison is printed.
 static void peer_turn(struct folder_bench *bench)
 {
     char line[200];
@@ -286,8 +286,8 @@ static void share_cores(struct folder_bench *bench)
     }
 }
 
-// Measures both programs in turns. Our job stays open while the other runs, so that its second turn
-// loads nothing.
+// Measures both programs in turns. Our generator stays open while the peer runs, so that our second
+// turn loads nothing.
 static tsr_status measure(struct folder_bench *bench)
 {
     tsr_status st = cli_engine(bench->cli, NULL, NULL);

@@ -176,7 +176,8 @@ static int read_prices(struct cli *cli, struct prices *prices)
     return 0;
 }
 
-// Returns the price of the machine, else of its device: "h100" in "h100:8" or "hosts:2xh100:8".
+// Returns the price of the machine, else that of its device ("h100" in "h100:8" or
+// "hosts:2xh100:8") times the number of devices; 0: unknown.
 static double price_of(const struct prices *prices, const struct row *row)
 {
     for (size_t i = 0; i < prices->n; i++)
@@ -210,8 +211,8 @@ static int read_boxes(struct advice *advice)
     return 0;
 }
 
-// Finds the dimension of the batch: that of --batch, else the usual names, else the first one of
-// the first input.
+// Finds the dimension of the batch: that of --batch, else one of the usual names, else dimension 0
+// of the first input.
 static int find_batch(struct advice *advice, const tsr_model *model)
 {
     static const char *const usual[] = {"batch", "batch_size", "N"};
@@ -313,7 +314,7 @@ static struct outcome plan_batch(struct advice *advice, tsr_topology *topology, 
 }
 
 // Finds the largest batch that meets the limit: doubles it while it meets the limit, then bisects.
-// A batch that was not found in time counts as one that does not fit.
+// A batch for which no plan was found in time counts as one that does not fit.
 static tsr_status find_largest(struct advice *advice, tsr_topology *topology, struct row *row)
 {
     int64_t low = 0, high = advice->most + 1;
@@ -336,7 +337,8 @@ static tsr_status find_largest(struct advice *advice, tsr_topology *topology, st
     return TSR_OK;
 }
 
-// Plans one prompt (prefill) on the same machine.
+// Plans one prompt (prefill) on the same machine and stores its time in row->ttft. Sets row->batch
+// to 0 if it does not fit or exceeds the limit.
 static tsr_status check_prompt(struct advice *advice, tsr_topology *topology, struct row *row)
 {
     if (!advice->prefill || !row->batch)

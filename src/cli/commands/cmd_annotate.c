@@ -8,7 +8,7 @@
 #include <string.h>
 
 // Carries out the edits of the command line. --cascade belongs to the option before it. All options
-// with a value except these are edits.
+// with a value are edits, except -o, --dim and --rules.
 static void run_edits(struct editor *editor, const struct cli *cli)
 {
     for (size_t i = 0; i < cli->n_given; i++) {

@@ -102,8 +102,8 @@ static tsr_value *project(struct builder *builder, tsr_value *x, const char *nam
     return node(builder, "Add", y, bias, NULL);
 }
 
-// Splits a tensor by heads: [1, tokens, hidden] -> [1, heads, tokens, hidden / heads]; for keys the
-// last two are exchanged.
+// Projects x and splits the result by heads: [1, tokens, hidden] -> [1, heads, tokens, hidden /
+// heads]; for keys the last two are exchanged.
 static tsr_value *by_heads(struct builder *builder, tsr_value *x, const char *name, bool exchanged)
 {
     const int64_t split[] = {1, TOKENS, HEADS, HIDDEN / HEADS};

@@ -48,8 +48,8 @@ static void check_engine(struct cli *cli, struct item *item)
     snprintf(item->detail, sizeof item->detail, "%s%s%s", version, ok ? " at " : "", found);
 }
 
-// Checks which kinds of devices configurations can name, after check_engine: "CPU: ...; GPU: CUDA;
-// NPU: none".
+// Checks which kinds of devices configurations can name: "CPU: ...; GPU: CUDA; NPU: none". Call it
+// after check_engine, which loads the engine.
 static void check_devices(struct cli *cli, struct item *item)
 {
     static const char *const kinds[] = {"CPU", "GPU", "NPU"};
@@ -164,7 +164,7 @@ static void check_python(struct item *item)
 }
 
 // Reports threads and cores of ranks: "2 ranks have 1 thread each and are pinned to cores 0 | 1;
-// more than 2 are not pinned, with 1 thread".
+// more than 2 are not pinned and have 1 thread".
 static void check_ranks(struct item *item)
 {
     int cores[CORES_SHOWN], threads = 1, ranks = 2;

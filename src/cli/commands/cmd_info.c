@@ -133,7 +133,7 @@ static void each_entry(struct cli *cli, const tsr_model *model, void *data,
             f(cli, data, node, tsr_node_config_at(node, i));
 }
 
-// Returns the name of an annotation's configuration; empty if the model does not declare it.
+// Returns the name of an annotation's configuration; empty if the annotation names none.
 static const char *config_name(const tsr_node_config *nc)
 {
     const tsr_config *config = tsr_node_config_target(nc);

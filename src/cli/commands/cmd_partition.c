@@ -54,8 +54,8 @@ static tsr_status prepare(struct cli *cli, const struct planning *plan, const ch
     return status;
 }
 
-// Returns an option that --layout genai would ignore, or NULL: its folders are always sharded by
-// heads.
+// Returns a given option that would have no effect with --layout genai, or NULL. Folders of this
+// layout are always sharded by heads.
 static const char *option_against_genai(const struct cli *cli)
 {
     static const char *const names[] = {"--config",    "--memory", "--stages",    "--time",

@@ -275,7 +275,8 @@ static void print_parts(const tsr_plan_summary *summary)
 
 #define MAX_SUBSETS 64 // with more devices the planner searches blocks instead of subsets
 
-// Prints which device sets the planner compared.
+// Prints the number of devices that are used if it is not all of them, and which device sets the
+// planner compared.
 static void print_block(const tsr_plan_summary *summary)
 {
     if (summary->copies > 1)
@@ -665,8 +666,8 @@ static void add_point(struct points *points, struct point point)
         points->at[points->n++] = point;
 }
 
-// Plans with less and less memory, ends with the least that is known to be needed. Plans that were
-// not found in time count as infeasible.
+// Plans with less and less memory; the last plan gets the least memory that is known to be needed.
+// Plans that were not found in time count as infeasible.
 static tsr_status list_points(struct cli *cli, tsr_plan_options options, struct points *points)
 {
     bool last = false;

@@ -37,7 +37,8 @@ static int replay(struct report *report, const char *path)
     return code;
 }
 
-// Returns --config, else the only configuration; NULL: the model has none and is planned.
+// Returns --config, else the only configuration of the model. NULL: there is none, or more than
+// one; the model is then planned.
 static const char *config_of(const struct report *report)
 {
     const char *named = cli_value(report->cli, "--config");
@@ -46,7 +47,8 @@ static const char *config_of(const struct report *report)
     return tsr_config_name(tsr_model_config(report->model, 0));
 }
 
-// Plans the model, or predicts the time of its shardings, which fails for stages.
+// Plans the model, or predicts the time of its shardings. If the prediction fails, for example
+// because of stages, report->plan stays NULL.
 static tsr_status plan(struct report *report)
 {
     tsr_model *copy = NULL;

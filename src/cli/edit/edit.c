@@ -45,7 +45,8 @@ void edit_took(struct editor *editor, tsr_status status)
         editor->code = EXIT_NO;
 }
 
-// Sets editor->config: the selected configuration, or the only one of the model.
+// Selects the only configuration of the model if none is selected yet. Returns false after a
+// message if there is still none.
 static bool need_config(struct editor *editor)
 {
     if (!editor->config && tsr_model_config_count(editor->model) == 1)

@@ -20,10 +20,10 @@ struct rule {
     const char *device, *text; // in the copy of RULES
     bool exact;
 };
-// A node of the main graph with its device and stage.
+// A node of the main graph with its stage.
 struct placed {
     const tsr_node *node;
-    long stage; // minimum stage of its consumers; -1: any
+    long stage; // if no rule matches: the highest stage of its producers; -1: none
 };
 struct layers {
     struct editor *editor;
@@ -131,8 +131,9 @@ static long stage_of(struct layers *layers, const char *device, long least)
     return layers->n_stages++;
 }
 
-// Finds the stage of every node. Nodes without an annotation get no stage, but their readers must
-// not be in an earlier stage than their producers.
+// Finds the stage of every node. Returns false if there would be more than MAX_STAGES. Nodes for
+// which no rule matches get no stage, but their readers must not be in an earlier stage than their
+// producers.
 static bool place(struct layers *layers)
 {
     const tsr_graph *graph = tsr_model_graph(layers->editor->model);

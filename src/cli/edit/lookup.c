@@ -201,7 +201,8 @@ static size_t keep_with_value(struct editor *editor, const char *value)
     return editor->n_found = kept;
 }
 
-// Returns the node whose name is most similar to the text. Compares at most 20000 names.
+// Returns the name of a node that is most similar to the text, or NULL. Compares at most 20000
+// names.
 static const char *nearest_node(const struct editor *editor, const char *text)
 {
     size_t n = size_min(editor->n_names, 20000);
@@ -274,7 +275,8 @@ static bool quoted_target(struct editor *editor, const char *text, size_t n, cha
     return true;
 }
 
-// Returns the number of colons that split the text into nodes and their value.
+// Returns the number of colons that split the text into nodes and their value. *value and *at are
+// the value and the position of the last such colon.
 static int try_splits(struct editor *editor, const char *text, size_t n, bool globs, char **value,
                       size_t *at)
 {

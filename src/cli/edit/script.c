@@ -20,7 +20,7 @@ char *edit_trim(char *text)
 }
 
 // Carries out one line of a script. The value is the rest of the line. " --cascade" at its end is
-// the flag of --remove-config; shell quotes around the value are removed.
+// the flag of --remove-config. Single quotes around the value are removed.
 static void script_line(struct editor *editor, char *line)
 {
     char *option = edit_trim(line);

@@ -25,7 +25,8 @@ int job_read(struct job *job, struct cli *cli)
     return code;
 }
 
-// Sets the configuration to run: that of the plan, --config, or the only one of the model.
+// Sets job->config: with --devices that of the plan ("" if rank 0 plans), else --config, which may
+// be NULL.
 static tsr_status choose_config(struct job *job)
 {
     tsr_status status = TSR_OK;
@@ -43,8 +44,8 @@ static tsr_status choose_config(struct job *job)
     return status;
 }
 
-// Joins the ranks of the job and finds the engine. After tsr_join an error of one rank reaches the
-// others.
+// Prepares the run: joins the ranks, finds the engine, loads the inputs, and plans. After tsr_join
+// an error of one rank reaches the others.
 tsr_status job_prepare(struct job *job)
 {
     struct cli *cli = job->cli;

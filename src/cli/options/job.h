@@ -5,8 +5,8 @@
 
 #include "cli/cli.h"
 
-// A run. The argument is a partition or a model. A model is partitioned for `config`; if `config`
-// is NULL, it runs unsharded in one engine.
+// A run. The argument is a partition or a model. A model is partitioned for `config`, or for its
+// own configuration if that is NULL. A model without a configuration runs unsharded in one engine.
 struct job {
     struct cli *cli;
     tsr_run_options options;

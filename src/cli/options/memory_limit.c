@@ -16,7 +16,8 @@
 #define LIMIT_NUMERATOR   7
 #define LIMIT_DENOMINATOR 8
 
-// Returns the number in a small file of the kernel; -1: no limit ("max").
+// Returns the number in a small file of the kernel; -1: no limit ("max"), or the file cannot be
+// read.
 static int64_t read_number(const char *path)
 {
     char text[64];

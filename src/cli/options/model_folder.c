@@ -86,7 +86,8 @@ bool cli_is_folder(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-// True for a folder that contains model.onnx but is neither a generation folder nor a partition.
+// True for a folder that contains model.onnx and is not a partition. Sets `path` to that file. The
+// caller has excluded generation folders.
 static bool has_model_alone(const char *folder, char *path, size_t n)
 {
     snprintf(path, n, "%s/manifest.json", folder);

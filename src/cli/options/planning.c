@@ -15,8 +15,8 @@ tsr_status cli_topology(struct cli *cli, const char *text, tsr_topology **out)
                              out);
 }
 
-// Reads --devices. "4" is a number of equal devices; other texts are names or files of topologies.
-// Any other text is a usage error.
+// Reads --devices. "4" is a number of equal devices; other texts are topologies or files of
+// topologies. A text that is neither is a usage error.
 static int read_devices(struct cli *cli, struct planning *planning)
 {
     const char *text = cli_value(cli, "--devices");

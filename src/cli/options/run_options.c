@@ -11,8 +11,8 @@ const char *cli_temporary(void)
     return cli_text_or(getenv("TMPDIR"), NULL);
 }
 
-// Returns the description of the inputs. --inputs random:7, --shape x:2x3 and --dim batch=2 become
-// "random:7,x:2x3,batch=2".
+// Returns the description of the inputs, or NULL after a message. Sizes are appended for random
+// inputs: --inputs random:7, --shape x:2x3 and --dim batch=2 become "random:7,x:2x3,batch=2".
 const char *cli_inputs(struct cli *cli)
 {
     static char set[8192];

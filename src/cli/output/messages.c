@@ -49,9 +49,9 @@ static bool is_shown(const struct cli *cli, const tsr_finding *finding)
            strcmp(finding->code, "plan-count") == 0;
 }
 
-// Prints the diagnostics and returns the exit code. Called once by every command, at its end. A
-// status without a diagnostic (a cancelled plan, or no memory for the diagnostic) gets a line too,
-// so that no failure is silent.
+// Prints the diagnostics of the session and returns the exit code. Commands call it when they are
+// done. A status without a diagnostic (a cancelled plan, or no memory for the diagnostic) gets a
+// line too, so that no failure is silent.
 int cli_finish(struct cli *cli, tsr_status status)
 {
     size_t shown = 0, more = 0;
