@@ -63,8 +63,8 @@ static bool same_sizes(const tsr_value *a, const tsr_value *b)
 }
 
 // True if the node writes only the new tokens of a cache: the cache is an input and an output of
-// the graph that are declared with the same size, so both are one buffer. Sizes of one run do not
-// count: [1,4,past,32] and [1,4,total,32] are two buffers even if past and total are 512.
+// the graph that are declared with the same size, so both are one buffer. Sizes at run time do not
+// matter: [1,4,past,32] and [1,4,total,32] are two buffers even if past and total are 512.
 bool tsr__node_updates_cache(const tsr_node *node, size_t output)
 {
     const struct op_row *row = tsr__row_of_node(node);

@@ -11,7 +11,7 @@
 #define MAX_NODES 4096
 
 // True if the node has a seed. A negative integer means "no seed". A reference to an attribute of
-// the call counts as none, because the call may not have it.
+// the call is treated as no seed, because the call may not have that attribute.
 static bool has_seed(const tsr_node *node)
 {
     const tsr_attr *seed = tsr_node_find_attr(node, "seed");

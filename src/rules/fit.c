@@ -187,8 +187,9 @@ static bool fit_side(struct fit *fit, enum side side)
     return true;
 }
 
-// Finds the lengths of all packs. Inputs may come in any order, because lengths only grow. Outputs
-// matter only for packs that no input has.
+// Finds the lengths of all packs. Broadcast inputs may come in any order, because they only
+// increase lengths. Outputs give the lengths of packs that no input has; for other packs they must
+// agree.
 static bool fit_ranks(struct fit *fit)
 {
     for (int i = 0; i < fit->pattern->n_letters; i++) {
@@ -387,7 +388,7 @@ static bool loose_number(const struct fit_dim *dim)
     if (dim->n != 1 || !dim->pattern->broadcast || here.value < 0 || here.value == 1)
         return true;
     if (fit->open[dim->factors[0]] && !fit->fixed[dim->factors[0]])
-        return true; // ONNX Runtime accepts a skip that is longer than the input
+        return true; // e.g. SkipLayerNormalization: a skip may be longer than the input
     return join_size(fit, dim->factors[0], here);
 }
 

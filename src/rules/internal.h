@@ -91,7 +91,7 @@ int tsr__rule_numbered(struct rule_builder *rule, char letter, int number); // c
 
 // Add dimensions to the last tensor.
 enum dim_mark { DIM_PLAIN, DIM_BROADCAST, DIM_WINDOW };
-void tsr__rule_dim(struct rule_builder *rule, char letter, int number); // adds d2
+void tsr__rule_dim(struct rule_builder *rule, char letter, int number); // 'd', 2: adds d2
 void tsr__rule_marked_dim(struct rule_builder *rule, char letter, int number, enum dim_mark mark);
 // Adds the dimensions d(from) .. d(to-1).
 void tsr__rule_range(struct rule_builder *rule, char letter, int from, int to);

@@ -98,7 +98,7 @@ int tsr__node_widens(const tsr_node *node, size_t input)
     return row && (row->widens.inputs >> input & 1) ? row->widens.more : 0;
 }
 
-// True if the engine computes the node at load time if its inputs are constants. False for
+// True if ONNX Runtime computes the node at load time when its inputs are constants. False for
 // DequantizeLinear: 8-bit constants are not converted, because products read them directly.
 bool tsr__node_folds(const tsr_node *node)
 {

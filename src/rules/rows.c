@@ -18,8 +18,8 @@ const struct op_row *tsr__row_at(size_t i)
     return NULL;
 }
 
-// Finds the row by binary search for the name, then scans the operator's rows. A MatMul of opset 13
-// has the row since 1 if there is none from 2 to 13.
+// Finds the row by binary search for the name, then scans the operator's rows. Example: a MatMul of
+// opset 13 has the row with `since` 1, if no row has a `since` from 2 to 13.
 static const struct op_row *find_row(const struct op_table *table, struct str op, struct str domain,
                                      int64_t opset)
 {

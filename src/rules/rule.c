@@ -126,7 +126,8 @@ static const struct rule_list *copy_lists(struct fit *fit)
     return list;
 }
 
-// Copies windows, the lists that they patch, and trims. Their numbers are sizes of this node.
+// Copies windows, the lists that they patch, and trims. Derive functions have computed their
+// numbers from the sizes of this node.
 static bool make_windows(struct fit *fit, struct rule *rule)
 {
     struct rule_window *window =

@@ -160,8 +160,10 @@ struct rule_trim {
     int output, dim, window;
     int64_t unit;
 };
-// The part of a window that units first .. stop - 1 of n need: the input range, and how many needed
-// elements do not exist. If per > 0, `before` and `after` are elements to trim at both ends.
+// The part of a window for one shard: positions a .. b - 1 of the result need elements start ..
+// stop - 1 of the input, and `before` and `after` more elements at both ends that do not exist. If
+// per > 0, `before` and `after` are instead the elements of the local result to trim at both ends.
+// The shard is units `first` .. `stop` - 1 of n.
 struct window_part {
     int64_t a, b, start, stop, before, after;
 };
@@ -212,8 +214,8 @@ bool tsr__node_is_constant(const tsr_node *node);
 // True if ONNX Runtime overwrites input i of the node, even if other nodes read that input. Give
 // the node a copy of it.
 bool tsr__node_writes(const tsr_node *node, size_t i);
-// Returns the attribute that makes the kernel round a factor to fewer bits than its type has
-// ("accuracy_level"), or NULL if it does not round.
+// Returns the name of the attribute ("accuracy_level") that makes the kernel round input 0 to fewer
+// bits than its type has, or NULL if the kernel does not round it.
 const char *tsr__node_rounding_level(const tsr_node *node);
 // True if the output is a KV cache: an input of the node with the new tokens appended
 // (cache_buffers.c).
@@ -247,13 +249,13 @@ bool tsr__rule_wants_some(const tsr_node *node, const struct rule *rule, int fac
 int tsr__rule_substitute(const tsr_node *node, int input);
 
 // Lists the axes of a reduction, counted from the front, in `axes` (capacity RULE_MAX_RANK).
-// Kernels of ONNX Runtime misread negative axes if the input has no elements: of [0 3] along -1
-// they make [0 3]. Returns the number of axes; 0: the node is not a reduction, or no axis is
-// negative. *name: the attribute that holds them; NULL: input 1.
+// Kernels of ONNX Runtime misread negative axes if the input has no elements: they reduce [0 3]
+// along -1 to [0 3]. Returns the number of axes; 0: the node is not a reduction, no axis is
+// negative, or the axes are unknown. *name: the attribute that holds them; NULL: input 1.
 int tsr__rule_front_axes(const tsr_node *node, const struct shapes *shapes, const char **name,
                          int64_t *axes);
 
-// Inputs of a mixture of experts. Its other inputs are optional.
+// Indices of inputs of a mixture of experts.
 struct expert_inputs {
     int first, second; // weights of both layers
     int bias;          // bias of the second layer
@@ -316,8 +318,8 @@ int tsr__node_widens(const tsr_node *node, size_t input);
 // True if the node becomes a constant when the model is loaded, provided all its inputs are
 // constants.
 bool tsr__node_folds(const tsr_node *node);
-// True if the CPU kernel copies the first input into its blocked layout, or the first output out of
-// it (blocked.c).
+// True if the CPU kernel copies the first input into the blocked-channel layout, or the first
+// output out of that layout (blocked.c).
 bool tsr__node_copies_input(const tsr_node *node, const struct shapes *shapes);
 bool tsr__node_copies_output(const tsr_node *node, const struct shapes *shapes);
 // True if the CPU kernel reads a value that is stored in the blocked layout.

@@ -17,7 +17,7 @@ struct user_row {
     struct user_row *next;
 };
 
-// Takes text up to a blank or tab; the rest of the line stays in *line.
+// Takes the first word, up to a blank or tab, from *line.
 static struct str first_word(struct str *line)
 {
     size_t at = 0, end;

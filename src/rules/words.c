@@ -65,7 +65,8 @@ static void add_role(struct text *text, const struct pattern *pattern, enum role
     add_line(text, pattern, in, what);
 }
 
-// Adds one line for each role: factors that cost nothing to shard first, then units.
+// Adds one line for each role except ROLE_UNSHARDED, cheapest first, then one for each factor whose
+// shards are multiples of a unit.
 static void describe_factors(struct text *text, const struct pattern *pattern)
 {
     static const char *const reduced[] = {
@@ -116,7 +117,7 @@ static bool names_factor(struct str name, struct str factor)
 }
 
 // Returns why the factor is not sharded: the first reason of the row that names it. Errors of
-// partition quote this text.
+// `tessera partition` quote this text.
 const char *tsr__row_stays(const struct op_row *row, struct str factor)
 {
     for (const struct stay *stay = row->stays; stay && stay->factors; stay++) {
@@ -161,7 +162,7 @@ static const char *stays_text(struct arena *arena, const struct op_row *row)
     return text_or_none(text.p);
 }
 
-// Adds one line for each change in the local node. Windows and lists are not in the table.
+// Adds one line for each change in the local node. Texts of rows have no windows and lists.
 static void describe_rewrites(struct text *text, const struct pattern *pattern)
 {
     for (int i = 0; i < pattern->n_rewrites; i++) {

@@ -341,7 +341,7 @@ void tsr__derive_fused_conv(struct derivation *derivation)
 
 // ---- transposed convolutions -------------------------------------------------------------------
 
-// True for sizes of a kernel; products of two of them do not overflow.
+// True for numbers of a window that are so small that the product of two does not overflow.
 static bool is_short(int64_t number)
 {
     return number >= 1 && number <= INT16_MAX;
@@ -391,9 +391,9 @@ static void add_list(struct derivation *derivation, const char *name, int n)
     tsr__rule_list(&derivation->rule, NO_INPUT, name, values, n);
 }
 
-// Adds the windows of a transposed convolution. 8 elements, kernel 3, stride 2, pads 1 1 give 15:
-// from 8, to 15, step 1, shift -1, reach 3, per 2. No local node has output padding, because its
-// window ends with its shard.
+// Adds the windows of a transposed convolution. Example: 8 elements, kernel 3, stride 2, pads 1 1
+// give 15 positions; the window has from 8, to 15, step 1, shift -1, reach 3, per 2. No local node
+// has output padding, because its window ends with its shard.
 static void add_transposed(struct derivation *derivation, const struct space *space)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -480,8 +480,8 @@ void tsr__derive_conv_integer(struct derivation *derivation)
     tsr__rule_clauses(&derivation->rule, "red i:sum");
 }
 
-// True if the node can be expanded: partial sums over i are integers that are not rounded yet
-// (expand_quant.c).
+// True if QLinearConv can be expanded so that integers are summed over i before they are rounded
+// (expand_quant.c). Operands must have 8 bits, and only the weights may have a scale per channel.
 static bool sums_integers(const struct derivation *derivation)
 {
     static const size_t single[] = {1, 2, 6, 7};
