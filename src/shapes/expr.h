@@ -41,7 +41,7 @@ struct atom {
     struct expr a, b;
     int depth;        // nesting depth of operations
     bool root;        // a symbol that is a dimension of the model's inputs
-    bool hidden;      // stands for an unnamed size of an input
+    bool hidden;      // a hidden symbol (tsr__expr_hide)
     bool number_name; // its name cannot be read inside an expression: "10", "a-b"
 };
 
@@ -81,8 +81,8 @@ struct atom *tsr__expr_sole_atom(const struct exprs *exprs, struct expr expr);
 // the model's inputs use that name for another size.
 struct expr tsr__expr_input_size(struct exprs *exprs, struct str name);
 
-// Returns a hidden symbol for an unnamed size of an input. It is never printed: sizes that contain
-// it become unknown in the end (tsr__expr_hidden).
+// Returns a hidden symbol, for an unnamed size of an input or for a size whose declaration is
+// ignored. It is never printed: sizes that contain it become unknown in the end (tsr__expr_hidden).
 struct expr tsr__expr_hide(struct exprs *exprs, struct str name);
 bool tsr__expr_hidden(const struct exprs *exprs, struct expr expr);
 

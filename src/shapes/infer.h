@@ -144,7 +144,7 @@ struct shapes {
     const struct call *call; // the call whose function body is being inferred, or NULL
     int depth;               // nesting depth of subgraphs and calls
     int64_t work;            // nodes that may still be visited
-    unsigned n_open;         // number of sizes that neither a rule nor a declaration gives
+    unsigned n_open;         // number of hidden symbols for sizes whose declaration is ignored
     bool report;             // contradictions are reported
     const struct shape_rules *rules;
 };
@@ -157,7 +157,7 @@ static inline struct expr element_of(struct known_value value, int64_t i)
 // Returns the constant tensor of the value; NULL: the value may change in a run.
 const tsr_tensor *tsr__value_constant_tensor(const tsr_value *value);
 struct known_value tsr__value_of_tensor(struct arena *arena, const tsr_tensor *tensor);
-// Returns the number of elements of a vector, known or by its shape; -1: unknown.
+// Returns the number of known elements; if none are known, the length of a vector; -1: unknown.
 int64_t tsr__value_length(struct known_value value, struct shape shape);
 struct value_info tsr__info_of(const struct shapes *shapes, const tsr_value *value);
 // Infers a subgraph or function body whose first n inputs are given; the others are as declared.

@@ -61,7 +61,8 @@ static int64_t read_element(const char *p, tsr_dtype type)
     return narrow;
 }
 
-// Returns the number of elements of a vector, known or not; -1: not a vector of fixed length.
+// Returns the number of known elements. If none are known, returns the length of a vector; -1: not
+// a vector of fixed length.
 int64_t tsr__value_length(struct known_value value, struct shape shape)
 {
     if (value.elements)
@@ -229,7 +230,7 @@ void tsr__value_cast(struct shape_job *job)
     set_elements(job, 0, expr, value.n);
 }
 
-// Concatenates blocks of `inner` elements along the axis, for each outer index.
+// Computes Concat: for each index of the dimensions before the axis, appends a block of each input.
 void tsr__value_concat(struct shape_job *job)
 {
     int64_t n = count_of(job->out[0]), at = 0;

@@ -18,7 +18,8 @@ static tsr_dim total(struct shape_job *job, tsr_dim a, tsr_dim b)
                                                    tsr__expr_of(job->exprs, b)));
 }
 
-// Sets outputs 1 .. n, which are caches of this length, to the type of the input cache.
+// Sets the length (dimension `axis`) of outputs 1 .. n, which are caches. Their types, and head
+// sizes that are still unknown, are those of the input caches, inputs `past` and later.
 static void caches(struct shape_job *job, int n, int axis, tsr_dim length, int past)
 {
     for (int i = 1; i < (int)clamped(n + 1, 0, job->n_out); i++) {
@@ -80,8 +81,8 @@ void tsr__infer_masked_multi_head(struct shape_job *job)
     caches(job, 2, 2, cache_length(job, shared, dim_in(job, 5, 2), dim_of(1)), 5);
 }
 
-// Infers GroupQueryAttention. Without an input cache, the output has the length of the new keys;
-// otherwise it may be a shared buffer.
+// Infers GroupQueryAttention. Without an input cache, the output cache has the length of the new
+// keys. Otherwise its length is unknown, because it may be a shared buffer.
 void tsr__infer_group_query(struct shape_job *job)
 {
     job->shapes->rules->letters(job);

@@ -403,7 +403,8 @@ static void visit_bodies(struct shape_job *job)
     }
 }
 
-// Uses a row, else the body of a function, else only declarations in bodies. Returns how far
+// Infers the outputs by the operator's row, else by the body of the function that the node calls.
+// Outputs of other nodes stay as declared; only their bodies are inferred. Returns how far
 // declarations of this operator's outputs are ignored.
 static enum doubt find_outputs(struct shape_job *job)
 {

@@ -62,7 +62,7 @@ struct control {
     int n_steer, n_numbers; // number of control inputs of the node, and of its body
     int n_states;  // carried: initial value, input and output of the body, and output of the node
     int n_slices;  // an iteration gets one index of such an input, along its axis
-    int n_results; // stacked over iterations along their axes; without iterations unchanged
+    int n_results; // a loop stacks them over iterations along their axes; an If returns them
     const int64_t *in_axes, *out_axes; // as written; absent ones are 0
     size_t n_in_axes, n_out_axes;
 };
