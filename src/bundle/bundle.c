@@ -124,7 +124,7 @@ tsr_status tsr__bundle_digest(const struct bundle *bundle, struct manifest_file 
 static tsr_status check_open_file(const struct bundle *bundle, const struct manifest_file *file,
                                   int fd, bool check_files, const struct place *at)
 {
-    struct stat info = {0}; // reports 0 bytes if the size is unknown
+    struct stat info = {0}; // if fstat fails, 0 bytes are reported
     if (fstat(fd, &info) != 0 || (uint64_t)info.st_size != file->bytes) {
         tsr__diag(bundle->session, DIAG_partition_file_size, at,
                   "copy the folder again, or partition the model again",

@@ -41,7 +41,7 @@ struct reader {
 // Reports an error: the name of the field in quotes, followed by `what`.
 static void report_error(struct reader *reader, const char *field, const char *what)
 {
-    bool known = reader->failed || reader->arena->failed; // out of memory was already reported
+    bool known = reader->failed || reader->arena->failed; // an error was already reported
     reader->failed = true;
     if (known)
         return;

@@ -2,8 +2,8 @@
 // internal.h - functions that the top files of the module share. These files use all passes:
 //
 //     facts     helper functions about layouts, sizes and nodes
-//     steps     plans steps (a node, a reduction, a slice, a gather, a reshard) between forms;
-//               then marks backwards what each rank needs
+//     steps     plans steps (a node, a reduction, a slice, a gather, a reshard) between forms (a
+//               form is one layout of a value); then marks backwards what each rank needs
 //     emit      builds the graphs of all ranks together, step by step, so that communications
 //               have the same numbers and order everywhere
 //     weights   slices and writes the constants

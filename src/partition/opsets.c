@@ -45,7 +45,7 @@ int64_t tsr__part_ir(const struct draft *draft)
                  {TSR_FLOAT8E5M2FNUZ, 9}, {TSR_UINT4, 10},         {TSR_INT4, 10},
                  {TSR_FLOAT4E2M1, 11},    {TSR_FLOAT8E8M0, 12},    {TSR_UINT2, 13},
                  {TSR_INT2, 13},          {TSR_FLOAT6E2M3, 14},    {TSR_FLOAT6E3M2, 14}};
-    const int64_t lowest = 4, usual = 8; // from 4 on, constants need not be inputs
+    const int64_t lowest = 4, usual = 8; // from IR 4 on, constants need not be inputs
     int64_t own = tsr_model_ir_version(draft->model), ir = usual;
     if (own < usual)
         ir = int64_max(own, lowest);

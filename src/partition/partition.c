@@ -4,7 +4,7 @@
 //
 //     check    the annotations of the configuration; any error ends the call here
 //     flow     the layout of every value; some nodes are expanded in a copy of the model
-//     draft    the flow as steps between forms of values (steps/)
+//     draft    the flow as steps between forms, which are layouts of values (steps/)
 //     build    one graph per rank, all at once, step by step (emit/)
 //     prove    that ranks agree on number, order and sizes of their communication (prove.c)
 //     write    the folder (publish.c). Instead, a dry run only computes sizes, and

@@ -17,7 +17,7 @@ tsr_status tsr__partition_undigested(tsr_model *model, const char *folder,
 
 // One rank's model, as it would be written; passed to a callback.
 struct partition_part {
-    tsr_model *model; // weights have types and shapes but no data
+    tsr_model *model; // large weights have types and shapes but no data
     int64_t weight_bytes;
 };
 struct partition_visitor {

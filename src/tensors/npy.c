@@ -238,7 +238,7 @@ static tsr_status read_texts(tsr_tensors *tensors, struct str name, const char *
     size_t bytes = (size_t)n * npy->unit;
     bool turns = npy->columns && npy->rank > 1;
     char *turned = turns ? arena_get(&arena, bytes + 1, 8) : NULL;
-    char *chars = arena_get(&arena, bytes + 1, 1); // UTF-8 is never longer
+    char *chars = arena_get(&arena, bytes + 1, 1); // UTF-8 is never longer than UTF-32
     struct str *texts = ARENA_ARRAY(&arena, struct str, (size_t)n + 1);
     tsr_status st = TSR_NOMEM;
     if (arena.failed)
@@ -278,7 +278,7 @@ tsr_status tsr__npy_read(tsr_tensors *tensors, struct str name, const char *file
         return bad_file(tensors, file, name, "the header of the .npy file is corrupt");
     size_t unit = h.unit, bytes_needed = unit;
     int64_t n = 1;
-    for (int axis = 0; axis < h.rank; axis++) // before any memory is allocated for it
+    for (int axis = 0; axis < h.rank; axis++) // checks sizes before memory is allocated
         if (!mul_ok(n, h.dims[axis], &n) ||
             __builtin_mul_overflow(bytes_needed, (size_t)h.dims[axis], &bytes_needed))
             return bad_file(tensors, file, name, "the shape is too large");

@@ -51,7 +51,7 @@ struct member {
     int method, flags;
     uint32_t crc;
     uint64_t packed, size, at;
-    struct str bytes; // in the archive, compressed
+    struct str bytes; // in the archive: compressed, or stored as they are
 };
 
 // Finds the central directory and its number of entries.

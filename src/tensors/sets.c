@@ -157,7 +157,7 @@ static tsr_status load_port(tsr_tensors *tensors, const char *file, const tsr_va
         wrapped = tsr__value_wrapped(value, &type, &rank, &dims);
     if (tsr_value_dtype(value) != TSR_UNDEFINED || wrapped >= 0)
         return load_pb(tensors, file, tsr_value_name(value), wrapped, type);
-    if (output) // a map, a sparse tensor
+    if (output) // maps and sparse tensors are not loaded
         return TSR_OK;
     struct place at = PLACE_NONE;
     at.file = str_of(file);

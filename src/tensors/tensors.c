@@ -133,7 +133,7 @@ static bool index_new(tsr_tensors *tensors, struct str name)
     }
     ok = ok && index_name(tensors, name, tensors->n);
     if (!ok)
-        tsr__tensors_unindex(tensors); // a failed arena keeps failing
+        tsr__tensors_unindex(tensors); // also resets the failed arena
     return ok;
 }
 

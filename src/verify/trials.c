@@ -140,7 +140,7 @@ static const char *refusal(const struct work *work, const struct diag_mark *mark
 static void add_trial(tsr_verify_summary *result, const tsr_trial *trial)
 {
     result->ok = result->ok && trial->ok;
-    if (trial->recorded >= 0 && result->recorded != 0) // one difference is enough
+    if (trial->recorded >= 0 && result->recorded != 0) // a trial that differs decides
         result->recorded = trial->recorded;
 }
 

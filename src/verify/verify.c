@@ -131,7 +131,7 @@ static tsr_run_options run_options(const tsr_verify_options *options)
     // would dominate.
     run.float_products = true;
     if (!run.transport && run.ranks == 0)
-        run.transport = TSR_TRANSPORT_THREADS; // one process compares, with or without a launcher
+        run.transport = TSR_TRANSPORT_THREADS; // default: all ranks are threads of this process
     if (run.transport != TSR_TRANSPORT_THREADS)
         tsr_run_place(&run, &run.rank, &run.ranks); // from the launcher, if there is one
     return run;

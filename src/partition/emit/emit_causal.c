@@ -111,7 +111,7 @@ tsr_status tsr__causal_begin(struct part *part, const struct step *st, tsr_value
     if (!rewrite)
         return TSR_OK;
     const struct rule_tensor *keys = &nf->place.rule->inputs[rewrite->index];
-    int64_t axis = keys->rank - 2; // of [b s (h d)] or [b h s d]
+    int64_t axis = keys->rank - 2; // s in [b s (h d)] or [b h s d]
     tsr_value *none = tsr__part_ints(part, &zero, 1);
     struct row_range rows = rows_of(part, nf, rewrite->factor, inputs[rewrite->index], axis);
     bool made = true;

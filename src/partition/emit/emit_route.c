@@ -17,7 +17,7 @@
 #include "internal.h"
 
 #define TINY_SIZE    64          // sizes of the tiny experts are multiples of this, as CUDA needs
-#define NOT_SELECTED (-30000.0F) // exp of it is 0, and float16 has it
+#define NOT_SELECTED (-30000.0F) // its exponential is 0; float16 can represent it
 
 static const struct str any = {0};
 

@@ -365,7 +365,7 @@ tsr_status tsr__port_type(struct part *part, tsr_value *local, const tsr_value *
     const struct item *it = tsr__item_of(part->draft, value);
     int rank = tsr_value_rank(value);
     tsr_dtype type = tsr_value_dtype(value);
-    if (rank < 0 && it) // engines do not infer through communication
+    if (rank < 0 && it) // engines do not infer shapes through communication
         rank = it->rank;
     if (type == TSR_UNDEFINED && it) // an output may be declared by name only
         type = it->dtype;

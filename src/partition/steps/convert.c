@@ -363,7 +363,8 @@ static struct form *reshard_form(struct draft *draft, struct item *it,
     return reshard_unknown(draft, it, from, want, reader);
 }
 
-// Broadcasts a value from the first device, so that all have the same bits.
+// Broadcasts a value from the first device of the layout, so that all its devices have the same
+// bits.
 struct form *tsr__draft_same_bits(struct draft *draft, struct item *it,
                                   const struct tile_layout *on, const tsr_node *reader)
 {

@@ -17,7 +17,7 @@
 //         returns the right shards for both, so for all n. Accepted.
 //     [8,6] {1,1:0} -> {2,1:1,2}: the plan says scatter, which has no operator: Reshard.
 //     partial sums on ranks 0 and 1, [8,6] unsharded -> {2,1}: ReduceScatter along axis 0, unit 1.
-//     the same -> {4,1:0,0,0,1}: ReduceScatter along axis 0 with shares 3 and 1: 6 rows and 2.
+//     the same sums -> {4,1:0,0,0,1}: ReduceScatter along axis 0 with shares 3 and 1: 6 rows and 2.
 #include "internal.h"
 
 #define NOTED_RANK 14 // highest rank of a tensor that a broadcast or message can describe

@@ -2,8 +2,8 @@
 // steps.c - plans the nodes of the flow. For each node that an output depends on it plans the
 // conversion of the inputs, the node itself, and the reduction of partial sums. The result is a
 // list of steps between forms. The output spec of a node may ask for another layout than the node
-// produces. It is not planned here: each reader asks for the layout that it needs, so a value is
-// resharded only when it is read.
+// produces. That conversion is not planned here: each reader asks for the layout that it needs, so
+// a value is resharded only when it is read.
 #include "internal.h"
 
 static bool draft_nodes(struct draft *draft, const struct node_flow *nodes, size_t n,
@@ -120,11 +120,11 @@ static const struct tile_layout *spec_layout(const struct node_flow *nf, const t
     return NULL;
 }
 
-// Reduces a sum to the layout that all its readers need, if it is the same; for a sharded layout
+// Reduces a sum to the layout that its readers need, if all need the same one; for a sharded layout
 // this is a ReduceScatter. If no single collective does that, reduces the sum to the layout of the
-// node's spec first. Example: a sum on ranks 0 to 3 with the spec {4,1}, read as {2,1:0,2}: a
-// ReduceScatter, then a Reshard of quarters. An AllReduce and a slice would send the full sum to
-// all four.
+// node's spec first. Returns false if neither is possible. Example: a sum on ranks 0 to 3 with the
+// spec {4,1}, read as {2,1:0,2}: a ReduceScatter, then a Reshard of quarters. An AllReduce and a
+// slice would send the full sum to all four.
 static bool draft_reduce_as_wanted(struct draft *draft, const struct node_flow *nf,
                                    struct form *partial)
 {

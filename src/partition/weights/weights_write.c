@@ -249,7 +249,7 @@ static tsr_status write_form(struct draft *draft, struct form *form, struct writ
 
 // ---- all constants ------------------------------------------------------------------------------
 
-// Writes zeros up to the assigned offset.
+// Writes zeros up to the assigned offset, which is less than LARGE_ALIGN bytes away.
 static void pad_to(struct outfile *outfile, uint64_t offset)
 {
     static const char zeros[LARGE_ALIGN];
