@@ -5,9 +5,9 @@
 // different pipeline stages share links too. A link serves them one after the other, in the order
 // in which they begin.
 //
-//     Stage 0 sums over devices 0 and 2 of a line 0-1-2-3, stage 1 over 1 and 3. Both use the link
-//     1-2 for 4 ms and take 5 ms alone. If both begin at 0, the first ends at 5 and the second at
-//     4 + 4 = 8, unless its other links take longer.
+//     Example: stage 0 sums over devices 0 and 2 of a line 0-1-2-3, stage 1 over 1 and 3. Both use
+//     the link 1-2 for 4 ms and take 5 ms alone. If both begin at 0, the first ends at 5 and the
+//     second at 4 + 4 = 8, unless its other links take longer.
 #include "simulate/simulate.h"
 #include "topology/topology.h"
 

@@ -2,7 +2,7 @@
 // simulate_comm_cost.c - predicts the time of a communication and its bytes on each link. Both come
 // from the same algorithm, groups and bytes.
 //
-//     Two ranks with shards of 96 bytes each:
+//     Example: two ranks with shards of 96 bytes each:
 //       AllGather ends with 192 bytes on each rank, so its size is 192.
 //       AllToAll sends 96 and receives 96; its size is the input of both ranks, 192.
 //       AllReduce of 96 bytes has size 96.

@@ -6,7 +6,7 @@
 // with a smaller batch. The shardings alone decide this: each must equal the result of
 // tsr__layout_repeat for its first copy.
 //
-//     batch 64 on 1,024 devices that are 16 copies of 64: a model with batch 4 on 64 devices
+//     Example: batch 64 on 1,024 devices, 16 copies of 64: a model with batch 4 on 64 devices
 //
 // These cases are not folded: stages, subgraphs, calls of functions, values with the batch in two
 // dimensions, nodes that combine copies (a mean over the batch), and machines whose copies have

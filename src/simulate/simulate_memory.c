@@ -311,10 +311,10 @@ static int64_t most_at_once(struct stores *stores)
 
 // ---- a best-fit heap ---------------------------------------------------------------------------
 
-// A block is allocated in the smallest gap that is large enough,
-// and adjacent gaps are merged, as in the heap of the ranks (transport/shm/shm_heap.c).
+// A block is allocated in the smallest gap that is large enough, and adjacent gaps are merged, as
+// in the heap of the ranks (transport/shm/shm_heap.c).
 //
-//     Allocate 8, 4 and 6: [0, 8), [8, 12), [12, 18).
+//     Example: allocate 8, 4 and 6 bytes: [0, 8), [8, 12), [12, 18).
 //     Free the first two: a gap of 12 bytes.
 //     Allocate 7 and 9: [0, 7) and [18, 27). The top is 27, although only 22 bytes are in use.
 

@@ -3,8 +3,8 @@
 // first, backwards from the nodes whose results have no reader. Of a node's inputs, the one
 // produced by the last node of the file comes first.
 //
-//     0: a = f(x)   1: b = g(x)   2: c = h(a, b)   3: y = i(x): c and y have no readers, so 3 comes
-//     first, then 1, 0, 2
+//     Example: nodes 0: a = f(x), 1: b = g(x), 2: c = h(a, b), 3: y = i(x). c and y have no reader,
+//     so node 3 runs first, then 1, 0, 2.
 #include "simulate/simulate.h"
 #include "ir/ir.h"
 

@@ -4,10 +4,10 @@
 //
 // Nodes of bodies are charged once, in the place of the node that contains the body.
 //
-//     rank0.onnx has MatMul, then ai.tessera AllReduce with id 3 and group [0, 1], then Relu. The
-//     device computes 1e12 operations per second. Tasks: {MatMul, 2 ms}, {AllReduce, communication
-//     3, group 0}, {Relu, 0.1 ms}. rank1.onnx has the same id, so both tasks point to one
-//     sim_comm. Its bytes are the larger of the two pieces, and its time is predicted after all
+//     Example: rank0.onnx has MatMul, then ai.tessera AllReduce with id 3 and group [0, 1], then
+//     Relu. The device computes 1e12 operations per second. Tasks: {MatMul, 2 ms}, {AllReduce,
+//     communication 3, group 0}, {Relu, 0.1 ms}. rank1.onnx has the same id, so both tasks point to
+//     one sim_comm. Its bytes are the larger of the two pieces, and its time is predicted after all
 //     ranks are read.
 #include "simulate/simulate.h"
 #include "ir/ir.h"

@@ -8,7 +8,7 @@
 // node. In the simulation devices wait only where they communicate, so for the same nodes its time
 // is never longer.
 //
-//     Devices 0 and 1 do A (3 ms and 5 ms), then an AllReduce of 2 ms, then B (4 ms and 1 ms):
+//     Example: devices 0 and 1 compute A (3 and 5 ms), an AllReduce of 2 ms, then B (4 and 1 ms):
 //         device 0   compute 0..3   waiting 3..5   communication 5..7   compute 7..11
 //         device 1   compute 0..5                  communication 5..7   compute 7..8
 //     One request ends at 11. In a second request device 1 does A from 8 to 13 and device 0 from

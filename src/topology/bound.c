@@ -65,8 +65,8 @@ static bool must_leave(enum tsr_collective what, bool first_inside)
     return what != TSR_REDUCE || !first_inside;
 }
 
-// Returns the seconds, per byte of one group's tensor, that the data which must leave the marked
-// devices takes.
+// Returns the time of the data that must leave the marked devices, in seconds per byte of one
+// group's tensor.
 static double cut_time(tsr_topology *topology, enum tsr_collective what,
                        const struct topology_groups *groups, const bool *side)
 {
@@ -84,8 +84,8 @@ static double cut_time(tsr_topology *topology, enum tsr_collective what,
     return 0;
 }
 
-// Limits the work for bisections, which compare the first devices with the last ones. For large
-// topologies only some of them are examined, evenly spread.
+// Limits the work of worst_halves, which examines bisections into the first devices and the last
+// ones. For large topologies it examines only some of them, evenly spread.
 #define CUT_WORK ((size_t)1 << 22)
 
 static double worst_halves(tsr_topology *topology, enum tsr_collective what,

@@ -89,7 +89,7 @@ struct topology_spread {
     const int *last; // by device: the last link of the route to the device; -1: none
     int *through;    // by device: number of messages through that last link
     double *latency; // by device: latency of the route to the device
-    double *message; // by device: seconds per message of the route to the device
+    double *message; // by device: largest message cost of a link of the route
 };
 // Computes the loads of one message from `from` to every other device d with group[d] ==
 // group[from]. The result is valid until the next call. False: a device cannot be reached, or out
