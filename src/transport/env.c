@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 #define JOIN_S      60.0  // ranks may be started at different times
-#define JOIN_HAND_S 300.0 // and by hand in one terminal after the other
+#define JOIN_HAND_S 300.0 // ranks started by hand, in one terminal after the other
 
 // The place where the ranks of a job find each other, and the number of this rank.
 struct meeting {

@@ -25,8 +25,9 @@
 #define COMM_DEAD_S    5.0  // a process that has ended is reported after this time
 #define COMM_STOPPED_S 15.0 // default of the longest wait for a rank without a heartbeat
 
-// Memory of the buffers of a call. COMM_PLAIN: host memory, known to all members. In jobs with GPUs
-// each kernel names it, because the engine may place it on either side.
+// Where the buffers of a call are. COMM_PLAIN: in host memory on all members. In jobs with GPUs a
+// call uses COMM_HOST or COMM_DEVICE: each member names its own side, because the engine may place
+// buffers on either side.
 enum comm_place { COMM_PLAIN, COMM_HOST, COMM_DEVICE };
 enum comm_reduce { COMM_NONE, COMM_SUM, COMM_MAX, COMM_MIN, COMM_PROD, COMM_REDUCE_COUNT };
 
@@ -43,7 +44,7 @@ struct comm_call {
     uint64_t detail;      // hash of everything else that must agree (axis, layouts)
     const int64_t *group; // ranks that take part, ascending, this one among them
     int n_group;
-    const char *op, *node; // for messages
+    const char *op, *node; // for error messages
     enum comm_place place;
     void *stream; // COMM_DEVICE: stream of the GPU on which the call enqueues its work
 };
@@ -78,7 +79,8 @@ struct comm_exchange {
 
 struct endpoint;
 
-// A transport. All functions but `fail` are called by the endpoint's thread alone.
+// A transport. All functions are called by the endpoint's thread alone, except `fail`, `alloc`,
+// `release` and `held`.
 struct transport {
     const char *name; // "threads", "mpi"
     // out := elements of all members' in folded in group order; in == out is fine.
@@ -86,8 +88,8 @@ struct transport {
                              const void *in, void *out, struct comm_trouble *why);
     tsr_status (*exchange)(struct endpoint *endpoint, const struct comm_call *call,
                            struct comm_exchange *exchange, struct comm_trouble *why);
-    // Ends the job: every rank that waits now or later gets this status and text. The first call
-    // wins.
+    // Ends the job: every rank that waits now or later gets this status and text. Later calls have
+    // no effect.
     void (*fail)(struct endpoint *endpoint, tsr_status status, int rank, const char *text);
     // Called when this rank leaves. Ranks that wait for it afterwards get an error.
     void (*close)(struct endpoint *endpoint);
@@ -136,9 +138,9 @@ tsr_status tsr__comm_all_reduce(struct endpoint *endpoint, const struct comm_cal
 tsr_status tsr__comm_exchange(struct endpoint *endpoint, const struct comm_call *call,
                               struct comm_exchange *exchange, struct comm_trouble *why);
 // The calls below are built from exchanges. root and peer are ranks, not positions in the group.
-// Reduce-scatter. in: one piece per member, in group order, of counts[i] elements. out: the
-// reduction of all members' pieces for this member (call->reduce, call->type). counts are equal on
-// all members. out may be this member's own piece inside in.
+// tsr__comm_reduce_scatter: `in` has one piece per member, in group order, of counts[i] elements.
+// `out` gets the reduction of all members' pieces for this member (call->reduce, call->type).
+// counts are equal on all members. `out` may be this member's own piece inside `in`.
 tsr_status tsr__comm_reduce_scatter(struct endpoint *endpoint, const struct comm_call *call,
                                     const void *in, const int64_t *counts, void *out,
                                     struct comm_trouble *why);
@@ -248,14 +250,15 @@ tsr_status tsr__env_open(tsr_session *session, const struct comm_options *option
 // True if the ranks are all on this host, according to options and launcher.
 bool tsr__env_one_host(const struct comm_options *options);
 
-// True if the launcher of this process (launcher.c; see tsr_launcher of tessera.h) is an MPI
-// launcher. Families without MPI: "torchrun", and "slurm" on one host.
+// True if ranks that a launcher of this family started (see tsr_launcher of tessera.h) communicate
+// over MPI (launcher.c). Families without MPI: "torchrun", "leaderworkerset", and "slurm" on one
+// host.
 bool tsr__launcher_is_mpi(const char *family);
 
 // ---- ranks on GPUs (device*.c) ------------------------------------------------------------------
 
 // How a group of GPUs communicates. Own: ranks read each other's GPU memory. Host: through host
-// memory, over the transport below.
+// memory, over the endpoint below (`base` of tsr__device_open).
 enum gpu_method {
     METHOD_AUTO,
     METHOD_OWN,
@@ -301,11 +304,12 @@ struct device_share {
 tsr_status tsr__device_share(struct endpoint *endpoint, uint64_t plan, struct device_share *out,
                              struct comm_trouble *why);
 void tsr__device_close(struct endpoint *endpoint); // NULL is allowed; the base stays open
-// Returns the GPU context of such an endpoint; NULL: on the host, or another kind of endpoint.
+// Returns the GPU seat of an endpoint of tsr__device_open; NULL: the rank is on the host, or it is
+// another kind of endpoint.
 struct gpu_seat *tsr__device_seat(struct endpoint *endpoint);
 bool tsr__device_is(const struct endpoint *endpoint);
-// Buffers and copies on the rank's GPU for users of such endpoints. All work goes to the stream.
-// block 0 or 1: two separate buffers.
+// Copies and scratch memory on the rank's GPU for users of such endpoints. All work is enqueued on
+// call->stream. block 0 or 1: two separate buffers.
 struct device_rows {
     void *to;
     const void *from;
@@ -362,7 +366,7 @@ size_t tsr__elem_bytes(tsr_dtype type); // bytes of an element; 0: not a type of
 void tsr__reduce(tsr_dtype type, enum comm_reduce op, const void *const *in, int n,
                  void *const *out, int n_out, int64_t first, int64_t count);
 // As tsr__reduce, for a piece of `count` elements of an output of `count_of_all`: large outputs are
-// written past the caches, even if the pieces are small.
+// written with non-temporal stores, even if the pieces are small.
 void tsr__reduce_piece(tsr_dtype type, enum comm_reduce op, const void *const *in, int n, void *out,
                        int64_t count, int64_t count_of_all);
 // Convert to float16 and bfloat16, rounding to nearest even. There is one NaN of each sign.

@@ -62,7 +62,7 @@ static inline char *mailbox_cell(struct mailbox *mailbox, bool higher, uint64_t 
 {
     return mailbox->cells[(turn + higher) & 1];
 }
-// Returns the stamp of a call. It is never 0, which marks a rank that is in another call.
+// Returns the stamp of a call. It is never 0, which marks a call that does not use the mailbox.
 uint64_t tsr__mailbox_stamp(const struct comm_header *header, uint64_t meeting);
 // Describes how two ranks with different stamps differ.
 tsr_status tsr__mailbox_differs(const struct comm_header *mine, int my_rank,
@@ -72,10 +72,10 @@ tsr_status tsr__mailbox_differs(const struct comm_header *mine, int my_rank,
 void tsr__mailbox_fold(const struct comm_call *call, const char *theirs, bool higher,
                        const void *in, void *out);
 
-// tsr__reduce_wide folds from byte `at` on, as tsr__reduce does, with vectors of a level (0: every
-// processor has them; at most the level of this one). Returns where it stopped; returns `at` if
-// there is no vector code (reduce_wide.c). `large`: uses non-temporal stores if the processor has
-// them.
+// tsr__reduce_wide folds from byte `at` on, as tsr__reduce does, with vectors of a level (0: any
+// processor; at most tsr__reduce_level, the level of this processor). Returns where it stopped;
+// returns `at` if there is no vector code (reduce_wide.c). `large`: uses non-temporal stores if the
+// processor has them.
 int tsr__reduce_level(void);
 size_t tsr__reduce_wide(int level, tsr_dtype type, enum comm_reduce op, const char *const *in,
                         int n, char *const *out, int n_out, size_t at, size_t end, bool large);

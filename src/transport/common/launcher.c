@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // launcher.c - reads this process's rank from the variables that its launcher set.
 //
-// One row per launcher; the first row whose variables are all set applies. Slurm also sets its
-// variables for batch scripts, so only those of a job step are read. A step with one task may be an
-// interactive shell and does not count.
+// The table has a row for each way in which a launcher sets its variables. The first row whose
+// variables are all set applies. Slurm also sets its variables for batch scripts, so only those of
+// a job step are read. A step with one task may be an interactive shell and does not count.
 #include "transport/common/internal.h"
 
 #include <stdlib.h>

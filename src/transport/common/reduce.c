@@ -5,8 +5,8 @@
 // sliced. So all transports give the same bits. Blocks of fixed length let the compiler use
 // vectors.
 //
-// Three ranks with 1e8, 1 and -1e8 as float32: (1e8 + 1) - 1e8 is 0 in this order, but 1 in the
-// order 1e8, -1e8, 1. So the order is always that of the group.
+// Example: three ranks with 1e8, 1 and -1e8 as float32: (1e8 + 1) - 1e8 is 0 in this order, but 1
+// in the order 1e8, -1e8, 1. So the order is always that of the group.
 #include "transport/common/internal.h"
 
 #define BLOCK 1024 // elements folded at a time
@@ -49,7 +49,7 @@ uint16_t tsr__float_to_half(float f)
     uint32_t u = float_bits(f), sign = u >> 16 & 0x8000;
     u &= 0x7FFFFFFF;
     if (u > 0x7F800000)
-        return (uint16_t)(sign | 0x7E00); // one NaN
+        return (uint16_t)(sign | 0x7E00); // one NaN of each sign
     if (u >= 0x477FF000)
         return (uint16_t)(sign | 0x7C00); // rounds to infinity
     if (u < 0x38800000) {                 // subnormal: adding 0.5 rounds at the right bit

@@ -210,10 +210,10 @@ bool tsr__patience(struct patience *patience, bool crowded)
     return true;
 }
 
-// Computes the slice of elements that member k folds. Slices consist of units of 256 bytes. 1000
-// floats for 2 members are 16 units of 64 elements, 8 each: 0..511 and 512..999. With 3 members:
-// 0..319, 320..639, 640..999. Unit sizes follow from the type, so all members compute the same
-// bounds.
+// Computes the slice of elements that member k folds. Slices consist of units of 256 bytes.
+// Example: 1000 floats for 2 members are 16 units of 64 elements, 8 each: 0..511 and 512..999. With
+// 3 members: 0..319, 320..639, 640..999. Unit sizes follow from the type, so all members compute
+// the same bounds.
 void tsr__slice(int64_t count, size_t elem_bytes, int n, int k, int64_t *first, int64_t *length)
 {
     int64_t unit =

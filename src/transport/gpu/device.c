@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // device.c - endpoints of ranks that may be on GPUs: exchanges cards, chooses a method, runs it.
 //
-// Plain calls go to the endpoint below. For others all members compare their fingerprints there and
-// exchange where their buffers are. If all are in host memory, the endpoint below does the call. If
-// all are on GPUs with peer access, ranks read and write each other's memory (own), or NCCL does
-// it. Else each copies its part to the host, and the endpoint below does the call there. Only that
-// last method waits for a GPU.
+// Plain calls go to the endpoint below (`base`). For other calls all members first compare their
+// descriptions over that endpoint and exchange where their buffers are. If all are in host memory,
+// the endpoint below does the call. If all are on GPUs with peer access, ranks read and write each
+// other's memory (own), or NCCL does it. Else each copies its part to the host, and the endpoint
+// below does the call there. Only in that last method the host may wait for a GPU.
 //
 // Locks: this file takes none. A rank's endpoint belongs to its thread; only device_fail is called
 // from other threads, and device_nccl.c protects what it uses. Arrays of struct device are sized
@@ -223,8 +223,8 @@ static tsr_status device_all_reduce(struct endpoint *endpoint, const struct comm
     default:
         break;
     }
-    // All buffers are in host memory. Another step in the fingerprint distinguishes this call from
-    // the exchange of cards.
+    // All buffers are in host memory. Another step in `detail` distinguishes this call from the
+    // exchange of cards.
     struct comm_call below = tsr__device_step(call, STEP_HOST);
     return device->base->transport->all_reduce(device->base, &below, in, out, why);
 }

@@ -23,7 +23,7 @@
 
 #define GIVEN_UP_BYTES 240
 
-// Use of a GPU context's events.
+// Numbers of a seat's events: one READY, and N_DONE from DONE on.
 enum { EVENT_READY = 0, EVENT_DONE = 1, N_DONE = GPU_EVENTS - 1 };
 
 // Facts that every rank publishes at the start.
@@ -72,12 +72,12 @@ struct device {
     void *(*events)[GPU_EVENTS];   // by rank: as this process sees them
     void *probe;
     VEC(struct device_group) groups;
-    unsigned turn; // number of calls, selects the next DONE event
+    unsigned turn; // number of DONE events recorded so far, selects the next
     // For ranks of this process (device_leave.c). touching: the host enqueues work that accesses
     // others' memory. left: this rank has failed, and its memory may be freed.
     atomic_bool touching, left;
-    // Protects the NCCL communicators, which failing ranks abort from their own threads. A
-    // communicator may be aborted only while `inside` is false.
+    // Protects the NCCL communicators, which failing ranks abort from their own threads. They abort
+    // a communicator only while `inside` is false, or after a time limit (abort_rank).
     pthread_mutex_t nccl_lock;
     pthread_cond_t nccl_left;
     bool inside;  // this rank's thread is in a call of NCCL
@@ -120,7 +120,8 @@ static inline enum gpu_reduce gpu_reduce_of(enum comm_reduce reduce)
 {
     return (enum gpu_reduce)(reduce - COMM_SUM); // both enums have the same order
 }
-// Reduces all members' parts to n_out results; the caller sets where parts and results are.
+// Returns the description of a reduction of all members' parts to n_out results. The caller sets
+// `in` and `out`.
 static inline struct gpu_fold gpu_fold_of(const struct comm_call *call, int n_out, int64_t count)
 {
     return (struct gpu_fold){.type = call->type,

@@ -7,9 +7,9 @@
 // directly. All members make the same calls of the endpoint below, because the number of chunks
 // depends only on sizes that all members know.
 //
-// 5 MiB of float32 are chunks of 2, 2 and 1 MiB in slots 0, 1, 2 of the pinned memory. While the
-// host reduces chunk 0, chunk 1 is copied down; chunk 0 is copied up while chunk 1 is reduced.
-// Chunk 3 would reuse slot 0 after it was copied up.
+// Example: 5 MiB of float32 are chunks of 2, 2 and 1 MiB in slots 0, 1, 2 of the pinned memory.
+// While the host reduces chunk 0, chunk 1 is copied down; chunk 0 is copied up while chunk 1 is
+// reduced. Chunk 3 would reuse slot 0 after it was copied up.
 #include "transport/gpu/device.h"
 
 #define CHUNK_BYTES ((size_t)2 << 20)
@@ -38,7 +38,7 @@ static int64_t length_of(const struct chunks *chunks, int64_t i)
 }
 
 // Reduces one chunk over the endpoint below, which waits for the other members. Each chunk has its
-// own step in the fingerprint.
+// own step in the call's `detail`.
 static tsr_status reduce_below(const struct device_call *call, int64_t i, int64_t count,
                                const void *in, void *out)
 {

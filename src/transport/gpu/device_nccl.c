@@ -121,8 +121,8 @@ void tsr__nccl_close(struct device *device)
 // Synchronizes the hosts around an NCCL call if members share a GPU. Before the call: no rank may
 // start a waiting kernel while another must still allocate its output. After it: no rank may
 // continue, perhaps to a kernel that must be loaded first, while another has not started its own.
-// Allocating and loading may wait for all kernels on the GPU, and these kernels would wait for
-// them.
+// Allocating and loading may wait for all kernels on the GPU, while these kernels wait for the rank
+// that allocates or loads: a deadlock.
 static tsr_status together(const struct device_call *call)
 {
     const struct comm_call *comm_call = call->call;

@@ -7,8 +7,8 @@
 // its GPU, and writes the sum to its own pinned memory. The hosts compute nothing; they synchronize
 // three times to announce recorded events, and streams wait for these events.
 //
-// 64 MiB of ranks 0 and 1: each copies 32 MiB to the host (the half that the other folds), 32 MiB
-// to the GPU, its sums to the host and the other half to the GPU. This is done in PIECES
+// Example: 64 MiB of ranks 0 and 1: each copies 32 MiB to the host (the half that the other folds),
+// 32 MiB to the GPU, its sums to the host and the other half to the GPU. This is done in PIECES
 // overlapping pieces: while piece 1 is copied down, piece 0 is copied up. `down` is the stream of
 // the call, `up` another one of the seat, so that both directions of the link are busy. Rank 0's
 // pinned memory in a round:

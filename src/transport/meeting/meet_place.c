@@ -16,7 +16,7 @@
 #include <stdlib.h>
 
 #define JOIN_S       60.0  // ranks may be started at different times
-#define JOIN_HAND_S  300.0 // and by hand, one terminal after the other
+#define JOIN_HAND_S  300.0 // ranks started by hand, in one terminal after the other
 #define DEFAULT_PORT 29500 // that of PyTorch, which is often open in firewalls
 #define FIRST_PORT   20000 // ports derived from a name are below the ephemeral ports
 #define SOME_PORTS   10000

@@ -5,9 +5,9 @@
 // order, so the results are equal. When the ranks join, they find out by messages which of them
 // share a host and can map the same memory. Heartbeats always use messages.
 //
-// Ranks 0 to 3 on host a, 4 to 7 on b: a group {0, 1, 2, 3} uses a's memory, {2, 5} messages. A
-// failure that is reported on one path is forwarded to the other at once, so that ranks which wait
-// in memory and ranks which wait for messages both end.
+// Example: ranks 0 to 3 on host a, 4 to 7 on b: a group {0, 1, 2, 3} uses a's memory, {2, 5}
+// messages. A failure that is reported on one path is forwarded to the other at once, so that ranks
+// which wait in memory and ranks which wait for messages both end.
 #include "transport/net/net.h"
 #include "transport/shm/shm.h"
 

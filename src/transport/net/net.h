@@ -76,7 +76,7 @@ struct net {
     bool frozen; // tsr__beat_freeze: the link is no longer driven
     atomic_bool stop;
     atomic_int failed;
-    atomic_uint_fast64_t calls; // frames sent to a group so far
+    atomic_uint_fast64_t calls; // calls of this rank so far
     pthread_mutex_t lock;
     struct comm_trouble trouble;
     struct beat mine;
@@ -113,7 +113,7 @@ tsr_status tsr__net_settle(struct endpoint *endpoint, const struct comm_call *ca
                            struct comm_trouble *why);
 tsr_status tsr__net_take(struct endpoint *endpoint, const struct comm_call *call, int from, int *fd,
                          size_t *bytes, struct comm_trouble *why);
-void tsr__net_drop_gifts(struct net *net); // those that rank 0 did not take; nothing may be pending
+void tsr__net_drop_gifts(struct net *net); // closes files; none may be pending
 
 // ---- net_post.c
 // Members are numbered by their index in the group. Returns the frame from member i, which begins
@@ -161,7 +161,8 @@ tsr_status tsr__net_complete(struct net *net, const struct comm_call *call,
 // then cannot be closed in order.
 bool tsr__net_cancel(struct net *net);
 // Fails the job: the next heartbeat reports it to all ranks, and later calls of this rank return
-// it. When it returns, no message of the call is pending, so the caller may free its buffers.
+// it. When it returns, no message of the call accesses the caller's buffers any more, so the caller
+// may free them.
 tsr_status tsr__net_give_up(struct net *net, struct comm_trouble *why);
 tsr_status tsr__net_out_of_memory(struct net *net, struct comm_trouble *why);
 // Enlarges net->frames or net->scratch. The old contents are lost: both are rewritten in every
@@ -199,7 +200,8 @@ uint64_t tsr__host_id(void); // equal for ranks of one host
 void *tsr__plugin_open(const char *family, const char *folder, char *why, size_t n);
 
 // ---- net.c
-// Frees a closed endpoint whose job failed, after the network itself has ended.
+// Frees an endpoint. Closing does this, unless the job failed: then call it after the network
+// itself has ended.
 void tsr__net_free(struct endpoint *endpoint);
 
 #endif

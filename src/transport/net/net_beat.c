@@ -292,8 +292,8 @@ static uint64_t ring_of(const struct net *net, int at)
     return 0;
 }
 
-// Fails if a rank has sent no heartbeat for too long. Only processes of this host can be looked up.
-// During a long computation, a thread of the rank still sends heartbeats.
+// Fails if a rank has died or has sent no heartbeat for too long. Only processes of this host can
+// be looked up. During a long computation, a thread of the rank still sends heartbeats.
 static tsr_status check_heartbeat(struct net *net, const struct comm_call *call, int peer,
                                   double silent_s, struct comm_trouble *why)
 {

@@ -7,7 +7,7 @@
 //
 // On the channel LINK_GIFT, from each rank to rank 0, in the order of the runs: a head (run,
 // bytes), then the bytes in chunks of 64 MiB. Rank 0 posts the receives only when it takes the
-// file. 150 MiB are one head and three messages: 64, 64 and 22 MiB.
+// file. Example: 150 MiB are one head and three messages: 64, 64 and 22 MiB.
 #include "transport/net/net.h"
 
 #include <stdio.h>

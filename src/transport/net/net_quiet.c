@@ -11,13 +11,13 @@
 //     2  Messages that have left this process end by themselves, and sends to a dead rank fail.
 //     3  A message to a rank that knows of the failure is never received, and neither MPI nor UCX
 //        can cancel a send (closing UCX's endpoint would, but 1.13 crashes then). So the network is
-//        frozen once all ranks know the reason, because heartbeats use the same network.
+//        frozen, but only after all ranks know the reason: heartbeats use the same network.
 #include "transport/net/net.h"
 
 #include <time.h>
 
 #define INFORM_S 2.0 // longest wait for the others to learn of the failure
-#define SETTLE_S 0.2 // and then for messages that have begun to arrive
+#define SETTLE_S 0.2 // longest wait after that for messages that have begun to arrive
 
 static void withdraw_receives(struct net *net)
 {

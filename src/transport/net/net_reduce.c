@@ -7,10 +7,10 @@
 // to all. So every element is folded in one order: the same bits on all ranks and transports.
 //
 // Slices are sent in pieces, so that folding, sending and receiving overlap. The first piece comes
-// with the frames; the others are posted SUM_WINDOW at a time. Two members and 1 MiB: each folds a
-// slice of 512 KiB, in pieces of 64 KiB (in the frame), 256 and 192 KiB. Member 0 -> 1: frame with
-// piece 0 of slice 1, its piece 1, the result of piece 0 of slice 0, piece 2 of slice 1, results 1
-// and 2 of slice 0. Both sides post in this order; nothing else identifies the messages.
+// with the frames; the others are posted SUM_WINDOW at a time. Example: two members and 1 MiB: each
+// folds a slice of 512 KiB, in pieces of 64 KiB (in the frame), 256 and 192 KiB. Member 0 -> 1:
+// frame with piece 0 of slice 1, its piece 1, the result of piece 0 of slice 0, piece 2 of slice 1,
+// results 1 and 2 of slice 0. Both sides post in this order; nothing else identifies the messages.
 #include "transport/net/net.h"
 
 #define HEAD_MEMBERS 8            // largest group in which one member folds for all

@@ -2,8 +2,7 @@
 // shm.h - ranks of one host as processes: the shared memory segment, and one rank's view of it.
 //
 // Everything in the segment is addressed by offsets, because processes may map it at different
-// addresses. Words that change are atomic. Each is written by one rank, except the failure of the
-// job.
+// addresses. Words that change are atomic. Each is written by one rank, except those of shm_head.
 #ifndef TSR_SHM_H
 #define TSR_SHM_H
 
@@ -16,9 +15,9 @@
 #define SHM_CORES 1024
 // all-reduces up to this size are folded completely by every member, with one synchronization
 #define SHM_INLINE (16u << 10)
-#define SHM_CHUNK  (128u << 10) // of a staging area
+#define SHM_CHUNK  (128u << 10) // bytes of a chunk of a staging area
 #define SHM_STAGES 4            // chunks in a rank's staging area
-#define SHM_PIECE  (64u << 10)  // of a sum of two ranks whose buffers are not in shared memory
+#define SHM_PIECE  (64u << 10)  // bytes of a piece in shm_pair_buffer
 #define SHM_RING   (256u << 10) // most bytes in flight from one rank to another
 
 enum shm_state { SHM_ABSENT, SHM_AT_WORK, SHM_GONE };
@@ -68,9 +67,9 @@ struct shm_slot {
     _Alignas(SHM_LINE) atomic_uint_fast64_t beat;
     _Alignas(SHM_LINE) atomic_uint_fast64_t staged; // chunks staged so far
     struct shm_entry entries[2];
-    _Alignas(SHM_LINE) atomic_uint_fast64_t given; // files so far
+    _Alignas(SHM_LINE) atomic_uint_fast64_t given; // files offered so far
     struct shm_gift gifts[COMM_GIFTS];
-    _Alignas(SHM_LINE) atomic_uint_fast64_t gifts_taken; // by rank 0
+    _Alignas(SHM_LINE) atomic_uint_fast64_t gifts_taken; // files that rank 0 has taken
 };
 struct shm_head {
     _Alignas(SHM_LINE) uint32_t magic, n;
@@ -97,7 +96,7 @@ struct shm_job {
 };
 
 #define SHM_STAGE   2
-#define SHM_CLASSES 512 // of sizes, in shm_heap.c
+#define SHM_CLASSES 512 // number of size classes in shm_heap.c
 // Ranks that may still read what this rank has published, with the numbers of their calls.
 struct shm_readers {
     uint64_t *meeting; // [rank]
@@ -105,7 +104,7 @@ struct shm_readers {
 };
 // What this rank has seen of another rank.
 struct shm_peer {
-    uint64_t meetings;                 // calls with it that this rank has entered
+    uint64_t meetings;                 // calls with the other rank that this rank has entered
     uint64_t seen;                     // calls that the other rank has entered
     unsigned entry;                    // its entry in the last call that both entered
     uint64_t put, taken, copied, gave; // as in shm_pair; gave: parts provided in place
@@ -166,7 +165,7 @@ static inline struct shm_slot *shm_slot(const struct shm_job *job, int rank)
     return (struct shm_slot *)(job->base + job->at.slots) + rank;
 }
 
-// The state that `from` publishes for `to`.
+// Returns the state that `from` publishes for `to`.
 static inline struct shm_pair *shm_pair(const struct shm_job *job, int from, int to)
 {
     return (struct shm_pair *)(job->base + job->at.pairs) + (size_t)from * (size_t)job->n +
@@ -254,7 +253,7 @@ tsr_status tsr__shm_settle(struct endpoint *endpoint, const struct comm_call *ca
                            struct comm_trouble *why);
 tsr_status tsr__shm_take(struct endpoint *endpoint, const struct comm_call *call, int from, int *fd,
                          size_t *bytes, struct comm_trouble *why);
-void tsr__shm_drop_gifts(struct shm *me); // those that rank 0 did not take
+void tsr__shm_drop_gifts(struct shm *me); // closes files that rank 0 did not take
 
 // ---- shm_move.c
 tsr_status tsr__shm_all_reduce(struct endpoint *endpoint, const struct comm_call *call,
