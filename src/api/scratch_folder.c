@@ -19,8 +19,8 @@ tsr_status tsr__scratch_open(tsr_session *session, struct arena *arena, const ch
     return TSR_NOMEM;
 }
 
-// Removes the temporary folder, if this rank has created one. First replaces files of the partition
-// by the model in diagnostics, if scratch->model is set.
+// Removes the temporary folder, if this rank has created one. If scratch->model is set, diagnostics
+// that name a file of the partition are changed first: they then name the model.
 void tsr__scratch_close(struct scratch *scratch)
 {
     if (scratch->model && scratch->model[0] && scratch->parts)
@@ -30,8 +30,8 @@ void tsr__scratch_close(struct scratch *scratch)
 }
 
 // Partitions the model into a temporary folder. The caller must close the folder and free the
-// arena, also after a failure. Under a launcher, rank 0 partitions and sends the path to the other
-// ranks, which need not have the model.
+// arena, also after a failure. Under a launcher, only rank 0 partitions; it sends the path to the
+// other ranks.
 static tsr_status partition_here(tsr_model *model, const char *config, const char *work,
                                  const tsr_run_options *options, tsr_partition_summary *summary,
                                  struct arena *arena, struct scratch *at)

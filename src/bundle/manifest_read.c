@@ -340,8 +340,8 @@ static void read_shape(struct reader *reader, const json_t *entry, struct manife
     port->dims = dims;
 }
 
-// Decodes a layout. Returns NULL if the list is not a layout. Decoding rejects the -1 of entries
-// that are not integers.
+// Decodes a layout. Returns NULL if the list is not a layout. Entries that are not integers become
+// -1 (read_ints), which the decoder rejects.
 static struct tile_layout *decode_layout(struct reader *reader, const json_t *list)
 {
     size_t n = json_array_size(list);

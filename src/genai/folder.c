@@ -201,7 +201,7 @@ static tsr_status find_caches(tsr_folder *folder)
     return arena_status(&folder->arena);
 }
 
-// Returns the number of heads of the first cache; 0: there are no caches. The graph takes
+// Returns the number of heads of the first cache; 0: no caches, or unknown. The graph takes
 // precedence over the configuration.
 int64_t tsr__genai_cache_heads(const tsr_folder *folder)
 {

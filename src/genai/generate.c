@@ -201,7 +201,8 @@ static int64_t most_tokens(const tsr_generator *generator, size_t n)
     return most;
 }
 
-// Adds empty caches for the first run. Later runs use the caches that the previous run returned.
+// Adds caches without tokens for the first run: empty tensors, or zeroed buffers if caches have a
+// fixed capacity. Later runs use the caches that the previous run returned.
 static tsr_status put_empty_caches(tsr_generator *generator)
 {
     tsr_folder *folder = generator->folder;
@@ -372,8 +373,8 @@ static int by_logit(const void *a, const void *b)
     return x->token < y->token ? -1 : 1;
 }
 
-// Samples the next token. Candidates are the top_k most likely tokens, reduced to those that
-// together have probability top_p. The temperature scales the logits.
+// Samples the next token. Candidates are the top_k most likely tokens, reduced to the fewest
+// that together have probability top_p. The temperature scales the logits.
 static tsr_status sample(tsr_generator *generator, int64_t *out)
 {
     size_t bytes = (size_t)generator->vocabulary * sizeof(struct candidate);

@@ -74,8 +74,8 @@ static tsr_status refuse(tsr_folder *folder, const char *hint, const char *what)
     return TSR_UNSUPPORTED;
 }
 
-// Checks that the keys exist which write_config changes, in the form that onnxruntime-genai's
-// builder writes.
+// Checks that genai_config.json has the objects that write_config changes. Only session_options may
+// be missing.
 static tsr_status check_config(tsr_folder *folder)
 {
     const char *hint = "make the folder with onnxruntime-genai's builder";
@@ -376,8 +376,8 @@ static bool is_copied(const tsr_folder *folder, const char *name)
            strcmp(name, GENAI_CONFIG) != 0;
 }
 
-// Copies the tokenizer and similar files. readdir returns NULL at the end and on errors: check
-// errno.
+// Copies the tokenizer and similar files. readdir returns NULL at the end and on errors: errno
+// tells them apart.
 static tsr_status copy_rest(struct rank_folders *folders, int64_t rank)
 {
     DIR *d = opendir(folders->folder->path);
@@ -525,7 +525,7 @@ static tsr_status fill(struct rank_folders *folders, struct machine *machine, co
     return TSR_OK;
 }
 
-// Partitions the folder's model. On failure OUT is removed.
+// Partitions the folder's model. On failure the incomplete folder is removed.
 tsr_status tsr_folder_partition(tsr_folder *folder, const char *out,
                                 const tsr_folder_options *options, tsr_partition_result **result)
 {

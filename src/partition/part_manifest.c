@@ -19,9 +19,8 @@ static size_t input_ranks(struct draft *draft, tsr_value *value, int64_t *ranks)
     return n;
 }
 
-// Returns the layout of a port (an input or output of the model). If the caller asked to keep a
-// sharding (draft->kept), that is the layout. Otherwise the port is unsharded: an input on the
-// ranks that have it, an output on rank 0.
+// Returns the layout of a port (an input or output of the model): the one in draft->kept, if there
+// is one. Otherwise the port is unsharded: an input on the ranks that have it, an output on rank 0.
 static const struct tile_layout *port_layout(struct draft *draft, enum side side, tsr_value *value)
 {
     const struct tile_layout *kept = draft->kept[tsr__value_id(value)];

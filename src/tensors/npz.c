@@ -142,7 +142,7 @@ static struct str tensor_name(const struct member *member)
     return name;
 }
 
-// Finds the compressed bytes of an entry, which begin after its local header.
+// Finds the bytes of an entry in the archive, which begin after its local header.
 static bool find_bytes(struct str z, struct member *member)
 {
     if (member->at > z.n || z.n - member->at < LOCAL_BYTES ||

@@ -55,8 +55,8 @@ static tsr_status list_ports(const tsr_model *model, bool outputs, struct ports 
 }
 
 // Restores types that numpy lacks, such as bfloat16 and 8-bit floats, whose bits are stored as
-// unsigned integers. If the model needs bfloat16 x and the file has uint16 x, the type becomes
-// bfloat16 and the bits stay.
+// unsigned integers. Example: if the model needs bfloat16 x and the file has uint16 x, the type
+// becomes bfloat16 and the bits stay.
 static void retype(tsr_tensors *tensors, const struct ports *ports)
 {
     for (size_t k = 0; k < ports->n; k++) {

@@ -14,8 +14,8 @@ tsr_session *tsr__tensors_session(const tsr_tensors *tensors);
 void tsr__tensors_clear(tsr_tensors *tensors); // removes all tensors (tensors.c)
 bool tsr__set_is_random(const char *set);      // "random", "random:7,batch=2" (sets.c)
 
-// interface.c: if the folder of a rank file has a manifest, returns the inputs of the unsharded
-// model as a model, to be freed; else NULL.
+// interface.c: if the folder of a rank file has a manifest, sets *out to a model with the inputs of
+// the unsharded model, which the caller frees; else to NULL.
 tsr_status tsr__unsharded_inputs(const tsr_model *rank, tsr_model **out) TSR_MUST_USE;
 
 // A tensor. For strings, data has the uint64_t ends of all elements, counted from the first
@@ -98,7 +98,7 @@ struct npy_image {
 };
 tsr_status tsr__npy_image(struct arena *arena, const struct tensor *x, struct npy_image *out);
 tsr_status tsr__npz_save(const tsr_tensors *tensors, const char *path);
-// Writes the set as a folder of output_0.pb ... (ONNX test data), in its order (pb.c).
+// Writes the set as a folder of output_0.pb ... (ONNX test data), in the order of the set (pb.c).
 tsr_status tsr__pb_save(const tsr_tensors *tensors, const char *folder);
 
 #endif

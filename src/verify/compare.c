@@ -67,8 +67,8 @@ static double bfloat_value(uint16_t bits)
     return v;
 }
 
-// True if an 8-bit float is NaN. The FNUZ types have one NaN, 0x80. In E4M3FN all bits but the sign
-// are 1. E5M2 follows IEEE: codes above that of infinity (124) are NaN.
+// True if an 8-bit float is NaN. The FNUZ types have one NaN, 0x80. A NaN of E4M3FN has all bits
+// set, except perhaps the sign. E5M2 follows IEEE: codes above that of infinity (124) are NaN.
 static bool eighth_is_nan(uint8_t bits, bool e4, bool uz)
 {
     if (uz)

@@ -66,8 +66,8 @@ static tsr_status run_probe(tsr_session *session, const char *path, bool *out)
     return st;
 }
 
-// Finds out whether this CPU saturates 8-bit products. *out is set on success only. The model is in
-// a temporary folder, which is always removed.
+// Finds out whether the engine saturates 8-bit products on this CPU. *out is set on success only.
+// The probe model is in a temporary folder, which is always removed.
 tsr_status tsr_engine_saturates(tsr_session *session, const char *work, bool *out)
 {
     struct arena arena;

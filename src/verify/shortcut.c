@@ -14,8 +14,8 @@ static bool is_float(tsr_dtype type)
     return type == TSR_FLOAT16 || type == TSR_BFLOAT16 || type == TSR_FLOAT || type == TSR_DOUBLE;
 }
 
-// Returns the output of a node with one input and one output, and its input in *from. NULL: the
-// node has other numbers of them.
+// Returns the output of a node with one input and one output, and the input in *from. NULL: the
+// node has more or fewer.
 static const tsr_value *single(const tsr_node *node, const tsr_value **from)
 {
     if (tsr_node_input_count(node) != 1 || tsr_node_output_count(node) != 1)

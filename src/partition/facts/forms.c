@@ -39,8 +39,8 @@ void tsr__scope_enter(struct draft *draft, struct scope *to)
 
 // ---- items -------------------------------------------------------------------------------------
 
-// Returns the layout that the user asked to keep. By default a port is unsharded: an input on all
-// ranks, an output on rank 0.
+// Returns the layout in draft->kept. By default a port is unsharded: an input on all ranks, an
+// output on rank 0.
 const struct tile_layout *tsr__port_layout(struct draft *draft, const tsr_value *value,
                                            enum side side)
 {

@@ -164,8 +164,8 @@ struct draft {
     bool context;   // also write model.onnx, which refers to the partition
     bool processes; // for model.onnx: each rank is a process
 
-    // The model and its flow. `expanded` is the copy in which nodes were expanded, or NULL; then
-    // `model` is that copy.
+    // The model and its flow. If nodes were expanded, `model` and `expanded` are the same copy of
+    // the model; else `expanded` is NULL.
     tsr_model *model, *expanded;
     const struct flow *flow;
     int64_t n_ranks;
@@ -173,7 +173,8 @@ struct draft {
     int64_t opset;  // version of ai.onnx
     uint64_t types; // bit k: the model has a value of element type k (opsets.c)
 
-    // Ports (ports.c). The layouts of inputs and outputs that stay sharded, indexed by value id.
+    // Layouts of inputs and outputs of the model that differ from the default, indexed by value id
+    // (ports.c).
     const struct tile_layout **kept;
     VEC(struct draft_state) states;
     struct map sizes; // symbol -> struct size_source
@@ -189,7 +190,7 @@ struct draft {
     struct map names; // all names in the model
     int64_t n_comms;
 
-    // Results of emission and of the weight writer.
+    // Results of later passes.
     char model_sha256[65], fingerprint[17];
     uint64_t common_bytes; // size of the common file
     uint64_t safetensors;  // size of the safetensors header of each data file; 0: none
