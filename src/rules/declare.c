@@ -2,9 +2,9 @@
 // declare.c - tsr_shapes: writes the inferred types and shapes into the model. Bodies of functions
 // are left unchanged: one body serves calls of many shapes.
 //
-// Shapes are inferred with the sizes that the caller gives (shapes.c). Unused symbols become notes.
-// Then each value of the main graph and of bodies gets its type. After a failure only some values
-// may be declared; such a model is not saved.
+// Sizes for names that the model does not have are errors (dim_names.c). Shapes are inferred with
+// the other sizes that the caller gives (shapes.c). Then each value of the main graph and of bodies
+// gets its type. After a failure only some values may be declared; such a model is not saved.
 #include "rules/internal.h"
 
 // True if the rank is known and every dimension is a number or an expression.

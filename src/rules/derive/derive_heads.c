@@ -157,9 +157,10 @@ static bool causal_rows(const struct derivation *derivation)
            tsr__derive_causal(derivation, 6, 5);
 }
 
-// Derives the rule of MultiHeadAttention. Rows of the query can be sharded if no mask, cache or
-// buffer depends on their number, or if they are causal and can have a cache. Heads can be sharded
-// if the bias has three equal parts, and the batch if the mask has one row for each sequence.
+// Derives the rule of MultiHeadAttention. Rows of the query can be sharded if they are neither
+// causal nor use a cache (inputs 6 and 9), or if they are causal and can get a cache. Heads can be
+// sharded if the bias has three equal parts, and the batch if the mask has one row for each
+// sequence.
 void tsr__derive_multi_head(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -360,8 +361,8 @@ static int64_t packed_head(const struct derivation *derivation)
 }
 
 // Adds the windows of queries, keys and values in one concatenated input. Example: with 8 query
-// heads and 2 key heads of 8 elements, the windows of key head j start at 0 + 32 j, 64 + 8 j and 80
-// + 8 j.
+// heads and 2 key heads of 8 elements, the windows of key head j start at 0 + 32 j, 64 + 8 j and
+// 80 + 8 j.
 static void add_packed_windows(struct derivation *derivation, int64_t head)
 {
     int64_t kv = tsr__derive_int(derivation, "kv_num_heads", 0),

@@ -198,8 +198,8 @@ void tsr__derive_group_norm_18(struct derivation *derivation)
         derivation->text = "[n (g c) S*],[g],[g] -> [n (g c) S*]; rep c S; attr num_groups=g";
 }
 
-// Derives the rule of com.microsoft GroupNorm. Channels are last; a skip and a bias may be added
-// first.
+// Derives the rule of com.microsoft GroupNorm. Channels are last by default; a skip and a bias may
+// be added first.
 void tsr__derive_group_norm_last(struct derivation *derivation)
 {
     if (!take_groups(derivation, "groups"))

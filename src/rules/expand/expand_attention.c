@@ -34,7 +34,7 @@ static tsr_value *transposed(struct expansion *expansion, tsr_value *value, cons
     return tsr__x_with_ints(expansion, value, "perm", perm, n);
 }
 
-// Returns the tensor as [b h s e], or [b h g s e] if heads are shared.
+// Returns input i as [b h s e], or as [b h g s e] if query heads share keys.
 static tsr_value *by_heads(struct expansion *expansion, const struct attention *attention, size_t i,
                            int64_t g, int64_t e)
 {
@@ -60,8 +60,8 @@ static int rows_axis(int rank)
     return rank == 3 ? 1 : 2;
 }
 
-// Returns the mask of keys that come after their query: query i may use keys 0 .. i. Positions are
-// constants, or are computed at run time.
+// Replaces the scores of keys that come after their query by -inf: query i may use keys 0 .. i.
+// Positions are constants, or are computed at run time.
 static tsr_value *causal(struct expansion *expansion, const struct attention *attention,
                          tsr_value *scores)
 {
@@ -142,8 +142,8 @@ static tsr_value *scores_of(struct expansion *expansion, const struct attention 
 }
 
 // Computes a softmax in which a row of -inf gives zeros instead of NaN. For [-inf, -inf], 0 is
-// subtracted instead of the maximum, both exponentials are 0, and their sum 0 is replaced by 1. A
-// row with NaN stays NaN, because NaN is not greater than -inf.
+// subtracted instead of the maximum, both exponentials are 0, and their sum 0 is replaced by 1. NaN
+// stays NaN.
 static tsr_value *softmax_or_zero(struct expansion *expansion, const struct attention *attention,
                                   tsr_value *scores)
 {

@@ -128,7 +128,7 @@ void tsr__expand_hardmax(struct expansion *expansion)
 }
 
 // Expands LpNormalization: x divided by the sum of |x|, or by the root of the sum of squares. A row
-// of length 0 stays 0.
+// of zeros stays 0.
 void tsr__expand_lp_norm(struct expansion *expansion)
 {
     struct norm s;

@@ -4,8 +4,7 @@
 // communication.
 #include "rules/expand/expand.h"
 
-// Returns the position of each row or column of input 0, as a constant. from_end: 2 for rows, 1 for
-// columns.
+// Returns the position of each row or column of input 0. from_end: 2 for rows, 1 for columns.
 static tsr_value *positions(struct expansion *expansion, int from_end)
 {
     struct shape shape = tsr__x_shape(expansion, 0);

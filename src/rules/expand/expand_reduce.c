@@ -8,8 +8,8 @@
 
 // ---- means, roots, logarithms ------------------------------------------------------------------
 
-// Finds the axes as the rule does: in an attribute or an input. Negative axes are converted to
-// count from the front. Returns their number; -1: unknown.
+// Finds the axes as the rule does (tsr__reduce_axes), counted from the front. Returns their number;
+// -1: unknown.
 static int reduced_axes(struct expansion *expansion, int64_t *axes)
 {
     bool reduced[DERIVE_MAX_RANK] = {false};

@@ -5,9 +5,9 @@
 // and once more between them on one element (a sum) or a few (TopK) of each. If shards would differ
 // in size, neutral elements are appended to the last.
 //
-// Example: CumSum of 1 2 3 | 4 5 6, sharded in 2. The running sums inside the shards are 1 3 6 | 4
-// 9 15. The sums of the shards are 6 | 15, so the sums before each shard are 0 | 6. Added to the
-// running sums, they give 1 3 6 | 10 15 21. One number per shard is exchanged.
+// Example: CumSum of 1 2 3 | 4 5 6, sharded in 2. The running sums inside the shards are
+// 1 3 6 | 4 9 15. The sums of the shards are 6 | 15, so the sums before each shard are 0 | 6. Added
+// to the running sums, they give 1 3 6 | 10 15 21. One number per shard is exchanged.
 #include "rules/expand/expand.h"
 
 #include <math.h>
@@ -18,11 +18,11 @@ struct parts {
     int64_t size, more; // number of elements, and of appended elements
     // Shape of the input with the scanned dimension split in two.
     int64_t shape[DERIVE_MAX_RANK + 1];
-    int64_t back[DERIVE_MAX_RANK]; // the original shape
+    int64_t back[DERIVE_MAX_RANK]; // shape of the input, with the padded size of the axis
 };
 
-// Returns the number of shards of the dimension. 0: it is not sharded, or sharded by several
-// factors, which would give strided shards.
+// Returns the number of shards of the dimension. 0: the dimension has no factor, or several, which
+// would give strided shards.
 static int64_t cuts_of(const struct expansion *expansion, int axis)
 {
     const struct rule_tensor *tensor = &expansion->rule->inputs[0];
