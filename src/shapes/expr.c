@@ -50,7 +50,7 @@ bool tsr__exprs_bind(struct exprs *exprs, struct str symbol, int64_t size)
     return true;
 }
 
-// True if the symbol was bound and occurred. Callers report sizes given for unused symbols.
+// True if the symbol was bound and occurred. dim_names.c reports sizes that are given for others.
 bool tsr__exprs_used(const struct exprs *exprs, struct str symbol)
 {
     const struct bound *bound = tsr__map_get(&exprs->bound, symbol);
@@ -249,8 +249,8 @@ static int depth_of(const struct exprs *exprs, struct expr expr)
     return depth;
 }
 
-// Makes an atom of an operation that is not a sum of products. Callers ensure that it is not
-// negative.
+// Makes an atom of an operation that is not a sum of products. Atoms are assumed not to be
+// negative. Callers check this, except for divisions: a//b may have a negative dividend.
 static struct expr operation(struct exprs *exprs, enum atom_kind kind, struct expr a, struct expr b)
 {
     // Key of the map, as bytes without padding, so that equal operands give the same atom.

@@ -303,8 +303,8 @@ void tsr__infer_identity(struct shape_job *job)
     set_output(job, 0, info_in(job, 0));
 }
 
-// Returns the value as another form: its type and sizes become those of the elements of a sequence,
-// or of a tensor.
+// Returns the value in another form. Type and sizes of a tensor become those of the elements of a
+// sequence, or the reverse. Known elements are dropped.
 static struct value_info wrapped(struct value_info info, enum value_form form)
 {
     info.form = form;

@@ -197,8 +197,7 @@ bool tsr__slice_bounds(const struct shape_job *job, int axis, int64_t size, int6
     return true;
 }
 
-// Returns the maximum of an expression and 0: the last four of n rows are min(n, 4), all but the
-// first are max(n - 1, 0).
+// Returns the maximum of an expression and 0: all but the first of n rows are max(n - 1, 0).
 static struct expr not_below_zero(struct exprs *exprs, struct expr expr)
 {
     return tsr__expr_max(exprs, expr, expr_number(0));
