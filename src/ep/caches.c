@@ -98,8 +98,8 @@ static void use_part(struct fused *fused, struct cache_pair *cache, const struct
     fused->used[fused->n_used++].input = fused->inputs[cache->input];
 }
 
-// True if the ranks can write their shards to a buffer of this shape. Checked once per shape: the
-// check computes the tiles of all ranks.
+// True if the ranks can write their shards to a buffer of this shape. Checked once per shape and
+// device, because the check computes the tiles of all ranks.
 static bool can_place(const struct fused *fused, struct cache_pair *cache,
                       const struct tensor *wanted)
 {

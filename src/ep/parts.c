@@ -71,7 +71,8 @@ static const char *own_config(const tsr_model *model, int64_t devices)
     return NULL;
 }
 
-// Chooses the configuration. An annotated model keeps its sharding; other models are planned.
+// Chooses the configuration. A model that is annotated for this number of devices keeps its
+// sharding; other models are planned.
 static tsr_status choose_config(const struct provider *provider, tsr_model *model,
                                 const char **config)
 {
