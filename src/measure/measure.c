@@ -23,8 +23,8 @@
 
 // ---- one rank ----------------------------------------------------------------------------------
 
-// Sets up a rank without an endpoint: it runs an unsharded sample, and measure_rank synchronizes
-// the ranks.
+// Sets up a rank without an endpoint: it runs an unsharded sample, and time_sample synchronizes the
+// ranks.
 static void rank_for(const struct measure_rank *rank, size_t sample, char *path, struct rank *out)
 {
     *out = (struct rank){.engine = rank->engine,
@@ -156,8 +156,8 @@ static void explain(const struct measure_rank *rank, const struct rank *model, t
                  tsr_finding_value(model->session, 0).message);
 }
 
-// True if the sample may be skipped after this failure: the engine lacks the operator, or its
-// provider lacks a kernel.
+// True if the sample may be skipped after this failure: the engine failed on a sample for one kind
+// of work, and may lack the operator or a kernel.
 static bool is_dispensable(const struct sample *sample, tsr_status st)
 {
     return st == TSR_ENGINE &&
@@ -208,8 +208,9 @@ static int64_t memory_here(void)
     return pages > 0 && page > 0 ? (int64_t)pages * page : 0;
 }
 
-// True if a sample is timed in this pass. Samples with half a gigabyte of weights take a second to
-// load, so they are timed only in the first and last pass.
+// True if a sample is for devices such as these ranks have, and is timed in this pass. Samples with
+// half a gigabyte of weights take a second to load, so they are timed only in the first and last
+// pass.
 static bool is_timed(const struct measure_rank *rank, const struct sample *sample, int pass)
 {
     if (sample->node.many && pass > 0 && pass < rank->passes - 1)

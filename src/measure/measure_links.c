@@ -88,7 +88,8 @@ static tsr_status choose_repetitions(struct measure_rank *rank, const int64_t *g
 
 // ---- pairs -------------------------------------------------------------------------------------
 
-// Sends a message to the other rank of the pair and receives it back.
+// Sends a message from the first rank of the pair to the second and back. *seconds is half of that
+// time.
 static tsr_status ping(struct measure_rank *rank, const int64_t *pair, void *p, size_t bytes,
                        double *seconds, struct comm_trouble *why)
 {

@@ -86,7 +86,7 @@ static bool set_sizes(tsr_topology *topology, const struct measured *measured)
 }
 
 // Sets devices, then links, then the mesh that the measured links form, then times of collectives
-// and of kinds of work by size. names: device names, or NULL.
+// and of kinds of work by size. names: device names by rank; NULL entries: not given.
 static bool fill(tsr_topology *topology, const struct measured *measured, const char *const *names)
 {
     for (int i = 0; i < measured->ranks; i++) {

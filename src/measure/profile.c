@@ -120,7 +120,8 @@ static bool name_tasks(struct arena *arena, const struct sim_device *device, str
     return !arena->failed;
 }
 
-// Returns the task with the longest name that is a prefix of `name`; 0: no such task.
+// Returns the number, from 1, of the task with the longest name that is a prefix of `name`; 0:
+// none.
 static size_t task_named(const struct map *names, const char *name)
 {
     for (size_t length = strlen(name); length > 0; length--) {
@@ -151,8 +152,8 @@ static const tsr_node *before(const tsr_node *node, const char *op, int steps)
     return NULL;
 }
 
-// Returns the task that belongs to a node of the engine: one whose operator matches, else the one
-// whose name matches.
+// Returns the task of a node of the engine: the task whose name it begins with, or a producer of
+// that task with the engine's operator. NULL: none.
 static struct sim_task *task_of(const struct map *names, struct sim_device *device,
                                 const struct profile_node *from)
 {
