@@ -147,7 +147,8 @@ static void write_differences(struct page *page, const struct page *other)
     PUTF(page, "<p class=\"lead\">%zu nodes differ; identical layers are grouped.</p>\n", differ);
 }
 
-// Writes the comparison. `other` is a page for the other plan; only its numbers are used.
+// Writes the comparison if both plans have a simulation. `other` is a page for the other plan, of
+// which only figures and shardings are used.
 void tsr__comparison_write(struct page *page)
 {
     const tsr_report_side *side = page->comparison;

@@ -99,7 +99,8 @@ static tsr_json *data_of(const struct page *page, const struct verdict *verdict)
     return json;
 }
 
-// Makes the page in memory first, so that no incomplete file is ever visible.
+// Writes the page to a file. The page is made in memory first, so that no incomplete file is ever
+// visible.
 static tsr_status write_page(struct page *page, const char *path)
 {
     struct outfile file = {0};

@@ -209,7 +209,7 @@ static int64_t stage_of(const struct page *page, const tsr_node *node)
     return entry && tsr_node_config_stage(entry, &stage) ? stage : -1;
 }
 
-// Returns the key of the nodes that are grouped.
+// Returns the key by which nodes are grouped: name pattern, operator, stage and shardings.
 static struct str row_key(struct page *page, const tsr_node *node, const struct folded *name,
                           int64_t stage)
 {

@@ -170,7 +170,7 @@ static const tsr_simulated_link *link_between(const tsr_simulation_summary *simu
     return NULL;
 }
 
-// Returns the bytes of a link, and the share of one run in which it is busy.
+// Returns a text with the bytes of a link and the share of one run in which it is busy.
 static const char *load_of(struct page *page, const tsr_simulated_link *link)
 {
     double run = page->simulation->first, percent = run > 0 ? 100 * link->seconds / run : 0;
