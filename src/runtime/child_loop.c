@@ -132,8 +132,8 @@ static tsr_status open_job(struct child_loop *child_loop, const struct children 
     return job->kind->open(job, children->folder, children->states);
 }
 
-// Closes all sockets but the child's own, so that it reads the end of the stream when the parent is
-// gone.
+// Closes all sockets but the child's own, so that the child reads the end of the stream when the
+// parent is gone.
 static void keep_own_socket(const struct children *children, int rank)
 {
     for (int i = 0; i < children->work.n; i++) {

@@ -142,8 +142,8 @@ static bool refused_opset(struct rank *rank, const char *words)
 }
 
 // Checks that the external data of an unsharded model exists. ONNX Runtime's text for missing data
-// differs by release and node. Returns TSR_OK if all files exist; otherwise a diagnostic was added.
-// Rank files were checked before.
+// differs by release and node. Returns TSR_OK if all files exist or the model cannot be read;
+// otherwise a diagnostic was added. Rank files were checked before.
 static tsr_status check_external_data(struct rank *rank)
 {
     tsr_model *model = NULL;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // gather.c - gathers one text of any length from every process of a job on rank 0.
 //
-// It is a single exchange: the lengths are sent as the notes of the call, and rank 0 allocates
-// memory before the bytes arrive. Used for facts and traces, by all ranks of a job in the same
-// order.
+// It is a single exchange: the lengths are sent as notes, numbers that arrive before the data, so
+// that rank 0 can allocate memory first. Used for facts and traces, by all ranks of a job in the
+// same order.
 #include "runtime/internal.h"
 
 #include <stdio.h>

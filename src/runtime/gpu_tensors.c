@@ -214,8 +214,8 @@ static bool is_tensor(const struct rank *rank, const OrtValue *value)
     return !failed && kind == ORT_TENSOR;
 }
 
-// True if an output is in memory of the rank's GPU. With a stand-in for the driver, all memory is
-// memory of its GPUs.
+// True if an output is in memory of the rank's GPU. With a stand-in for the driver (in tests), all
+// memory counts as GPU memory.
 static bool is_on_gpu(const struct rank *rank, size_t i, OrtValue *value)
 {
     return tsr__gpu_stands_in(rank->gpu) ||

@@ -197,7 +197,7 @@ static OrtStatus *find_device_outputs(struct rank *rank)
 }
 
 // Creates the binding of a rank on a GPU, which leaves numeric outputs there until they are taken.
-// Without a GPU, or with a stand-in for the driver, nothing is bound.
+// Without a GPU, or with a stand-in for the driver (in tests), nothing is bound.
 tsr_status tsr__gpu_bind(struct rank *rank)
 {
     const OrtApi *api = rank->engine->api;

@@ -317,7 +317,8 @@ struct gpu_inputs {
     const struct used_length *used; // inputs with spare capacity
     size_t n_used;
 };
-// A shard of an input: its piece and that of the full tensor.
+// A shard of an input: the input, the index ranges of all of it and of the shard, and the shard's
+// shape.
 struct gpu_shard {
     const struct tensor *full;
     const struct tile_piece *all, *piece;

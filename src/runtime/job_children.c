@@ -52,8 +52,8 @@ static tsr_status next_note(struct children *children, int rank, struct note *no
     return give_up(children);
 }
 
-// True if a note is the answer to a run: it has the word that started the run, and the results as a
-// file.
+// True if a note is the answer to a run: it has the word that started the run. The results come
+// with it, as a file.
 static bool is_result(struct note note)
 {
     return note.word == START || note.word == START_CUT;

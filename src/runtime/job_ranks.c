@@ -98,7 +98,7 @@ tsr_status tsr__ranks_verdict(tsr_job *job)
 
 // ---- inputs ------------------------------------------------------------------------------------
 
-// Returns the seat of any rank in this process; NULL: none is on a GPU.
+// Returns the seat (GPU context) of any rank in this process; NULL: none is on a GPU.
 static struct gpu_seat *any_seat(const tsr_job *job)
 {
     // Any seat is suitable: all GPUs share one address space, so its stream can copy from each of

@@ -89,7 +89,7 @@ static bool has_nothing_to_do(const struct rank_thread *rank_thread)
            rank_thread->runs_synced >= job->sync_after;
 }
 
-// Waits, under the job's lock, until there is something to do.
+// Waits, under the job's lock, until there is something to do, and returns it.
 static enum task next_task(const struct rank_thread *rank_thread)
 {
     tsr_job *job = rank_thread->job;
@@ -104,8 +104,8 @@ static enum task next_task(const struct rank_thread *rank_thread)
     return RUN;
 }
 
-// Wakes the caller's thread if it can continue. While ranks load, every rank wakes it, because it
-// reports progress.
+// Wakes the caller's thread if it can continue. While ranks load, every rank wakes the caller's
+// thread, because that thread reports progress.
 static void report_progress(tsr_job *job)
 {
     if (job->awaited != 0 && count_there(job, job->awaited) < job->n_threads)
@@ -388,7 +388,7 @@ free_sets:
     return st;
 }
 
-// Takes full outputs that are all on rank 0.
+// Takes full outputs that are all on rank 0, and drops the values of the other ranks.
 static tsr_status take_first(tsr_job *job, size_t run_slot, tsr_tensors *outputs)
 {
     tsr_status st = tsr__rank_take(&job->rank_threads[0].rank, run_slot, job->session, outputs);

@@ -2,8 +2,9 @@
 // kept_views.c - OrtValues over memory of the caller that a rank binds again in later runs.
 //
 // A program that generates text gives the same cache buffers in every run. A rank reads and writes
-// its heads there through two values per cache. Creating and releasing them takes longer than all
-// other preparations of a run, so they are kept as long as the caller gives the same buffer.
+// its heads there through two values per cache, one for the input and one for the output. Creating
+// and releasing them takes longer than all other preparations of a run, so they are kept as long as
+// the caller gives the same buffer.
 //
 //     run 2   past at 0x1000, [1,8,512,64]   rank 1 has heads 4 to 7: new value, kept
 //     run 3   past at 0x1000, [1,8,512,64]   the same value

@@ -132,7 +132,7 @@ static tsr_status check_type_and_shape(tsr_session *session, const struct manife
                            text);
     }
     if (port->rank <= 0)
-        return TSR_OK; // also if the model declares no shape
+        return TSR_OK; // rank 0 also means that the model declares no shape
     bool fits = tensor->rank == port->rank;
     snprintf(text, sizeof text, "has %d dimensions, the model expects %d", tensor->rank,
              port->rank);

@@ -7,7 +7,7 @@
 // (job.h) separate them, so nothing here is locked. Diagnostics follow the thread: those of opening
 // and running go to rank->session, those of binding and taking to the session of the call.
 //
-// Who owns the OrtValues of a state (input `past`, output `present`) without a separate buffer:
+// Who owns the OrtValues of a state (input `past`, output `present`) that is not written in place:
 //
 //     run 0   ins[past] belongs to the slot: the caller gave it. outs[present] becomes
 //             state->value.
@@ -71,7 +71,7 @@ static tsr_status check_shape(struct rank *rank, tsr_session *session, size_t i,
     char text[256];
     const struct wanted *wanted = &rank->wanted[i];
     if (wanted->rank == 0)
-        return TSR_OK; // also if the model declares no shape
+        return TSR_OK; // rank 0 also means that the model declares no shape
     if (wanted->rank != (size_t)tensor->rank) {
         snprintf(text, sizeof text, "has %d dimensions, the model expects %zu", tensor->rank,
                  wanted->rank);
@@ -215,8 +215,8 @@ static tsr_status bind_input(struct rank *rank, struct run_slot *run_slot, size_
     return make_value(rank, session, i, inputs->at[at], &run_slot->ins[i]);
 }
 
-// Returns the index of a name, or -1. The search begins at *next, which is then behind the name:
-// callers often ask for all names in order.
+// Returns the index of a name, or -1. The search begins at *next, which is set to the position
+// after the found name: callers often ask for all names in order.
 static int64_t find_name(const char *const *names, size_t n, const char *name, size_t *next)
 {
     for (size_t k = 0; k < n; k++) {

@@ -14,8 +14,7 @@
 // ---- memory ------------------------------------------------------------------------------------
 
 // Returns the peak bytes of an allocator of the rank's session; 0: this engine does not report it.
-// The engine returns it as text, for one kind of memory of the session. The allocator is a handle
-// that is released.
+// The engine returns it as text, for one kind of memory of the session.
 static int64_t most_in_use(const struct rank *rank, const OrtMemoryInfo *where)
 {
     const OrtApi *api = rank->engine->api;

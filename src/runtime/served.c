@@ -118,8 +118,8 @@ static bool find_program(char *out, size_t n)
     return false;
 }
 
-// Starts the program of the ranks. It inherits no handler, blocked signal or open file of this
-// process.
+// Starts the program of the ranks. It inherits no handler or blocked signal of this process, and
+// only standard output, standard error and the socket as open files.
 static int spawn_program(const char *program, const struct served_start *start, int socket,
                          pid_t *pid)
 {
@@ -181,7 +181,8 @@ static tsr_status start_program(struct served *served, const struct served_start
 // ---- waiting -----------------------------------------------------------------------------------
 
 // Reads the program's state from the kernel: ended, stopped or continued. ECHILD (the host program
-// reaps its children itself) gives no information; then the end of the stream shows that it ended.
+// reaps its children itself) gives no information; then the end of the stream shows that the
+// program ended.
 static void check_state(struct served *served)
 {
     int status = 0;

@@ -117,7 +117,8 @@ static bool all_zeros(const char *p, size_t n)
     return n > 0 && p[0] == 0 && memcmp(p, p + 1, n - 1) == 0;
 }
 
-// True if the shorter one is a prefix of the longer one, or if they cannot be compared.
+// Compares a weight in memory (p, n) with one in a file. True if the shorter one is a prefix of the
+// longer one, or if the file cannot be read.
 static bool begins_alike(const char *p, size_t n, int fd, uint64_t offset, uint64_t length)
 {
     char block[BLOCK];
