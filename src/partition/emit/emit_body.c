@@ -64,7 +64,7 @@ static int transposed_axis(const struct step *st, int i)
     return axis > 0 ? axis : 0;
 }
 
-// Returns the name of an output. It is a new name if the output is unused, or if a Transpose behind
+// Returns the name of an output. It is a new name if the output is unused, or if a Transpose after
 // the node produces the named value.
 static const char *output_name(struct part *part, const struct step *st, size_t i)
 {

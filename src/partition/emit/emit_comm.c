@@ -14,8 +14,8 @@ static tsr_value *comm_shape(struct part *part, const struct step *st)
     return tsr__part_shape(part, st->inputs[0]->item);
 }
 
-// Returns the tensor that the rank passes. A rank without a shard passes an empty tensor. 4-bit
-// values are transferred as 8 bits.
+// Returns the tensor that the rank passes. A rank without a shard passes an empty tensor, if the
+// collective allows it; else NULL. 4-bit values are transferred as 8 bits.
 static tsr_value *comm_input(struct part *part, const struct step *st)
 {
     tsr_value *x = NULL;

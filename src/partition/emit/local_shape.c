@@ -396,8 +396,9 @@ static tsr_value *sizes_from_full_shape(struct part *part, const struct shape_in
 }
 
 // Returns the shape input of a local node. Example: a constant [8,6] for a result {2,1} becomes
-// [4,6]. Entries 0, 1 and -1 stay. If the shape is not constant, nodes compute it: from the sizes
-// of the result if these are known, else from the full shape.
+// [4,6]. In constants, 1 and -1 stay, and 0 becomes the size that it copies, if that is known. If
+// the shape is not constant, nodes compute it: from the sizes of the result if these are known,
+// else from the full shape.
 tsr_value *tsr__part_local_shape(struct part *part, const struct shape_input *shape_in,
                                  tsr_value *host, tsr_value *data)
 {
