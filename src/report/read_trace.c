@@ -65,7 +65,7 @@ static void read_event(struct trace_reader *reader, const json_t *entry)
         page->measured.left_out++;
         return;
     }
-    // Nodes of ONNX Runtime, our communication, and events of a simulation.
+    // The event is a node of ONNX Runtime, our communication, or an event of a simulation.
     const json_t *args = json_object_get(entry, "args");
     const char *op = json_string_value(json_object_get(args, "op_name")),
                *node = json_string_value(json_object_get(args, "node"));

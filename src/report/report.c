@@ -188,7 +188,7 @@ static tsr_status fill_in(struct page *page)
     status = tsr__shapes_declare(page->sized, page->sizes, page->n_sizes, NULL);
     if (status != TSR_OK)
         goto forget_findings;
-    // tsr_infer needs valid shardings.
+    // tsr_infer_config needs valid shardings.
     status = tsr_check_config(page->sized, config);
     if (status == TSR_OK && !has_errors(page->session, kept))
         status = tsr_infer_config(page->sized, config);

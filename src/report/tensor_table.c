@@ -413,7 +413,7 @@ void tsr__tensors_picture(struct page *page)
                       "Each shard shows the numbers of the devices that store it. Drawn to scale.");
     write_choice(page, &tensors, n);
     PUT(page, "<script type=\"application/json\" id=\"tensors-data\">{\"tensors\":[");
-    // [number of its sharding, bits of an element, type]; then the shardings in use.
+    // Each tensor is [number of its layout, bits of an element, type]. The layouts in use follow.
     for (size_t i = 0; i < n; i++) {
         const struct tensor_row *row = tensors.list.at[i];
         wanted[row->layout->number] = true;
