@@ -36,7 +36,7 @@ static tsr_status open_ranks(struct fused *fused)
                                .no_pin = true}; // the application's threads need cores too
     if (fused->job || fused->served)
         return TSR_OK;
-    // also if ranks are processes, because this process reads the inputs
+    // Needed also if ranks are processes, because this process reads the inputs.
     tsr_status st = tsr__engine_adopt(session, base);
     if (st != TSR_OK)
         return st;
