@@ -148,7 +148,7 @@ static tsr_status some_runs(struct bench *bench, int64_t runs)
         TRY(collect_down_to(bench, (uint64_t)bench->in_flight - 1));
         TRY(start_run(bench));
     }
-    // before rank 0 broadcasts the next number of runs
+    // Processes collect all runs before rank 0 broadcasts the next number of runs.
     bool meets = tsr__job_place(bench->job) != NULL;
     if (bench->in_flight == 1 || meets)
         return collect_down_to(bench, 0);

@@ -153,8 +153,8 @@ static void *rank_main(void *data)
     rank_thread->failed = rank_thread->rank.status != TSR_OK;
     report_progress(job);
     pthread_mutex_unlock(&job->lock);
-    // Ranks that wait for this one afterwards get an error; closed last, so that a failure, which
-    // is more informative, is reported first.
+    // Ranks that still wait for this one get an error now. The endpoint is closed last, so that a
+    // failure of this rank, which is more informative, is reported first.
     tsr__comm_close(rank_thread->rank.endpoint);
     return NULL;
 }

@@ -227,7 +227,7 @@ static bool check_children(struct child_set *child_set)
             take_end(child, status, now);
         else if (got < 0 && errno == ECHILD) // the host process reaps its children itself
             child->pid = 0;
-        // Repeated at each check until a rank waits for it, or the time is up.
+        // Repeated at each check until a rank waits for the dead one, or MISSED_S is over.
         if (child->died && child_set->failed_s == 0)
             tsr__shm_lost(child_set->job, i, child->how, now - child->died_s > MISSED_S);
         if (child->pid)
