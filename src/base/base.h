@@ -115,7 +115,7 @@ struct str tsr__nearest(struct str wanted, const struct str *candidates, size_t 
 
 // ---- arithmetic --------------------------------------------------------------------------------
 
-// Returns false on overflow.
+// mul_ok and add_ok compute a product and a sum. They return false on overflow.
 static inline bool mul_ok(int64_t a, int64_t b, int64_t *out)
 {
     return !__builtin_mul_overflow(a, b, out);
@@ -200,7 +200,7 @@ static inline tsr_status arena_status(const struct arena *arena)
     return arena->failed ? TSR_NOMEM : TSR_OK;
 }
 
-// Returns NULL if the arena has failed. `align` is a power of two, at most 64.
+// Returns zeroed memory, or NULL if out of memory. `align` is a power of two, at most 64.
 static inline void *arena_get(struct arena *arena, size_t bytes, size_t align)
 {
 #ifndef TSR_TORTURE // torture builds allocate every object on its own, to test every failure

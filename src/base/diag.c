@@ -230,8 +230,8 @@ tsr_status tsr_finding_at(const tsr_session *session, size_t i, tsr_finding *out
     return TSR_OK;
 }
 
-// Returns diagnostic i. Unknown texts are "" and unknown numbers -1, so that callers can print
-// them.
+// Returns diagnostic i, or an empty one if there is no such diagnostic. Unknown texts are "".
+// Unknown numbers are -1, DIAG_NO_OFFSET or DIAG_NO_AXIS.
 tsr_finding tsr_finding_value(const tsr_session *session, size_t i)
 {
     if (i >= session->diags.n)

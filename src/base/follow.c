@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // follow.c - computes digests of files while they are written, in threads that read them back.
 //
-// Therefore the writer can copy inside the kernel, without the bytes passing through its memory. It
-// waits if a digest is more than 256 MiB behind, so that the data is still cached when the threads
-// read it.
+// Therefore the writer can copy inside the kernel, without the bytes passing through its memory.
+// The writer waits if a digest is more than 256 MiB behind, so that the data is still cached when
+// the threads read it.
 //
 // File i belongs to thread i % n_threads, so no two threads use one digest. The writer sets `ready`
 // and the thread reads it; the thread sets `at` and the writer reads it. Both only grow. Threads do

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // json.c - writes one JSON document: pretty-printed, deterministic, always valid UTF-8.
 //
+// Example of calls and their output:
+//
 //   begin '{', int "n" 3, ints "at" {1, 2}, end:   {
 //                                                    "n": 3,
 //                                                    "at": [1, 2]

@@ -50,7 +50,7 @@ static uint32_t keyed_hash(const struct map *map, const char *key, size_t n)
     size_t left = n;
     for (; left > 16; left -= 16, p += 16)
         h = fold(read64(p) ^ k0 ^ h, read64(p + 8) ^ k1);
-    // read the last 1 to 16 bytes as two numbers; with fewer than 16 (or 8) bytes the two overlap
+    // the last bytes: 4 to 16 of them are read as two numbers, which may overlap; 1 to 3 as one
     if (left >= 8) {
         a = read64(p);
         b = read64(p + left - 8);
@@ -202,7 +202,7 @@ static uint64_t merge(uint64_t h, uint64_t v)
     return (h ^ lane(0, v)) * P1 + P4;
 }
 
-// Reads little-endian on every machine, because fingerprints are written to files.
+// Reads a little-endian number on every machine, because these hashes are written to files.
 static uint64_t little64(const unsigned char *p)
 {
     uint64_t v = read64(p);

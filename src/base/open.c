@@ -246,9 +246,9 @@ static const char *name_problem(struct str name)
     return NULL;
 }
 
-// Opens a file in the model's folder, or in the folder of the real file. EXDEV: a link that leads
-// out of the model's folder may lead to the folder of the real file. ENOENT: only that folder may
-// have the file.
+// Opens a file in the model's folder, or in the folder of the real file. A link that leads out of
+// the model's folder (EXDEV) may lead to the folder of the real file. A file that is not in the
+// model's folder (ENOENT) may be in the other one.
 static int open_allowed(const struct folder *folder, const char *name)
 {
     int fd = tsr__open_beneath(folder->fd, name, true);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // temporary.c - temporary folders of a session, and outputs under their temporary names.
 //
-// They are removed in one of three ways:
-// - The session removes them when it no longer needs them.
+// Temporary files and folders are removed in one of three ways:
+// - The session removes those that it no longer needs.
 // - A signal handler removes them with tsr_session_sweep. So their paths are stored in slots of
 //   fixed size that need neither locks nor memory.
 // - The next process that creates something of the same kind in the same folder removes what a

@@ -27,8 +27,8 @@ static bool is_ours(const struct stat *at, const struct stat *program)
     return known && (S_ISLNK(at->st_mode) || !(at->st_mode & S_IWOTH));
 }
 
-// Rejects a file planted by another user, such as /tmp/.venv/bin/python: the file, its folder and,
-// for a link, the target must be ours.
+// True if the file, its folder and, for a link, the target are ours (is_ours). So a file of another
+// user is rejected, for example /tmp/.venv/bin/python.
 bool cli_is_trusted(const char *path)
 {
     struct stat program, at;

@@ -73,7 +73,8 @@ static const struct command *find_command(const char *name)
     return NULL;
 }
 
-// Parses argv[i] as an option. Returns the number of words, 0 after a message.
+// Parses argv[i] as an option. Returns the number of words that it takes, 1 or 2; 0 after a
+// message.
 static int take_option(struct cli *cli, char **argv, int i, int argc)
 {
     const char *word = argv[i];

@@ -76,8 +76,8 @@ float tsr_attr_float(const tsr_attr *a, float otherwise)
     return r && r->kind == TSR_ATTR_FLOAT && r->has_value ? r->real : otherwise;
 }
 
-// Returns a string attribute as a NUL-terminated copy, or NULL if it is of another kind. The string
-// itself may contain NULs; *bytes is its length.
+// Returns a string attribute as a NUL-terminated copy, or NULL if it has no value or is of another
+// kind. The string itself may contain NULs; *bytes is its length.
 const char *tsr_attr_string(const tsr_attr *attr, size_t *bytes)
 {
     tsr_attr *r = ready(attr);

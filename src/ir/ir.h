@@ -122,10 +122,11 @@ bool tsr__node_needed(const tsr_node *node, unsigned char *needed);
 tsr_value *tsr__graph_add_external(tsr_graph *graph, const char *name, tsr_dtype type, int rank,
                                    const int64_t *dims, const char *location, uint64_t offset,
                                    uint64_t length);
-// Removes the initializers of values that are also inputs: defaults that callers may override.
-// Models before version 4 have none: they list all constants as inputs.
+// Removes the initializers of values that are also inputs: defaults that callers may override. Does
+// nothing before IR version 4, where all constants are also inputs.
 void tsr__graph_drop_defaults(tsr_graph *graph);
-// Copies an initializer of any encoding. The copy of external data points to its bytes.
+// Copies an initializer of any encoding. External and sparse data is loaded; the copy is a plain
+// tensor.
 tsr_value *tsr__graph_copy_initializer(tsr_graph *graph, const tsr_value *value, const char *name);
 // Copies a type, including sequences, optionals and maps.
 tsr_status tsr__value_copy_type(tsr_value *to, const tsr_value *from);

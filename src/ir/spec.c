@@ -226,8 +226,8 @@ tsr_spec *tsr_node_add_spec(tsr_node *node, tsr_config *config, tsr_value *value
 
 #define SHARED_LIST 64 // shorter lists are not shared
 
-// Returns a shared copy of a device list, because a plan for many devices has the same few lists at
-// every node.
+// Returns a copy of a device list. Equal lists of SHARED_LIST or more devices share one copy,
+// because a plan for many devices has the same few lists at every node.
 int64_t *tsr__keep_devices(tsr_model *model, const int64_t *devices, size_t n)
 {
     struct str bytes = str_bytes(devices, n * sizeof *devices);

@@ -120,9 +120,10 @@ struct core_node {
     LIST(uint32_t) edges;
     LIST(struct core_use) uses;
 };
-// Records how the choice of an eliminated node follows from one or two nodes that were eliminated
-// later or are left. With n = 1 it is by_choice[choice of from[0]]. With n = 2, by_choice is a
-// table, row-major over the choices of from[0]. Choices are indices of the program.
+// Records how the choice of an eliminated node follows from n nodes that were eliminated later or
+// are left. With n = 0 it is by_choice[0]. With n = 1 it is by_choice[choice of from[0]]. With n =
+// 2, by_choice is a table, row-major over the choices of from[0]. Choices are indices of the
+// program.
 struct core_step {
     uint32_t node, n, from[2], stride;
     uint32_t *by_choice; // choices of `node`

@@ -288,7 +288,8 @@ void tsr__dual_round(struct dual *dual, uint32_t *x)
     }
 }
 
-// Returns the entry of x over the edge minus the least entry, after the messages.
+// Returns the difference between the entry of the edge for x and its least entry. The messages to
+// both ends are subtracted from all entries.
 static double edge_slack(const struct dual *dual, uint32_t i, const uint32_t *x)
 {
     const struct tree_edge *edge = &dual->dense->edges[i];

@@ -608,8 +608,8 @@ static enum front_end run_once(struct run *run, int64_t threshold, uint32_t *x, 
     return pass_back(run, goals, x) ? FRONT_FOUND : FRONT_FAILED;
 }
 
-// Activates the row that is violated most. Returns false if none is violated or too many rows are
-// active.
+// Activates the row that is violated most and sets *violated if there is one. Returns false if none
+// is violated or if FRONT_ROWS rows are active already.
 static bool activate(struct run *run, const int64_t *load, bool *violated)
 {
     uint32_t worst = tsr__dense_worst(run->front->dense, load);

@@ -388,7 +388,8 @@ static void visit_edge(struct core *core, struct queue *queue, uint32_t id, stru
 
 // ---- one node
 
-// Subtracts the least usage of each use from the bounds and drops uses that become 0.
+// Subtracts the least usage of each use from the use itself and from the bounds of its rows. Drops
+// uses that become 0.
 static void trim_uses(struct core *core, uint32_t v)
 {
     struct core_node *node = &core->nodes[v];

@@ -98,7 +98,8 @@ bool tsr__search_settle(struct search *search, uint32_t *x, int tries)
 }
 
 // Draws a factor for the multipliers of the bound, which are only a guess: between exp(-3) and
-// exp(3), mostly near 1. With 0, only violated rows have multipliers.
+// exp(3), mostly near 1. One time in four it is 0: then multipliers grow only for rows that a move
+// violates.
 static double draw_factor(struct search *search)
 {
     double u = random_unit(&search->random) * 2 - 1;

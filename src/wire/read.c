@@ -7,6 +7,8 @@
 // wire type is an unknown field. Nothing is allocated, and every length is compared with the bytes
 // that are left.
 //
+// Examples of fields:
+//
 //     0a 03 61 62 63   field 1 (0a = 1 << 3 | 2, length-delimited), 3 bytes "abc"
 //     10 ac 02         field 2 (10 = 2 << 3 | 0, varint), 300 = 0x2c + 2 * 128
 //     0d 00 00 80 3f   field 1 (0d = 1 << 3 | 5, four bytes), the float 1.0

@@ -273,8 +273,8 @@ static void make_prompt(struct folder_bench *bench)
         bench->ids[i] = (3 + 31 * i) % bench->vocabulary;
 }
 
-// Sets the number of threads. onnxruntime-genai defaults to one thread; it gets the total of our
-// ranks.
+// Sets the numbers of threads. With --threads, onnxruntime-genai gets the total of our ranks,
+// otherwise as many as a single rank. Its own default would be one thread.
 static void share_cores(struct folder_bench *bench)
 {
     int ranks = bench->devices > 1 ? (int)bench->devices : 1, wanted = bench->run.threads;

@@ -203,7 +203,8 @@ static int print_text(const struct item *items, size_t n)
     return code_of(&items[ENGINE]);
 }
 
-// Prints the items as JSON. The detail is an array inside of the item, so it is written by hand.
+// Prints the items as JSON. Writes field by field, because tsr_json_field does not support arrays
+// of characters such as `detail`.
 static int print_doctor_json(struct cli *cli, const struct item *items, size_t n)
 {
     tsr_json *json = cli_json(cli);

@@ -292,9 +292,10 @@ static void print_block(const tsr_plan_summary *summary)
                "nodes on one subset of the devices\n");
 }
 
-// Returns the predicted time. With stages it is that of the partitioned model. The cost of the
-// optimization program is less exact: it may assume full tensors between stages, and with devices
-// of different speed it adds a wait at every node.
+// Returns the predicted time of one run, or, with stages for throughput, the time between two
+// results. The cost of the optimization program is used only for two models (--with). It is less
+// exact: it may assume full tensors between stages, and with devices of different speed it adds a
+// wait at every node.
 static int64_t predicted(const tsr_plan_summary *summary)
 {
     if (summary->n_parts)

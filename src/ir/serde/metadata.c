@@ -6,7 +6,8 @@
 
 #include "wire/wire.h"
 
-// Returns the bytes of the metadata. A copied node has the bytes of its original.
+// Returns the message of the node in the file, which contains the metadata. A copied node has the
+// message of its original.
 static struct str pairs_of(const tsr_node *node)
 {
     return node->whole.n ? tsr__field_body(node->whole) : STR("");

@@ -14,7 +14,7 @@
 // ---- checks ---------------------------------------------------------------------------------
 
 // Checks an annotation before it is saved. New annotations must be complete; those of a file are
-// written back unchanged.
+// written back unchanged. A sharding of a value without a name is always an error.
 static tsr_status check_entry(tsr_node *node, const tsr_node_config *nc)
 {
     struct place at = tsr__place_node(node);

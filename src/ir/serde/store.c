@@ -2,8 +2,8 @@
 // store.c - the bytes to which objects point: the file of the model and its external data files.
 //
 // A store is reference-counted: a model, its clones and models with copied constants hold it. Its
-// bytes do not move until the last one drops it. Data files are mapped, or opened for copying, on
-// demand.
+// bytes do not move until the last holder drops it. Data files are mapped, or opened for copying,
+// on demand.
 #include "ir/serde/serde.h"
 
 #include <fcntl.h>
@@ -90,7 +90,8 @@ tsr_status tsr__store_add_data(struct store *store, const char *file)
     return st;
 }
 
-// Finds the folder of a data file. Names are checked when the file is opened.
+// Finds the folder of a data file: that of the model, or `more_data` if the file is not there.
+// Names are checked when the file is opened.
 static tsr_status find_folder(struct store *store, struct str location, const struct place *at,
                               const struct folder **out)
 {

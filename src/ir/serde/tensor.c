@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // tensor.c - type and shape of constants, decoded on demand, and their sizes.
 //
+// Examples of sizes:
+//
 //     TensorProto {dims [2,3], data_type 1, raw_data of 24 bytes}: float, 6 elements, 24 bytes
 //     {dims [3], data_type 22 (int4)}: 3 elements of 4 bits, 2 bytes
 #include "ir/serde/serde.h"
