@@ -127,8 +127,8 @@ struct placement {
 };
 // True if a device computes several parts of the node.
 bool tsr__placement_has_turns(const struct placement *placement);
-// Returns the placement in which each device computes only its part number `turn`. Devices with
-// fewer parts are left out; n_devices may be 0. Returns false if out of memory.
+// Sets *out to the placement in which each device computes only its part number `turn`. Devices
+// with fewer parts are left out; n_devices may be 0. Returns false if out of memory.
 bool tsr__placement_turn(struct arena *arena, const struct placement *placement, size_t turn,
                          struct placement *out);
 static inline tile_shares placement_shares(const struct placement *placement, int factor)
@@ -160,8 +160,8 @@ struct device_group {
     int64_t *devices;
     size_t n;
 };
-// Returns the groups of a placement; members are in the order of the reduced coordinates. *n is 0
-// if nothing is reduced. Returns false if out of memory.
+// Finds the groups of a placement; members are in the order of the reduced coordinates. *n is 0 if
+// nothing is reduced. Returns false if out of memory.
 bool tsr__placement_groups(struct arena *arena, const struct placement *placement,
                            struct device_group **out, size_t *n,
                            enum combine *combine) TSR_MUST_USE;
@@ -172,11 +172,11 @@ bool tsr__node_specs(struct arena *arena, const tsr_node *node, const tsr_config
                      const struct shapes *shapes, struct tile_layout **in,
                      struct tile_layout **out);
 struct body_flow;
-// Finds the placement that explicit layouts give a node. `inputs` and `outputs` have canonical
-// layouts, or NULL. Layouts of inputs must fit; those of outputs are used as far as they fit, as in
-// the flow. With `intact`, factors of statistics are not sharded. Refined rules are allocated in
-// `arena`. Returns false if the layouts do not fit or if out of memory (an arena has failed).
-// (explicit.c)
+// Finds the placement that explicit layouts give a node. `in` and `out` have a canonical layout for
+// each input and output, or NULL. Layouts of inputs must fit; those of outputs are used as far as
+// they fit, as in the flow. With `intact`, factors over which the node computes statistics are not
+// sharded. Refined rules are allocated in `arena`. Returns false if the layouts do not fit or if
+// out of memory (an arena has failed). (explicit.c)
 bool tsr__placement_explicit(struct arena *scratch, struct arena *arena, const tsr_node *node,
                              const struct shapes *shapes, const struct rule *rule,
                              int64_t n_devices, struct tile_layout *const *in,
@@ -249,8 +249,9 @@ struct flow *tsr__flow_expanded(struct arena *arena, tsr_model *model, const tsr
 
 // ---- values that stay sharded between runs ------------------------------------------------------
 
-// Metadata of the model with one entry per line; plan writes it and partition reads it. The first
-// has names of inputs and outputs that stay sharded, the second lines PAST=PRESENT.
+// Metadata of the model with one entry per line; plan writes it and partition reads it. KEEP_CUT
+// has the names of inputs and outputs that stay sharded. STATE has lines PAST=PRESENT: the output
+// PRESENT is the input PAST of the next run.
 #define META_KEEP_CUT "ai.tessera.keep_cut"
 #define META_STATE    "ai.tessera.state"
 
@@ -262,7 +263,7 @@ struct flow *tsr__flow_expanded(struct arena *arena, tsr_model *model, const tsr
 // For a finished flow: marks the nodes whose reductions are delayed, and the nodes that read
 // partial sums. Values for which that is not possible are left out.
 bool tsr__flow_delay(struct arena *arena, struct flow *flow);
-// Returns the values that the metadata lists for the configuration.
+// Sets `names` to the names of the values that the metadata lists for the configuration.
 void tsr__delayed_names(struct arena *arena, const tsr_model *model, const tsr_config *config,
                         struct map *names);
 // As tsr__rule_sum, but also checks the shapes: a term that is added to a partial sum must not

@@ -576,7 +576,7 @@ static bool choose(struct dice *dice, tsr_node *node, struct choice *choice)
 }
 
 // Removes specs of an earlier draw, so that the result depends only on the seed. Removing the last
-// spec may also remove the entry; `nc` is then invalid.
+// spec may also remove the entry `nc` from the node; `nc` then has no specs, and the loop ends.
 static tsr_status clear_node(tsr_node *node, const tsr_config *config)
 {
     tsr_node_config *nc = tsr_node_find_config(node, config);

@@ -153,7 +153,7 @@ static void report_conflict(const struct agree *agree, const struct given *given
 }
 
 // Returns the first earlier layout that alone contradicts layout i; if none does, the one before i.
-// i is at least 1, because the first layout always fits.
+// i is at least 1, because every layout fits alone.
 static const struct given *find_contradiction(const struct agree *agree, size_t i)
 {
     for (size_t k = 0; k < i; k++) {
@@ -177,8 +177,8 @@ static void report_uncut(const struct agree *agree, const tsr_value *value, cons
         "the node has a sharding, but runs replicated on its devices: %s", why);
 }
 
-// Checks the layouts like check_layouts, but without diagnostics. Used for the second rule of an
-// operator: the node is consistent if either rule fits.
+// True if all layouts fit together. Reports nothing. Used for the second rule of an operator: the
+// node is consistent if either rule fits.
 static bool fits_all(const struct agree *agree)
 {
     struct solve all;
@@ -190,8 +190,8 @@ static bool fits_all(const struct agree *agree)
     return true;
 }
 
-// Reports at most one problem, because the placement is unusable after a contradiction. Returns
-// false if out of memory.
+// Checks the layouts one by one: alone, and together with the earlier ones. Reports at most one
+// problem, because the placement is unusable after a contradiction. Returns false if out of memory.
 static bool check_layouts(const struct agree *agree)
 {
     struct solve all, alone;

@@ -290,7 +290,8 @@ static void check_spec(struct check *check, const tsr_node *node, const tsr_conf
 
 // ---- entries ------------------------------------------------------------------------------------
 
-// Returns the declared configuration of the entry, or NULL after reporting an error.
+// Returns the declared configuration that the entry names. Reports an error and returns NULL if
+// there is none. Also reports an entry for another configuration of the same name.
 static struct config_state *check_binding(struct check *check, const tsr_node *node,
                                           const tsr_config *config)
 {

@@ -61,7 +61,7 @@ static bool is_in_call(const tsr_node *node)
 }
 
 // Returns how many nodes inlining may create. Example: 1000 nodes in the file allow 2^17 + 256 000
-// = 387 072 nodes. From 16 384 nodes on, the limit is 2^22.
+// = 387 072 nodes. From 15 872 nodes on, the limit is 2^22.
 static struct budget budget_of(const tsr_model *model)
 {
     size_t n = tsr__model_node_ids(model);

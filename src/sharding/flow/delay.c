@@ -127,10 +127,10 @@ static bool others_fit(const struct delay *delay, const struct node_flow *flow, 
     return true;
 }
 
-// True if the reader accepts a partial input; the first that does not ends the loop. It must be a
-// node of the main graph that is placed by its rule and has no reduction of its own. It must read
-// the value in the producer's layout, and all members of a group must get the same shard of its
-// output.
+// True if the reader accepts a partial input. The loop over all readers ends if this returns false.
+// The reader must be a node of the main graph that is placed by its rule and has no reduction of
+// its own. It must read the value in the producer's layout, and all members of a group must get the
+// same shard of its output.
 static bool check_reader(void *data, tsr_node *node, size_t input)
 {
     struct delay *delay = data;

@@ -437,7 +437,7 @@ static bool solve_step(struct step *step, const struct rule *rule, enum solve_mo
 }
 
 // Places a node by a rule. A device with several shards processes each of them if that is possible;
-// otherwise it is dropped. In bodies a device processes one shard only.
+// otherwise such devices are dropped. In bodies a device processes one shard only.
 static bool place_rule(struct step *step, const struct rule *rule)
 {
     struct solve v = {0}, one;
@@ -712,7 +712,7 @@ static bool list_moves(const struct step *step, const tsr_value *value)
            tsr__shapes_list_form(step->work->flow->shapes, value) != LIST_STAYS;
 }
 
-// True if the device is in the node's stage and runs its body.
+// True if the device is in the node's stage and, for a node in a body, runs that body.
 static bool may_run_on(const struct step *step, int64_t device)
 {
     bool in_stage = !step->stage || step->stage[device];

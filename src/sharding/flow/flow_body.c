@@ -47,7 +47,8 @@ static bool copy_owners(struct arena *arena, const struct tile_layout *from, str
     return tsr__layout_own(arena, to, pairs, n);
 }
 
-// Adds (or removes) an unsharded dimension at the axis. NULL: out of memory.
+// Adds (by = 1) or removes (by = -1) an unsharded dimension at the axis. Returns NULL if out of
+// memory.
 static struct tile_layout *shifted(struct arena *arena, const struct tile_layout *layout, int axis,
                                    int by)
 {
@@ -99,8 +100,8 @@ static bool splits_inner_factor(const struct tile_dim *dim)
 }
 
 // True if the layout fits the sizes of the value. If a factor other than the outermost is sharded,
-// the layout contains sizes ({5*2/2}: 10 elements), and the value must have that size. It may
-// differ between branches. Other layouts fit any size.
+// the layout contains sizes ({5*2/2}: 10 elements), and the value must have that size, which may
+// differ between the branches of an If. Other layouts fit any size.
 static bool sizes_fit(const struct follow *follow, const struct tile_layout *layout,
                       const tsr_value *value)
 {
@@ -353,7 +354,7 @@ static bool settle(struct follow *follow)
 // ---- results -----------------------------------------------------------------------------------
 
 // Returns the requested layout without the axis along which a loop stacks its results. Returns NULL
-// if there is no request or if a body cannot produce it.
+// if there is no request, or if the request has another rank or shards that axis.
 static struct tile_layout *asked_result(struct follow *follow, int i, int rank)
 {
     size_t out = (size_t)(follow->control->n_states + i);

@@ -129,7 +129,7 @@ static bool prepare(struct propagate *propagate)
 
 // ---- one request --------------------------------------------------------------------------------
 
-// Computes the flow of node i in its present state as a trial. Returns false if out of memory.
+// Places node i as a trial, with the current layouts and requests. Returns false after a failure.
 static bool try_node(struct propagate *propagate, size_t i, struct node_flow *nf)
 {
     struct arena *arena = propagate->work.arena;
@@ -368,8 +368,8 @@ static void note(struct propagate *propagate, const tsr_value *value, const stru
               STR_ARG(to), STR_ARG(from), why);
 }
 
-// Adds the notes about refused requests. Called after the last round, because a refused request may
-// be granted later in another round.
+// Adds the notes about refused requests. Called after the last round, because a value may get the
+// refused layout in a later round.
 static void note_all(struct propagate *propagate)
 {
     for (size_t i = 0; i < propagate->work.flow->n_nodes; i++)

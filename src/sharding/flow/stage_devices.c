@@ -189,8 +189,8 @@ static bool default_devices(struct stages *stages, struct arena *arena, const ts
 
 // ---- nodes --------------------------------------------------------------------------------------
 
-// Returns the later of a stage and that of a value. of_value is the index of the stage plus 1; 0
-// means "depends on no stage".
+// Returns the later of `latest` and the stage of a value, as indices. of_value has, by value id,
+// the index of the stage plus 1; 0 means "depends on no stage".
 static int later(int latest, const tsr_value *value, const int *of_value)
 {
     if (value && of_value[tsr__value_id(value)] - 1 > latest)

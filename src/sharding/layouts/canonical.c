@@ -215,7 +215,7 @@ struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile
     if (l)
         l = merge_tiles(arena, l);
     if (l)
-        l = tsr__layout_runs(arena, l); // what remains are runs of unequal lengths
+        l = tsr__layout_runs(arena, l); // the remaining runs of tiles have unequal lengths
     if (!l)
         return NULL;
     size_t rank = (size_t)l->rank, n = (size_t)l->first[l->n_shards], at = 0;

@@ -30,7 +30,7 @@ struct tsr_pieces {
     size_t n;
 };
 
-// Compares pieces by device, then by tile: the order of the index of tsr_pieces_at.
+// Compares pieces by device, then by tile. tsr_pieces_at numbers the pieces in this order.
 static int by_device(const void *a, const void *b)
 {
     const struct held *x = a, *y = b;

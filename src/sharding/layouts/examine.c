@@ -13,8 +13,8 @@
 #include <stdlib.h>
 
 #define SPEC_MAX_OWNERS 4194304 // total over all shards
-// Number of owners that every spec may have, and number per listed device. A list may repeat
-// groups, so owners can outnumber entries.
+// A spec may have OWNERS_LEAST owners, and OWNERS_TIMES more for each device in its device list and
+// groups. A list may repeat groups, so owners can outnumber entries.
 #define OWNERS_LEAST 4096
 #define OWNERS_TIMES 16
 

@@ -38,8 +38,8 @@ int64_t tsr__groups_find(const struct group_index *index, int64_t key);
 tsr_status tsr__notation_wrong(tsr_session *session, const struct place *at, tsr_status status,
                                struct str text, const struct notation_error *wrong);
 
-// Returns the axis counted from the front, or INT64_MIN if it is out of range or the rank is
-// unknown.
+// Returns the axis counted from the front. Returns INT64_MIN if it is out of range, or if it is
+// negative and the rank is unknown (-1). Examples:
 //     rank 3: -1 is 2; 3 and -4 are out of range. Rank unknown: 1 is 1; -1 cannot be converted.
 static inline int64_t front_axis(int64_t axis, int rank)
 {

@@ -415,7 +415,8 @@ static bool unit_fits(const struct rule_factor *factor, const struct target *tar
     return true;
 }
 
-// False if the node would have two kinds of reductions, because their order would matter.
+// False if sharding the factor would give the node two kinds of reductions, whose order would
+// matter.
 static bool combines(const struct solve *solve, int factor)
 {
     const struct rule_factor *all = solve->rule->factors;
@@ -479,7 +480,8 @@ static void settle(struct solve *solve, const struct target *target,
     }
 }
 
-// Checks all targets before it changes any, so that a split is applied completely or not at all.
+// Adds one split of a layout. Checks all targets before it changes any, so that the split is
+// applied completely or not at all.
 static bool add_loop(struct solve *solve, bool out, int i, const struct tile_layout *layout,
                      int loop, const struct shape *shape, const int64_t *shards)
 {
@@ -603,12 +605,12 @@ static bool one_part_of_sums(const struct solve *solve)
     return solve->mode == SOLVE_VALID || !reduces(solve) || tsr__solve_devices(solve) == n;
 }
 
-// Fixes the axes of an explicit layout, which describes its tensor completely. Axes that it does
-// not shard stay unsharded, and must not have been sharded before. A sharded axis is not split
-// further: if 6 = 2 * 3 is in 2 shards, the 3 stays unsharded, even if another layout of the node
-// splits the 6. Inputs may shard different axes, such as A {2,1:(0,1),2} and B {1,2:(0,2),(1,2)} of
-// Add. A device then computes the intersection of its shards, if every pair of shards has a device.
-// All inputs must shard a reduced axis in the same way.
+// Fixes the axes of an explicit layout, which describes its tensor completely. A sharded axis is
+// not split further: if 6 = 2 * 3 is in 2 shards, the 3 stays unsharded, even if another layout of
+// the node splits the 6. With `strict`, and for reduced axes, an axis that the layout does not
+// shard stays unsharded, and must not have been sharded before. Otherwise inputs may shard
+// different axes, such as A {2,1:(0,1),2} and B {1,2:(0,2),(1,2)} of Add. A device then computes
+// the intersection of its shards, if every pair of shards has a device.
 static bool pin(struct solve *solve, bool out, int i)
 {
     const struct rule_tensor *tensor = rule_slot(solve->rule, out, (size_t)i);
@@ -798,8 +800,9 @@ bool tsr__solve_even(struct solve *solve, struct tile_layout **outputs, size_t n
     return true;
 }
 
-// Returns the placement. Each row of its coordinates has one entry per factor of the rule. The rule
-// may be in solve->keep, which must live as long as the placement.
+// Stores the placement in *out. Each row of its coordinates has one entry per factor of the rule.
+// The rule may be in solve->keep, which must live as long as the placement. Returns false if out of
+// memory.
 bool tsr__solve_result(const struct solve *solve, struct arena *arena, struct placement *out)
 {
     size_t n = 0, factors = (size_t)solve->rule->n_factors;

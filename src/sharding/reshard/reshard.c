@@ -17,7 +17,7 @@
 #include "sharding/reshard/reshard.h"
 
 #define MAX_STEPS 3
-// up to this number of differing axes all subsets are tried, otherwise single axes
+// up to this number of differing axes all subsets are tried, otherwise single axes and all but one
 #define MAX_AXES    4
 #define TRIED_AXES  8  // limit of axes along which shards are split among their owners
 #define MAX_BETWEEN 64 // limit of intermediate layouts per step

@@ -40,13 +40,14 @@ struct pairing {
 // limit of shards of one side times shards of the other
 #define RESHARD_MAX_PAIRS ((int64_t)1 << 26)
 
-// Returns TSR_NOMEM, TSR_UNSUPPORTED if the layouts are too large, or TSR_INVALID if a layout does
-// not fit the shape.
+// Compares two layouts. Returns TSR_OK, TSR_NOMEM, TSR_UNSUPPORTED if the layouts are too large, or
+// TSR_INVALID if a layout does not fit the shape or `pending` does not fit `from`.
 tsr_status tsr__pairing_new(struct arena *arena, const struct tile_layout *from,
                             const struct partial *pending, const struct tile_layout *to,
                             const int64_t *shape, size_t elem_bytes,
                             struct pairing *out) TSR_MUST_USE;
-// Searches the index of a device whose number is not its index; see pairing_device.
+// Finds the index of a device by binary search. pairing_device calls it if the device number is not
+// the index.
 size_t tsr__pairing_search(const struct pairing *pairing, int64_t device);
 // Returns the index of a device in pairing->devices, or SIZE_MAX if it owns nothing on either side.
 // Often the devices are 0, 1 ... n - 1, and no search is needed.

@@ -2,10 +2,10 @@
 // reshard_axes.c - splits an all-gather along several axes into one per axis, because the operator
 // concatenates along one axis.
 //
-//     [8,6] {2,2:0,1,2,3} -> replicated on all four, 24 elements each: one step in reshard.c. Here
-//     it becomes two. First 0 and 2 (and 1 and 3) gather rows, which gives {1,2:(0,2),(1,3)}; then
-//     0 and 1 (and 2 and 3) gather columns. Each device receives 12 elements, then 24: the same
-//     bytes.
+//     Example: [8,6] {2,2:0,1,2,3}, shards of 12 elements, becomes replicated on all four devices.
+//     reshard.c makes this one step, in which each device receives 36 elements. Here it becomes
+//     two. First 0 and 2 (and 1 and 3) gather rows, which gives {1,2:(0,2),(1,3)}; then 0 and 1
+//     (and 2 and 3) gather columns. Each device receives 12 elements, then 24: the same bytes.
 //
 // Groups whose device numbers are far apart go first, while shards are small. On hosts of eight
 // devices these are the groups that use the network.

@@ -160,7 +160,7 @@ static bool same_region(const struct pairing *pairing, size_t s, size_t t, int j
     return true;
 }
 
-// Numbers the distinct parts of the members and returns their count.
+// Numbers the distinct parts of the members and returns their count. Example:
 //     parts 4 7 4 9: index 0 1 0 2, count 3
 static size_t number_parts(const int64_t *part, size_t n, size_t *index)
 {
@@ -246,7 +246,7 @@ static bool region_groups(const struct pairing *pairing, struct region *region, 
     for (size_t i = 0; i < region->n; i++)
         part[i] = after(pairing, region->members[i], cut);
     region->parts = number_parts(part, region->n, region->gets);
-    // together the members have the full result of each of them
+    // together the source parts cover the joined axis of the result
     return n == region->parts && region->n % n == 0 &&
            had == pairing->to.parts[joined][after(pairing, region->members[0], joined)].size &&
            split_region(pairing, region, out);
@@ -264,8 +264,8 @@ static bool region_new(const struct pairing *pairing, struct region *region)
     return !pairing->made->failed;
 }
 
-// Computes the bytes that a member sends to the others of its group. The largest value is used,
-// because a step takes as long as its slowest member.
+// Sets out->sent to the bytes that a member sends to the others of its group. This is the largest
+// value of all members, because a step takes as long as its slowest member.
 static void count_sent(const struct pairing *pairing, struct reshard_step *out)
 {
     out->sent = 0;

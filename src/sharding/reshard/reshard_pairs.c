@@ -2,8 +2,9 @@
 // reshard_pairs.c - finds the largest message between two devices in a resharding. The resharding
 // takes at least as long as this message, for any number of devices.
 //
-//     [8,6] of 4 bytes, complete on device 3, wanted complete on 0 and by rows on 1 and 2:
-//     3 sends 192 bytes to 0, 96 to 1 and 96 to 2
+//     Example: [8,6] of 4-byte elements is on device 3. Device 0 needs all of it, devices 1 and 2
+//     need half of the rows each. Device 3 sends 192 bytes to 0, 96 to 1 and 96 to 2: 192 is the
+//     result.
 #include "sharding/reshard/reshard.h"
 
 static int64_t devices_of(const struct reshard_step *step)
@@ -15,7 +16,7 @@ static int64_t devices_of(const struct reshard_step *step)
 }
 
 // Finds the largest message. Moves to one device are adjacent. `given` has the bytes that each
-// other device sends to it, and is cleared for the next receiver.
+// device sends to the current receiver, and is cleared for the next receiver.
 struct reshard_pair tsr__reshard_largest(struct arena *arena, const struct reshard_step *step,
                                          size_t elem_bytes)
 {

@@ -333,8 +333,8 @@ static const struct device_group *group_at(const struct pairing *pairing, size_t
     return &pairing->pending->groups[pairing->group[device]];
 }
 
-// Returns the group that sends shard k to device t: its own group, or the one that has sent least.
-// Returns SIZE_MAX if there is none.
+// Returns the group that sends shard k to device t: the group of t if t owns the shard, else the
+// group of the owner that has sent least. Returns SIZE_MAX if the shard has no owner.
 static size_t sending_group(const struct pairing *pairing, const struct load *load, size_t t,
                             int64_t k)
 {
@@ -387,8 +387,8 @@ static size_t count_receivers(const struct pairing *pairing, const struct device
     return n;
 }
 
-// Returns a collective or RESHARD_EXCHANGE. With `own`, every device receives only from its own
-// group.
+// Returns the operation of a step with a reduction: a collective or RESHARD_EXCHANGE. With `own`,
+// every device receives only from its own group.
 static int name_combination(const struct pairing *pairing, bool own)
 {
     bool apart = true, one = true;
