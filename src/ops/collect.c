@@ -193,7 +193,8 @@ static OrtStatus *empty_output(struct kernel *kernel, OrtKernelContext *context)
     return tsr__kernel_output(kernel, context, 0, &none, 1, &out);
 }
 
-// Runs Reduce. Only the output of the root has the shape of the input; others are empty.
+// Runs Reduce. Only the output of the root has the shape of the input; the outputs of the other
+// members are empty.
 OrtStatus *tsr__reduce_compute(struct kernel *kernel, OrtKernelContext *context)
 {
     struct tensor_view x;

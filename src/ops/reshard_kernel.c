@@ -190,8 +190,8 @@ void tsr__reshard_free(struct kernel *kernel)
 
 // ---- moves -------------------------------------------------------------------------------------
 
-// Returns the number of elements that two ascending lists of intervals have in common. 0..4 and
-// 6..8 share 3 elements with 2..7: two of the first interval, one of the second.
+// Returns the number of elements that two ascending lists of intervals have in common. Example:
+// [0,4) and [6,8) share 3 elements with [2,7): two of the first interval, one of the second.
 static int64_t overlap_dim(const struct tile_piece *a, const struct tile_piece *b, int axis)
 {
     int64_t sum = 0, i = 0, j = 0;
@@ -534,7 +534,7 @@ static OrtStatus *reshard_texts(struct kernel *kernel, OrtKernelContext *context
     return tsr__pass_token(kernel, context);
 }
 
-// Runs Reshard: copies local elements; packs, exchanges and unpacks the others.
+// Runs Reshard or HaloExchange: copies local elements; packs, exchanges and unpacks the others.
 OrtStatus *tsr__reshard_compute(struct kernel *kernel, OrtKernelContext *context)
 {
     struct tensor_view x, shape;

@@ -228,9 +228,10 @@ int tsr__piece_rows(const struct tile_piece *from, const void *src, const struct
 // the number of owners and the owners. Unequal shares are encoded as negative cuts
 // (tsr__cuts_number). Decoding checks untrusted input.
 int64_t tsr__cuts_number(const struct tile_factor *factor);
-// Returns the length. Writes at most `cap` numbers, none if `out` is NULL.
+// Encodes a layout. Returns the length of the list. Writes at most `cap` numbers, none if `out` is
+// NULL.
 size_t tsr__layout_encode(const struct tile_layout *layout, int64_t *out, size_t cap);
-// Returns NULL if the list is malformed or if out of memory.
+// Decodes a layout. Returns NULL if the list is malformed or if out of memory.
 struct tile_layout *tsr__layout_decode(struct arena *arena, const int64_t *v, size_t n);
 
 #endif
