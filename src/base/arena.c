@@ -381,6 +381,7 @@ struct str tsr__arena_printf(struct arena *arena, const char *format, ...)
 }
 
 // Extends storage that ends where the free part of the newest block begins, without copying.
+// Returns false if that is not possible.
 static bool grow_in_place(struct arena *arena, const char *at, size_t old_bytes, size_t bytes)
 {
 #ifdef TSR_TORTURE

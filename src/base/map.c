@@ -41,8 +41,8 @@ static inline uint64_t fold(uint64_t a, uint64_t b)
     return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 
-// Returns the hash of a key. Both factors of the multiplication contain a secret; otherwise keys
-// could be constructed for which one factor is 0.
+// Returns the hash of a key. Both factors of the multiplication contain a secret (map->key);
+// otherwise keys could be constructed for which one factor is 0.
 static uint32_t keyed_hash(const struct map *map, const char *key, size_t n)
 {
     const unsigned char *p = (const unsigned char *)key;

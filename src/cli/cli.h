@@ -354,7 +354,7 @@ static inline size_t size_min(size_t a, size_t b)
 
 // Texts for people. cli_bytes, cli_time and cli_count share 4 buffers.
 const char *cli_bytes(int64_t bytes);                             // 1536 -> "1.5 KiB"
-const char *cli_time(int64_t picoseconds);                        // "0.117 ms", "29.0 s"
+const char *cli_time(int64_t picoseconds);                        // "0.117 ms", "29.00 s"
 const char *cli_count(int64_t n);                                 // 1234567 -> "1,234,567"
 const char *cli_plural(size_t n);                                 // "s", or "" for 1
 const char *cli_text_or(const char *text, const char *otherwise); // if text is NULL or ""

@@ -559,7 +559,7 @@ tsr_status tsr_node_replace_input(tsr_node *node, size_t i, tsr_value *value)
     return model_status(node->graph->model);
 }
 
-// Replaces the value as output of all graphs.
+// Replaces `value` by `by` wherever it is an output of a graph.
 static void replace_outputs(tsr_value *value, tsr_value *by)
 {
     for (tsr_graph *graph = value->home->model->graphs; graph; graph = graph->next) {

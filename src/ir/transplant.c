@@ -438,7 +438,8 @@ static void bind_values(struct cloner *cloner, tsr_node *call, const tsr_functio
     }
 }
 
-// Copies a node of the body to the graph of the call, with its annotations.
+// Copies a node of the body, with its annotations, to the graph of the call and puts it before the
+// call.
 static tsr_node *inline_node(struct cloner *cloner, tsr_node *call, const tsr_node *node)
 {
     tsr_node *copy = tsr__clone_node(cloner, call->graph, node, node->n_inputs, node->n_outputs);

@@ -26,7 +26,8 @@ void tsr__rope_init(struct rope *rope, struct arena *arena)
     *rope = (struct rope){.arena = arena};
 }
 
-// Appends to the pieces. The open run must be closed first.
+// Appends n bytes at p to the pieces, or to the last piece if they follow it in memory. The open
+// run must be closed first.
 static void append(struct rope *rope, const char *p, size_t n)
 {
     struct str *last = rope->pieces.n ? &rope->pieces.at[rope->pieces.n - 1] : NULL;

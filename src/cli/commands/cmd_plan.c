@@ -580,8 +580,9 @@ struct together {
     tsr_dim_size sizes[2 * CLI_MAX_DIMS];
 };
 
-// Adds the sizes of --with-dim. `--dim seq=128 --dim batch=8 --with-dim seq=1`: the second model
-// has seq 1 and batch 8.
+// Sets the sizes of the second model: those of --with-dim, then those of --dim for other names.
+// Example: with `--dim seq=128 --dim batch=8 --with-dim seq=1` the second model has seq 1 and batch
+// 8.
 static void join_sizes(struct together *together, tsr_plan_options *options)
 {
     size_t n = 0;

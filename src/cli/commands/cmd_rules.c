@@ -152,7 +152,8 @@ static void print_reasons(tsr_session *session)
     }
 }
 
-// Prints ai.onnx first, then the other domains in the order of the table.
+// Prints all rules as a page in Markdown: ai.onnx first, then the other domains in the order of the
+// table.
 static int print_markdown(struct cli *cli)
 {
     static const char head[] =

@@ -61,7 +61,8 @@ static bool fits(const tsr_tensors *in, int64_t i, tsr_piece piece)
                    (size_t)piece.rank * sizeof *piece.dims);
 }
 
-// Reads all shards from the file. Returns an exit code.
+// Copies all shards from the file to `dict`. Returns EXIT_NO after a message if one is missing or
+// has another shape.
 static int fill(const tsr_tensors *in, tsr_pieces *dict)
 {
     for (size_t k = 0; k < tsr_pieces_count(dict); k++) {

@@ -104,7 +104,7 @@ static void set_number(const char *name, int value)
     setenv(name, text, 1);
 }
 
-// Starts the program of a rank in this process. 127 is the shell's code for a program that cannot
+// Replaces this process by the program of a rank. 127 is the shell's code for a program that cannot
 // be started.
 static void become_rank(const struct launch *launch, const struct launch_rank *rank)
 {

@@ -34,7 +34,8 @@ static bool same_file(const char *a, const char *b)
            x.st_ino == y.st_ino;
 }
 
-// True for a pipe or device such as /dev/null, which may be written twice.
+// True if the path exists and is not a regular file. Pipes and devices such as /dev/null may be
+// written twice.
 static bool is_special(const char *path)
 {
     struct stat st;

@@ -59,7 +59,8 @@ static tsr_status give_sizes(struct cli *cli, tsr_folder *folder, const struct o
     return TSR_OK;
 }
 
-// Writes inputs into a temporary folder, which is removed with the session.
+// Writes inputs into a temporary folder, which is removed with the session, and gives them as
+// --inputs.
 static tsr_status give_inputs(struct cli *cli, tsr_folder *f, const struct option *inputs)
 {
     const char *folder = NULL;

@@ -108,8 +108,8 @@ struct node_fields {
     const char *annotations; // the first one, or NULL
 };
 
-// Scans the fields of a node. Names point into the file; attributes are only counted. If a field is
-// repeated, the last one is used, as in protobuf.
+// Scans the fields of a node. Names point into the file; attributes are only counted. If a singular
+// field is repeated, the last one is used, as in protobuf.
 static void scan_node(struct reader *rd, struct str body, struct node_fields *out)
 {
     struct wire_cursor cursor = wire_over(body);
