@@ -114,13 +114,13 @@ bool tsr__meet_interfaces(const struct meet *meet, char *out, size_t n, char *wh
 bool tsr__meet_swap(struct meet *meet, const struct link_card *mine,
                     bool (*take)(void *data, int rank, const struct link_card *card), void *data,
                     char *why, size_t n);
-// Handles frames that have arrived. Never blocks; called by one thread at a time.
+// Handles frames that have arrived; does not wait for others. Call it from one thread at a time.
 void tsr__meet_check(struct meet *meet);
-// Returns the seconds since the rank's connection ended without a farewell; negative: it is
-// connected. From any thread.
+// Returns the seconds since the rank was found to have died: its connection ended without a
+// farewell. Negative: it has not died. May be called from any thread.
 double tsr__meet_gone_s(const struct meet *meet, int rank);
-// Sends a farewell and waits, for a limited time, until all others have; `step` is called
-// meanwhile.
+// Sends a farewell. Waits, for a limited time, for the farewells of all others (rank 0) or of rank
+// 0 (the others); `step` is called meanwhile.
 void tsr__meet_end(struct meet *meet, void (*step)(void *data), void *data);
 void tsr__meet_free(struct meet *meet); // NULL is allowed
 

@@ -2,11 +2,11 @@
 // mpi_link.c - MPI as a link: one source file, compiled once for each MPI family into a separate
 // library.
 //
-// It knows nothing of Tessera but link.h. MPI may be in use already in this process: it is
-// initialized only if it is not, finalized only if it was initialized here, and all traffic uses
-// separate communicators. It has global state (one link), because a process has one MPI.
+// This file uses nothing of Tessera but link.h. The program may use MPI already: MPI is initialized
+// here only if it is not yet, and finalized here only if it was initialized here. All traffic uses
+// separate communicators. The state is global (one link), because a process has one MPI.
 //
-// Requests are MPI's, kept in the 64 bits of the link's. Each channel is a communicator, so
+// A request of the link (64 bits) holds the request of MPI. Each channel is a communicator, so
 // messages of calls, heartbeats and files never match each other and need no tags.
 #include "transport/common/link.h"
 
@@ -23,11 +23,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#define START_S 60 // limit until all ranks have started, at different times
+#define START_S 60 // seconds until all ranks must have started; they may start at different times
 #ifndef END_S
-#define END_S 30 // between two checks whether the remaining ranks are stopped
+#define END_S 30 // seconds between two checks whether the remaining ranks are stopped
 #endif
-#define PEER_EXIT 6 // exit code of a job with a rank that never ends, as in the command
+#define PEER_EXIT 6 // exit code of a job with a rank that never ends, as the command tessera has it
 
 struct link *tsr_link_open(char *error, size_t n) __attribute__((visibility("default")));
 
@@ -263,9 +263,9 @@ static bool others_run(void)
 }
 
 // Ends MPI at the end of the process. If the program has finalized MPI itself, before_finalize has
-// done all this. Without MPI_Finalize, launchers kill the remaining ranks, and that of MPICH
-// reports this rank's exit code 0 as the job's. A rank that is stopped in MPI_Finalize has done all
-// its work.
+// done all this. Without MPI_Finalize, launchers kill the remaining ranks, and the launcher of
+// MPICH reports this rank's exit code 0 as the job's. A rank that is stopped in MPI_Finalize has
+// done all its work.
 static void at_exit(void)
 {
     int gone = 0;

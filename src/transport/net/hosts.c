@@ -18,7 +18,7 @@
 // Owns both endpoints. `here` is equal on all ranks of a host, so all members of a group choose the
 // same path.
 struct hosts {
-    struct endpoint endpoint; // first
+    struct endpoint endpoint; // must be first: endpoints are cast to this struct
     tsr_session *session;
     struct endpoint *net, *shm;
     struct shm_job *job;

@@ -56,7 +56,7 @@ struct net_range {
 };
 
 struct net {
-    struct endpoint endpoint; // first
+    struct endpoint endpoint; // must be first: endpoints are cast to this struct
     tsr_session *session;
     struct link *link;
     struct meet *meet; // used if no launcher supervises the ranks; else NULL

@@ -127,7 +127,7 @@ struct shm_heap {
 };
 
 struct shm {
-    struct endpoint endpoint; // first
+    struct endpoint endpoint; // must be first: endpoints are cast to this struct
     struct shm_job *job;
     struct shm_slot *slot;
     struct shm_peer *peers;

@@ -84,8 +84,8 @@ static tsr_status reduce_in_reach(struct shm *me, const struct comm_call *call, 
         if (!me->ins[i] || !me->outs[i])
             return refuse_offset(call, (int)call->group[i], why);
     }
-    // 3 members, 12288 float32 (48 KiB): member 1 folds elements 4096..8191 of all three inputs,
-    // and writes them into all three outputs.
+    // Example: 3 members, 12288 float32 (48 KiB): member 1 folds elements 4096..8191 of all three
+    // inputs, and writes them into all three outputs.
     tsr__slice(call->count, tsr__elem_bytes(call->type), call->n_group, self, &first, &length);
     tsr__reduce(call->type, call->reduce, me->ins, call->n_group, me->outs, call->n_group, first,
                 length);
@@ -102,8 +102,8 @@ static tsr_status await_chunk(struct shm *me, const struct comm_call *call, int 
     return tsr__shm_await(me, call, peer, &slot->staged, 0, wanted, &seen, why);
 }
 
-// Copies a chunk to this rank's staging area. Written before `staged` is raised, so that readers of
-// the counter see the bytes.
+// Copies a chunk to this rank's staging area. The bytes are written before `staged` is raised, so
+// that readers of the counter see them.
 static void stage(struct shm *me, const void *from, size_t bytes)
 {
     memcpy(shm_stage(me->job, me->endpoint.rank, me->staged), from, bytes);

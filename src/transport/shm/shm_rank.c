@@ -52,7 +52,8 @@ static void stop_beat(struct shm *me)
         pthread_join(me->thread, NULL);
 }
 
-// Starts the heartbeat thread. Signals are handled by the program's own threads.
+// Starts the heartbeat thread. It blocks all signals, so that the program's own threads handle
+// them.
 static tsr_status start_beat(struct shm *me)
 {
     sigset_t all, before;

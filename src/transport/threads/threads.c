@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// threads.c - ranks as threads of one process: buffers are shared, only results are copied.
+// threads.c - ranks as threads of one process, which read and write each other's buffers directly.
 //
 // A call has two synchronization points. Arrival: each member writes its header and pointers into
 // its slot and raises its counter for every other member. When all counters are up, the headers are
@@ -11,7 +11,7 @@
 //
 // When the job fails, a member may leave only when no other member reads its buffers: see leave().
 //
-// Two ranks in one call, in order of time:
+// Example: two ranks in their fifth call, in order of time:
 //     rank 0: writes header, in, out; arrived[0][1] = 5 rank 1 still computes
 //     rank 0: waits until arrived[1][0] is 5            rank 1: writes its own; arrived[1][0] = 5
 //     both compare headers, enter IN_DATA, fold their slices of both inputs into both outputs
@@ -28,8 +28,8 @@ enum state {
     GONE,    // has left the job: ended, or failed
 };
 
-// State that one rank publishes for another. stamp: of their last two calls; 0: the mailbox was not
-// used.
+// State that one rank publishes for another. stamp: stamps of their last two calls; 0: the call did
+// not use the mailbox.
 struct word {
     _Alignas(64) atomic_uint_fast64_t arrived; // calls with that peer entered
     atomic_uint_fast64_t stamp[2];
@@ -55,7 +55,7 @@ struct slot {
 };
 
 struct thread_job {
-    struct arena arena; // holds all of this
+    struct arena arena; // the job itself and all that it points to
     int n;
     bool crowded; // more ranks than cores: spinning only takes time from others
     struct slot *slots;
@@ -208,8 +208,8 @@ static tsr_status arrive(struct slot *me, const struct comm_call *call, const in
     uint64_t none;
     if (atomic_load_explicit(&job->failed, memory_order_relaxed))
         return already_failed(me, why);
-    // No member reads it now: all members of the previous call have departed, and the mailbox reads
-    // headers only to report a difference.
+    // No member reads the header now: all members of the previous call have departed, and the
+    // mailbox reads headers only to report a difference.
     tsr__header_of(call, notes, &me->header);
     for (int i = 0; i < call->n_group; i++)
         if (call->group[i] != me->endpoint.rank)

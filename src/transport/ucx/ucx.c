@@ -24,7 +24,8 @@
 #define CARD_CORES      (CPU_SETSIZE / 64)
 #define CARD_INTERFACES 256
 
-// Facts that ranks exchange first: where they are. job and interfaces are used from rank 0 only.
+// Facts that ranks exchange first: where they are. Of the other ranks' `job` and `interfaces`, only
+// those of rank 0 are used.
 struct host_card {
     uint64_t host, network, job;
     uint64_t cores[CARD_CORES];

@@ -2,7 +2,7 @@
 // ucx_link.c - UCX as a link: InfiniBand, TCP and other networks that UCX finds, without a
 // launcher.
 //
-// It knows nothing of Tessera but link.h. The ranks have connected before (meet.c); here they
+// This file uses nothing of Tessera but link.h. The ranks have connected before (meet.c); here they
 // exchange the addresses of their workers. A message is identified by its tag: job, channel,
 // sender. UCX is used by one thread at a time, so a lock is held in every call. The endpoint of a
 // dead rank fails; sends to it fail then, receives do not end.
@@ -45,7 +45,7 @@ struct listeners {
 
 // One link: all of UCX that this job uses. Freed by link_close alone.
 struct ucx {
-    struct link link; // first
+    struct link link; // must be first: links are cast to this struct
     ucp_context_h context;
     ucp_worker_h worker;
     ucp_ep_h *endpoints; // [rank]; NULL: this rank, or closed
@@ -161,7 +161,8 @@ static void link_cancel(struct link *link, uint64_t *request)
     *request = 0;
 }
 
-// Cancels a request. A receive that has begun to arrive continues.
+// Cancels a request without freeing it: link_test returns how it ended. A receive that has begun to
+// arrive continues.
 static void link_withdraw(struct link *link, uint64_t *request)
 {
     struct ucx *ucx = (struct ucx *)link;
@@ -273,7 +274,8 @@ static ucs_log_func_rc_t keep_quiet(const char *file, unsigned line, const char 
     return UCS_LOG_FUNC_RC_STOP;
 }
 
-// Disables the crash handlers that loading UCX installs; the program should decide that.
+// Disables the crash handlers that UCX installs when it is loaded, and its log unless UCX_LOG_LEVEL
+// is set: the program decides about both.
 static void disable_crash_handlers(void)
 {
     static const int crashes[] = {SIGILL, SIGSEGV, SIGBUS, SIGFPE};
@@ -324,8 +326,9 @@ static void add_rdma(char *list, size_t n)
     globfree(&found);
 }
 
-// Restricts UCX to these interfaces, so that TCP ports are opened only there. RDMA devices have no
-// ports to connect to. UCX_NET_DEVICES has precedence.
+// Restricts UCX to these interfaces, so that TCP ports are opened only there. RDMA devices, which
+// open no TCP ports, stay allowed, unless the only interface is the loopback. UCX_NET_DEVICES has
+// precedence.
 static void restrict_devices(ucp_config_t *config, const char *interfaces)
 {
     char list[4096];
