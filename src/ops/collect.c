@@ -498,7 +498,7 @@ OrtStatus *tsr__recv_compute(struct kernel *kernel, OrtKernelContext *context)
     struct receive_context received = {.kernel = kernel, .context = context};
     struct comm_incoming in = {.arrived = recv_arrived, .data = &received};
     struct comm_trouble why;
-    // The input is unused: it exists because all operators have two inputs.
+    // Input 0 is unused: it exists because all operators have a tensor and a token as inputs.
     if (kernel->to != kernel->ops->endpoint->rank)
         return wrong_side(kernel);
     if (tsr__comm_recv(kernel->ops->endpoint, &kernel->call, (int)kernel->root, &in, &why) !=

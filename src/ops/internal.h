@@ -70,7 +70,7 @@ struct kernel {
     struct arena arena;            // attributes
     struct comm_call call;         // the call of this node; some of its fields change in each run
     int self;                      // index of this rank in the group
-    int64_t axis, split_axis;      // the axes that are divided
+    int64_t axis, split_axis;      // the attributes of these names
     struct tile_division division; // how the members divide the axis
     // ranks. root: root of Broadcast and Reduce, sender of Send; to: receiver of Send
     int64_t root, to;

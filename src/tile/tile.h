@@ -61,7 +61,7 @@ bool tsr__division_holds(const int64_t *shares, size_t n_shares, int64_t n);
 
 struct tile_dim {
     struct tile_factor *factors; // outermost first
-    int n;                       // 0, or one factor with cuts 1: not sharded
+    int n;                       // number of factors; 0: not sharded
 };
 // One sharded factor.
 struct tile_loop {

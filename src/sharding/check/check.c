@@ -57,7 +57,7 @@ struct check {
     VEC(struct reported_node) reported; // node ids refer to model_to_follow
     struct arena *shapes_arena;         // the caller's, if it gets the shapes
     const struct shapes **out;          // gets the shapes; NULL: not needed
-    struct shapes *shapes; // inferred when first needed, for a value without a declared shape
+    struct shapes *shapes;              // inferred when first needed; NULL until then
     uint32_t node_mark, entry_mark;
     size_t errors; // errors in the session before this check
     bool annotated;

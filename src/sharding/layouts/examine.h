@@ -11,9 +11,10 @@ struct spec_scope {
     struct arena *arena;  // for temporary memory and hints
     const tsr_node *node; // NULL: unknown
     const char *config;   // "": unknown
-    int64_t devices; // number of devices of the configuration; -1: unknown, devices are not checked
-    bool quiet;      // count errors, but report nothing
-    bool remarks;    // report warnings and notes too
+    // number of devices of the configuration; -1: unknown, only negative device numbers are errors
+    int64_t devices;
+    bool quiet;   // count errors, but report nothing
+    bool remarks; // report warnings and notes too
     size_t errors;
 };
 
