@@ -76,8 +76,8 @@ bool tsr__pads_by_wrapping(const tsr_node *node, const struct rule *rule)
     return mode && str_is((struct str){mode, n}, "wrap");
 }
 
-// True if the kernel needs an element of the factor. "B~ m~ k" needs k always, and B and m if the
-// row's condition holds.
+// True if the kernel needs an element of the factor. Example: a row with "B~ m~ k" always needs k,
+// and needs B and m if the row's condition (some_if) holds.
 bool tsr__rule_wants_some(const tsr_node *node, const struct rule *rule, int factor)
 {
     const struct op_row *row = tsr__row_of_node(node);

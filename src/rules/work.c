@@ -106,9 +106,9 @@ static int factors_beside(const struct rule_tensor *tensor, int factor)
     return 0;
 }
 
-// True if indices select elements of the input. Gather of [100 8] by [3]: only the table has v, so
-// v is indexed, not read. A factor that shares its dimension with others is not an index, such as
-// the halves f of fused weights [e (f i) m].
+// True if indices select elements of the input. Example: in Gather of a table [100 8] by indices
+// [3], only the table has the factor v of size 100, so v is indexed, not read. A factor that shares
+// its dimension with others is not an index, such as the halves f of fused weights [e (f i) m].
 bool tsr__rule_looks_up(const struct rule *rule, int input)
 {
     for (int factor = 0; factor < rule->n_factors; factor++) {
@@ -141,8 +141,8 @@ const struct expert_inputs *tsr__node_experts(const tsr_node *node)
 }
 
 // Returns the expected share of the local experts that at least one token uses, if tokens choose
-// evenly. With 8 experts and 2 per token, one token uses 1/4, and 8 tokens use 1 - (3/4)^8 = 90 %.
-// The busiest device uses at least one expert: with one expert per device, its share is 1.
+// evenly. Example: with 8 experts and 2 per token, one token uses 1/4, and 8 tokens use 1 - (3/4)^8
+// = 90 %. The busiest device uses at least one expert: with one expert per device, its share is 1.
 static double share_of_experts(const tsr_node *node, const struct rule *rule, int input,
                                const int64_t *sizes)
 {

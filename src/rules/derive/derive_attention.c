@@ -282,8 +282,9 @@ static const char *positions_of(int rank)
 }
 
 // Derives the rule of RotaryEmbedding. Each pair of elements of a head is rotated by the angle of
-// its position: heads and rows can be sharded, the elements d of a head cannot. [2 6 64] with 8
-// heads: "[b t (h d)],[_ _],[_ _], [b~ t~]? -> [b t (h d)]; rep d; attr num_heads=h", h 8, d 8.
+// its position: heads and rows can be sharded, the elements d of a head cannot. Example: [2 6 64]
+// with 8 heads has the rule "[b t (h d)],[_ _],[_ _], [b~ t~]? -> [b t (h d)]; rep d; attr
+// num_heads=h", where h is 8 and d is 8.
 void tsr__derive_rotary(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;

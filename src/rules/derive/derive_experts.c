@@ -86,7 +86,8 @@ static void add_rows(struct rule_builder *rule, const char *rows, const char *af
     tsr__rule_dims(rule, after);
 }
 
-// Derives the rule of MoE. With two halves in the first layer, its rows are (i f) or (f i), f 2.
+// Derives the rule of MoE. With two halves in the first layer, its rows are (i f) or (f i), where f
+// is 2.
 void tsr__derive_experts(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;

@@ -17,8 +17,9 @@ static bool is_one_of(tsr_dtype type, const tsr_dtype *types, size_t n)
     return false;
 }
 
-// Derives the rule of Gather. In the result, the dimensions of the indices replace the axis: table
-// [4 100 8], indices [2 3], axis 1: "[d0 v d2],[i0 i1] -> [d0 i0 i1 d2]".
+// Derives the rule of Gather. In the result, the dimensions of the indices replace the axis.
+// Example: a table [4 100 8] with indices [2 3] along axis 1 has the rule
+// "[d0 v d2],[i0 i1] -> [d0 i0 i1 d2]".
 void tsr__derive_gather(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -201,8 +202,8 @@ void tsr__derive_gather_nd(struct derivation *derivation)
 }
 
 // Derives the rule of ScatterND. Updates are not sharded, because they may change an element twice,
-// in order. Data [4 5 6] with indices [9 2]: "[v0 v1 s2],[_ _],[_ s2] -> [v0 v1 s2]; scat 1 v0 0 0;
-// scat 1 v1 1 1".
+// in order. Example: data [4 5 6] with indices [9 2] has the rule
+// "[v0 v1 s2],[_ _],[_ s2] -> [v0 v1 s2]; scat 1 v0 0 0; scat 1 v1 1 1".
 void tsr__derive_scatter_nd(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -228,8 +229,9 @@ void tsr__derive_scatter_nd(struct derivation *derivation)
 }
 
 // Derives the rule of TensorScatter, which writes a cache at one position of its axis for each
-// sequence. [b h s d] along 2: "[d0 d1 _ d3],[d0 d1 _ d3],[d0]? -> [d0 d1 _ d3]". The axis is not
-// sharded: the position is known at run time only.
+// sequence. Example: [b h s d] along axis 2 has the rule
+// "[d0 d1 _ d3],[d0 d1 _ d3],[d0]? -> [d0 d1 _ d3]". The axis is not sharded: the position is known
+// at run time only.
 void tsr__derive_tensor_scatter(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -303,8 +305,8 @@ void tsr__derive_eye_like(struct derivation *derivation)
         derivation->text = "[n m] -> [n m]; rep n m";
 }
 
-// Derives the rule of OneHot. [4 5] with depth 10 along 1: "[d0 d1],·,· -> [d0 t d1]". Sharding the
-// classes t expands the node.
+// Derives the rule of OneHot. Example: [4 5] with depth 10 along axis 1 has the rule
+// "[d0 d1],·,· -> [d0 t d1]". Sharding the classes t expands the node.
 void tsr__derive_one_hot(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;

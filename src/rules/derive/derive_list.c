@@ -18,8 +18,8 @@ static void add_dims(struct rule_builder *rule, int letters, int axis)
     }
 }
 
-// Derives the rule of ConcatFromSequence. Elements [4 6], joined along 1: "[a0 _] -> [a0 _]";
-// stacked along a new axis 0: "[a0 a1] -> [_ a0 a1]".
+// Derives the rule of ConcatFromSequence. Example: joining elements [4 6] along axis 1 has the rule
+// "[a0 _] -> [a0 _]"; stacking them along a new axis 0 has "[a0 a1] -> [_ a0 a1]".
 void tsr__derive_concat_from_sequence(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0);
@@ -36,8 +36,9 @@ void tsr__derive_concat_from_sequence(struct derivation *derivation)
     add_dims(&derivation->rule, letters, axis);
 }
 
-// Derives the rule of SplitToSequence. [4 6] split along 1: "[a0 _],· -> [a0 _]". Without sizes and
-// without keepdims, each element is one index of the axis: "[a0 _] -> [a0]".
+// Derives the rule of SplitToSequence. Example: [4 6] split along axis 1 has the rule
+// "[a0 _],· -> [a0 _]". Without sizes and without keepdims, each element is one index of the axis:
+// "[a0 _] -> [a0]".
 void tsr__derive_split_to_sequence(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0),

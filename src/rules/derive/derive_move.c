@@ -48,8 +48,9 @@ static bool mark_axes(struct derivation *derivation, int rank, const int64_t *ax
     return true;
 }
 
-// Derives the rule of CenterCropPad. Axes 2 3 of [n c h w]: "[d0 d1 _ _],· -> [d0 d1 t2 t3]". The
-// crop is centered in the full tensor, so the axes are not sharded. Input 1 has their new sizes.
+// Derives the rule of CenterCropPad. Example: cropping axes 2 and 3 of [n c h w] has the rule
+// "[d0 d1 _ _],· -> [d0 d1 t2 t3]". The crop is centered in the full tensor, so the axes are not
+// sharded. Input 1 has their new sizes.
 void tsr__derive_center_crop_pad(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -386,8 +387,8 @@ static void build_sizes(struct rule_builder *rule, int rank, enum rewrite_kind k
         tsr__rule_clause(rule, tsr__rule_numbered(rule, 'd', i));
 }
 
-// Derives the rule of Shape. [n 3 8 8], start 1: "[d0 d1 d2 d3] -> ·; sizes 0 1 4; drop d0 d1 d2
-// d3".
+// Derives the rule of Shape. Example: [n 3 8 8] with start 1 has the rule "[d0 d1 d2 d3] -> ·;
+// sizes 0 1 4; drop d0 d1 d2 d3".
 void tsr__derive_shape(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0);
@@ -407,9 +408,9 @@ void tsr__derive_size_of(struct derivation *derivation)
         build_sizes(&derivation->rule, rank, REWRITE_SIZE, 0, rank);
 }
 
-// Derives the rule of Squeeze. Axes 1 of [2 1 5]: "[d0 1 d2],·? -> [d0 d2]". Without axes the rule
-// only gives shapes: a device whose shard of another dimension has size 1 would remove that
-// dimension too.
+// Derives the rule of Squeeze. Example: removing axis 1 of [2 1 5] has the rule
+// "[d0 1 d2],·? -> [d0 d2]". Without axes the rule only gives shapes: a device whose shard of
+// another dimension has size 1 would remove that dimension too.
 void tsr__derive_squeeze(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -446,8 +447,9 @@ void tsr__derive_squeeze(struct derivation *derivation)
             tsr__rule_dim(rule, 'd', i);
 }
 
-// Derives the rule of Unsqueeze. Axes 1 of [2 5]: "[d0 d1],·? -> [d0 1 d1]". Axes refer to the
-// result, so negative ones depend on the number of axes.
+// Derives the rule of Unsqueeze. Example: a new axis 1 in [2 5] has the rule
+// "[d0 d1],·? -> [d0 1 d1]". Axes refer to the result, so negative ones depend on the number of
+// axes.
 void tsr__derive_unsqueeze(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -495,8 +497,8 @@ static bool is_empty(const struct derivation *derivation)
     return false;
 }
 
-// Derives the rule of Flatten. [2 3 4 5] along 2: "[d0 d1 d2 d3] -> [(d0 d1) (d2 d3)]"; along 0:
-// "-> [1 (d0 d1 d2 d3)]".
+// Derives the rule of Flatten. Example: [2 3 4 5] along axis 2 has the rule
+// "[d0 d1 d2 d3] -> [(d0 d1) (d2 d3)]"; along axis 0 it is "-> [1 (d0 d1 d2 d3)]".
 void tsr__derive_flatten(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -576,8 +578,9 @@ static void add_expanded(struct rule_builder *rule, char kind, int i)
         tsr__rule_dims(rule, kind == '1' ? "1" : "_");
 }
 
-// Derives the rule of Expand. [1 6] to [4 5 6]: dimensions are aligned from the right, so one is
-// new. The input has one element along a generated dimension g; each device generates its shard.
+// Derives the rule of Expand. Dimensions are aligned from the right: [1 6] to [4 5 6] has one new
+// dimension. The input has one element along a generated dimension g; each device generates its
+// shard.
 void tsr__derive_expand(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -606,8 +609,8 @@ void tsr__derive_expand(struct derivation *derivation)
 
 #define MAX_REPEATED 8 // most dimensions that a Tile may repeat
 
-// Adds the repeats as generated factors t: each device makes the copies in its shard. Of 2 x 6
-// repeats, each of 3 devices makes 2 x 2.
+// Adds the repeats as generated factors t: each device makes the copies in its shard. Example: of
+// 2 x 6 repeats, each of 3 devices makes 2 x 2.
 static void add_repeats(struct derivation *derivation, int rank, const int64_t *times)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -626,9 +629,9 @@ static void add_repeats(struct derivation *derivation, int rank, const int64_t *
             tsr__rule_patch_count(rule, i, tsr__rule_numbered(rule, 't', i));
 }
 
-// Derives the rule of Tile. [4 6] with repeats 1 3: "[d0 d1],· -> [d0 (t1 d1)]; gen t1". Copies t
-// are outermost. A shard of t1 has fewer copies. A shard of d1 has 3 separate ranges of the
-// result, one in each copy.
+// Derives the rule of Tile. Example: [4 6] with repeats 1 3 has the rule
+// "[d0 d1],· -> [d0 (t1 d1)]; gen t1". Copies t are outermost. A shard of t1 has fewer copies. A
+// shard of d1 has 3 separate ranges of the result, one in each copy.
 void tsr__derive_tile(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;

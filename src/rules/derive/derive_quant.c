@@ -26,10 +26,10 @@ static void add_scaled(struct rule_builder *rule, int axis, int rank, const char
     tsr__rule_around(rule, axis, rank, elements);
 }
 
-// Builds the rule for one scale per block. [64 256] with blocks of 32 along 1 has scales [64 8]:
-// "[d0 (u z)],[d0 u],[d0 u]? -> [d0 (u z)]; rep z", with u 8 and z 32. A shard of u has complete
-// blocks and their scales. The axis is not sharded if blocks do not fill it, or if their number is
-// unknown. Nor is a vector: ONNX Runtime rejects one scale for one block of it.
+// Builds the rule for one scale per block. Example: [64 256] with blocks of 32 along axis 1 has
+// scales [64 8]: "[d0 (u z)],[d0 u],[d0 u]? -> [d0 (u z)]; rep z", with u 8 and z 32. A shard of u
+// has complete blocks and their scales. The axis is not sharded if blocks do not fill it, or if
+// their number is unknown. Nor is a vector: ONNX Runtime rejects one scale for one block of it.
 static void per_block(struct derivation *derivation, int axis, int rank)
 {
     struct shape x = tsr__derive_in(derivation, 0), scale = tsr__derive_in(derivation, 1);
@@ -237,8 +237,8 @@ static void nbits_unsharded(struct derivation *derivation, const struct packed *
 }
 
 // Builds the rule if k can be sharded as (w p z). z elements share a scale, p blocks share a byte
-// of zero points, and w, the number of such groups, is sharded. K = 256, blocks of 32, 4 bits: z
-// 32, p 2, w 4; attribute K is w * 64.
+// of zero points, and w, the number of such groups, is sharded. Example: with K = 256, blocks of 32
+// and 4 bits, z is 32, p is 2, and w is 4; attribute K is w * 64.
 static void nbits_sharded(struct derivation *derivation, const struct packed *packed, int64_t group,
                           bool flat_scales, bool flat_points)
 {

@@ -129,8 +129,9 @@ static bool find_kept(const struct derivation *derivation, struct shape x, struc
 }
 
 // Finds the axes of a reduction without keepdims. It matches the dimensions of result and input in
-// order; the axes are known if matching from both ends agrees. [2 3 4] to [2 4]: 3 was removed. [2
-// 3 3] to [2 3]: from the front the first 3 remains, from the end the second; ambiguous.
+// order; the axes are known if matching from both ends agrees. Examples: from [2 3 4] to [2 4], the
+// 3 was removed. From [2 3 3] to [2 3] it is ambiguous: matched from the front the first 3 remains,
+// matched from the end the second.
 static bool find_removed(const struct derivation *derivation, struct shape x, struct shape y,
                          bool *reduced)
 {
@@ -212,8 +213,8 @@ struct reduced_kind {
     enum combine combine;
 };
 
-// Builds the rule of a reduction. [d0 d1 d2] without d1, with keepdims: "[d0 d1 d2],·? -> [d0 1
-// d2]; red d1:sum".
+// Builds the rule of a reduction. Example: [d0 d1 d2] reduced along d1 with keepdims has the rule
+// "[d0 d1 d2],·? -> [d0 1 d2]; red d1:sum".
 static void build_reduction(struct rule_builder *rule, int rank, const bool *reduced, bool keep,
                             struct reduced_kind how)
 {

@@ -65,9 +65,9 @@ void tsr__derive_recurrent(struct derivation *derivation) // GRU and RNN
 
 // ---- signals -----------------------------------------------------------------------------------
 
-// Derives the rule of a transform. Along axis 1 of [b t 2]: "[d0 d1 _],·?,·? -> [d0 f _]; rep d1
-// f". The last dimension has real and imaginary parts. `controls` are the inputs for length and
-// axis.
+// Derives the rule of a transform. Example: along axis 1 of [b t 2] it has the rule
+// "[d0 d1 _],·?,·? -> [d0 f _]; rep d1 f". The last dimension has real and imaginary parts.
+// `controls` are the inputs for length and axis.
 static void transform(struct derivation *derivation, int64_t axis, const char *controls)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -138,8 +138,8 @@ void tsr__derive_stft(struct derivation *derivation)
 
 // Derives the rule of an optimizer. The inputs are R and T, then n tensors of each kind:
 // parameters, gradients, states. The outputs have all kinds but the gradients. All are
-// element-wise. Two parameters of Adagrad: "[],[],[A0*],[A1*],[A0*],[A1*],[A0*],[A1*] ->
-// [A0*],[A1*],[A0*],[A1*]".
+// element-wise. Example: Adagrad with two parameters has the rule
+// "[],[],[A0*],[A1*],[A0*],[A1*],[A0*],[A1*] -> [A0*],[A1*],[A0*],[A1*]".
 void tsr__derive_optimizer(struct derivation *derivation)
 {
     int inputs = (int)tsr_node_input_count(derivation->node) - 2,

@@ -312,8 +312,8 @@ static bool takes_all(const struct ranges *ranges, int64_t i, tsr_dim dim)
            (ranges->end[i] >= INT32_MAX || (dim.value >= 0 && ranges->end[i] >= dim.value));
 }
 
-// Returns the window of the elements that a range takes from a dimension. 8:2:-2 of 10 takes 8, 6
-// and 4: shift 8, step -2, to 3.
+// Returns the window of the elements that a range takes from a dimension. Example: 8:2:-2 of 10
+// takes elements 8, 6 and 4; the window has shift 8, step -2, to 3.
 static struct worked range_of(const struct ranges *ranges, int64_t i, int64_t size)
 {
     struct worked worked = {.marked = true, .from = size, .step = ranges->step[i]};
@@ -502,10 +502,10 @@ static struct worked padded(const struct derivation *derivation, const struct pa
     return at;
 }
 
-// Derives the rule of Pad. [2 10] with pads 0 1 0 3 is [2 14]: "[d0 t1^],· -> [d0 t1]", window from
-// 10, to 14, shift -1. Only the first shard has a pad before it, and only the last shards have pads
-// after them. Reflected or repeated edges need elements from other shards, so such axes are not
-// sharded.
+// Derives the rule of Pad. Example: [2 10] with pads 0 1 0 3 becomes [2 14]. The rule is
+// "[d0 t1^],· -> [d0 t1]"; the window has from 10, to 14, shift -1. Only the first shard has a pad
+// before it, and only the last shards have pads after them. Reflected or repeated edges need
+// elements from other shards, so such axes are not sharded.
 void tsr__derive_pad(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
