@@ -279,7 +279,8 @@ static bool split_at(struct shape shape, int axis, struct around *around)
 }
 
 // Computes Gather. The data is [outer, size, inner] around the axis, so element (o, index, i) is at
-// (o * size + index) * inner + i. Of sizes {n, 3, 224, 224}, index 1 gives 3, index -1 gives 224.
+// (o * size + index) * inner + i. Example: of sizes {n, 3, 224, 224}, index 1 gives 3, index -1
+// gives 224.
 void tsr__value_gather(struct shape_job *job)
 {
     struct known_value data = tsr__job_values(job, 0), at = tsr__job_values(job, 1);

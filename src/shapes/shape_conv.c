@@ -23,10 +23,10 @@ static int64_t entry(const int64_t *list, size_t n, int i, int64_t otherwise)
     return (size_t)i >= n ? otherwise : list[i];
 }
 
-// Sets the automatic pads of a pool as ONNX Runtime does, which ignores dilations. For 4 elements,
-// a kernel of 2 with dilation 2 and stride 1 gets one pad and makes 3 results; the standard has 4.
-// Pads may be negative: of 7 elements, a kernel of 2 with dilation 2 and stride 4 loses the last
-// one, and makes 1 result instead of 2.
+// Sets the automatic pads of a pool as ONNX Runtime does, which ignores dilations. Example: for 4
+// elements, a kernel of 2 with dilation 2 and stride 1 gets one pad and makes 3 results; the
+// standard has 4. Pads may be negative: of 7 elements, a kernel of 2 with dilation 2 and stride 4
+// loses the last one, and makes 1 result instead of 2.
 static void pad_pool(struct windows *windows, int i, bool lower)
 {
     struct expr size = windows->size[i], kernel = windows->kernel[i];
@@ -183,8 +183,8 @@ static struct expr transposed_size(struct shape_job *job, const struct windows *
     return tsr__expr_sub(exprs, space, expr_number(windows->after[i]));
 }
 
-// Infers ConvTranspose. [1 3 8] with weights [3 4 3], stride 2, pads 1 1: (8 - 1) * 2 + 3 - 2 = 15
-// positions, 4 channels for each group. A complete output_shape gives the sizes.
+// Infers ConvTranspose. Example: [1 3 8] with weights [3 4 3], stride 2 and pads 1 1 has (8 - 1) *
+// 2 + 3 - 2 = 15 positions, and 4 channels for each group. A complete output_shape gives the sizes.
 void tsr__infer_conv_transpose(struct shape_job *job)
 {
     const int64_t *want, *extra;
@@ -236,7 +236,8 @@ void tsr__infer_max_unpool(struct shape_job *job)
     tsr__job_set(job, 0, x.rank, dims);
 }
 
-// Infers Col2Im. [n c*6 l] with blocks {2 3} is [n c ...], followed by the sizes of the image.
+// Infers Col2Im. Example: [n c*6 l] with blocks {2 3} is [n c ...], followed by the sizes of the
+// image.
 void tsr__infer_col2im(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), of = tsr__job_in(job, 1);

@@ -92,7 +92,7 @@ void tsr__infer_group_query(struct shape_job *job)
 }
 
 // Sets batch and rows of the result if the size of the weights is unknown, because no letter is
-// known then. For x [8 6 10] the result is [8 6 ?].
+// known then. Example: for x [8 6 10] the result is [8 6 ?].
 static void keep_rows(struct shape_job *job)
 {
     struct shape given = tsr__job_in(job, 0);

@@ -160,8 +160,8 @@ static struct expr range_floats(const struct shape_job *job)
     return n <= 0 ? expr_number(0) : expr_number((int64_t)n);
 }
 
-// Returns the count of numbers from start to limit: 2 to 9 by 3 are 2, 5 and 8: (7 + 2) // 3. For n
-// it is (max(n - 2, 0) + 2) // 3.
+// Returns the count of numbers from start to limit. Example: 2 to 9 by 3 are 2, 5 and 8, so the
+// count is (7 + 2) // 3. From 2 to n it is (max(n - 2, 0) + 2) // 3.
 static struct expr range_ints(struct exprs *exprs, struct expr start, struct expr limit,
                               struct expr step)
 {
@@ -306,8 +306,8 @@ static void keep_aspect(struct shape_job *job, struct shape shape, tsr_dim *dims
 }
 
 // Infers Resize. Sizes have precedence over scales. Dimensions that are not in `axes` keep their
-// size. Others are unknown if neither sizes nor scales are known. [1 3 8 8] with scales 1 1 2 2 is
-// [1 3 16 16].
+// size. Others are unknown if neither sizes nor scales are known. Example: [1 3 8 8] with
+// scales 1 1 2 2 becomes [1 3 16 16].
 static void resize(struct shape_job *job, int scales_at, int sizes_at)
 {
     float scales[MAX_SCALES];

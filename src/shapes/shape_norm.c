@@ -73,8 +73,8 @@ void tsr__infer_loss(struct shape_job *job)
 }
 
 // Infers GatherBlockQuantized: rows of a table whose last dimension is packed. The result has the
-// length of the unpacked contents, because the last block may be short. [v 6] bytes with two
-// numbers each and indices [b t] give [b t 12].
+// length of the unpacked contents, because the last block may be short. Example: a table of [v 6]
+// bytes with two numbers each and indices [b t] give [b t 12].
 void tsr__infer_gather_quantized(struct shape_job *job)
 {
     struct shape table = tsr__job_in(job, 0), at = tsr__job_in(job, 1);
