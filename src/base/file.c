@@ -207,8 +207,8 @@ static int digest_file(tsr_session *session, int fd, size_t n, char *buffer, str
     return 0;
 }
 
-// Computes the digest of a file. Uses pread instead of the mapping, so that a file that shrinks
-// meanwhile is an error, not a signal.
+// Adds the contents of a file to a digest. Uses pread instead of the mapping, so that a file that
+// shrinks meanwhile is an error, not a signal.
 tsr_status tsr__sha256_file(tsr_session *session, const char *path, struct sha256 *sha256)
 {
     struct mapped file;

@@ -142,8 +142,8 @@ int tsr__open_through(int folder, const char *name, int root, bool use_kernel)
     return open_no_links(root, target + n + 1, use_kernel);
 }
 
-// Opens a file beneath root. ELOOP and ENOTDIR may come from links that stay beneath root; these
-// are allowed and tried again.
+// Opens a file beneath root. ELOOP and ENOTDIR may come from links that stay beneath root. Such
+// links are allowed, so tsr__open_through tries again.
 int tsr__open_beneath(int root, const char *name, bool use_kernel)
 {
     if (use_kernel) {

@@ -298,7 +298,8 @@ const char *cli_near_command(const char *word);
 int cli_folder(struct cli *cli);
 void cli_folder_end(struct cli *cli);
 int cli_bench_folder(struct cli *cli, double seconds); // `bench` of a generation folder
-// Labels the model if --labels is given, or updates its labels.
+// Labels the model if --labels is given, removes labels if --no-labels is, else updates existing
+// ones.
 tsr_status cli_label(const struct cli *cli, tsr_model *model);
 // Opens a session with the command's memory limit; cli_read_rules adds the rules of --rules to it.
 // Both return 0 or an exit code.

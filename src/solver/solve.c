@@ -121,7 +121,8 @@ static bool make_tree(struct solver *solver, uint64_t cells)
 
 // ---- without rows
 
-// Solves a program without rows: one pass over the tree gives the optimum.
+// Solves a program without rows: the pass up the tree gives the least cost, the pass back the
+// choices.
 static void eliminate(struct solver *solver)
 {
     int64_t least = tsr__tree_up(&solver->tree, solver->dense.cost);

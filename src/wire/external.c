@@ -150,8 +150,8 @@ tsr_status tsr__external_open(tsr_session *session, const struct folder *folder,
     return TSR_OK;
 }
 
-// Maps external data into memory. An empty range has no mapping (base is NULL), but a non-NULL
-// pointer.
+// Maps external data into memory. An empty range has no mapping (out->base is NULL), but
+// out->bytes.p is not NULL.
 tsr_status tsr__external_map(tsr_session *session, const struct folder *folder,
                              const struct wire_external *external, const struct place *at,
                              struct external_map *out)

@@ -22,7 +22,8 @@ static void word(const struct command *command, const struct option *option)
     printf(" %s", option->name);
 }
 
-// Completes options of the command, commands for the first word, and file names for other words.
+// Prints a script for bash. It completes options of the command, commands for the first word, and
+// file names for other words.
 static void bash(void)
 {
     printf("_tessera() {\n    local words\n    case \"${COMP_WORDS[1]}\" in\n");

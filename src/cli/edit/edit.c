@@ -310,8 +310,8 @@ void edit_apply(struct editor *editor, const char *option, const char *value, bo
     edit_wrong(editor, EXIT_USAGE, "unknown edit '%s'", option);
 }
 
-// Writes labels that show the shardings, if they are wanted. Existing labels are always updated,
-// since they would show old shardings.
+// With --labels, writes labels that show the shardings; with --no-labels, removes them. Otherwise
+// existing labels are updated, since they would show old shardings.
 tsr_status cli_label(const struct cli *cli, tsr_model *model)
 {
     if (cli_flag(cli, "--labels"))

@@ -84,8 +84,8 @@ tsr_status cli_load_inputs(struct cli *cli, const char *set, const tsr_run_optio
     return TSR_OK;
 }
 
-// Checks that all values of an option are KEY=VALUE. `list` is static memory of the caller: options
-// point to it until the run is over.
+// Stores all values of an option in `list` and checks that they are KEY=VALUE. `list` is static
+// memory of the caller: options point to it until the run is over.
 static int read_pairs(struct cli *cli, const char *name, bool empty_ok, const char **list,
                       size_t cap, size_t *n)
 {
