@@ -4,7 +4,7 @@
 //
 // Messages between two ranks on one channel arrive in order. Nothing blocks: requests are tested
 // until they are done. A plug-in is a separate library, so this header is its complete ABI and
-// includes nothing of ours.
+// includes no other header of Tessera.
 #ifndef TSR_LINK_H
 #define TSR_LINK_H
 
@@ -26,10 +26,11 @@ struct link {
     int host_ranks, host_cores; // ranks on this host; cores that they share
     bool crowded;               // every host has more ranks than cores; equal on all ranks
     bool threads;               // functions may be called from several threads at a time
-    char library[128];          // "Open MPI v4.1.4", for messages
+    char library[128];          // "Open MPI v4.1.4", for error messages
     uint32_t jobs;              // jobs opened over this link so far; counted by the user
     void *state;
-    // The buffer p is in use until test returns 1. False: the network failed.
+    // Start a message. The buffer p is in use until test returns 1 or -1. False: the network
+    // failed.
     bool (*send)(struct link *link, int peer, int channel, const void *p, size_t bytes,
                  uint64_t *request);
     bool (*receive)(struct link *link, int peer, int channel, void *p, size_t bytes,
@@ -40,8 +41,8 @@ struct link {
     // failed.
     int (*test)(struct link *link, uint64_t *request, size_t *bytes);
     void (*cancel)(struct link *link, uint64_t *request); // a receive that is no longer wanted
-    // As `cancel`, for a receive into memory that will be freed: `test` returns -1 once the receive
-    // has ended, or 1 if it was too late to cancel.
+    // As `cancel`, for a receive into memory that will be freed: `test` returns 0 until the receive
+    // has ended, by the cancellation or by its message.
     void (*withdraw)(struct link *link, uint64_t *request);
     // The job has failed: other ranks may be gone, so the process must not wait for them at exit.
     void (*failed)(struct link *link);

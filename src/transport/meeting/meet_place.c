@@ -147,7 +147,7 @@ static bool all_on_this_host(int ranks)
     return false;
 }
 
-// Finds the host of rank 0, if the launcher gives it.
+// Finds the host of rank 0: as the launcher gives it, else this host if all ranks are on it.
 static bool launched_host(struct meet_place *out)
 {
     static const char *const lists[] = {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST",
@@ -195,7 +195,8 @@ static bool place_by_launcher(struct meet_place *out, const char **why)
     return launched_port(out);
 }
 
-// Finds host and port of rank 0. *why is always set, but matters only if false is returned.
+// Finds host and port of rank 0. *why is the reason if false is returned; otherwise it has no
+// meaning.
 bool tsr__meet_place(const struct comm_options *options, struct meet_place *out, const char **why)
 {
     *out = (struct meet_place){.secret = options->secret, .interface = options->interface};
