@@ -6,6 +6,7 @@
 // have one shard per device, so adjacent tiles of a device become one part, and `shares` stores
 // where parts end.
 //
+// Examples, in the notation of sharding/notation/notation.c:
 //     {4:0,0,0,1}   2 parts on devices 0 and 1, ends at units 3 and 4: bits 3 and 4, shares = 24
 //     10 elements:  part 0 is [0, floor(3 * 10 / 4)) = [0, 7), part 1 is [7, 10), the same elements
 //                   as those of the four shards

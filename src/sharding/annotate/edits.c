@@ -2,6 +2,7 @@
 // edits.c - prints the annotations of a configuration as edits for `tessera annotate --script`, one
 // per line. Nodes are named by their index in their graph.
 //
+// Example:
 //     --config tp:2
 //     --shard "#4":"x"={2,1:0,1}
 //     --shard "#7 > body > #0":"h"={1,2:0,1}

@@ -8,6 +8,7 @@
 // second should have. Outputs are not checked: an output that is requested in another layout is
 // resharded.
 //
+// Examples, in the notation of notation.c:
 //     MatMul X [8,6] x W [6,4] on devices 0 and 1; factors m = 8, k = 6, n = 4
 //     X {1,2} and W {2,1}:   both shard k: consistent
 //     X {1,2} and W {1,2}:   W alone shards n, which is valid; but X shards k and W does not: an

@@ -7,6 +7,7 @@
 // same devices and in the same layout. All members of a group must have the same shard of the
 // reader's output.
 //
+// Example:
 //     Y = A x B, Z = C x D, R = Y + Z; the inner dimensions are sharded over devices 0 and 1.
 //     at once: device 0 has Y0, device 1 has Y1; AllReduce(Y0, Y1); AllReduce(Z0, Z1); R = Y + Z
 //     delayed: each device adds its own, R0 = Y0 + Z0 and R1 = Y1 + Z1; one AllReduce(R0, R1)

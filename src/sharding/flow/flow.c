@@ -9,6 +9,7 @@
 // layouts here are canonical, so equivalent layouts are equal. This file uses no costs and creates
 // no graph.
 //
+// Examples, in the notation of notation.c:
 //     MatMul X [8,6] x W [6,4] -> Y [8,4] on devices 0 and 1; factors m = 8, k = 6, n = 4
 //     X {2,1}, W without a spec:   m is in 2 shards; W is a constant and is replicated; Y is {2,1}
 //     X {1,2}, W without a spec:   k is in 2 shards; W becomes {2,1}; each device sums 3 of the 6

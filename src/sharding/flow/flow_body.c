@@ -12,6 +12,7 @@
 // iterations. Outer values are read in their outer layout. If nothing inside is sharded or
 // transferred, the node runs unchanged.
 //
+// Example, in the notation of notation.c:
 //     A Loop on devices 0 and 1 carries h [8,6], which arrives as {2,1}, and stacks y [8].
 //     Inside, h' = Tanh(h) is {2,1} again: nothing changes after one iteration, and h stays {2,1}.
 //     y = ReduceSum(h, axis 1) is {2} in each iteration, so the stacked result [n,8] is {1,2}.

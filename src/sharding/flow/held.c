@@ -2,6 +2,7 @@
 // held.c - tests whether every device already has the elements that another layout needs, so that
 // it only slices and nothing is sent.
 //
+// Examples, in the notation of notation.c:
 //     X [8,4] on devices 0 and 1:  the replicated layout holds {2,1}: each device slices its 4 rows
 //                                  {2,1} does not hold the replicated layout or {1,2}: each device
 //                                  lacks a half

@@ -13,6 +13,7 @@
 // stay replicated and initializers follow their readers, so neither gets requests. Refused requests
 // that matter are reported as notes. This pass uses no costs.
 //
+// Example, in the notation of notation.c:
 //     Y = MatMul(X, W); Z = Add(Y, B); B {2,1} is explicit at the Add, X and W have no spec.
 //     Forward: the Add is sharded by rows and needs Y as {2,1}, but Y is replicated on both
 //     devices. Backward: Y gets the request {2,1}. The MatMul can grant it (m in 2 shards, X is

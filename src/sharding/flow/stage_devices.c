@@ -9,6 +9,7 @@
 // A node without a stage runs with the latest stage that it depends on. A node that depends on no
 // stage may run anywhere.
 //
+// Examples:
 //     CPU,NPU,GPU,DSP, stages 0 and 1, no specs:        stage 0: CPU;     stage 1: NPU
 //     4 devices, stages 0 and 1, no specs, no names:    stage 0: 0 and 1; stage 1: 2 and 3
 //     4 devices, stages 0 and 3, no specs, no names:    stage 0: 0;       stage 3: 3

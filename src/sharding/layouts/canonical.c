@@ -7,7 +7,7 @@
 // digits of one kind are multiplied. At the end a fully split digit absorbs the unsplit digits
 // below it. An uneven split is a digit of another kind and stays as it is.
 //
-// A dimension of 64 elements:
+// Examples: splits of a dimension of 64 elements, their digits, and their canonical form:
 //     64/2      F2 W32            -> 64/2
 //     4/2*16    F2 W2 W16         -> F2 W32 -> 64/2: the same split
 //     2/2*32/2  F2 F2 W16         -> F4 W16 -> 64/4: parts i and k become part 2 i + k

@@ -8,9 +8,11 @@
 // that contradicts the layouts so far is dropped. In the end every cell (combination of parts) must
 // have a device. This file does not read specs.
 //
+// Examples, in the notation of notation.c:
 //     MatMul X [8,6] x W [6,4] on devices 0 to 3; factors m = 8, k = 6 (reduced), n = 4
 //     X {2,2}:               m in 2, k in 2; device d computes part d / 2 of m and part d % 2 of k
-//     W {2,1:(0,2),(1,3)}:   k in 2 again, and the same part for all four devices: none is dropped
+//     W {2,1:(0,2),(1,3)}:   k in 2 again, and each device has the same part of k as in X: none is
+//                            dropped
 //     the placement:         m 2, k 2, n 1; four cells (m, k), one device for each; the sum over k
 //                            is pending between devices 0 and 1 and between 2 and 3
 //     W {2,1:(0,1),(2,3)}:   devices 1 and 2 have the other part of k and are dropped; two

@@ -4,6 +4,7 @@
 // The layout of each tensor is the projection of the devices' coordinates. Devices that differ only
 // in reduced factors combine their partial results.
 //
+// Example, in the notation of notation.c:
 //     MatMul X [8,6] x W [6,4] -> Y [8,4], factors m = 8, k = 6, n = 4.
 //     m and k are in 2 shards on devices 0 to 3:
 //     device      0      1      2      3

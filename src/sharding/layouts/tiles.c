@@ -2,6 +2,7 @@
 // tiles.c - lists the elements that each device has under a sharding, as boxes. Used by `tessera
 // tiles` and by tests.
 //
+// Examples, in the notation of notation.c:
 //     {2,1:0,1} of [5,3]: device 0 has [0,2) x [0,3), device 1 has [2,5) x [0,3)
 //     {2*4/2:0,1} of [8]: device 0 has [0,2) and [4,6), two boxes; device 1 has [2,4) and [6,8)
 #include "sharding/layouts/examine.h"

@@ -15,6 +15,7 @@
 // Text that contradicts the value (rank, sizes, counts) is invalid. This file does not use
 // configurations.
 //
+// Examples:
 //     {2,1:0,1}       2 row blocks on devices 0 and 1         {1:0,1}    replicated on both
 //     {4/2*16,1:0,1}  4 units of 16 elements, 2 units each    {2,...}    rows in 2, for any rank
 //     {2,1:(0,1),-1}  the first block on 0 and 1, the second on no device

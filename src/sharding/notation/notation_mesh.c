@@ -10,6 +10,7 @@
 // The mesh follows @; without @ it is the mesh that the caller passes. Devices are on it row by
 // row, starting with 0, or as they are listed after a colon.
 //
+// Examples:
 //     S1,S0@2x3   rows in 3 by axis 1, columns in 2 by axis 0: position (a,b) has tile (b,a)
 //     S0,R@2x2    rows in 2; positions that differ only along axis 1, such as 0 and 1, have the
 //                 same rows

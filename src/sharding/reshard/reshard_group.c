@@ -4,6 +4,7 @@
 // Both act inside groups of devices that have one shard before and one after. If shards have
 // several owners, there are several groups in parallel, each with every shard once.
 //
+// Examples, in the notation of notation.c:
 //     {2,1:(0,1),(2,3)} -> {1,1:0,1,2,3}: tile 0 is on 0 and 1, tile 1 on 2 and 3; the groups {0,2}
 //     and {1,3} each have every tile once and gather in parallel
 //     {2,1} -> {1,2} on 0 and 1: the rows are joined (axis 0), the columns are split (axis 1): an

@@ -5,6 +5,7 @@
 // A shard is a product of one part of each dimension, and so is the intersection of two shards. So
 // a small table per dimension is enough for all pairs. This file has no notion of steps.
 //
+// Example, in the notation of notation.c:
 //     [8,6] as {2,1} and as {4,1}: dimension 0 has parts of 4 and 4, and of 2, 2, 2 and 2;
 //     common[0] is 2 2 0 0 / 0 0 2 2. Dimension 1 is unsharded on both sides: common[1] is 6.
 //     Shard 0 of the first and shard 1 of the second have 2 * 6 = 12 elements in common.
