@@ -239,8 +239,9 @@ static bool asks_json(int argc, char **argv)
 }
 
 // Prints a JSON document if the command has printed none: with --json every command prints one.
-// Example: {"$schema": ..., "version": 1, "exit": 3, "findings": [...]}. After a usage error there
-// is no session, so "findings" is empty. If ranks are processes, only rank 0 prints.
+// Example: {"$schema": ..., "version": 1, "exit": 3, "findings": [...]}. If the command line cannot
+// be parsed there is no session, and "findings" is empty. If ranks are processes, only rank 0
+// prints.
 static int print_missing_json(struct cli *cli, int code)
 {
     if (!cli->json || cli->printed_json || cli_rank(cli) > 0)

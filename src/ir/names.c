@@ -11,7 +11,8 @@
 
 // ---- names ----------------------------------------------------------------------------------
 
-// Makes a NUL-terminated copy, once; `bit` of `flags` is then set.
+// Returns the text as a C string. Makes a NUL-terminated copy on the first call; `bit` of `flags`
+// is then set.
 static const char *text_of(tsr_model *model, struct str *view, uint32_t *flags, uint32_t bit)
 {
     if (*flags & bit)

@@ -190,7 +190,7 @@ static bool has_device(const tsr_spec *spec, int64_t device)
 
 // Appends the devices that the spec does not have; their order assigns shards. The list may be
 // shared with other specs (tsr__keep_devices). Its capacity equals its length, so vec_push copies
-// it first.
+// it or extends it behind its end, and the other specs do not change.
 static tsr_status unite_devices(tsr_spec *spec, const int64_t *devices, size_t n)
 {
     struct arena *arena = &spec->entry->node->graph->model->arena;

@@ -103,7 +103,8 @@ static bool remove_unsupported(struct probe *probe, const struct core_edge *edge
     return probe->left[o] > 0;
 }
 
-// Propagates until nothing changes. Returns false if a node has no choice left.
+// Propagates until nothing changes; changes beyond REACH nodes are left out. Returns false if a
+// node has no choice left.
 static bool propagate(struct probe *probe)
 {
     const struct core *core = probe->core;

@@ -177,7 +177,7 @@ static void json_feasible(tsr_json *json, const tsr_plan_summary *summary)
 }
 
 // Prints the plan as JSON. Feasible and infeasible plans have different keys; `feasible` is null if
-// the search ended early.
+// the search ended before that was decided.
 static int print_json(struct cli *cli, const tsr_plan_summary *summary, int code)
 {
     tsr_json *json = cli_json(cli);

@@ -166,7 +166,8 @@ static void edit_unshard(struct editor *editor, const char *text)
     free(value);
 }
 
-// Sets the pipeline stage of nodes. `none` removes the stage. The checker reports negative stages.
+// Sets the pipeline stage of nodes. `none` removes the stage. tsr_node_set_stage reports negative
+// stages.
 static void edit_stage(struct editor *editor, const char *text)
 {
     size_t n;

@@ -78,8 +78,9 @@ static bool read_rules(struct layers *layers, char *text)
     return layers->n_rules > 0;
 }
 
-// Returns the device of an annotation; NULL: no rule matches. With "gpu(layers.); cpu(=layers.9)"
-// layers.9 is on gpu, since prefixes come first.
+// Returns the device of an annotation; NULL: no rule matches. Without rules (`auto`) it is the
+// annotation itself. With "gpu(layers.); cpu(=layers.9)" layers.9 is on gpu, since prefixes come
+// first.
 static const char *device_of(const struct layers *layers, const char *annotation)
 {
     if (layers->n_rules == 0)

@@ -133,8 +133,8 @@ static int read_rank(struct cli *cli, tsr_run_options *options)
     return 0;
 }
 
-// Reads the first line of a file. Arguments are visible to all users of the host, so the secret is
-// not one of them.
+// Reads the secret, the first line of a file. Arguments are visible to all users of the host, so
+// the secret is not one of them.
 static int read_secret(struct cli *cli, const char *file, tsr_run_options *options)
 {
     static char secret[MAX_SECRET + 2];

@@ -46,8 +46,8 @@ static bool decode(tsr_node *node)
     return !model->arena.failed;
 }
 
-// Returns pair i of the metadata of a node. Until the first change, every call copies the strings
-// to the arena.
+// Sets *key and *value to pair i of the metadata of a node. Returns false if there is none. Until
+// the first change, every call copies the strings to the arena.
 bool tsr_node_metadata_at(const tsr_node *node, size_t i, const char **key, const char **value)
 {
     tsr_model *model = node->graph->model;

@@ -75,8 +75,8 @@ static tsr_graph *sub_graph(struct reader *rd, tsr_attr *attr, struct str body)
     return graph;
 }
 
-// Reads the subgraphs of an attribute. The field `g` may be in several pieces, which are merged. It
-// precedes the list `graphs`.
+// Reads the subgraphs of an attribute. The field `g` may be in several pieces, which are merged.
+// Its graph comes before those of the list `graphs`.
 static void read_attr_graphs(struct reader *rd, tsr_attr *attr)
 {
     struct str body = tsr__field_body(attr->whole);
