@@ -23,8 +23,8 @@ static size_t bytes_of_tree(struct str text)
     return values * VALUE_BYTES + text.n;
 }
 
-// Tests whether `bytes` of memory can be allocated, with an allocation that is freed at once.
-// Another thread could still take the memory.
+// True if `bytes` are within the session's limit and can be allocated, which is tested with an
+// allocation that is freed at once. Another thread could still take the memory.
 static bool has_memory(const tsr_session *session, size_t bytes)
 {
     size_t space = 0;

@@ -19,8 +19,8 @@
 #define IN_PYTHON "/lib/python3*/site-packages/onnxruntime/capi/libonnxruntime.so.*"
 #define IN_NODE   "/.deps/node_modules/onnxruntime-node/bin/napi-v*/linux/*/libonnxruntime.so.1*"
 
-// True if only root, this user or the owner of the program can change the file. A link is always
-// writable by all; its target is checked separately.
+// True if the file belongs to root, to this user or to the owner of the program, and is not
+// writable by everybody. A link is always writable by all; its target is checked separately.
 static bool is_ours(const struct stat *at, const struct stat *program)
 {
     bool known = at->st_uid == 0 || at->st_uid == geteuid() || at->st_uid == program->st_uid;

@@ -33,7 +33,7 @@ void tsr__model_hold(tsr_model *to, const tsr_model *from)
 }
 
 // Starts to copy objects between models. Must be followed by tsr__cloner_end. `to` and `from` may
-// be the same model. The caller sets the fields outer, config, exact, call and fn as needed.
+// be the same model. The caller sets the other fields as needed.
 void tsr__cloner_init(struct cloner *cloner, tsr_model *to, const tsr_model *from)
 {
     *cloner = (struct cloner){.to = to, .from = from};

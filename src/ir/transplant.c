@@ -510,7 +510,8 @@ static void unshadow(const tsr_node *node)
     }
 }
 
-// Adds an Identity node for an output of the function that is its input, or for a duplicate output.
+// Adds an Identity node for output i of the call if the function's output is one of its inputs, a
+// constant, or a duplicate of another output.
 static tsr_status add_identity(struct cloner *cloner, tsr_node *call, size_t i)
 {
     tsr_value *out = call->outputs[i], *body = cloner->fn->graph->outputs.at[i].value;

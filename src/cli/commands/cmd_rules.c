@@ -259,7 +259,8 @@ static const char *near_operator(const struct cli *cli, const char *op)
     return near;
 }
 
-// Prints the rules of all domains and versions. The case of the name does not matter.
+// Prints the rules of an operator in all domains and versions. The case of the name does not
+// matter.
 static int print_operator(struct cli *cli, const char *op)
 {
     tsr_rule rule = {.size = sizeof(rule)};

@@ -123,7 +123,7 @@ static void print_times(const struct predicted_times *times)
     }
 }
 
-// Returns the operator of a collective: "all-reduce" gives "AllReduce".
+// Writes the operator of a collective to `out`: "all-reduce" gives "AllReduce".
 static void operator_name(const char *word, char *out, size_t capacity)
 {
     size_t n = 0;

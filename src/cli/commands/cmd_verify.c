@@ -149,7 +149,8 @@ static void print_outputs(const tsr_verify_summary *result)
     print_verdict(result);
 }
 
-// Returns the largest max_rel. NaN counts as the largest: the comparison is false for it.
+// Returns the largest max_rel. NaN replaces any number before it, because the comparison is false;
+// a number after it replaces the NaN.
 static double worst(const tsr_trial *trial)
 {
     double most = 0;

@@ -125,7 +125,8 @@ void ranks_json(tsr_json *json, tsr_session *session, const struct planned_memor
 
 // ---- sizes of symbolic dimensions in the inputs of a run
 
-// Prints "batch=64, seq=64" if sizes were assumed.
+// Prints the assumed size and the sizes of all dimensions ("batch=64, seq=64"), if sizes were
+// assumed.
 void cli_print_sizes(const struct cli *cli, const tsr_input_sizes *sizes)
 {
     char list[1024] = "";
