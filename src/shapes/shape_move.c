@@ -182,12 +182,12 @@ bool tsr__slice_bounds(const struct shape_job *job, int axis, int64_t size, int6
     struct expr a = slice_bound(shape_job, 1, "starts", entry),
                 b = slice_bound(shape_job, 2, "ends", entry);
     struct expr s = slice_step(shape_job, entry);
-    if (!expr_is_number(a) || !expr_is_number(b) || !expr_is_number(s) || s.number == 0 ||
-        s.number == INT64_MIN)
+    if (!expr_is_number(a) || !expr_is_number(b) || !expr_is_number(s) || s.number == 0)
         return false;
-    *step = s.number;
     if (size == 0)
         return true;
+    // A longer step also leaves the axis after the first element; sums with it could overflow.
+    *step = clamped(s.number, -size, size);
     bool down =
         s.number < 0; // then start is at most the last element, and the end may be before all
     *start = clamped(from_front(a.number, size), 0, size - down);

@@ -76,6 +76,35 @@ static void test_sizes_are_computed(void **state)
     assert_int_equal(tsr_finding_count(b->session), 0);
 }
 
+// A step beyond the axis takes the first element only, also at the ends of the type.
+static void test_long_steps_take_one_element(void **state)
+{
+    struct bench *b = *state;
+    const tsr_dim dims[] = {NUM(2), NUM(3), NUM(4)};
+    const int64_t steps[] = {INT64_MAX, INT64_MAX - 1, 3, INT64_MIN, INT64_MIN + 1};
+    tsr_value *x = input(b, "x", TSR_FLOAT, 3, dims);
+    tsr_value *shape = node(b, "Shape", "shape", x, NULL, NULL);
+    tsr_value *axes = ints(b, "axes", 1, 1, (const int64_t[]){0});
+    tsr_value *from = ints(b, "from", 1, 1, (const int64_t[]){1});
+    tsr_value *made[TSR_COUNT(steps)];
+    for (size_t i = 0; i < TSR_COUNT(steps); i++) {
+        char name[3][24];
+        for (int k = 0; k < 3; k++)
+            snprintf(name[k], sizeof name[k], "%c%zu", "esv"[k], i);
+        const int64_t end = steps[i] < 0 ? INT64_MIN : INT64_MAX;
+        tsr_value *in[] = {shape, from, ints(b, name[0], 1, 1, &end), axes,
+                           ints(b, name[1], 1, 1, &steps[i])};
+        const char *out = name[2];
+        tsr_node *slice = tsr_graph_add_node(b->graph, "", "Slice", out, in, 5, &out, 1);
+        assert_non_null(slice);
+        snprintf(name[0], sizeof name[0], "made%zu", i);
+        made[i] = node(b, "ConstantOfShape", name[0], tsr_node_output(slice, 0), NULL, NULL);
+    }
+    find(b);
+    for (size_t i = 0; i < TSR_COUNT(steps); i++)
+        assert_string_equal(declared(b, made[i]), "float32[3]");
+}
+
 // Before opset 7 an attribute aligns the second operand: [3 4] along axis 1 is not compared with m.
 static void test_old_operators_have_the_shape_of_their_first_input(void **state)
 {
@@ -380,6 +409,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_sizes_are_computed, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_long_steps_take_one_element, setup, teardown),
         cmocka_unit_test_setup_teardown(test_old_operators_have_the_shape_of_their_first_input,
                                         setup, teardown),
         cmocka_unit_test_setup_teardown(test_selections_have_a_rank, setup, teardown),
