@@ -156,7 +156,7 @@ OrtStatus *tsr__pass_token(struct kernel *kernel, OrtKernelContext *context)
     int64_t one = 1;
     TRY(tsr__kernel_input(kernel, context, op_inputs(kernel->op->kind) - 1, TSR_INT64, &token));
     if (token.elements != 1)
-        return tsr__kernel_error(kernel, "the token has %lld elements; it must have none",
+        return tsr__kernel_error(kernel, "the token has %lld elements; it must have one",
                                  (long long)token.elements);
     TRY(tsr__kernel_output(kernel, context, 1, &one, 1, &out));
     if (out != token.data && kernel->side != SIDE_CUDA) // on a GPU the token is never read
