@@ -2,8 +2,8 @@
 // choices.c - plans on the best number of devices of a topology with choices. Each choice is
 // planned without writing it; then the best one is planned again and written.
 //
-// A larger number of devices must be faster by more than 1 %. With 10 ms on 1 device, 6 ms on 2 and
-// 5.98 ms on 4, the plan is for 2.
+// A larger number of devices must be faster by more than 1 %. Example: with 10 ms on 1 device, 6 ms
+// on 2 and 5.98 ms on 4, the plan is for 2.
 #include "plan/plan_once.h"
 #include "topology/topology.h"
 
@@ -32,8 +32,8 @@ static bool keeps_memory(const tsr_plan_summary *summary, const tsr_topology *to
     return true;
 }
 
-// True if `count` is better than `best`: only `count` fits in memory, or it is faster by more than
-// 1 %.
+// True if `count` is better than `best`: there is no best yet, only `count` fits in memory, or it
+// is faster by more than 1 %.
 static bool is_better(const tsr_plan_count *count, const tsr_plan_count *best)
 {
     if (!best->cost)
@@ -77,7 +77,7 @@ static tsr_status try_choice(struct choice_list *list, tsr_model *model, tsr_top
     return TSR_OK;
 }
 
-// Tries all choices, and stops if the caller cancels.
+// Tries all choices. If the caller cancels, stops as soon as one choice has a plan.
 static tsr_status try_all(struct choice_list *list, tsr_model *model)
 {
     const tsr_topology *topology = list->options->topology;

@@ -382,8 +382,8 @@ static tsr_status plan_auto(struct request *request, struct request *plain, bool
     return add_compared(plain, &found, &own, out);
 }
 
-// Plans with stages. If the caller exports the program or explains a node, no plan without stages
-// is tried, because both options refer to stages.
+// Plans with stages. A plan without stages is tried as well if the number of stages is automatic,
+// except with manual stages, two models, an exported program or an explained node.
 static tsr_status plan_staged(struct request *request, bool write, tsr_plan_summary *out)
 {
     const tsr_plan_options *options = &request->options;
@@ -396,7 +396,7 @@ static tsr_status plan_staged(struct request *request, bool write, tsr_plan_summ
     return st;
 }
 
-// Returns the time of one run of the first model, as the program charges it.
+// Returns the predicted time of one run of the first model.
 static int64_t own_time(const tsr_plan_summary *summary)
 {
     if (summary->n_parts)

@@ -418,7 +418,8 @@ bool tsr__planner_has_operators(struct planner *planner, uint32_t from, uint32_t
 // Marks the devices that take part in the resharding. False: no path, or out of memory.
 bool tsr__resharding_devices(struct planner *planner, uint32_t from, uint32_t to,
                              const struct plan_value *value, bool *takes);
-// Returns the time of a collective in the groups. `bytes` is the size on each device.
+// Returns the time of a collective in the groups. `bytes` is the size of the full tensor of a
+// group.
 int64_t tsr__planner_combine(struct planner *planner, enum tsr_collective what,
                              const struct device_group *groups, size_t n, int64_t bytes);
 // Calls `count` for each collective of the resharding.

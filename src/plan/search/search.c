@@ -8,8 +8,9 @@
 // once, and after that the sets with all their candidates. More than 64 equal devices are planned
 // only as copies of a set, and all at once only if no set fits.
 //
-//     16 devices, batch 8: all at once 20 ms with a gap of 3 %. Sets: 8 copies of 2 devices take 17
-//     ms, 4 copies of 4 devices 16 ms, 2 copies of 8 devices 18 ms. The plan is 4 copies.
+//     Example: 16 devices, batch 8. All at once take 20 ms with a gap of 3 %. Of the sets, 8 copies
+//     of 2 devices take 17 ms, 4 copies of 4 devices 16 ms, 2 copies of 8 devices 18 ms. The plan
+//     is 4 copies of 4 devices.
 #include "plan/search/search.h"
 
 #define ONE_DEVICE    "one device" // name of an expert's plan
@@ -125,7 +126,8 @@ static bool is_expert(const struct set_plan *plan)
     return plan && plan->set.expert != EXPERT_NONE;
 }
 
-// Returns the cost of the best plan that fits in memory; 0: none does.
+// Returns the cost of the best plan that fits in memory; 0: none does. The cost of an expert plan
+// is raised by 1, so that an equally good plan with all candidates can replace it.
 static int64_t cost_to_beat(const struct set_search *search)
 {
     int64_t cost = 0;
@@ -180,7 +182,7 @@ static struct str devices_text(struct arena *arena, const struct device_set *set
                              (long long)set->devices[0]);
 }
 
-// Formats the name of a plan: "tensor parallel on 8 devices, 4 copies"
+// Formats the name of a plan: "tensor parallel on 8 devices, data parallel in 4 copies"
 const char *tsr__expert_name(const struct set_search *search, const struct device_set *set)
 {
     static const char *const words[] = {[EXPERT_TENSOR] = "tensor parallel",
@@ -242,8 +244,8 @@ static int64_t sequence_length(const struct planner *planner)
     return longest;
 }
 
-// True if no more expert plans are needed. After the time is up, the search for one continues until
-// one fits.
+// True if no more expert plans are made: time is up and some plan fits, or the session was
+// cancelled. If time is up without a plan that fits, the search for one continues.
 static bool has_enough(const struct set_search *search)
 {
     const struct planner *planner = search->models->planners[0];
@@ -329,8 +331,7 @@ static tsr_status plan_sets(struct set_search *search, size_t first, int64_t *bo
     return TSR_OK;
 }
 
-// Corrects bound and gap of the result. `bound` is a lower bound for plans that the search did not
-// cover.
+// Sets bound, gap and `optimal` of the result. `bound` is a lower bound for all plans.
 static void settle(struct program_result *result, int64_t bound)
 {
     result->bound = int64_min(result->cost, bound);
@@ -525,7 +526,7 @@ static void choose_set(const struct found_plan *found, struct chosen_set *out)
     tsr__models_with(models, planners, &out->models);
 }
 
-// Copies the memory of a set to all devices of all its copies.
+// Copies the memory of a set to all devices of all its copies, and adds `inputs` bytes to each.
 static void spread(const struct device_set *set, const struct model_memory *from, int64_t inputs,
                    const struct model_memory *to)
 {
@@ -686,8 +687,7 @@ static tsr_status compare_devices(struct found_plan *found, const tsr_plan_optio
     return tsr__plan_better(planner, options, out);
 }
 
-// Warns about candidates that were skipped for lack of time, and about memory that was only
-// assumed.
+// Warns if candidates were skipped for lack of time, and if the plan exceeds the assumed memory.
 static tsr_status report_lacks(const struct found_plan *found)
 {
     struct planner *planner = found->models->planners[0];

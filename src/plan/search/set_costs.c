@@ -26,7 +26,7 @@ int tsr__set_batch_dim(const struct set_model *model, const tsr_value *value)
 }
 
 // Returns the factor of the batch dimension of that tensor. BATCH_NOWHERE: it has no batch.
-// BATCH_UNCLEAR: the rule does not allow sharding it.
+// BATCH_UNCLEAR: its sizes are ambiguous, or the rule does not allow sharding it.
 static int batch_factor(const struct set_model *model, const struct plan_node *node,
                         enum slot_side side, size_t i)
 {
@@ -44,8 +44,9 @@ static int batch_factor(const struct set_model *model, const struct plan_node *n
     return kind == FACTOR_PAR || kind == FACTOR_RED ? factor : BATCH_UNCLEAR;
 }
 
-// True if the copies divide the node. Example: Y = Expand(X, shape) repeats X along the batch. No
-// factor is the batch, so every copy computes all of Y.
+// True if each copy can compute the node for its own share of the batch. Example: Y = Expand(X,
+// shape) repeats X along the batch. The batch dimension of Y has no factor, so every copy computes
+// all of Y.
 bool tsr__set_divides(const struct set_model *model, const struct plan_node *node)
 {
     int found = BATCH_NOWHERE;
@@ -169,8 +170,9 @@ static bool reduces_batch(const struct set_model *model, const struct plan_node 
     return false;
 }
 
-// Returns the time of a collective among the copies of each device, all at the same time. A large
-// topology lists only the first devices; their times are used for all.
+// Returns the time of a collective among the copies of each device, all at the same time. If
+// topology->window is set, the topology lists only that number of devices, and only the copies on
+// them are included.
 static int64_t copies_time(const struct set_model *model, enum tsr_collective what, int64_t bytes)
 {
     tsr_topology *topology = model->all->machine.topology;

@@ -4,9 +4,10 @@
 // A tensor that holds the batch in one dimension is sharded there once more, outermost, over the
 // copies. Any other tensor is replicated in every copy.
 //
-//     64 copies of 2 devices. X is [64, 512]; the set has [1, 512] with sharding {1, 2} on devices
-//     0 1. On all devices X has {64, 2} on devices 0 .. 127: copy 5 (devices 10 and 11) stores row
-//     5. W is [512, 512] in the set too. Its sharding {1, 2} on 0 1 is repeated on 2 3, 4 5 ...
+//     Example: 64 copies of 2 devices. X is [64, 512]; the set has [1, 512] with sharding {1, 2} on
+//     devices 0 1. On all devices X has {64, 2} on devices 0 .. 127: copy 5 (devices 10 and 11)
+//     stores row 5. W is [512, 512] in the set too. Its sharding {1, 2} on 0 1 is repeated on 2 3,
+//     4 5 ...
 #include "plan/search/device_sets.h"
 
 #define EXPERT_WORK UINT64_C(50000000) // cells that an expert's plan may visit

@@ -65,8 +65,9 @@ struct cell *tsr__search_cell(struct stage_search *search, size_t stages, size_t
     return &search->cells[(at * cuts + cut) * (tsr__search_devices(search) + 1) + devices];
 }
 
-// True if pipeline a is better. If the sums are equal, the pipeline with the faster slowest stage
-// is better: it finishes more runs.
+// True if pipeline a is better. With search->bottleneck, the one with the faster slowest stage is
+// better. Otherwise, and if these are equal, the smaller sum decides, then the faster slowest
+// stage.
 static bool better(const struct stage_search *search, const struct cell *a, const struct cell *b)
 {
     if (search->bottleneck && a->most != b->most)
@@ -95,7 +96,8 @@ struct step {
     size_t size; // size of its block, as an index of search->sizes
 };
 
-// Tries the stage from the state's split point to j.
+// Tries to extend the pipeline `from` by a stage from split point step->cut to j. Stores the result
+// in its cell if it is the best so far.
 static void try_stage(struct stage_search *search, const struct cell *from, const struct step *step,
                       size_t j)
 {

@@ -2,8 +2,9 @@
 // host_pipeline.c - the pipeline that an expert would make by hand: one stage on each host, with
 // equal work for equal hosts, and tensor parallel inside each host.
 //
-//     16 devices on two hosts, 32 equal layers: layers 0 to 15 on devices 8 to 15, layers 16 to 31
-//     on devices 0 to 7. The last stage is on the host of device 0, which returns the outputs.
+//     Example: 16 devices on two hosts, 32 equal layers. Layers 0 to 15 run on devices 8 to 15,
+//     layers 16 to 31 on devices 0 to 7. The last stage is on the host of device 0, which returns
+//     the outputs.
 #include "plan/stages/stages.h"
 
 // Number of hosts of a pipeline, and the host of each device.
@@ -39,7 +40,7 @@ static int host_of_stage(const struct hosts *hosts, int64_t k)
 }
 
 // Returns the split point at which about `share` of the work is done. Leaves at least one range
-// before it and `behind` ranges after it.
+// between `first` and it, and `behind` ranges after it.
 static size_t split_at(const struct staging *staging, size_t first, size_t behind, double share)
 {
     double all = 0, done = 0;

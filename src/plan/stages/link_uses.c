@@ -2,8 +2,8 @@
 // link_uses.c - the links and ports that the communications of a pipeline occupy, as in the
 // simulator (simulate/shared_links.c).
 //
-//     A message of 8 MB from device 0 to device 2 of a line 0-1-2 with 4 GB/s: links 0-1 and 1-2
-//     are occupied for 2 ms each.
+//     Example: a message of 8 MB from device 0 to device 2 of a line 0-1-2 with 4 GB/s occupies
+//     links 0-1 and 1-2 for 2 ms each.
 #include "plan/stages/pipeline_events.h"
 #include "topology/topology.h"
 

@@ -2,9 +2,9 @@
 // lower_bounds.c - lower bounds without solving anything: each node with its cheapest candidate.
 // Ranges that no good pipeline can contain are not solved.
 //
-//     The best pipeline takes 10 ms. The nodes of a range take at least 8 ms on a slow device, and
-//     the nodes behind it at least 3 ms on any device: no pipeline with that range takes less than
-//     11.
+//     Example: the best pipeline takes 10 ms. The nodes of a range take at least 8 ms on a slow
+//     device, and the nodes behind it at least 3 ms on any device. No pipeline with that range
+//     takes less than 11 ms.
 #include "plan/stages/stage_search.h"
 
 // Returns the time of the cheapest candidate of a node on a kind of block.
@@ -20,7 +20,8 @@ static int64_t cheapest(const struct plan_node *node)
     return least;
 }
 
-// Computes prefix sums over the nodes, once. False: out of memory.
+// Fills in kind->floor, unless it is filled: prefix sums of the cheapest times of the nodes. False:
+// out of memory.
 static bool fill_floor(const struct staging *staging, struct kind *kind)
 {
     size_t n = staging->cut[staging->n_ranges];
@@ -34,8 +35,8 @@ static bool fill_floor(const struct staging *staging, struct kind *kind)
     return true;
 }
 
-// Computes for each split point a lower bound for the nodes behind it, on any block; 0 if time is
-// up.
+// Fills in search->rest: for each split point a lower bound for the nodes behind it, on any block.
+// Entries stay 0 if time is up. False: out of memory.
 static bool fill_rest(struct stage_search *search)
 {
     const struct staging *staging = search->staging;
@@ -61,8 +62,9 @@ static bool fill_rest(struct stage_search *search)
     return true;
 }
 
-// Returns the time that a pipeline must beat. Subtracts the time of nodes outside of stages from
-// the time of the plan without stages, because times of pipelines exclude them.
+// Returns the time that a pipeline must beat: the lower of `takes` and the time of the plan without
+// stages. Subtracts the nodes outside of stages from the latter, because times of pipelines exclude
+// them.
 int64_t tsr__search_known(const struct stage_search *search, int64_t takes)
 {
     const struct staging *staging = search->staging;
@@ -71,8 +73,9 @@ int64_t tsr__search_known(const struct stage_search *search, int64_t takes)
     return int64_min(takes, int64_max(staging->rival - staging->common, 0));
 }
 
-// True if no pipeline with this range can beat the best so far. Always false for two models, whose
-// joint program has no such bound.
+// True if no pipeline with this range can beat the best so far. Returns false if that is unknown:
+// for two models, whose joint program has no such bound, for MEASURE_MEMORY, without a pipeline to
+// beat, or if time is up.
 bool tsr__search_hopeless(struct stage_search *search, size_t i, size_t j, size_t at,
                           int64_t others)
 {

@@ -3,7 +3,8 @@
 // other nodes.
 //
 // Stages are ranges in node order, so a stage ends between its last manual node and the first one
-// of a later stage: of nodes a b c d e with stages 0 - - 1 -, stage 0 ends before b, c or d.
+// of a later stage. Example: nodes a b c d e, where a has stage 0, d has stage 1 and the others
+// have none. Stage 0 ends before b, c or d.
 #include "plan/stages/stages.h"
 
 #include <stdlib.h>

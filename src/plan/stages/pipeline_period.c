@@ -4,9 +4,9 @@
 // their communications may need the same link; a link serves them one after the other, in the order
 // in which they begin. The simulator does the same (simulate/shared_links.c).
 //
-//     Stage 0 sums for 5 ms over a network port, and stage 1 receives for 3 ms through the same
-//     port. Both take 6 ms in total, so the period is 6 ms without contention. The port is occupied
-//     for 8 ms in each run: this is the period.
+//     Example: stage 0 reduces for 5 ms over a network port, and stage 1 receives for 3 ms through
+//     the same port. Each stage takes 6 ms in total, so the period is 6 ms without contention. The
+//     port is occupied for 8 ms in each run: this is the period.
 #include "plan/stages/pipeline_events.h"
 
 // Position of a device in an event.
@@ -14,7 +14,7 @@ struct turn {
     size_t event, index; // index: of the device in the event
 };
 struct queue {
-    struct turn *turns; // in one run
+    struct turn *turns; // events of the device in one run
     size_t n, at;
     size_t run;
     int64_t clock; // time at which the device is free
@@ -116,7 +116,7 @@ static int64_t end_of(struct pace *pace, size_t e, int64_t begin)
     return end;
 }
 
-// Runs the communication that begins first.
+// Removes the communication that begins first from pace->ready, and returns its event.
 static size_t take_first(struct pace *pace)
 {
     size_t first = 0;

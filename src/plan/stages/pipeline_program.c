@@ -4,8 +4,9 @@
 // get the layout that is best for both sides; ranges by themselves (range_costs.c) send full
 // values.
 //
-//     Two stages, devices 0 and 1, then device 2. The range of the first alone gathers 8 MiB on
-//     device 0; here its halves go to device 2 at the same time, and nothing is gathered.
+//     Example: the first stage has devices 0 and 1, the second device 2. The range of the first
+//     stage alone gathers a value of 8 MiB on device 0. Here its halves go to device 2 at the same
+//     time, and nothing is gathered.
 #include "plan/stages/stages.h"
 
 #define PIPELINE_WORK UINT64_C(20000000) // cells that the program of one pipeline may visit

@@ -6,9 +6,9 @@
 // which gives a lower bound of every pipeline. Pipelines are then enumerated from their last stage,
 // as long as they may still beat the best so far:
 //
-//     Best so far: 20 ms. Pipelines that end with range C on device 0: the cell before has 9, C
-//     takes 6, together 15: they are enumerated. With C on devices 0 and 1: 14 + 7 = 21: they are
-//     skipped.
+//     Example: the best pipeline so far takes 20 ms. For pipelines that end with range C on device
+//     0, the cell before has 9 and C takes 6, together 15: they are enumerated. With C on devices 0
+//     and 1 it is 14 + 7 = 21: they are skipped.
 //
 // For throughput the slowest stage replaces the sum, and each pipeline is simulated (throughput.c).
 // Pipelines that are skipped for lack of time lower the reported bound.
@@ -27,7 +27,8 @@ struct pipeline_trial {
     size_t looked; // number of enumerated pipelines, solved or not
     bool flows;    // each stage sends to the next one only
 };
-// A last stage of the pipelines that end at a state, and their lower bound.
+// A possible last stage of the pipelines that end at a state. total: their lower bound by the
+// objective; sum: that of the sum of their stages; own: that of this stage.
 struct ending {
     int64_t total, sum, own;
     size_t begin, block;
@@ -50,7 +51,7 @@ static int by_total(const void *a, const void *b)
     return (x->block > y->block) - (x->block < y->block);
 }
 
-// ---- one line ----------------------------------------------------------------------------------
+// ---- one pipeline ------------------------------------------------------------------------------
 
 // Converts the trail to a pipeline.
 static void read_trail(const struct stage_search *search, const struct trail *trail,
@@ -93,7 +94,8 @@ static int64_t least_pace(struct stage_search *search, const struct trail *trail
     return least;
 }
 
-// Solves the pipeline and keeps it if it is better. `least` is its lower bound.
+// Solves the pipeline and keeps it if it is better. `least` is its lower bound; if it is not below
+// the best cost, nothing is solved.
 static void try_line(struct stage_search *search, const struct trail *trail, int64_t least)
 {
     struct pipeline_trial *trial = search->trial;
@@ -127,7 +129,7 @@ static bool is_over(const struct stage_search *search)
            search->staging->hasty || tsr__stages_over(search->staging);
 }
 
-// ---- all lines ---------------------------------------------------------------------------------
+// ---- all pipelines -----------------------------------------------------------------------------
 
 // A state: number of stages, nodes up to a split point, and first devices of the order.
 struct state {
@@ -275,7 +277,7 @@ tsr_status tsr__pipeline_search(struct staging *staging, const tsr_plan_options 
                                    .least = pipeline->answer.bound,
                                    .left = INT64_MAX,
                                    .most = PIPELINE_NODES / nodes};
-    // For throughput, solve the first pipeline again with its lower bound.
+    // For throughput, the search solves the first pipeline again with its lower bound.
     if (options->objective == TSR_THROUGHPUT) {
         trial.least = INT64_MAX;
         trial.flows = flows(staging, pipeline);

@@ -3,8 +3,9 @@
 // are charged for crossing; the partitioned model sends shards from their producer directly to each
 // reader. Here every node runs with its candidate, and every device has its own clock.
 //
-//     Stage 0 (devices 0, 1) leaves halves of 8 MiB, stage 1 (device 2) reads all of it. While
-//     choosing: a gather of 8 MiB on device 0 and a message of 8 MiB. Here: two messages of 4 MiB.
+//     Example: stage 0 (devices 0, 1) leaves halves of a value of 8 MiB, and stage 1 (device 2)
+//     reads all of it. While stages are chosen, this is charged as a gather of 8 MiB on device 0
+//     and a message of 8 MiB. Here it is two messages of 4 MiB.
 //
 // Devices synchronize only where they communicate, so a stage that waits for nothing starts at
 // once. The period comes from several runs (pipeline_period.c).
@@ -306,8 +307,7 @@ static int64_t play(const struct timing *timing, int64_t *clock)
     return end;
 }
 
-// Simulates several runs. The first one gives the latency. With as many concurrent runs as stages,
-// the time between two ends is the period.
+// Simulates one run, which gives the latency, and consecutive runs, which give the period.
 static bool play_runs(struct timing *timing)
 {
     struct event_list events = {timing->events.at, timing->events.n};

@@ -55,8 +55,9 @@ static struct stage second_stage(const struct stage *stage)
     return other;
 }
 
-// Plans the nodes of every stage again, and records the choices. The chosen candidates become the
-// only ones in the planners of all devices.
+// Makes the chosen candidates of every stage the only ones in the planners of all devices, and
+// computes the memory. Stages that were not solved together (pipeline->answer) are solved again
+// first.
 static tsr_status take_pipeline(struct staging *staging, struct pipeline *pipeline,
                                 const struct model_memory memory[PLAN_MAX_MODELS])
 {
@@ -251,7 +252,7 @@ static tsr_status write_all(struct staging *staging, const char *config,
     return write_model(staging->other, config, pipeline, write, &parts[1]);
 }
 
-// Finds the split points and the best pipeline; line->n 0: none fits.
+// Finds the split points and the best pipeline; pipeline->n 0: none fits.
 static tsr_status find_stages(struct staging *staging, const tsr_plan_options *options,
                               struct pipeline *pipeline)
 {
@@ -281,7 +282,7 @@ static tsr_status none_found(struct staging *staging, const tsr_plan_options *op
     return TSR_OK;
 }
 
-// Compares the stages with the plan without stages, and records their figures.
+// Records the figures of the stages in `rival`. Returns true if the plan without stages is faster.
 static bool rival_wins(const struct staging *staging, tsr_plan_summary *out,
                        struct stage_rival *rival)
 {
@@ -294,7 +295,8 @@ static bool rival_wins(const struct staging *staging, tsr_plan_summary *out,
     return rival->wins;
 }
 
-// Finds the stages, plans their nodes, writes the plan into the model, and sums it up.
+// Finds the stages, plans their nodes, and sums up the plan. Writes it into the model if `write` is
+// set, unless the plan without stages wins.
 static tsr_status staged(struct staging *staging, const tsr_plan_options *given, bool write,
                          struct stage_rival *rival, tsr_plan_summary *out)
 {

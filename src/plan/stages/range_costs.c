@@ -6,21 +6,21 @@
 // without a limit, and again with the limit only if that does not fit. Ranges with equal nodes
 // share their points, so that repeated layers are solved once.
 //
-// A layer on a kind of two devices, asked for three times:
+// Example: the time of a layer on a kind of block of two devices is needed for three limits:
 //
 //     limit 6 GiB    without a limit: 10 ms with 8 GiB, which is too much; with it: 12 ms, 5 GiB.
 //                    The point (12 ms, 5 GiB) is the best for limits from 5 to 6 GiB.
 //     limit 5.5 GiB  the same point, nothing is solved
-//     limit 4 GiB    solved again: nothing fits. The point says so for every limit up to 4 GiB.
+//     limit 4 GiB    solved again: nothing fits. The point records this for limits up to 4 GiB.
 //
 // The next 23 layers have the same structure and use these points.
 #include "plan/stages/stages.h"
 
 #include <math.h>
 
-#define HASTY_WORK UINT64_C(20000000) // cells for one of many ranges
+#define HASTY_WORK UINT64_C(20000000) // cells that the solve of one range may visit
 #define LEAST_NEAR 0.01               // accepted error of the least memory
-#define KEY_BYTES  ((size_t)1 << 20)  // key of a block
+#define KEY_BYTES  ((size_t)1 << 20)  // 1/64 of the largest key of a block
 
 // ---- planners of blocks ------------------------------------------------------------------------
 
@@ -136,8 +136,8 @@ static bool is_given(const struct planner *planner, const tsr_value *value)
     return false;
 }
 
-// True if the value comes from outside of the range: it is not a constant, and no node of the range
-// produces it.
+// True if the value must be added to ends.given: it is not a constant, not yet in the list, and no
+// node of the range produces it.
 static bool comes_from_outside(const struct planner *planner, const tsr_value *value)
 {
     const tsr_node *from = tsr_value_producer(value);
@@ -434,7 +434,8 @@ tsr_status tsr__range_bound(struct staging *staging, struct kind *kind, size_t i
     return TSR_OK;
 }
 
-// Repeats the solve with little effort, if no time is left or after cancelling.
+// Solves the range again with little effort and without a time limit. Called if the first solve
+// found no plan, perhaps because time was up or the session was cancelled.
 static tsr_status solve_again(struct staging *staging, struct range_solve *solve,
                               struct program_result *result, struct point *out)
 {

@@ -5,8 +5,9 @@
 // A range while its key is written. Two ranges have the same key if their nodes have the same
 // strategies and read the same values in the same order. "3.0" is output 0 of node 3 of the range,
 // "g2" the second value from outside (c: constant, i: input of the model, g: produced elsewhere).
-// Outputs are followed by l (read later), s (stays) and o (returned to the caller).
-//   ;17:g1 c2 >  ;4:0.0 g1 >l     MatMul of g1 and a weight; Add of both, read later
+// Outputs are followed by l (read later), s (stays) and o (returned to the caller). Example:
+// ";17:g1 c2 >;4:0.0 g1 >l" is a MatMul (strategy 17) of g1 and the weight c2, and an Add (strategy
+// 4) of its result and g1, whose output is read later.
 struct range_key {
     struct staging *staging;
     struct range *range;
@@ -45,8 +46,8 @@ static uintptr_t number_of(struct range_key *range_key, const tsr_value *value, 
     return found;
 }
 
-// Adds a value from outside to the key, and notes the earliest producer: stages may have to be
-// adjacent.
+// Adds a value from outside to the key. Updates range->earliest, the earliest producer of such
+// values.
 static void number_outside(struct range_key *range_key, const tsr_value *value, bool comes)
 {
     const struct planner *planner = range_key->staging->planner;
@@ -80,8 +81,8 @@ static void describe_value(struct range_key *range_key, const tsr_value *value)
     tsr__text_printf(&range_key->key, "%zu.%zu ", (size_t)at - range_key->begin, slot);
 }
 
-// True if a later node reads the value. A node inside a subgraph counts as the node of the main
-// graph that contains it.
+// Sets range_key->later if the reader `node` comes after the range; a callback of tsr_value_uses. A
+// node inside a subgraph counts as the node of the main graph that contains it.
 static bool is_read_later(void *data, tsr_node *node, size_t input)
 {
     struct range_key *range_key = data;

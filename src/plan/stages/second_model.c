@@ -79,7 +79,7 @@ bool tsr__second_model_init(struct staging *staging)
     return !staging->planner->arena.failed;
 }
 
-// ---- cuts --------------------------------------------------------------------------------------
+// ---- split points ------------------------------------------------------------------------------
 
 // Returns the window in which the second model may be split if the first is split before node
 // `cut`.

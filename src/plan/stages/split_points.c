@@ -18,9 +18,10 @@
 // values that are read only within 1/8 of the graph belong to the stage of their readers
 #define COMMON_REACH 8
 #define LEAST_PLACES 24
-#define LAYER_PLACES (STAGES_MAX_PLACES * 3 / 4) // if layers repeat
-#define LAYER_NODES  256     // of the first layers, which show all kinds of places
-#define SOLVED_NODES 3000000 // nodes of all ranges together, approximately
+#define LAYER_PLACES (STAGES_MAX_PLACES * 3 / 4) // largest number of split points if layers repeat
+// number of places at the start of the graph that are examined for repeated layers
+#define LAYER_NODES  256
+#define SOLVED_NODES 3000000 // approximate limit for the nodes of all ranges together
 
 // Arrays are indexed by node. `one` is a planner of all nodes on device 0, which gives their times;
 // it is freed at the end with the scratch arrays.
@@ -28,8 +29,8 @@ struct splitting {
     struct staging *staging;
     const struct planner *planner;
     struct planner *one;   // all nodes on one device
-    int64_t *time;         // by node: on one device
-    int64_t all_time;      // sum
+    int64_t *time;         // by node: its time on one device
+    int64_t all_time;      // sum of `time`
     int64_t all_bytes;     // bytes of all constants
     unsigned char *common; // by node: it may run on all devices
     size_t *last;          // by node: the last reader that is not common
@@ -46,8 +47,8 @@ static int64_t made_at(const struct planner *planner, const tsr_value *value)
 
 // ---- nodes that run everywhere -----------------------------------------------------------------
 
-// True if the node runs on all devices: it is small and depends only on inputs, small constants and
-// other such nodes.
+// True if the node may run on all devices: it is small and depends only on inputs, small constants
+// and other such nodes.
 static bool is_common(const struct splitting *splitting, size_t i)
 {
     tsr_value **captures;
@@ -167,9 +168,9 @@ static void add_crossing(struct splitting *splitting, int64_t *width)
 
 // A possible split point between two nodes in stages.
 struct place_between {
-    size_t before; // the second of them
+    size_t before; // index of the second node
     int64_t width; // bytes that cross
-    uint32_t kind; // strategy of the first
+    uint32_t kind; // strategy of the first node
     size_t share;  // index of the equal share of work in which this place is
     bool kept;
 };
@@ -296,8 +297,8 @@ static size_t keep_kind(struct places *places, const struct place_between *like,
 
 // Keeps split points between repeated layers. All layers are split at the same positions, so that
 // ranges are equal and many can be tried. Keeps the narrowest kind, at every second or third layer
-// if there are too many. Keeps other kinds if they are no wider and not too many. Returns false if
-// layers do not repeat.
+// if there are too many. Keeps other kinds if they are no wider and not too many. Returns false,
+// and keeps none, if layers do not repeat or are in less than half of the shares.
 static bool keep_layers(struct places *places)
 {
     size_t most = most_of_kind(places), kept = 0;
@@ -387,7 +388,7 @@ static void keep_followed(const struct staging *staging, struct places *places)
 }
 
 // Keeps all split points if they are few. Otherwise keeps those between layers, and the narrowest
-// of each share.
+// of each share. In a second model, keeps only those that belong to split points of the first.
 static void keep_places(const struct staging *staging, struct places *places)
 {
     if (staging->followed) {

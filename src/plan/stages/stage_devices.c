@@ -2,8 +2,9 @@
 // stage_devices.c - blocks of devices that may hold a stage, and the transfers of a range on a
 // block.
 //
-//     Four devices in the order 2 0 3 1: blocks of one are 2, 0, 3 and 1; of two 2 0, 0 3 and 3 1.
-//     Values that a stage on 3 1 reads were passed on by earlier stages and are on device 0.
+//     Example: four devices in the order 2 0 3 1. Blocks of one are 2, 0, 3 and 1; of two 2 0, 0 3
+//     and 3 1. Values that a stage on 3 1 reads were passed on by earlier stages and are on device
+//     0.
 #include "plan/stages/stage_search.h"
 
 #include <stdlib.h>
@@ -96,7 +97,8 @@ bool tsr__search_blocks(struct stage_search *search)
 
 // ---- transfers ---------------------------------------------------------------------------------
 
-// Returns the time of sending a value from one device to all devices of a block. Cached by block.
+// Returns the time of sending a value from one device to all devices of a block. Cached by bytes,
+// sender and block.
 static int64_t send_time(struct stage_search *search, struct planner *planner, int64_t from,
                          const int64_t *to, size_t n, size_t start, const tsr_value *value)
 {

@@ -35,7 +35,8 @@ static bool links_alike(struct stage_search *search)
     return true;
 }
 
-// Labels devices by position, because a few devices on a ring or grid differ by it.
+// Gives every device its own label if there are at most ALL_ORDERS devices and their links differ:
+// on a ring or grid, the position of a device matters.
 static void label_places(struct stage_search *search, size_t *label)
 {
     size_t n = tsr__search_devices(search);
@@ -103,7 +104,8 @@ static bool beats(const struct pipeline *a, const struct pipeline *b, tsr_object
     return a->sum < b->sum;
 }
 
-// Replaces `best` if the pipeline of this order is better.
+// Replaces `best` if the pipeline of this order is better. With MEASURE_OPEN, calls search->each
+// instead.
 static void try_order(struct stage_search *search, tsr_objective objective, struct pipeline *best)
 {
     struct pipeline pipeline;
@@ -248,9 +250,9 @@ static void limit_search(struct stage_search *search, tsr_objective objective,
     search->known = tsr__search_known(search, takes);
 }
 
-// Searches with every 16th split point, then every 4th, then each, so that there is a pipeline when
-// time is up. A finer search wins ties, so without a time limit the coarse searches have no effect
-// on the result.
+// Searches with few split points, then with about 4 times as many, until all are used, so that
+// there is a pipeline when time is up. A finer search wins ties, so without a time limit the coarse
+// searches have no effect on the result.
 static void refine(struct stage_search *search, tsr_objective objective, struct pipeline *out)
 {
     find_any(search, objective, out);
@@ -301,8 +303,8 @@ tsr_status tsr__search_orders(struct staging *staging, const tsr_plan_options *o
     return search.status;
 }
 
-// Finds the best pipeline. For throughput, pipelines whose stages send only to the next one come
-// first.
+// Finds the best pipeline. For throughput, first searches for pipelines whose stages send only to
+// the next one, and for others only if there is none.
 tsr_status tsr__stages_search(struct staging *staging, const tsr_plan_options *options,
                               enum measure what, struct pipeline *out)
 {

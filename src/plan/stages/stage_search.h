@@ -6,14 +6,14 @@
 
 #include "plan/stages/stages.h"
 
-#define MAX_SIZES 64 // of blocks
+#define MAX_SIZES 64 // largest number of block sizes
 // devices up to which blocks have every size; else powers of two and divisors
 #define ALL_SIZES  8
 #define UNKNOWN    (-1)
 #define NEVER_FITS PLAN_NEVER
 
-// Devices that may run a stage: `n` devices from index `start` on, in the current order. A block
-// that may not start there has no devices.
+// Devices that may run a stage: `n` devices from index `start` on, in the current order. If no
+// block of this size may start there, `devices` is NULL.
 struct block {
     size_t start, n;
     int64_t *devices; // ascending; the first one sends to other stages
@@ -28,7 +28,8 @@ struct device_span {
 struct neighbours {
     struct device_span before, behind;
 };
-// The best pipeline that leads to a state.
+// The best pipeline that leads to a state of the dynamic program. sum: of the measures of its
+// stages; most: the longest time that one of them is busy.
 struct cell {
     int64_t sum, most;
     size_t begin, before; // split points: begin of the last stage, and of the one before
@@ -38,21 +39,21 @@ struct cell {
 // the order; points of ranges are kept in the staging.
 struct stage_search {
     struct staging *staging;
-    int64_t *order; // of the devices
+    int64_t *order; // the devices in the current order
     size_t sizes[MAX_SIZES], n_sizes;
     struct block *blocks; // by start and size
-    int64_t *value;       // by range and block; UNKNOWN
+    int64_t *value;       // by range and block: its measure; UNKNOWN: not computed
     struct cell *cells;   // by number of stages, begin of the last, split point and devices used
     size_t n_cells;
     bool flows;               // each stage sends to the next one only
     size_t grain;             // every grain-th split point may end a stage
     size_t smallest, largest; // number of devices of a stage
-    size_t least, most;       // number of stages
+    size_t least, most;       // smallest and largest number of stages
     enum measure measure;
     int64_t cap;   // no stage may take longer
     int64_t known; // time of the best pipeline so far, by the objective; INT64_MAX: none
-    bool paced;    // the slowest stage counts
-    int64_t *rest; // by split point: lower bound of the nodes behind it
+    bool paced;    // for throughput: the slowest stage counts, not the sum
+    int64_t *rest; // by split point: lower bound of the time of the nodes behind it
     bool knows_rest;
     bool bottleneck;
     struct map transfers;
@@ -86,22 +87,20 @@ int64_t tsr__search_hands_over(struct stage_search *search, size_t from, size_t 
 // split point i to j and these neighbours. NEVER_FITS: impossible.
 int64_t tsr__search_busy(struct stage_search *search, size_t i, size_t j, const struct block *block,
                          const struct neighbours *near);
-// Lower bound of the time that the range on the block adds to a pipeline.
+// Returns a lower bound of the time that the range on the block adds to a pipeline.
 int64_t tsr__search_open(struct stage_search *search, size_t i, size_t j,
                          const struct block *block);
 
-// lower_bounds.c
-// The time that a pipeline must not exceed to be of interest; takes: that of the best so far
-// (INT64_MAX: none).
+// lower_bounds.c: returns the time that a pipeline must beat. `takes` is the time of the best so
+// far (INT64_MAX: none).
 int64_t tsr__search_known(const struct stage_search *search, int64_t takes);
 // True if no pipeline with this range on the block beats the best so far. others: time of the
 // stages before.
 bool tsr__search_hopeless(struct stage_search *search, size_t i, size_t j, size_t block,
                           int64_t others);
 
-// dynamic_program.c
-// The measure of the range on the block; NEVER_FITS: impossible. After an error, search->status is
-// set.
+// dynamic_program.c: returns the measure of the range on the block; NEVER_FITS: impossible. After
+// an error, search->status is set.
 int64_t tsr__search_value(struct stage_search *search, size_t i, size_t j, size_t block);
 // True if the stage from split point i to j reads nothing from before `begin`, where the previous
 // stage begins.

@@ -165,8 +165,8 @@ static tsr_status one_device(struct staging *staging, tsr_plan_summary *out)
     return st;
 }
 
-// Returns a lower bound for the case that ranges were skipped: the time on one device divided by
-// the number of devices.
+// Returns a lower bound for the case that ranges were skipped: the time of the nodes in stages on
+// the slowest device, divided by the speeds of all devices relative to it.
 static int64_t shared_out(const struct staging *staging)
 {
     const struct planner *planner = staging->planner;
@@ -177,7 +177,8 @@ static int64_t shared_out(const struct staging *staging)
     return (int64_t)(work / tsr__planner_speeds(planner));
 }
 
-// Finds a lower bound: of plans whose ranges were all solved, else of any plan.
+// Finds a lower bound of all pipelines by a search with MEASURE_BOUND. If ranges were skipped for
+// lack of time, uses shared_out instead.
 static tsr_status find_bound(struct staging *staging, const tsr_plan_options *options,
                              int64_t *bound)
 {
@@ -197,7 +198,8 @@ static tsr_status find_bound(struct staging *staging, const tsr_plan_options *op
     return st;
 }
 
-// Computes the bound by a search over the bounds of ranges.
+// Fills in cost, bound and gap, and the time on one device. If all stages were solved together
+// (pipeline->answer), cost and bound are those of that solution.
 tsr_status tsr__stages_bound(struct staging *staging, const struct pipeline *pipeline,
                              const tsr_plan_options *options, tsr_plan_summary *out)
 {

@@ -26,7 +26,7 @@ struct point {
     int64_t run[2];      // picoseconds of one run of each model
     int64_t memory;      // bytes on the fullest device
 };
-// Points of a range on a kind of block, as far as they were asked for.
+// The points of a range on a kind of block that were computed so far.
 struct range_points {
     VEC(struct point) at;
     VEC(struct point) open; // points that charge nothing for crossing values
@@ -39,7 +39,8 @@ struct kind {
     VEC(struct range_points *) fronts; // by structure
     struct kind *other;                // the same devices for the second model
     struct map links;                  // tables of shared weights (models.h), made once
-    int64_t *floor; // by node: lower bound of the nodes before; or NULL (lower_bounds.c)
+    // by node: lower bound of the time of the nodes before it; or NULL (lower_bounds.c)
+    int64_t *floor;
 };
 struct range {
     bool known;
@@ -81,10 +82,10 @@ struct staging {
     int64_t memory;         // bytes of every device; 0: those of the topology; -1: no limit
     bool limited;           // some device has a limit
     const unsigned char *staged; // by node id: the node is in a stage; others run on all devices
-    int64_t common;              // time of those others
-    const int64_t *times;        // by node: on one device
+    int64_t common;              // time of the nodes that are in no stage
+    const int64_t *times;        // by node: its time on one device
     size_t *cut;                 // split points: 0 = cut[0] < ... < cut[n_ranges] = number of nodes
-    size_t n_ranges;             // between adjacent split points
+    size_t n_ranges;             // number of ranges between adjacent split points
     struct range *ranges;        // from split point i to j: [i * (n_ranges + 1) + j]
     struct map structures, kinds;
     VEC(struct kind *) all_kinds;
@@ -105,17 +106,16 @@ bool tsr__stages_may_end(const struct staging *staging, size_t k, size_t before)
 // split_points.c: decides which nodes run on all devices, and where the others may be split.
 bool tsr__split_points(struct staging *staging);
 
-// second_model.c
-// Finds the nodes that shared weights and caches bind together. False: out of memory.
+// second_model.c: finds the nodes of both models that must be in the same stage. False: out of
+// memory.
 bool tsr__second_model_init(struct staging *staging);
-// Split points of the second model that keep those nodes together; points of the first without a
-// counterpart are dropped.
+// Finds the split points of the second model that keep those nodes together. Points of the first
+// model without a counterpart are dropped. False: out of memory.
 bool tsr__second_model_cuts(struct staging *staging);
 // Returns the number of the structure of range i to j in both models; UINT32_MAX: out of memory.
 uint32_t tsr__second_model_structure(struct staging *staging, size_t i, size_t j);
 
-// range_costs.c
-// True if there is no time for ranges that were not solved yet.
+// range_costs.c: true if there is no time for ranges that were not solved yet.
 bool tsr__stages_over(const struct staging *staging);
 // Finds or creates the kind of these devices. NULL: out of memory.
 struct kind *tsr__stages_kind(struct staging *staging, const int64_t *devices, size_t n);
@@ -147,9 +147,9 @@ tsr_status tsr__range_export(struct staging *staging, struct kind *kind, size_t 
                              int64_t memory, const char *path) TSR_MUST_USE;
 void tsr__stages_free(struct staging *staging);
 
-// stage_search.c
-// The best pipeline by that measure: time, lower bound, lower bound without a charge for crossing
-// values, memory of the fullest device. TSR_OK also if nothing fits: then out->n is 0.
+// stage_search.c: what tsr__stages_search minimizes: time, lower bound, lower bound without a
+// charge for crossing values, memory of the fullest device. The search returns TSR_OK also if
+// nothing fits: then out->n is 0.
 enum measure { MEASURE_TIME, MEASURE_BOUND, MEASURE_OPEN, MEASURE_MEMORY };
 // One stage of a pipeline.
 struct stage {
@@ -171,7 +171,7 @@ struct stage_clock {
 struct pipeline_answer {
     bool feasible;
     int64_t cost, bound; // by the objective, without the nodes in no stage
-    int64_t latency;     // for throughput: of one run
+    int64_t latency;     // for throughput: latency of one run
     uint32_t *choice;    // by node: index of its candidate
 };
 // True if pipeline a has the lower cost; for throughput, of equal periods the shorter latency wins.
@@ -209,9 +209,8 @@ struct stage_totals {
     int64_t latency, period;
 };
 
-// pipeline_program.c: all stages as one program, with the best layout of crossing values.
-// Converts a candidate of the stage's planner to layouts of the planner of all devices. False: out
-// of memory.
+// pipeline_program.c: converts a candidate of the stage's planner to layouts of the planner of all
+// devices. False: out of memory.
 bool tsr__stages_candidate(struct planner *planner, const struct stage *stage,
                            const struct plan_node *node, size_t choice,
                            struct candidate *candidate);
@@ -222,10 +221,10 @@ struct pipeline_program {
     const struct pipeline *pipeline;
     struct arena scratch;        // memory of the program
     struct device_group *places; // by node: the devices of its stage
-    struct plan_node *kept;      // the nodes before
+    struct plan_node *kept;      // the planner's nodes, which tsr__pipeline_program_end restores
     unsigned char *hidden;       // by node: it is in no stage
     bool late;                   // there was no time to build the program
-    size_t n_given;              // number of given values before
+    size_t n_given;              // number of given values of the planner, which is restored, too
 };
 // Builds the program of all stages in planner->program. tsr__pipeline_program_end must be called in
 // any case. Returns false if out of memory.
@@ -248,7 +247,7 @@ tsr_status tsr__pipeline_explain(struct staging *staging, const struct pipeline 
 // bound.
 tsr_status tsr__throughput_solve(struct staging *staging, const struct pipeline *pipeline,
                                  int64_t least, struct pipeline_answer *out) TSR_MUST_USE;
-// Solves the stages by themselves, and then as above if that is better.
+// Solves each stage by itself, and all stages together. The better period is the result.
 tsr_status tsr__throughput_first(struct staging *staging, struct pipeline *pipeline,
                                  struct pipeline_answer *out) TSR_MUST_USE;
 // Replaces the costs of the summary's choices by the period of the pipeline with each.
@@ -270,9 +269,7 @@ tsr_status tsr__stages_bound(struct staging *staging, const struct pipeline *pip
 tsr_status tsr__stages_explain(struct staging *staging, const struct pipeline *pipeline,
                                const char *node, tsr_plan_summary *out) TSR_MUST_USE;
 
-// plan_stages.c
-// write: the plan is written into the models.
-// rival: NULL, or a plan without stages, which stages must beat; nothing is written if they do not.
+// plan_stages.c: a plan without stages that the stages must beat, and the result of the comparison.
 struct stage_rival {
     int64_t cost;  // picoseconds; PLAN_NEVER: none
     bool by_hosts; // plan only the pipeline with one stage on each host, tensor parallel inside
@@ -282,6 +279,8 @@ struct stage_rival {
     int64_t compute; // the part of that time in which nodes run
     bool hasty;      // stages were left out for lack of time
 };
+// Plans pipeline stages, and writes the plan into the models if `write` is set. `rival` may be
+// NULL. If the stages do not beat it, rival->wins is set and nothing is written.
 tsr_status tsr__plan_stages(struct models *models, const tsr_plan_options *options, bool write,
                             struct stage_rival *rival, tsr_plan_summary *out) TSR_MUST_USE;
 

@@ -2,10 +2,11 @@
 // throughput.c - the best candidates of a pipeline for throughput: the busiest stage sets the pace.
 //
 // The program of a pipeline (pipeline_program.c) minimizes the sum of all stages. Its solution is
-// played on the devices' clocks (pipeline_timing.c), which gives the period of runs that follow one
-// another. The stages' own solutions are played too, and the better period wins.
+// simulated with a clock for each device (pipeline_timing.c), which gives the period of consecutive
+// runs. For the first pipeline, the solutions of single stages are simulated too, and the better
+// period wins.
 //
-//     Two stages of 6 and 3 ms with a transfer of 1 ms: the period is 6 + 1 = 7 ms.
+//     Example: two stages of 6 and 3 ms with a transfer of 1 ms have a period of 6 + 1 = 7 ms.
 //
 // No period is below the least sum divided by the number of stages, nor below what each stage needs
 // at least (pipeline_search.c).
@@ -62,8 +63,8 @@ static tsr_status solve_and_play(struct throughput *throughput, const struct pro
     return play_choices(throughput, best) ? TSR_OK : TSR_NOMEM;
 }
 
-// Finds the shortest period. The least sum of times divided by the number of stages is also a lower
-// bound of it.
+// Solves and simulates the program, and sets the lower bound of the period: at least the least sum
+// of times divided by the number of stages.
 static tsr_status solve_line(struct throughput *throughput, struct pipeline_answer *best)
 {
     int64_t bound = 0;
@@ -100,7 +101,8 @@ tsr_status tsr__throughput_solve(struct staging *staging, const struct pipeline 
     return st;
 }
 
-// Takes the solutions of the stages by themselves, by node index. *fits false: a stage has none.
+// Solves each stage by itself, and stores the choices by node index. *fits false: a stage has no
+// solution.
 static tsr_status take_fronts(struct staging *staging, struct pipeline *pipeline, uint32_t *choice,
                               bool *fits)
 {

@@ -5,9 +5,9 @@
 // A replay applies the edits. Inputs, outputs and reductions are for human readers. Sharding
 // inference derives them from the edits, even for nodes without any.
 //
-//     down = MatMul(r, w2), k sharded over 2 devices:
-//         "inputs": r {1,2:0,1}, w2 {2,1:0,1};  "outputs": y {1:0,1};  "reductions": AllReduce sum
-//         of y
+//     Example: down = MatMul(r, w2) with the output y, k sharded over 2 devices:
+//     "inputs": r {1,2:0,1}, w2 {2,1:0,1};  "outputs": y {1:0,1};
+//     "reductions": AllReduce sum of y
 #include "plan/write/write.h"
 
 #include <stdlib.h>
@@ -19,7 +19,7 @@ struct node_writer {
     size_t at;               // first node of the expanded flow that is not written yet
 };
 
-// Reads the node index: "--shard "#12":..." and "--stage #12=..." give 12.
+// Reads the node index: "--shard "#12":..." and "--stage #12=..." give 12; -1: none.
 static int64_t node_of(const char *line)
 {
     const char *hash = line + strcspn(line, "#\n");

@@ -10,7 +10,7 @@
 
 #define KEY      "ai.tessera.topology."
 #define KEY_DIMS "ai.tessera.dims."
-#define MAX_DIMS 256 // maximum number of lines
+#define MAX_DIMS 256 // maximum number of sizes that are read
 
 static struct str key_of(struct arena *arena, const char *config)
 {

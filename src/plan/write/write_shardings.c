@@ -89,7 +89,7 @@ static tsr_status write_node(const struct writing *writing, size_t at)
     return TSR_OK;
 }
 
-// ---- sums that stay in parts --------------------------------------------------------------------
+// ---- sums that stay partial --------------------------------------------------------------------
 
 // Copies the lines that belong to other configurations.
 static void keep_lines(struct text *t, const char *text, struct str config)
