@@ -2,10 +2,10 @@
 // expansions.c - finds out whether a node with a sharded factor of statistics can be replaced by
 // simpler nodes. Tries it in a copy of the model, once for all equal nodes.
 //
-//     Softmax over 1000 classes sharded in 4 needs the maximum and the sum over all classes.
-//     tsr__rule_expand makes ReduceMax, Sub, Exp, ReduceSum and Div, which can be sharded, or
-//     fails. Each is charged for its 250 classes; the two reductions give one number per row, which
-//     all devices add.
+//     Example: Softmax over 1000 classes sharded in 4 needs the maximum and the sum over all
+//     classes. tsr__rule_expand makes ReduceMax, Sub, Exp, ReduceSum and Div, which can be sharded,
+//     or fails. Each is charged for its 250 classes. The two reductions give one number per row,
+//     which all devices combine.
 #include "plan/candidates/candidates.h"
 
 // Copies the model on first use. Nodes have the same order in the copy.

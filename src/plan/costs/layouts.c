@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // layouts.c - numbers layouts, and computes the sizes of their shards.
 //
-//     {2, 1} on devices 0 1 is number 3; the same tiling with partial sums in the group {0 1} is 4.
-//     A float32 value [9, 6] with layout 3 has 5 rows in its largest shard: 5 x 6 x 4 = 120 bytes;
-//     device 1 stores 4 rows: 96 bytes.
+//     Example: {2, 1} on devices 0 1 is number 3; the same tiling with partial sums in the group
+//     {0 1} is 4. A float32 value [9, 6] with layout 3 has 5 rows in its largest shard: 5 x 6 x 4 =
+//     120 bytes; device 1 stores 4 rows: 96 bytes.
 #include "plan/costs/planner.h"
 
 #define KEY_INTS 512

@@ -3,7 +3,8 @@
 // memory limit for each class. A value is charged with its bytes on the fullest device of the
 // class.
 //
-//     Four devices with 8, 16, 16 and 8 GiB: class_of = {0, 1, 1, 0}, bytes = {8 GiB, 16 GiB}.
+//     Example: four devices with 8, 16, 16 and 8 GiB have class_of = {0, 1, 1, 0} and bytes =
+//     {8 GiB, 16 GiB}.
 #include "plan/costs/planner.h"
 
 // Returns the class for that memory size, and adds it if it is new.

@@ -2,9 +2,9 @@
 // node_cost.c - costs that do not depend on a plan: the time of a node in a graph, and the time of
 // a collective including its copies.
 //
-//     A node of 2e9 operations and 1 GB, on a device of 1e12 operations and 100 GB per second with
-//     an overhead of 5 us: 2 ms of arithmetic and 10 ms of memory traffic overlap except for a
-//     quarter of the shorter: 10 + 0.5 + 0.005 = 10.505 ms.
+//     Example: a node of 2e9 operations and 1 GB, on a device of 1e12 operations and 100 GB per
+//     second with an overhead of 5 us. 2 ms of arithmetic and 10 ms of memory traffic overlap
+//     except for a quarter of the shorter: 10 + 0.5 + 0.005 = 10.505 ms.
 #include "plan/costs/planner.h"
 
 #include <math.h>

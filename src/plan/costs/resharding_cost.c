@@ -3,10 +3,10 @@
 // each with its cost on the topology, and the copying of slices. Times are cached by layouts and
 // shape.
 //
-//     float32 [8, 6] on two devices. {2, 1} (4 rows, 96 bytes each) to {1, 2} (3 columns each): one
-//     AllToAll, charged by the bytes of all devices before: 192. {2, 1} to replicated: one
-//     AllGather, charged by the bytes of each afterwards: 192. Replicated to {2, 1}: nothing is
-//     sent, each device slices 96 bytes out of its copy.
+//     Example: float32 [8, 6] on two devices. From {2, 1} (4 rows, 96 bytes each) to {1, 2} (3
+//     columns each) is one AllToAll, charged by the bytes of all devices before: 192. From {2, 1}
+//     to replicated is one AllGather, charged by the bytes of each device afterwards: 192. From
+//     replicated to {2, 1} nothing is sent; each device slices 96 bytes out of its copy.
 #include "plan/costs/planner.h"
 
 #define KEY_BYTES 1024
