@@ -171,8 +171,8 @@ static bool reduces_batch(const struct set_model *model, const struct plan_node 
 }
 
 // Returns the time of a collective among the copies of each device, all at the same time. If
-// topology->window is set, the topology lists only that number of devices, and only the copies on
-// them are included.
+// topology->window is set, the topology lists only the links of that number of devices, and only
+// the copies on them are included.
 static int64_t copies_time(const struct set_model *model, enum tsr_collective what, int64_t bytes)
 {
     tsr_topology *topology = model->all->machine.topology;
