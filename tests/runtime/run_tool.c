@@ -42,10 +42,12 @@ static tsr_status load(tsr_session *s, const char *set, const char *path, tsr_te
 static tsr_transport transport_named(const char *name)
 {
     static const char *const names[] = {"threads", "shm", "mpi", "ucx"};
-    for (size_t i = 0; name && i < sizeof names / sizeof *names; i++)
-        if (strcmp(names[i], name) == 0)
-            return (tsr_transport)(i + 1);
-    return TSR_TRANSPORT_DEFAULT;
+    if (!name)
+        return TSR_TRANSPORT_DEFAULT;
+    size_t i = 0;
+    while (i < sizeof names / sizeof *names && strcmp(names[i], name) != 0)
+        i++;
+    return (tsr_transport)(i + 1); // the library must refuse a number that it does not know
 }
 
 static tsr_status run(tsr_session *s, int argc, char **argv, tsr_tensors *in, tsr_tensors *out)
