@@ -7,6 +7,7 @@
 // with its node and rank. If ranks are processes, only rank 0 compares and prints.
 #include "cli/output/summary.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -149,13 +150,12 @@ static void print_outputs(const tsr_verify_summary *result)
     print_verdict(result);
 }
 
-// Returns the largest max_rel. NaN replaces any number before it, because the comparison is false;
-// a number after it replaces the NaN.
+// Returns the largest max_rel, or NaN if one is NaN.
 static double worst(const tsr_trial *trial)
 {
     double most = 0;
     for (size_t i = 0; i < trial->n_outputs; i++)
-        if (!(trial->outputs[i].max_rel <= most))
+        if (!isnan(most) && !(trial->outputs[i].max_rel <= most))
             most = trial->outputs[i].max_rel;
     return most;
 }
