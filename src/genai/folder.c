@@ -240,10 +240,10 @@ static void name_size(struct sizes *sizes, const tsr_value *value, int axis, int
 // batch 1, sequence 1, mask length 129, past length 128, present length 129. A cache with a window
 // has the window's length before and after. Dimensions that are expressions ("past + sequence") get
 // no size.
-tsr_status tsr__genai_sizes(tsr_folder *folder, int64_t tokens, int64_t past,
-                            const tsr_dim_size **out, size_t *n)
+tsr_status tsr__genai_sizes(tsr_folder *folder, const tsr_model *model, int64_t tokens,
+                            int64_t past, const tsr_dim_size **out, size_t *n)
 {
-    const tsr_graph *graph = tsr_model_graph(folder->model);
+    const tsr_graph *graph = tsr_model_graph(model);
     struct sizes sizes = {.folder = folder};
     const tsr_value *ids = tsr_graph_value(graph, "input_ids");
     const tsr_value *mask = tsr_graph_value(graph, "attention_mask");
@@ -335,5 +335,5 @@ tsr_status tsr_folder_sizes(tsr_folder *folder, int64_t tokens, int64_t past,
         return tsr__missing(folder->session, "out");
     if (!n)
         return tsr__missing(folder->session, "n");
-    return tsr__genai_sizes(folder, tokens, past, out, n);
+    return tsr__genai_sizes(folder, folder->model, tokens, past, out, n);
 }

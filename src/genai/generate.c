@@ -117,8 +117,8 @@ static tsr_status plan_and_partition(tsr_generator *generator, tsr_model *model,
     if (!plan.state)
         return TSR_NOMEM;
     int64_t past = folder->context > 2 ? folder->context / 2 : 128;
-    TRY(tsr__genai_sizes(folder, 1, past, &plan.sizes, &plan.n_sizes));
     TRY(declare_caches(generator, model));
+    TRY(tsr__genai_sizes(folder, model, 1, past, &plan.sizes, &plan.n_sizes));
     tsr_status st = tsr_plan(model, &plan, &planned);
     if (st == TSR_OK) {
         partition.config = planned->summary.config;

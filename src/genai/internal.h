@@ -33,9 +33,10 @@ int64_t tsr__genai_number(const tsr_folder *folder, const char *key);
 // Returns the size of the caches' heads axis; 0: no caches, or unknown.
 int64_t tsr__genai_cache_heads(const tsr_folder *folder);
 
-// Lists the sizes of the named dimensions of the model's inputs, for `tokens` new tokens after
-// `past` tokens.
-tsr_status tsr__genai_sizes(tsr_folder *folder, int64_t tokens, int64_t past,
-                            const tsr_dim_size **out, size_t *n);
+// Lists the sizes of the named dimensions of ids, mask and caches, for `tokens` new tokens after
+// `past` tokens. `model` is the folder's model or a changed copy of it. The names are valid as long
+// as that model.
+tsr_status tsr__genai_sizes(tsr_folder *folder, const tsr_model *model, int64_t tokens,
+                            int64_t past, const tsr_dim_size **out, size_t *n);
 
 #endif

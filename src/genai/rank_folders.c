@@ -151,7 +151,7 @@ static tsr_status list_ports(tsr_folder *folder, const tsr_model *model, bool sh
 static tsr_status decode_sizes(tsr_folder *folder, tsr_plan_options *plan)
 {
     int64_t past = folder->context > 2 ? folder->context / 2 : 128;
-    return tsr__genai_sizes(folder, 1, past, &plan->sizes, &plan->n_sizes);
+    return tsr__genai_sizes(folder, folder->model, 1, past, &plan->sizes, &plan->n_sizes);
 }
 
 // Target devices. topology NULL: `ranks` equal devices.
