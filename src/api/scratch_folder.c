@@ -5,7 +5,7 @@
 #include "runtime/runtime.h"
 #include "tensors/tensors.h"
 
-// Creates the temporary folder. The partition is written to its subfolder "parts".
+// Creates the temporary folder. Callers write the partition to the subfolder "parts" of it.
 tsr_status tsr__scratch_open(tsr_session *session, struct arena *arena, const char *base,
                              struct scratch *out)
 {

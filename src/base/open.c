@@ -246,9 +246,10 @@ static const char *name_problem(struct str name)
     return NULL;
 }
 
-// Opens a file in the model's folder, or in the folder of the real file. A link that leads out of
-// the model's folder (EXDEV) may lead to the folder of the real file. A file that is not in the
-// model's folder (ENOENT) may be in the other one.
+// Opens a file in the model's folder or, if the model's path is a link, in the folder of the real
+// file (the target of the link). A link that leads out of the model's folder (EXDEV) may lead to
+// the folder of the real file. A file that is not in the model's folder (ENOENT) may be in the
+// other one.
 static int open_allowed(const struct folder *folder, const char *name)
 {
     int fd = tsr__open_beneath(folder->fd, name, true);

@@ -424,7 +424,7 @@ void tsr__out_copy(struct outfile *outfile, int fd, uint64_t offset, uint64_t le
 
 // True if the file must be synced before it is renamed. fsync makes the rename safe against a power
 // failure. Files that replace a target are always synced. Large new files are not, which doubles
-// the speed; their sources still exist.
+// the speed: after a power failure the command can write them again.
 static bool must_sync(const struct outfile *outfile)
 {
     struct stat st;

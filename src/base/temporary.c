@@ -82,7 +82,7 @@ static bool remove_tree(int parent, const char *name, int depth)
     if (depth > MAX_DEPTH)
         return false;
     int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd >= 0) { // otherwise it may be empty
+    if (fd >= 0) { // a folder that cannot be opened can still be removed if it is empty
         empty_folder(fd, depth);
         close(fd);
     }

@@ -77,7 +77,7 @@ static tsr_status check_handle(const struct fused *fused, const struct manifest_
 }
 
 // Checks the shape of a tensor for a state. EPContext models declare no shape for states, so ONNX
-// Runtime has not checked it. A wrong shape would end ranks that are processes.
+// Runtime has not checked it. With a wrong shape, ranks that run as processes would terminate.
 static tsr_status check_shape(const struct fused *fused, const struct manifest_port *port,
                               const struct shape *shape)
 {

@@ -92,6 +92,7 @@ struct imported {
     struct gpu_block block;
     device_address at;
 };
+// What one rank uses on its GPU: context, stream, kernels and buffers.
 struct gpu_seat {
     tsr_session *session;
     const struct gpu *gpu;

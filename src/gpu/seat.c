@@ -372,7 +372,7 @@ void *tsr__seat_step_event(const struct gpu_seat *seat, int step)
 
 // ---- access to other seats ---------------------------------------------------------------------
 
-// Enables access to the memory of another GPU. Two seats on one GPU need no peer access.
+// Enables access to the memory of another GPU. Two ranks on one GPU need no peer access.
 int tsr__seat_reach(struct gpu_seat *seat, const struct gpu_seat *other)
 {
     if (memcmp(seat->id, other->id, sizeof seat->id) == 0)

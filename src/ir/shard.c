@@ -144,7 +144,7 @@ static void check_axis(struct request *request, int rank, tsr_dim *size)
     if (request->axis < -rank || request->axis >= rank) {
         struct place at = place_axis(request);
         tsr__diag(session_of(request), DIAG_shard_axis, &at, NULL,
-                  "axis %lld of '" STR_FMT "', which has rank %d", (long long)request->axis,
+                  "axis %lld does not exist: '" STR_FMT "' has rank %d", (long long)request->axis,
                   STR_ARG(request->value->name), rank);
         request->wrong++;
         return;

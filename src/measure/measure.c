@@ -442,8 +442,8 @@ static bool alike(const struct measuring *measuring)
     return true;
 }
 
-// Collects the time of a node of each sample, from the fastest rank, with the sample's kind of work
-// and size.
+// Records for each sample model the time of its node on the fastest rank, with the node's kind and
+// amount of work. `large`: the inputs were enlarged by sample->grows.
 static void collect_sizes(const struct measuring *measuring, bool large)
 {
     struct measured *measured = measuring->out;

@@ -251,7 +251,8 @@ static struct node_row *row_of(struct page *page, struct map *seen, const tsr_no
     return row;
 }
 
-// Writes the names of all grouped nodes, shown on a click, within the limit of the page.
+// Writes the names of the nodes of a row, shown on a click: at most *left names, the rest of the
+// page's limit.
 static void write_members(struct page *page, const struct node_row *row, size_t *left)
 {
     PUTF(page, "<details><summary>&times;&#8239;%zu</summary>", row->nodes.n);

@@ -30,8 +30,8 @@ struct moved_key {
 
 // ---- communications ----------------------------------------------------------------------------
 
-// Returns the communication with that id, and creates it if it is new. `op` is its operator on the
-// first device that has it.
+// Returns the communication with that id, and creates it if it is new. `op` is the communication's
+// operator on the first device that takes part.
 static struct sim_comm *comm_of(struct sim *sim, int64_t id, struct str op)
 {
     struct str key = tsr__arena_printf(sim->arena, "%lld", (long long)id);

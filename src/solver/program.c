@@ -51,7 +51,7 @@ void tsr__program_use(struct program *program, uint32_t limit, uint32_t node, ui
                       uint32_t end, const int64_t *usage)
 {
     if (limit >= program->limits.n)
-        return; // the arena has failed
+        return; // the limit could not be added: out of memory
     struct program_use *use = vec_push(program->arena, &program->limits.at[limit].uses);
     if (use)
         *use = (struct program_use){node, begin, end, usage};

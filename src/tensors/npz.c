@@ -59,7 +59,8 @@ static bool find_directory(struct str z, uint64_t *at, uint64_t *n)
 {
     if (z.n < END_BYTES)
         return false;
-    // A comment of up to 65535 bytes may follow the end record, so it is searched for backwards.
+    // A comment of up to 65535 bytes may follow the end record, so the record is searched for from
+    // the end of the file.
     size_t least = z.n > END_BYTES + 65535 ? z.n - END_BYTES - 65535 : 0;
     size_t i = z.n - END_BYTES + 1;
     bool found = false;

@@ -211,7 +211,7 @@ static tsr_status refuse_unknown(tsr_session *session, struct str kind, struct s
 }
 
 // Adds the links of a generator such as "torus:4x4" or "hosts:2x8" (default: all pairs), and sets
-// its host size and grid.
+// the host size and the grid of the topology.
 static void link_kind(tsr_topology *topology, struct str kind, const int *side, int n, int centre)
 {
     if (str_is(kind, "ring"))

@@ -307,7 +307,8 @@ tsr_status tsr__topology_finish(tsr_topology *topology, bool listed)
     for (int k = 0; k < topology->n; k++)
         topology->first[k + 1] += topology->first[k];
     tsr__topology_reset_routes(topology);
-    // Devices outside the window have no links on purpose.
+    // With a window, only the links of the first devices are listed, so the others only seem
+    // unreachable.
     if (!topology->window && !tsr__topology_warn_unreachable(topology))
         return TSR_NOMEM;
     tsr__topology_recognise(topology);

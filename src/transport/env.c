@@ -142,8 +142,8 @@ static bool send_answer(int to, enum answer answer, int fd)
     return sendmsg(to, &msghdr, MSG_NOSIGNAL) == 1;
 }
 
-// Answers the rank that connected on c: sends the memory, or the reason for a refusal. Returns true
-// if it sent the memory.
+// Answers the rank that connected on c: sends the descriptor of the shared memory, or the reason
+// for a refusal. An invalid greeting gets no answer. Returns true if the descriptor was sent.
 static bool answer_hello(int c, int fd, int ranks, bool *met, double until)
 {
     struct hello hello = {0};

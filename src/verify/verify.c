@@ -198,8 +198,8 @@ static tsr_status verify(tsr_session *session, const char *model, const tsr_veri
 
 // ---- the result handle --------------------------------------------------------------------------
 
-// Copies the summary to the result handle. Copies the sizes, because the inputs own them, and makes
-// a handle of each partition.
+// Copies the summary to the result handle. Copies the dimension sizes, because the input tensors
+// own them, and makes a handle for each partition.
 static tsr_status fill(tsr_verify_result *result, const tsr_verify_summary *summary)
 {
     struct arena *memory = result->memory;

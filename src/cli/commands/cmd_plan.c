@@ -260,7 +260,8 @@ static void print_collectives(const tsr_collective_count *list, size_t n, const 
     printf("%s\n", n ? "" : none);
 }
 
-// Prints the two models of --with: the first is the argument, the second that of the option.
+// With --with, prints a line for each model: first the model of the command's argument, then that
+// of the option.
 static void print_parts(const tsr_plan_summary *summary)
 {
     for (size_t i = 0; i < summary->n_parts; i++) {

@@ -31,8 +31,8 @@ static tsr_status check_entry(tsr_node *node, const tsr_node_config *nc)
             at.configuration = nc->config->name;
         if (!spec->whole.n && !spec->value) {
             tsr__diag(session, DIAG_save_spec_value, &at,
-                      "remove the sharding, or make it for a value",
-                      "a sharding of the node has no value");
+                      "remove the sharding, or create it for an input or output of the node",
+                      "a sharding of the node names no input or output");
             return TSR_INVALID;
         }
         if (spec->value && !spec->value->name.n) {

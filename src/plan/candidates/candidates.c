@@ -75,8 +75,8 @@ static bool readings_agree(const struct candidate_builder *builder)
     return true;
 }
 
-// True if sharding inference derives the same layouts from the specs that would be written. `out`
-// holds the output layouts of these specs.
+// True if sharding inference derives the layouts of the candidate again from the specs that the
+// candidate would write into the model. `out` holds the output layouts of these specs.
 static bool comes_back(struct candidate_builder *builder, struct tile_layout *const *out)
 {
     struct tile_layout **in = ARENA_ARRAY(builder->arena, struct tile_layout *, builder->n_in + 1);

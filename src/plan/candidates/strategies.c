@@ -256,8 +256,8 @@ static void key_window(struct text *key, const struct rule_window *window)
                 9);
 }
 
-// Appends the rule, without the names of factors. Operators with the same factors, windows and
-// rewrites are equal.
+// Appends the rule, without the names of factors: rules that differ only in these names get the
+// same key.
 static void key_rule(struct text *key, const struct rule *rule)
 {
     key_numbers(key,

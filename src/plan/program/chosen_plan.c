@@ -132,7 +132,8 @@ static void rank_value(struct account *account, const tsr_value *value, int64_t 
     account->top[i] = (tsr_plan_binding){.value = tsr_value_name(value), .bytes = bytes};
 }
 
-// Returns the bytes of the form on the account's device at the account's time.
+// Returns the bytes that the form (a stored layout of the value) takes on account->device at
+// account->time; 0 if it does not exist then. `all_time`: the form exists at all times.
 static int64_t bytes_then(struct account *account, const struct plan_value *value,
                           const struct form *form, bool all_time)
 {

@@ -53,7 +53,7 @@ static int by_total(const void *a, const void *b)
 
 // ---- one pipeline ------------------------------------------------------------------------------
 
-// Converts the trail to a pipeline.
+// Converts the trail, which lists the stages from last to first, to a pipeline.
 static void read_trail(const struct stage_search *search, const struct trail *trail,
                        struct pipeline *out)
 {

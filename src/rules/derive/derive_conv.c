@@ -480,8 +480,9 @@ void tsr__derive_conv_integer(struct derivation *derivation)
     tsr__rule_clauses(&derivation->rule, "red i:sum");
 }
 
-// True if QLinearConv can be expanded so that integers are summed over i before they are rounded
-// (expand_quant.c). Operands must have 8 bits, and only the weights may have a scale per channel.
+// True if QLinearConv can be expanded so that integers are summed over the input channels (factor i
+// of the rule) before they are rounded (expand_quant.c). Operands must have 8 bits, and only the
+// weights may have a scale per channel.
 static bool sums_integers(const struct derivation *derivation)
 {
     static const size_t single[] = {1, 2, 6, 7};

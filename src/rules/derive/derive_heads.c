@@ -411,10 +411,11 @@ static bool prompt_expands(const struct derivation *derivation)
            tsr__dim_equal(derivation->shapes->exprs, q.dims[1], k.dims[1]);
 }
 
-// Derives the rule of GroupQueryAttention. A prompt takes its position from the first sequence, so
-// the batch is sharded only in decoding steps (one token) or without positions. A head in the cache
-// may have another size than d, because elements of 4 bits share a byte. Its size may also be a
-// name, as onnxruntime-genai's builder writes.
+// Derives the rule of GroupQueryAttention. For a prompt, ONNX Runtime uses the position of the
+// first sequence of the batch for all sequences. So the batch is sharded only if there is one token
+// (decoding) or no input of positions. A head in the cache may have another size than d, because
+// elements of 4 bits share a byte. This size may also be symbolic, as in models of
+// onnxruntime-genai's builder.
 void tsr__derive_group_query(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;

@@ -254,9 +254,9 @@ static int by_device(const void *a, const void *b)
     return int64_order(x->device, y->device);
 }
 
-// Places the parts on the grid. The cell of a device is its position without the axes that have no
-// factor: devices that differ only along those axes do the same work. Placements list devices in
-// ascending order, so they are sorted first.
+// Assigns the parts of the node's work to the devices of the grid. A device's part depends only on
+// the grid axes to which a factor is assigned: devices that differ only along other axes do the
+// same work. Placements list devices in ascending order, so they are sorted first.
 static bool place(struct dice *dice, const struct rule *rule, const struct grid *grid,
                   const int *factor, struct placement *placement)
 {

@@ -304,9 +304,9 @@ static void drop_unmet(struct propagate *propagate)
         }
 }
 
-// Runs one forward flow and one backward pass. Returns false if nothing is left to grant. Because
-// the pass is backward, a request granted at a node reaches the producers of its inputs in the same
-// pass.
+// Runs one forward flow and, unless `last`, one backward pass. Returns true if the backward pass
+// granted a request. Because the pass is backward, a request granted at a node reaches the
+// producers of its inputs in the same pass.
 static bool round_trip(struct propagate *propagate, bool last)
 {
     bool granted = false;

@@ -48,8 +48,9 @@ tsr_status tsr__shm_settle(struct endpoint *endpoint, const struct comm_call *ca
     return TSR_OK;
 }
 
-// Takes the next file of a rank: opens it through /proc, without copying it, and checks its size
-// and run. gifts_taken is raised last, because the other rank may then close its descriptor.
+// Takes the next file that a rank offers: opens it through /proc, without copying it, and checks
+// its size and that it belongs to this run. gifts_taken is raised last, because the other rank may
+// then close its descriptor.
 tsr_status tsr__shm_take(struct endpoint *endpoint, const struct comm_call *call, int from, int *fd,
                          size_t *bytes, struct comm_trouble *why)
 {
