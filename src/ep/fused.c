@@ -147,12 +147,9 @@ static OrtStatus *run(struct fused *fused, OrtKernelContext *context)
         st = tsr__ep_inputs_read(fused, context, inputs);
     if (st == TSR_OK && fused->job)
         st = tsr__ep_caches_place(fused, context, inputs, places);
-    if (st == TSR_OK && fused->job)
-        st = tsr__ep_outputs_place(fused, context, inputs, places);
     if (st == TSR_OK)
         st = run_ranks(fused, inputs, context, places, outputs);
     tsr__ep_caches_note(fused, inputs, st == TSR_OK ? outputs : NULL);
-    tsr__ep_outputs_note(fused, st == TSR_OK ? outputs : NULL);
     if (st == TSR_OK) {
         fused->n_runs++;
         failed = give_outputs(fused, context, places, outputs);
@@ -284,8 +281,6 @@ tsr_status tsr__ep_fused_new(struct provider *provider, const OrtGraph *graph, c
         st = read_manifest(fused);
     if (st == TSR_OK)
         st = tsr__ep_caches_find(fused);
-    if (st == TSR_OK)
-        st = tsr__ep_outputs_find(fused);
     if (st == TSR_OK)
         st = open_ranks(fused);
     if (st == TSR_OK)

@@ -25,7 +25,7 @@ int64_t tsr__ep_size_of(const struct fused *fused, const tsr_tensors *given, con
     return 1;
 }
 
-tsr_dtype tsr__ep_type_named(const char *name)
+static tsr_dtype type_named(const char *name)
 {
     for (int type = 1; name && type <= LAST_TYPE; type++) {
         const char *known = tsr_dtype_name((tsr_dtype)type);
@@ -41,7 +41,7 @@ static tsr_status add_zeros(const struct fused *fused, const struct manifest_por
     int64_t dims[RUN_MAX_RANK];
     struct tensor *made = NULL;
     int rank = port->rank < 0 ? 0 : port->rank;
-    tsr_dtype type = tsr__ep_type_named(port->type);
+    tsr_dtype type = type_named(port->type);
     if (rank > RUN_MAX_RANK || type == TSR_UNDEFINED || type == TSR_STRING)
         return TSR_OK; // the ranks report that it is missing
     for (int axis = 0; axis < rank; axis++) {

@@ -119,22 +119,6 @@ struct cache_pair {
     int64_t dims[RUN_MAX_RANK];
 };
 
-// A size of an output: a number, or (size -1) that of an axis of an input.
-struct expected_dim {
-    int64_t size;
-    size_t input; // index among the node's inputs
-    int axis;
-};
-// The shape of an output as far as it is known before a run (outputs.c).
-struct expected_output {
-    int rank; // -1: the shape does not follow from the inputs
-    tsr_dtype type;
-    struct expected_dim *from;
-    int64_t *dims; // of this run
-    bool known;    // dims are set
-    bool trusted;  // the last run returned what was expected
-};
-
 // The node that ONNX Runtime runs in place of the claimed graph.
 struct fused {
     OrtNodeComputeInfo ort; // must be the first field
@@ -148,8 +132,7 @@ struct fused {
     struct manifest manifest; // manifest of the partition
     struct cache_pair *caches;
     size_t n_caches;
-    struct expected_output *expected; // per output
-    struct used_length *used;         // used parts of caches in this run
+    struct used_length *used; // used parts of caches in this run
     size_t n_used;
     // per output: the last run set its destination. If the output is not in the set, it was written
     // there or was not requested.
@@ -266,8 +249,6 @@ tsr_status tsr__ep_context_node(const struct fused *fused, const OrtNode *node,
 tsr_status tsr__ep_inputs_read(struct fused *fused, OrtKernelContext *context,
                                tsr_tensors *to) TSR_MUST_USE;
 
-// Returns the type of that name ("float16"); TSR_UNDEFINED: none.
-tsr_dtype tsr__ep_type_named(const char *name);
 // Returns the size of a named dimension, found in the shapes of the given inputs; 1: not found.
 int64_t tsr__ep_size_of(const struct fused *fused, const tsr_tensors *given, const char *symbol);
 
@@ -294,19 +275,6 @@ void tsr__ep_caches_full_shape(const struct fused *fused, size_t output, struct 
 // Records after a run which caches kept their shape. outputs NULL: the run failed.
 void tsr__ep_caches_note(struct fused *fused, const tsr_tensors *inputs,
                          const tsr_tensors *outputs);
-
-// ---- outputs.c
-// Finds for each named size of an output an input axis of the same name.
-tsr_status tsr__ep_outputs_find(struct fused *fused) TSR_MUST_USE;
-// Registers the application's memory for each output whose shape is known and whose shards the
-// ranks can write there.
-tsr_status tsr__ep_outputs_place(struct fused *fused, OrtKernelContext *context,
-                                 const tsr_tensors *inputs, tsr_tensors *places) TSR_MUST_USE;
-// Compares the shape that the run returned with the expected one.
-void tsr__ep_outputs_returned(struct fused *fused, size_t output, int rank, const int64_t *dims);
-// Compares the shapes of all outputs in the set with the expected ones. outputs NULL: the run
-// failed.
-void tsr__ep_outputs_note(struct fused *fused, const tsr_tensors *outputs);
 
 // ---- fused.c
 // Creates the node that replaces the graph, and starts its ranks. The caller frees *out, also after
