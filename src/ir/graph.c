@@ -196,7 +196,7 @@ void tsr_value_uses(const tsr_value *value, bool (*f)(void *data, tsr_node *node
     }
 }
 
-// Returns the declared type of a value; NULL if there is none.
+// Returns the declared type of a value; NULL if the value has no declared type.
 static const struct vtype *type_of(const tsr_value *value)
 {
     tsr__type_decode((tsr_value *)value);

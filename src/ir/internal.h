@@ -368,7 +368,7 @@ tsr_value *tsr__value_new(tsr_graph *graph, struct str name);
 tsr_value *tsr__graph_own(const tsr_graph *graph, struct str name); // may be a placeholder
 // As above, but also searches enclosing graphs.
 tsr_value *tsr__graph_lookup(const tsr_graph *graph, struct str name);
-// Finds a value, and adds a placeholder if there is none.
+// Finds a value by name. Adds a placeholder if the graph has no such value.
 tsr_value *tsr__graph_refer(tsr_graph *graph, struct str name);
 void tsr__use_link(struct use *use, tsr_value *value);
 void tsr__use_unlink(struct use *use); // use->value stays set

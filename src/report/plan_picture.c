@@ -211,7 +211,7 @@ static int64_t add_weight_words(struct text *text, const struct weight *weight,
 }
 
 // Adds the sharding of the result along tokens, which is the reason for copies of a weight: ",
-// tokens over 4". Returns false if there is none.
+// tokens over 4". Returns false if the result is not sharded along tokens.
 static bool add_token_words(struct painter *painter, struct text *text, const tsr_node *node,
                             const char *sharding)
 {

@@ -271,7 +271,7 @@ static const struct rule *derived(struct arena *arena, const tsr_node *node,
     return rule;
 }
 
-// Returns the strided rule. NULL: there is none, it does not fit, or out of memory.
+// Returns the strided rule. NULL: the operator has no such rule, it does not fit, or out of memory.
 const struct rule *tsr__rule_strided(struct arena *arena, const tsr_node *node,
                                      const struct shapes *shapes)
 {

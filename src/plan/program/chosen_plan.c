@@ -427,7 +427,7 @@ struct counts {
     size_t n;
 };
 
-// Counts an operator. Kinds beyond PLAN_MAX_OPS are ignored; no plan has so many.
+// Counts an operator. Kinds beyond PLAN_MAX_OPS are ignored; no plan has that many.
 static void count(void *data, const char *op)
 {
     struct counts *counts = data;

@@ -304,7 +304,7 @@ tsr_status tsr__search_orders(struct staging *staging, const tsr_plan_options *o
 }
 
 // Finds the best pipeline. For throughput, first searches for pipelines whose stages send only to
-// the next one, and for others only if there is none.
+// the next one. Searches for other pipelines only if the first search finds nothing.
 tsr_status tsr__stages_search(struct staging *staging, const tsr_plan_options *options,
                               enum measure what, struct pipeline *out)
 {
