@@ -5,13 +5,13 @@
 // convolution reads a plain value.
 //
 //     Example: x -> Conv -> Relu -> Conv -> Relu -> HaloExchange: x is copied before the first
-//       Conv, and the result of the last Relu after it
+//       Conv, and the result of the last Relu is copied before the HaloExchange
 #include "rules/rules.h"
 
 #include <stdlib.h>
 
 #define LEAST_CHANNELS 16 // with fewer channels, a convolution reads the plain layout
-#define DEEPEST        64 // most nodes that are visited between a value and a convolution before it
+#define DEEPEST        64 // limit of the recursion in is_blocked
 
 // Sorted by name. `begins`: operators that convert their input to the blocked layout; the others
 // keep the layout of their input.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // cache_buffers.c - finds caches with spare capacity. A node that gets the used length of a cache
-// appends to it and returns the same memory. Example: a cache of [1,4,512,32] with 6 tokens stays
-// in place for 506 steps. A cache without spare capacity would be copied to a longer one in each
-// step.
+// appends to the cache and returns the same memory. Example: a cache of [1,4,512,32] with 6 tokens
+// stays in place for 506 steps. A cache without spare capacity would be copied to a longer one in
+// each step.
 #include "rules/internal.h"
 
 struct readers {
@@ -62,9 +62,8 @@ static bool same_sizes(const tsr_value *a, const tsr_value *b)
     return true;
 }
 
-// True if the node writes only the new tokens of a cache: the cache is an input and an output of
-// the graph that are declared with the same size, so both are one buffer. Sizes at run time do not
-// matter: [1,4,past,32] and [1,4,total,32] are two buffers even if past and total are 512.
+// The declared sizes decide, not those at run time: [1,4,past,32] and [1,4,total,32] are two
+// buffers even if past and total are both 512.
 bool tsr__node_updates_cache(const tsr_node *node, size_t output)
 {
     const struct op_row *row = tsr__row_of_node(node);

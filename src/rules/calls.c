@@ -5,7 +5,8 @@
 #include "rules/internal.h"
 
 // Returns why the body cannot be moved into the graph `place`: an operator in it, or in a nested
-// body, changed between the versions that both import. NULL: it can be moved.
+// body, changed between the version that the body imports and the one that `place` imports. NULL:
+// the body can be moved.
 static const char *version_error(const tsr_graph *body, const tsr_graph *place)
 {
     for (const tsr_node *node = tsr_graph_first(body); node; node = tsr_node_next(node)) {
@@ -40,9 +41,6 @@ static const char *cached_version_error(tsr_function *function, const tsr_node *
     return memo->misfit;
 }
 
-// True if the node calls a function of the model. *whole is NULL if the call can be inlined, else
-// the reason why not. An operator of the rule table takes precedence over a function of the same
-// name.
 bool tsr__is_call(const tsr_node *node, const char **whole)
 {
     tsr_function *function = tsr__node_function(node);

@@ -25,7 +25,7 @@ static struct shape output(const struct sized_node *sized, size_t i)
     return tsr__shapes_of(sized->shapes, tsr_node_output(sized->node, i));
 }
 
-// Returns the size of dimension d, or 0 if it is unknown or does not exist. -1 is the last
+// Returns the size of dimension d, or 0 if it is unknown or does not exist. d -1 is the last
 // dimension.
 static double dim(struct shape shape, int d)
 {
@@ -98,14 +98,16 @@ double tsr__count_recurrence(const struct sized_node *sized)
            (elements(tsr__sized_input(sized, 1)) + elements(tsr__sized_input(sized, 2)));
 }
 
-// Counts the product of queries and keys, then that of the scores and values. queries: number of
-// elements of the queries; keys: number of keys that each query uses.
+// Counts the product of queries and keys, then that of the scores and values. `queries`: number of
+// elements of the queries; `keys`: number of keys that each query uses; the sizes are elements per
+// head.
 static double attend(double queries, double keys, double key_size, double value_size)
 {
     return key_size <= 0 ? 0 : 2 * queries * keys * (1 + value_size / key_size);
 }
 
-// Returns the number of keys including those of the past.
+// Returns the number of keys, including those of the tensor `past`, which counts them in
+// `dimension`.
 static double with_past(double keys, struct shape past, int dimension)
 {
     return keys + (past.rank > 0 ? dim(past, dimension) : 0);
@@ -206,8 +208,8 @@ static double length_of(const struct sized_node *sized, const char *name)
 }
 
 // Counts the operations of a tree ensemble: every row of x descends every tree, then adds the
-// weights of a leaf. Four weights take as long as one step down. The depth of a leaf is estimated
-// as in balanced trees: log2 of the number of leaves of a tree.
+// weights of a leaf. Adding four weights takes as long as one step down. The depth of a leaf is
+// estimated as in balanced trees: log2 of the number of leaves of a tree.
 static double count_walks(const struct sized_node *sized, double trees, double leaves,
                           double weights)
 {

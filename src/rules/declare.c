@@ -3,8 +3,9 @@
 // are left unchanged: one body serves calls of many shapes.
 //
 // Sizes for names that the model does not have are errors (dim_names.c). Shapes are inferred with
-// the other sizes that the caller gives (shapes.c). Then each value of the main graph and of bodies
-// gets its type. After a failure only some values may be declared; such a model is not saved.
+// the other sizes that the caller gives (shapes.c). Then each value of the main graph and of the
+// bodies of its nodes gets its type. After a failure only some values may be declared; such a model
+// is not saved.
 #include "rules/internal.h"
 
 // True if the rank is known and every dimension is a number or an expression.

@@ -35,8 +35,8 @@ static void add_inputs(struct dim_names *names, const tsr_model *model)
             add_name(names, str_of(tsr_value_dim_name(tsr_graph_input(graph, i), axis)));
 }
 
-// Adds symbols inside expressions ("past" of "past + 1") and those of other values. Binds the
-// sizes, so that a name such as "a-b" is read as one symbol.
+// Adds symbols inside expressions ("past" of "past + 1") and those of other values. Gives `sizes`
+// to the symbols first, so that a name such as "a-b" is read as one symbol.
 static bool add_symbols(struct dim_names *names, tsr_model *model, const tsr_dim_size *sizes,
                         size_t n)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // draws.c - finds nodes that give another result each time they run. These nodes draw random
-// numbers without a seed, directly or in a body or function. Only one device may run such a node
-// and sends the result to the others. With a seed, all devices draw the same numbers. Also finds
-// nodes that overwrite their inputs.
+// numbers without a seed, directly or in a body or function. Only one device may run such a node;
+// that device sends the result to the others. With a seed, all devices draw the same numbers. Also
+// finds nodes that overwrite their inputs.
 #include "rules/internal.h"
 
 // Largest number of nodes of bodies and functions that are visited. The limit matters for nested
@@ -29,9 +29,9 @@ static bool graph_draws(const tsr_graph *graph, int *left)
     return false;
 }
 
-// True if the node, its bodies or the function that it calls draw random numbers, or if the limit
-// of visited nodes, *left, is reached. The limit also ends the visit of functions that call each
-// other, which are invalid.
+// True if the node, its bodies or the function that it calls draw random numbers, or if *left, the
+// number of nodes that may still be visited, reaches 0. The limit also ends the visit of functions
+// that call each other, which are invalid.
 static bool draws_within(const tsr_node *node, int *left)
 {
     const struct op_row *row = tsr__row_of_node(node);
@@ -48,8 +48,6 @@ static bool draws_within(const tsr_node *node, int *left)
     return function && graph_draws(tsr_function_graph(function), left);
 }
 
-// True if input `at`, a flag, is absent or a constant that is false. A computed flag may be true in
-// a run.
 bool tsr__node_input_is_off(const tsr_node *node, size_t at)
 {
     const tsr_value *flag = tsr_node_input(node, at);

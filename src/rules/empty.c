@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // empty.c - kernels of ONNX Runtime that do not accept empty tensors. A device may have an empty
-// shard if a size is known at run time only. Example: with a batch of 1 on 2 devices, the first
-// device has no row.
-// Most kernels then return an empty result. Some return an error, another shape or uninitialized
-// memory, or crash. The column `some` of the table lists the factors of which a kernel needs at
-// least one element; tests/rules/empty.py compares it with ONNX Runtime.
+// shard if a size is known only at run time. Example: with a batch of 1 on 2 devices, the first
+// device has no row. Most kernels then return an empty result. Some return an error, another shape
+// or uninitialized memory, or crash. The column `some` of the table lists the factors of which a
+// kernel needs at least one element; tests/rules/empty.py compares it with ONNX Runtime.
 #include "rules/internal.h"
 
 #include <ctype.h>
@@ -41,8 +40,8 @@ static bool left_is_transposed(const tsr_node *node)
 
 // True if the kernel of a product may fail for an empty batch (QUIRK_matmul_of_empty_stack): one
 // operand is a vector, or has a batch dimension that the other lacks. A batch times a single right
-// matrix works, because the kernel treats the batch as one tall matrix, unless a Transpose is
-// fused.
+// matrix works, because the kernel treats the batch as one tall matrix, unless ONNX Runtime fuses a
+// Transpose into the product.
 bool tsr__stacks_differ(const tsr_node *node, const struct rule *rule)
 {
     if (rule->n_inputs < 2)
@@ -76,8 +75,8 @@ bool tsr__pads_by_wrapping(const tsr_node *node, const struct rule *rule)
     return mode && str_is((struct str){mode, n}, "wrap");
 }
 
-// True if the kernel needs an element of the factor. Example: a row with "B~ m~ k" always needs k,
-// and needs B and m if the row's condition (some_if) holds.
+// Example: with "B~ m~ k" in column `some`, the kernel always needs an element of k. It needs
+// elements of B and m only if the row's condition (`some_if`) holds.
 bool tsr__rule_wants_some(const tsr_node *node, const struct rule *rule, int factor)
 {
     const struct op_row *row = tsr__row_of_node(node);
@@ -93,9 +92,9 @@ bool tsr__rule_wants_some(const tsr_node *node, const struct rule *rule, int fac
     return false;
 }
 
-// Returns the input whose value minus one replaces an empty input. GroupQueryAttention compares the
-// last key of a batch entry (input 5) with the number of its queries, and rejects 0 for 4 queries.
-// The total number of keys (input 6) minus one is valid for any entry.
+// GroupQueryAttention compares the last key of a batch entry (input 5) with the number of its
+// queries: it rejects 0 if the entry has 4 queries. The total number of keys (input 6) minus one is
+// valid for any entry.
 int tsr__rule_substitute(const tsr_node *node, int input)
 {
     const struct op_row *row = tsr__row_of_node(node);

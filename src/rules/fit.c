@@ -87,9 +87,9 @@ static int missing_dims(const struct fit *fit, const struct pattern_tensor *tens
 
 // ---- lengths of packs --------------------------------------------------------------------------
 
-// Finds the pack whose length this tensor decides: the first of unknown length or that broadcasts,
-// else NULL. *fixed: number of the other dimensions. False: the length of another pack is also
-// unknown, so both are ambiguous.
+// Finds the pack whose length this tensor decides: the first pack whose length is unknown or that
+// broadcasts. *open is NULL if there is none. *fixed: number of the other dimensions. False: the
+// length of a second pack is also unknown, so neither can be decided.
 static bool open_pack(struct fit *fit, const struct pattern_tensor *tensor,
                       const struct pattern_dim **open, int *fixed)
 {
@@ -108,9 +108,10 @@ static bool open_pack(struct fit *fit, const struct pattern_tensor *tensor,
     return true;
 }
 
-// Gives the rest of the rank to the pack that open_pack finds. Example: in [B~ m k] of rank 4, m
-// and k are 2 dimensions, so B has 2. A broadcast pack may be shorter in this tensor than in
-// others, so it only increases a known length; for any other pack, a known length must match.
+// Checks the rank, and gives the rest of it to the pack that open_pack finds. Example: in [B~ m k]
+// of rank 4, m and k are 2 dimensions, so B has 2. A broadcast pack may be shorter in this tensor
+// than in others, so it only increases a known length; for any other pack, a known length must
+// match.
 static bool fit_rank(struct fit *fit, const struct pattern_tensor *tensor, int rank)
 {
     const struct pattern_dim *open;
@@ -153,8 +154,9 @@ static bool may_stretch(const struct pattern_tensor *tensor)
     return false;
 }
 
-// Finds lengths of packs from tensor i. Outputs of unknown rank are skipped. So are inputs of
-// unknown rank that do not broadcast, if only shapes are needed: other inputs may give the lengths.
+// Finds lengths of packs from tensor i. Outputs of unknown rank are skipped. If only shapes are
+// needed, inputs of unknown rank that do not broadcast are also skipped: other inputs may give the
+// lengths. False: the tensor does not fit.
 static bool fit_tensor(struct fit *fit, enum side side, int i)
 {
     static const char *const too_many[] = {
@@ -188,8 +190,8 @@ static bool fit_side(struct fit *fit, enum side side)
 }
 
 // Finds the lengths of all packs. Broadcast inputs may come in any order, because they only
-// increase lengths. Outputs give the lengths of packs that no input has; for other packs they must
-// agree.
+// increase lengths. Outputs give the lengths of packs that no input has; for other packs the
+// outputs must agree with the inputs.
 static bool fit_ranks(struct fit *fit)
 {
     for (int i = 0; i < fit->pattern->n_letters; i++) {
@@ -362,8 +364,8 @@ static bool strict_size(const struct fit_dim *dim)
     return join_size(fit, dim->factors[0], here);
 }
 
-// Marks the factors of inputs of unknown rank: tensors that broadcast along them do not give their
-// size.
+// Marks the factors of inputs of unknown rank as `open`: their sizes must not be taken from inputs
+// that broadcast.
 static void open_unread(struct fit *fit)
 {
     for (int i = 0; i < count_of(fit, SIDE_IN); i++) {
@@ -392,9 +394,9 @@ static bool loose_number(const struct fit_dim *dim)
     return join_size(fit, dim->factors[0], here);
 }
 
-// Visitor for broadcast symbols, after the numbers. The first symbol is the size of a factor
-// without one. If the size is a number, the factor becomes doubtful, because the symbol may be 1 at
-// run time. Two symbols are merged, and the factor is doubtful if they cannot be.
+// Visitor for broadcast symbols, after the numbers. If the factor has no size yet, it gets the
+// symbol. If the size is a number, the factor becomes doubtful, because the symbol may be 1 at run
+// time. Two symbols are merged, and the factor is doubtful if they cannot be.
 static bool loose_symbol(const struct fit_dim *dim)
 {
     struct fit *fit = dim->fit;
@@ -425,7 +427,8 @@ static bool loose_symbol(const struct fit_dim *dim)
     return true;
 }
 
-// Visitor: a broadcast factor is 1 if all tensors that have it are known and none has more than 1.
+// Visitor: a broadcast factor is 1 if the sizes of all inputs that have it are known and none is
+// larger than 1.
 static bool loose_one(const struct fit_dim *dim)
 {
     struct fit *fit = dim->fit;
@@ -504,8 +507,8 @@ static bool sizes_of_tensors(struct fit *fit)
 }
 
 // Finds the sizes of all factors: first those that the derivation knows, then those of the tensors.
-// Factors that may be 1 at run time (`doubtful`), indexed factors of unknown size, and factors that
-// need an expansion where there is none are not sharded.
+// Three kinds of factors are not sharded: those that may be 1 at run time (`doubtful`), indexed
+// factors of unknown size, and `stat` factors if the operator has no expansion.
 static bool find_sizes(struct fit *fit)
 {
     for (int i = 0; i < fit->derivation->n_sizes; i++)
@@ -528,8 +531,7 @@ static bool find_sizes(struct fit *fit)
     return true;
 }
 
-// Returns the size of a dimension. No factors: 1. One factor: its size, with its symbol unchanged.
-// Several: their product.
+// Without factors the size is 1. A single factor keeps its symbol unchanged.
 tsr_dim tsr__fit_size(const struct fit *fit, const int *factors, int n)
 {
     struct exprs *exprs = fit->shapes->exprs;

@@ -11,6 +11,7 @@
 
 #define PATTERN_MAX_LETTERS RULE_MAX_FACTORS
 
+// A letter of a rule's text: it names one factor ("m"), or a pack of factors ("B").
 struct letter {
     struct str name;
     bool pack;    // a capital: any number of dimensions
@@ -168,8 +169,8 @@ void tsr__derive_none(struct derivation *derivation, const char *why);
 // Returns the shape of input i; rank -1: unknown or absent.
 struct shape tsr__derive_in(const struct derivation *derivation, size_t i);
 
-// Why some factors of a rule are not sharded: names of factors ("f c"; "_" for dimensions without
-// one), and the reason.
+// Why some factors of a rule are not sharded. `factors`: their names ("f c"), or "_" for dimensions
+// without a factor.
 struct stay {
     const char *factors, *why;
 };

@@ -29,8 +29,6 @@ static bool moves_elements(struct str op)
     return false;
 }
 
-// True if a DequantizeLinear makes the value. Searches backwards through at most MAX_MOVES nodes of
-// the operators in moves_elements.
 bool tsr__value_is_dequantized(const tsr_value *value)
 {
     for (int left = MAX_MOVES; left > 0; left--) {
@@ -47,8 +45,8 @@ bool tsr__value_is_dequantized(const tsr_value *value)
     return false;
 }
 
-// State of the search forwards. left: number of nodes that may still be visited. If more are
-// needed, the search returns true, which costs only a copy.
+// State of a search for a QuantizeLinear after a value. left: number of nodes that may still be
+// visited. Beyond this limit the search returns true, which costs only a copy.
 struct search {
     int left;
     bool found;

@@ -3,8 +3,8 @@
 // input, and what a kernel allocates besides its inputs and outputs while it runs.
 //
 // The columns `reuse`, `workspace` and `widens` of the table come from the source of ONNX Runtime
-// 1.31: MayInplace and Alias in the definitions of kernels, and calls of their allocator. A sum of
-// two tensors is not stored over one of them.
+// 1.31: MayInplace and Alias in the definitions of kernels, and calls of their allocator. According
+// to them, a sum of two tensors is not stored over one of them.
 #include "rules/internal.h"
 
 // Returns the reuse for operators of ONNX Runtime that have no row in the table.
@@ -27,7 +27,7 @@ enum kernel_place tsr__node_place(const tsr_node *node, const struct shapes *sha
         return PLACE_OF_INPUT;
     if (reuse == REUSE_ON_ALL || reuse == (kernels == KERNELS_CUDA ? REUSE_ON_CUDA : REUSE_ON_CPU))
         return PLACE_OVER_INPUT;
-    // ONNX Runtime fuses the node into the convolution before it, which stores the result.
+    // ONNX Runtime fuses the node into the one before it, whose kernel stores the result (kinds.c).
     if (tsr__node_kind(node, shapes).move == NODE_MOVES_NOTHING)
         return PLACE_OVER_INPUT;
     return PLACE_OWN;
@@ -65,7 +65,7 @@ double tsr__workspace_conv_integer(const struct sized_node *sized)
     return sums_and_columns(sized, 1);
 }
 
-// Returns the bytes of the gates of all steps, for each direction: X [steps, batch, inputs], R
+// Returns the bytes of the gates of all steps and directions: X [steps, batch, inputs], R
 // [directions, gates x hidden, hidden].
 double tsr__workspace_recurrence(const struct sized_node *sized)
 {
@@ -87,8 +87,8 @@ int64_t tsr__node_scratch(const tsr_node *node, const struct shapes *shapes)
 
 // ---- constants of 16 bits on CPUs ---------------------------------------------------------------
 
-// Returns the extra bytes for each byte of a constant. Without a float16 kernel, constants are
-// converted to float32 and the originals are freed. MatMulNBits keeps its scales in both types.
+// Without a float16 kernel, constants are converted to float32 and the originals are freed.
+// MatMulNBits keeps its scales in both types.
 int tsr__node_widens(const tsr_node *node, size_t input)
 {
     const tsr_value *value = tsr_node_input(node, input);
@@ -98,8 +98,8 @@ int tsr__node_widens(const tsr_node *node, size_t input)
     return row && (row->widens.inputs >> input & 1) ? row->widens.more : 0;
 }
 
-// True if ONNX Runtime computes the node at load time when its inputs are constants. False for
-// DequantizeLinear: 8-bit constants are not converted, because products read them directly.
+// DequantizeLinear is not computed at load time: 8-bit constants stay, because products read them
+// directly.
 bool tsr__node_folds(const tsr_node *node)
 {
     return strcmp(tsr_node_op(node), "DequantizeLinear") != 0;

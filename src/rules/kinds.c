@@ -145,7 +145,7 @@ static bool scales_product(const tsr_node *node, const struct shapes *shapes)
 }
 
 // True if ONNX Runtime fuses the node into a Conv before it, on CPUs and GPUs: an Add, a
-// BatchNormalization, or an activation after the Conv or after one of these.
+// BatchNormalization, or an activation after the Conv or after such an Add or BatchNormalization.
 static bool is_fused(const tsr_node *node)
 {
     static const char *const ends[] = {"Clip", "HardSigmoid", "LeakyRelu",

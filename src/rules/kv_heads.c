@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// kv_heads.c - repeats the key and value heads of grouped attention, so that more devices than the
-// model has key heads can each keep the cache of a head.
+// kv_heads.c - repeats the key and value heads of grouped attention. Then each device can store the
+// cache of a head of its own, even if the model has fewer key heads than there are devices.
 //
 // Example: 4 query heads and 2 key heads, repeated twice for 4 devices. Query heads 0 and 1 used
-// key head 0, queries 2 and 3 key head 1. Afterwards there are 4 key heads k0 k0 k1 k1, and each
-// query head has its own. The attention is the same, and the caches have twice as many heads.
+// key head 0, query heads 2 and 3 used key head 1. Afterwards there are 4 key heads k0 k0 k1 k1,
+// one for each query head. The attention is the same, and the caches have twice as many heads.
 //
-// Keys and values are repeated where they are projected: in the constants of the nodes between the
-// projection and the attention, as far as rules describe these nodes. Weights [64, (2 d)] of k0 k1
-// become [64, (4 d)]. Otherwise a Gather of heads is inserted before the attention.
+// Keys and values are repeated in the constants of their projection, if rules describe all nodes
+// between the projection and the attention. Example: weights [64, (2 d)] of the heads k0 k1 become
+// [64, (4 d)]. Otherwise a Gather of heads is inserted before the attention.
 #include "rules/internal.h"
 
 #include "rules/derive/derive.h"
@@ -88,8 +88,9 @@ static tsr_value *repeat_constant(struct repeat *repeat, const tsr_tensor *tenso
 
 // ---- nodes between projection and attention ----------------------------------------------------
 
-// Returns the axis whose outermost factor is `factor`; *only: it is the axis's only factor. Returns
-// the rank if the factor is not the outermost of its axis, and -1 if no axis has it.
+// Returns the axis whose outermost factor is `factor`. *only is set if the axis has no other
+// factor. Returns the rank if the factor is not the outermost of its axis, and -1 if no axis has
+// it.
 static int axis_of(const struct rule_tensor *tensor, int factor, bool *only)
 {
     for (int d = 0; !tensor->absent && !tensor->host && d < tensor->rank; d++)
@@ -102,8 +103,8 @@ static int axis_of(const struct rule_tensor *tensor, int factor, bool *only)
 }
 
 // Returns the factor of an axis of output 0. Returns -1 if the axis does not have exactly one
-// factor, if that factor does not pass through, or if the local node would differ by more than
-// attributes.
+// factor, if the kind of that factor is not FACTOR_PAR, or if the local node would differ by more
+// than attributes.
 static int factor_of(const struct rule *rule, int axis)
 {
     if (rule->whole || rule->open || rule->n_outputs < 1 || axis >= rule->outputs[0].rank)
@@ -187,7 +188,7 @@ static tsr_status scale_axis(tsr_value *value, int axis, int64_t before, int64_t
 }
 
 // Repeats blocks of the axis in the constants from which the value is computed. value_fits must be
-// true. Returns the value, or the new constant. NULL: an error.
+// true. Returns the value, or the new constant if the value is one. NULL: an error.
 static tsr_value *repeat_value(struct repeat *repeat, tsr_value *value, int axis,
                                const struct blocks *blocks)
 {
@@ -240,8 +241,8 @@ static tsr_value *add_before(struct repeat *repeat, tsr_node *before, const char
     return tsr_node_output(node, 0);
 }
 
-// Gathers heads of [batch, tokens, (heads d)]: Reshape to [0, 0, heads, -1], Gather, Reshape to [0,
-// 0, -1].
+// Repeats heads of a value [batch, tokens, (heads d)] with three new nodes: Reshape to [0, 0,
+// heads, -1], Gather, Reshape to [0, 0, -1].
 static tsr_value *gather_heads(struct repeat *repeat, tsr_node *attention, tsr_value *value,
                                const struct blocks *blocks)
 {

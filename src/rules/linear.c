@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // linear.c - operators that accept partial sums and then return partial sums.
 //
-// A partial sum passes through if the result is linear in that input. If the result is the sum of
-// all inputs, several inputs may be partial sums, and one device adds each complete input. The
-// columns sum and sum_inputs of the table list these operators.
+// A partial sum passes through an operator if the result is linear in that input. If the result is
+// the sum of all inputs, several inputs may be partial sums, and one device adds each complete
+// input. The columns sum and sum_inputs of the table list these operators.
 #include "rules/internal.h"
 
 // Returns how the operator treats a partial sum at this input; SUM_STOPS outside of ai.onnx.

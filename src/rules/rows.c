@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // rows.c - finds the row of a node in the operator tables (table.c, table_microsoft.c, table_ml.c).
 //
-// A model uses few operators many times, so results are cached beside its shapes. Rows that a user
+// A model uses few operators many times, so results are cached in `shapes->rows`. Rows that a user
 // has added are searched first (user_rules.c).
 #include "rules/internal.h"
 

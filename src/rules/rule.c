@@ -96,8 +96,8 @@ static bool make_rewrites(struct fit *fit, struct rule *rule)
     return true;
 }
 
-// Copies the lists that are patched into the rule's arena, because the rule outlives the pattern.
-// Patches of the copy refer to factors instead of letters.
+// Copies the patched lists to the rule's arena, because the rule outlives the pattern. Patches of
+// the copy refer to factors instead of letters.
 static const struct rule_list *copy_lists(struct fit *fit)
 {
     struct rule_list *list =
@@ -185,8 +185,8 @@ static bool build_rule(struct fit *fit, const struct op_row *row, struct rule *r
 
 // ---- nodes that are not sharded -----------------------------------------------------------------
 
-// Makes a rule without tensors; `whole` is the reason. One device runs a node that draws random
-// numbers, unless the node has a seed or is NULL.
+// Makes a rule without tensors; `whole` is the reason. If the node draws random numbers without a
+// seed, only one device may run it (`single`). node: NULL if its bodies decide that.
 static const struct rule *unsharded_rule(struct arena *arena, const tsr_node *node, const char *why)
 {
     struct rule *rule = ARENA_NEW(arena, struct rule);
@@ -252,7 +252,7 @@ static const struct rule *instantiate(struct arena *arena, struct arena *scratch
     return arena->failed ? NULL : unsharded_rule(arena, derivation->node, fit->whole);
 }
 
-// Makes the rule of a node with a derive function, or from the row's text.
+// Makes the rule of a node with the derive function `derive`; NULL: from the row's text.
 static const struct rule *derived(struct arena *arena, const tsr_node *node,
                                   const struct shapes *shapes, const struct op_row *row,
                                   derive_fn derive)
@@ -271,7 +271,6 @@ static const struct rule *derived(struct arena *arena, const tsr_node *node,
     return rule;
 }
 
-// Returns the strided rule. NULL: the operator has no such rule, it does not fit, or out of memory.
 const struct rule *tsr__rule_strided(struct arena *arena, const tsr_node *node,
                                      const struct shapes *shapes)
 {
@@ -332,8 +331,6 @@ static const char *type_immovable(tsr_dtype type)
     return NULL;
 }
 
-// Returns why values of the node cannot be moved. The type of constants does not matter: they are
-// sharded when they are stored, not sent.
 const char *tsr__rule_immovable(const struct shapes *shapes, const tsr_node *node)
 {
     for (enum side side = SIDE_IN; side <= SIDE_OUT; side++)

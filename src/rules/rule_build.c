@@ -33,8 +33,8 @@ bool tsr__rule_fail(struct rule_builder *rule, const char *wrong)
     return false;
 }
 
-// Returns the list with space for one more element, or NULL. The capacity is a power of two, so the
-// list is copied only when n is a power of two.
+// Returns the list with space for one more element. NULL: out of memory, which becomes the rule's
+// error. The capacity is a power of two, so the list is copied only when n is a power of two.
 static void *grown(struct rule_builder *rule, void *list, int n, size_t size)
 {
     rule->begun = true;

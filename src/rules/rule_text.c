@@ -15,8 +15,8 @@
 //            | shape i | once i | attr name=f | attr name=f*unit | sizes i first last
 //            | size i first last                            what changes in the local node
 //            | look i f after [element]                     elements of input i address f
-//            | scat i f dim [element]                       the same, where f is changed
-//            | range i f                                    inputs i and i + 1 count f up
+//            | scat i f dim [element]                       the same, to update input 0 along f
+//            | range i f                                    inputs i and i + 1 are the bounds of f
 //            | route i f                                    input i selects elements of f
 //            | word name=f word… | share name=f             attributes with an entry per element
 //            | P:… | flops …                                ignored
@@ -225,8 +225,8 @@ static bool parse_input(struct parser *parser, int *out)
     return true;
 }
 
-// Reads "shape 1", "shape 1 allowzero" (an attribute by which 0 means 0) or "shape 3 open" (0
-// cannot be written).
+// Reads "shape 1", "shape 1 allowzero" or "shape 3 open". allowzero is the name of an attribute: if
+// it is 1, a size of 0 means an empty dimension. open: 0 cannot be written.
 static bool parse_shape(struct parser *parser)
 {
     struct rule_rewrite rewrite = {.kind = REWRITE_SHAPE, .factor = -1};
@@ -242,7 +242,7 @@ static bool parse_shape(struct parser *parser)
     return true;
 }
 
-// Reads the clause "once 2": input 2 is added once.
+// Reads the clause "once 2": only one device adds input 2 to the result.
 static bool parse_once(struct parser *parser)
 {
     struct rule_rewrite rewrite = {.kind = REWRITE_ADD_ONCE, .factor = -1};
@@ -317,7 +317,7 @@ static bool parse_route(struct parser *parser)
     return true;
 }
 
-// Reads "range 0 r": inputs 0 and 1 are the first of ascending numbers and the end, which is
+// Reads "range 0 r": the elements of r are ascending numbers, from input 0 up to input 1, which is
 // excluded.
 static bool parse_range(struct parser *parser)
 {
@@ -357,7 +357,7 @@ static bool parse_attribute_of(struct parser *parser, enum rewrite_kind kind)
     return true;
 }
 
-// Reads a clause, which its first word selects. P and flops are skipped up to the next ";".
+// Reads a clause; its first word says which. P and flops are skipped up to the next ";".
 static bool parse_clause(struct parser *parser)
 {
     static const char *const kinds[] = {"red", "rep", "blk", "gen", "stat", "sel", "drop"};

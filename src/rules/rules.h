@@ -16,9 +16,9 @@
 
 // Computes shapes for all values of the model's main graph. NULL: out of memory.
 struct shapes *tsr__shapes_new(struct arena *arena, tsr_model *model);
-// As tsr__shapes_new, with numbers for some symbols. If `report` is set, contradictions become
-// diagnostics, and unnamed sizes of inputs stay unnamed; otherwise these sizes are called
-// INPUT.AXIS.
+// As tsr__shapes_new, where `sizes` gives numbers for some symbols. If `report` is set,
+// contradictions become diagnostics, and unnamed sizes of inputs stay unnamed; otherwise these
+// sizes are called INPUT.AXIS.
 struct shapes *tsr__shapes_bound(struct arena *arena, tsr_model *model, const tsr_dim_size *sizes,
                                  size_t n, bool report);
 // Reports all operators of the model that have no rule in one warning (rule-missing).
@@ -70,11 +70,13 @@ struct rule_tensor {
 
 // How the local node differs from the unsharded one, besides smaller tensors.
 enum rewrite_kind {
-    // Input `index` holds the shape of output `output`: it gets local sizes. If attribute `name` is
-    // 1, a size of 0 means 0; NULL: there is no such attribute.
+    // Input `index` holds the shape of output `output`: it gets local sizes. `name`: attribute
+    // that, if it is 1, makes a size of 0 mean an empty dimension (allowzero); NULL: the operator
+    // has none.
     REWRITE_SHAPE,
     // Input `index` is added to the result. If a reduced factor is sharded, only the device with
-    // the last shard of every reduced factor keeps it, because the last one is never empty.
+    // the last shard of every reduced factor keeps this input, because the last shard is never
+    // empty.
     REWRITE_ADD_ONCE,
     // Attribute `name` holds the size of `factor`: it gets the local size.
     REWRITE_ATTR,
@@ -87,24 +89,24 @@ enum rewrite_kind {
     // shards give 0. The result has `last` dimensions after those of the indices. `first` > 0: only
     // element `first` - 1 of each index tuple addresses the factor.
     REWRITE_LOOKUP,
-    // Like REWRITE_LOOKUP, for `factor` as dimension `last` of input 0, which is changed: indices
-    // into other shards change nothing.
+    // Like REWRITE_LOOKUP, but the indices address elements of input 0 to change. `factor` is
+    // dimension `last` of input 0. Indices into other shards change nothing.
     REWRITE_SCATTER,
     // Inputs `index` and `index` + 1 are the first of ascending numbers and the excluded end. They
     // get the range of the local shard of `factor`.
     REWRITE_RANGE,
-    // Attribute `name` is a text. If the local shard of `factor` is one element, it becomes the
-    // word of that element in `words`.
+    // Attribute `name` is a text. If the local shard of `factor` is one element, the text becomes
+    // the word of that element in `words`.
     REWRITE_WORD,
     // Attribute `name` is a list with the same number of entries for each element of `factor`. It
     // keeps the entries of the local shard.
     REWRITE_SHARE,
-    // Input `index` selects elements of `factor` for each token (experts). The local node gets the
+    // Input `index` selects elements of `factor` (experts) for each token. The local node gets the
     // tokens that selected an element of the local shard, and weights for this shard alone.
     REWRITE_ROUTE,
     // `factor` is the rows of a causal query. Inputs `index` and `index` + 1 are keys and values.
-    // Those before the first local row become inputs `first` and `first` + 1, the cache. Input
-    // `last` is a mask, or absent. A node with a cache has three outputs.
+    // Keys and values before the first local row become inputs `first` and `first` + 1, the cache.
+    // Input `last` is a mask, or absent. A node with a cache has three outputs.
     REWRITE_CAUSAL,
 };
 struct rule_rewrite {
@@ -154,19 +156,20 @@ struct rule_list {
     const struct rule_patch *patches;
     int n_patches;
 };
-// For each element of its window, the local node makes `unit` elements of dimension `dim` of an
-// output. The output is trimmed to the elements of the shard.
+// The output dimension that the local node makes too long. The local node makes `unit` elements of
+// dimension `dim` of output `output` for each element of window `window`. The output is then
+// trimmed to the elements of the shard.
 struct rule_trim {
     int output, dim, window;
     int64_t unit;
 };
-// The part of a window for one shard: positions a .. b - 1 of the result need elements start ..
+// The part of a window for one shard. Positions a .. b - 1 of the result need elements start ..
 // stop - 1 of the input, and `before` and `after` more elements at both ends that do not exist. If
 // per > 0, `before` and `after` are instead the elements of the local result to trim at both ends.
-// The shard is units `first` .. `stop` - 1 of n.
 struct window_part {
     int64_t a, b, start, stop, before, after;
 };
+// Returns the part of the window for the shard that has units `first` .. `stop` - 1 of n.
 struct window_part tsr__window_part(const struct rule_window *window, int64_t n, int64_t first,
                                     int64_t stop);
 
@@ -199,9 +202,9 @@ const struct rule *tsr__rule_of(struct arena *arena, const tsr_node *node,
 const struct rule *tsr__rule_strided(struct arena *arena, const tsr_node *node,
                                      const struct shapes *shapes);
 
-// Returns why values of the node cannot be sliced or moved between devices, or NULL: their elements
-// share a byte, or ONNX Runtime does not pass the type to custom operators. Constants of such types
-// can be sharded when they are stored.
+// Returns NULL if values of the node can be sliced and moved between devices, else the reason why
+// not: their elements share a byte, or ONNX Runtime does not pass the type to custom operators.
+// Constants of such types can still be sharded, because that is done when they are stored.
 const char *tsr__rule_immovable(const struct shapes *shapes, const tsr_node *node);
 
 // True if the node gives another result each time it runs: it draws random numbers without a seed,
@@ -211,8 +214,8 @@ bool tsr__node_draws(const tsr_node *node);
 // True for operator Constant of ai.onnx.
 bool tsr__node_is_constant(const tsr_node *node);
 
-// True if ONNX Runtime overwrites input i of the node, even if other nodes read that input. Give
-// the node a copy of it.
+// True if ONNX Runtime overwrites input i of the node, even if other nodes read that input. The
+// caller must give the node a copy of the input.
 bool tsr__node_writes(const tsr_node *node, size_t i);
 // Returns the name of the attribute ("accuracy_level") that makes the kernel round input 0 to fewer
 // bits than its type has, or NULL if the kernel does not round it.
@@ -222,16 +225,16 @@ const char *tsr__node_rounding_level(const tsr_node *node);
 bool tsr__is_cache_output(const tsr_node *node, size_t output);
 
 // True if ONNX Runtime may store the result in the memory of input 0 and read input 0 afterwards.
-// To prevent it, let another node read input 0 after this one.
+// The caller prevents this by adding a node that reads input 0 after this one.
 bool tsr__node_rereads(const tsr_node *node);
-// Returns how many different smaller output counts other Splits of the node's input have; 0 for
-// other operators. Before opset 18, ONNX Runtime merges Splits of one value without sizes, even if
-// they have different numbers of outputs. So Splits with different results of this function must
-// read separate copies.
+// Returns the position of the node's output count in the ascending list of output counts of all
+// Splits that read its input; 0 for other operators. Example: Splits of x into 2, 2 and 3 outputs
+// have results 0, 0 and 1. Before opset 18, ONNX Runtime merges Splits of one value without sizes,
+// even if their output counts differ. So Splits with different results must read separate copies.
 size_t tsr__node_split_rank(const tsr_node *node);
 
-// True if ONNX Runtime does not replace the constant at this input by another tensor of the same
-// name (kept_inputs.c).
+// True if ONNX Runtime leaves the constant at this input as it is. At other inputs it may transpose
+// the constant and keep its name (kept_inputs.c).
 bool tsr__rule_keeps_input(const tsr_node *node, size_t input);
 
 // True if the value is the result of a DequantizeLinear, directly or through nodes that ONNX
@@ -244,8 +247,8 @@ bool tsr__value_is_quantized(const tsr_value *value);
 // True if the kernel of ONNX Runtime needs at least one element of the factor. Without one it
 // returns an error or a wrong result, or crashes (empty.c).
 bool tsr__rule_wants_some(const tsr_node *node, const struct rule *rule, int factor);
-// Returns the input, a single number, whose value minus one a kernel accepts in place of an empty
-// input. -1: the kernel accepts zeros, as most kernels do.
+// An empty input is replaced by a placeholder. Returns the input, a single number, whose value
+// minus one is the placeholder's value; -1: the placeholder is zeros, which most kernels accept.
 int tsr__rule_substitute(const tsr_node *node, int input);
 
 // Lists the axes of a reduction, counted from the front, in `axes` (capacity RULE_MAX_RANK).
@@ -301,11 +304,11 @@ struct node_kind tsr__node_kind(const tsr_node *node, const struct shapes *shape
 #define RULE_SLICE_MOVE TSR_MOVE_COPY
 // The execution provider whose kernels run a node.
 enum kernels { KERNELS_CPU, KERNELS_CUDA };
-// Memory of a node's first output (kernels.c).
+// Where the first output of a node is stored (kernels.c).
 enum kernel_place {
     PLACE_OWN,        // in separate memory
     PLACE_OVER_INPUT, // over an input of its size without later readers
-    PLACE_OF_INPUT,   // it is the first input with another shape
+    PLACE_OF_INPUT,   // the output is the first input with another shape
 };
 enum kernel_place tsr__node_place(const tsr_node *node, const struct shapes *shapes,
                                   enum kernels kernels);
@@ -373,8 +376,8 @@ struct expanded {
     size_t n_places;
 };
 // Replaces the node by simpler ones. `twin` is the same node in the model of `shapes`; `cuts` is
-// the number of shards per factor. Returns TSR_UNSUPPORTED if it cannot be expanded with these
-// shards. The node then stays, perhaps with unused new nodes.
+// the number of shards per factor. Returns TSR_UNSUPPORTED if the node cannot be expanded with
+// these shards. The node then stays, perhaps with unused new nodes.
 tsr_status tsr__rule_expand(struct arena *arena, tsr_node *node, const tsr_node *twin,
                             const struct shapes *shapes, const struct rule *rule,
                             const int64_t *cuts, struct expanded *out) TSR_MUST_USE;

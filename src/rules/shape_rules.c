@@ -33,7 +33,7 @@ struct shapes *tsr__shapes_new(struct arena *arena, tsr_model *model)
     return tsr__shapes_bound(arena, model, NULL, 0, false);
 }
 
-// Returns the parsed text of a rule from the cache. A model of 5,000 nodes has about fifty texts.
+// A model of 5,000 nodes has about fifty different texts, so they are cached.
 const struct pattern *tsr__pattern_of(const struct shapes *shapes, const char *text)
 {
     const char *wrong;

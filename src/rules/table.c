@@ -114,8 +114,9 @@ static const struct op_row rows[] = {
      .derive = tsr__derive_compress,
      .note = "t depends on the data; without axis it is not sharded",
      .stays = STAYS({"v t", CHOSEN})},
-    // t of the result is not t of an input: a shard of the result needs windows of some inputs
-    // (derive_window.c). `other` is a second rule: devices have a share of every input.
+    // Factor t of the result has another size than t of an input: a shard of the result needs
+    // windows of some inputs (derive_window.c). With the second rule, `other`, each device has an
+    // equal share of every input.
     {"Concat", .since = 1, .rule = "[A* t^ B*]… -> [A* t B*]", .derive = tsr__derive_concat,
      .other = tsr__derive_concat_strided, .shape = tsr__infer_concat, .value = tsr__value_concat,
      .note = SEGMENTS},
@@ -127,9 +128,9 @@ static const struct op_row rows[] = {
      .whole = "every device has it; shards are sliced where they are needed"},
     {"ConstantOfShape", .since = 9, .rule = "· -> [A*]; gen A; shape 0", .type = TYPE_OPEN,
      .shape = tsr__infer_constant_of_shape, .value = tsr__value_constant_of_shape},
-    // Channels are (group, channel in it). Sharded i gives partial sums, and one device adds the
-    // bias (once 2); sharded s needs windows; with g sharded, attribute `group` has the local
-    // count.
+    // Factor g is the group, i and o are the channels within a group. Sharded i gives partial sums,
+    // and one device adds the bias (once 2). Sharded s needs windows. If g is sharded, attribute
+    // `group` has the local count.
     {"Conv", .since = 1, .kept = LATER_INPUTS,
      .rule = "[n (g i) s^],[(g o) i _],[(g o)]? -> [n (g o) s]; red i:sum; attr group=g; once 2",
      .derive = tsr__derive_conv, .shape = tsr__infer_conv, .some = "i s", .note = WINDOWS,
@@ -521,7 +522,8 @@ static const struct op_row rows[] = {
      .shape = tsr__infer_scalar, .note = LISTS_NOTE},
     {"SequenceMap", .since = 17, .type = TYPE_OPEN, .shape = tsr__infer_sequence_map,
      .whole = BODIES},
-    // The local node would return local sizes: sizes of the full tensor replace it (sizes 0 0 1).
+    // The local node would return local sizes: so the node is replaced by the sizes of the full
+    // tensor (sizes 0 0 1).
     {"Shape", .since = 1, .rule = "[A*] -> ·; drop A; sizes 0 0 1", .derive = tsr__derive_shape,
      .type = TYPE_INT64, .shape = tsr__infer_shape, .value = tsr__value_shape, .note = FULL_SIZES},
     {"Shrink", .since = 9, .rule = UNARY, .reuse = REUSE_ON_ALL},
@@ -584,8 +586,8 @@ static const struct op_row rows[] = {
      .stays = STAYS({"l", "n-grams are parts of a row"}, {"v", ATTRIBUTES})},
     {"ThresholdedRelu", .since = 1, .rule = UNARY, .reuse = REUSE_ON_ALL},
     {"Tile", .since = 1, .rule = "[A*],·,· -> [B*]; rep A B", .whole = OLD, .work = WORK_COPY},
-    // t is the number of copies. With t sharded, a device makes fewer copies; with a sharded, it
-    // has a strided shard.
+    // `t` is the number of copies. If `t` is sharded, a device makes fewer copies. If `a` is
+    // sharded, it has a strided shard.
     {"Tile", .since = 6, .rule = "[a b],· -> [(t a) (u b)]; gen t u", .derive = tsr__derive_tile,
      .shape = tsr__infer_tile, .note = "sharding factor a gives strided shards", .work = WORK_COPY},
     {"TopK", .since = 1, .rule = "[A* v],·? -> [A* k],[A* k]; stat v; rep k",

@@ -39,7 +39,7 @@ static struct str trimmed(struct str text)
     return text;
 }
 
-// Returns why users may not write this rule, although it is valid; NULL: they may.
+// Returns why users may not write this rule, although it is valid; NULL: they may write it.
 static const char *reserved_clause(const struct pattern *pattern)
 {
     static const char why[] =

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// versions.c - versions in which operators of ai.onnx were added or changed (changes.def). From the
-// changes after opset 17, up to 27, follows the lowest opset that a file can declare without
-// changing its meaning.
+// versions.c - versions in which operators of ai.onnx were added or changed (changes.def). The
+// changes after opset 17 decide which lower opset a file can declare without changing its meaning.
 //
 // Examples: Acos changed in 22, but only to add element types (-22 in the table). So a float32 node
 // of a model of opset 24 can be written for opset 17. AffineGrid was added in 20 and has not
@@ -91,8 +90,6 @@ static bool uses_more(const tsr_node *node)
     return false;
 }
 
-// Returns the last version that changed the operator. Negative entries only added element types,
-// which a node of plain types does not use.
 int64_t tsr__rule_changed(const tsr_node *node, int64_t opset, bool plain)
 {
     const struct versions *row = opset > NEWEST ? NULL : versions_of(tsr__node_op_str(node));

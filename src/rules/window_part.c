@@ -22,7 +22,7 @@ static int64_t floor_div(int64_t a, int64_t b)
 }
 
 // Finds the elements i whose position i * per is in the window. They contribute to positions of the
-// result from start * per - (reach - 1 + shift) on, where `start` is the first of them.
+// result from start * per - (reach - 1 + shift) on, where `start` is the first of these elements.
 static struct window_part spread_part(const struct rule_window *window, struct window_part part)
 {
     int64_t low = part.a * window->step + window->shift,
@@ -42,9 +42,8 @@ static int64_t unit_start(int64_t size, int64_t n, int64_t j)
     return size / n * j + size % n * j / n;
 }
 
-// Returns the window of a shard. A shard consists of some of the n units, into which the `to`
-// elements are divided nearly equally: 10 in 3 are 0..2, 3..5, 6..9. If per is 0, `before` and
-// `after` count elements that the window needs beyond both ends, which do not exist.
+// A shard consists of some of the n units, into which the `to` elements are divided nearly equally:
+// 10 elements in 3 units are 0..2, 3..5, 6..9.
 struct window_part tsr__window_part(const struct rule_window *window, int64_t n, int64_t first_unit,
                                     int64_t stop_unit)
 {

@@ -7,8 +7,8 @@
 // factor that is never sharded and that only the first input has is only indexed (the vocabulary of
 // a lookup, the image under a window) and costs nothing.
 //
-// MatMul of [4 5] and [5 6]: the first input alone is 4 * 5; with the second, 4 * 5 * 6 = 120, and
-// k is removed. A product and a sum for each are 240 operations. Add of [4 5] does 20.
+// Example: MatMul of [4 5] and [5 6]. The first input alone costs 4 * 5; with the second, 4 * 5 * 6
+// = 120, and k is removed. A product and a sum for each are 240 operations. Add of [4 5] does 20.
 #include "rules/internal.h"
 
 #include <math.h>
@@ -162,7 +162,6 @@ static double share_of_experts(const tsr_node *node, const struct rule *rule, in
     return fmax(1 - pow(1 - used / experts, tokens), 1 / fmax((double)sizes[expert], 1));
 }
 
-// Returns the share of an input that the node reads: a slice of 3 of 12 elements reads a quarter.
 double tsr__node_reads(const tsr_node *node, const struct rule *rule, int input,
                        const int64_t *sizes)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // workarounds.c - finds nodes that ONNX Runtime runs incorrectly in some graphs, so that partitions
-// and reference runs can avoid it. docs/numbers.md describes each case.
+// and reference runs can avoid these errors. docs/numbers.md describes each case.
 //
 //     y = MoE(x, ...), x has no other reader:    ONNX Runtime stores y in the memory of x, which
 //                                                the kernel reads afterwards

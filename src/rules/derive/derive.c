@@ -28,8 +28,6 @@ void tsr__derivation_start(struct derivation *derivation, struct arena *arena, c
     tsr__rule_start(&derivation->rule, arena);
 }
 
-// Returns the rule that the derivation built or selected. Constant texts are parsed once for all
-// nodes.
 const struct pattern *tsr__derivation_rule(struct derivation *derivation)
 {
     if (derivation->rule.begun || derivation->rule.wrong)
@@ -37,7 +35,7 @@ const struct pattern *tsr__derivation_rule(struct derivation *derivation)
     return derivation->text ? tsr__pattern_of(derivation->shapes, derivation->text) : NULL;
 }
 
-// Ends the derivation without a rule. Drops what was built so far; later calls add nothing.
+// Drops what was built so far; later calls add nothing.
 void tsr__derive_none(struct derivation *derivation, const char *why)
 {
     derivation->whole = why;

@@ -33,8 +33,9 @@ int tsr__derive_rank(struct derivation *derivation, size_t i);
 // Returns the axis that the attribute names, counted from the front; -1: invalid, or the rank is
 // unknown, and the derivation has ended.
 int tsr__derive_axis(struct derivation *derivation, const char *name, int64_t otherwise, int rank);
-// FACTOR_STAT if the node can be expanded (expand.c), else FACTOR_REP. The expansion needs that
-// opset of ai.onnx, and an element type of input 0 that its nodes support.
+// Returns FACTOR_STAT if the node can be expanded (expand.c), else FACTOR_REP. `opset`: the lowest
+// opset of ai.onnx that the expansion needs. `types`: the element types of input 0 that its nodes
+// support.
 enum expand_types { EXPAND_FLOATS, EXPAND_NUMBERS };
 enum factor_kind tsr__derive_stat(const struct derivation *derivation, int64_t opset,
                                   enum expand_types types);
@@ -55,8 +56,9 @@ bool tsr__derive_single(struct shape shape);
 // True if all bytes of the constant are known to be equal; *out: their value.
 bool tsr__derive_alike(const tsr_value *value, tsr_dtype type, int *out);
 
-// Sets the sizes of h (heads of keys) and g (query heads for each key head) of an attention, whose
-// numbers of heads are in these attributes. False: not known, and the derivation has ended.
+// Sets the sizes of h (heads of keys) and g (query heads for each key head) of an attention.
+// `queries` and `keys` name the attributes with the numbers of heads. False: not known, and the
+// derivation has ended.
 bool tsr__derive_heads(struct derivation *derivation, const char *queries, const char *keys);
 // True if the node has no output from number `first` on.
 bool tsr__derive_outputs_end(const struct derivation *derivation, size_t first);
@@ -69,9 +71,10 @@ bool tsr__derive_mask(struct derivation *derivation, size_t i, const char *heads
 // columns as dimension `keys` of input 1.
 bool tsr__derive_mask_fits(const struct derivation *derivation, size_t i, int keys);
 // True if rows of a causal attention can be sharded: it has no cache (inputs `past` and `past` +
-// 1), one output, as many keys as rows, and heads of known size.
+// 1), one output, as many keys as rows, heads of known size, and no mask (input `mask`) or one of 2
+// or more dimensions.
 bool tsr__derive_causal(const struct derivation *derivation, size_t past, size_t mask);
-// Adds the rewrite for these rows, the factor q.
+// Adds REWRITE_CAUSAL for the rows of such an attention, the factor q.
 void tsr__derive_causal_rows(struct derivation *derivation, size_t past, size_t mask);
 
 #endif

@@ -69,7 +69,8 @@ static bool knows_attributes(const struct derivation *derivation)
     return true;
 }
 
-// True if rows of the query are independent.
+// True if rows of the query are independent: the attention is not causal, and this rule knows all
+// its attributes.
 static bool rows_are_free(const struct derivation *derivation)
 {
     return knows_attributes(derivation) && tsr__derive_int(derivation, "is_causal", 0) == 0;
@@ -119,8 +120,9 @@ bool tsr__derive_mask_fits(const struct derivation *derivation, size_t i, int ke
            tsr__dim_equal(derivation->shapes->exprs, m.dims[m.rank - 1], k.dims[keys]);
 }
 
-// True if the node can be expanded: no cache, softcap or softmax_precision, one output, known
-// sizes, and a mask that fits (tsr__derive_mask_fits). flat: heads are in the last dimension.
+// True if the node can be expanded: no inputs 4 to 6 (cache and lengths), no softcap or
+// softmax_precision, one output, known sizes, and a mask that fits (tsr__derive_mask_fits). flat:
+// heads are in the last dimension.
 static bool can_expand(const struct derivation *derivation, bool flat)
 {
     struct shape q = tsr__derive_in(derivation, 0), k = tsr__derive_in(derivation, 1),
@@ -139,7 +141,8 @@ static bool can_expand(const struct derivation *derivation, bool flat)
 }
 
 // Derives the rule of Attention. A query of 3 dimensions has its heads in the last one: 8 query
-// heads for 2 key heads are h = 2, g = 4. Rows q that depend on each other are treated like k.
+// heads for 2 key heads are h = 2, g = 4. Rows q that depend on each other are treated like k,
+// unless a cache can replace the earlier rows (REWRITE_CAUSAL).
 void tsr__derive_attention(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -173,8 +176,8 @@ void tsr__derive_attention(struct derivation *derivation)
 
 // ---- linear attention --------------------------------------------------------------------------
 
-// Adds input i, which has one number for all heads, for each head, or for each of its d elements.
-// False: its size is unknown.
+// Adds input i, which has one number for all heads, for each head, or for each element d of each
+// head. False: its size is unknown.
 static bool add_decay(struct derivation *derivation, size_t i, int64_t heads)
 {
     struct shape shape = tsr__derive_in(derivation, i);
@@ -273,7 +276,7 @@ static const char *rotated(int rank)
 }
 
 // Returns the text of the positions in com.microsoft: one start for all sequences, one position for
-// each token, or three of them (MRotaryEmbedding).
+// each token, or three positions for each token (MRotaryEmbedding).
 static const char *positions_of(int rank)
 {
     if (rank == 3)

@@ -11,7 +11,7 @@
 //   window of o0: dimension 2 of input 0, from 224, to 112, step 2, shift -3, reach 7
 //   attribute pads: 3 2, of which entry 0 and 1 are replaced by the pads of the shard
 //
-// The end pad is 2, where the last window ends. Sharded in 2 along o0:
+// The pad at the end is 2, not 3, because the last window ends there. Sharded in 2 along o0:
 //
 //   shard 0 has positions 0..55; its windows span -3..113, so it needs 0..113 and has pads 3 0
 //   shard 1 has positions 56..111; its windows span 109..225, so it needs 109..223 and has pads 0 2
@@ -92,9 +92,9 @@ static bool read_space(struct derivation *derivation, int weights, struct space 
 }
 
 // Finds the pads of one dimension, including automatic ones and those of a last window beyond the
-// end. Returns false if they are unknown. They are also unknown for automatic windows that do not
-// reach the end (9 elements, kernel 1, stride 3 span 7). ONNX starts these at the first element,
-// but the pools and convolutions of ONNX Runtime skip elements, each differently.
+// end. False: the pads are automatic, and the windows do not reach the end. Example: 9 elements
+// with kernel 1 and stride 3 span 7. ONNX starts such windows at the first element, but the pools
+// and convolutions of ONNX Runtime skip elements, each differently.
 static bool read_pads(const struct derivation *derivation, struct space *space, int i)
 {
     int64_t span = (space->out[i] - 1) * space->stride[i] + space->reach[i],
@@ -130,9 +130,9 @@ static bool read_sizes(const struct derivation *derivation, struct space *space,
     return is_size(space->size[i]) && is_size(space->out[i]) && is_size(space->stride[i]);
 }
 
-// Reads the window of dimension i. False: it cannot be sharded, because a number is unknown or a
-// window has no element. ONNX Runtime requires pads of a pool to be smaller than its undilated
-// kernel.
+// Reads the window of dimension i. False: the dimension cannot be sharded, because a number is
+// unknown or a window has no element. ONNX Runtime requires pads of a pool to be smaller than its
+// undilated kernel.
 static bool read_window(const struct derivation *derivation, int weights, struct space *space,
                         int i)
 {
@@ -267,7 +267,8 @@ static bool take_groups(struct derivation *derivation)
 // ---- convolutions ------------------------------------------------------------------------------
 
 // Adds input i, a scale or zero point for the tensor or for each channel. If its size is a symbol
-// other than that of the weights' channels, either is possible; the node is then not sharded.
+// other than that of the weights' channels, it may be one number or one for each channel. The node
+// is then not sharded.
 static void add_per_channel(struct derivation *derivation, size_t i, size_t weights)
 {
     struct shape shape = tsr__derive_in(derivation, i);
@@ -348,8 +349,8 @@ static bool is_short(int64_t number)
 }
 
 // Reads dimension i of a transposed convolution: position y of the result depends on the elements j
-// with y + pad - (reach - 1) <= j * stride <= y + pad. False: it cannot be sharded, because a pad
-// is unknown, or because no element contributes to some position.
+// with y + pad - (reach - 1) <= j * stride <= y + pad. False: the dimension cannot be sharded,
+// because a pad is unknown, or because no element contributes to some position.
 static bool read_transposed_at(const struct derivation *derivation, struct space *space, int i)
 {
     int64_t kernel = size_at(tsr__derive_in(derivation, 1), i + 2),
@@ -382,7 +383,7 @@ static void read_transposed(const struct derivation *derivation, struct space *s
             space->window[i] = read_transposed_at(derivation, space, i);
 }
 
-// Adds the entries of an attribute, which patches then change.
+// Adds an attribute with its entries in the full node; patches then change them.
 static void add_list(struct derivation *derivation, const char *name, int n)
 {
     int64_t values[2 * DERIVE_MAX_RANK];
@@ -610,8 +611,8 @@ static int64_t block_elements(struct known_value block)
     return size;
 }
 
-// Derives the rule of Col2Im. Each channel has the elements of a block; an input holds the block's
-// sizes.
+// Derives the rule of Col2Im. Dimension 1 of input 0 is (c k): for each channel c the k elements of
+// a block. Input 2 holds the sizes of a block.
 void tsr__derive_col2im(struct derivation *derivation)
 {
     int64_t size =
@@ -624,7 +625,8 @@ void tsr__derive_col2im(struct derivation *derivation)
     derivation->text = "[n (c k) l],·,· -> [n c O*]; rep k l O";
 }
 
-// Adds a state "b c _", or "b _ c" if channels are last; a window adds a leading dimension.
+// Adds a state "b c _", or "b _ c" if channels are last. window: attribute state_window adds a
+// leading dimension.
 static void add_conv_state(struct rule_builder *rule, bool window, bool last, int rank)
 {
     tsr__rule_any(rule, window);

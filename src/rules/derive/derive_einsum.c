@@ -20,6 +20,7 @@ struct equation {
     bool twice[LETTERS]; // the letter occurs twice in one operand
     bool square;         // both sizes of each diagonal are equal
     bool out[LETTERS];   // the letter occurs in the result
+    // an operand, the result, has an ellipsis
     bool dots, out_dots;
 };
 
@@ -80,7 +81,7 @@ static tsr_dim size_along(const struct derivation *derivation, const struct term
 }
 
 // True if both sizes of a diagonal are known to be equal. A diagonal of [n m] has the length of the
-// shorter.
+// shorter side.
 static bool is_square(const struct derivation *derivation, const struct term_axes *axes, int letter)
 {
     tsr_dim rows = size_along(derivation, axes, axes->first[letter] - 1),

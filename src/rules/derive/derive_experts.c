@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// derive_experts.c - rules of mixtures of experts. Tokens can be sharded. So can the experts e, and
-// the inner size i of all experts, over which the second layer sums: the first layer's halves (gate
-// and value) are then sharded equally, and no block of packed weights is split.
+// derive_experts.c - rules of mixtures of experts. Tokens, experts e and the inner size i of all
+// experts can be sharded. The second layer sums over i. If i is sharded, both halves of the first
+// layer (gate and value) are sharded equally, and no block of packed weights is split.
 //
-// 8 experts of 64 -> 256 -> 64 for tokens [6 64] and router outputs [6 8]:
+// Example: 8 experts of 64 -> 256 -> 64 for tokens [6 64] and router outputs [6 8]:
 //
 //   [t m],[t r],[e i m],[e i]?,[e m i],[e m]?,... -> [t m]; rep m r; red e:sum i:sum; once 5; route
 //     1 e
@@ -121,8 +121,8 @@ void tsr__derive_experts(struct derivation *derivation)
 
 // ---- packed weights ----------------------------------------------------------------------------
 
-// How the inner size is packed. It consists of units: elements that must be on one device in the
-// second layer.
+// How the inner size of packed weights is divided into units. The elements of a unit must be on one
+// device in the second layer.
 struct packed {
     struct layers layers;
     int64_t unit, bytes; // elements of a unit, and the bytes that they are packed into

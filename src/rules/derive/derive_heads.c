@@ -12,8 +12,8 @@
 // the bias: its heads in each third. Its node has num_heads = 4.
 //
 // GroupQueryAttention with q, k and v in one tensor [2 6 96], 8 heads of 8 and 2 of keys: columns
-// 0..63 are queries, 64..79 keys, 80..95 values. Shards of one factor cannot have unequal ranges,
-// so h has three windows; device 0 of 2 needs 0..31, 64..71 and 80..87.
+// 0..63 are queries, 64..79 keys, 80..95 values. A shard of h needs a range of each, so h has three
+// windows; device 0 of 2 needs 0..31, 64..71 and 80..87.
 #include "rules/derive/derive.h"
 
 #define NO_HEADS     "the number of heads is not known"
@@ -143,8 +143,8 @@ static bool can_expand(const struct derivation *derivation)
 }
 
 // True if rows of a causal query can be sharded, with earlier keys in the cache. A bias prevents
-// it: it is added to new keys only, so keys in the cache would lack it. A mask over keys also does,
-// because it has columns for all of them.
+// this: it is added to new keys only, so keys in the cache would lack it. A mask over keys also
+// prevents it, because the mask has columns for all keys.
 static bool causal_rows(const struct derivation *derivation)
 {
     static const size_t others[] = {3, 4, 8, 9};
@@ -183,7 +183,8 @@ void tsr__derive_multi_head(struct derivation *derivation)
     tsr__rule_inputs(rule, multi.own_values ? "[b h p d]?,[b h p v]?" : "[b h p d]?,[b h p d]?");
     tsr__rule_inputs(rule, "·?,[b _ _]?");
     add_results(rule, &multi);
-    // With caches, biases, or a separate dimension for heads, values have the size of keys.
+    // With caches, biases, or a separate dimension for heads, values have the size of keys, so v is
+    // not sharded.
     bool equal = tsr__derive_has(derivation, 3) || tsr__derive_has(derivation, 6) ||
                  tsr__derive_in(derivation, 2).rank == 4 || cached ||
                  tsr_node_output_count(derivation->node) > 1;
@@ -249,8 +250,8 @@ static bool start_projected(struct derivation *derivation, const char *input)
     return true;
 }
 
-// Derives the rule of com.microsoft Attention. The node contains the projection, so its rows i are
-// not sharded. Masks and caches depend on positions.
+// Derives the rule of com.microsoft Attention. The node contains the projection, so the size i over
+// which it sums is not sharded. Nor are rows q, because masks and caches depend on positions.
 void tsr__derive_projected_attention(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -330,7 +331,7 @@ void tsr__derive_quantized_attention(struct derivation *derivation)
 // ---- grouped queries ---------------------------------------------------------------------------
 
 // Adds input i, the scales of a quantized cache: a single scale, or one or more per head. `flat` is
-// the dimension if they are a list.
+// the dimension of a list of scales, in the notation of rules.
 static void add_cache_scale(struct derivation *derivation, size_t i, const char *flat)
 {
     struct shape shape = tsr__derive_in(derivation, i);

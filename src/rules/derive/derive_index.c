@@ -40,8 +40,8 @@ void tsr__derive_gather(struct derivation *derivation)
     tsr__derive_lookup(derivation, 0, rank - axis - 1);
 }
 
-// True if the engine can add results of the type of input `like`. A device returns zeros for rows
-// that it lacks, and the results are added.
+// True if the engine can add results of the type of input `like`. This is needed to shard a table:
+// a device returns zeros for rows that it lacks, and the results are added.
 static bool can_be_added(const struct derivation *derivation, size_t like)
 {
     static const tsr_dtype types[] = {TSR_FLOAT, TSR_DOUBLE, TSR_FLOAT16, TSR_INT8,
@@ -118,7 +118,7 @@ void tsr__derive_gather_elements(struct derivation *derivation)
 }
 
 // Adds a scatter: devices change only elements of their shard of v, which is dimension `dim` of the
-// data.
+// data. tuple: as in add_lookup.
 static void add_scatter(struct rule_builder *rule, int v, int dim, int tuple)
 {
     tsr__rule_rewrite(

@@ -4,7 +4,7 @@
 // joined is not sharded.
 //
 //   SplitToSequence of [4 6] along 1     elements [4 ?]; dimension 0 can be sharded in all of them
-//   ConcatFromSequence along 1           of such a sequence: [4 ?], sharded along 0 as its elements
+//   ConcatFromSequence along 1           result [4 ?] of such a sequence, sharded along 0
 #include "rules/derive/derive.h"
 
 // Adds dimensions a0 a1 .. to the tensor, with "_" at the axis (-1: none).

@@ -109,9 +109,9 @@ static int64_t scales_of(const struct derivation *derivation, float *out)
     return n;
 }
 
-// Marks dimensions that may be resampled although their size stays: their scale may not be 1, they
-// are sampled from a region, or the new sizes are given with `axes` or must keep proportions.
-// False: an axis is invalid, and the derivation has ended.
+// Marks dimensions that may be resampled although their size stays: their scale is not known to be
+// 1, they are sampled from a region, or the new sizes are given with `axes` or must keep
+// proportions. False: an axis is invalid, and the derivation has ended.
 static bool mark_resampled(struct derivation *derivation, int rank, bool *marked)
 {
     float scales[MAX_RANK];
@@ -171,7 +171,7 @@ static int64_t integer_scale(const struct derivation *derivation, int dim, tsr_d
 }
 
 // Returns how often each element is repeated; 0: the result is not made of repeated elements. With
-// these rounding modes, element i gives positions i * times .. i * times + times - 1.
+// the modes that are accepted here, element i gives positions i * times .. i * times + times - 1.
 static int64_t repeats(const struct derivation *derivation, int dim, tsr_dim from, tsr_dim to)
 {
     static const char *const modes[] = {"nearest"}, *const centres[] = {"half_pixel"};
@@ -355,7 +355,7 @@ static bool is_in_loop(const tsr_value *value)
 }
 
 // True if the sizes of the full tensor are numbers, or follow from the sizes of the model's inputs.
-// False: not, and the derivation has ended.
+// False: they are not, and the derivation has ended.
 static bool sizes_are_known(struct derivation *derivation, int rank)
 {
     struct shape shape = tsr__derive_in(derivation, 0);

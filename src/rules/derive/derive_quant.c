@@ -141,8 +141,7 @@ bool tsr__derive_single(struct shape shape)
     return shape.rank == 0 || (shape.rank == 1 && shape.dims[0].value == 1);
 }
 
-// True if all bytes are equal, that is, if each equals the next: one comparison of overlapping
-// ranges.
+// All bytes are equal if each equals the next: one comparison of overlapping ranges.
 bool tsr__derive_alike(const tsr_value *value, tsr_dtype type, int *out)
 {
     const void *bytes;

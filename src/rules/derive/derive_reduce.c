@@ -35,7 +35,6 @@ struct shape tsr__derive_result(const struct derivation *derivation)
     return tsr__shapes_of(derivation->shapes, tsr_node_output(derivation->node, 0));
 }
 
-// Reads a list of integers. Later opsets moved many attributes to inputs; the input has precedence.
 int64_t tsr__derive_ints(const struct derivation *derivation, const char *name, size_t i,
                          int64_t *out, int64_t cap)
 {
@@ -128,10 +127,10 @@ static bool find_kept(const struct derivation *derivation, struct shape x, struc
     return true;
 }
 
-// Finds the axes of a reduction without keepdims. It matches the dimensions of result and input in
-// order; the axes are known if matching from both ends agrees. Examples: from [2 3 4] to [2 4], the
-// 3 was removed. From [2 3 3] to [2 3] it is ambiguous: matched from the front the first 3 remains,
-// matched from the end the second.
+// Finds the axes of a reduction without keepdims. Matches the dimensions of the result with those
+// of the input in order. The axes are known if matching from the front and from the end agree.
+// Examples: from [2 3 4] to [2 4], the 3 was removed. From [2 3 3] to [2 3] it is ambiguous:
+// matched from the front the first 3 remains; matched from the end, the second 3 remains.
 static bool find_removed(const struct derivation *derivation, struct shape x, struct shape y,
                          bool *reduced)
 {
@@ -164,8 +163,8 @@ static bool find_by_shapes(const struct derivation *derivation, bool *reduced)
     return find_removed(derivation, x, y, reduced);
 }
 
-// Builds the rule for axes that are unknown before the run. With keepdims the rank of the result is
-// still known.
+// Builds the rule for axes that are unknown before the run. With keepdims the rule still gives the
+// rank of the result.
 static void unknown_axes(struct derivation *derivation, int rank)
 {
     static const char why[] = "the axes are not known before the run";
@@ -304,9 +303,8 @@ static bool is_reduction(derive_fn derive)
            derive == tsr__derive_reduce_stat || derive == tsr__derive_reduce_mean;
 }
 
-// Lists the axes of a reduction, counted from the front. Returns their number if one is negative,
-// else 0. Example: ArgMax along -2 of rank 3 gives "axis", [1]; ReduceSum with [-1 0] as input 1
-// gives NULL, [2 0].
+// Example: ArgMax along -2 of rank 3 gives *name "axis" and axes [1]; ReduceSum with [-1 0] as
+// input 1 gives *name NULL and axes [2 0].
 int tsr__rule_front_axes(const tsr_node *node, const struct shapes *shapes, const char **name,
                          int64_t *axes)
 {

@@ -12,8 +12,8 @@
 // ---- recurrent layers --------------------------------------------------------------------------
 
 // Returns true if the two directions can be sharded: they are separate layers stored together. A
-// list of activations has entries for both. With alpha or beta the result is false, because it is
-// unknown which entries belong to which direction.
+// list of activations has entries for both directions. Returns false if there are alpha or beta
+// values, because it is unknown which of them belong to which direction.
 static bool has_directions(const struct derivation *derivation)
 {
     const tsr_attr *activations = tsr__attr_of(derivation->shapes, derivation->node, "activations");
@@ -24,7 +24,7 @@ static bool has_directions(const struct derivation *derivation)
 }
 
 // Derives the rule of a recurrent layer. v: directions; w: concatenated gates. In layout 1 the
-// batch is first.
+// batch is first. cell: the layer has a second state, the cell (LSTM).
 static void recurrent(struct derivation *derivation, bool cell)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -137,7 +137,7 @@ void tsr__derive_stft(struct derivation *derivation)
 // ---- optimizers --------------------------------------------------------------------------------
 
 // Derives the rule of an optimizer. The inputs are R and T, then n tensors of each kind:
-// parameters, gradients, states. The outputs have all kinds but the gradients. All are
+// parameters, gradients, states. The outputs have all kinds but the gradients. The computation is
 // element-wise. Example: Adagrad with two parameters has the rule
 // "[],[],[A0*],[A1*],[A0*],[A1*],[A0*],[A1*] -> [A0*],[A1*],[A0*],[A1*]".
 void tsr__derive_optimizer(struct derivation *derivation)
@@ -157,7 +157,8 @@ void tsr__derive_optimizer(struct derivation *derivation)
 
 // ---- rows --------------------------------------------------------------------------------------
 
-// Derives the rule of operators that work row by row. A single row has no dimension for rows.
+// Derives the rule of operators that work row by row: the text of the row in the table. An input
+// that is not [rows, columns] is not sharded.
 void tsr__derive_rows(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0);

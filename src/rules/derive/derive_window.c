@@ -22,13 +22,15 @@
 #define MAX_RANK RULE_MAX_FACTORS
 #define BIG      INT64_MAX
 
-// One dimension: whether the operator changes it and, if so, its window.
+// One dimension. marked: the operator changes it. window: its window is known; the other fields are
+// those of struct rule_window.
 struct worked {
     bool marked, window;
     int64_t from, to, step, shift;
 };
 
-// Adds the dimensions of a tensor: "d0 _ t2".
+// Adds the dimensions of a tensor, such as "d0 _ t2": d passes through, t is changed and has a
+// window, "_" is changed and has no window.
 static void add_dims(struct rule_builder *rule, int rank, const struct worked *worked,
                      enum dim_mark mark)
 {
@@ -86,8 +88,8 @@ static int64_t sizes_along(const struct derivation *derivation, enum side side, 
 
 #define MAX_JOINED 48 // tensors of a Concat or Split whose axis can be sharded
 
-// Derives the rule of Concat. Input i is a window of the result that starts after the inputs before
-// it.
+// Derives the rule of Concat. Each input has a window, which is shifted by the sizes of the inputs
+// before it.
 void tsr__derive_concat(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -264,7 +266,7 @@ static void keep_segments(struct rule_builder *rule, size_t n)
     tsr__rule_kind_range(rule, FACTOR_REP, 'p', 0, (int)n);
 }
 
-// Derives the strided rule of Concat, as in the example above.
+// Derives the strided rule of Concat, as in the example at the start of this file.
 void tsr__derive_concat_strided(struct derivation *derivation)
 {
     struct strided strided;
@@ -502,9 +504,9 @@ static struct worked padded(const struct derivation *derivation, const struct pa
     return at;
 }
 
-// Derives the rule of Pad. Example: [2 10] with pads 0 1 0 3 becomes [2 14]. The rule is
-// "[d0 t1^],· -> [d0 t1]"; the window has from 10, to 14, shift -1. Only the first shard has a pad
-// before it, and only the last shards have pads after them. Reflected or repeated edges need
+// Derives the rule of Pad. Example: [2 10] with pads 0 1 0 3 becomes [2 14]. The rule is "[d0
+// t1^],· -> [d0 t1]"; the window has from 10, to 14, shift -1. Only the first shard has a pad at
+// its start, and only the last shards have pads at their end. Reflected or repeated edges need
 // elements from other shards, so such axes are not sharded.
 void tsr__derive_pad(struct derivation *derivation)
 {

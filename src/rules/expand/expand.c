@@ -2,8 +2,9 @@
 // expand.c - replaces a node by simpler ones: the main function and the building blocks.
 //
 // New nodes are inserted before the old one. `reads` lists which of them read inputs of the old
-// node, `gives` lists the values that replace its outputs; these keep names, types and uses of the
-// old ones. Known sizes are constants, others are read from the input at run time.
+// node, `gives` lists the values that replace its outputs. The new values get the names, types and
+// uses of the old ones. Known sizes are constants; unknown sizes are read from the input at run
+// time.
 //
 // Softmax(x) along a sharded axis, x [4 6]: the old node y = Softmax(x) becomes
 //
@@ -47,7 +48,6 @@ float tsr__x_float(const struct expansion *expansion, const char *name, float ot
     return tsr_attr_float(tsr_node_find_attr(expansion->node, name), otherwise);
 }
 
-// Returns the type in which sums are computed: float32 for 16-bit floats.
 tsr_dtype tsr__x_wide(tsr_dtype type)
 {
     return type == TSR_FLOAT16 || type == TSR_BFLOAT16 ? TSR_FLOAT : type;
@@ -362,9 +362,8 @@ tsr_value *tsr__x_positions(struct expansion *expansion, size_t i, int axis)
     return tsr__x_reshape(expansion, range, shape, s.rank);
 }
 
-// Marks a value that numbers positions ({0, 1, 2, ...} along an axis) as sharded by the factors of
-// `dim`, so that each device has only the numbers of its shard. Does nothing if `dim` has no
-// factors or needs a window.
+// Does nothing if `dim` has no factors or needs a window. Example of a value: row numbers, of which
+// each device then has only those of its shard.
 tsr_value *tsr__x_place(struct expansion *expansion, tsr_value *value, int rank, int axis,
                         const struct rule_dim *dim)
 {
@@ -381,7 +380,7 @@ tsr_value *tsr__x_place(struct expansion *expansion, tsr_value *value, int rank,
     return value;
 }
 
-// Reshapes the value. If it is NULL, returns NULL: the failure is recorded already.
+// Returns NULL for NULL: the failure is recorded already.
 tsr_value *tsr__x_reshape(struct expansion *expansion, tsr_value *value, const int64_t *shape,
                           int64_t n)
 {
@@ -399,8 +398,8 @@ tsr_value *tsr__x_unsqueeze(struct expansion *expansion, tsr_value *value, int64
     return tsr__x_with_ints(expansion, value, "axes", &axis, 1);
 }
 
-// Makes the value output k of the old node. If the value is an input of the old node, it is copied
-// by a new node, because outputs keep their names.
+// If the value is an input of the old node, it is copied by a new node, because outputs keep their
+// names.
 void tsr__x_give(struct expansion *expansion, int k, tsr_value *value)
 {
     if (!tsr_node_output(expansion->node, (size_t)k))
@@ -461,9 +460,7 @@ static const char *name_of(const tsr_node *node)
     return "";
 }
 
-// Expands the node. Names of new nodes start with the node's name, or with that of its first named
-// output. A full arena is TSR_NOMEM even if the expansion also failed: with more memory it might
-// succeed.
+// A full arena is TSR_NOMEM even if the expansion also failed: with more memory it might succeed.
 tsr_status tsr__rule_expand(struct arena *arena, tsr_node *node, const tsr_node *twin,
                             const struct shapes *shapes, const struct rule *rule,
                             const int64_t *cuts, struct expanded *out)

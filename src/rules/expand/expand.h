@@ -2,8 +2,9 @@
 // expand.h - building blocks of expansions, which replace a node by simpler ones. Private to the
 // module rules.
 //
-// Every function accepts NULL for a value that could not be made, and then returns NULL. So an
-// expansion is written as one formula, and the failure is checked once at the end.
+// Functions accept NULL for a value that could not be made, and then return NULL (except
+// tsr__x_node). So an expansion is written as one formula, and the failure is checked once at the
+// end.
 #ifndef TSR_RULES_EXPAND_H
 #define TSR_RULES_EXPAND_H
 
@@ -44,7 +45,7 @@ tsr_node *tsr__x_fused(struct expansion *expansion, const char *op, int n,
 // Returns the first output of a node; NULL for NULL.
 tsr_value *tsr__x_output(const tsr_node *node);
 tsr_node *tsr__x_nodes(struct expansion *expansion, const char *op, int n, tsr_value *const *inputs,
-                       int n_out); // at most 3
+                       int n_out); // 1 to 3 outputs
 // Set an attribute of the node that makes the value, and return the value.
 tsr_value *tsr__x_with_int(struct expansion *expansion, tsr_value *value, const char *name,
                            int64_t number);
@@ -57,8 +58,8 @@ tsr_value *tsr__x_scalar(struct expansion *expansion, tsr_dtype type,
 tsr_value *tsr__x_ones(struct expansion *expansion, tsr_dtype type, const int64_t *dims, int rank);
 tsr_value *tsr__x_ints(struct expansion *expansion, const int64_t *v, int64_t n);
 // Declares that each device has its shard of the value from the start, and returns the value.
-// Dimension `axis` of `rank` has the factors of `dim`, the others have one element. Later nodes
-// that read it are sharded too.
+// Dimension `axis` of `rank` has the factors of `dim`, the others have one element. Nodes that are
+// added later and read the value are sharded too.
 tsr_value *tsr__x_place(struct expansion *expansion, tsr_value *value, int rank, int axis,
                         const struct rule_dim *dim);
 tsr_value *tsr__x_cast(struct expansion *expansion, tsr_value *value, tsr_dtype from, tsr_dtype to);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // expand_einsum.c - an Einsum with a diagonal whose letter is sharded. Rows are sharded, columns
 // are not. Elements off the diagonal become 0 and are summed along a new letter: "bii->bi" of x is
-// "bij->bi" of Where(row = column, x, 0). This needs no communication.
+// "bia->bi" of Where(row = column, x, 0), where a is the new letter. This needs no communication.
 #include "rules/expand/expand.h"
 
 #include <ctype.h>

@@ -28,7 +28,7 @@ static tsr_value *number(struct expansion *expansion, const struct groups *group
     return tsr__x_cast(expansion, tsr__x_scalar(expansion, TSR_FLOAT, v), TSR_FLOAT, groups->type);
 }
 
-// Returns the number of tokens of each sequence, int64 of that shape.
+// Returns the number of tokens of each sequence as int64, reshaped to `shape`.
 static tsr_value *tokens(struct expansion *expansion, const int64_t *shape, int64_t n)
 {
     tsr_value *last = tsr__x_cast(expansion, tsr__x_in(expansion, 5), TSR_INT32, TSR_INT64);
@@ -76,8 +76,8 @@ static tsr_value *widened(struct expansion *expansion, const struct groups *grou
                      number(expansion, groups, more));
 }
 
-// Returns HIDDEN for keys after the last token of their sequence, else 0, in the first new element
-// of each head: [b k 1 d + MORE].
+// Returns [b k 1 d + MORE], which is added to the keys: HIDDEN in the first new element of keys
+// after the last token of their sequence, else 0.
 static tsr_value *hidden_keys(struct expansion *expansion, const struct groups *groups)
 {
     static const int64_t by_row[] = {1, -1, 1, 1}, by_sequence[] = {-1, 1, 1, 1};

@@ -166,8 +166,8 @@ static tsr_value *root(struct expansion *expansion, const struct norm *norm, tsr
 }
 
 // Expands MeanVarianceNormalization: (x - mean) / deviation, both over the axes, by default 0 2 3.
-// The function body of onnx adds 1e-9 to the deviation; its formula and ONNX Runtime's kernel do
-// not.
+// The function body in the ONNX specification adds 1e-9 to the deviation; the formula there and
+// ONNX Runtime's kernel do not.
 void tsr__expand_mvn(struct expansion *expansion)
 {
     static const int64_t usual[] = {0, 2, 3};
@@ -206,8 +206,8 @@ static tsr_value *affine(struct expansion *expansion, tsr_value *value, size_t s
 
 #define NONE 99 // the operator has no such input
 
-// Sets an output for a statistic. It has the stash type, by default float32, even for doubles.
-// `out` -1: none.
+// Sets an output for a statistic. The output has the type of attribute stash_type, by default
+// float32, even for doubles. `out` -1: none.
 static void give_statistic(struct expansion *expansion, const struct norm *norm, int out,
                            tsr_value *value)
 {
@@ -246,7 +246,7 @@ static void layer_norm(struct expansion *expansion, bool centred, size_t shift, 
         return;
     axes_from(&s, tsr__axis(tsr__x_int(expansion, "axis", -1), s.rank), s.rank);
     tsr_value *value = normalized(expansion, &s, centred, mean_out, inverse_out);
-    // its type may differ from that of the input
+    // the scale's type may differ from that of the input
     tsr_dtype scale = tsr__x_shape(expansion, 1).dtype;
     value = affine(expansion, tsr__x_cast(expansion, value, s.wide, scale), 1, shift);
     tsr__x_give(expansion, 0, value);

@@ -55,9 +55,9 @@ static int64_t size_of_output(const struct expansion *expansion, int axis)
     return known ? shape.dims[axis].value : -1;
 }
 
-// Returns class numbers along their axis: 0 .. 9 as [1, 10] for depth 10, axis 1 of 2. A known size
-// is written even if depth is an input: a sharded dimension must be known not to be 1, and ONNX
-// Runtime rejects another depth.
+// Returns class numbers along their axis: 0 .. 9 as [1, 10] for depth 10, axis 1 of 2. If the
+// output's size is known, it is written into the shape even if `depth` is computed, because a
+// sharded dimension must be known not to be 1. ONNX Runtime then rejects another depth.
 static tsr_value *classes(struct expansion *expansion, tsr_value *depth, int axis, int rank)
 {
     int64_t shape[DERIVE_MAX_RANK + 1];
