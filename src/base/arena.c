@@ -7,8 +7,8 @@
 //
 //     Example: an arena that holds 100 KiB allocates its next block with 128 KiB. A request of 10
 //     KiB that does not fit into the newest block opens such a block. A request of 40 KiB, more
-//     than a quarter of it, gets a block of just its size, and the next 10 bytes still come from
-//     the newest.
+//     than a quarter of 128 KiB, gets a block of just its size. The next 10 bytes still come from
+//     the newest block.
 #include "base/internal.h"
 
 #include <stdio.h>
@@ -17,7 +17,7 @@
 
 #define BLOCK_MIN ((size_t)64 << 10)
 #define BLOCK_MAX ((size_t)4 << 20)
-#define PAGE_MAX  ((size_t)64 << 10) // no kernel uses larger small pages
+#define PAGE_MAX  ((size_t)64 << 10) // the largest base page size of any kernel
 #define CLEAR_MIN ((size_t)1 << 10)  // smallest number of bytes that is cleared at a time
 
 #if defined(__SANITIZE_ADDRESS__) || defined(TSR_TORTURE)
@@ -104,9 +104,10 @@ void *tsr__default_alloc(void *data, void *old, size_t old_bytes, size_t bytes)
 
 // ---- the session's accounting ------------------------------------------------------------------
 
-// Reports that memory ran out, once per session. Allocates nothing: the session has a free list
-// slot and a text buffer for this. The message distinguishes three causes: a file that needs more
-// than its size justifies, the limit of the session, and the system.
+// Reports that memory ran out, once until tsr_finding_clear. Allocates nothing: the list of
+// diagnostics always has a free slot, and the session has a buffer for the text. The message
+// distinguishes three causes: a file that needs far more memory than its size, the limit of the
+// session, and the system.
 void tsr__nomem(tsr_session *session, size_t bytes)
 {
     char *text = session->out_of_memory_text;
@@ -134,8 +135,9 @@ void tsr__nomem(tsr_session *session, size_t bytes)
     };
 }
 
-// Resizes memory of the session. Fails with a diagnostic if memory_used would exceed the lower one
-// of memory_limit and memory_budget. The old memory then stays valid.
+// Resizes memory of the session. Returns NULL with a diagnostic if the allocator fails, or if
+// memory_used would exceed the lower one of memory_limit and memory_budget. The old memory then
+// stays valid.
 void *tsr__realloc(tsr_session *session, void *p, size_t old_bytes, size_t bytes)
 {
     if (!p)
@@ -183,7 +185,7 @@ void tsr__free(tsr_session *session, void *p, size_t bytes)
 
 // ---- arenas ------------------------------------------------------------------------------------
 
-// Header of each block. Its 16 bytes keep the memory after it aligned as malloc's.
+// Header of each block. It has 16 bytes, so that the memory after it is aligned as malloc's is.
 struct arena_block {
     struct arena_block *next;
     size_t bytes; // including this header

@@ -102,8 +102,8 @@ static inline bool ends_with(const char *text, const char *ending)
 }
 // Compares byte by byte. A prefix sorts before the longer text.
 int tsr__str_cmp(struct str a, struct str b);
-// Matches a pattern with at most one star and sets *rest to the text in place of the star:
-// "present.*" and "present.0" give "0".
+// True if `text` matches a pattern with at most one star. Sets *rest to the part that the star
+// matches: "0" for the pattern "present.*" and the text "present.0".
 bool tsr__star_matches(struct str pattern, struct str text, struct str *rest);
 // Parses a decimal number. False for an empty text, a leading '+', spaces, other characters and
 // overflow.
@@ -342,7 +342,7 @@ size_t tsr__diag_errors(const tsr_session *session);
 bool tsr__diag_has(const tsr_session *session, const char *code);
 
 // A position in the list of diagnostics. tsr__diag_back removes the diagnostics that were added
-// since, except errors if keep_errors is set, and except out-of-memory.
+// after the mark. It keeps the out-of-memory error, and with keep_errors all errors.
 struct diag_mark {
     size_t n;
     size_t n_dropped, counts[TSR_SEVERITY_COUNT];
@@ -416,6 +416,7 @@ struct outfile {
     bool failed;
     tsr_status status; // status of the first failure
     int dir_fd;        // folder of the target
+    // Registration for removal by signal handlers; NULL: none.
     struct temporary *note;
 };
 tsr_status tsr__out_open(tsr_session *session, const char *path, struct outfile *out) TSR_MUST_USE;
@@ -449,10 +450,10 @@ void tsr__follow_free(struct follow *follow);                           // NULL 
 
 // ---- writing folders (outfolder.c) -------------------------------------------------------------
 
-// An output folder that appears under its name only when it is complete. Its files are written to a
-// temporary folder beside the target, and tsr__outfolder_commit renames it. A target that is not
-// empty is an error unless `replace` is set. A target with subfolders other than rank folders is
-// never replaced, because Tessera did not create it.
+// An output folder that appears under its name only when it is complete. Files are written to a
+// temporary folder beside the target, and tsr__outfolder_commit renames the temporary folder. A
+// target that is not empty is an error unless `replace` is set. A target with subfolders other than
+// rank folders is never replaced, because Tessera did not create it.
 struct outfolder {
     tsr_session *session;
     char *path, *temporary;
@@ -490,17 +491,17 @@ void tsr__temporary_remove(struct temporary *temporary);
 // this process is killed, tsr__temporary_sweep of a later one removes the path.
 struct temporary *tsr__temporary_note(tsr_session *session, const char *path);
 void tsr__temporary_forget(struct temporary *temporary); // NULL is allowed
-// Locks a file or folder that was just created as `name` in `parent` and opened as fd, so that no
-// other process sweeps it. Returns false if another process removed or locked it; then try another
-// name.
+// Locks a file or folder that was just created as `name` in `parent` and opened as fd, so that
+// tsr__temporary_sweep of another process does not remove it. Returns false if another process
+// removed or locked it; then try another name.
 bool tsr__temporary_lock(int parent, const char *name, int fd) TSR_MUST_USE;
 // Removes files and folders that killed processes have left in an open folder: names of the form
 // PREFIX PID "-" ...
 void tsr__temporary_sweep(int folder, const char *prefix);
 
-// Remove files without allocating memory: tsr__folder_empty the contents of an open folder,
-// tsr__tree_remove a path with its contents, tsr__folder_remove a folder that contains only files
-// (it returns false if something is left).
+// The next three functions remove files without allocating memory. tsr__folder_empty removes the
+// contents of an open folder. tsr__tree_remove removes a path with its contents. tsr__folder_remove
+// removes a folder that contains only files, and returns false if something is left.
 void tsr__folder_empty(int fd);
 void tsr__tree_remove(const char *path);
 bool tsr__folder_remove(const char *path);
@@ -518,8 +519,8 @@ enum fault_kind {
 };
 // True if a test has requested that this operation of the session fails.
 bool tsr__fault(tsr_session *session, enum fault_kind kind);
-// For tests: lets the n-th operation of this kind fail, and with `sticky` all later ones, too. 0:
-// none fails.
+// For tests: makes the n-th operation of this kind fail; 0 turns the kind off. With `sticky` all
+// later operations fail, too; `sticky` applies to all kinds.
 void tsr__session_fault(tsr_session *session, int kind, uint64_t n, bool sticky);
 
 // ---- the session (session.c) -------------------------------------------------------------------
@@ -554,7 +555,7 @@ enum result {
 
 // ---- structs of callers, results of the library (sized.c) ---------------------------------------
 
-// Returns the size of a struct whose last field was `field` in its first version.
+// Returns the size of the first version of a struct, in which `field` was the last field.
 #define SIZE_UP_TO(type, field) (offsetof(type, field) + sizeof(((type *)0)->field))
 
 // Copies the options of a caller, whose header may be older or newer, and sets the size to `bytes`.

@@ -49,8 +49,8 @@ static struct diag_record *push(tsr_session *session)
     return &session->diags.at[session->diags.n++];
 }
 
-// Returns a copy of at most `max` bytes, "" if out of memory. If the text is longer, "..." is
-// added; no UTF-8 character is split.
+// Returns a copy of the text; "" if out of memory. A text of more than `max` bytes is truncated
+// between two UTF-8 characters, and "..." is added.
 static struct str copy(tsr_session *session, struct str text, size_t max)
 {
     if (text.n == 0)

@@ -145,8 +145,9 @@ void tsr__sha256_add(struct sha256 *sha256, const void *data, size_t n)
         memcpy(sha256->block, p + n / 64 * 64, n % 64);
 }
 
-// Completes the digest and writes it in hexadecimal. Padding fills the block up to byte 56: after 3
-// bytes it has 53 bytes. After 60 bytes it has 60: 4 complete the block and 56 start another.
+// Completes the digest and writes it in hexadecimal. The padding (`tail`) ends at byte 56 of a
+// block; the length follows. Example: a message of 3 bytes gets 53 bytes of padding. A message of
+// 60 bytes gets 60: 4 complete the block and 56 start another.
 void tsr__sha256_hex(struct sha256 *sha256, char out[65])
 {
     static const char digits[] = "0123456789abcdef";

@@ -15,8 +15,6 @@ bool tsr__fault(tsr_session *session, enum fault_kind kind)
     return session->fault_sticky ? seen >= after : seen == after;
 }
 
-// Makes the n-th operation of a kind fail, for tests. n 0 turns the kind off. `sticky` applies to
-// all kinds.
 void tsr__session_fault(tsr_session *session, int kind, uint64_t n, bool sticky)
 {
     if (kind < 0 || kind >= FAULT_COUNT)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // follow.c - computes digests of files while they are written, in threads that read them back.
 //
-// Therefore the writer can copy inside the kernel, without the bytes passing through its memory.
-// The writer waits if a digest is more than 256 MiB behind, so that the data is still cached when
-// the threads read it.
+// So the writer can copy inside the kernel, without the bytes passing through its memory. The
+// writer waits if a digest is more than 256 MiB behind, so that the data is still cached when the
+// threads read it.
 //
 // File i belongs to thread i % n_threads, so no two threads use one digest. The writer sets `ready`
 // and the thread reads it; the thread sets `at` and the writer reads it. Both only grow. Threads do
@@ -22,6 +22,7 @@
 #define FOLLOW_AHEAD   ((uint64_t)256 << 20) // bytes of a file that may wait for their digest
 #define FOLLOW_THREADS 8
 
+// One file that is being written, and its digest so far.
 struct followed {
     int fd;
     atomic_uint_fast64_t ready; // bytes in the file
@@ -29,9 +30,10 @@ struct followed {
     struct sha256 digest;
     int error; // errno; -1: the file is shorter than `ready`
 };
+// One thread.
 struct follower {
     struct follow *all;
-    size_t first; // first file of this thread; it has every n_threads-th file
+    size_t first; // the thread has the files first, first + n_threads, ...
     char *buffer;
     pthread_t thread;
 };
@@ -73,7 +75,8 @@ static bool digest_block(struct followed *followed, char *buffer)
     return true;
 }
 
-// Digests one block of each file that this thread has. Returns false if no file had a block ready.
+// Digests one block of each of the files first, first + step, ... Returns false if no file had a
+// block ready.
 static bool pass(struct follow *follow, size_t first, size_t step, char *buffer)
 {
     bool any = false;
@@ -167,8 +170,7 @@ tsr_status tsr__follow_start(tsr_session *session, const int *fds, size_t n, str
     return TSR_OK;
 }
 
-// Announces that bytes of a file are written, and waits if its digest is far behind. Does not wait
-// for a file without a thread.
+// Does not wait for a file whose thread could not be started.
 void tsr__follow_ready(struct follow *follow, size_t i, uint64_t bytes)
 {
     struct followed *followed = &follow->files[i];

@@ -9,10 +9,10 @@
 //                                                  }
 //
 // Inside an object every value has a key, inside an array none has. After wrong nesting or a
-// missing key the document has failed, and tsr_json_text returns NULL. An array of plain items that
-// fits on one line is joined when it ends; strings contain no bare newlines, so every newline is
-// layout. Control characters, quotes and characters that reorder text are escaped. Invalid UTF-8
-// becomes the text \xNN, which readers do not convert back.
+// missing key the document has failed, and tsr_json_text returns NULL. When an array without nested
+// objects or arrays ends, it is put on one line if it fits. Strings contain no bare newlines, so
+// every newline can be removed for this. Control characters, quotes and characters that reorder
+// text are escaped. Invalid UTF-8 becomes the text \xNN, which readers do not convert back.
 #include "base/internal.h"
 
 #include <inttypes.h>

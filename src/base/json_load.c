@@ -9,12 +9,12 @@
 #include <jansson.h>
 #include <stdlib.h>
 
-#define VALUE_BYTES 128                // limit of tree bytes per value
+#define VALUE_BYTES 128                // upper bound for one value of the tree
 #define SPARE       ((size_t)64 << 10) // for the parser itself
 
-// Estimates the bytes of the tree. Every value but the first follows one of the characters , : [ {.
-// Characters in strings are counted, too, which is harmless. [1,2] has at most 3 values: 128 * 3 +
-// 5.
+// Returns an upper bound of the bytes of the tree. Every value but the first follows one of the
+// characters , : [ {. Characters in strings are counted, too, which is harmless. Example: [1,2] has
+// 3 values (the array and two numbers), so the bound is 128 * 3 + 5 bytes.
 static size_t bytes_of_tree(struct str text)
 {
     size_t values = 1;

@@ -6,7 +6,7 @@
 // map grows without hashing again. Nothing is ever removed, so a free slot ends every search.
 //
 //     Example: 12 keys fill a table of 16; the 13th doubles it to 32. A key with hash 0x...25
-//     belongs to slot 5 of 32 (its low bits). If that slot has another key, 6, 7 and so on are
+//     belongs to slot 5 of 32 (its low bits). If slot 5 has another key, slots 6, 7 and so on are
 //     tried up to the first free slot.
 #include "base/internal.h"
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// open.c - opens files by names from a model or manifest, never outside of its folder.
+// open.c - opens files by names from a model or manifest, but only inside the folder of that file.
 //
 // Absolute names and names with ".." are rejected. Then openat2 (Linux 5.6) resolves the name
 // beneath the folder, which is safe even if a link is swapped at the same time. On older kernels
-// every component is opened separately, without following links. A link is resolved by looking up
-// its target, which is opened again in the same way from the root.
+// every component is opened separately, without following links. If the name contains a link, the
+// path of its target is found out first and then opened from the folder, without following links.
 //
 //     Example: the model /m/x.onnx names its data "w/a.bin". The folder /m is open; "w/a.bin" is
 //     opened beneath it. A link w -> /etc leads out and is rejected (EXDEV). If /m/x.onnx is itself
@@ -110,7 +110,7 @@ static bool path_of_fd(int fd, char out[PATH_MAX])
     return true;
 }
 
-// Opens a path that was already resolved. A link on it is new and is rejected.
+// Opens a path that was already resolved. A link on it was created since then and is rejected.
 static int open_no_links(int root, const char *name, bool use_kernel)
 {
     if (!use_kernel)

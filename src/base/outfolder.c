@@ -32,7 +32,9 @@ static char *sibling(tsr_session *session, const char *path, const char *name)
     return longer;
 }
 
-// The kind of the target. TARGET_UNKNOWN: it could not be read, errno is set.
+// The kind of the target. TARGET_FILES: only files and rank folders, so it may be replaced.
+// TARGET_OTHER: not a folder, or a folder with other subfolders. TARGET_UNKNOWN: it could not be
+// read, errno is set.
 enum target { TARGET_ABSENT, TARGET_EMPTY, TARGET_FILES, TARGET_OTHER, TARGET_UNKNOWN };
 
 static bool is_dots(const char *name)
@@ -126,8 +128,8 @@ static enum target classify_target(const char *path)
     return found;
 }
 
-// Checks that the output folder may be written: an absent target, an empty folder and, with
-// `replace`, a folder as this program creates them.
+// Checks that the output folder may be written: the target is absent, an empty folder or, with
+// `replace`, TARGET_FILES.
 static tsr_status check_target(tsr_session *session, const char *path, bool replace)
 {
     struct place at = PLACE_NONE;

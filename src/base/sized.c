@@ -5,7 +5,7 @@
 // older caller has a shorter struct, a newer caller a longer one.
 //
 //     Example: version 1 of a struct has 24 bytes, version 2 has 32, and this library is version 2.
-//     A caller of version 1 passes 24: the options end at byte 24, and the last field becomes 0.
+//     A caller of version 1 passes 24: the library reads 24 bytes, and the last field becomes 0.
 //     A caller of version 3 passes 40: the library reads 32 bytes.
 //     A caller who passes 0 is rejected.
 #include "base/internal.h"

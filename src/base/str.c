@@ -81,8 +81,7 @@ size_t tsr__str_distance(struct str a, struct str b, size_t limit)
     return row[b.n] > limit ? limit + 1 : row[b.n];
 }
 
-// True if the text matches a pattern with at most one star. The text must be at least as long as
-// both ends of the pattern, otherwise they would overlap.
+// The text must be at least as long as both ends of the pattern, otherwise they would overlap.
 bool tsr__star_matches(struct str pattern, struct str text, struct str *rest)
 {
     const char *star = memchr(pattern.p, '*', pattern.n);
@@ -97,15 +96,15 @@ bool tsr__star_matches(struct str pattern, struct str text, struct str *rest)
     return true;
 }
 
-// Returns the number of edits allowed: a third of the length rounded up, at most 8. "plna" may have
-// 2 and finds "plan".
+// Returns the number of edits allowed: a third of the length rounded up, at most 8. Example: 2 for
+// "plna", so the word "plan" is found.
 static size_t edit_limit(struct str wanted)
 {
     return size_min((wanted.n + 2) / 3, 8);
 }
 
 // True if the edit distance of the candidate is at most *limit and less than the length of
-// `wanted`. Lowers *limit below its distance, so that the first of equally close candidates wins.
+// `wanted`. Lowers *limit below this distance, so that the first of equally close candidates wins.
 static bool is_nearer(struct str wanted, struct str candidate, size_t *limit)
 {
     size_t distance = tsr__str_distance(wanted, candidate, *limit);
@@ -115,7 +114,7 @@ static bool is_nearer(struct str wanted, struct str candidate, size_t *limit)
     return true;
 }
 
-// Returns the candidate with the smallest edit distance, or an empty text. For "shard" and
+// Returns the candidate with the smallest edit distance, or an empty text. Example: for "shard" and
 // {"shape", "sharp"}, "shape" has distance 2; "sharp" has 1 and is returned.
 struct str tsr__nearest(struct str wanted, const struct str *candidates, size_t n)
 {

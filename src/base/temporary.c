@@ -123,7 +123,7 @@ void tsr__tree_remove(const char *path)
 }
 
 // Removes the temporary files of the session. Async-signal-safe; keeps errno. A forked child has
-// the same slots but is not their owner.
+// the same slots but is not their owner, so it removes nothing.
 void tsr_session_sweep(tsr_session *session)
 {
     int error = errno;

@@ -91,8 +91,8 @@ void tsr__text_printf(struct text *text, const char *format, ...)
     va_end(args);
 }
 
-// Returns the length of a character by its first byte; 0 if no character begins with it (0x80 to
-// 0xC1).
+// Returns the length of a character by its first byte; 0 if no character begins with this byte
+// (0x80 to 0xC1, 0xF5 to 0xFF).
 static size_t length_by_first(unsigned char first)
 {
     if (first < 0x80)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // cli.h - what the commands share: tables of commands and options, exit codes, printing.
 //
-// A command is one file commands/cmd_NAME.c with one `struct command`. An option is one row of its
-// table: the parser, --help, the man page, shell completion and "did you mean" are derived from it,
-// and with INTO the row also names the struct member that receives the value. Only this module
+// A command is one file commands/cmd_NAME.c with one `struct command`. Each of its options is one
+// row of a table. The parser, --help, the man page, shell completion and "did you mean" use this
+// row. With INTO the row also names the struct member that receives the value. Only this module
 // prints, exits and reads the environment.
 #ifndef TSR_CLI_H
 #define TSR_CLI_H
@@ -96,7 +96,7 @@ struct option {
 #define INTO_PLAN(member)                                                                          \
     INTO_AS(OPTION_PLAN, tsr_plan_options, member, OPTION_KIND_OF(tsr_plan_options, member))
 
-// One option as given.
+// One option of the command line.
 struct given {
     const struct option *option;
     const char *value; // NULL for flags
@@ -129,7 +129,7 @@ struct cli {
     // If the argument is a generation folder (model_folder.c):
     const char *folder; // as given, or NULL
     char *folder_model; // replaces the argument
-    char **made;        // values of options that were filled in
+    char **made;        // values of options that model_folder.c filled in
     size_t n_made;
 };
 
@@ -137,7 +137,7 @@ struct cli {
 // was given.
 const char *cli_value(const struct cli *cli, const char *name);
 bool cli_flag(const struct cli *cli, const char *name);
-// The first of the names (ends with NULL) that was given, or NULL.
+// Returns the first of the names (ends with NULL) that was given, or NULL.
 const char *cli_first_given(const struct cli *cli, const char *const *names);
 // Collects all values of a repeatable option; `list` has space for n_given. Returns their number.
 size_t cli_values(const struct cli *cli, const char *name, const char **list);
@@ -265,8 +265,9 @@ bool cli_is_folder(const char *path);
 // Reads a topology as --devices and `topology` do: a file, or a text for tsr_topology_parse.
 tsr_status cli_topology(struct cli *cli, const char *text, tsr_topology **out);
 
-// Inputs and run options (options/run_options.c). cli_inputs returns the notation of the inputs,
-// valid until the next call, or NULL after a message (EXIT_USAGE).
+// Inputs and run options (options/run_options.c). cli_inputs returns the set of inputs as
+// tsr_tensors_load reads it, such as "random:0,batch=2". The text is valid until the next call.
+// NULL: after a message (EXIT_USAGE).
 const char *cli_inputs(struct cli *cli);
 // Prints the seed of random inputs. Called after the inputs were loaded, so that an error of the
 // model is printed alone.
@@ -308,8 +309,9 @@ int cli_read_rules(struct cli *cli);
 // Finds the memory limit of the session: --memory-limit, else 7/8 of the memory of the machine or
 // control group.
 int cli_memory_limit(const struct cli *cli, size_t *out);
-// Memory of the command itself, to be freed with free: n zeroed elements; a larger copy; a copy of
-// n characters. These never return NULL: if memory runs out, the command ends with EXIT_READ.
+// Memory of the command itself, to be freed with free. cli_alloc returns n zeroed elements,
+// cli_grow a larger copy of an array, cli_copy a copy of n characters. They never return NULL: if
+// memory runs out, the command ends with EXIT_READ.
 void *cli_alloc(size_t n, size_t bytes_each) __attribute__((returns_nonnull));
 void *cli_grow(void *old, size_t n, size_t bytes_each) __attribute__((returns_nonnull));
 char *cli_copy(const char *text, size_t n) __attribute__((returns_nonnull));
@@ -334,10 +336,10 @@ int cli_finish(struct cli *cli, tsr_status status);
 // Prints progress and other remarks to stderr, unless --quiet or --json is given.
 void cli_print(const struct cli *cli, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-// Prints an error on stderr, at most 600 bytes: it may quote a file.
+// Prints an error on stderr, at most 600 bytes of it, because it may quote a file.
 void cli_print_excerpt(const char *format, va_list args) __attribute__((format(printf, 1, 0)));
-// Starts a JSON document with its version and the schema of the command, or schemas/NAME.json.
-// Returns NULL if out of memory, which all tsr_json calls accept.
+// cli_json starts a JSON document with its version and the schema of the command, cli_json_of with
+// schemas/NAME.json. They return NULL if out of memory, which all tsr_json calls accept.
 tsr_json *cli_json(struct cli *cli);
 tsr_json *cli_json_of(struct cli *cli, const char *name);
 tsr_json *cli_json_if(struct cli *cli); // NULL without --json
@@ -353,7 +355,8 @@ static inline size_t size_min(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-// Texts for people. cli_bytes, cli_time and cli_count share 4 buffers.
+// Texts for people. cli_bytes, cli_time and cli_count use 4 buffers in turn, so a text is valid
+// during the next three calls.
 const char *cli_bytes(int64_t bytes);                             // 1536 -> "1.5 KiB"
 const char *cli_time(int64_t picoseconds);                        // "0.117 ms", "29.00 s"
 const char *cli_count(int64_t n);                                 // 1234567 -> "1,234,567"
@@ -376,8 +379,10 @@ struct prediction {
     double flops; // of the first device
 };
 struct prediction cli_prediction(const tsr_plan_summary *summary);
-void cli_print_assumed(FILE *to, struct prediction prediction); // if the devices are assumed
-void cli_print_one_device(const struct cli *cli, struct prediction prediction); // if it is as fast
+// cli_print_assumed prints only if the speeds of the devices are assumed, cli_print_one_device only
+// if one device is predicted to be as fast.
+void cli_print_assumed(FILE *to, struct prediction prediction);
+void cli_print_one_device(const struct cli *cli, struct prediction prediction);
 void cli_json_prediction(tsr_json *json, struct prediction prediction);
 // Warns if ranks on the CPU share cores. ranks 0: the number in the manifest of the argument.
 void cli_warn_ranks(const struct cli *cli, const tsr_topology *topology, int64_t ranks);

@@ -212,8 +212,8 @@ static int run_parsed(struct cli *cli, int argc, char **argv)
     return code ? code : cli->command->run(cli);
 }
 
-// Reports output that could not be written completely: a script must not use a part of it. Changes
-// only the exit code of a successful command.
+// Reports output that could not be written completely, so that a script does not use the part that
+// was written. Changes only the exit code of a successful command.
 static int end_output(int code)
 {
     errno = 0;

@@ -6,6 +6,7 @@
 // before the run, and the ranks read and write their heads in the buffer itself. A cache that grows
 // has another shape in every run; its shards are copied.
 //
+//     Example of four runs:
 //     run 1   past [1,8,512,64] -> present [1,8,512,64]   copied; the shape stayed
 //     run 2   past [1,8,512,64]                           written in place
 //     run 3   past [1,8,1024,64]                          another buffer: copied

@@ -2,8 +2,8 @@
 // claim.c - decides whether the provider takes a graph: all of its nodes, or none.
 //
 // ONNX Runtime calls GetCapability for subgraphs first, then for the main graph. The provider takes
-// a subgraph with the node that contains it, so that only the main graph is checked, with its
-// subgraphs.
+// a subgraph together with the node that contains it. So it checks only the main graph, including
+// its subgraphs.
 //
 // A node of an unknown domain calls a function of the model, or is a custom operator of the
 // application; the graph does not tell which. Such a graph is declined. ONNX Runtime then inlines

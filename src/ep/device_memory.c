@@ -2,9 +2,9 @@
 // device_memory.c - GPU memory for inputs and outputs of the application's session: a device for
 // each GPU, its allocator, and copies between host and GPUs.
 //
-// A session that selects the device of a GPU has all inputs and outputs in its memory: ONNX Runtime
-// copies others there. GPUs are listed in a child process; the driver is started in this process by
-// the first allocation or copy.
+// If a session selects the device of a GPU, all its inputs and outputs are in the memory of that
+// GPU; ONNX Runtime copies inputs that are elsewhere. GPUs are listed in a child process. The first
+// allocation or copy starts the driver in this process.
 #include "ep/internal.h"
 #include "gpu/gpu.h"
 #include "runtime/runtime.h"
@@ -25,7 +25,7 @@ struct device_memory {
     OrtHardwareDevice *hardware[MAX_GPUS]; // created here; NULL: ONNX Runtime has listed the GPU
     pthread_mutex_t lock;                  // protects the fields below
     struct gpu *gpu;                       // NULL: not started
-    struct gpu_seat *seats[MAX_GPUS];      // NULL: not open
+    struct gpu_seat *seats[MAX_GPUS];      // the opened GPUs; NULL: not open
 };
 
 static OrtStatus *failed(const struct device_memory *memory, int card, const char *what, int code)
@@ -243,8 +243,8 @@ int tsr__ep_value_gpu(const struct ep_api *api, const OrtValue *value)
     return gpu_of(api, api->ep->Value_GetMemoryDevice(value));
 }
 
-// Returns an out-of-memory error. Without it, ONNX Runtime would use the failed allocation
-// unchecked.
+// Returns an out-of-memory error for a tensor without memory. ONNX Runtime does not check whether
+// `allocate` failed.
 static OrtStatus *no_memory(const struct device_memory *memory, int card, size_t bytes)
 {
     char text[128];
@@ -383,11 +383,13 @@ tsr_status tsr__ep_memory_input(struct fused *fused, const OrtValue *value, cons
     return *failed ? TSR_ENGINE : TSR_OK;
 }
 
+// Data of the callback `place`.
 struct placing {
     struct fused *fused;
     OrtKernelContext *context;
 };
 
+// Gives the runtime the application's memory for an output. `to` has the shape of the output.
 static tsr_status place(void *data, const char *name, struct tensor *to)
 {
     const struct placing *placing = data;

@@ -134,8 +134,8 @@ struct fused {
     size_t n_caches;
     struct used_length *used; // used parts of caches in this run
     size_t n_used;
-    // per output: the last run set its destination. If the output is not in the set, it was written
-    // there or was not requested.
+    // Per output: the last run asked the application for memory. Such an output that is not in the
+    // set of outputs was written to that memory, or was not requested.
     bool *placed;
     pthread_mutex_t lock;  // held during a run: runs of one node do not overlap
     tsr_job *job;          // ranks that are threads; NULL: to be opened
@@ -265,7 +265,9 @@ OrtStatus *tsr__ep_state_give(const struct fused *fused, OrtKernelContext *conte
 // ---- caches.c
 // Finds the caches among inputs and outputs of the node.
 tsr_status tsr__ep_caches_find(struct fused *fused) TSR_MUST_USE;
-// Registers the application's buffer for each cache that the ranks can update in place.
+// For each cache that kept its shape: adds the application's buffer to `places` if the ranks can
+// update it in place. Otherwise lists the used part in fused->used, so that only this part is
+// copied.
 tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context,
                                 const tsr_tensors *inputs, tsr_tensors *places) TSR_MUST_USE;
 // Stores the shape of a cache output that is written to memory of the application.

@@ -4,7 +4,7 @@
 //
 // The application gets a handle in place of each state: an empty tensor whose shape has one
 // dimension more than the state and ends with the number of the run. A program that passes
-// `present` to the next run as `past` needs no change:
+// `present` to the next run as `past` needs no change. Example:
 //
 //     run 1   past [1,4,0,16], an empty cache     present [0,0,0,0,1]
 //     run 2   past [0,0,0,0,1]: continues         present [0,0,0,0,2]

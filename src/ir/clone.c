@@ -87,7 +87,8 @@ static struct str clone_name(struct cloner *cloner, struct str name, bool text)
     return tsr__keep(cloner->to, name);
 }
 
-// Copies a type. Symbols are in the arena of the old model and are copied; "" is a literal.
+// Copies a type. Symbols are in the arena of the old model, so they are copied; an empty symbol is
+// a literal.
 static struct vtype *clone_type(struct cloner *cloner, const struct vtype *type)
 {
     struct vtype *vtype = ARENA_NEW(&cloner->to->arena, struct vtype);
@@ -242,10 +243,11 @@ static void clone_attr_as(struct cloner *cloner, tsr_node *node, const tsr_attr 
     cloner->to->has_subgraphs = true;
 }
 
-// Copies an attribute of a function that refers to an attribute of the call, or to its default.
-//     body: Elu {alpha = ref to "a"}; call f {a = 0.5}: the copy has alpha = 0.5
-//     call f {} and the function declares a = 1 as its default: the copy has alpha = 1
-//     neither: the copy has no alpha, so the operator's default applies
+// Copies an attribute of a function body that refers to an attribute of the function (`attr->ref`).
+// The copy has the value that the call gives, else the default of the function.
+//     Example: the body has Elu {alpha = ref to "a"}. For the call f {a = 0.5}, alpha is 0.5.
+//     For the call f {} of a function that declares a = 1 as its default, alpha is 1.
+//     Without both, the copy has no alpha, so the default of the operator applies.
 static void substitute(struct cloner *cloner, tsr_node *node, const tsr_attr *attr)
 {
     for (size_t i = 0; i < tsr_node_attr_count(cloner->call); i++)
@@ -392,8 +394,8 @@ static void clone_inner_node(struct cloner *cloner, tsr_graph *graph, const tsr_
 
 // ---- graphs ---------------------------------------------------------------------------------
 
-// Copies the lists of inputs, outputs and dense initializers. An output that is an outer value may
-// have another name in an inexact copy.
+// Copies the lists of inputs, outputs and initializers. An output that is an outer value may have
+// another name in an inexact copy.
 static void clone_ports(struct cloner *cloner, tsr_graph *to, const tsr_graph *from)
 {
     for (size_t i = 0; i < from->inputs.n; i++) {
@@ -525,7 +527,7 @@ static void clone_opsets(tsr_model *to, opset_list *list, const opset_list *old)
     }
 }
 
-// Copies the functions and sets their indices. The indices are right because the new model has no
+// Copies the functions. A copy gets the index of its original, so the new model must have no
 // functions before.
 static void clone_functions(struct cloner *cloner)
 {
@@ -547,7 +549,8 @@ static void clone_functions(struct cloner *cloner)
     }
 }
 
-// True if all functions have a body; false if memory ran out while they were copied.
+// True if all functions from index `first` on have a body; false if memory ran out while they were
+// copied.
 static bool functions_are_complete(const tsr_model *model, size_t first)
 {
     for (size_t i = first; i < model->functions.n; i++)

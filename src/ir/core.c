@@ -435,7 +435,6 @@ uint32_t tsr__model_value_ids(const tsr_model *model)
     return model->n_value_ids;
 }
 
-// Returns the cached ranks; NULL after any edit.
 const int *tsr__model_ranks(const tsr_model *model)
 {
     return model->ranks_n_edits == model->n_edits ? model->ranks : NULL;

@@ -225,9 +225,9 @@ tsr_dim tsr_value_dim(const tsr_value *value, int axis)
 }
 
 // Returns the symbol of a dimension of unknown size. A dimension without a symbol gets a name made
-// of the value and the axis if the value is an input of the main graph, else NULL. The name is
-// stored once per model, so repeated calls take no more memory. Inputs with a default get no such
-// name, because a constant may be read in their place.
+// of the value and the axis ("x.0"), but only for inputs of the main graph without a default; else
+// NULL. A constant may be read in place of an input with a default. The name is stored once per
+// model, so repeated calls take no more memory.
 const char *tsr_value_dim_name(const tsr_value *value, int axis)
 {
     tsr_dim dim = tsr_value_dim(value, axis);

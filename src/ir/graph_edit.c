@@ -51,7 +51,7 @@ static bool hidden_from_users(const tsr_value *value, struct str name)
 
 // Checks whether `value`, or a new value if it is NULL, may have this name in the graph. A
 // placeholder with the name may be replaced. The value must not hide an outer value that this graph
-// uses. And no value of a subgraph may hide it from its own uses.
+// uses. No value of a subgraph with this name may hide `value` from its uses.
 static tsr_status check_name(tsr_graph *graph, struct str name, const tsr_value *value)
 {
     const tsr_value *own = tsr__graph_own(graph, name);

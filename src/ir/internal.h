@@ -82,6 +82,7 @@ struct tsr_value {
     tsr_value *next; // next value of the graph, in order of creation
 };
 
+// N_CHANGED are the parts that differ from the file.
 enum node_flag {
     N_GRAPHS = 1,
     N_GONE = 2,

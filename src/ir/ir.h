@@ -12,16 +12,17 @@
 // Returns the arena that lives as long as the model.
 struct arena *tsr__model_arena(tsr_model *model);
 
-// Returns ids for arrays that are indexed by node or value. They are smaller than the counts;
-// removed objects keep theirs. Values are graph inputs, initializers, node outputs of all graphs,
-// and placeholders.
+// Return the id of a node or value, and the number of ids that a model has given, for arrays that
+// are indexed by node or value. Removed objects keep their ids. Values are graph inputs,
+// initializers, node outputs of all graphs, and placeholders (names that are read but not defined).
 uint32_t tsr__node_id(const tsr_node *node);
 uint32_t tsr__value_id(const tsr_value *value);
 uint32_t tsr__model_node_ids(const tsr_model *model);
 uint32_t tsr__model_value_ids(const tsr_model *model);
 
-// Returns the ranks (numbers of dimensions) by value id that tsr__model_keep_ranks has stored, -1:
-// unknown. Returns NULL if none are stored or if anything but annotations has changed since.
+// Returns the ranks (numbers of dimensions) that tsr__model_keep_ranks has stored, indexed by value
+// id; -1: unknown. Returns NULL if none are stored or if anything but annotations has changed
+// since.
 const int *tsr__model_ranks(const tsr_model *model);
 tsr_status tsr__model_keep_ranks(tsr_model *model, const int *ranks) TSR_MUST_USE;
 
@@ -88,9 +89,9 @@ bool tsr__slots_next(struct slots *slots, bool *is_output, size_t *slot);
 
 // ---- annotations (config.c, spec.c) ------------------------------------------------------------
 
-// Returns the first spec of the value in an entry, or NULL.
+// Returns the first spec of the value in an annotation of a node, or NULL.
 tsr_spec *tsr__entry_spec(const tsr_node_config *nc, const tsr_value *value);
-// Return the node and the configuration of a spec (NULL: the entry has none).
+// Return the node and the configuration of a spec (NULL: its annotation names no configuration).
 tsr_node *tsr__spec_node(const tsr_spec *spec);
 tsr_config *tsr__spec_config(const tsr_spec *spec);
 // False for placeholders and removed configurations.
@@ -123,7 +124,7 @@ tsr_value *tsr__graph_add_external(tsr_graph *graph, const char *name, tsr_dtype
                                    const int64_t *dims, const char *location, uint64_t offset,
                                    uint64_t length);
 // Removes the initializers of values that are also inputs: defaults that callers may override. Does
-// nothing before IR version 4, where all constants are also inputs.
+// nothing for models before IR version 4, in which all constants are also inputs.
 void tsr__graph_drop_defaults(tsr_graph *graph);
 // Copies an initializer of any encoding. External and sparse data is loaded; the copy is a plain
 // tensor.
@@ -204,6 +205,7 @@ size_t tsr__function_index(const tsr_function *function); // index in its model
 struct call_memo {
     const tsr_function *home;
     size_t n_opsets; // number of operator sets plus 1; 0: unknown
+    // Why it cannot be inlined; NULL: it can.
     const char *misfit;
 };
 struct call_memo *tsr__function_memo(tsr_function *function);

@@ -51,8 +51,8 @@ static const struct kind_row {
 
 static const struct kind_row text_row = {0, "", "a text file", "use the .onnx file of the model"};
 
-// True if the first 64 bytes are printable, or all bytes of a file of 16 to 63; those of a valid
-// model are not.
+// True if the first 64 bytes are printable, or all bytes of a file of 16 to 63 bytes. The first
+// bytes of a valid model are not.
 static bool is_text(struct str bytes)
 {
     size_t n = bytes.n < 64 ? bytes.n : 64;

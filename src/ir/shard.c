@@ -7,7 +7,8 @@
 //     with 2 shards. A second call with axis 0: the spec has two axes and 4 shards, and devices
 //     {0,1} as before.
 //
-// The checker later compares shards, devices and operator, because more calls may follow.
+// Whether the shards fit the devices and the operator is checked later (sharding/), because more
+// calls may follow.
 #include "ir/internal.h"
 
 struct request {

@@ -63,9 +63,6 @@ static bool folder_of(const tsr_model *rank, char *out, size_t cap)
     return access(manifest, R_OK) == 0;
 }
 
-// Creates a model without nodes that has the inputs of the unsharded model, from the manifest next
-// to the rank file. *out stays NULL without a manifest, or if an input is not a tensor of known
-// rank.
 tsr_status tsr__unsharded_inputs(const tsr_model *rank, tsr_model **out)
 {
     char folder[PATH_MAX];

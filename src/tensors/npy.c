@@ -6,7 +6,7 @@
 // The dictionary is searched for its three keys, not evaluated. numpy's strings have a fixed width,
 // padded with zeros: UTF-32, or bytes.
 //
-// A float32 array of [2, 3]: "\x93NUMPY", version 1 0, the length of the header, then
+// Example: a float32 array of [2, 3] is "\x93NUMPY", version 1 0, the length of the header, then
 //
 //     {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }
 //
@@ -322,8 +322,8 @@ bool tsr__npy_has(tsr_dtype type)
            type == TSR_UINT32 || type == TSR_UINT64;
 }
 
-// Writes the header and returns its length. `letter` and `number` are numpy's name of the type: the
-// number counts bytes, for U characters.
+// Writes the header and returns its length. `letter` and `number` are numpy's name of the type,
+// such as f4. The number counts bytes, or characters if the letter is U.
 static size_t put_head(const struct tensor *tensor, char letter, int number, char *out, size_t cap)
 {
     // elements share bytes: written as an array of bytes

@@ -2,8 +2,8 @@
 // sets.c - sets of tensors: FILE.npz, FILE.npy, FILE.pb, a folder test_data_set_N, random.
 //
 // Names come from the file (.npz), from the inputs of the model in order (folders, one .npy, one
-// .pb), or from the model alone (random). A rank file with a manifest in its folder means the
-// unsharded model (interface.c).
+// .pb), or from the model alone (random). If the model is a rank file with a manifest in its
+// folder, the inputs are those of the unsharded model (interface.c).
 #include "tensors/tensors.h"
 #include "ir/ir.h"
 #include "transport/transport.h"
@@ -379,7 +379,8 @@ static size_t comma_before(struct str list, size_t at)
     return SIZE_MAX;
 }
 
-// Reads the shape of an input. Returns false if no input has this name, even after joining parts.
+// Reads the shape of an input. Returns false if no input has this name, even if the entries before
+// it are joined with it.
 static bool take_shape(struct given_sizes *given, struct str list, struct entry entry)
 {
     struct str shape = {list.p + entry.colon + 1, entry.end - entry.colon - 1};
@@ -573,8 +574,8 @@ static tsr_status load_numpy(tsr_tensors *tensors, const char *file, struct port
     return st;
 }
 
-// Loads a set. Sets without outputs (random, one .npy, one .pb) return none, which is not an error.
-// Without a model there are no inputs or outputs to match.
+// Loads a set. For a set that has no outputs (random, one .npy, one .pb), `outputs` loads nothing,
+// which is not an error. Without a model there are no inputs or outputs to match.
 static tsr_status load(tsr_tensors *tensors, const char *set, struct ports *ports, bool has_model,
                        bool outputs)
 {

@@ -141,7 +141,8 @@ static int64_t find(const tsr_tensors *tensors, struct str name)
 {
     if (tensors->indexed)
         return (int64_t)(uintptr_t)tsr__map_get(&tensors->index, name) - 1;
-    // Callers often ask for all names in order. Searches do not change the set otherwise.
+    // Callers often ask for all names in order, so the search begins after the last tensor that was
+    // found. `next` is the only field that a search changes.
     atomic_size_t *next = (atomic_size_t *)(uintptr_t)&tensors->next;
     size_t first = atomic_load_explicit(next, memory_order_relaxed);
     for (size_t k = 0; k < tensors->n; k++) {

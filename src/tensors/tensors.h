@@ -14,24 +14,25 @@ tsr_session *tsr__tensors_session(const tsr_tensors *tensors);
 void tsr__tensors_clear(tsr_tensors *tensors); // removes all tensors (tensors.c)
 bool tsr__set_is_random(const char *set);      // "random", "random:7,batch=2" (sets.c)
 
-// interface.c: if the folder of a rank file has a manifest, sets *out to a model with the inputs of
-// the unsharded model, which the caller frees; else to NULL.
+// Sets *out to a model without nodes that has the inputs of the unsharded model, from the manifest
+// in the folder of the rank file. The caller frees the model. *out is NULL if there is no manifest,
+// or if an input is not a tensor of known rank. (interface.c)
 tsr_status tsr__unsharded_inputs(const tsr_model *rank, tsr_model **out) TSR_MUST_USE;
 
 // A tensor. For strings, data has the uint64_t ends of all elements, counted from the first
 // character, then the characters and a terminator: equal tensors have equal bytes. A sequence has
-// rank -1 and no data. So has an optional without a value, whose `sequence` is NULL.
+// rank -1 and no data. An optional without a value has also rank -1, and `sequence` is NULL.
 struct tensor {
     char *name;
     tsr_dtype type;
     int rank;
     int64_t *dims;
-    void *data; // 64-byte aligned, unless the memory is foreign
+    void *data; // 64-byte aligned, unless another library owns it
     size_t bytes;
     size_t cap; // size of the block
     tsr_tensors *sequence;
-    // On a GPU: data is NULL and bytes 0, so that it is not mistaken for host memory; device is 1 +
-    // the GPU's number.
+    // On a GPU: data is NULL and bytes 0, so that the tensor is not mistaken for host memory;
+    // device is 1 + the number of the GPU.
     int device;
     void *device_data;
     size_t device_bytes;
@@ -87,7 +88,8 @@ void tsr__tensors_unindex(tsr_tensors *tensors);
 
 tsr_status tsr__npy_read(tsr_tensors *tensors, struct str name, const char *file, struct str bytes);
 tsr_status tsr__npz_read(tsr_tensors *tensors, const char *file);
-// True if numpy has this type; else it is written as unsigned integers of the same bits.
+// True if numpy has this type. Elements of other types are written as unsigned integers of the same
+// size.
 bool tsr__npy_has(tsr_dtype type);
 // A tensor as an .npy file: header, then data (the tensor's own; for strings, allocated in the
 // arena).

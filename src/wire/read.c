@@ -155,8 +155,8 @@ static enum wrong take_group(struct scan *scan, uint32_t number, int levels, str
     return FINE;
 }
 
-// Reads one field; `levels` more may be nested below it. On errors *out is filled as far as
-// possible.
+// Reads one field, in which at most `levels` groups may be nested. On errors *out is filled as far
+// as possible.
 static enum wrong take_field(struct scan *scan, int levels, struct wire_field *out)
 {
     const char *start = (const char *)scan->p;
@@ -178,8 +178,8 @@ static enum wrong take_field(struct scan *scan, int levels, struct wire_field *o
     return wrong;
 }
 
-// Decodes a field with a tag of one byte and a length of one or two. Returns the size of tag and
-// length, or 0 if the field has another form or more than `left` bytes. `left` is at least 2.
+// Decodes a field with a tag of one byte and a length of one or two bytes. Returns the size of tag
+// and length, or 0 if the field has another form or more than `left` bytes. `left` is at least 2.
 static inline size_t usual_head(const unsigned char *p, size_t left, size_t *length)
 {
     uint32_t two = p[0] | (uint32_t)p[1] << 8;

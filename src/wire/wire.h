@@ -107,9 +107,9 @@ static inline bool tsr__wire_next_of(struct wire_cursor *cursor, uint32_t number
 
 #define WIRE_MAX_DEPTH 100 // limit of nested messages, as in the common protobuf libraries
 
-// Checks a message with all known nested messages. On the first error it reports wire-... with its
-// byte offset and returns TSR_MALFORMED. `file` and `start` (address of the first byte of the file)
-// give the place; `depth` is the nesting level of the message.
+// Checks a message with all known nested messages. Reports the first error (wire-...) with its byte
+// offset and returns TSR_MALFORMED. `file` and `start` (address of the first byte of the file) give
+// the place; `depth` is the nesting level of the message.
 tsr_status tsr__wire_check(tsr_session *session, struct str file, const char *start,
                            struct str body, enum wire_message m, int depth) TSR_MUST_USE;
 // As tsr__wire_check, without a diagnostic.
@@ -131,7 +131,7 @@ struct str tsr__wire_merged(struct arena *arena, struct str body, uint32_t numbe
 
 // A nested message that is being written.
 struct rope_mark {
-    size_t piece;   // index of the piece that contains the slot; SIZE_MAX: the open run
+    size_t piece;   // index of the piece that contains the slot; SIZE_MAX: the slot is in [run, at)
     char *slot;     // position of the length
     uint64_t bytes; // bytes before the contents
 };
@@ -185,8 +185,8 @@ struct wire_part {
 void tsr__rope_rewrite(struct rope *rope, struct str origin, const uint32_t *managed,
                        size_t n_managed, const struct wire_part *parts, size_t n_parts);
 
-// Writes a message of a file as a field `number`, with some string fields replaced. `old` is a
-// complete field of origin; the splices are in the order of origin.
+// Writes the message `origin` of a file as a field `number`. Each splice replaces a complete field
+// of origin (`old`) by a string field. The splices are in the order of origin.
 struct wire_splice {
     struct str old;
     uint32_t number;
@@ -217,7 +217,7 @@ tsr_status tsr__external_parse(tsr_session *session, struct str tensor, const st
 tsr_status tsr__external_open(tsr_session *session, const struct folder *folder,
                               const struct wire_external *external, const struct place *at,
                               int *fd_out, uint64_t *length_out) TSR_MUST_USE;
-// Maps the range for reading.
+// Maps the range for reading. `bytes` is the range, `base` and `size` are the mapped pages.
 struct external_map {
     void *base;
     size_t size;

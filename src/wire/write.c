@@ -157,8 +157,8 @@ size_t tsr__rope_begin(struct rope *rope, uint32_t number)
     return mark;
 }
 
-// Inserts the length after the piece that ends before the slot. The bytes after the slot become a
-// piece of their own.
+// Splits the piece that contains the slot into three: the bytes before the slot, the length, and
+// the bytes after the slot.
 static void insert_length(struct rope *rope, const struct rope_mark *mark, uint64_t length)
 {
     char *start = arena_get(rope->arena, VARINT_MAX, 1);
@@ -210,13 +210,13 @@ void tsr__rope_end(struct rope *rope, size_t mark)
 
 // ---- rewriting ---------------------------------------------------------------------------------
 
-// The parts of one managed number while origin is read. Members are the fields of that number in
-// origin.
+// The parts of one managed number (see tsr__rope_rewrite) while origin is read from start to end.
+// The members of a lane are the fields of origin with this number.
 struct lane {
     uint32_t first, n; // its parts are order[first .. first + n)
     uint32_t next;     // first part that is not yet written
     uint32_t kept;     // first part from `next` on that is a field of origin (searched on demand)
-    uint32_t left;     // number of members of origin that follow
+    uint32_t left;     // number of members that are not yet read
     bool moved;        // the fields of origin are in another order than in origin
 };
 
@@ -229,7 +229,7 @@ struct rewrite {
     uint32_t *order;  // indices of parts, stably sorted by number
     struct str same;  // bytes of origin that are not yet written
     uint32_t managed; // bit set of the managed numbers
-    uint32_t absent;  // managed numbers without members that are not yet written
+    uint32_t absent;  // bit set of managed numbers without members whose parts are not yet written
     struct lane lanes[WIRE_MAX_NUMBER + 1]; // by number; only the managed ones are set
     uint32_t few[FEW_PARTS];
 };

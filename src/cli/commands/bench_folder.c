@@ -2,9 +2,9 @@
 // bench_folder.c - the speed of a generation folder: tokens per second of prefill and decode,
 // compared with onnxruntime-genai on the unsharded folder and the same cores.
 //
-// Both are loaded once and take turns (ours, the peer, ours), so that load of the machine affects
-// both. The peer is bench_peer.py, run by the Python that `doctor` finds; without onnxruntime-genai
-// only our figures are printed.
+// Tessera and onnxruntime-genai (the peer) are loaded once and take turns (ours, the peer, ours),
+// so that load of the machine affects both. The peer is bench_peer.py, run by the Python that
+// `doctor` finds; without onnxruntime-genai only our figures are printed.
 #include "cli/cli.h"
 
 #include <limits.h>
@@ -31,7 +31,7 @@ struct folder_bench {
     int64_t devices;            // of the plan
     int64_t prompt, vocabulary; // numbers of tokens
     int64_t *ids;               // the prompt
-    double seconds;             // per side; ours are split between two turns
+    double seconds;             // measuring time of each program; ours is split between two turns
     struct rates ours, peer;
     char peer_name[64];        // "": not found
     int threads, peer_threads; // per rank; the peer has the total of all ranks
@@ -128,8 +128,8 @@ static FILE *start_peer(const struct folder_bench *bench)
     return popen("exec \"$TESSERA_PYTHON\" -I -c \"$TESSERA_SCRIPT\" 2>/dev/null", "r");
 }
 
-// Measures onnxruntime-genai. Its first line names the version; without it, or without a complete
-// round, peer_name is empty and no comparison is printed.
+// Measures onnxruntime-genai. The first line of the script's output names the version. Without this
+// line, or without a complete round, peer_name is empty and no comparison is printed.
 static void peer_turn(struct folder_bench *bench)
 {
     char line[200];

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_advise.c - compares machines: finds for each the largest batch within a latency limit.
 //
-// A loop over plans. Each machine is planned with 1, 2, 4 ... requests until a plan does not fit or
-// takes too long; the largest batch is then found by bisection. Every request gets one token per
-// run, so a batch of B that takes T seconds gives B / T tokens per second.
+// Each machine is planned with 1, 2, 4 ... requests until a plan does not fit or takes too long;
+// the largest batch is then found by bisection. Every request gets one token per run, so a batch of
+// B requests that takes T seconds gives B / T tokens per second.
 #include "cli/cli.h"
 
 #include <ctype.h>

@@ -73,8 +73,9 @@ static void print_row(const tsr_rule *rule)
     printf(" |\n");
 }
 
-// Operators of one domain, by their newest row. replaced: sharded after expansion into simpler
-// nodes; inside: the nodes of their bodies are sharded; whole: not sharded.
+// Numbers of operators of one domain; the newest row of each counts. cut: can be sharded; of these,
+// replaced: after expansion into simpler nodes, inside: the nodes of their bodies are sharded.
+// whole: not sharded.
 struct covered {
     const char *domain;
     size_t rows, operators, cut, replaced, inside, whole;

@@ -18,10 +18,10 @@ static double per_second(const tsr_simulation_summary *simulation)
     return simulation->period > 0 ? 1 / simulation->period : 0;
 }
 
-// Draws the bar of a device: each cell shows what the device does most of that time. `at` is the
-// first span of the device and is advanced past its last. With cells of 0.05 ms, a span from 0.12
-// to 0.20 ms adds 0.03 ms to cell 2 and 0.05 ms to cell 3. marks[3] is for time outside of all
-// spans.
+// Draws the bar of a device: each cell shows what the device does most of that time. *at is the
+// index of the first span of the device and is advanced past its last. Example: with cells of 0.05
+// ms, a span from 0.12 to 0.20 ms adds 0.03 ms to cell 2 and 0.05 ms to cell 3. marks[3] is for
+// time outside of all spans.
 static void draw_bar(const tsr_simulation_summary *simulation, size_t device, size_t *at, char *bar)
 {
     static const char marks[] = "#=. ";
@@ -133,7 +133,7 @@ static const tsr_json_field total_fields[] = {
     {JSON_END},
 };
 
-// `spans` is their number; --trace writes them. One device is not simulated for a partition.
+// `spans` is their number; --trace writes them. For a partition, the one_device fields are absent.
 static const tsr_json_field detail_fields[] = {
     {JSON_RECORDS(tsr_simulation_summary, "timeline", device, devices, device_fields)},
     {JSON_IF_KNOWN(tsr_simulation_summary, "one_device_s", one_device_s)},

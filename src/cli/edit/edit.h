@@ -41,8 +41,8 @@ void edit_took(struct editor *editor, tsr_status status);
 // lookup.c: finds the nodes that the text names (name, one of the outputs, #index, glob, `outer >
 // branch > inner`). Stores them in editor->found and returns their number.
 size_t edit_find_nodes(struct editor *editor, const char *text, size_t n, bool globs);
-// Splits NODE:VALUE at the colon after which both parts are known names. On success editor->found
-// has the nodes and *value the value's name; otherwise reports why.
+// Splits NODE:VALUE at the colon between a known node and one of its values. On success
+// editor->found has the nodes and *value the value's name; otherwise reports why.
 bool edit_find_target(struct editor *editor, const char *text, size_t n, char **value);
 // Finds a value by name among the node's inputs and outputs; NULL: none.
 tsr_value *edit_node_value(const tsr_node *node, const char *name);
@@ -51,7 +51,7 @@ tsr_value *edit_node_value(const tsr_node *node, const char *name);
 void edit_layers(struct editor *editor, const char *text);
 // Applies one edit. Reports errors and continues.
 void edit_apply(struct editor *editor, const char *option, const char *value, bool cascade);
-// script.c: returns the text without blanks at both ends, which it modifies.
+// script.c: removes blanks at both ends of the text, in place, and returns its first character.
 char *edit_trim(char *text);
 // Applies all edits of a file: one per line, or a plan document.
 void edit_run_script(struct editor *editor, const char *path);

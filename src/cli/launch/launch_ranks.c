@@ -4,7 +4,7 @@
 //
 // `start` forks one child per rank with pipes for its streams; `watch` prints lines, reaps
 // children, and stops the others after a failure: SIGTERM after 10 seconds, SIGKILL after 13. After
-// 16 the launcher ends even if a grandchild holds a pipe.
+// 16 seconds the launcher ends even if a grandchild holds a pipe open.
 //
 // Ranks get the environment of torchrun: the third rank of `a:2,b` has RANK=2 WORLD_SIZE=3
 // LOCAL_RANK=0 LOCAL_WORLD_SIZE=1, and MASTER_ADDR and MASTER_PORT of rank 0.

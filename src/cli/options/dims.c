@@ -100,7 +100,7 @@ void cli_free_dims(struct cli_dims *dims)
 
 // ---- assumed sizes ------------------------------------------------------------------------------
 
-// True if the model's metadata has the size of this dimension for which it was planned.
+// True if the model was planned with a size for this dimension; its metadata has these sizes.
 static bool is_kept(const tsr_model *model, const char *name)
 {
     char key[512];

@@ -11,7 +11,7 @@ struct job {
     struct cli *cli;
     tsr_run_options options;
     struct planning planning;
-    const char *set; // notation of the inputs
+    const char *set; // as returned by cli_inputs
     tsr_tensors *inputs;
     tsr_input_sizes sizes;
     bool folder;

@@ -54,9 +54,9 @@ void cli_print_seed(struct cli *cli, const char *set)
         cli_print(cli, "random inputs, seed %.*s\n", (int)strcspn(seed, ","), seed);
 }
 
-// Reads or creates the inputs of a run. The interface is that of this rank's file, because hosts
-// need not have each other's files. If the launcher has more ranks than the partition, rank 0's
-// file is used, and the run reports the error.
+// Reads or creates the inputs of a run. For a partition, the file of this rank declares the inputs,
+// because hosts need not have each other's files. If the launcher has more ranks than the
+// partition, rank 0's file is used, and the run reports the error.
 tsr_status cli_load_inputs(struct cli *cli, const char *set, const tsr_run_options *options,
                            tsr_tensors *inputs, tsr_model **m, tsr_input_sizes *sizes)
 {

@@ -38,7 +38,8 @@ static size_t same_code_before(const struct cli *cli, size_t at)
     return n;
 }
 
-// True if the diagnostic is printed. plan-count is a note that answers the user's --devices auto.
+// True if the diagnostic is printed. The note plan-count is the answer to --devices auto, so it
+// does not need --verbose.
 static bool is_shown(const struct cli *cli, const tsr_finding *finding)
 {
     if (finding->severity == TSR_ERROR)

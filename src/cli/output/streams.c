@@ -3,7 +3,7 @@
 // a line and broken UTF-8 as \xNN, so that names from files cannot control the terminal.
 //
 // cli.h redirects stdout, stderr and printf here. A value whose name contains ESC [2J is printed as
-// \x1b[2J and does not clear the screen. show_progress in main.c and the handlers in signals.c
+// \x1B[2J and does not clear the screen. show_progress in main.c and the handlers in signals.c
 // bypass these streams with write(2).
 #include "cli/cli.h"
 

@@ -125,8 +125,8 @@ tsr_status tsr_node_set_metadata(tsr_node *node, const char *key, const char *va
     return arena_status(&model->arena);
 }
 
-// Copies the changed metadata of a node. `whole` is not copied: the new node keeps a reference to
-// the store that has its bytes.
+// Copies the metadata list of a node, if it has one (N_METADATA). The bytes in `whole` are shared:
+// the model of the new node holds a reference to their store.
 bool tsr__clone_metadata(tsr_node *to, const tsr_node *from)
 {
     tsr_model *model = to->graph->model;

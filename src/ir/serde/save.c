@@ -217,8 +217,8 @@ static tsr_status build(tsr_model *model, struct rope *rope)
     return TSR_OK;
 }
 
-// Writes the model to a file. The output contains references to the file from which the model was
-// loaded, so it must be another file.
+// Writes the model to a file. Unchanged bytes are copied from the file from which the model was
+// loaded, so `path` must be another file.
 tsr_status tsr_model_save(tsr_model *model, const char *path)
 {
     if (!path)

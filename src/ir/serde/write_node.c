@@ -175,8 +175,8 @@ static void emit_attr_graphs(struct rope *rope, const tsr_attr *attr, struct str
     tsr__parts_write(rope, F_NODE_ATTRIBUTE, origin, managed, n_managed, &parts);
 }
 
-// Writes an attribute that an API call created. Calls create only these kinds; attributes of other
-// kinds have old bytes.
+// Writes an attribute that an API call created. Calls create only the kinds of this switch;
+// attributes of other kinds have old bytes.
 static void emit_new_attr(struct rope *rope, const tsr_attr *attr)
 {
     size_t mark = tsr__rope_begin(rope, F_NODE_ATTRIBUTE);
