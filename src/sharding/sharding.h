@@ -30,7 +30,8 @@ struct notation_error {
 tsr_status tsr__notation_parse(struct arena *arena, struct str text, int rank, const int64_t *sizes,
                                struct tile_layout **out, int *suppressed,
                                struct notation_error *wrong) TSR_MUST_USE;
-// tsr__notation_read is tsr__notation_parse with a default mesh and more results.
+// tsr__notation_read is tsr__notation_parse with a default mesh and more results. `struct
+// notation_ask` has its arguments, `struct notation_answer` its results.
 #define NOTATION_MAX_MESH 10 // axes are single digits
 struct notation_mesh {
     int64_t sizes[NOTATION_MAX_MESH];
@@ -67,8 +68,8 @@ enum notation_style {
 };
 struct str tsr__notation_print_mesh(struct arena *arena, const struct tile_layout *layout,
                                     const struct notation_mesh *mesh, enum notation_style style);
-// For fuzzing: true if the bytes are rejected with a reason and a position inside them, or if
-// printing and parsing them are inverse.
+// Used by fuzz tests. True if the bytes are rejected with a reason and a position inside them, or
+// if they are accepted and the printed layout parses to the same layout.
 bool tsr__notation_holds(tsr_session *session, const void *bytes, size_t n);
 
 // Returns the mesh of a configuration: the grid of its topology, stored as "2x2" in the model's
@@ -142,7 +143,8 @@ static inline struct tile_units placement_units(const struct placement *placemen
     return tsr__share_units(placement->cuts[factor], placement_shares(placement, factor),
                             placement->coords[place * placement->rule->n_factors + factor]);
 }
-// Returns that part as an interval of a dimension of `size` elements.
+// Returns the part of a factor that the device with index `place` computes, as an interval of a
+// dimension of `size` elements.
 static inline struct tile_interval placement_part(const struct placement *placement, int64_t place,
                                                   int factor, int64_t size)
 {
@@ -199,7 +201,7 @@ struct node_flow {
     const bool *pending;    // by input: the node reads partial sums; NULL: of no input
     bool by_specs;          // without a rule: sharded as the specs of all its tensors state
     const char *replicated; // if not NULL: the reason why the node is replicated despite its specs
-    bool ignores_specs;     // it produces or reads a list that cannot be transferred as specified
+    bool ignores_specs;     // the node has a list that cannot be transferred as specified
     // For a node with sharded bodies: how inputs and outputs of the bodies belong to the node; else
     // NULL.
     const struct control *control;
@@ -229,8 +231,9 @@ struct flow {
     // By node: index of the node in `before` that it is or replaces. Only with `before`.
     const size_t *origin;
 };
-// Returns the number of pipeline stages of the flow's configuration (0: none). (*on)[stage][device]
-// tells whether the stage, an index in ascending order of the numbers, runs on the device.
+// Returns the number of pipeline stages of the flow's configuration; 0: none, or out of memory.
+// (*on)[stage][device] is true if the stage runs on the device. Stages are indexed from 0, in
+// ascending order of their stage numbers.
 size_t tsr__flow_stages(struct arena *arena, const struct flow *flow, const bool *const **on);
 // Calls `call` for each node of the flow. The nodes of bodies come right after their node.
 void tsr__flow_visit(const struct flow *flow, void (*call)(void *data, const struct node_flow *nf),
@@ -238,7 +241,7 @@ void tsr__flow_visit(const struct flow *flow, void (*call)(void *data, const str
 // Propagates the explicit specs of one configuration through the main graph and its bodies:
 // explicit specs are constraints, all other layouts follow from them. The check of the model must
 // have found no errors. Reports notes and warnings (replicated nodes). Returns NULL after a
-// failure, with a diagnostic.
+// failure, with a diagnostic unless out of memory.
 struct flow *tsr__flow_new(struct arena *arena, tsr_model *model, const tsr_config *config);
 // As tsr__flow_new, ready for partition: nodes that shard an axis over which they compute
 // statistics are replaced by simpler ones, in a copy of the model. The caller frees the copy,
@@ -261,7 +264,8 @@ struct flow *tsr__flow_expanded(struct arena *arena, tsr_model *model, const tsr
 // readers, if they can add partial sums.
 #define META_DELAY "ai.tessera.delay"
 // For a finished flow: marks the nodes whose reductions are delayed, and the nodes that read
-// partial sums. Values for which that is not possible are left out.
+// partial sums. Values whose reduction cannot be delayed are left out. Returns false if out of
+// memory.
 bool tsr__flow_delay(struct arena *arena, struct flow *flow);
 // Sets `names` to the names of the values that the metadata lists for the configuration.
 void tsr__delayed_names(struct arena *arena, const tsr_model *model, const tsr_config *config,
@@ -269,23 +273,24 @@ void tsr__delayed_names(struct arena *arena, const tsr_model *model, const tsr_c
 // As tsr__rule_sum, but also checks the shapes: a term that is added to a partial sum must not
 // enlarge it.
 enum sum_mode tsr__sum_fits(const struct shapes *shapes, const tsr_node *node, size_t input);
-// True if every group has one shard of the layout, the same on all members.
+// True if in every group all members own the same shard of the layout, and no other shard.
 bool tsr__groups_share(const struct device_group *groups, size_t n,
                        const struct tile_layout *layout);
 
 // ---- resharding (reshard.c, reshard_pair.c, reshard_step.c, reshard_group.c) -------------------
 
 // A value of which every member of a group has only a partial result (of a sum, maximum, ...). All
-// members of a group have the same shards; their values combined are the result. Several groups may
-// have the same shard; each of them then has all parts of it.
+// members of a group have the same shards; their values combined are the result. If several groups
+// have the same shard, each of these groups has all partial results of the shard.
 struct partial {
     enum combine combine;
     const struct device_group *groups;
     size_t n_groups;
 };
-// Steps of a resharding besides the collectives of enum comm_kind; their numbers follow those. An
-// all-gather has an axis, or -1 for several axes. An all-to-all goes from axis to to_axis. The
-// first device of a group receives the result of a reduce and sends in a broadcast.
+// Steps of a resharding besides the collectives of enum comm_kind; their numbers follow the numbers
+// of enum comm_kind. An all-gather has an axis, or -1 for several axes. An all-to-all goes from
+// axis to to_axis. The first device of a group receives the result of a reduce and sends in a
+// broadcast.
 enum reshard_op {
     RESHARD_NOTHING = COMM_KIND_COUNT,
     RESHARD_SLICE,    // every device already has its new shard

@@ -27,7 +27,6 @@ struct delay {
     bool fits;
 };
 
-// True if all members of each group have exactly one shard, the same one.
 bool tsr__groups_share(const struct device_group *groups, size_t n,
                        const struct tile_layout *layout)
 {
@@ -109,10 +108,10 @@ static const struct node_flow *producer(const struct delay *delay, const tsr_val
     return node ? delay->of_node[tsr__node_id(node)] : NULL;
 }
 
-// True if the other inputs of the reader allow a partial input. Mul(P, 2) may read a partial P.
-// Mul(P, Q) with a partial Q may not, because (p0 + p1)(q0 + q1) is not p0 q0 + p1 q1; nor may
-// Mul(P, P). If another input is partial, it must have the same groups, and the reader must add
-// both.
+// True if the other inputs of the reader allow a partial input. Examples: Mul(P, 2) may read a
+// partial P. Mul(P, Q) with a partial Q may not, because (p0 + p1)(q0 + q1) is not p0 q0 + p1 q1;
+// nor may Mul(P, P). If another input is partial, it must have the same groups, and the reader must
+// add both.
 static bool others_fit(const struct delay *delay, const struct node_flow *flow, size_t input,
                        enum sum_mode mode)
 {

@@ -262,8 +262,9 @@ static void keep_within(const struct flow_work *work, bool *on)
         on[d] = on[d] && work->within[d];
 }
 
-// Returns the devices of an unsharded node: the devices of its specs (of the outputs only if no
-// input has one), else those that have all inputs, else all devices of its stage.
+// Returns the devices of an unsharded node: those that its specs and the specs in its bodies name.
+// Output specs count only if no input has a spec. If no spec names a device: the devices that have
+// all inputs, else all devices of its stage. Returns NULL if out of memory.
 static bool *unsharded_devices(struct step *step)
 {
     int64_t n_all = step->work->n_all;
@@ -386,8 +387,9 @@ static void add_arrivals(struct step *step, struct solve *solve)
     }
 }
 
-// Adds the requests of readers last. A request is kept if the output then has exactly that layout
-// and no earlier decision changes. Axes of statistics are not sharded for a request.
+// Adds the requests of readers last. A request is kept only if the output then has exactly the
+// requested layout. If the node has input specs, a request must not drop devices. Axes of
+// statistics are not sharded for a request.
 static void add_requests(struct step *step, struct solve *solve)
 {
     for (size_t i = 0; i < step->n_out; i++) {
@@ -814,7 +816,8 @@ void tsr__flow_keep_list(struct flow_work *work, const tsr_value *value)
     work->kept_whole[id] = work->keeps_more = true;
 }
 
-// True if the list has this layout on the devices of the node, or can be sent there.
+// True if the list already has the layout `need`, or is unsharded and can be sent to the devices of
+// `need`.
 static bool list_comes(const struct step *step, const tsr_value *value,
                        const struct tile_layout *need)
 {
@@ -862,9 +865,9 @@ static bool produces_kept(const struct step *step)
     return false;
 }
 
-// True if the specs of its other tensors make the node read a shard of a list that must be
-// replicated everywhere. Example: {1,2} for the result of concatenating such a list. Specs of lists
-// are ignored.
+// True if the placement of the node reads a shard of a list that must be replicated everywhere. The
+// specs of the node's other tensors can cause this. Example: {1,2} for the result of concatenating
+// such a list. Specs of lists are ignored.
 static bool reads_part_of_kept(struct step *step)
 {
     if (!step->work->kept_whole)

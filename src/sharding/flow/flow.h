@@ -19,9 +19,9 @@ struct stage_of {
     bool own;  // the node itself has a stage
 };
 struct stages {
-    size_t n;         // 0: the configuration has no stages
-    int64_t *numbers; // stage numbers, ascending
-    int64_t n_all;
+    size_t n;                 // 0: the configuration has no stages
+    int64_t *numbers;         // stage numbers, ascending
+    int64_t n_all;            // number of devices
     bool **on;                // by index of the stage and device: the stage runs on it
     struct stage_of *of_node; // by node id
 };
@@ -39,6 +39,7 @@ void tsr__diag_stage_beyond(tsr_session *session, const struct place *at, int64_
 const bool *tsr__stages_devices(const struct stages *stages, const tsr_node *node,
                                 bool explicit_specs);
 
+// A layout to which a resharding of a value was reported. The list prevents repeated reports.
 struct flow_noted {
     const struct tile_layout *layout;
     struct flow_noted *next;
@@ -81,7 +82,7 @@ bool tsr__flow_node(struct flow_work *work, tsr_node *node, struct node_flow *nf
 // held.c: true if every device of `need` already has its elements in `have`: along each dimension,
 // `have` is unsharded or sharded the same.
 bool tsr__flow_held(const struct tile_layout *have, const struct tile_layout *need);
-// Returns the layout that is replicated on all devices.
+// Returns the layout of a value of this rank that is replicated on all devices.
 struct tile_layout *tsr__flow_whole_all(struct flow_work *work, int rank);
 // Marks a list to be replicated everywhere from the next run on. Does nothing for values that are
 // not lists.

@@ -404,8 +404,9 @@ static struct tile_layout *outer_result(struct follow *follow, int i)
     return !follow->control->loops && layout->rank == rank ? layout : whole(follow, rank);
 }
 
-// Sets the layout of a result outside of the bodies: as it is sharded inside. If it cannot be
-// sharded outside, or if the node has no such output, it is replicated inside, too.
+// Sets the layout of the node's output for result i: sharded as inside of the bodies. If it cannot
+// be sharded so, or if the node has no such output, the result is replicated inside of the bodies,
+// too.
 static bool join_result(struct follow *follow, int i)
 {
     size_t out = (size_t)(follow->control->n_states + i);
@@ -421,9 +422,9 @@ static bool join_result(struct follow *follow, int i)
     return follow->results[i] != NULL;
 }
 
-// Sets the layouts of outputs. First chooses that of each result (states already have theirs). Then
-// requests these layouts at the outputs of every body: the condition, states and results. The
-// condition is replicated, because all devices must take the same decision.
+// Sets the layouts of outputs. First chooses the layout of each result; states already have
+// layouts. Then requests these layouts at the outputs of every body: the condition, states and
+// results. The condition is replicated, because all devices must take the same decision.
 static bool set_outputs(struct follow *follow)
 {
     const struct control *control = follow->control;
@@ -606,9 +607,9 @@ static bool leave_unchanged(struct follow *follow)
     return !follow->work->arena->failed && !follow->work->scratch.failed;
 }
 
-// Finds the layouts of a node with bodies. After any failure, or if nothing in a body is sharded,
-// the node runs unchanged and unsharded. settle() reports nothing; if the caller wants diagnostics,
-// a last iteration reports them.
+// Finds the layouts of a node with bodies. If the bodies cannot be followed, or if nothing in them
+// is sharded, the node runs unchanged and unsharded. Returns false only if out of memory. settle()
+// reports nothing; if the caller wants diagnostics, a last iteration reports them.
 bool tsr__flow_bodies(struct flow_work *work, struct flow_ask *ask)
 {
     struct control *control = ARENA_NEW(work->arena, struct control);

@@ -149,8 +149,6 @@ static struct flow *run(struct arena *arena, tsr_model *model, const tsr_config 
     return ok ? work.flow : NULL;
 }
 
-// Runs the flow of a model. It is allocated in the arena. Returns NULL after a failure, with a
-// diagnostic unless out of memory.
 struct flow *tsr__flow_run(struct arena *arena, tsr_model *model, const tsr_config *config,
                            const struct shapes *shapes, bool quiet, const bool *keep)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// held.c - tests whether every device already has the elements that another layout needs, so that
-// it only slices and nothing is sent.
+// held.c - tests whether every device already has the elements that another layout needs. If so,
+// devices only slice their shards, and nothing is sent.
 //
 // Examples, in the notation of notation.c:
 //     X [8,4] on devices 0 and 1:  the replicated layout holds {2,1}: each device slices its 4 rows
@@ -31,10 +31,10 @@ static bool same_sizes(const struct tile_dim *a, const struct tile_dim *b)
     return true;
 }
 
-// Finds the loop of `need` that splits like this loop of `have`: the same factor, in the same
+// Finds the loop of `need` that splits like loop `at` of `have`: the same factor, in the same
 // number of shards, between factors of the same sizes. Returns -1 if there is none. Example of 24
-// elements: with 2*3/3*4 the first device has 0..3 and 12..15, but with 4*3/3*2 it has 0 1, 6 7, 12
-// 13 and 18 19.
+// elements, in which the sizes differ: with 2*3/3*4 the first device has 0..3 and 12..15, but with
+// 4*3/3*2 it has 0 1, 6 7, 12 13 and 18 19.
 static int same_cut(const struct tile_layout *need, const struct tile_layout *have,
                     struct tile_loop at)
 {
@@ -48,10 +48,8 @@ static int same_cut(const struct tile_layout *need, const struct tile_layout *ha
     return -1;
 }
 
-// True if every device that needs a shard has a shard that contains it, so that slicing is enough.
-// Each split of `have` must also be a split of `need`, with the same part. A layout that is
-// replicated on 0 and 1 contains {2,1}. {2,1} does not contain {2,1:1,0}: of 8 rows, device 1 has
-// 4..7 but needs 0..3. Returns false if the factors differ.
+// Each split of `have` must also be a split of `need`, with the same part. Returns false if the
+// factors differ, even if the elements are the same.
 bool tsr__flow_held(const struct tile_layout *have, const struct tile_layout *need)
 {
     if (have == need || tsr__layout_equal(have, need))

@@ -145,8 +145,8 @@ static bool try_node(struct propagate *propagate, size_t i, struct node_flow *nf
     return ok;
 }
 
-// Returns the first reader that did not need resharding before and needs it now. The layout of the
-// value has changed from `before`.
+// Returns the first reader that did not need resharding before and needs it now, after the layout
+// of the value has changed from `before`. NOBODY: none, or a failure.
 static size_t first_disturbed(struct propagate *propagate, const tsr_value *value,
                               const struct tile_layout *before)
 {
@@ -240,8 +240,8 @@ static void refuse(struct propagate *propagate, uint32_t id, size_t in_place)
     propagate->work.requests[id] = NULL;
 }
 
-// Tries to give output `out` of node i the layout `need`, in temporary memory. The node is placed
-// again only if the request fits. Returns true if the output now has the layout.
+// Tries to give output `out` of node i the layout `need`. First tests this in temporary memory; the
+// node is placed again only if the request fits. Returns true if the output now has the layout.
 static bool grant(struct propagate *propagate, size_t i, size_t out, const struct tile_layout *need)
 {
     uint32_t id = id_of(tsr_node_output(propagate->nodes[i], out));

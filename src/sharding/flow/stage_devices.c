@@ -121,8 +121,8 @@ static size_t free_devices(const struct stages *stages, const bool *named, int64
     return (size_t)stages->n_all;
 }
 
-// Distributes the free devices over the stages without specs, in equal runs: 5 devices for 2 stages
-// give 2 and 3. Stages beyond the number of devices share the last one.
+// Distributes the free devices over the stages without specs, in equal runs. Example: 5 devices for
+// 2 stages give 2 and 3. Stages beyond the number of devices share the last one.
 static void distribute_devices(struct stages *stages, const bool *named, const int64_t *devices,
                                size_t n)
 {
@@ -144,7 +144,6 @@ static void distribute_devices(struct stages *stages, const bool *named, const i
     }
 }
 
-// Reports a stage beyond the list of device names.
 void tsr__diag_stage_beyond(tsr_session *session, const struct place *at, int64_t stage,
                             const tsr_config *config)
 {
@@ -301,8 +300,6 @@ bool tsr__stages_find(struct arena *arena, tsr_model *model, const tsr_config *c
     return !arena->failed && follow_nodes(stages, arena, model, config);
 }
 
-// Returns the devices on which a node may run, or NULL for all. A node without its own stage, but
-// with specs, is not restricted: its specs decide.
 const bool *tsr__stages_devices(const struct stages *stages, const tsr_node *node,
                                 bool explicit_specs)
 {

@@ -90,7 +90,7 @@ int tsr__cut_canonical(const struct cut_part *parts, int n, struct tile_factor *
         moves[i] = (struct cut_move){-1, 0};
     int count = merge(d, expand(parts, n, d), moves, n), made = 0;
     for (int i = 0; i < count; i++, made++) {
-        // out[made] is digit i. Digits were left out before it, so moves are renumbered.
+        // out[made] is digit i. Earlier digits may have been left out, so moves are renumbered.
         out[made] = (struct tile_factor){d[i].size, d[i].cuts, d[i].shares};
         for (int k = 0; k < n; k++)
             if (moves[k].to == i)
@@ -118,7 +118,7 @@ static int parts_of(const struct tile_dim *dim, tsr_dim size, struct cut_part *p
     if (fits)
         for (int i = 0; i < dim->n; i++)
             product = times(product, sizes[i]);
-    // otherwise the last unit is shorter, and the dimension stays unchanged
+    // if the product is not the size, the last unit is shorter, and the dimension stays unchanged
     fits = fits && product == size.value;
     for (int i = 0; i < dim->n; i++) {
         parts[i] =
@@ -158,7 +158,7 @@ static struct tile_layout *merged(struct arena *arena, const struct tile_layout 
 {
     struct tile_layout *wide = tsr__layout_ordered(arena, l);
     // Copies owners from the shards of `wide`, whose loops are in dimension order, as in the new
-    // layout. In {4,2} merged by 2 along dimension 0, shard (3,1) = 7 becomes (1,1) = 3.
+    // layout. Example: in {4,2}, merged by 2 along dimension 0, shard (3,1) = 7 becomes (1,1) = 3.
     struct tile_loop at = l->loops[loop];
     struct tile_owner *pairs =
         ARENA_ARRAY(arena, struct tile_owner, (size_t)l->first[l->n_shards] + 1);

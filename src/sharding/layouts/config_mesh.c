@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// config_mesh.c - finds the device mesh of a configuration, for shardings such as SR. It comes from
-// the model's metadata; without metadata it is one-dimensional.
+// config_mesh.c - finds the device mesh of a configuration, for shardings such as SR. The mesh is
+// stored in the model's metadata; without metadata it is one-dimensional.
 //
 // The planner stores the mesh of the topology as metadata of the model: "ai.tessera.mesh.tp" =
 // "2x4" for a configuration tp. So S0,R without @ is read and printed over the same mesh. Invalid

@@ -220,8 +220,8 @@ static const struct tile_layout *listed_owners(struct arena *arena, const tsr_sp
 }
 
 // Returns the device list with equal neighbours merged, but only if the runs have different
-// lengths. 0 0 0 1 deliberately gives device 0 three quarters, so each device counts once. 0 0 1 1
-// stays: it means halves, for which two shards would suffice.
+// lengths. Example: 0 0 0 1 gives device 0 three quarters on purpose and becomes 0 1. 0 0 1 1
+// stays, so that devices 0 and 1 are reported as repeated: two shards would suffice.
 static const int64_t *list_shares(struct arena *arena, const tsr_spec *spec, size_t *n)
 {
     const int64_t *devices;
@@ -429,9 +429,9 @@ static bool same_symbol(const char *a, const char *b)
     return strcmp(a, b) == 0;
 }
 
-// True if the size equals the declared size of the tensor. The declaration may be wrong: onnx
-// infers twice the frequencies for a STFT without `onesided`. A spec that repeats the declaration
-// is not an error; the inferred size is used.
+// True if the size equals the declared size of the axis. The declaration may be wrong: onnx infers
+// twice the frequencies for a STFT without `onesided`. A spec that repeats the declaration is not
+// an error; the inferred size is used.
 static bool repeats_declaration(const tsr_spec *spec, int64_t axis, int64_t size)
 {
     const tsr_value *value = tsr_spec_value(spec);
@@ -440,7 +440,7 @@ static bool repeats_declaration(const tsr_spec *spec, int64_t axis, int64_t size
     return front >= 0 && front < rank && tsr_value_dim(value, (int)front).value == size;
 }
 
-// Compares the size that the spec states for an axis with one factor to the shape.
+// Compares the size that the spec states for an axis with the shape. The axis has one factor.
 static void examine_stated(struct spec_scope *sc, const tsr_spec *spec, int64_t axis,
                            tsr_dim stated, tsr_dim real)
 {

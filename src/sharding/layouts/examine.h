@@ -18,8 +18,8 @@ struct spec_scope {
     size_t errors;
 };
 
-// Reports everything that is wrong with the spec itself, for a value of that shape. The checker
-// checks whether it fits the node. The work is linear, except for sorting.
+// Reports everything that is wrong with the spec itself, for a value of that shape. Whether the
+// spec fits the node is left to the checker. The work is linear, except for sorting.
 void tsr__spec_examine(struct spec_scope *sc, const tsr_spec *spec, const struct shape *shape);
 // Returns the shape that a value declares.
 struct shape tsr__declared_shape(struct arena *arena, const tsr_value *value);

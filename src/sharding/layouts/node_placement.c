@@ -212,8 +212,9 @@ bool tsr__rule_rewrites(const struct rule *rule, int factor)
 // bounds of the new factors.
 static bool split(struct solve *solve, int factor, int64_t inner)
 {
-    // A factor of 64 in 8 shards, split at inner 16: the outer 4 is in 4 shards, the inner 16 in 2
-    // (low). In 2 shards: the outer 4 is in 2 shards, the inner 16 is unsharded.
+    // Example: a factor of 64 in 8 shards is split at inner 16. The outer factor 4 gets 4 shards,
+    // the inner factor 16 gets 2 (`low`). If 64 is in 2 shards, the outer factor gets 2, the inner
+    // one 1.
     int64_t size = size_of(solve, factor), outer = size / inner, cuts = solve->cuts[factor],
             low = 1;
     if (solve->rule->n_factors >= solve->cap || tsr__rule_rewrites(solve->rule, factor) ||
@@ -256,9 +257,9 @@ struct target {
 };
 #define MAX_TARGETS 64
 
-// Makes `at`, a product of inner sizes, a border between two factors of the dimension. A dimension
-// of factors 8 and 6 (48 elements) has borders at 6 and 48. A border at 12 = 2 * 6 splits 8 into 4
-// and 2. A border at 9 is impossible, because 9 is not a multiple of 6.
+// Makes `at`, a product of inner sizes, a border between two factors of the dimension. Example: a
+// dimension of factors 8 and 6 (48 elements) has borders at 6 and 48. A border at 12 = 2 * 6 splits
+// 8 into 4 and 2. A border at 9 is impossible, because 9 is not a multiple of 6.
 static bool border(struct solve *solve, bool out, int i, int axis, int64_t at)
 {
     const struct rule_dim *dim = dim_of(solve, out, i, axis);
@@ -293,8 +294,8 @@ static int factor_below(const struct solve *solve, bool out, int i, int axis, in
 }
 
 // Finds the factors to split, for equal shards: the leading factors are fully split, then one is
-// split into equal runs. Factors 4 and 16 in 8 shards: 4 is split in 4 and 16 in 2. Coordinate c of
-// the shard becomes c / 2 of the first and c % 2 of the second, so the strides are 2 and 1.
+// split into equal runs. Example: factors 4 and 16 in 8 shards: 4 is split in 4 and 16 in 2. Shard
+// c has part c / 2 of the first factor and part c % 2 of the second, so the strides are 2 and 1.
 static int targets_even(struct solve *solve, bool out, int i, int axis, int64_t at, int64_t cuts,
                         struct target *target)
 {
@@ -318,8 +319,8 @@ static int targets_even(struct solve *solve, bool out, int i, int axis, int64_t 
     return n;
 }
 
-// True if both have the same number of factors with the same sizes; 0 is an unknown size. A single
-// factor is the full dimension.
+// True if the dimension of the rule and that of the layout have the same number of factors with the
+// same sizes; 0 is an unknown size. A single factor is the full dimension.
 static bool same_factor_sizes(const struct solve *solve, const struct rule_dim *dim,
                               const struct tile_dim *l)
 {
@@ -598,7 +599,7 @@ static bool reduces(const struct solve *solve)
 }
 
 // True if each device has one part of every partial sum. Execution needs this; SOLVE_VALID does not
-// execute, so it is always true then.
+// execute, so the result is always true then.
 static bool one_part_of_sums(const struct solve *solve)
 {
     int64_t n = 0;
@@ -608,11 +609,11 @@ static bool one_part_of_sums(const struct solve *solve)
 }
 
 // Fixes the axes of an explicit layout, which describes its tensor completely. A sharded axis is
-// not split further: if 6 = 2 * 3 is in 2 shards, the 3 stays unsharded, even if another layout of
-// the node splits the 6. With `strict`, and for reduced axes, an axis that the layout does not
-// shard stays unsharded, and must not have been sharded before. Otherwise inputs may shard
-// different axes, such as A {2,1:(0,1),2} and B {1,2:(0,2),(1,2)} of Add. A device then computes
-// the intersection of its shards, if every pair of shards has a device.
+// not split further. Example: an axis of 6 = 2 * 3 elements is in 2 shards; its factor 3 stays
+// unsharded, even if another layout of the node shards it. With `strict`, and for reduced axes, an
+// axis that the layout does not shard stays unsharded, and must not have been sharded before.
+// Otherwise inputs may shard different axes, such as A {2,1:(0,1),2} and B {1,2:(0,2),(1,2)} of
+// Add. A device then computes the intersection of its shards, if every pair of shards has a device.
 static bool pin(struct solve *solve, bool out, int i)
 {
     const struct rule_tensor *tensor = rule_slot(solve->rule, out, (size_t)i);
@@ -630,10 +631,8 @@ static bool pin(struct solve *solve, bool out, int i)
     return true;
 }
 
-// Adds one layout. With `each_loop` the layout is propagated, not requested: splits that do not fit
-// are left out one by one. Otherwise all must fit. With `to_pin` the layout is explicit and also
-// fixes the axes that it does not shard (pin). A tensor cannot be sharded if the node reads it on
-// the host, or if its rank differs from the rule's.
+// With `each_loop` the layout is propagated, not requested. A tensor cannot be sharded if the node
+// reads it on the host, or if its rank differs from the rule's.
 bool tsr__solve_add(struct solve *solve, bool out, int i, const struct tile_layout *layout,
                     const struct shape *shape, bool each_loop, bool to_pin)
 {
@@ -724,10 +723,10 @@ static bool sums_are_even(const struct solve *solve, const int64_t *count)
     return true;
 }
 
-// True if every cell of the sharded factors has a device. With m and k in 2 shards on four devices,
-// each cell has one; without device 3, cell (1,1) has none. To execute a sum, each part must be on
-// the same number of devices. While explicit layouts of inputs are added with SOLVE_PARTS, this is
-// not checked; tsr__solve_even then drops devices.
+// True if every cell of the sharded factors has a device. Example: with m and k in 2 shards on four
+// devices, each cell has one device; without device 3, cell (1,1) has none. To execute a sum, each
+// part must be on the same number of devices. While explicit layouts of inputs are added with
+// SOLVE_PARTS, this is not checked; tsr__solve_even then drops devices.
 bool tsr__solve_covers(struct solve *solve)
 {
     int64_t cells = 1, n_on = 0;
@@ -769,9 +768,8 @@ static bool complete_outputs(struct solve *solve, struct tile_layout **outputs, 
     return true;
 }
 
-// Drops rows until all parts of a sum are on the same number of devices. If part 0 is on devices 0
-// and 1 and part 1 on device 2, device 1 is dropped. All cells of one result keep as many rows as
-// the cell with the fewest.
+// Example: if part 0 of a sum is on devices 0 and 1 and part 1 on device 2, device 1 is dropped.
+// All cells of one result keep as many rows as the cell with the fewest.
 bool tsr__solve_even(struct solve *solve, struct tile_layout **outputs, size_t n_outputs)
 {
     int64_t cells = 1;

@@ -172,8 +172,8 @@ static void sort_members(struct member *member, size_t n)
     qsort(member, n, sizeof(*member), by_group);
 }
 
-// Returns the groups of devices that have parts of the same sum. With m and k in 2 shards on
-// devices 0..3, sorting by kept cell (m) and then by part of the sum (k) gives 0 1 2 3. Every
+// Returns the groups of devices that have parts of the same sum. Example: with m and k in 2 shards
+// on devices 0..3, sorting by kept cell (m) and then by part of the sum (k) gives 0 1 2 3. Every
 // `parts` = 2 neighbours are a group: {0,1}, {2,3}. All groups are complete, because all parts of a
 // sum are on the same number of devices (tsr__solve_covers, tsr__solve_even).
 bool tsr__placement_groups(struct arena *arena, const struct placement *placement,

@@ -124,9 +124,9 @@ static bool read_owners(struct arena *arena, const tsr_spec *spec, struct tile_l
     return tsr__layout_own(arena, layout, pairs.at, pairs.n);
 }
 
-// Sets the loops in the order of the spec's axis list, which also defines the numbers of shards. It
-// may differ from the order of dimensions: axes 1 and 0 in 2 shards each number the tiles (0,0)
-// (1,0) (0,1) (1,1).
+// Sets the loops in the order of the spec's axis list, which also defines the numbers of shards.
+// This order may differ from that of the dimensions. Example: the axis list 1, 0, with 2 shards
+// each, numbers the tiles (0,0) (1,0) (0,1) (1,1).
 static void read_loops(const tsr_spec *spec, int rank, struct tile_layout *layout)
 {
     int at = 0;
@@ -321,8 +321,8 @@ static bool model_has(const tsr_model *model, const tsr_config *config)
 }
 
 // Compares the devices in the text with the configuration. Returns false after reporting an error.
-// The last owner of a shard is its largest. The notation allows a tile without an owner, but a
-// model does not.
+// Owners are sorted, so the last owner of a shard is the largest device number. The notation allows
+// a tile without an owner, but a model does not.
 static bool owners_fit(tsr_session *session, struct arena *arena, const struct place *at,
                        const tsr_config *config, const struct tile_layout *layout)
 {
@@ -361,7 +361,7 @@ tsr_status tsr__notation_wrong(tsr_session *session, const struct place *at, tsr
     return status;
 }
 
-// Returns the mesh for reading or printing, or NULL.
+// Returns NULL for a mesh without axes.
 static const struct notation_mesh *mesh_or_null(const struct notation_mesh *mesh)
 {
     return mesh->n ? mesh : NULL;
@@ -436,7 +436,7 @@ tsr_status tsr_node_shard_text(tsr_node *node, tsr_value *value, tsr_config *con
 
 // ---- to text ------------------------------------------------------------------------------------
 
-// Returns the inferred rank of a value that declares none, or -1 if unknown. All ranks are inferred
+// Sets *out to the inferred rank of a value that declares none; -1: unknown. All ranks are inferred
 // at once and cached in the model, so that printing many specs costs one inference.
 static tsr_status inferred_rank(tsr_model *model, const tsr_value *value, int *out)
 {
@@ -463,7 +463,8 @@ static tsr_status inferred_rank(tsr_model *model, const tsr_value *value, int *o
 }
 
 // Returns the shape for printing a spec. If the rank is unknown, the shape is as large as the
-// listed axes need, and *front dimensions are counted from the front: axes 0 and -1 give {2,...,2}.
+// listed axes need, and *front dimensions are counted from the front (-1: none). Example: axes 0
+// and -1 in 2 shards each give {2,...,2}.
 static tsr_status printed_shape(struct arena *arena, tsr_model *model, const tsr_spec *spec,
                                 struct shape *shape, int *front)
 {

@@ -63,7 +63,7 @@ static bool factor(struct parser *parser, struct tile_factor *tile_factor, bool 
 }
 
 // Reads one dimension. A bare number is a number of parts if it is the only factor, otherwise a
-// size. This is known only after the last '*', so the number is first read as a size.
+// size. This is known only after the last '*', so the number is first read as a size. Examples:
 //   "2": one factor {size 0, cuts 2};  "4/2*16": {4, 2} {16, 1};  "8/2*?": {8, 2} {0, 1}
 //   "3*4": {3, 1} {4, 1}
 static bool entry(struct parser *parser)
@@ -138,9 +138,9 @@ static int64_t volume(const struct parser *parser)
     return v;
 }
 
-// Reads the owners. Without a list, tile k belongs to device k. {2,1:5,7} gives tile 0 to device 5
-// and tile 1 to device 7. A tiling with one tile may have any number of owners, each of which has
-// the full tensor.
+// Reads the owners. Without a list, tile k belongs to device k. Example: {2,1:5,7} gives tile 0 to
+// device 5 and tile 1 to device 7. A tiling with one tile may have any number of owners, each of
+// which has the full tensor.
 static bool owners(struct parser *parser, int64_t shards)
 {
     int64_t n = 0;
@@ -212,7 +212,7 @@ static bool report_rank(struct parser *parser, bool leading)
 }
 
 // Inserts unsharded dimensions until the text has the wanted rank: at "..." or, if there is none
-// and `leading` is set, in front.
+// and `leading` is set, in front. Examples:
 //   {2} for rank 3: {1,1,2};  {2,...} for rank 3: {2,1,1}
 //   S0@2 for rank 3: rejected, because over a mesh all dimensions must be written
 static bool fit_rank(struct parser *parser, bool leading)
@@ -315,9 +315,8 @@ tsr_status tsr__notation_parse(struct arena *arena, struct str text, int rank, c
     return TSR_OK;
 }
 
-// For fuzzing: checks for an open rank and ranks 0 to 3 that the text is rejected with a position
-// inside it, or that printing its layout and reading it back gives the same layout and text.
-// Layouts with more than HOLDS_MAX shards or owners are not checked.
+// Tries an unknown rank and ranks 0 to 3. Layouts with more than HOLDS_MAX shards or owners are not
+// checked.
 bool tsr__notation_holds(tsr_session *session, const void *bytes, size_t n)
 {
     struct arena arena;

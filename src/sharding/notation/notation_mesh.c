@@ -206,8 +206,8 @@ static bool mesh_dims(struct parser *parser, const struct mesh *mesh)
 }
 
 // Returns the shard at a mesh position. Converts the position to coordinates, with the last axis
-// fastest, and combines the coordinates of the sharding axes, dimension by dimension. On 2x2,
-// position 2 is (1,0): S0,R gives it shard 1, R,S1 shard 0.
+// fastest, and combines the coordinates of the sharding axes, dimension by dimension. Example: on a
+// 2x2 mesh, position 2 is (1,0): S0,R gives it shard 1, R,S1 shard 0.
 static int64_t mesh_shard(const struct parser *parser, const struct mesh *mesh, int64_t position)
 {
     int64_t coords[MAX_MESH], shard = 0;
@@ -221,9 +221,9 @@ static int64_t mesh_shard(const struct parser *parser, const struct mesh *mesh, 
     return shard;
 }
 
-// Reads one device for each position of the mesh, row by row: S0R@2x2:4,5,6,7 gives the first half
-// of the rows to devices 4 and 5 and the second to 6 and 7. Without a list, position i is device i.
-// -1 leaves a position empty.
+// Reads one device for each position of the mesh, row by row. Example: S0R@2x2:4,5,6,7 gives the
+// first half of the rows to devices 4 and 5 and the second to 6 and 7. Without a list, position i
+// is device i. -1 leaves a position empty.
 static bool mesh_owners(struct parser *parser, const struct mesh *mesh)
 {
     size_t start = parser->at;

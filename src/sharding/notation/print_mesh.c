@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// print_mesh.c - prints a layout over a mesh, S0,R@2x2 or ({0},{})@2x2, if it can be written so.
+// print_mesh.c - prints a layout over a mesh, S0,R@2x2 or ({0},{})@2x2, if a mesh describes it.
 //
-// First it tries the given mesh. A step along one of its axes must change the coordinate of one
-// dimension, or of none (replication). On a 2x2 mesh with row shards (0,1),(2,3), position 2, one
-// step along axis 0, has the next row shard. So axis 0 shards rows and axis 1 replicates. Otherwise
-// it derives a mesh from the layout: one axis per sharded dimension, and one for the replicas of a
-// shard.
+// The given mesh is tried first. A step along one of its axes must change the coordinate of one
+// dimension, or of none (replication). Example: on a 2x2 mesh with row shards (0,1),(2,3), position
+// 2, one step along axis 0, has the next row shard. So axis 0 shards rows and axis 1 replicates. If
+// the given mesh does not fit, a mesh is derived from the layout: one axis per sharded dimension,
+// and one for the replicas of a shard.
 #include "sharding/sharding.h"
 
 // A layout written over a mesh: the axes of each dimension, and the device at each position.

@@ -100,8 +100,6 @@ static int64_t shard_of_parts(const struct side *from, const struct side *to, ui
     return shard;
 }
 
-// Returns the layout with `axes` as in the target and the other axes as in the source. Its devices
-// are those that have one shard in the source and one in the target.
 struct tile_layout *tsr__reshard_mixed(const struct pairing *pairing, uint64_t axes)
 {
     struct tile_dim dims[TILE_MAX_RANK];
@@ -467,7 +465,8 @@ static void search(struct search *s, const struct tile_layout *from, bool pendin
         s->n_best = depth + 1;
         memcpy(s->best, s->path, sizeof s->best);
     }
-    // No path is cheaper: if the value is complete, the missing elements must be sent in any case.
+    // True if no path can be cheaper: the value is complete, so the missing elements must be sent
+    // anyway.
     bool best = !pending && step.op != RESHARD_EXCHANGE && step.sent <= step.received;
     if (best || depth + 1 == MAX_STEPS)
         return;

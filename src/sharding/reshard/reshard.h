@@ -81,8 +81,9 @@ tsr_status tsr__reshard_step(const struct pairing *pairing, struct reshard_step 
 bool tsr__reshard_gather(const struct pairing *pairing, struct reshard_step *out);
 bool tsr__reshard_exchange_axes(const struct pairing *pairing, struct reshard_step *out);
 
-// Returns the layout with `axes` as in the target and the others as in the source, on devices that
-// have one shard in both. Returns NULL if there is none or if out of memory.
+// Returns the layout with `axes` (one bit per axis) as in the target and the other axes as in the
+// source. Its owners are the devices that have one shard in the source and one in the target.
+// Returns NULL if there is no such device or if out of memory.
 struct tile_layout *tsr__reshard_mixed(const struct pairing *pairing, uint64_t axes);
 
 #endif

@@ -19,6 +19,7 @@ struct splitting {
     const struct tile_layout *to;
 };
 
+// Returns the largest difference of device numbers in a group.
 static int64_t reach_of(const struct reshard_step *step)
 {
     int64_t farthest = 0;

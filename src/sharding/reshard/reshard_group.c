@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // reshard_group.c - recognizes all-gathers and all-to-alls between two layouts.
 //
-// Both act inside groups of devices that have one shard before and one after. If shards have
-// several owners, there are several groups in parallel, each with every shard once.
+// Both collectives act inside groups of devices that have one shard before and one after. If shards
+// have several owners, there are several groups in parallel, each with every shard once.
 //
 // Examples, in the notation of notation.c:
 //     {2,1:(0,1),(2,3)} -> {1,1:0,1,2,3}: tile 0 is on 0 and 1, tile 1 on 2 and 3; the groups {0,2}
@@ -177,10 +177,10 @@ static size_t number_parts(const int64_t *part, size_t n, size_t *index)
 
 // The members of a region, as edges from their source part to their target part.
 struct region {
-    size_t n, parts; // number of members; number of parts on either side
-    size_t *members, *has, *gets;
-    bool *used, *seen;
-    size_t *taken; // by target part: the member that uses it, plus 1
+    size_t n, parts;              // number of members; number of parts on either side
+    size_t *members, *has, *gets; // by member: device index, source part, target part
+    bool *used, *seen; // by member: already in a group; by target part: visited by match()
+    size_t *taken;     // by target part: the member that uses it, plus 1
 };
 
 // Finds an unused member with source part x: one augmenting path of a bipartite matching. taken[y]
@@ -265,8 +265,8 @@ static bool region_new(const struct pairing *pairing, struct region *region)
     return !pairing->made->failed;
 }
 
-// Sets out->sent to the bytes that a member sends to the others of its group. This is the largest
-// value of all members, because a step takes as long as its slowest member.
+// Sets out->sent to the largest number of bytes that a member sends to the others of its group: a
+// step takes as long as its slowest member.
 static void count_sent(const struct pairing *pairing, struct reshard_step *out)
 {
     out->sent = 0;
@@ -286,9 +286,9 @@ static void count_sent(const struct pairing *pairing, struct reshard_step *out)
 }
 
 // Recognizes an all-to-all. Devices whose shards differ only in the joined axis before, and only in
-// the split axis after, form a region and exchange only with each other. {2,1} to {1,2} on two
-// devices is one region, in which each sends half of its data. Every region must consist of full
-// groups, otherwise this is not an all-to-all.
+// the split axis after, form a region and exchange only with each other. Example: {2,1} to {1,2} on
+// two devices is one region, in which each device sends half of its data. Every region must consist
+// of full groups, otherwise this is not an all-to-all.
 bool tsr__reshard_exchange_axes(const struct pairing *pairing, struct reshard_step *out)
 {
     struct region region;
