@@ -37,7 +37,7 @@ tsr_status tsr__parts_build(struct draft *draft, struct part *parts) TSR_MUST_US
 
 // opsets.c: tsr__draft_types records the element types of the model in draft->types. From them,
 // tsr__part_ir chooses the IR version of the rank files, and tsr__part_lower lowers the opset of
-// one.
+// one rank file.
 void tsr__draft_types(struct draft *draft);
 int64_t tsr__part_ir(const struct draft *draft);
 tsr_status tsr__part_lower(struct part *part) TSR_MUST_USE;

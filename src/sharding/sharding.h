@@ -96,8 +96,8 @@ tsr_status tsr__spec_write(tsr_node *node, tsr_config *config, tsr_value *value,
 // As tsr_check, for callers that compute the flow next: the flow reports nodes that are not
 // sharded, so this function does not report them.
 tsr_status tsr__check(tsr_model *model, const char *config, bool remarks) TSR_MUST_USE;
-// As tsr__check without remarks. *shapes becomes the shapes of the model, in `arena`; NULL if the
-// check did not need them.
+// As tsr__check without remarks. *shapes becomes the shapes of the model, in `arena`. It is NULL if
+// the check did not need them, or if it inlined function calls in a copy of the model.
 tsr_status tsr__check_for_flow(tsr_model *model, const char *config, struct arena *arena,
                                const struct shapes **shapes) TSR_MUST_USE;
 // As tsr_check_formalism, but reports errors only.

@@ -44,14 +44,15 @@ bool tsr__can_convert_locally(struct draft *draft, const struct item *it,
                               const struct tile_layout *from, const struct tile_layout *to,
                               bool *identity);
 // Returns the layout after an AllGather along that loop of `from`, and the groups of the AllGather.
-// Returns NULL if the loop cannot be gathered.
+// Returns NULL if the loop cannot be gathered or if out of memory.
 const struct tile_layout *tsr__gathered_layout(struct arena *arena, const struct tile_layout *from,
                                                int loop, struct device_group **groups,
                                                size_t *n_groups);
 // The size of a shard as a function of the full size D:
 //     (b - a) * scale - last * (F * unit - D)
-// where F = ceil(D / unit), a = first * F / of, b = stop * F / of. `last` is 1 for the last shard,
-// else 0.
+// F = ceil(D / unit) is the number of units of the dimension. The shard has units a to b - 1, where
+// a = first * F / of and b = stop * F / of (the fields of `part`). It has `scale` elements of each
+// unit. `last` is 1 if the shard has the last unit, which may be short, else 0.
 struct local_size {
     int64_t unit, scale;
     struct tile_units part;

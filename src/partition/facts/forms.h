@@ -50,10 +50,10 @@ struct form {
     enum form_kind kind;
     // True for a partial sum or windows. No other form can be derived from it.
     bool partial;
-    // True if it has only some shards of the value. Other forms of the item have the rest
-    // (turns.c).
+    // True if the form has only some shards of the value. Other forms of the item have the rest,
+    // because a device with several shards computes them one after the other (turns.c).
     bool of_turn;
-    // A body inside the scope of the item reads it.
+    // True if a body inside the scope of the item reads the form.
     bool captured;
     // If not NULL: along some axes each device stores these elements instead of its shard.
     struct windows *windows;

@@ -307,7 +307,8 @@ static bool pair_owners(struct arena *arena, struct gather_groups *gather, int64
 // Returns the layout after an all-gather of one loop, and its groups. Example: [8,6] {2,2} on ranks
 // 0 1 2 3 is gathered along its first dimension. The result is {1,2} with columns 0..2 on ranks 0
 // and 2 and columns 3..5 on ranks 1 and 3. The groups are {0,2} and {1,3}. A dimension with two
-// sharded factors or an outer factor cannot be gathered: the elements would be in the wrong order.
+// sharded factors, or with a sharded factor that is not the outermost, cannot be gathered: the
+// elements would be in the wrong order.
 const struct tile_layout *tsr__gathered_layout(struct arena *arena, const struct tile_layout *from,
                                                int loop, struct device_group **groups,
                                                size_t *n_groups)

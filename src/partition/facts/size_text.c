@@ -24,13 +24,14 @@ struct expr {
     const char *at, *end;
     int depth;
 };
-// Result of an expression. If `ok` is false, the size is unknown. If `value` is NULL it is
-// `number`, otherwise an int64[1] that nodes compute.
+// Result of an expression. If `ok` is false, the size is unknown. Otherwise it is `value`, an
+// int64[1] that nodes compute, or `number` if `value` is NULL. If only known sizes are checked
+// (`maker` is NULL), a symbolic size has neither.
 struct size_result {
     bool ok;
     int64_t number;
     tsr_value *value;
-    bool symbolic;
+    bool symbolic; // the expression contains a symbol
 };
 static const struct size_result not_known = {0};
 

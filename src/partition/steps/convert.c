@@ -8,9 +8,10 @@
 //     5. AllGather along one axis
 //     6. collectives that give exactly the target (lower.c)
 //     7. Reshard, from any layout to any other
-// If the producer ran in turns, its shards are joined first (turns.c), and (3) follows. A Reshard
-// needs the full shape at run time. If no rank can compute the shape, the ranks gather the value
-// instead (a gather needs no shape) and send the shape with it.
+// If the producer ran in turns (a device with several shards computes them one after the other,
+// turns.c), the shards are joined first, and (3) follows. A Reshard needs the full shape at run
+// time. If no rank can compute the shape, the ranks gather the value instead (a gather needs no
+// shape) and send the shape with it.
 //
 //     Example: Y [8,6] is produced {2,1} on ranks 0 and 1. Its readers, in planning order:
 //         reader 1 needs {2,1}        (1) the existing form
@@ -229,8 +230,8 @@ static struct form *gather_all(struct draft *draft, struct form *from)
     return from;
 }
 
-// Returns an unsharded layout on the devices of both layouts, ascending: {0,2} and {1,2} give 0, 1,
-// 2. *out has these devices as a group.
+// Returns an unsharded layout on the devices of both layouts, ascending. Example: devices {0,2} and
+// {1,2} give 0, 1, 2. *out has these devices as a group.
 static const struct tile_layout *unsharded_on_both(struct draft *draft, int rank,
                                                    const struct tile_layout *a,
                                                    const struct tile_layout *b,

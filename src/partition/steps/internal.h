@@ -28,7 +28,7 @@ struct form *tsr__draft_lower(struct draft *draft, struct form *from,
 int tsr__draft_lowered_steps(struct draft *draft, const struct form *from,
                              const struct node_flow *pending, const struct tile_layout *want);
 // Returns a form with the same bits on all devices of the layout: the first device broadcasts its
-// own.
+// value.
 struct form *tsr__draft_same_bits(struct draft *draft, struct item *it,
                                   const struct tile_layout *on, const tsr_node *reader);
 // Plans a sum over the devices of the group that gives the full shape of a sharded value. It is for

@@ -164,6 +164,7 @@ static bool all_to_all_fits(struct lower_context *lower, const struct device_gro
 
 // Who gets the result: only the root (Reduce), or all members (Broadcast).
 enum receivers { ROOT_RECEIVES, ALL_RECEIVE };
+// True if all receivers want the shard that the root has now, and no other member wants a shard.
 static bool root_copy_fits(struct lower_context *lower, const struct device_group *group,
                            int64_t root, enum receivers receivers)
 {
@@ -640,8 +641,9 @@ static struct form *draft_path(struct draft *draft, struct form *from, const str
     return draft->arena->failed ? NULL : from;
 }
 
-// False for layouts with two shards per device or more than MAX_PIECES shards, forms of a turn,
-// values of unknown rank, and types that are not transferred in full bytes.
+// False if a device has two shards, if a wanted shard has no owner, or if there are more than
+// MAX_PIECES shards. Also false for forms of a turn (turns.c), values of unknown rank, and types
+// that are not transferred in full bytes.
 static bool can_lower(const struct form *from, const struct tile_layout *want)
 {
     const struct item *it = from->item;

@@ -229,7 +229,7 @@ static tsr_status add_state(struct ports *ports, tsr_value *past, tsr_value *pre
 }
 
 // Adds a state for each input that matches `past`, if the model has the output that `present`
-// names. With past.* and present.*, past.0.key belongs to present.0.key.
+// names. Example: with past.* and present.*, past.0.key belongs to present.0.key.
 static tsr_status keep_states(struct ports *ports, struct str past, struct str present,
                               size_t *found)
 {

@@ -15,9 +15,8 @@ static bool take(struct solve *solve, const tsr_node *node, const struct shapes 
     return tsr__solve_add(solve, out, (int)i, layout, &shape, false, !out);
 }
 
-// Places a node by its explicit specs. All inputs must fit; outputs are tried one by one. An output
-// is left out if it does not fit, or if it would drop a device although an input is explicit. The
-// flow reshards such an output after the node.
+// An output is left out if it does not fit, or if it would drop a device although an input is
+// explicit. The flow reshards such an output after the node.
 bool tsr__placement_explicit(struct arena *scratch, struct arena *arena, const tsr_node *node,
                              const struct shapes *shapes, const struct rule *rule,
                              int64_t n_devices, struct tile_layout *const *in,

@@ -77,14 +77,15 @@ static tsr_status write_bodies(const struct writing *writing, const struct node_
     return TSR_OK;
 }
 
-// Writes the specs of a node. Outputs get the layout in which their readers find them.
+// Writes the specs of a node. Outputs get the layout that their readers get, after a resharding
+// that a spec requests.
 static tsr_status write_node(const struct writing *writing, tsr_node *node,
                              const struct node_flow *nf)
 {
     tsr_config *config = writing->config;
     TRY(write_bodies(writing, nf));
     // If the node cannot follow its specs, further specs would contradict them. If it has no rule,
-    // further specs could complete the set, and it would be sharded by them.
+    // further specs could complete the set, and the node would be sharded by them.
     if ((nf->ignores_specs || nf->replicated) && has_any_spec(node, config))
         return TSR_OK;
     for (size_t i = 0; i < tsr_node_input_count(node); i++) {

@@ -22,7 +22,8 @@
 #define TURNS        3 // limit of shards per device, on average
 #define COPIES       2 // limit of copies per part
 
-// `state` is the only source of random numbers, so that a seed always gives the same result.
+// What a draw needs. `state` is the only source of random numbers, so that a seed always gives the
+// same result.
 struct dice {
     struct arena *arena;  // for the model
     struct arena scratch; // for one node
@@ -71,8 +72,8 @@ static int64_t some_divisor(struct dice *dice, int64_t n, bool proper)
 
 // ---- devices in a grid -------------------------------------------------------------------------
 
-// Devices in a grid: devices[i] is at position at[i]. 6 devices on axes {2,3} are at (0,0) (1,0)
-// (0,1) (1,1) (0,2) (1,2).
+// Devices in a grid: devices[i] is at position at[i]. Example: 6 devices on axes {2,3} are at (0,0)
+// (1,0) (0,1) (1,1) (0,2) (1,2).
 struct grid {
     int64_t *devices;
     int64_t n;
@@ -338,8 +339,8 @@ static struct tile_layout *joint_layout(const struct choice *choice, size_t i)
     return found;
 }
 
-// Joins the layouts of a value that the node reads several times: it has one spec. If the uses
-// differ (Gemm of A, A and A) it gets none; otherwise all uses get it.
+// Joins the layouts of a value that the node reads several times, because a value has one spec per
+// node. If the layouts differ (Gemm of A, A and A), the value gets no spec.
 static bool join_readings(struct dice *dice, struct choice *choice)
 {
     struct tile_layout **joined =

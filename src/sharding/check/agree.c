@@ -4,9 +4,9 @@
 //
 // Each explicit layout is tested alone, then together with those before it. If a layout does not
 // fit alone, this operator does not support the sharding: a warning. If it fits alone but not
-// together, it contradicts another sharding: an error that names both and gives the layout that the
-// second should have. Outputs are not checked: an output that is requested in another layout is
-// resharded.
+// together, it contradicts another sharding: an error that names both shardings and gives the
+// layout that the second should have. Outputs are not checked: an output that is requested in
+// another layout is resharded.
 //
 // Examples, in the notation of notation.c:
 //     MatMul X [8,6] x W [6,4] on devices 0 and 1; factors m = 8, k = 6, n = 4

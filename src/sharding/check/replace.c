@@ -61,8 +61,8 @@ static tsr_status move_stage(const struct expanded *expanded, const tsr_node *ol
     return TSR_OK;
 }
 
-// Writes specs for values that the expansion creates already sharded. Example: of rows 0 to 7 of a
-// triangle on two devices, the first has 0 to 3 and the second 4 to 7.
+// Writes specs for values that the expansion creates already sharded. Example: of a triangular mask
+// of 8 rows, the first of two devices has rows 0 to 3 and the second 4 to 7.
 static tsr_status place_values(struct arena *arena, const struct expanded *expanded,
                                const struct node_flow *nf, tsr_config *config)
 {
@@ -243,9 +243,8 @@ static void report_unsharded(const struct flow *flow, tsr_session *session)
     }
 }
 
-// Replaces nodes that shard statistics by simpler nodes, in rounds, until there are none. The flows
-// of all rounds stay in the arena. Only the last copy of the model is kept; the caller frees it
-// after the flow.
+// The flows of all rounds stay in the arena. Only the last copy of the model is kept; the caller
+// frees it after the flow.
 struct flow *tsr__flow_expand(struct arena *arena, struct flow *flow, tsr_model **made)
 {
     struct rounds rounds = {.arena = arena};

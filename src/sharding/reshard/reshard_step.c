@@ -2,8 +2,8 @@
 // reshard_step.c - builds one step from one layout to another: its name, its groups and its bytes.
 //
 // Steps are recognized from shards and owners, not from meshes. The name tells how regular the step
-// is; the elements that each device lacks do not depend on it. If several devices have elements
-// that another one lacks, the one that has sent least sends them.
+// is; the elements that each device lacks do not depend on the name. If several devices have
+// elements that another device lacks, the one that has sent the least so far sends them.
 //
 // Examples: [8,6] of 4-byte elements, 192 bytes in all, on devices 0 and 1 (and 2 and 3 if named):
 //     {2,1} -> {1,1:0,1}           all-gather: each lacks the other's 4 rows and gets 96 bytes
@@ -31,8 +31,8 @@ static bool load_new(const struct pairing *pairing, struct load *load)
     return !pairing->made->failed;
 }
 
-// Sets the total bytes, and the most bytes of one device, because all devices work at the same
-// time.
+// Sets the total bytes, and the largest number of bytes that one device receives or sends: all
+// devices work at the same time.
 static void load_take(const struct pairing *pairing, const struct load *load,
                       struct reshard_step *out)
 {
@@ -57,7 +57,7 @@ static bool all_owned(const struct tile_layout *layout)
     return true;
 }
 
-// True if each element of shard j is on some device.
+// True if each element of target shard j is on some device.
 static bool is_owned(const struct pairing *pairing, int64_t j)
 {
     const struct tile_layout *from = pairing->from.layout;
@@ -270,8 +270,8 @@ static bool one_group(const struct pairing *pairing, struct reshard_step *out)
     return true;
 }
 
-// Names the moves. Tries the most regular name first, because several may fit. {2,1:0,1} ->
-// {2,1:2,3} satisfies all conditions and is called a permutation.
+// Names the moves. Tries the most regular name first, because several may fit. Example: {2,1:0,1}
+// -> {2,1:2,3} satisfies the conditions of all names and is called a permutation.
 static bool name_moves(const struct pairing *pairing, struct reshard_step *out)
 {
     struct reshard_move *in = ARENA_ARRAY(pairing->made, struct reshard_move, pairing->n_devices);
@@ -321,7 +321,7 @@ static tsr_status plain_step(const struct pairing *pairing, struct reshard_step 
     if (!name_moves(pairing, out))
         return TSR_NOMEM;
     if (out->op == COMM_BROADCAST)
-        out->sent = out->received; // each device forwards it to the next
+        out->sent = out->received; // each device forwards the value to the next
     return TSR_OK;
 }
 
@@ -345,8 +345,8 @@ static size_t sending_group(const struct pairing *pairing, const struct load *lo
 }
 
 // Lists the moves of a reduction. Every device receives the partial values of its shards from the
-// members of a group and combines them. *own becomes false if a device does not own a source shard
-// that it needs, so that another group sends it.
+// members of a group and combines them. *own becomes false if a device needs a source shard that it
+// does not own: another group then sends the shard.
 static tsr_status combine_moves(const struct pairing *pairing, struct load *load, move_list *list,
                                 bool *own)
 {
