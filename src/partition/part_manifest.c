@@ -196,8 +196,7 @@ static void make_states(struct draft *draft, struct manifest *manifest)
             draft->states.at[i].in_place};
 }
 
-// True if the node's sharding rule applies and one of its factors (indices of the computation, such
-// as the rows of a MatMul) is sharded.
+// True if the node is placed by a rule and one of the rule's factors is sharded.
 static bool has_cut_factor(const struct placement *place)
 {
     if (!place->rule)

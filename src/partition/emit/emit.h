@@ -14,11 +14,11 @@ struct part {
     tsr_value *token;     // output of the last communication
     struct map constants; // constants by their bytes
     struct map sizes;     // int64[1] values by symbol
-    int64_t n_fresh;
+    int64_t n_fresh;      // number of generated names
     int64_t weights, weight_bytes;
     uint64_t data_bytes; // length of its data file
     uint64_t file_bytes; // size of the rank file; 0 until it is known
-    bool uses_common;
+    bool uses_common;    // a constant of the rank is in the common data file
 };
 
 // Returns the rank's tensor of the form, or NULL if the rank has none or `form` is NULL.

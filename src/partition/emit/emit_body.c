@@ -43,7 +43,8 @@ static size_t node_inputs(struct part *part, const struct step *st, bool token, 
     return n;
 }
 
-// Returns the index of the token in the outputs, whose order is states, token, results.
+// Returns the index of the token in the outputs: after the states of a loop (results follow), or
+// after the results of an If.
 static size_t token_at(const struct control *control)
 {
     return control->loops ? (size_t)control->n_states : (size_t)control->n_results;
@@ -94,7 +95,7 @@ static tsr_value *transposed(struct part *part, tsr_value *x, const int64_t *ord
     return tsr__with_ints(tsr__part_node(part, "Transpose", name, 1, x), "perm", order, rank);
 }
 
-// Moves `axis` to the front: a shape [7 2 0 5] with axis 1 becomes [2 7 0 5].
+// Moves `axis` to the front. Example: a shape [7 2 0 5] with axis 1 becomes [2 7 0 5].
 static tsr_value *axis_first(struct part *part, tsr_value *x, int rank, int axis)
 {
     int64_t order[TILE_MAX_RANK] = {axis};
@@ -105,7 +106,7 @@ static tsr_value *axis_first(struct part *part, tsr_value *x, int rank, int axis
     return transposed(part, x, order, rank, (struct str){0});
 }
 
-// Moves the first axis to position `axis`: [2 7 0 5] with axis 1 becomes [7 2 0 5].
+// Moves the first axis to position `axis`. Example: [2 7 0 5] with axis 1 becomes [7 2 0 5].
 static tsr_value *axis_back(struct part *part, tsr_value *x, int rank, int axis, struct str name)
 {
     int64_t order[TILE_MAX_RANK];

@@ -7,7 +7,8 @@
 //
 //     Example: 8 rows in 2 shards, rank 1: query rows 4..7, keys and values 4..7, cache 0..3
 //
-// A mask of the model has the local rows already. It keeps the columns of the remaining keys.
+// A mask of the model already has only the local rows. Its columns after the rank's last row are
+// left out.
 #include "internal.h"
 
 static const struct str any = {0};

@@ -2,9 +2,9 @@
 // emit_lookup.c - writes nodes that look up or update rows by index if the rows of the table are
 // sharded.
 //
-// An index of a row that another rank has looks up row 0, and the result is set to 0. The sum over
-// the ranks then has every row, exactly and in every type. For updates, such an index changes a
-// spare row after the local rows, which is removed again.
+// If another rank has the row of an index, this rank looks up its row 0 instead, and the result is
+// set to 0. The sum over the ranks then has every row, without rounding and in every type. For
+// updates, such an index changes a spare row after the local rows, which is removed again.
 //
 //     Example: Gather(table [8,4], ids), rows 0..3 on rank 0 and 4..7 on rank 1, ids = [5 1]:
 //         rank 0   local ids [0 1], here [no yes]    rows 0 and 1 -> [0, row 1]

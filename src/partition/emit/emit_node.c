@@ -3,7 +3,7 @@
 //
 // Inputs are rewritten before the node is copied, attributes afterwards. If another node must
 // finish the result (the mask of a lookup, a trim), the copy's output gets a new name and the
-// finishing node's output the real name.
+// finishing node's output the real name. Examples:
 //
 //     Reshape(x, [8,6]) on rank 1, result sharded {2,1}: input 1 becomes [4,6]   rewrite_inputs
 //     MultiHeadAttention with num_heads = 8, heads sharded in 2: num_heads = 4   rewrite_attributes

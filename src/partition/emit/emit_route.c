@@ -4,7 +4,7 @@
 // The operator selects among the experts that it has, so it cannot run on a shard as it is. The
 // rank computes the weights of its experts first, then runs them on the tokens that selected one.
 //
-//     Example: 6 tokens, 8 experts, 2 per token; the rank has experts 4..7:
+//     Example: 6 tokens of m numbers, 8 experts, 2 per token; the rank has experts 4..7:
 //         weights [6 4]  the operator on zeros, with all 8 experts replaced by tiny ones: expert
 //                        4 + j returns the unit vector j, experts 0..3 return zeros
 //         tokens  [r]    rows of `weights` that are not all zero
@@ -173,7 +173,8 @@ static tsr_status set_tiny_attributes(const struct mixture *mixture, tsr_node *t
     return status;
 }
 
-// Returns the weights of the rank's experts for all tokens, float32 [t e].
+// Returns the weights of the rank's experts, float32 with one row per token and one column per
+// expert.
 static tsr_value *local_weights(const struct mixture *mixture, tsr_value **inputs, size_t n_inputs)
 {
     struct part *part = mixture->part;
@@ -232,7 +233,7 @@ static tsr_value *local_router(const struct mixture *mixture, tsr_value *weights
     return tsr__part_cast(part, router, mixture->type, any);
 }
 
-// Selects the tokens of the rank's experts.
+// Selects the tokens that use an expert of this rank, and replaces the node's inputs by theirs.
 static void select_tokens(const struct mixture *mixture, tsr_value **inputs, size_t n_inputs,
                           struct route *route)
 {

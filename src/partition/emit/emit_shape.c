@@ -50,7 +50,7 @@ static const char *const arith_ops[] = {
     [ARITH_DIV] = "Div", [ARITH_MOD] = "Mod",
 };
 
-// Adds nodes that return 1 where a is larger than b, else 0. Example: [5 2] and [3 3] give [1 0].
+// Example: [5 2] and [3 3] give [1 0].
 tsr_value *tsr__part_one_where_larger(struct part *part, tsr_value *a, tsr_value *b)
 {
     tsr_value *larger = tsr__part_node(part, "Greater", (struct str){0}, 2,

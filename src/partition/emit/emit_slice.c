@@ -7,8 +7,9 @@
 //     [8,6] unsharded -> strided, rank 1 has rows 2 3 6 7: Gather of these rows.
 #include "internal.h"
 
-// Bounds of a Slice, one entry per sliced axis. Axes of known size use `starts` and `stops`; the
-// others use the other arrays (slice_dynamic).
+// Bounds of a Slice, one entry per sliced axis. Axes of known size use `starts` and `stops`. Axes
+// of unknown size use the other arrays (slice_dynamic): the size of a unit and that size minus 1,
+// then first unit, stop and number of shares of the shard.
 struct bounds {
     int64_t axes[TILE_MAX_RANK], starts[TILE_MAX_RANK], stops[TILE_MAX_RANK];
     int64_t unit[TILE_MAX_RANK], spare[TILE_MAX_RANK], part[TILE_MAX_RANK], next[TILE_MAX_RANK],

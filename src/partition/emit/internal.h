@@ -68,8 +68,8 @@ tsr_status tsr__emit_crop(struct part *part, struct step *st) TSR_MUST_USE;
 tsr_status tsr__emit_trim(struct part *part, struct step *st, tsr_value *x,
                           struct str name) TSR_MUST_USE;
 
-// emit_shape.c: sizes at run time. Returns what this rank adds to a sum over the ranks, which is
-// the full shape of a sharded tensor (steps/convert.c).
+// emit_shape.c: sizes at run time. Returns the sizes that this rank counts of a sharded tensor; the
+// sum over the ranks is the full shape (steps/convert.c).
 tsr_value *tsr__part_count(struct part *part, struct form *from, struct str name);
 // tsr__part_shape returns the full shape, int64[rank]; tsr__part_size one size, int64[1]. Both
 // return NULL after a failure.
@@ -125,7 +125,7 @@ bool tsr__is_causal_shard(const struct node_flow *nf);
 // emit_route.c: a mixture of experts whose experts are sharded.
 struct route {
     tsr_value *given;  // the tokens as the model has them
-    tsr_value *all;    // the tokens as [t m]
+    tsr_value *all;    // the tokens as a matrix, one row per token
     tsr_value *tokens; // numbers of the tokens for the local node; NULL: experts are not sharded
     tsr_value *sum;    // sum of the weights of local experts for each of these tokens
     int64_t experts;   // number of local experts

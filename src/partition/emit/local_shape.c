@@ -10,9 +10,10 @@
 //         0 is also replaced if it would copy the size of a shard (see resolve_copies).
 #include "internal.h"
 
+// How the local size of each entry of the shape is computed. The arrays after `size` have the same
+// numbers as lists, to be written as constants. `spare` is unit - 1; `last` is 1 if the shard has
+// the last unit.
 struct local_columns {
-    // one per entry of the shape; the following arrays have the same numbers as lists, for
-    // constants
     struct local_size size[TILE_MAX_RANK];
     int64_t unit[TILE_MAX_RANK], spare[TILE_MAX_RANK], scale[TILE_MAX_RANK], part[TILE_MAX_RANK],
         next[TILE_MAX_RANK], parts[TILE_MAX_RANK], last[TILE_MAX_RANK];

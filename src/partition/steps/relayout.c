@@ -253,8 +253,8 @@ static struct form *producer_step(const struct window_producer *window_producer,
     return form;
 }
 
-// True if all readers need windows. A value between the producer and the windows must have one
-// reader.
+// True if all readers of the value need windows (depth 0). A value further up, which the copied
+// producer reads, must have no other reader.
 static bool all_windowed(const struct want *want, int depth)
 {
     return depth ? want->readers == 1 : want->readers == want->windowed;

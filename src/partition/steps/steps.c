@@ -358,8 +358,8 @@ static bool begin_stage(struct draft *draft, const struct node_flow *nodes, size
     return true;
 }
 
-// True for the first node of a stage, if the stage is higher than all before it (*seen). False in
-// bodies.
+// True if the stage of the node is higher than all stages so far (*seen), and updates *seen. False
+// in bodies.
 static bool is_first_of_stage(const struct draft *draft, const tsr_node *node, int64_t *seen)
 {
     if (draft->scope->outer)

@@ -145,7 +145,8 @@ static void write_block(struct writer *writer, const unsigned char *block, int64
     advance_digest(writer);
 }
 
-// Returns the start of the next block. Parts that no rank needs are not read.
+// Returns the start of the next block, or INT64_MAX if all runs are written. Parts that no rank
+// needs are not read.
 static int64_t next_wanted(const struct writer *writers, size_t n, int64_t bytes)
 {
     int64_t first = INT64_MAX;
