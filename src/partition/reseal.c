@@ -2,8 +2,8 @@
 // reseal.c - tsr_partition_reseal: updates the manifest after another program changed rank files.
 //
 // An optimizer may fuse and fold nodes between communications. Inputs and outputs (checked here)
-// and communication (prove.c) must stay as they are. The manifest is replaced atomically after
-// all files have been checked.
+// and communication (prove.c) must stay as they are. The manifest is replaced atomically after all
+// files have been checked. Examples:
 //
 //     MatMul, Add and Relu are fused in rank1.onnx     resealed: digest and size are updated
 //     AllReduce 3 is missing in rank1.onnx             rejected: the other ranks would wait for it

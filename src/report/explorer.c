@@ -2,6 +2,7 @@
 // explorer.c - node data for Model Explorer, which shows it over its drawing of the model: for each
 // node, named by one of its outputs, the time on its slowest device or the sharding of its output.
 //
+// Examples:
 //     microseconds of the nodes that produce h and y:
 //         {"results": {"h": {"value": 12.5}, "y": {"value": 3.1}}, "gradient": [...]}
 //     shardings of h and y:

@@ -2,9 +2,9 @@
 // html.c - the frame of the page: escaping, numbers, style and script. The page loads nothing, and
 // its policy allows only the script whose digest is in the head.
 //
-//     A node called <b>"x"</b> is written as &lt;b&gt;&quot;x&quot;&lt;/b&gt; by tsr__html_text,
-//     for text and quoted attributes, and as "\u003cb\u003e\u0022x\u0022\u003c/b\u003e" by
-//     tsr__html_json, inside a script.
+//     Example: a node called <b>"x"</b> is written as &lt;b&gt;&quot;x&quot;&lt;/b&gt; by
+//     tsr__html_text, for text and quoted attributes, and as
+//     "\u003cb\u003e\u0022x\u0022\u003c/b\u003e" by tsr__html_json, inside a script.
 #include "report/internal.h"
 
 #include <stdio.h>

@@ -16,6 +16,7 @@ struct lane_span {
     const char *op, *node;
     double begin, end; // seconds
 };
+// The timelines of all devices.
 struct lanes {
     const struct lane_span *spans; // by device, then by time
     size_t n;
@@ -30,6 +31,7 @@ struct measured {
     size_t left_out; // events beyond the limits
 };
 
+// The page that is being written, and the data that it shows.
 struct page {
     tsr_session *session;
     struct arena *arena;
@@ -135,7 +137,7 @@ struct verdict {
     int64_t memory, limit;  // bytes of that device; limit 0: unknown
     double seconds, period; // time of one run; time between the ends of back-to-back runs
     double faster;          // speedup over one device; 0: unknown
-    bool one_fits;          // the model fits on one device
+    bool one_fits;          // the model fits on one device, or the limit is unknown
     const char *bound;      // name of the largest share
     // shares of the time, mean over all devices
     double arithmetic, moving, overhead, communication, waiting;
@@ -181,16 +183,17 @@ void tsr__tensors_picture(struct page *page);
 // Returns the value's sharding at its producer, else at its first reader; "": none.
 const char *tsr__tensor_sharding(const struct page *page, const tsr_value *value);
 
-// tables.c Returns the node's annotation for the page's configuration; NULL: none.
+// tables.c: returns the node's annotation for the page's configuration; NULL: none.
 const tsr_node_config *tsr__node_entry(const struct page *page, const tsr_node *node);
 void tsr__table_devices(struct page *page);
 void tsr__table_operators(struct page *page);
 void tsr__table_shardings(struct page *page);
 void tsr__table_findings(struct page *page);
-// Writes the shardings of a node in one line, escaped: "a {2,1} b {1,2}".
+// Writes the shardings of a node's inputs or outputs as HTML: "x <code>{2,1}</code><br>w
+// <code>{1,2}</code>".
 void tsr__node_specs_text(const struct page *page, const tsr_node *node, bool outputs,
                           struct text *text);
-// Writes a key that is the same for equal nodes of different layers.
+// Writes the shardings of a node as a key that is the same for equal nodes of different layers.
 void tsr__node_specs_key(const struct page *page, const tsr_node *node, struct text *text);
 
 // comparison.c: writes the comparison with another plan.

@@ -2,7 +2,7 @@
 // plan_picture.c - shows what is sharded how: one row for the nodes of all layers that do the same,
 // with the devices that store their weights, and the sharding in words.
 //
-//     "layers.0/up" ... "layers.31/up", each with a weight [4096, 11008] and the sharding
+//     Example: "layers.0/up" ... "layers.31/up", each with a weight [4096, 11008] and the sharding
 //     {1,8:0,1,2,3,4,5,6,7}: one row "layers.{0-31}/up", "columns over 8", with a part on each of
 //     the devices 0 to 7.
 #include "report/plan_picture.h"
@@ -79,8 +79,9 @@ static int64_t count_different(struct extent *of, int64_t devices)
     return n;
 }
 
-// Finds the parts of a tensor, and marks and counts the devices that have one (has NULL: does not).
-// False: the sharding is empty or does not fit the shape or devices, or out of memory.
+// Finds the parts of a tensor. If `has` is not NULL, marks the devices that have a part in it, and
+// counts them in out->devices. False: the sharding is empty or does not fit the shape or devices,
+// or out of memory.
 static bool find_parts(struct painter *painter, const char *sharding, int rank,
                        const int64_t *shape, struct parts *out, bool *has)
 {
@@ -193,7 +194,8 @@ const char *tsr__picture_word(enum picture_kind kind)
     return words[kind];
 }
 
-// Adds "columns over 8" for each sharded dimension. Returns the number of different parts.
+// Adds a text such as "columns over 8" for each sharded dimension, and sets *kind if there is one.
+// Returns the number of different parts.
 static int64_t add_weight_words(struct text *text, const struct weight *weight,
                                 const struct parts *parts, enum picture_kind *kind)
 {

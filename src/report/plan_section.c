@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // plan_section.c - the section "Plan" of the page: nodes by devices, each device coloured by the
-// sharding of its part, and the experts' plans that were compared, with the reasons why they lost.
+// sharding of its part, and the plans that an expert would make by hand, with the reasons why they
+// were not chosen.
 #include "report/plan_picture.h"
 
 #define MAX_CELLS 64 // with more devices, one cell stands for several

@@ -2,9 +2,9 @@
 // read_trace.c - reads the trace of a run (tsr_job_trace) for the timeline. The file is not
 // trusted.
 //
-//     {"ph":"X","cat":"Node","name":"fc1","pid":1,"ts":1200,"dur":300,"args":{"op_name":"MatMul"}}
-//     is a span of rank 1 from 1.2 to 1.5 ms, MatMul; "cat":"communication" is a collective;
-//     "name":"model_run" is a complete run of the rank.
+//     Example: {"ph":"X", "cat":"Node", "name":"fc1", "pid":1, "ts":1200, "dur":300,
+//     "args":{"op_name":"MatMul"}} is a span of rank 1 from 1.2 to 1.5 ms, MatMul;
+//     "cat":"communication" is a collective; "name":"model_run" is a complete run of the rank.
 #include "report/internal.h"
 
 #include <jansson.h>

@@ -141,8 +141,6 @@ const tsr_node_config *tsr__node_entry(const struct page *page, const tsr_node *
     return page->config ? tsr_node_find_config(node, page->config) : NULL;
 }
 
-// Adds the shardings of a node. Example: "x <code>{2,1}</code><br>w <code>{1,2}</code>", in the
-// order of the node's entry.
 void tsr__node_specs_text(const struct page *page, const tsr_node *node, bool outputs,
                           struct text *out)
 {
@@ -164,8 +162,7 @@ void tsr__node_specs_text(const struct page *page, const tsr_node *node, bool ou
     }
 }
 
-// Adds the key of the shardings of a node. Example: "layers.0/x {2,1}" and "layers.7/x {2,1}" have
-// the same text.
+// Example: "layers.0/x {2,1}" and "layers.7/x {2,1}" have the same key.
 void tsr__node_specs_key(const struct page *page, const tsr_node *node, struct text *out)
 {
     const tsr_node_config *entry = tsr__node_entry(page, node);
@@ -251,8 +248,8 @@ static struct node_row *row_of(struct page *page, struct map *seen, const tsr_no
     return row;
 }
 
-// Writes the names of the nodes of a row, shown on a click: at most *left names, the rest of the
-// page's limit.
+// Writes the names of the nodes of a row, shown on a click: at most *left names, which is what
+// remains of MAX_NAMES.
 static void write_members(struct page *page, const struct node_row *row, size_t *left)
 {
     PUTF(page, "<details><summary>&times;&#8239;%zu</summary>", row->nodes.n);

@@ -5,9 +5,9 @@
 // Tensors with the same sharding whose names differ only in numbers are grouped. Each sharding of a
 // shape is computed once.
 //
-//     layers.0/w ... layers.23/w, float32 [512, 2048], each sharded {1,4:0,1,2,3}: one row with 24
-//     names, one layout with the boxes [0, 0,512, 0,512] ... [3, 0,512, 1536,2048], most = 512 *
-//     512 elements: 4 MiB in total, 1 MiB per device
+//     Example: layers.0/w ... layers.23/w, float32 [512, 2048], each sharded {1,4:0,1,2,3}: one row
+//     with 24 names, one layout with the boxes [0, 0,512, 0,512] ... [3, 0,512, 1536,2048], most =
+//     512 * 512 elements: 4 MiB in total, 1 MiB per device
 //
 // `collect` runs twice for a page, for the table and for the pictures. Both number the tensors
 // alike, so the table can link to the pictures.

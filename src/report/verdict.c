@@ -2,8 +2,8 @@
 // verdict.c - the summary: whether the plan fits, its speedup over one device, and the bottleneck;
 // then the same in numbers. If a run was measured, the comparison with the prediction comes first.
 //
-//     4 devices of 16 GiB, 11 GiB on the fullest, one run 5 ms, one device alone 14 ms, 45 % of
-//     the time in communication: "Fits in memory, 2.8 times as fast as one device."
+//     Example: 4 devices of 16 GiB, 11 GiB on the fullest, one run 5 ms, one device alone 14 ms, 45
+//     % of the time in communication: "Fits in memory, 2.8 times as fast as one device."
 //     "Communication-bound (45 %), mostly 48 x AllReduce."
 #include "report/internal.h"
 #include "tessera_json.h"
