@@ -195,7 +195,7 @@ static const char *text_of(struct document *document, const json_t *value)
     return copy ? copy : "";
 }
 
-// Checks all members of a node, but reports only one mistake.
+// Checks index, name and edits of a node. Reports only the first mistake.
 static tsr_status check_node(struct document *document, size_t i)
 {
     const json_t *n = json_array_get(document->nodes, i);
@@ -347,8 +347,8 @@ static void read_side(struct document *document, tsr_plan_side *out)
     read_collectives(document, out);
 }
 
-// Returns the edits of a node, joined by "; " and without its number: --shard "#3":"h"={..} ->
-// "h"={..}.
+// Returns the edits of a node, joined by "; ". Drops what is before the value's name. Example:
+// --shard "#3":"h"={..} becomes "h"={..}.
 static const char *choice_of(struct document *document, size_t i)
 {
     const json_t *edits = json_object_get(json_array_get(document->nodes, i), "edits");

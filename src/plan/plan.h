@@ -28,13 +28,13 @@ struct node_cost_result {
     const char *type;   // type of the first input, as tsr_dtype_name returns it
     bool sized;         // all sizes are known
 };
-// Returns the time of a node on a device, for values of these shapes. Uses measurements of similar
-// nodes in `seen`; NULL: none.
+// Returns the time of a node on a device, for values of these shapes. `seen` is a topology with
+// measurements of similar nodes, which correct the time; NULL: no correction.
 struct node_cost_result tsr__node_cost(struct arena *arena, const tsr_node *node,
                                        const struct shapes *shapes, const tsr_topology *seen,
                                        const tsr_topology_device *device);
-// Returns the time of a kind of work, from the speeds of the device alone. `type` is that of the
-// first input.
+// Returns the time of `work` operations of this kind that read and write `bytes`. Uses only the
+// speeds of the device, no measurements of nodes. `type` is the type of the first input.
 struct node_kind;
 int64_t tsr__kind_cost(struct node_kind kind, tsr_dtype type, double work, double bytes,
                        const tsr_topology_device *device);
@@ -42,7 +42,7 @@ int64_t tsr__kind_cost(struct node_kind kind, tsr_dtype type, double work, doubl
 // that were not measured may be of any kind, so their constants are charged with their size in the
 // file.
 bool tsr__device_widens(const tsr_topology_device *device);
-// Returns the name of a kind of work in the "sizes" of a topology.
+// Returns the name that the "sizes" of a topology file use for a kind of work.
 const char *tsr__size_word(struct node_kind kind);
 // Returns the time of a collective over the groups, including copies through device memory. `bytes`
 // is the size of the full tensor.
@@ -51,14 +51,15 @@ int64_t tsr__collective_cost(tsr_topology *topology, tsr_collective what,
 // Returns the time of an all-to-all in each group, until the fullest device has received `bytes`.
 int64_t tsr__exchange_cost(tsr_topology *topology, const struct topology_groups *groups,
                            int64_t bytes);
-// Returns the time of gathering a value of that size on the first device. Each copy of a device set
-// has a share of it.
+// Returns the time of gathering a value of `bytes` on the first device. Each of `copies` copies of
+// a device set of `devices` devices has an equal share of the value.
 int64_t tsr__gather_cost(tsr_topology *topology, int64_t devices, int64_t copies, int64_t bytes);
-// Returns the bytes of a value; unknown sizes are assumed to be 1.
+// Returns the bytes of a value; unknown sizes count as 1. Sets *sized to false if a size is
+// unknown, and never to true: one flag serves many values.
 int64_t tsr__sized_bytes(const struct shapes *shapes, const tsr_value *value, bool *sized);
 
-// plan.c: as tsr_plan, but fills a struct instead of making a result handle. The session owns its
-// lists until the next call.
+// plan.c: as tsr_plan, but fills a struct instead of making a result handle. The session owns the
+// lists of the struct until the next plan.
 tsr_status tsr__plan(tsr_model *model, const tsr_plan_options *options,
                      tsr_plan_summary *summary) TSR_MUST_USE;
 // plan_result.c: creates the handle of a plan that ended with `st`. If `out` is NULL, or `st` is
@@ -69,8 +70,9 @@ tsr_status tsr__plan_result(tsr_session *session, tsr_status st, const tsr_plan_
 tsr_status tsr__plan_options_owned(tsr_session *session,
                                    const tsr_plan_options *options) TSR_MUST_USE;
 
-// Adds the sizes that the configuration (NULL: the only one) was planned for, unless the caller
-// gave others. False: out of memory.
+// Appends to the caller's sizes those for which the configuration was planned (config NULL: the
+// only configuration of the model). Skips names for which the caller gave a size. False: out of
+// memory.
 bool tsr__plan_sizes(struct arena *arena, const tsr_model *model, const char *config,
                      const tsr_dim_size **sizes, size_t *n);
 

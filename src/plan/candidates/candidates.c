@@ -11,8 +11,8 @@
 // shards k in 2, so X has {1, 2}, W has {2, 1}, and each device has a partial sum Y [8, 4]. There
 // are up to four candidates:
 //
-//     "k/2"                 AllReduce: Y replicated                        32 sums to both
-//     "k/2 > m"             ReduceScatter: device 1 has rows 4..7 of Y     16 sums to each
+//     "k/2"                 AllReduce: Y replicated                        each device gets 32 sums
+//     "k/2 > m"             ReduceScatter: device 1 has rows 4..7 of Y     each device gets 16 sums
 //     "k/2 > first device"  Reduce: Y on device 0, if only the caller reads it
 //     "k/2 > parts"         nothing: Y stays partial, if its readers can add it (partial_sums.c)
 #include "plan/candidates/candidates.h"
@@ -155,10 +155,11 @@ static int64_t bytes_in(struct candidate_builder *builder, struct tile_layout *l
     return tsr__planner_bytes(builder->planner, number, value);
 }
 
-#define MOST_PRODUCERS 8 // nodes that compute windows before a reader (relayout.c of the partition)
+#define MOST_PRODUCERS 8 // longest chain of nodes that compute windows for a reader (relayout.c)
 
-// True if the windows along an axis of the value cost nothing: it has one reader, and its elements
-// along the axis come from constants. Each rank then stores the weights of its own windows.
+// True if the windows along an axis of the value cost nothing: the value has one reader, and its
+// elements along the axis come from constants. Each rank then stores the weights of its own
+// windows.
 static bool is_made_in_windows(struct candidate_builder *builder, const tsr_value *value, int axis,
                                int depth)
 {
@@ -281,7 +282,8 @@ static double bytes_moved(struct candidate_builder *builder, const struct candid
     return bytes + outputs;
 }
 
-// Returns the time of the device with index `place`; LARGEST_PART: of the largest part.
+// Returns the time of `device`, which has index `place` in the placement; LARGEST_PART: its time
+// for the largest part.
 static int64_t part_time(struct candidate_builder *builder, const struct candidate *candidate,
                          int64_t place, int64_t device)
 {
@@ -483,8 +485,8 @@ struct combining {
 };
 
 // Returns the bytes charged for combining output i: those of a partial sum. A reduce-scatter with
-// unequal shards is charged as if all were the largest: 64 KiB in shards of 3 and 1 units cost as
-// much as 96 KiB.
+// unequal shards is charged as if all were the largest. Example: 64 KiB in shards of 3 and 1 units
+// cost as much as 96 KiB.
 static int64_t combined_bytes(struct candidate_builder *builder, struct tile_layout *const *out,
                               size_t i)
 {
@@ -591,8 +593,8 @@ static bool shares_fit(const struct rule_factor *factor, int64_t size, int64_t p
 }
 
 // Adds a candidate with a reduce-scatter: each group member keeps its shard of the factor of the
-// only output. Adds none if its largest unequal part makes it as expensive as an all-reduce:
-// partition would then write the same for both.
+// only output. Adds none if the largest unequal part makes the reduce-scatter as expensive as an
+// all-reduce: partition would then write the same for both.
 static void add_scattered_along(struct candidate_builder *builder, int factor, tile_shares shares)
 {
     const struct rule *rule = builder->place.rule;
@@ -725,7 +727,6 @@ static bool lay_out(struct candidate_builder *builder)
                                  &builder->n_groups, &builder->combine);
 }
 
-// Adds the candidates of the builder's placement. Returns true if at least one was added.
 bool tsr__builder_take(struct candidate_builder *builder)
 {
     size_t before = builder->strategy->at.n;
@@ -734,9 +735,6 @@ bool tsr__builder_take(struct candidate_builder *builder)
     return builder->strategy->at.n > before;
 }
 
-// Adds the candidates of a node whose inputs are partial sums in the groups of `parts`: it passes
-// them on or reduces them. The node must have one output and must not make sums itself. Returns
-// true if at least one candidate was added.
 bool tsr__builder_take_parts(struct candidate_builder *builder, const struct parts *parts)
 {
     size_t before = builder->strategy->at.n;

@@ -18,8 +18,9 @@ struct candidate_builder {
     struct device_group *groups;
     size_t n_groups;
     enum combine combine;
-    bool stat;   // a factor of statistics is sharded, so the node is replaced by simpler ones
-    bool spread; // there are fewer shards than devices, so the layouts are offered to neighbours
+    bool stat;   // a factor over which the node computes statistics (a mean) is sharded, so simpler
+                 // nodes replace the node
+    bool spread; // fewer shards than devices: the layouts are offered to adjacent nodes (build.c)
     // by input: number of the layout if the input is a partial sum; NULL: no input is
     const uint32_t *pending;
 };
@@ -36,7 +37,9 @@ struct candidate_builder tsr__builder_init(struct planner *planner, struct strat
 // Adds the candidates of builder->place, if it is valid: one for each possible reduction
 // (candidates.c). Returns true if at least one was added.
 bool tsr__builder_take(struct candidate_builder *builder);
-// Adds the candidates of a node that reads partial sums (builder->pending).
+// Adds the candidates of a node whose inputs (builder->pending) are partial sums in the groups of
+// `parts`. The node passes the sums on or reduces them; it must have one output and must not make
+// sums itself. Returns true if at least one candidate was added.
 bool tsr__builder_take_parts(struct candidate_builder *builder, const struct parts *parts);
 bool tsr__builder_number(struct candidate_builder *builder, struct tile_layout *const *out,
                          struct candidate *candidate);
@@ -45,7 +48,8 @@ bool tsr__unit_fits(const struct rule_factor *factor, int64_t size, int64_t cuts
 
 // expansions.c: true if the node can be replaced by simpler ones with this placement.
 bool tsr__builder_expands(struct candidate_builder *builder);
-// Time of the simpler nodes on the slowest device, and of the reductions among them.
+// Time of the simpler nodes on the slowest device (`compute`), time of the reductions between them
+// (`comm`), and number of these reductions (`sums`).
 struct expanded_cost {
     int64_t compute, comm; // picoseconds
     int sums;

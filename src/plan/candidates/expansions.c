@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// expansions.c - finds out whether a node with a sharded factor of statistics can be replaced by
-// simpler nodes. Tries it in a copy of the model, once for all equal nodes.
+// expansions.c - finds out whether a node that computes statistics over a sharded factor can be
+// replaced by simpler nodes. Tries it in a copy of the model, once for all equal nodes.
 //
 //     Example: Softmax over 1000 classes sharded in 4 needs the maximum and the sum over all
 //     classes. tsr__rule_expand makes ReduceMax, Sub, Exp, ReduceSum and Div, which can be sharded,
@@ -167,8 +167,9 @@ static void add_sum(struct estimate *estimate, const tsr_node *node)
 
 #define FOLDED_DEPTH 8 // length of the chain of nodes that is examined for constant inputs
 
-// True if the node depends on a value that is not constant. Nodes that depend only on constants,
-// such as the Cast of a weight, are run once by the engine when it loads the model.
+// True if the node depends on a value that is not constant, or on a chain of more than `depth`
+// nodes. Nodes that depend only on constants, such as the Cast of a weight, are run once by the
+// engine when it loads the model.
 static bool reads_something(const tsr_node *node, int depth)
 {
     for (size_t i = 0; i < tsr_node_input_count(node); i++) {

@@ -60,8 +60,8 @@ static bool place_on(struct candidate_builder *builder, const struct grid *grid,
     return true;
 }
 
-// True for a parallel or reduced factor that can be sharded in `cuts`. Factors of statistics are
-// tried separately.
+// True for a parallel or reduced factor that can be sharded in `cuts`. Factors of statistics
+// (FACTOR_STAT) are tried separately.
 static bool may_cut(const struct rule_factor *factor, int64_t size, int64_t cuts)
 {
     return (factor->kind == FACTOR_PAR || factor->kind == FACTOR_RED) && size > 1 &&
@@ -112,8 +112,8 @@ static bool is_of_weight(const struct candidate_builder *builder, int factor)
     return false;
 }
 
-// True if the factor is the rows of the sequence: it has their number, the result has it, and no
-// weight has it.
+// True if the factor stands for the rows of the sequence: its size is machine.context, the first
+// output has this factor, and no weight has it.
 static bool is_context(const struct candidate_builder *builder, int f)
 {
     int64_t sizes[RULE_MAX_FACTORS];
@@ -216,9 +216,9 @@ static bool are_first(const struct planner_machine *machine)
     return true;
 }
 
-// Finds the sides of the grid that the first n devices of the topology form. In a grid of 1250 x 8,
-// the first 32 devices form 4 x 8, and the first 4 form a line. Returns the number of sides; 0:
-// they form no grid.
+// Finds the sides of the grid that the first n devices of the topology form. Returns the number of
+// sides; 0: the devices form no grid. Example: in a grid of 1250 x 8, the first 32 devices form 4 x
+// 8, and the first 4 form a line.
 static int wired_sides(const struct planner_machine *machine, int64_t *sides)
 {
     const tsr_topology *topology = machine->topology;
@@ -238,8 +238,9 @@ static int wired_sides(const struct planner_machine *machine, int64_t *sides)
 }
 
 // True if the factor may be on this axis of a logical grid. The first axis is for tokens, the last
-// for weights and heads; axes in between may have both. Without tokens, the last axis has only
-// factors of weights.
+// for weights and heads; axes in between may have both. If the axes before it are idle, the last
+// axis takes only factors of weights. Otherwise it takes factors whose size is fixed in the model,
+// and does not repeat a factor.
 static bool suits_axis(const struct candidate_builder *builder, const struct grid *grid,
                        const int *factor, int axis, int f)
 {
@@ -344,8 +345,8 @@ static void try_larger(struct candidate_builder *builder, const int64_t *sizes, 
         try_set(builder, devices, n, sizes);
 }
 
-// Tries sets of the fastest devices, and the first device, which returns the outputs. With speeds 1
-// 4 4 2, the sets are {1 2}, {1 2 3} and {0}.
+// Tries sets of the fastest devices, and the first device, which returns the outputs. Example: with
+// speeds 1, 4, 4 and 2, the sets are {1 2}, {1 2 3} and {0}.
 static void try_faster(struct candidate_builder *builder, const int64_t *sizes, int64_t *devices)
 {
     const struct planner *planner = builder->planner;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// strategies.c - makes the list of candidates of a node: replicated, on grids, with its neighbours'
-// layouts, or as annotated. Equal nodes share one list.
+// strategies.c - makes the list of candidates of a node: replicated, on grids, with layouts of its
+// neighbours (the nodes that produce its inputs or read its outputs), or as annotated. Equal nodes
+// share one list.
 //
 //     Example: 24 layers, each with a MatMul of [128, 512] by [512, 2048] in float32. The 24 nodes
 //     have the same key and share one strategy. Its candidates on 4 devices: "whole", "m/4", "k/4",
@@ -24,7 +25,7 @@ static void lay_whole(struct candidate_builder *builder, enum slot_side side, si
                                            builder->planner->machine.all, n);
 }
 
-// Adds the replicated candidate: on all devices, or on the first one only if the node is random.
+// Adds the replicated candidate: on all devices; `single` (random nodes): on the first device only.
 static bool take_whole(struct candidate_builder *builder, bool single)
 {
     struct candidate candidate = {.name = STR("whole")};
@@ -214,8 +215,7 @@ static void key_tensor(struct text *key, const struct rule_tensor *tensor)
     }
 }
 
-// Returns the first input with the same value as input i. For two nodes to be equal, their repeated
-// inputs must be equal, too.
+// Returns the first input with the same value as input i. Equal nodes must repeat the same inputs.
 static int64_t same_input(const tsr_node *node, size_t i)
 {
     int64_t earlier = tsr__earlier_reading(node, i);
@@ -395,8 +395,8 @@ static bool try_rule(struct candidate_builder *builder, const struct rule *rule,
            tsr__builder_take(builder);
 }
 
-// The first number of the key: whether a layout was tried for an input, for an output, or as
-// partial sums.
+// The first number of a key of `strategy->seen`: whether a layout was tried for an input, for an
+// output, or as partial sums.
 enum tried { TRIED_INPUT, TRIED_OUTPUT, TRIED_PARTS };
 
 // True if a layout should be tried: the key is new, and the node is neither replicated nor
@@ -434,8 +434,9 @@ bool tsr__planner_try_layout(struct planner *planner, struct strategy *strategy,
 // The inputs that become partial sums: only the given one, or all.
 enum pending_inputs { PENDING_ONE, PENDING_ALL };
 
-// Marks inputs that are partial sums: those with the given value. With PENDING_ALL, also marks all
-// others that can be partial sums and have the same layout.
+// Returns by input: `layout` if the input is read as a partial sum, otherwise PLAN_NO_LAYOUT.
+// Inputs with the same value as input i are. With PENDING_ALL, so are inputs that the node adds to
+// it, if they have the same layout and are not constant. NULL: out of memory.
 static uint32_t *pending_of(struct candidate_builder *builder, const struct candidate *candidate,
                             size_t i, uint32_t layout, enum pending_inputs inputs)
 {

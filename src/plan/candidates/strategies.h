@@ -7,11 +7,12 @@
 
 // strategies.c: returns the candidates of a node, made once for equal nodes. NULL: out of memory.
 struct strategy *tsr__planner_strategy(struct planner *planner, const struct plan_node *node);
-// Adds a candidate in which that tensor has the layout. False: impossible, or tried before.
+// Adds a candidate in which the tensor at `side` and `slot` has the layout. False: impossible, or
+// tried before.
 bool tsr__planner_try_layout(struct planner *planner, struct strategy *strategy,
                              const tsr_node *node, enum slot_side side, size_t slot,
                              uint32_t layout);
-// Adds candidates that read that input as a partial sum.
+// Adds candidates that read input `slot` as a partial sum.
 void tsr__planner_try_parts(struct planner *planner, struct strategy *strategy,
                             const tsr_node *node, size_t slot, uint32_t layout);
 

@@ -51,7 +51,7 @@ struct wishes {
 
 // Gives every device one unit, then assigns units one by one to the device that would then finish
 // first, among those with memory left. No other division finishes earlier. Returns the time of the
-// last device relative to the ideal; INFINITY: it does not fit.
+// last device relative to the ideal; INFINITY: the shares exceed the limits.
 static double share_out(const struct wishes *wishes, int64_t total, int64_t *units)
 {
     double sum = 0, longest = 0;

@@ -77,8 +77,6 @@ void tsr__budget_clear_progress(const struct budget *budget)
 
 // ---- shares ------------------------------------------------------------------------------------
 
-// Returns a new budget with a fraction of the rest. The caller must charge the work that the new
-// budget spends to the original one (tsr__budget_spend).
 struct budget tsr__budget_part(const struct budget *budget, double fraction)
 {
     struct budget part = *budget;
@@ -89,7 +87,7 @@ struct budget tsr__budget_part(const struct budget *budget, double fraction)
     return part;
 }
 
-// Returns the options of the next solve: it gets `fraction` of the rest, but at least LEAST_WORK.
+// Without a limit in seconds, a solve gets between LEAST_WORK and SOLVE_WORK.
 struct program_options tsr__budget_share(struct budget *budget, double fraction)
 {
     struct program_options options = {.progress = report_progress, .context = budget};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_speeds.c - estimates how fast each device runs the model, and how much of it fits. Data
-// sheets are not enough: an A100 has more float16 throughput than an L4 but less float32. Decoding
-// depends on neither.
+// device_speeds.c - estimates how fast each device runs the model, and how many bytes the model
+// keeps in memory. Data sheets are not enough: an A100 has more float16 throughput than an L4 but
+// less float32. Decoding depends on neither.
 //
 //     Example: decoding one token reads weights of 15 GB in bfloat16. It takes 9.6 ms at 1555 GB/s
 //     and 50 ms at 300 GB/s, so the speeds are 104 and 20 runs per second.

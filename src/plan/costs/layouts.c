@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // layouts.c - numbers layouts, and computes the sizes of their shards.
 //
-//     Example: {2, 1} on devices 0 1 is number 3; the same tiling with partial sums in the group
-//     {0 1} is 4. A float32 value [9, 6] with layout 3 has 5 rows in its largest shard: 5 x 6 x 4 =
-//     120 bytes; device 1 stores 4 rows: 96 bytes.
+//     Example: the layout {2, 1} (two shards of rows) on devices 0 and 1 has number 3. The same
+//     tiling with partial sums in the group {0, 1} has number 4. A float32 value [9, 6] with layout
+//     3 has 5 rows in its largest shard: 5 x 6 x 4 = 120 bytes; device 1 stores 4 rows: 96 bytes.
 #include "plan/costs/planner.h"
 
 #define KEY_INTS 512
@@ -79,8 +79,7 @@ static struct device_group *copy_groups(struct planner *planner, const struct de
     return copy;
 }
 
-// Returns the number of the layout with partial sums, which has the same tiles. Copies the groups,
-// because callers store them in a scratch arena.
+// Copies the groups, because callers store them in a scratch arena.
 uint32_t tsr__planner_parts(struct planner *planner, uint32_t layout,
                             const struct device_group *groups, size_t n)
 {
@@ -117,8 +116,8 @@ uint32_t tsr__planner_replicated(struct planner *planner, int rank)
                                       (size_t)planner->machine.n);
 }
 
-// Returns the size of the largest part of a factor. 10 elements in 4 equal parts give 3; in two
-// parts of 3 units and 1 unit they give 7.
+// Returns the size of the largest part of a factor. Example: 10 elements in 4 equal parts give 3;
+// in two parts of 3 units and 1 unit they give 7.
 static int64_t largest_part(const struct tile_factor *factor, int64_t size)
 {
     int64_t most = 0;

@@ -61,7 +61,8 @@ bool tsr__planner_classes(struct planner *planner, int64_t memory)
     return true;
 }
 
-// Adds one limit for each class, named after its first device.
+// Adds one memory limit per class to the program. With several classes, each limit is named after
+// the first device of its class.
 bool tsr__planner_limits(struct planner *planner)
 {
     struct planner_memory *memory = &planner->memory;
@@ -113,8 +114,8 @@ static int64_t most_held(struct planner *planner, size_t c, uint32_t layout,
     return most;
 }
 
-// Returns the bytes that the fullest device of a class needs. With one class this is the largest
-// shard. With several classes, devices are checked one by one and results are cached.
+// With one class, the fullest device is assumed to have the largest shard. With several classes,
+// devices are checked one by one, and results are cached.
 int64_t tsr__planner_class_bytes(struct planner *planner, size_t c, uint32_t layout,
                                  const struct plan_value *value)
 {

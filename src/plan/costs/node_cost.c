@@ -105,8 +105,8 @@ static double unmeasured_share(int rate)
 
 // Returns operations per second. A type without a speed uses `flops`; a kind of work without a
 // speed uses a fraction of the speed of its type (unmeasured_share). The speed of a kind is for
-// float32. For other types it is scaled like that of matrix products. Example: convolutions 2e12,
-// float32 1e12, float16 8e12 give 16e12.
+// float32. For other types it is scaled like that of matrix products. Example: with 2e12 for
+// convolutions, 1e12 for float32 and 8e12 for float16, a float16 convolution has 16e12.
 static double rate_of(struct work_kind kind, const tsr_topology_device *device)
 {
     double flops = device->flops, of_type = flops;
@@ -199,8 +199,6 @@ int64_t tsr__kind_cost(struct node_kind kind, tsr_dtype type, double work, doubl
     return tsr__work_cost(work, of, bytes, device);
 }
 
-// Returns the bytes of a value; unknown sizes count as 1. Sets *sized to false if a size is
-// unknown, and never to true: one flag serves many values.
 int64_t tsr__sized_bytes(const struct shapes *shapes, const tsr_value *value, bool *sized)
 {
     struct shape shape = tsr__shapes_of(shapes, value);
@@ -219,8 +217,8 @@ int64_t tsr__sized_bytes(const struct shapes *shapes, const tsr_value *value, bo
 }
 
 // Returns the bytes that the node reads and writes. A value that several inputs read is included
-// once. Caches that are updated in place, and inputs that the host reads, such as axes, are
-// ignored.
+// once. A lookup reads at most as many bytes of its table as the node outputs. Ignores caches that
+// are updated in place, and inputs that the host reads, such as axes.
 static double bytes_touched(const tsr_node *node, const struct shapes *shapes,
                             const struct rule *rule, const int64_t *sizes, bool *sized)
 {
@@ -297,8 +295,8 @@ int64_t tsr__collective_cost(tsr_topology *topology, tsr_collective what,
     return PLAN_NEVER;
 }
 
-// Returns the time until each device has received `bytes`. In an all-to-all of n devices with B
-// bytes in total, each device receives B / n * (n - 1) / n bytes. So B is bytes * n * n / (n - 1).
+// In an all-to-all of n devices with B bytes in total, each device receives B / n * (n - 1) / n
+// bytes. So B is bytes * n * n / (n - 1).
 int64_t tsr__exchange_cost(tsr_topology *topology, const struct topology_groups *groups,
                            int64_t bytes)
 {
@@ -306,9 +304,8 @@ int64_t tsr__exchange_cost(tsr_topology *topology, const struct topology_groups 
     return tsr__collective_cost(topology, TSR_ALL_TO_ALL, groups, whole_number(whole));
 }
 
-// Returns the time of gathering a value of `bytes` on the first device. Each of `copies` copies of
-// a device set has an equal share of the value. All other shares are charged to the link from the
-// last copy to the first device: it is the slowest if devices are numbered host by host.
+// All shares but the first are charged to the link from the last copy to the first device. This
+// link is the slowest if devices are numbered host by host.
 int64_t tsr__gather_cost(tsr_topology *topology, int64_t devices, int64_t copies, int64_t bytes)
 {
     if (copies < 2)

@@ -47,8 +47,8 @@ static double rate_of(const tsr_topology_device *device, int rate)
     return device->rates[rate] > 0 ? device->rates[rate] : device->flops;
 }
 
-// Sets each figure of `at` to the worse of both devices. A node that runs on all devices ends with
-// the slowest.
+// Sets each figure of `at` to the worse of `at` and `device`; first: to that of `device`. A node
+// that runs on all devices ends with the slowest.
 static void slow_down(tsr_topology_device *at, const tsr_topology_device *device, bool first)
 {
     keep_less(&at->flops, device->flops, first);
@@ -93,8 +93,7 @@ static bool are_unlike(const struct planner *planner)
     return false;
 }
 
-// Fills `all`, `slowest` and `unlike`. The caller has set machine.n and, for a device set,
-// machine.numbers.
+// Fills `all`, `slowest` and `unlike`.
 bool tsr__planner_devices(struct planner *planner)
 {
     struct planner_machine *machine = &planner->machine;

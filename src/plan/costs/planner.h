@@ -171,8 +171,8 @@ enum expert {
     EXPERT_CONTEXT,  // context parallel: only rows of the sequence are sharded; keys are gathered
 };
 
-// The planned devices, counted from 0. `numbers` gives their numbers in the topology: the set {4,
-// 5} of eight devices has n = 2, all = {0, 1}, numbers = {4, 5}.
+// The planned devices, counted from 0. `numbers` gives their numbers in the topology. Example: the
+// set {4, 5} of eight devices has n = 2, all = {0, 1}, numbers = {4, 5}.
 struct planner_machine {
     tsr_topology *topology;
     int64_t n;
@@ -180,7 +180,7 @@ struct planner_machine {
     const int64_t *numbers;      // NULL: device d is device d of the topology
     tsr_topology_device slowest; // each figure is the worst of all devices
     bool unlike;                 // devices need different times for the same node
-    double *speed; // by device: model runs per picosecond if fully sharded; NULL: equal
+    double *speed; // by device: runs of the unsharded model per picosecond; NULL: equal
     double kept;   // bytes of constants and states; set together with `speed`
     tile_shares shares[PLAN_MAX_SHARES]; // proportions of unequal parts
     int n_shares;
@@ -213,7 +213,7 @@ struct planner_cache {
 struct planner_scope {
     bool sums_done; // partial sums are reduced before they leave the scope
     bool staged;    // shardings are written even for replicated nodes
-    bool one_stage; // device 0 runs no node: the device set returns the outputs itself
+    bool one_stage; // the device set does not contain device 0 and returns the outputs itself
     // by node id: 1 if the node belongs to any range; NULL: there are no ranges
     const unsigned char *staged_nodes;
     bool open; // values that cross the border of the range are not charged (range_costs.c)
@@ -344,8 +344,8 @@ bool tsr__planner_devices(struct planner *planner);
 // Returns the worst figures of those devices: a node that they share ends with the slowest.
 tsr_topology_device tsr__planner_slowest(const struct planner *planner, const int64_t *devices,
                                          size_t n);
-// Returns the sum of all speeds as a multiple of the slowest: 2 equal devices and 1 that is 3 times
-// as fast give 5.
+// Returns the sum of all speeds as a multiple of the slowest. Example: 2 equal devices and 1 that
+// is 3 times as fast give 5.
 double tsr__planner_speeds(const struct planner *planner);
 // True if all devices have the same speed and memory.
 bool tsr__planner_alike(const struct planner *planner);
@@ -360,10 +360,11 @@ double tsr__clock(void); // seconds
 // Starts a budget. seconds 0: limited by work instead of time.
 void tsr__budget_start(struct budget *budget, tsr_session *session, double seconds);
 bool tsr__budget_over(const struct budget *budget); // deadline or cancellation; ignores `work`
-// Returns the options of a solve that may use that fraction of the rest. The caller then charges
-// the work of the solve.
+// Returns the options of a solve that may use that fraction of the remaining budget. After the
+// solve, the caller subtracts its work from the budget (tsr__budget_spend).
 struct program_options tsr__budget_share(struct budget *budget, double fraction);
-// Returns a separate budget with that fraction of the rest.
+// Returns a separate budget with that fraction of the remaining budget. The caller must subtract
+// the work that the new budget spends from the original one (tsr__budget_spend).
 struct budget tsr__budget_part(const struct budget *budget, double fraction);
 void tsr__budget_spend(struct budget *budget, uint64_t work);
 void tsr__budget_clear_progress(const struct budget *budget);
@@ -422,7 +423,8 @@ bool tsr__resharding_devices(struct planner *planner, uint32_t from, uint32_t to
 // group.
 int64_t tsr__planner_combine(struct planner *planner, enum tsr_collective what,
                              const struct device_group *groups, size_t n, int64_t bytes);
-// Calls `count` for each collective of the resharding.
+// Calls `count` for each operator of a resharding, or once if the resharding is one Reshard. Slices
+// are not counted.
 void tsr__planner_steps(struct planner *planner, uint32_t from, uint32_t to,
                         const struct plan_value *value, void (*count)(void *data, const char *op),
                         void *data);

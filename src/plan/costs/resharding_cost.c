@@ -4,9 +4,9 @@
 // shape.
 //
 //     Example: float32 [8, 6] on two devices. From {2, 1} (4 rows, 96 bytes each) to {1, 2} (3
-//     columns each) is one AllToAll, charged by the bytes of all devices before: 192. From {2, 1}
-//     to replicated is one AllGather, charged by the bytes of each device afterwards: 192. From
-//     replicated to {2, 1} nothing is sent; each device slices 96 bytes out of its copy.
+//     columns each) is one AllToAll, charged by the bytes of all devices before the step: 192. From
+//     {2, 1} to replicated is one AllGather, charged by the bytes of each device after the step:
+//     192. From replicated to {2, 1} nothing is sent; each device slices 96 bytes out of its copy.
 #include "plan/costs/planner.h"
 
 #define KEY_BYTES 1024
@@ -74,8 +74,8 @@ free_scratch:
     return ps;
 }
 
-// Returns the time of slicing unequal parts: each device slices its own, and the last one to finish
-// determines the time.
+// Returns the time of slicing unequal parts: each device slices its own part, and the last device
+// to finish determines the time.
 static int64_t shared_slice_time(struct planner *planner, const struct plan_value *value,
                                  uint32_t layout)
 {
@@ -112,9 +112,9 @@ static int64_t slice_time(struct planner *planner, const struct plan_value *valu
 }
 
 // Returns the bytes by which a collective is charged, from the bytes of one device before and
-// after. With 4 devices of 6 bytes, an all-to-all moves 24 bytes in total and an all-gather ends
-// with 24 on each. A reduce-scatter in unequal parts is charged as if all parts were as large as
-// the largest.
+// after. Example: with 6 bytes on each of 4 devices, an all-to-all moves 24 bytes in total, and an
+// all-gather ends with 24 bytes on each device. A reduce-scatter in unequal parts is charged as if
+// all parts were as large as the largest.
 static int64_t charged_bytes(const struct reshard_step *step, int64_t before, int64_t after)
 {
     enum comm_cost_basis by = tsr__collective(step->op)->cost_basis;
@@ -166,7 +166,7 @@ static int64_t step_time(struct planner *planner, const struct reshard_step *ste
     return exchange_time(planner, from, step->layout, int64_max(step->received, step->sent));
 }
 
-// True if every device can slice its shard out of its full copy.
+// True if every device of `to` has a full copy in `from`, so that it can slice its shard.
 static bool only_slices(const struct tile_layout *from, const struct tile_layout *to)
 {
     if (!tsr__layout_is_whole(from))
@@ -250,8 +250,8 @@ static bool has_operator(const struct reshard_step *step, const struct tile_layo
     return step->axis >= 0;
 }
 
-// Returns the bytes that the busiest device of a Reshard sends or receives; -1: all steps have
-// operators. If a single step has no operator, all steps become one Reshard.
+// Returns the bytes that the busiest device sends or receives, summed over all steps; -1: all steps
+// have operators. If a single step has no operator, all steps become one Reshard.
 static int64_t resharded_bytes(const struct reshard *reshard, const struct tile_layout *from)
 {
     int64_t bytes = 0;
@@ -347,8 +347,8 @@ static bool has_steps(const struct planner *planner, uint32_t from, const struct
            resharded_bytes(reshard, planner->layouts.at[from].tiles) < 0;
 }
 
-// True if operators alone reshard the value. Partition uses the first existing layout from which
-// operators lead to the wanted one (partition/steps/convert.c), whatever the cost.
+// If a value exists in several layouts, partition uses the first one from which operators lead to
+// the wanted layout (partition/steps/convert.c), whatever the cost.
 bool tsr__planner_has_operators(struct planner *planner, uint32_t from, uint32_t to,
                                 const struct plan_value *value)
 {
@@ -456,8 +456,6 @@ static const char *operator_of(int op)
     return tsr__collective(op < COMM_KIND_COUNT ? op : COMM_RESHARD)->op;
 }
 
-// Calls `count` for each operator of a resharding, or once if the resharding is one Reshard. Slices
-// are not counted.
 void tsr__planner_steps(struct planner *planner, uint32_t from, uint32_t to,
                         const struct plan_value *value, void (*count)(void *data, const char *op),
                         void *data)

@@ -8,7 +8,8 @@
 //     shapes.known [4, seq, 64], shapes.full [4, 128, 64].
 #include "plan/costs/planner.h"
 
-// Updates the maximum of the extra bytes that readers of a constant need. Called for each use.
+// Called for each reader of a constant. Raises the maximum in `data` to the extra bytes per byte
+// that this reader needs.
 static bool widen(void *data, tsr_node *node, size_t input)
 {
     int *most = data, more = tsr__node_widens(node, input);
@@ -96,8 +97,8 @@ static size_t complete(const struct planner *planner, struct arena *arena,
     return all.n;
 }
 
-// Computes the size of the only unknown factor of a dimension. A dimension of 768 with the factors
-// heads (12) and d (unknown) gives d = 64. Two unknown factors stay unknown.
+// Computes the size of the only unknown factor of a dimension. Example: a dimension of 768 with the
+// factors heads (12) and d (unknown) gives d = 64. Two unknown factors stay unknown.
 static void size_of_dim(const struct rule_dim *dim, int64_t whole, int64_t *sizes)
 {
     int open = -1, n_open = 0;

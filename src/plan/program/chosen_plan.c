@@ -3,14 +3,15 @@
 // communication.
 //
 // A value stays in the layout of its producer until its last reader has run or has its own copy. A
-// further layout exists from its first reader to its last. Constants are stored once in every
-// layout that is needed. The result never exceeds the bytes that the program charges
-// (memory_uses.c).
+// copy in another layout exists from the first reader that uses it to the last. Constants are
+// stored once in every layout that is needed. The result never exceeds the bytes that the program
+// charges (memory_uses.c).
 //
-//     Example: X is sharded by rows from time 4 on. Nodes 2 and 3 read it at times 6 7 8 and 9 10
-//     11, and both need it replicated. Its forms are {rows, 4..7} and {replicated, 6..11}. The rows
-//     end when the first reader has its copy, at 7; the copy stays until node 3 has run. Bytes are
-//     added at the beginning of a form and subtracted at its end; the running sum gives the peak.
+//     Example: X is sharded by rows from time 4 on. Nodes 2 and 3 read it at their points in time,
+//     6 7 8 and 9 10 11; both need it replicated. Its forms are {rows, 4..7} and {replicated,
+//     6..11}, without the last point in time. The sharded form ends at 7, when node 2 has its copy;
+//     the copy stays until node 3 has run. Bytes are added at the beginning of a form and
+//     subtracted at its end; the running sum gives the peak.
 #include "plan/program/edges.h"
 
 // A layout in which a value is stored, from time `begin` until before `end`.
@@ -116,7 +117,8 @@ static void add_form(struct account *account, const struct plan_value *value,
     }
 }
 
-// Inserts the value into the ordered list of the largest values. Of equal ones the first is kept.
+// Inserts the value into the ordered list of the largest values. Values of equal size stay in the
+// order in which they came.
 static void rank_value(struct account *account, const tsr_value *value, int64_t bytes)
 {
     size_t i = account->n_top;
@@ -212,8 +214,8 @@ static bool account_for(struct account *account, struct planner *planner, struct
     return !arena->failed && add_values(account) && !arena->failed;
 }
 
-// Returns the peak of the device and its time. *time is unchanged if the device stores only values
-// that are always stored.
+// Returns the peak bytes of the device, and sets *time to the time of the peak. *time is unchanged
+// if the device stores only values that are always stored.
 static int64_t most_of(const struct account *account, int64_t device, size_t *time)
 {
     int64_t now = 0, most = 0;
@@ -254,7 +256,6 @@ bool tsr__planner_add_own(struct planner *planner, const unsigned char *shared, 
     return true;
 }
 
-// Computes the peak memory of all devices.
 bool tsr__planner_memory(struct planner *planner, int64_t *bytes, int64_t *peak)
 {
     struct arena arena;
@@ -328,8 +329,8 @@ static void find_fullest(struct account *account)
     }
 }
 
-// Lists the largest values at the peak. Makes two passes over all values: finds the fullest device
-// and its peak, then lists the values at that time.
+// Makes two passes over all values: finds the fullest device and its peak, then lists the values at
+// that time.
 size_t tsr__planner_binding(struct planner *planner, tsr_plan_binding *out)
 {
     struct arena arena;

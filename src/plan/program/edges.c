@@ -2,9 +2,9 @@
 // edges.c - adds the edges of the program: for each value the cost of resharding from its
 // producer's layout to its readers' layouts.
 //
-// A value with one reader has a table over both choices. With several readers, a copy that two of
-// them can share is charged once. So the value gets its own variable: its layout, and which copy is
-// made. Readers use the value or the copy, whichever is cheaper.
+// A value with one reader has a cost table over the choices of producer and reader. With several
+// readers, a copy that two of them can share is charged once. So the value gets its own variable:
+// its layout, and which copy is made. Readers use the value or the copy, whichever is cheaper.
 //
 // Example: a producer leaves a value by rows (R) or replicated (W). One reader wants it by columns
 // (C), another by columns or replicated. Both could want C, so C is a copy that they may share.
@@ -12,8 +12,8 @@
 //
 //     R, no copy 0      R, copy C 3      W, no copy 0      W, copy C 1 (a slice of W)
 //
-// To the first reader (C): 3 from "R, no copy", 1 from "W, no copy", 0 from the states with the
-// copy. So two readers that want C pay 3 together with the copy, and 6 without it.
+// Costs to the first reader, which wants C: 3 from "R, no copy", 1 from "W, no copy", 0 from the
+// states with the copy. So two readers that want C pay 3 together with the copy, and 6 without it.
 #include "plan/program/edges.h"
 
 #include <stdlib.h>
@@ -225,7 +225,7 @@ static uint32_t end_of(const struct edge *edge)
 }
 
 // Returns the time at which the copy of one reader is freed: after the last reader, if another
-// reader may want the same layout.
+// reader may want the same layout; otherwise after this reader.
 static uint32_t end_of_own(const struct edge *edge, const struct reader *reader,
                            const struct reader *last, const uint32_t *wants, size_t n_wants)
 {
@@ -303,7 +303,7 @@ static bool connect_followed(struct edge *edge, struct reader *reader, uint32_t 
 }
 
 // Connects one reader that wants another layout. The value keeps its first layout until its last
-// reader has run; if this is the only reader, until it has its copy.
+// reader has run; if this is the only reader, until this reader has its copy.
 static bool connect_one(struct edge *edge, struct reader *reader)
 {
     uint32_t run = tsr__edge_time(edge->planner, reader) + TIME_RUN;

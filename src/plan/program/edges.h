@@ -4,7 +4,7 @@
 //
 // readers.c finds the producer and the readers of a value. memory_uses.c and stored_weights.c add
 // its bytes (rows of the program). edges.c adds its costs (edges of the program). Each file uses
-// those before it.
+// the files before it in this list.
 #ifndef TSR_PLAN_EDGES_H
 #define TSR_PLAN_EDGES_H
 
@@ -24,8 +24,8 @@ struct readers {
     bool stays;  // an output that stays on its devices after the run
     size_t last; // last node that reads the value; n_nodes for an output of the model
 };
-// A state of a value with several readers: its layout, and a copy in another layout that some of
-// them share.
+// One choice for a value with several readers: its layout (`from`), and a copy in another layout
+// (`copy`) that some of the readers share.
 struct copy_state {
     uint32_t from, copy; // layouts; copy PLAN_NO_LAYOUT: no copy
     int64_t cost;
@@ -61,7 +61,8 @@ size_t tsr__edge_choices(const struct planner *planner, const struct reader *rea
 // Returns a number that identifies the cost table of a reader: readers with equal tables have equal
 // numbers.
 uint32_t tsr__edge_end(const struct planner *planner, const struct reader *reader);
-// Returns the variable of the reader's node. Creates a new one for an output of the model.
+// Returns the variable of the reader's node. Creates a new variable for an output of the model, and
+// for a reader inside a subgraph.
 uint32_t tsr__edge_var(struct edge *edge, struct reader *reader);
 // Returns the time at which the value is transferred to the reader. Outputs are transferred after
 // all nodes.
@@ -103,7 +104,8 @@ void tsr__usage_take(struct planner *planner, uint32_t var, size_t k, const int6
 bool tsr__planner_followed(struct planner *planner);
 // Charges the value in its producer's layout, until before `end`.
 bool tsr__use_producer(struct edge *edge, uint32_t end);
-// Charges a copy of the value, by state of a variable with n states. PLAN_NO_LAYOUT: no copy.
+// Charges the copy of the value in each of the n states of the variable. copy PLAN_NO_LAYOUT:
+// charges nothing.
 bool tsr__use_copy(struct edge *edge, uint32_t var, const struct copy_state *states, size_t n,
                    uint32_t begin, uint32_t end);
 // For values whose memory is not tracked exactly: tsr__use_all charges all these layouts,
@@ -111,6 +113,7 @@ bool tsr__use_copy(struct edge *edge, uint32_t var, const struct copy_state *sta
 bool tsr__use_all(struct edge *edge, uint32_t var, size_t k, const uint32_t *layouts, size_t n,
                   uint32_t begin, uint32_t end);
 bool tsr__use_reader(struct edge *edge, struct reader *reader, const uint32_t *but, size_t n);
+// True if the memory of the value is tracked exactly.
 bool tsr__use_followed(const struct edge *edge);
 // Adds a variable between the states of a value and a reader. Charges the reader's layout while the
 // reader runs, or until before `end` if it is a copy. Adds the resharding cost as an edge.

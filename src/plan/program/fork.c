@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // fork.c - creates a planner for some of the devices. It shares shapes, values and states with the
-// original planner. It has its own devices, layouts and candidates. Stages use it: 4 devices in two
+// original planner. It has its own devices, layouts and candidates. Example: 4 devices in two
 // stages have one planner for {0, 1} and one for {2, 3}.
 #include "plan/program/program.h"
 
@@ -14,8 +14,6 @@ static void leave_out(struct planner *planner, const unsigned char *staged)
     }
 }
 
-// Creates a planner for some of the devices. Shapes, values and states belong to the original
-// planner.
 bool tsr__planner_fork(const struct planner *root, const unsigned char *staged,
                        const int64_t *devices, size_t n, struct planner *out)
 {

@@ -29,7 +29,7 @@ bool tsr__usage_new(struct usage *usage, struct planner *planner, struct arena *
     return usage->at != NULL;
 }
 
-// Adds the bytes of the layout to choice i, in every class. Sums saturate at PLAN_NEVER.
+// Sums saturate at PLAN_NEVER.
 void tsr__usage_add(struct usage *usage, size_t i, uint32_t layout, const struct plan_value *value)
 {
     for (size_t c = 0; c < usage->planner->memory.n_classes; c++) {
@@ -40,8 +40,7 @@ void tsr__usage_add(struct usage *usage, size_t i, uint32_t layout, const struct
     }
 }
 
-// Adds the table to the memory limits from time `begin` to `end`. Classes without bytes are
-// skipped. The table must live as long as the program.
+// Skips classes without bytes. The table must live as long as the program.
 void tsr__usage_take(struct planner *planner, uint32_t var, size_t k, const int64_t *table,
                      uint32_t begin, uint32_t end)
 {
@@ -95,8 +94,8 @@ static struct produced *produced_of(struct edge *edge)
     return out;
 }
 
-// Charges the output of node i, which has three points in time. Its inputs are transferred at 3 i,
-// it runs at 3 i + 1, its output is reduced at 3 i + 2.
+// Node i has three points in time: its inputs are transferred at 3 i, it runs at 3 i + 1, its
+// output is reduced at 3 i + 2.
 bool tsr__use_producer(struct edge *edge, uint32_t end)
 {
     struct planner *planner = edge->planner;
@@ -120,7 +119,6 @@ bool tsr__use_producer(struct edge *edge, uint32_t end)
     return true;
 }
 
-// Adds the bytes of the copies. States without a copy use no memory.
 bool tsr__use_copy(struct edge *edge, uint32_t var, const struct copy_state *states, size_t n,
                    uint32_t begin, uint32_t end)
 {

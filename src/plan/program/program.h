@@ -82,7 +82,8 @@ int64_t tsr__unlike_devices_correction(struct planner *planner);
 // must be filled in before.
 tsr_status tsr__planner_states(struct planner *planner, const char *const *state,
                                size_t n) TSR_MUST_USE;
-// Marks outputs that become states of another model. They stay on their devices, too.
+// Marks the outputs of this model that have the name of a state output of the other model (`to`):
+// they stay on their devices. False: out of memory.
 bool tsr__planner_hands_over(struct planner *planner, const struct planner *to);
 // Adds the edges of states to the program.
 bool tsr__planner_state_edges(struct planner *planner);

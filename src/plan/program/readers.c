@@ -122,8 +122,8 @@ static struct device_group place_of(const struct planner *planner, int64_t node)
     return (struct device_group){planner->machine.all, (size_t)planner->machine.n};
 }
 
-// Returns the wanted layout. The caller wants the full value on the first device of its producer; a
-// subgraph wants it replicated.
+// Returns the wanted layout. The caller wants the full value on the first device of the producer's
+// stage; a subgraph wants it replicated.
 uint32_t tsr__planner_wanted(struct planner *planner, const struct reader *reader,
                              const tsr_value *value, uint32_t candidate)
 {
@@ -140,7 +140,6 @@ uint32_t tsr__planner_wanted(struct planner *planner, const struct reader *reade
     return planner->nodes[reader->node].strategy->at.at[candidate].in[reader->slot];
 }
 
-// Finds the producer of a value, and fills node and slot of its output.
 bool tsr__planner_made_by(const struct planner *planner, const tsr_value *value, struct reader *out)
 {
     const tsr_node *node = tsr_value_producer(value);

@@ -109,8 +109,6 @@ tsr_status tsr__planner_states(struct planner *planner, const char *const *state
     return TSR_OK;
 }
 
-// Marks the outputs of this model with the name of a state output of the other model: they stay on
-// their devices. Returns false if out of memory.
 bool tsr__planner_hands_over(struct planner *planner, const struct planner *to)
 {
     const tsr_graph *graph = tsr_model_graph(planner->model);
@@ -270,8 +268,8 @@ static const char *begin_lines(struct planner *planner, const char *key, struct 
     return before;
 }
 
-// Stores the states in the metadata. Keeps existing lines of the model, which may have stars;
-// otherwise writes one line per state.
+// Writes one line per state into the metadata, unless the metadata already has states, which may
+// contain stars.
 static tsr_status keep_pairs(struct planner *planner)
 {
     struct text text;
@@ -288,7 +286,7 @@ static tsr_status keep_pairs(struct planner *planner)
 }
 
 // Stores the states as metadata. A model without states may still produce caches for another model.
-// Then its outputs that stay on the devices are stored.
+// Then the names of its outputs that stay on the devices are stored.
 tsr_status tsr__planner_keep_states(struct planner *planner)
 {
     const tsr_graph *graph = tsr_model_graph(planner->model);

@@ -147,7 +147,7 @@ static bool store(struct edge *edge, uint32_t layout)
     return true;
 }
 
-// Charges layouts that only this reader may want to the reader.
+// Charges to the reader the layouts that no other reader may want.
 static bool use_lone(struct edge *edge, struct wanted *wanted, struct reader *reader)
 {
     struct usage usage;

@@ -81,7 +81,8 @@ struct first_only {
     bool all; // all readers of a value are such nodes
 };
 
-// Checks one reader of a value; a callback of tsr_value_uses.
+// Called for each reader of a value: sets first->all to whether only the first device runs the
+// reader. False, which ends the iteration: other devices run it, too.
 static bool is_read_by_first(void *data, tsr_node *node, size_t input)
 {
     struct first_only *first = data;

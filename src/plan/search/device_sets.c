@@ -4,8 +4,9 @@
 // Equal devices: copies of a set of 1, 2, 4 ... 64 devices that divide the batch among them, and
 // all devices as a logical grid.
 //
-//     Batch 64 on hosts:128x8, sets of 16 devices: 64 copies, each with 1 of the batch.
-//     Prefill with batch 64 and decode with batch 96: 32 copies, since 32 divides both.
+//     Example: batch 64 on 128 hosts of 8 devices (hosts:128x8) with sets of 16 devices. There are
+//     64 copies, each with one sample of the batch. Example: prefill with batch 64 and decode with
+//     batch 96 have 32 copies, since 32 divides both.
 //
 // Devices that differ: unions of hosts, sets of the faster devices, and all devices with one
 // proportion of the work.
@@ -71,8 +72,8 @@ static void find_batch(struct set_search *search)
     }
 }
 
-// Returns the largest number of copies that divides the batch evenly: batch 12 on 8 sets gives 6
-// copies.
+// Returns the largest number of copies that divides the batch evenly. Example: batch 12 on 8 sets
+// gives 6 copies.
 static int64_t copies_on(const struct set_search *search, int64_t n_sets)
 {
     int64_t copies = int64_min(n_sets, search->batch_size);
@@ -147,8 +148,8 @@ static bool record_too_small(struct set_search *search, const struct device_set 
     return tsr__compared_add(&planner->arena, &search->compared, compared);
 }
 
-// Adds a candidate. Drops it if there are SETS_MOST already, and only records it if its weights do
-// not fit. False: out of memory.
+// Adds a device set. Drops it if there are SETS_MOST sets already. If the weights do not fit on it,
+// only records this for the summary. False: out of memory.
 static bool add_set(struct set_search *search, const int64_t *devices, int64_t n, int64_t copies)
 {
     struct device_set tried = {
@@ -345,7 +346,7 @@ static bool is_first_of_speed(const struct planner *planner, int64_t device)
 }
 
 // Adds the devices above each speed, with and without device 0, which returns the outputs. Also
-// adds device 0 alone. Speeds 1 4 4 2 give {1 2}, {0 1 2}, {1 2 3} and {0}.
+// adds device 0 alone. Example: speeds 1, 4, 4 and 2 give {1 2}, {0 1 2}, {1 2 3} and {0}.
 static bool list_by_speed(struct set_search *search)
 {
     struct planner *planner = search->models->planners[0];
@@ -405,8 +406,6 @@ static bool list_cubes(struct set_search *search)
 
 // ---- which candidates apply --------------------------------------------------------------------
 
-// True if no sharding of the model is kept. Kept shardings are for all devices, so sets cannot be
-// used.
 bool tsr__sets_free(const struct models *models)
 {
     for (size_t m = 0; m < models->n; m++)

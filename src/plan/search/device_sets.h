@@ -70,6 +70,7 @@ struct batch_dim {
     int64_t size;
 };
 
+// The search for the best device set.
 struct set_search {
     struct models *models; // planners of all devices
     const tsr_plan_options *options;
@@ -93,7 +94,8 @@ struct dim_sizes tsr__sets_sizes(const struct set_search *search, size_t m);
 // device_sets.c: true if the machine is so large that only copies of a set are planned, never all
 // devices at once.
 bool tsr__sets_only(const struct models *models);
-// False if shardings are kept: then only all devices at once are planned.
+// True if no sharding of a model is kept. Kept shardings are for all devices, so sets cannot be
+// used.
 bool tsr__sets_free(const struct models *models);
 // Lists the candidates of a search whose models and options are set. False: out of memory.
 bool tsr__sets_list(struct set_search *search);

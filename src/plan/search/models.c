@@ -146,7 +146,7 @@ static double largest_cost(const int64_t *cost, size_t n)
     return (double)most;
 }
 
-// Chooses how far costs are scaled down, so that the sum of the largest ones is far below the
+// Chooses how far costs are scaled down, so that the sum of the largest ones is at most half of the
 // solver's limit.
 static void choose_shift(struct models *models)
 {
@@ -392,8 +392,9 @@ bool tsr__models_program(struct models *models)
            link_caches(models) && add_own_bytes(models, 0) && add_own_bytes(models, 1);
 }
 
-// Combines the paces of all models in the first planner. If one model lacks candidates, the joint
-// program lacks them, too. Its lower bound is the sum of the models' bounds.
+// Combines `pace` of all planners (deadline, limit of candidates, lower bound) in the first
+// planner. If one model lacks candidates, the joint program lacks them, too. Its lower bound is the
+// sum of the models' bounds.
 static void join_paces(struct models *models)
 {
     struct planner_pace *pace = &models->planners[0]->pace;

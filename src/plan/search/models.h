@@ -47,10 +47,10 @@ static inline const struct reader *tsr__reader_or_last(const struct readers *rea
 }
 
 // Finds the weights that the models share: first by name and shape, then by content. The caller has
-// set planners, n and the number of runs. False: out of memory.
+// set `planners` and `n`. Sets the number of runs from the options. False: out of memory.
 bool tsr__models_init(struct models *models, const tsr_plan_options *options);
-// Copies the list with other planners of the same models, for example those of a device set. Before
-// `out` builds a program, its models must be linked again.
+// Copies the list with other planners of the same models, for example those of a device set. Does
+// not copy `links` and `link_arena`: the caller sets them before it calls tsr__models_program.
 void tsr__models_with(const struct models *models, struct planner *const *planners,
                       struct models *out);
 // Lists the nodes of each model and builds the joint program. models->program is NULL if there was

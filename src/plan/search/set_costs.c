@@ -7,9 +7,9 @@
 
 #include <math.h>
 
-// Finds the batch dimension by comparing sizes. With 4 copies, [64, 512] in the model and [16, 512]
-// in the set have the batch in dimension 0. If two dimensions differ, or one by another factor, the
-// result is BATCH_UNCLEAR.
+// Finds the batch dimension by comparing sizes. Example: with 4 copies, a value of [64, 512] in the
+// model and [16, 512] in the set has the batch in dimension 0. If two dimensions differ, or one by
+// another factor, the result is BATCH_UNCLEAR.
 int tsr__set_batch_dim(const struct set_model *model, const tsr_value *value)
 {
     const struct plan_value *all = &model->all->values[tsr__value_id(value)];
@@ -68,7 +68,7 @@ bool tsr__set_divides(const struct set_model *model, const struct plan_node *nod
 }
 
 // Returns the time to gather a value on the first device of the set. The first device of each copy
-// of the plan has a share of the value.
+// has a share of the value.
 static int64_t gather_value_time(const struct set_model *model, const tsr_value *value, int dim)
 {
     struct planner *all = model->all;
@@ -256,9 +256,9 @@ static int64_t regather_time(const struct set_model *model, const struct plan_no
     return ps;
 }
 
-// Returns how much larger the full node is than the share of one copy, by the sizes of its tensors:
-// 8 for a batch in 8 copies, 64 for scores [rows, rows] if the copies divide rows by 8. 1: the node
-// does not read the batch.
+// Returns how much larger the full node is than the share of one copy, by the sizes of its tensors.
+// 1: the node does not read the batch. Examples: 8 for a batch in 8 copies, and 64 for scores
+// [rows, rows] if the copies divide the rows by 8.
 static double growth(const struct set_model *model, const struct plan_node *node)
 {
     double most = 1;
@@ -313,7 +313,8 @@ static int64_t bytes_beyond(const struct set_model *model, const struct plan_nod
     return bytes;
 }
 
-// Returns the additional bytes of the largest node that cannot be split over the batch.
+// Returns the bytes of bytes_beyond for the node with the most, among nodes that the copies do not
+// divide.
 static int64_t undivided_bytes(const struct set_model *model)
 {
     int64_t most = 0;

@@ -7,7 +7,7 @@
 //     the outputs.
 #include "plan/stages/stages.h"
 
-// Number of hosts of a pipeline, and the host of each device.
+// Number of hosts, and the host of each device. n 0: hosts are unknown.
 struct hosts {
     int64_t n;
     int *of;       // by device
@@ -40,7 +40,7 @@ static int host_of_stage(const struct hosts *hosts, int64_t k)
 }
 
 // Returns the split point at which about `share` of the work is done. Leaves at least one range
-// between `first` and it, and `behind` ranges after it.
+// between `first` and the result, and `behind` ranges after the result.
 static size_t split_at(const struct staging *staging, size_t first, size_t behind, double share)
 {
     double all = 0, done = 0;
@@ -78,8 +78,8 @@ static bool place_stage(struct staging *staging, const struct hosts *hosts, int 
     return stage->kind != NULL;
 }
 
-// Returns the time to send the values that the stage reads from the first device of the stage
-// before; PLAN_NEVER: out of memory.
+// Returns the time of sending the values that the stage reads, from the first device of the stage
+// before it. PLAN_NEVER: out of memory, or impossible.
 static int64_t transfer_time(struct staging *staging, const struct stage *before,
                              const struct stage *stage)
 {
@@ -97,7 +97,7 @@ static int64_t transfer_time(struct staging *staging, const struct stage *before
     return range ? ps : PLAN_NEVER;
 }
 
-// Fills in the stages and checks that each fits in memory; line->n 0: one does not.
+// Fills in the stages and checks that each fits in memory; line->n stays 0 if one does not.
 static tsr_status make_line(struct staging *staging, const struct hosts *hosts,
                             struct pipeline *line)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// lower_bounds.c - lower bounds without solving anything: each node with its cheapest candidate.
-// Ranges that no good pipeline can contain are not solved.
+// lower_bounds.c - computes lower bounds without solving a program: it assumes the cheapest
+// candidate of each node. Ranges that no good pipeline can contain are then not solved.
 //
 //     Example: the best pipeline takes 10 ms. The nodes of a range take at least 8 ms on a slow
 //     device, and the nodes behind it at least 3 ms on any device. No pipeline with that range

@@ -17,13 +17,13 @@ struct link_uses {
     size_t n;
 };
 
-// An event that takes time on some devices. If `meets` is set, it starts when all of them are
-// ready, and ends for all at once.
+// An event of a run: a node that runs on some devices, or a communication between them (`meets`). A
+// communication starts when all its devices are ready, and ends for all at once.
 struct event {
     const int64_t *devices; // numbers of the topology
     size_t n;
     int64_t ps;
-    const int64_t *each; // by index in devices, if they differ; else NULL
+    const int64_t *each; // by index in devices: their times, if they differ; else NULL
     bool meets;
     struct link_uses uses;
 };
@@ -44,7 +44,7 @@ struct link_recorder {
 bool tsr__link_recorder_init(struct link_recorder *recorder, struct planner *planner,
                              struct arena *arena, size_t stages);
 // Return the links that a resharding uses, and those of the reduction after a node on the devices
-// of its stage. If memory runs out, they record nothing; the arena has then failed.
+// of its stage. If memory runs out, they return no links, and the arena has failed.
 struct link_uses tsr__link_uses_move(struct link_recorder *recorder, uint32_t from, uint32_t to,
                                      const struct plan_value *value);
 struct link_uses tsr__link_uses_sum(struct link_recorder *recorder, const struct plan_node *node,

@@ -9,21 +9,24 @@
 //     port is occupied for 8 ms in each run: this is the period.
 #include "plan/stages/pipeline_events.h"
 
-// Position of a device in an event.
+// An event of a device: the number of the event, and the index of the device in it.
 struct turn {
-    size_t event, index; // index: of the device in the event
+    size_t event, index;
 };
+// The events of a device in one run. The device is at event `at` of run `run`.
 struct queue {
-    struct turn *turns; // events of the device in one run
+    struct turn *turns;
     size_t n, at;
     size_t run;
     int64_t clock; // time at which the device is free
 };
-// The devices that already wait in an event for the others.
+// A communication that waits for its devices: number of devices that have arrived, and the time at
+// which the latest arrived.
 struct meeting {
     size_t arrived;
     int64_t latest;
 };
+// The simulation of consecutive runs.
 struct pace {
     const struct event_list *events;
     size_t runs;

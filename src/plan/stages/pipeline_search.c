@@ -6,9 +6,9 @@
 // which gives a lower bound of every pipeline. Pipelines are then enumerated from their last stage,
 // as long as they may still beat the best so far:
 //
-//     Example: the best pipeline so far takes 20 ms. For pipelines that end with range C on device
-//     0, the cell before has 9 and C takes 6, together 15: they are enumerated. With C on devices 0
-//     and 1 it is 14 + 7 = 21: they are skipped.
+//     Example: the best pipeline so far takes 20 ms. Pipelines that end with range C on device 0
+//     take at least 9 ms before C (the cell) and 6 ms for C, together 15 ms: they are enumerated.
+//     With C on devices 0 and 1, the bound is 14 + 7 = 21 ms: they are skipped.
 //
 // For throughput the slowest stage replaces the sum, and each pipeline is simulated (throughput.c).
 // Pipelines that are skipped for lack of time lower the reported bound.
@@ -19,21 +19,23 @@
 #define PIPELINE_NODES 4000  // maximum number of nodes in all solved pipelines together
 #define MOST_PIPELINES 50000 // maximum number of enumerated pipelines
 
+// The enumeration of pipelines: the best so far, and lower bounds.
 struct pipeline_trial {
     struct pipeline best;
     int64_t least; // lower bound of the solved pipelines
     int64_t left;  // lower bound of the others; INT64_MAX: all were solved, or cannot be the best
-    size_t tried, most;
-    size_t looked; // number of enumerated pipelines, solved or not
-    bool flows;    // each stage sends to the next one only
+    size_t tried, most; // number of solved pipelines, and its limit
+    size_t looked;      // number of enumerated pipelines, solved or not
+    bool flows;         // each stage sends to the next one only
 };
-// A possible last stage of the pipelines that end at a state. total: their lower bound by the
-// objective; sum: that of the sum of their stages; own: that of this stage.
+// A possible last stage of the pipelines that end at a state. Lower bounds: `total` for the
+// complete pipeline in terms of the objective, `sum` for the sum of all its stages, `own` for this
+// stage.
 struct ending {
     int64_t total, sum, own;
     size_t begin, block;
 };
-// The stages behind the current state, the last first.
+// The stages that were chosen so far, from the last stage of the pipeline backwards.
 struct trail {
     struct ending at[STAGES_MOST];
     size_t n;
@@ -73,8 +75,9 @@ static void read_trail(const struct stage_search *search, const struct trail *tr
     }
 }
 
-// Computes a lower bound of the busiest stage. If each stage sends only to the next one, its
-// neighbours are known.
+// Returns a lower bound of the time of the busiest stage, at least `least`. It is raised only if
+// each stage sends to the next one only (trial->flows), because then the neighbours of a stage are
+// known.
 static int64_t least_pace(struct stage_search *search, const struct trail *trail, int64_t least)
 {
     const struct block *blocks = search->blocks;
@@ -131,14 +134,15 @@ static bool is_over(const struct stage_search *search)
 
 // ---- all pipelines -----------------------------------------------------------------------------
 
-// A state: number of stages, nodes up to a split point, and first devices of the order.
+// A state of the enumeration: `stages` stages have the nodes before split point `cut` and the first
+// `used` devices of the order.
 struct state {
     size_t stages, cut, used;
-    int64_t behind, sum; // lower bounds of the stages behind it: by the objective, and their sum
-    size_t next;         // split point where the stage behind it ends; 0: none
+    int64_t behind, sum; // lower bounds of the stages after it: by the objective, and their sum
+    size_t next;         // split point where the stage after it ends; 0: none
 };
 
-// Combines two parts of a pipeline: the sum, or for throughput the maximum.
+// Combines the times of two parts of a pipeline: the sum, or for throughput the maximum.
 static int64_t together(const struct stage_search *search, int64_t a, int64_t b)
 {
     return search->bottleneck ? int64_max(a, b) : a + b;
@@ -149,7 +153,8 @@ static int64_t least_of(const struct stage_search *search, const struct cell *ce
     return search->bottleneck ? cell->most : cell->sum;
 }
 
-// True if the stage after the state reads only values of the stage that starts at `begin`.
+// True if the stage after the state may follow a stage that starts at `begin`. With trial->flows,
+// it must read only values of that stage.
 static bool hands_on(const struct stage_search *search, const struct state *state, size_t begin)
 {
     return !search->trial->flows || !state->next ||
@@ -199,7 +204,8 @@ static struct ending *list_endings(struct stage_search *search, const struct sta
     return list;
 }
 
-// Enumerates the stages before a state. `trail` contains the stages after it.
+// Enumerates the pipelines that end with the stages of `trail`, which follow the state. Solves
+// those that may be the best.
 static void walk(struct stage_search *search, const struct state *state, struct trail *trail)
 {
     size_t n = 0;

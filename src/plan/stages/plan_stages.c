@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// plan_stages.c - plans pipeline stages: finds split points and stages, plans each stage on its
-// devices, and converts the result to the device numbers of the topology, so that writing and
-// counting need not know about stages.
+// plan_stages.c - plans pipeline stages: finds split points and stages, and plans each stage on its
+// devices. Then converts the result to the device numbers of the topology, so that the code that
+// writes and counts shardings need not know about stages.
 #include "plan/stages/stages.h"
 
 // fraction of the time limit for the search; the rest is for solving the chosen stages
@@ -143,7 +143,7 @@ static tsr_status check_number(const struct staging *staging, int64_t stages)
     return TSR_INVALID;
 }
 
-// Adds the figures of both models.
+// Adds to the summary one part for each of the two models.
 static bool summarize_parts(struct staging *staging, const struct pipeline *pipeline,
                             const struct model_memory *memory, tsr_plan_part *parts,
                             tsr_plan_summary *out)
@@ -163,7 +163,8 @@ static bool summarize_parts(struct staging *staging, const struct pipeline *pipe
     return true;
 }
 
-// Takes the chosen candidates of all nodes and sums up. parts: one for each model.
+// Stores the chosen candidates of all nodes in the planners, and fills in the summary. parts: one
+// for each model.
 static tsr_status take_plan(struct staging *staging, const tsr_plan_options *options,
                             struct pipeline *pipeline, tsr_plan_part *parts, tsr_plan_summary *out)
 {
@@ -240,7 +241,7 @@ static tsr_status write_model(struct staging *staging, const char *config,
     return tsr__planner_add_counts(planner, counts, n, out) ? TSR_OK : TSR_NOMEM;
 }
 
-// Writes the stages into all models. Stages have the same numbers in both.
+// Writes the stages into all models. Stages have the same numbers in both models.
 static tsr_status write_all(struct staging *staging, const char *config,
                             const struct pipeline *pipeline, bool write, tsr_plan_part *parts,
                             tsr_plan_summary *out)
@@ -335,8 +336,7 @@ static tsr_status staged(struct staging *staging, const tsr_plan_options *given,
     return tsr__stages_explain(staging, &pipeline, options.explain, out);
 }
 
-// Returns the memory limit of each device: the caller's; else that of the caller's topology; else
-// none.
+// Returns the caller's memory limit of each device; 0: that of the caller's topology; -1: none.
 static int64_t memory_limit(const tsr_plan_options *options)
 {
     if (options->memory > 0 || options->topology)

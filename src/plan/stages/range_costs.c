@@ -3,8 +3,8 @@
 // the result for one memory limit.
 //
 // A kind of block has one planner, whose candidates serve all ranges. A range is first solved
-// without a limit, and again with the limit only if that does not fit. Ranges with equal nodes
-// share their points, so that repeated layers are solved once.
+// without a limit. Only if the result does not fit, the range is solved again with the limit.
+// Ranges with equal nodes share their points, so that repeated layers are solved once.
 //
 // Example: the time of a layer on a kind of block of two devices is needed for three limits:
 //
@@ -176,8 +176,8 @@ static void list_given(struct planner *planner)
     }
 }
 
-// Makes the planner of the kind one of this range: its nodes, their indices, and values from
-// outside.
+// Restricts the planner of the kind to this range: sets its nodes, their indices, and the values
+// from outside.
 static void select_range(struct staging *staging, struct kind *kind, size_t i, size_t j)
 {
     struct planner *planner = &kind->planner;
@@ -249,7 +249,7 @@ static struct point point_of(const struct range_solve *solve, const struct progr
     return point;
 }
 
-// Solves the program, first without a limit, because that often fits.
+// Solves the program first without a limit, because the result often fits.
 static tsr_status solve_program(struct range_solve *solve, struct program_options options,
                                 struct program_result *result, struct point *out)
 {

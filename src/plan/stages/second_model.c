@@ -2,12 +2,12 @@
 // second_model.c - stages of a second model with the same weights: prefill and decode.
 //
 // A weight is stored on the devices of one stage, so the nodes of both models that read it must be
-// in that stage; a cache is made where the other model reads it. The first model is split anywhere
-// (split_points.c); the second one where such nodes stay together:
+// in that stage. A cache must be produced in the stage in which the other model reads it. The first
+// model may be split anywhere (split_points.c), the second one only where such nodes stay together:
 //
 //     first    a(W) b c(V) | d e(U)    nodes that read the weights W, V, U; split before d, index 3
-//     second   a(W) c(V) x y e(U)      W and V are before the split, U behind: it is before x, y
-//                                      or e, at the narrowest of these places
+//     second   a(W) c(V) x y e(U)      W and V are before the split, U is after it: the split is
+//                                      before x, y or e, where the fewest bytes cross
 //
 // A split point of the first model without a counterpart is dropped. Ranges of both models are then
 // solved as one program (search/models.c).
@@ -107,8 +107,6 @@ static void drop_cuts(struct staging *staging)
     staging->n_ranges = kept + 1;
 }
 
-// Finds where the second model can be split for each split point of the first model. Split points
-// without a counterpart are dropped.
 bool tsr__second_model_cuts(struct staging *staging)
 {
     struct staging *other = staging->other;
@@ -146,8 +144,6 @@ static void describe(struct staging *staging, size_t i, size_t j, struct text *k
     }
 }
 
-// Returns a number that identifies the structure of this range in both models: pairs of ranges with
-// equal nodes get the same number. Cached. UINT32_MAX: out of memory.
 uint32_t tsr__second_model_structure(struct staging *staging, size_t i, size_t j)
 {
     struct range *range = &staging->ranges[i * (staging->n_ranges + 1) + j];

@@ -4,7 +4,8 @@
 //
 // Nodes that depend only on inputs and small constants, cost next to nothing and are read in many
 // places (masks, angles, sizes) belong to no stage: every device runs them. The work of the others
-// on one device is divided into equal shares, and the narrowest place of each share is kept.
+// on one device is divided into equal shares. Of each share, the narrowest place is kept: the one
+// where the fewest bytes cross. Example:
 //
 //     node        a     b     c     d     e     f        equal times
 //     crosses        9     2     7     1     8           MB made before the place and read after it
@@ -73,7 +74,8 @@ static bool has_stage(const struct staging *staging, size_t i)
     return staging->hand && staging->hand[i] >= 0;
 }
 
-// Keeps only common nodes that are read far away, directly or through other common nodes.
+// Clears `common` of nodes whose last reader is near: within 1/COMMON_REACH of the graph. Readers
+// of common readers count as well.
 static void keep_far(struct splitting *splitting)
 {
     size_t n = splitting->planner->n_nodes, reach = n / COMMON_REACH;
@@ -145,7 +147,8 @@ static void find_last_readers(struct splitting *splitting)
     }
 }
 
-// Computes the bytes of staged values that cross before node i: first the changes, then the sums.
+// Computes width[i], the bytes of staged values that cross the place before node i: first the
+// changes, then the running sums.
 static void add_crossing(struct splitting *splitting, int64_t *width)
 {
     const struct planner *planner = splitting->planner;
@@ -176,11 +179,12 @@ struct place_between {
 };
 struct places {
     struct place_between *at;
-    size_t n, most, shares;
+    size_t n, most, shares; // number of places, of places to keep, and of coarse shares
 };
 
 // Returns the number of split points to keep: more for more devices, fewer for large graphs, whose
-// ranges are expensive. 4 devices: 24; 10 devices: 40; with 100000 nodes: 12.
+// ranges are expensive. Example: 24 for 4 devices, 40 for 10 devices, and 12 if the graph has
+// 100,000 nodes.
 static size_t most_places(int64_t devices, size_t nodes)
 {
     size_t n = STAGES_MAX_PLACES;
@@ -405,7 +409,7 @@ static void keep_places(const struct staging *staging, struct places *places)
     keep_windows(staging, places);
 }
 
-// Chooses the split points: those kept, and both ends of the graph.
+// Fills staging->cut with the kept places and both ends of the graph.
 static bool choose_places(struct splitting *splitting, const int64_t *width)
 {
     struct places places;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// stage_devices.c - blocks of devices that may hold a stage, and the transfers of a range on a
-// block.
+// stage_devices.c - lists the blocks of devices that may hold a stage, and predicts the transfers
+// of a range on a block.
 //
 //     Example: four devices in the order 2 0 3 1. Blocks of one are 2, 0, 3 and 1; of two 2 0, 0 3
 //     and 3 1. Values that a stage on 3 1 reads were passed on by earlier stages and are on device
@@ -19,7 +19,8 @@ size_t tsr__search_devices(const struct stage_search *search)
     return (size_t)search->staging->planner->machine.n;
 }
 
-// Lists the sizes of blocks. 4 devices: sizes 1, 2, 3 and 4. 12 devices: 1, 2, 3, 4, 6, 8 and 12.
+// Example: 4 devices have blocks of 1, 2, 3 and 4; 12 devices have blocks of 1, 2, 3, 4, 6, 8 and
+// 12.
 void tsr__search_sizes(struct stage_search *search)
 {
     size_t n = tsr__search_devices(search);
@@ -118,8 +119,8 @@ static int64_t send_time(struct stage_search *search, struct planner *planner, i
     return *found;
 }
 
-// Returns the time of the transfers from the stage before, of one run of the model. Outputs stay on
-// the first device of their stage (partition/steps/ports.c).
+// Outputs of the model need no transfer: they stay on the first device of their stage
+// (partition/steps/ports.c).
 int64_t tsr__search_transfer(struct stage_search *search, struct staging *model, size_t from,
                              size_t to, const struct block *block)
 {
@@ -136,7 +137,7 @@ int64_t tsr__search_transfer(struct stage_search *search, struct staging *model,
     return int64_min(ps, NEVER_FITS);
 }
 
-// Returns the time that a stage needs to send to the next one, of which one device is known.
+// As tsr__search_hands_over, for one run of one model.
 static int64_t hand_over(struct stage_search *search, struct staging *model, size_t from, size_t to,
                          const struct block *block)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// stage_search.c - searches for the best pipeline: the best of each order of the devices
-// (dynamic_program.c), over all orders that may differ.
+// stage_search.c - searches for the best pipeline over all orders of the devices that may differ.
+// dynamic_program.c finds the best pipeline of one order.
 //
 // The cost for latency is the sum of times and transfers of all stages. For throughput it is the
 // slowest stage, then the sum. Devices that would only slow the pipeline down stay idle.
@@ -82,7 +82,8 @@ static bool next_order(size_t *label, size_t n)
     return true;
 }
 
-// Orders the devices by labels, those of each label descending.
+// Fills search->order: position i gets a device whose label in `own` is label[i]. Devices of the
+// same label are taken in descending order.
 static void order_by(struct stage_search *search, const size_t *own, const size_t *label)
 {
     size_t n = tsr__search_devices(search), next[ALL_SIZES];

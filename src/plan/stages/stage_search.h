@@ -28,15 +28,15 @@ struct device_span {
 struct neighbours {
     struct device_span before, behind;
 };
-// The best pipeline that leads to a state of the dynamic program. sum: of the measures of its
-// stages; most: the longest time that one of them is busy.
+// The best pipeline that leads to a state of the dynamic program. `sum` adds up the measures of its
+// stages; `most` is the longest time that one of them is busy.
 struct cell {
     int64_t sum, most;
     size_t begin, before; // split points: begin of the last stage, and of the one before
-    size_t block;
+    size_t block;         // block of the last stage
 };
-// A search for one measure and one order of devices at a time. `value` and `transfers` belong to
-// the order; points of ranges are kept in the staging.
+// A search for one measure and one order of devices at a time. `value` and `transfers` are reset
+// for each order; the plans of ranges (struct point) are cached in the staging.
 struct stage_search {
     struct staging *staging;
     int64_t *order; // the devices in the current order
@@ -50,12 +50,12 @@ struct stage_search {
     size_t smallest, largest; // number of devices of a stage
     size_t least, most;       // smallest and largest number of stages
     enum measure measure;
-    int64_t cap;   // no stage may take longer
-    int64_t known; // time of the best pipeline so far, by the objective; INT64_MAX: none
-    bool paced;    // for throughput: the slowest stage counts, not the sum
-    int64_t *rest; // by split point: lower bound of the time of the nodes behind it
-    bool knows_rest;
-    bool bottleneck;
+    int64_t cap;     // no stage may be busy longer than this
+    int64_t known;   // time of the best pipeline so far, by the objective; INT64_MAX: none
+    bool paced;      // for throughput: the slowest stage counts, not the sum
+    int64_t *rest;   // by split point: lower bound of the time of the nodes behind it
+    bool knows_rest; // `rest` is filled
+    bool bottleneck; // compare pipelines by their slowest stage first, then by the sum
     struct map transfers;
     // For MEASURE_OPEN: called for each order of devices, once the blocks are listed.
     void (*each)(struct stage_search *search);

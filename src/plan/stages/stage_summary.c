@@ -2,8 +2,8 @@
 // stage_summary.c - figures of a plan in stages: time, period, bound, and costs of a node's
 // candidates.
 //
-// Three stages on four devices, in the order 3 2 1 0. Times in ms; a transfer is what a stage
-// receives:
+// Example: three stages on four devices, in the order 3 2 1 0. Times are in ms; a transfer is what
+// a stage receives:
 //
 //     stage       0             1            2
 //     devices     3             2            0 1
@@ -147,7 +147,8 @@ static int64_t cost_of(struct staging *staging, const struct pipeline *pipeline,
 
 // ---- the answer ---------------------------------------------------------------------------------
 
-// Computes the time of the model on device 0 alone; stays 0 if it does not fit.
+// Sets out->one_device to the time of the model on device 0 alone, unless the model does not fit
+// there.
 static tsr_status one_device(struct staging *staging, tsr_plan_summary *out)
 {
     struct point point = {0};
@@ -228,7 +229,8 @@ tsr_status tsr__stages_bound(struct staging *staging, const struct pipeline *pip
     return one_device(staging, out);
 }
 
-// Converts the shardings of a stage to device numbers of the topology.
+// Rewrites the shardings of the summary's choices: device numbers of the stage become those of the
+// topology.
 static tsr_status name_devices(struct planner *planner, const struct stage *stage, const char *name,
                                tsr_plan_summary *out)
 {

@@ -3,13 +3,14 @@
 //
 // The nodes in graph order are divided at split points; a range is what is between two of them.
 // Devices have an order too; a block is a run of consecutive devices that may hold a stage. A
-// pipeline assigns ranges to blocks. Blocks with equal devices and links are of one kind: ranges
+// pipeline assigns ranges to blocks. Blocks with equal devices and links are of one kind. Ranges
 // are planned for a kind, with devices numbered 0, 1 ..., and ranges with equal nodes are planned
-// once. While stages are chosen, a value that crosses to the next stage is in full on one device of
-// its producer's stage and replicated on the reader's stage, so that stages are independent.
+// once. While stages are chosen, they are independent: a value that crosses to another stage is
+// stored in full on one device of the producer's stage, and is sent to all devices of the reader's
+// stage.
 //
-// Two models that share weights (second_model.c) have a staging each, with as many split points:
-// range i of both runs on the same devices and is solved as one program.
+// Two models that share weights (second_model.c) have one staging each, with equally many split
+// points. Range i of both models runs on the same devices and is solved as one program.
 #ifndef TSR_PLAN_STAGES_H
 #define TSR_PLAN_STAGES_H
 
@@ -32,16 +33,19 @@ struct range_points {
     VEC(struct point) open; // points that charge nothing for crossing values
     int64_t least;          // least memory that is needed; -1: not computed
 };
+// A kind of blocks with equal devices and links: a planner on such devices, and the ranges that
+// were solved on them.
 struct kind {
     struct planner planner; // on the devices of the first block of this kind
     struct plan_node *nodes;
     size_t begin, end;                 // the range that the planner holds
-    VEC(struct range_points *) fronts; // by structure
+    VEC(struct range_points *) fronts; // costs of ranges, by structure
     struct kind *other;                // the same devices for the second model
     struct map links;                  // tables of shared weights (models.h), made once
     // by node: lower bound of the time of the nodes before it; or NULL (lower_bounds.c)
     int64_t *floor;
 };
+// The nodes between two split points, and the values that cross these points.
 struct range {
     bool known;
     uint32_t structure;          // equal for ranges with equal nodes
@@ -56,8 +60,8 @@ struct range {
 struct stage_window {
     size_t low, high;
 };
-// Where the second model is split if the first is split at some point: before a node of the window;
-// `before` 0: nowhere.
+// Where the second model is split for one split point of the first model: before node `before`,
+// which is in the window. `before` 0: nowhere.
 struct followed_cut {
     struct stage_window window;
     size_t before;
@@ -67,6 +71,7 @@ struct followed_cut {
 struct common_nodes {
     size_t node[2], slot[2];
 };
+// The search for the stages of one model.
 struct staging {
     struct planner *planner;         // planner of all nodes and devices
     struct models *models;           // all models of the plan
@@ -112,7 +117,8 @@ bool tsr__second_model_init(struct staging *staging);
 // Finds the split points of the second model that keep those nodes together. Points of the first
 // model without a counterpart are dropped. False: out of memory.
 bool tsr__second_model_cuts(struct staging *staging);
-// Returns the number of the structure of range i to j in both models; UINT32_MAX: out of memory.
+// Returns a number that identifies the structure of range i to j in both models: pairs of ranges
+// with equal nodes get the same number. UINT32_MAX: out of memory.
 uint32_t tsr__second_model_structure(struct staging *staging, size_t i, size_t j);
 
 // range_costs.c: true if there is no time for ranges that were not solved yet.
@@ -125,8 +131,8 @@ uint32_t tsr__stages_structure(struct staging *staging, struct str key);
 // Finds the best time of a range on a block of the kind, within a memory limit.
 tsr_status tsr__range_time(struct staging *staging, struct kind *kind, size_t i, size_t j,
                            int64_t memory, struct point *out) TSR_MUST_USE;
-// As tsr__range_time, without a charge for values that cross the border: out->bound is below every
-// plan of the range.
+// As tsr__range_time, without a charge for values that cross the border: out->bound is a lower
+// bound of every plan of the range.
 tsr_status tsr__range_bound(struct staging *staging, struct kind *kind, size_t i, size_t j,
                             int64_t memory, struct point *out) TSR_MUST_USE;
 // Finds the least memory per device that the range needs; INT64_MAX: unknown.
@@ -135,7 +141,8 @@ tsr_status tsr__range_memory(struct staging *staging, struct kind *kind, size_t 
 // Solves the range again with more effort; kind->planner then holds the range with its choices.
 tsr_status tsr__range_take(struct staging *staging, struct kind *kind, size_t i, size_t j,
                            int64_t memory, struct point *out) TSR_MUST_USE;
-// Gives the nodes of the range the choices, by node index; kind->planner then holds the range.
+// Sets the choices of the range's nodes; `choice` is indexed by node. kind->planner then holds the
+// range.
 void tsr__range_choose(struct staging *staging, struct kind *kind, size_t i, size_t j,
                        const uint32_t *choice);
 // Lists the candidates of a node, and the best cost of the range with each, as choices of the
@@ -170,7 +177,7 @@ struct stage_clock {
 // The best candidates of all nodes of a pipeline, solved together.
 struct pipeline_answer {
     bool feasible;
-    int64_t cost, bound; // by the objective, without the nodes in no stage
+    int64_t cost, bound; // in terms of the objective, without nodes that are in no stage
     int64_t latency;     // for throughput: latency of one run
     uint32_t *choice;    // by node: index of its candidate
 };
@@ -193,8 +200,8 @@ tsr_status tsr__stages_search(struct staging *staging, const tsr_plan_options *o
 // stage_devices.c: returns the least memory limit of the devices.
 int64_t tsr__stages_memory(const struct staging *staging, const int64_t *devices, size_t n);
 
-// host_pipeline.c: makes a stage of each host. line->n is 0 if there is one host only, or if a
-// stage does not fit in memory.
+// host_pipeline.c: makes a stage of each host. line->n is 0 if there is one host only, if there are
+// more hosts than ranges or STAGES_MOST, or if a stage does not fit in memory.
 tsr_status tsr__host_pipeline(struct staging *staging, struct pipeline *line) TSR_MUST_USE;
 
 // pipeline_search.c: solves pipelines that may be better than this one, all stages together; the
@@ -230,7 +237,8 @@ struct pipeline_program {
 // any case. Returns false if out of memory.
 bool tsr__pipeline_program_begin(struct pipeline_program *setup, struct staging *staging,
                                  const struct pipeline *pipeline);
-// Plans the nodes outside of stages again. Nodes of stages keep the candidates of the pipeline.
+// Makes the nodes outside of stages visible to the planner again. Nodes of stages keep the
+// candidates of the pipeline.
 void tsr__pipeline_program_show(struct pipeline_program *setup);
 // Restores the nodes and drops the program.
 void tsr__pipeline_program_end(struct pipeline_program *setup);
@@ -247,10 +255,11 @@ tsr_status tsr__pipeline_explain(struct staging *staging, const struct pipeline 
 // bound.
 tsr_status tsr__throughput_solve(struct staging *staging, const struct pipeline *pipeline,
                                  int64_t least, struct pipeline_answer *out) TSR_MUST_USE;
-// Solves each stage by itself, and all stages together. The better period is the result.
+// Solves each stage by itself, and all stages together. The result is the solution with the shorter
+// period.
 tsr_status tsr__throughput_first(struct staging *staging, struct pipeline *pipeline,
                                  struct pipeline_answer *out) TSR_MUST_USE;
-// Replaces the costs of the summary's choices by the period of the pipeline with each.
+// Replaces the cost of each choice in the summary by the period of the pipeline with that choice.
 tsr_status tsr__throughput_explain(struct staging *staging, const struct pipeline *pipeline,
                                    const char *node, tsr_plan_summary *out) TSR_MUST_USE;
 

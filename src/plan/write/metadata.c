@@ -254,7 +254,6 @@ static bool has_name(const tsr_dim_size *sizes, size_t n, const char *name)
     return false;
 }
 
-// Appends the sizes of the metadata to the caller's. Names that the caller gave are skipped.
 bool tsr__plan_sizes(struct arena *arena, const tsr_model *model, const char *config,
                      const tsr_dim_size **sizes, size_t *n)
 {
