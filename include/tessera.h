@@ -185,9 +185,9 @@ TSR_API void tsr_model_free(tsr_model *model);
 TSR_API tsr_status tsr_model_clone(const tsr_model *model, tsr_model **out);
 
 /* Writes the model to a file, completely or not at all. Unchanged parts keep their bytes. Raises
- * the IR version to 11 if the model has shardings. TSR_INVALID: `path` is the file the model was
- * loaded from (output-is-input), or a sharding made through this API has no value or an unnamed
- * one. */
+ * the IR version to 11 if this API has changed its shardings. TSR_WRITE: the file cannot be written,
+ * or the model was loaded from it (output-is-input). TSR_INVALID: an annotation made through this API
+ * has no configuration or no value, or a sharded value has no name. */
 TSR_API tsr_status tsr_model_save(tsr_model *model, const char *path);
 /* Serializes the model into memory, to be released with tsr_bytes_free. Errors as tsr_model_save.
  * */
@@ -243,7 +243,7 @@ typedef enum tsr_dtype {
 TSR_API const char *tsr_dtype_name(tsr_dtype type);
 /* Returns the bits of one element; 0 for strings and unknown types. */
 TSR_API int tsr_dtype_bits(tsr_dtype type);
-/* Returns the bytes of n packed elements; -1 for strings, unknown types and overflow. */
+/* Returns the bytes of n packed elements; -1 for strings, unknown types, n < 0 and overflow. */
 TSR_API int64_t tsr_dtype_bytes(tsr_dtype type, int64_t n);
 
 /* A dimension: a size (value >= 0), a symbolic one (value -1 and a symbol, which may be an
@@ -330,8 +330,8 @@ typedef struct tsr_plan_options {
     int64_t devices;        /* number of devices of one host; ignored if there is a topology */
     tsr_topology *topology; /* NULL: none */
     /* Bytes per device; INT64_MAX: no limit. 0: the memory of the devices. If that is only assumed
-     * (a number of devices, a generator) and nothing fits, the plan may use more, with a warning.
-     * */
+     * (a number of devices, or a text such as "ring:4") and nothing fits, the plan may use more,
+     * with a warning. */
     int64_t memory;
     /* Sizes of symbolic dimensions. One without a size is assumed to be 128 and is not sharded. */
     const tsr_dim_size *sizes;
@@ -344,8 +344,8 @@ typedef struct tsr_plan_options {
     const char *export_lp;
     /* Node (by name or output) whose candidates are reported, or NULL. */
     const char *explain;
-    /* Number of pipeline stages, or TSR_STAGES_AUTO. 0: none, unless one stage on each host beats all
-     * plans without stages; 1: none. */
+    /* Number of pipeline stages, or TSR_STAGES_AUTO. 0: none, unless one stage on each host beats
+     * all plans without stages; 1: none. */
     int64_t stages;
     tsr_objective objective;
     /* Another model with the same weights on the same devices (decode beside prefill), or NULL.
@@ -609,8 +609,8 @@ TSR_API int64_t tsr_tensors_find(const tsr_tensors *tensors, const char *name);
 /* Adds or replaces a tensor and copies its elements (NULL: zeros). Not for strings. */
 TSR_API tsr_status tsr_tensors_put(tsr_tensors *tensors, const char *name, tsr_dtype type, int rank,
                                    const int64_t *dims, const void *bytes);
-/* As tsr_tensors_put without a copy. The bytes stay the caller's and must be valid until the set is
- * released or the tensor replaced; they are aligned as an array of the type. */
+/* As tsr_tensors_put without a copy. The bytes stay the caller's. They must be valid until the set
+ * is released or the tensor replaced, and aligned as an array of the type. */
 TSR_API tsr_status tsr_tensors_borrow(tsr_tensors *tensors, const char *name, tsr_dtype type,
                                       int rank, const int64_t *dims, const void *bytes);
 /* Adds a DLManagedTensor of DLPack without a copy: contiguous, in host memory or in that of a CUDA
@@ -881,8 +881,8 @@ TSR_API tsr_status tsr_topology_parse(tsr_session *session, const char *text, ts
 TSR_API void tsr_topology_free(tsr_topology *topology);
 /* Returns the number of devices. */
 TSR_API int tsr_topology_devices(const tsr_topology *topology);
-/* Returns true if the speeds are assumed, from a table or data sheet: a number of devices, a
- * generator, a box. False: measured, found on this machine, or described in a file. */
+/* Returns true if the speeds are assumed, from a table or data sheet: for a number of devices, a
+ * text such as "ring:4", and a box. False: measured, found on this machine, or described in a file. */
 TSR_API bool tsr_topology_is_assumed(const tsr_topology *topology);
 
 typedef struct tsr_device_facts {

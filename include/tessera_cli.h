@@ -213,11 +213,11 @@ typedef enum tsr_rate {
     TSR_RATE_CONVOLUTION = 7, /* from here on kinds of work, in float32 */
     TSR_RATE_DEPTHWISE = 8,   /* convolutions of single channels */
     TSR_RATE_PACKED = 9,      /* products with weights of 4 bits */
-    TSR_RATE_ATTENTION = 10,  /* fused */
+    TSR_RATE_ATTENTION = 10,  /* fused attention */
     TSR_RATE_RECURRENCE = 11, /* LSTM, GRU */
     TSR_RATE_POOL = 12,
-    TSR_RATE_TREES = 13,   /* tree ensembles: nodes that are visited; 0: flops / 350 */
-    TSR_RATE_KERNELS = 14, /* kernel functions of support vector machines; 0: flops / 9 */
+    TSR_RATE_TREES = 13,   /* visited nodes of tree ensembles per second; 0: flops / 350 */
+    TSR_RATE_KERNELS = 14, /* support vector machines: kernel functions per second; 0: flops / 9 */
     TSR_RATE_COUNT = 15
 } tsr_rate;
 
@@ -249,9 +249,10 @@ typedef struct tsr_topology_device {
     double moves[TSR_MOVE_COUNT];  /* bytes per second by access pattern; 0: as bandwidth */
     double cached[TSR_MOVE_COUNT]; /* the same for nodes of about 2 MiB, which fit in caches; 0:
                                     * as moves */
-    bool queued;     /* nodes are queued ahead, so that their overhead is hidden behind work */
-    double unhidden; /* share of the shorter of arithmetic and memory traffic that is added to the
-                   * longer; 0: a quarter */
+    bool queued; /* nodes are queued ahead, so that their overhead is hidden behind work */
+    /* A node takes the longer time of arithmetic and memory traffic, plus this share of the shorter
+     * one; 0: a quarter. */
+    double unhidden;
 } tsr_topology_device;
 
 typedef enum tsr_collective {
@@ -302,7 +303,8 @@ TSR_API const char *tsr_topology_box(size_t i, const char **source);
 TSR_API size_t tsr_topology_links(const tsr_topology *topology);
 TSR_API bool tsr_topology_link_at(const tsr_topology *topology, size_t i, int *from, int *to,
                                   double *latency, double *bandwidth);
-/* Returns choice i, owned by the topology; after the last choice, the topology itself. */
+/* If the planner chooses the number of devices ("auto"): returns the topology of its i-th choice,
+ * owned by the topology. After the last choice returns the topology itself. */
 TSR_API const tsr_topology *tsr_topology_choice(const tsr_topology *topology, size_t i);
 /* Adds the fields of the topology to the open object of the document. tsr_topology_parse reads
  * such an object. */
@@ -423,8 +425,8 @@ typedef struct tsr_plan_summary {
     const tsr_plan_part *parts;
     size_t n_parts;
     size_t shared; /* number of weights that both have */
-    /* predicted bytes of each device's process: `memory`, losses of arenas, and the engine
-     * itself */
+    /* predicted bytes of each device's process: `memory`, unused memory of the engine's arenas, and
+     * the engine itself */
     const int64_t *peak;
     /* a smaller number of devices that is not slower, and its time; 0: none was found */
     int64_t better_devices, better_cost;
@@ -436,7 +438,7 @@ typedef struct tsr_plan_summary {
     int64_t copies;       /* blocks of devices with the same plan, each with a share of the batch */
     bool stopped;         /* the time limit or tsr_session_cancel ended the search before its
                            * work limit */
-    /* For a topology with choices: the time of each. */
+    /* If the planner chooses the number of devices: one entry for each number. */
     const tsr_plan_count *tried;
     size_t n_tried;
     bool assumed;        /* as tsr_topology_is_assumed; true if only a number of devices was
@@ -668,7 +670,7 @@ struct tsr_simulation {
     struct arena *memory;
     tsr_simulation_summary summary;
 };
-/* The same for a partition. */
+/* As tsr_simulate, for the folder of a partition. */
 TSR_API tsr_status tsr_simulate_folder(tsr_session *session, const char *folder,
                                        const tsr_simulate_options *options, tsr_simulation **out);
 
@@ -745,7 +747,7 @@ TSR_API tsr_status tsr_reshard_time(tsr_session *session, const char *from, cons
                                     const char *pending, tsr_dtype type, int rank,
                                     const int64_t *shape, tsr_topology *topology, int64_t *out);
 
-/* Also writes the shardings of each node into its metadata (ai.tessera.sharding.NAME for
+/* Writes the shardings of each node into its metadata (ai.tessera.sharding.NAME for
  * configuration NAME), where viewers such as Netron show them. Removes outdated labels, or all
  * of them if `wanted` is false. Tessera does not read labels. */
 TSR_API tsr_status tsr_model_label(tsr_model *model, bool wanted);

@@ -107,7 +107,7 @@ TSR_API tsr_attr *tsr_node_find_attr(const tsr_node *node, const char *name);
 /* The node's own metadata_props, as tsr_model_metadata. */
 TSR_API const char *tsr_node_metadata(const tsr_node *node, const char *key);
 TSR_API tsr_status tsr_node_set_metadata(tsr_node *node, const char *key, const char *value);
-/* Reads entry i of the metadata; false past the end. Either pointer may be NULL. */
+/* Reads entry i of the metadata; false past the end, or if a pointer is NULL. */
 TSR_API bool tsr_node_metadata_at(const tsr_node *node, size_t i, const char **key,
                                   const char **value);
 
@@ -181,8 +181,8 @@ TSR_API int64_t tsr_tensor_elements(const tsr_tensor *tensor);
 TSR_API int64_t tsr_tensor_bytes(const tsr_tensor *tensor);
 TSR_API bool tsr_tensor_is_external(const tsr_tensor *tensor);
 /* Returns the elements as little-endian bytes. They are not copied unless the file stores them in
- * typed fields. TSR_INVALID: strings, or data that does not fit the shape. TSR_IO: an external
- * file. */
+ * typed fields or as a sparse tensor. TSR_UNSUPPORTED: strings or an unknown type. TSR_MALFORMED:
+ * the data does not fit the shape. TSR_IO: an external file cannot be read. */
 TSR_API tsr_status tsr_tensor_data(const tsr_tensor *tensor, const void **bytes, size_t *n);
 
 /* ---- 3 editing ------------------------------------------------------------------------------- */
@@ -215,15 +215,16 @@ TSR_API tsr_status tsr_node_remove_attr(tsr_node *node, const char *name);
 /* Makes input i read another value. The sharding of the old value moves to the new one if the node
  * no longer reads the old value and has no sharding of the new one. */
 TSR_API tsr_status tsr_node_replace_input(tsr_node *node, size_t i, tsr_value *value);
-/* Makes all node inputs, and with `outputs` also the outputs of the graph, read another value. */
+/* Replaces a value by another one in all node inputs, and with `outputs` also in the outputs of all
+ * graphs. */
 TSR_API tsr_status tsr_value_replace_uses(tsr_value *value, tsr_value *by, bool outputs);
 /* Sets the number of outputs. Removed ones must be unused (node-still-used); their shardings are
  * removed. New ones are absent. */
 TSR_API tsr_status tsr_node_resize_outputs(tsr_node *node, size_t count);
 /* Removes a node. Its outputs must be unused (node-still-used). */
 TSR_API tsr_status tsr_node_remove(tsr_node *node);
-/* Replaces the call of a model-local function by the function's body. Nodes of the body without
- * shardings get those of the call. */
+/* Replaces the call of a model-local function by the function's body. A node of the body gets the
+ * stage of the call and the call's shardings of its values, unless it has its own. */
 TSR_API tsr_status tsr_node_inline(tsr_node *call);
 
 /* ---- 4 devices ------------------------------------------------------------------------------- */
@@ -238,7 +239,8 @@ TSR_API tsr_config *tsr_model_find_config(const tsr_model *model, const char *na
 /* Removes a configuration. With cascade also the annotations of all nodes for it; without, these
  * stay and tsr_check reports them. */
 TSR_API tsr_status tsr_model_remove_config(tsr_model *model, tsr_config *config, bool cascade);
-/* Removes the first configuration of a name; cascade: also annotations that name it otherwise. */
+/* Removes the first configuration of a name. With cascade also all annotations for this name, even
+ * if they refer to another configuration of the same name. */
 TSR_API tsr_status tsr_model_remove_config_named(tsr_model *model, const char *name, bool cascade);
 TSR_API const char *tsr_config_name(const tsr_config *config);
 /* Renames a configuration; annotations follow. TSR_INVALID: the name is empty or used. */

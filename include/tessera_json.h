@@ -60,7 +60,8 @@ typedef struct tsr_json_field {
     const char *const *names;
 } tsr_json_field;
 
-/* Adds a record: its fields to the open object; an object; an array of objects. */
+/* tsr_json_fields adds the fields of a record to the open object, tsr_json_record adds the record
+ * as an object, tsr_json_records adds an array of such objects. */
 TSR_API void tsr_json_fields(tsr_json *json, const tsr_json_field *fields, const void *record);
 TSR_API void tsr_json_record(tsr_json *json, const char *key, const tsr_json_field *fields,
                              const void *record);
@@ -98,7 +99,8 @@ TSR_API void tsr_json_plan_stages(tsr_json *json, const tsr_plan_summary *summar
     TSR_JSON_VALUE(type, key, member, TSR_JSON_UNLESS_NEGATIVE)
 #define JSON_NEGATIVE_AS_NULL(type, key, member)                                                   \
     TSR_JSON_VALUE(type, key, member, TSR_JSON_NEGATIVE_AS_NULL)
-/* A double in seconds, written in milliseconds; an enumeration, written as names[value]. */
+/* JSON_MS: a double in seconds, written in milliseconds. JSON_NAME: an enumeration, written as
+ * texts[value]. */
 #define JSON_MS(type, key, member)                                                                 \
     TSR_JSON_ROW(type, key, member, TSR_JSON_ALWAYS, TSR_JSON_MILLISECONDS)
 #define JSON_NAME(type, key, member, texts)                                                        \
@@ -110,7 +112,8 @@ TSR_API void tsr_json_plan_stages(tsr_json *json, const tsr_plan_summary *summar
 #define JSON_LIST_OR_NULL(type, key, member, count)                                                \
     TSR_JSON_ROW_OF_LIST(type, key, member, count, TSR_JSON_OR_NULL,                               \
                          TSR_JSON_KIND_OF_LIST(type, member))
-/* A struct inside of the record; a list of structs, which may be left out if it is empty. */
+/* JSON_RECORD: a struct inside of the record. JSON_RECORDS: a list of structs; JSON_RECORDS_IF_ANY
+ * leaves it out if it is empty. */
 #define JSON_RECORD(type, key, member, table)                                                      \
     TSR_JSON_ROW(type, key, member, TSR_JSON_ALWAYS, TSR_JSON_RECORD), .fields = (table)
 #define JSON_RECORDS(type, key, member, count, table)                                              \
