@@ -77,8 +77,8 @@ static const char *environment_text(const char *variable)
 }
 
 // Sets the address of a rendezvous: an abstract name (its first byte is 0) that only the ranks of
-// one job use. It consists of the user, a word and a hash: tessera-1000-29500-1c2f... It disappears
-// with the socket.
+// one job use. It consists of the user id, a word and a hash. Example: tessera-1000-29500-1c2f...
+// It disappears with the socket.
 static void set_address(struct meeting *meeting, const char *word, const char *text, uint64_t seed)
 {
     meeting->address = (struct sockaddr_un){.sun_family = AF_UNIX};
@@ -88,8 +88,8 @@ static void set_address(struct meeting *meeting, const char *word, const char *t
     meeting->address_bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
-// Sets the rendezvous of ranks that were started one by one. The time limit is the caller's, if
-// there is one.
+// Sets the rendezvous of ranks that were started one by one. options->timeout_s, if set, replaces
+// the time limit JOIN_HAND_S.
 static void meet_by_hand(const struct comm_options *options, struct meeting *meeting)
 {
     meeting->rank = options->rank;
@@ -173,7 +173,7 @@ static bool serve(int listener, int fd, int ranks, bool *met, double until)
     return ok;
 }
 
-// Passes the descriptor to each rank once, as rank 0. `met` also shows the first rank that did not
+// Passes the descriptor to each rank once, as rank 0. The error names the first rank that did not
 // connect in time.
 static tsr_status hand_out(tsr_session *session, const struct meeting *meeting, int fd)
 {
@@ -233,8 +233,8 @@ static int receive_fd(int from, char *answer)
     return fd;
 }
 
-// Requests the memory from rank 0 once. Returns -1 if rank 0 does not listen yet, or if it refused
-// with the reason *answer.
+// Requests the memory from rank 0 once and returns its descriptor. Returns -1 if rank 0 does not
+// answer, or if it refused with the reason *answer.
 static int ask(const struct meeting *meeting, double until, char *answer)
 {
     struct hello hello = {HELLO, meeting->rank, meeting->ranks};
@@ -249,7 +249,7 @@ static int ask(const struct meeting *meeting, double until, char *answer)
     return fd;
 }
 
-// Requests the memory from rank 0 until it listens. A refusal is final.
+// Requests the memory from rank 0 repeatedly until rank 0 listens. A refusal is final.
 static tsr_status fetch(tsr_session *session, const struct meeting *meeting, int *fd)
 {
     struct timespec nap = {0, 20000000};
@@ -274,9 +274,9 @@ static tsr_status fetch(tsr_session *session, const struct meeting *meeting, int
     return refuse(session, DIAG_rank_failed, meeting->hint, text);
 }
 
-// Counts the cores of all ranks, because a launcher may have bound each rank to its own. Waits
-// until all ranks have published theirs, so that every rank gets the same number. Fails if another
-// rank has failed or the time is up.
+// Counts the cores of all ranks, because a launcher may have bound each rank to other cores. Waits
+// until all ranks have published their cores, so that every rank gets the same number. Fails if
+// another rank has failed or the time is up.
 static tsr_status count_cores(tsr_session *session, const struct meeting *meeting,
                               struct shm_job *job)
 {
@@ -298,7 +298,7 @@ static tsr_status count_cores(tsr_session *session, const struct meeting *meetin
     int all = 0;
     for (size_t i = 0; i < SHM_CORES / 64; i++)
         all += __builtin_popcountll(atomic_load(&head->cores[i]));
-    if (all > CPU_COUNT(&mine)) // else they share cores, and a control group may allow fewer
+    if (all > CPU_COUNT(&mine)) // else all use the same cores, and a control group may allow fewer
         job->host_cores = all;
     return TSR_OK;
 }
@@ -329,7 +329,6 @@ bool tsr__env_one_host(const struct comm_options *options)
     return one_host(ranks);
 }
 
-// Joins the job: rank 0 creates the shared memory; the others fetch and map it.
 tsr_status tsr__env_open(tsr_session *session, const struct comm_options *options,
                          struct endpoint **out)
 {

@@ -18,16 +18,16 @@
 #include "collective/collective.h"
 
 #define COMM_MAX_RANKS 65536
-#define COMM_NOTES     16 // extra words sent with a call: enough for the shape of a tensor
-#define COMM_GIFTS     16 // files that a rank may have offered to rank 0 at a time
+#define COMM_NOTES     16 // extra 64-bit words sent with a call: enough for a shape
+#define COMM_GIFTS     16 // files that a rank may offer before rank 0 takes the first
 #define COMM_NAME      48 // bytes of a node's name that are sent, terminator included
 
 #define COMM_DEAD_S    5.0  // a process that has ended is reported after this time
 #define COMM_STOPPED_S 15.0 // default of the longest wait for a rank without a heartbeat
 
-// Where the buffers of a call are. COMM_PLAIN: in host memory on all members. In jobs with GPUs a
-// call uses COMM_HOST or COMM_DEVICE: each member names its own side, because the engine may place
-// buffers on either side.
+// Where the buffers of a call are. COMM_PLAIN: in host memory on all members. In jobs with GPUs
+// each member passes COMM_HOST (host memory) or COMM_DEVICE (GPU memory) for its own buffers,
+// because the engine chooses where it places them.
 enum comm_place { COMM_PLAIN, COMM_HOST, COMM_DEVICE };
 enum comm_reduce { COMM_NONE, COMM_SUM, COMM_MAX, COMM_MIN, COMM_PROD, COMM_REDUCE_COUNT };
 
@@ -56,7 +56,7 @@ struct comm_trouble {
     char text[512];
 };
 
-// A buffer in host or GPU memory; the call names which.
+// A buffer in host or GPU memory; `place` of the call says which.
 struct comm_buffer {
     void *p;
     size_t bytes;
@@ -67,7 +67,7 @@ struct comm_buffer {
 // members have arrived and agree. It gets all notes and may set the receive buffers, whose sizes
 // must be those that the others send. With `folded`, received data is folded in group order (type
 // and reduce of the call) instead of stored. All members then send recv[0].bytes each to this one,
-// and recv is scratch memory. `folded` may be the data that this member sends to itself.
+// and the transport provides the memory. `folded` may be the data that this member sends to itself.
 struct comm_exchange {
     const struct comm_buffer *send;
     struct comm_buffer *recv;
@@ -93,8 +93,8 @@ struct transport {
     void (*fail)(struct endpoint *endpoint, tsr_status status, int rank, const char *text);
     // Called when this rank leaves. Ranks that wait for it afterwards get an error.
     void (*close)(struct endpoint *endpoint);
-    // Memory that other ranks can access directly; from any thread. NULL: all memory is equally
-    // accessible.
+    // Functions for memory that other ranks can access directly; may be called from any thread.
+    // NULL: all memory is equally accessible.
     void *(*alloc)(struct endpoint *endpoint,
                    size_t bytes); // aligned to a cache line; NULL: out of memory
     bool (*release)(struct endpoint *endpoint, void *p); // false: not from this allocator
@@ -169,10 +169,11 @@ struct comm_incoming {
 };
 tsr_status tsr__comm_recv(struct endpoint *endpoint, const struct comm_call *call, int from,
                           struct comm_incoming *in, struct comm_trouble *why);
-// Send results to rank 0, outside of the collective calls, between ranks that are processes. A rank
-// offers the first `bytes` of an unnamed file, which the endpoint then owns, and continues at once;
-// at most COMM_GIFTS are pending. tsr__comm_settle waits until rank 0 has taken the oldest one.
-// Rank 0 takes a rank's files in the same order (call->run is compared) and closes them.
+// The next three functions send results to rank 0 outside of the collective calls; the ranks must
+// be processes. A rank offers the first `bytes` of an unnamed file, which the endpoint then owns,
+// and continues at once; at most COMM_GIFTS are pending. tsr__comm_settle waits until rank 0 or the
+// network has the oldest one. Rank 0 takes a rank's files in the same order (call->run is compared)
+// and closes them.
 tsr_status tsr__comm_give(struct endpoint *endpoint, const struct comm_call *call, int fd,
                           size_t bytes, struct comm_trouble *why);
 tsr_status tsr__comm_settle(struct endpoint *endpoint, const struct comm_call *call,
@@ -265,7 +266,7 @@ enum gpu_method {
     METHOD_NCCL,
     METHOD_HOST,
     METHOD_COUNT
-};                                                        // as tsr_gpu_transport
+};                                                        // same values as tsr_gpu_transport
 const char *tsr__gpu_method_name(enum gpu_method method); // "own"; "auto" if not chosen yet
 
 struct gpu;
@@ -308,8 +309,8 @@ void tsr__device_close(struct endpoint *endpoint); // NULL is allowed; the base 
 // another kind of endpoint.
 struct gpu_seat *tsr__device_seat(struct endpoint *endpoint);
 bool tsr__device_is(const struct endpoint *endpoint);
-// Copies and scratch memory on the rank's GPU for users of such endpoints. All work is enqueued on
-// call->stream. block 0 or 1: two separate buffers.
+// tsr__device_rows copies rows, tsr__device_scratch returns scratch memory, both on the rank's GPU.
+// All work is enqueued on call->stream. block 0 or 1: two separate buffers.
 struct device_rows {
     void *to;
     const void *from;
@@ -327,8 +328,8 @@ tsr_status tsr__device_prepare(struct endpoint *endpoint, const struct comm_call
 void *tsr__device_stand_in(struct endpoint *endpoint);
 tsr_status tsr__device_wait(struct endpoint *endpoint, const struct comm_call *call,
                             struct comm_trouble *why);
-// How this rank's i-th announced group communicates, after tsr__device_meet. Returns false if there
-// is no such group.
+// Describes how this rank's i-th announced group communicates, after tsr__device_meet. Returns
+// false if there is no such group.
 struct device_group_info {
     const int64_t *group;
     int n;
@@ -341,8 +342,10 @@ bool tsr__device_group_at(const struct endpoint *endpoint, size_t i, struct devi
 // Returns the number of cores that this process can use: its affinity mask, or fewer if a control
 // group limits its time.
 int tsr__cores(void);
-// Lists the cores of share `part` of `parts`; writes at most cap numbers to out. Returns 0 if there
-// is only one share, or more shares than cores; threads should not be bound then.
+// Lists the cores of share `part` of `parts`; writes at most cap numbers to out and returns the
+// number of cores. Returns 0 if threads should not be bound: there is only one share, or there are
+// more shares than cores. Example: 8 cores and 3 shares are 0 and 1, 2 to 4, 5 to 7, sorted by
+// package.
 int tsr__cores_share(int part, int parts, int *out, int cap);
 // Binds the calling thread, and threads that it starts later, to such a share. Returns false if
 // nothing was done.

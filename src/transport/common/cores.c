@@ -2,10 +2,9 @@
 // cores.c - the cores that this process may use, and those that each rank of a host is bound to.
 //
 // If there are no more ranks than cores, ranks get equal shares, in the order of the machine's
-// packages and cores, so that hardware threads and packages stay together. A share contains all
-// cores of a rank, not only as many as it has threads: no core is idle, and two jobs on one host
-// share a few cores at worst. A control group's time limit bounds the number of threads, not where
-// they run.
+// packages and cores, so that hardware threads and packages stay together. All cores are
+// distributed, even if a rank runs fewer threads than its share has cores. The time limit of a
+// control group bounds the number of threads, not the cores on which they run.
 #include "transport/common/internal.h"
 
 #include <fcntl.h>
@@ -39,7 +38,8 @@ static int quota_cores(double quota, double period)
     return n < quota / period ? n + 1 : n;
 }
 
-// Returns the quota of one control group: "200000 100000" in cpu.max, or two files of cgroup v1.
+// Returns the number of cores that one control group allows; 0: no limit. Reads cpu.max of cgroup
+// v2 ("200000 100000" are 2 cores), or two files of cgroup v1.
 static int group_cores(const char *folder)
 {
     char path[1200], text[128], *end;
@@ -76,8 +76,8 @@ static int least_of(const char *root, const char *group)
     return least;
 }
 
-// Returns the number of cores that the control groups allow; 0: no limit. Lines of
-// /proc/self/cgroup: "0::/user.slice" (v2), "4:cpu,cpuacct:/a" (v1). The smallest limit applies.
+// Examples of lines of /proc/self/cgroup: "0::/user.slice" (v2), "4:cpu,cpuacct:/a" (v1). The
+// smallest limit applies.
 int tsr__cores_quota(const char *root, const char *groups)
 {
     char folder[512];
@@ -156,8 +156,6 @@ int tsr__cores(void)
     return n > 0 ? n : 1;
 }
 
-// Lists the cores of one part. Example: 8 cores, 3 parts: 0 and 1, 2 to 4, 5 to 7 of the sorted
-// list.
 int tsr__cores_share(int part, int parts, int *out, int cap)
 {
     struct core all[CPU_SETSIZE];
@@ -171,7 +169,6 @@ int tsr__cores_share(int part, int parts, int *out, int cap)
     return k;
 }
 
-// Binds the calling thread to the cores of one part; threads that it starts later inherit this.
 bool tsr__cores_keep(int part, int parts)
 {
     cpu_set_t set;

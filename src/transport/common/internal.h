@@ -46,9 +46,10 @@ struct patience {
 // `crowded`: ranks share cores, so it never spins.
 bool tsr__patience(struct patience *patience, bool crowded);
 
-// Two ranks with a small reduction use two cells in turn: each writes the cell that it read last
-// time and reads the one that the other wrote. A cache line moves once per call, and no rank waits
-// before it writes. A stamp beside the call number identifies the call.
+// Memory of two ranks for small reductions. In each call one rank writes one cell and reads the
+// other; in the next call the cells are exchanged. So each rank writes the cell that it read last,
+// which no other rank reads any more: a cache line moves once per call, and no rank waits before it
+// writes. The stamp (tsr__mailbox_stamp) identifies the call.
 #define MAILBOX_BYTES 4096
 struct mailbox {
     _Alignas(64) char cells[2][MAILBOX_BYTES];
@@ -57,12 +58,14 @@ static inline bool mailbox_fits(const struct comm_call *call, size_t bytes)
 {
     return call->n_group == 2 && bytes <= MAILBOX_BYTES && bytes > 0;
 }
-// Returns the cell that the lower or the higher rank writes in this turn; the other rank reads it.
+// Returns the cell that the lower (`higher` false) or the higher rank writes in call number `turn`
+// of the mailbox; the other rank reads it.
 static inline char *mailbox_cell(struct mailbox *mailbox, bool higher, uint64_t turn)
 {
     return mailbox->cells[(turn + higher) & 1];
 }
-// Returns the stamp of a call. It is never 0, which marks a call that does not use the mailbox.
+// Returns the stamp of a call: a hash of its header and of `meeting`, the number of the call
+// between the two ranks. It is never 0, which marks a call that does not use the mailbox.
 uint64_t tsr__mailbox_stamp(const struct comm_header *header, uint64_t meeting);
 // Describes how two ranks with different stamps differ.
 tsr_status tsr__mailbox_differs(const struct comm_header *mine, int my_rank,
@@ -72,10 +75,10 @@ tsr_status tsr__mailbox_differs(const struct comm_header *mine, int my_rank,
 void tsr__mailbox_fold(const struct comm_call *call, const char *theirs, bool higher,
                        const void *in, void *out);
 
-// tsr__reduce_wide folds from byte `at` on, as tsr__reduce does, with vectors of a level (0: any
-// processor; at most tsr__reduce_level, the level of this processor). Returns where it stopped;
-// returns `at` if there is no vector code (reduce_wide.c). `large`: uses non-temporal stores if the
-// processor has them.
+// tsr__reduce_wide folds from byte `at` on, as tsr__reduce does, with vector instructions. `level`
+// is 0 (any processor) to tsr__reduce_level (the best of this processor). Returns the offset where
+// it stopped, which is `at` if there is no vector code (reduce_wide.c). `large`: uses non-temporal
+// stores if the processor has them.
 int tsr__reduce_level(void);
 size_t tsr__reduce_wide(int level, tsr_dtype type, enum comm_reduce op, const char *const *in,
                         int n, char *const *out, int n_out, size_t at, size_t end, bool large);

@@ -27,7 +27,7 @@ struct link {
     bool crowded;               // every host has more ranks than cores; equal on all ranks
     bool threads;               // functions may be called from several threads at a time
     char library[128];          // "Open MPI v4.1.4", for error messages
-    uint32_t jobs;              // jobs opened over this link so far; counted by the user
+    uint32_t jobs;              // jobs opened over this link so far; set by its user
     void *state;
     // Start a message. The buffer p is in use until test returns 1 or -1. False: the network
     // failed.
@@ -61,8 +61,9 @@ struct link {
 // `error`.
 typedef struct link *(*link_open_fn)(char *error, size_t n);
 
-// For a network without a launcher: the ranks are already connected (meeting). All ranks call swap
-// together.
+// For a network without a launcher: the ranks are already connected over TCP
+// (src/transport/meeting). A card is what a rank publishes about itself, for example the address of
+// its UCX worker. All ranks call swap together.
 struct link_card {
     size_t bytes;
     char data[LINK_CARD];

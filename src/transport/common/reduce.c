@@ -42,8 +42,7 @@ static float half_to_float(uint16_t h)
     return bits_float(sign | float_bits(f));
 }
 
-// Converts to float16, rounding to the nearest value, ties to even. 1.0F is 0x3F800000 -> 0x3C00;
-// 65520 and more is infinity.
+// Example: 1.0F (0x3F800000) becomes 0x3C00. 65520 and more become infinity.
 uint16_t tsr__float_to_half(float f)
 {
     uint32_t u = float_bits(f), sign = u >> 16 & 0x8000;
@@ -65,8 +64,8 @@ static float bfloat_to_float(uint16_t b)
     return bits_float((uint32_t)b << 16);
 }
 
-// Converts to bfloat16: the upper half of the float, rounded to the nearest value, ties to even.
-// 0x3F808000 (a tie) -> 0x3F80, 0x3F818000 -> 0x3F82.
+// A bfloat16 is the upper half of a float. Example: the ties 0x3F808000 and 0x3F818000 are rounded
+// to the even values 0x3F80 and 0x3F82.
 uint16_t tsr__float_to_bfloat(float f)
 {
     uint32_t u = float_bits(f);
@@ -233,8 +232,8 @@ static __attribute__((noinline)) void fold_blocks(const struct kernel *kernel, e
     }
 }
 
-// Sizes from which outputs are written with non-temporal stores: of a slice, and of an output
-// written in pieces. Both were measured.
+// Sizes from which non-temporal stores are faster, found by measurement: of a slice, and of an
+// output that is written in pieces.
 #define LARGE_SLICE  ((size_t)4 << 20)
 #define LARGE_OUTPUT ((size_t)16 << 20)
 

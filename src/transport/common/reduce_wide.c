@@ -287,8 +287,8 @@ static bool lined_up(char *const *out, int n_out, size_t at)
     return bits % 64 == 0;
 }
 
-// Folds with vector code and returns where it stopped: up to LINES - 1 bytes at the end are left to
-// the caller. The fence makes non-temporal stores visible before the ranks synchronize.
+// Up to LINES - 1 bytes at the end are left to the caller. The fence makes non-temporal stores
+// visible before the ranks synchronize.
 size_t tsr__reduce_wide(int level, tsr_dtype type, enum comm_reduce op, const char *const *in,
                         int n, char *const *out, int n_out, size_t at, size_t end, bool large)
 {

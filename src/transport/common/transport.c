@@ -182,9 +182,6 @@ void tsr__mailbox_fold(const struct comm_call *call, const char *theirs, bool hi
 #define YIELD_ROUNDS 4000 // then a few ms of yielding the core
 #define SLEEP_NS     50000
 
-// Waits for a moment: spins, then yields, then sleeps. With more ranks than cores it yields at
-// once, because the rank that it waits for needs the core. Returns true at most once a millisecond:
-// then the caller checks for failures.
 bool tsr__patience(struct patience *patience, bool crowded)
 {
     unsigned round = patience->rounds++;

@@ -44,7 +44,8 @@ static const struct device_group *group_of(const struct device *device,
     return NULL;
 }
 
-// Makes handles of memory for a member in another process. Returns false if the driver has none.
+// Makes a handle of memory for a member in another process. Returns false if the driver cannot make
+// it.
 static bool export_to(struct device *device, const void *p, struct gpu_block *block,
                       uint64_t *offset)
 {
@@ -178,7 +179,6 @@ static tsr_status begin(struct device_call *call, const struct comm_buffer *send
     if (device->watched)
         tsr__watch_waits(device, NULL);
     tsr_status st = TSR_OK;
-    // The READY event follows the work that produces the data.
     if (on_device(call)) {
         st = tsr__device_code(call, tsr__seat_enter(device->seat), "creating a context");
         if (st == TSR_OK)

@@ -23,7 +23,8 @@
 
 #define GIVEN_UP_BYTES 240
 
-// Numbers of a seat's events: one READY, and N_DONE from DONE on.
+// Indexes of the events of a `gpu_seat` (gpu.h): one READY event, then N_DONE events from
+// EVENT_DONE on.
 enum { EVENT_READY = 0, EVENT_DONE = 1, N_DONE = GPU_EVENTS - 1 };
 
 // Facts that every rank publishes at the start.

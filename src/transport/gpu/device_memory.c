@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_memory.c - GPU memory of kernels around a call: packed rows and scratch memory.
+// device_memory.c - copies of rows, scratch memory and kernels on a rank's GPU, for code that
+// prepares calls.
 #include "transport/gpu/device.h"
 
 tsr_status tsr__device_rows(struct endpoint *endpoint, const struct comm_call *call,

@@ -2,8 +2,8 @@
 // device_nccl.c - groups that use NCCL: its all-reduce, and grouped messages for everything else.
 //
 // NCCL kernels wait on the GPU until all members have started theirs. The hosts have just exchanged
-// cards, so all members will. If one fails in between, the communicators of this process are
-// aborted.
+// cards, so all members will start theirs. If one fails in between, the communicators of this
+// process are aborted.
 #include "transport/gpu/device.h"
 
 #include <time.h>
@@ -24,8 +24,9 @@ static tsr_status nccl_code(const struct device_call *call, int code, const char
 //
 // A rank that fails aborts the communicators of all ranks of its process, because their kernels
 // would wait for it forever. An aborted communicator is freed memory. So a rank's thread is inside
-// of NCCL only between enter() and leave(). Another thread aborts while it is outside; otherwise
-// the rank itself aborts when it leaves.
+// of NCCL only between enter() and leave(). Another thread aborts a rank's communicators while that
+// rank is outside. A rank that is inside aborts them itself when it leaves; the other thread does
+// it after ABORT_PATIENCE_S.
 
 #define ABORT_PATIENCE_S 2 // wait for a rank inside of NCCL, whose calls only start kernels
 

@@ -5,8 +5,8 @@
 // A rank's stream waits for the READY event of every member whose memory it accesses, does its
 // work, and records a DONE event. After a second barrier of the hosts, every stream waits for the
 // DONE events of the members that accessed its memory, so that later work may reuse it. READY is
-// recorded again only in the next call, when all waits are enqueued. There are three DONE events in
-// turn, because the wait for DONE comes after the last barrier.
+// recorded again only in the next call, when all waits for it are enqueued. The wait for DONE comes
+// after the last barrier, so calls use the N_DONE events in turn.
 #include "transport/gpu/device.h"
 
 enum { STEP_DONE = 3 };
@@ -56,7 +56,7 @@ static tsr_status await_all_ready(const struct device_call *call)
 tsr_status tsr__own_finish(const struct device_call *call, bool touched)
 {
     struct device *device = call->device;
-    // The largest group of this method (choose in device.c).
+    // Groups of this method have at most GPU_MAX_MEMBERS members (choose in device.c).
     uint64_t few[GPU_MAX_MEMBERS], mine = NOT_TOUCHED;
     if (touched) {
         mine = EVENT_DONE + device->turn++ % N_DONE;

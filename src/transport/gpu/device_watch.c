@@ -5,7 +5,7 @@
 // deadline. A thread checks from time to time whether a rank that has started such a kernel has
 // made progress: to its next communication, or to the end of its run. If not, the communicators are
 // aborted, which ends the kernels, and the job fails with a message. The thread makes no driver
-// call before that, since it might wait, too.
+// call before that, since such a call might wait, too.
 #include "transport/gpu/device.h"
 
 #include <errno.h>

@@ -47,7 +47,6 @@ static struct meet *meet_new(tsr_session *session, const struct meet_place *plac
     return meet;
 }
 
-// Waits for late ranks until the deadline. Returns TSR_OK only if all ranks have connected.
 tsr_status tsr__meet_open(tsr_session *session, const struct meet_place *place, struct meet **out,
                           char *why, size_t n)
 {

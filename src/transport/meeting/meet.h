@@ -93,11 +93,11 @@ struct meet_place {
     double join_s;    // how long a rank waits for the others
     const char *hint; // what to check if a rank does not connect
 };
-// Finds the address of rank 0. Returns false if neither options nor launcher give it; *why is a
-// static text.
+// Finds the address of rank 0 in the options or the launcher's variables. Returns false if it is
+// not there or not valid; *why, a static text, is the reason.
 bool tsr__meet_place(const struct comm_options *options, struct meet_place *out, const char **why);
-// Finds the first host of a list: "node[003-010,12],x7" gives "node003". Returns false if there is
-// no name or the buffer is too small.
+// Finds the first host of a list of Slurm: "node[003-010,12],x7" gives "node003". Returns false if
+// no name can be read or the buffer is too small.
 bool tsr__first_host(const char *list, char *out, size_t n);
 
 // ---- the meeting (meet.c) and its connections (meet_watch.c) ------------------------------------

@@ -71,8 +71,7 @@ static bool is_local_name(const char *host)
            strcmp(host, "localhost") == 0;
 }
 
-// Finds the addresses of rank 0. Without a secret, every address of the name must be a loopback
-// address.
+// Without a secret, every address of the name must be a loopback address.
 bool tsr__meet_resolve(const struct meet_place *place, struct meet_addresses *out, char *why,
                        size_t n)
 {
@@ -134,8 +133,8 @@ static int listen_everywhere(int port)
     return listen_at((const struct sockaddr *)(const void *)&any4, sizeof any4);
 }
 
-// True if the interface has the address, or with address NULL any address of that family. *out (or
-// NULL) is then that address.
+// True if the interface has the address, or with address NULL any address of that family. `out`, if
+// not NULL, gets that address.
 static bool has_address(const char *interface, int family, const struct sockaddr *address,
                         struct meet_address *out)
 {

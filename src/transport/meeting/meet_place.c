@@ -43,8 +43,6 @@ static bool copy(char *out, size_t n, const char *text, size_t length)
     return true;
 }
 
-// Finds the first host of a Slurm list. "node[003-010,12],x7" -> "node003": the text before the
-// bracket, then its first number as written.
 bool tsr__first_host(const char *list, char *out, size_t n)
 {
     size_t stem = strcspn(list, "[,");
@@ -195,8 +193,6 @@ static bool place_by_launcher(struct meet_place *out, const char **why)
     return launched_port(out);
 }
 
-// Finds host and port of rank 0. *why is the reason if false is returned; otherwise it has no
-// meaning.
 bool tsr__meet_place(const struct comm_options *options, struct meet_place *out, const char **why)
 {
     *out = (struct meet_place){.secret = options->secret, .interface = options->interface};

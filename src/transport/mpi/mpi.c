@@ -8,8 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// Returns the MPI family of a launcher. Slurm starts both families; its process management
-// interface shows which.
+// Returns the MPI family of a launcher. Slurm starts both families; SLURM_MPI_TYPE shows which.
 static const char *family_of(const char *family)
 {
     if (strcmp(family, "slurm") != 0)

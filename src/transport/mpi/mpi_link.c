@@ -27,7 +27,7 @@
 #ifndef END_S
 #define END_S 30 // seconds between two checks whether the remaining ranks are stopped
 #endif
-#define PEER_EXIT 6 // exit code of a job with a rank that never ends, as the command tessera has it
+#define PEER_EXIT 6 // exit code if a rank never ends; the command tessera uses the same
 
 struct link *tsr_link_open(char *error, size_t n) __attribute__((visibility("default")));
 
@@ -71,9 +71,9 @@ static bool never(void)
     return false;
 }
 
-// Runs `work` in a thread. Returns false if it takes longer than `seconds`; it then continues, and
-// no other work may be started. While longer() returns true, the deadline is extended. Used at most
-// twice in a process: to start and to end.
+// Runs `work` in a thread. Returns false if it takes longer than `seconds`; the work then
+// continues, and no other work may be started. While longer() returns true, the deadline is
+// extended. Used at most twice in a process: to start and to end.
 static bool in_time(void (*work)(void), int seconds, bool (*longer)(void))
 {
     pthread_t thread;
@@ -229,8 +229,8 @@ static void end_mpi(void)
         MPI_Finalize();
 }
 
-// Returns the state of a process, the letter after the last parenthesis: T in "4711 (my (odd) name)
-// T 1 ...". 0: not found.
+// Returns the state of a process, the letter after the last parenthesis in /proc/PID/stat; 0: not
+// found. Example: T in "4711 (my (odd) name) T 1 ...".
 static char process_state(pid_t pid)
 {
     char path[64], text[512];
@@ -245,9 +245,9 @@ static char process_state(pid_t pid)
     return name_end && name_end[1] == ' ' ? name_end[2] : 0;
 }
 
-// True if the ranks of this host still run, or if that is unknown. A rank may compute for long
-// after its last call, so the others wait for it, as MPI programs do. They do not wait for a rank
-// that is stopped or gone, as far as this host knows.
+// True if all ranks of this host still run, or if that is unknown. A rank may compute for long
+// after its last call, so the others wait for it, as MPI programs do. They do not wait if a rank of
+// their host is stopped or gone.
 static bool others_run(void)
 {
     if (!state.host_pids)
@@ -263,9 +263,9 @@ static bool others_run(void)
 }
 
 // Ends MPI at the end of the process. If the program has finalized MPI itself, before_finalize has
-// done all this. Without MPI_Finalize, launchers kill the remaining ranks, and the launcher of
-// MPICH reports this rank's exit code 0 as the job's. A rank that is stopped in MPI_Finalize has
-// done all its work.
+// ended the link. Without MPI_Finalize, launchers kill the remaining ranks, and the launcher of
+// MPICH reports this rank's exit code 0 as the job's. If all ranks have finished their work
+// (`all_came`), the job is not aborted.
 static void at_exit(void)
 {
     int gone = 0;
@@ -300,7 +300,7 @@ static bool start_mpi(char *error, size_t n)
 }
 
 // Exchanges the process ids of the ranks on this host. Ids from another pid namespace are not valid
-// here.
+// here and are stored as 0.
 static void gather_pids(MPI_Comm host)
 {
     int own = (int)getpid();
@@ -355,7 +355,8 @@ static bool make_channels(char *error, size_t n)
     return true;
 }
 
-// Stores the name of the MPI library. "Open MPI v4.1.4, package: ..." -> "Open MPI v4.1.4".
+// Stores the name of the MPI library. Example: "Open MPI v4.1.4, package: ..." becomes "Open MPI
+// v4.1.4".
 static void read_library(void)
 {
     char text[MPI_MAX_LIBRARY_VERSION_STRING];

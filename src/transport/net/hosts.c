@@ -15,8 +15,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
-// Owns both endpoints. `here` is equal on all ranks of a host, so all members of a group choose the
-// same path.
+// An endpoint that forwards calls to one of the two endpoints that it owns: `shm` or `net`. `here`
+// is equal on all ranks of a host, so all members of a group choose the same one.
 struct hosts {
     struct endpoint endpoint; // must be first: endpoints are cast to this struct
     tsr_session *session;

@@ -11,8 +11,8 @@
 #include <stdatomic.h>
 
 #define NET_FRAME                                                                                  \
-    (64u << 10) // data sent with the headers of a call: to all other members together,
-#define NET_INLINE (8u << 10)  // but at least this much to each
+    (64u << 10) // data sent with the header of a call: these bytes divided by the other members,
+#define NET_INLINE (8u << 10)  // but at least this much to each (tsr__net_room)
 #define NET_CHUNK  (64u << 20) // larger messages are split, so that progress can be seen
 #define NET_ROUND  (32u << 20) // scratch memory of one round of a reduction
 
@@ -21,7 +21,7 @@ struct net_gift;
 // Waiting: for ranks to arrive in a call. Moving: they have arrived, and data is in flight.
 enum beat_state { BEAT_WORKING = 1, BEAT_WAITING, BEAT_MOVING, BEAT_FAILED, BEAT_ENDED };
 
-// A heartbeat; failure and end are sent in the same way.
+// A heartbeat. A rank announces its failure or its end by a heartbeat, too.
 struct beat {
     uint32_t magic, state;
     uint32_t job; // number of the job in this process: leftovers of an earlier one are ignored
@@ -67,7 +67,7 @@ struct net {
     size_t n_pending, cap_pending;
     char *frames, *scratch;
     size_t frame_bytes, scratch_bytes;
-    // files for rank 0, sent outside of the calls, and the progress of sending
+    // files for rank 0 (tsr__comm_give): number of files offered (`given`) and sent (`settled`)
     struct net_gift *gifts[COMM_GIFTS];
     uint64_t given, settled;
     // heartbeats: protected by the lock, except for fields that only the heartbeat thread uses
@@ -81,17 +81,18 @@ struct net {
     struct comm_trouble trouble;
     struct beat mine;
     struct peer *peers;
+    // the ring of ranks that wait for each other, found last (ring_of; 0: none), and since when
     uint64_t ring;
     double ring_since_s;
 };
 
 // ---- net_beat.c
 tsr_status tsr__beat_start(struct net *net, uint32_t job);
-// Announces that this rank ends. *answered is set if all others know. Returns false if it was
-// stopped before.
+// Stops the heartbeats and announces that this rank ends. *answered is set if all others know.
+// Returns false if the heartbeats were stopped before.
 bool tsr__beat_stop(struct net *net, bool *answered);
 void tsr__beat_freeze(
-    // ends the heartbeats without an announcement: the network is no longer driven
+    // ends the heartbeats without an announcement; the network is not used any more
     struct net *net);
 // True if the rank has ended, or knows that the job has failed; it then sends and receives nothing
 // more.
@@ -116,11 +117,11 @@ tsr_status tsr__net_take(struct endpoint *endpoint, const struct comm_call *call
 void tsr__net_drop_gifts(struct net *net); // closes files; none may be pending
 
 // ---- net_post.c
-// Members are numbered by their index in the group. Returns the frame from member i, which begins
-// with its header.
+// A frame is the first message of a call: a header (`comm_header`), and the data if it is small.
+// Members are numbered by their index in the group. Returns the frame that member i sent.
 char *tsr__net_frame(struct net *net, int i);
 // tsr__net_room returns the largest number of data bytes in a frame of this group. tsr__net_inline
-// returns how many bytes of a member its frame carries: all, or none.
+// returns how many of a member's `bytes` its frame carries: all, or none.
 size_t tsr__net_room(const struct comm_call *call);
 size_t tsr__net_inline(const struct comm_call *call, uint64_t bytes);
 // Synchronizes the group: returns when all frames have arrived and agree. `send` has the data for
@@ -170,7 +171,7 @@ tsr_status tsr__net_out_of_memory(struct net *net, struct comm_trouble *why);
 bool tsr__net_grow(tsr_session *session, char **p, size_t *have, size_t want);
 
 // ---- net_quiet.c
-// Ends the messages of a failed call, or stops driving the network.
+// Ends the messages of a failed call. If some do not end in time, stops using the network.
 void tsr__net_quiet(struct net *net);
 
 // ---- net_reduce.c

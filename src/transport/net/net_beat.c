@@ -86,7 +86,8 @@ static void receive_beat(struct net *net, int rank)
 }
 
 // Sends a heartbeat to a rank. At most one heartbeat per rank is pending, with its own buffer
-// (`out`). The last one, a farewell or a failure, is sent once and does not wait for its time.
+// (`out`). The last one, a farewell or a failure, is sent once and does not wait for the interval
+// BEAT_S.
 static void send_beat(struct net *net, int rank, double now, uint32_t farewell)
 {
     struct peer *peer = &net->peers[rank];
@@ -171,8 +172,6 @@ tsr_status tsr__beat_start(struct net *net, uint32_t job)
     return TSR_PEER;
 }
 
-// True if the last heartbeat of the rank was a failure or a farewell, so that no more messages come
-// from it.
 bool tsr__beat_knows(struct net *net, int rank)
 {
     pthread_mutex_lock(&net->lock);
@@ -270,9 +269,9 @@ tsr_status tsr__beat_failure(struct net *net, struct comm_trouble *why)
     return why->status;
 }
 
-// Follows "waits for" from a rank back to this one. Returns 0 if there is no ring, else a number
-// that identifies it. Example: 0 waits for 1, 1 for 2, 2 for 0: on rank 0 with at = 1, the search
-// returns to 0 after two steps. The number includes each member's number of calls, so ranks that
+// Follows "waits for" from rank `at`. Returns a number that identifies the ring if this leads back
+// to this rank, else 0. Example: 0 waits for 1, 1 for 2, 2 for 0: on rank 0 with at = 1, the search
+// returns to 0 after two steps. The number includes each rank's number of calls, so ranks that
 // continue and wait again form another ring.
 static uint64_t ring_of(const struct net *net, int at)
 {

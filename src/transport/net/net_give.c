@@ -3,7 +3,7 @@
 // their own.
 //
 // The sender maps its file, posts the size and the bytes, and continues; the messages are sent
-// while it computes. It waits for them, and releases the file, when it settles.
+// while it computes. tsr__net_settle waits for them and releases the file.
 //
 // On the channel LINK_GIFT, from each rank to rank 0, in the order of the runs: a head (run,
 // bytes), then the bytes in chunks of 64 MiB. Rank 0 posts the receives only when it takes the

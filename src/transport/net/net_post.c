@@ -103,8 +103,8 @@ tsr_status tsr__net_post(struct net *net, const struct comm_call *call, int peer
     return TSR_OK;
 }
 
-// Tests the messages of a range. *open is one that is not done; NULL: all are. Returns false if a
-// message failed, which is *open then.
+// Tests the messages of a range. *open gets a message that is not done; NULL: all are done. *moved
+// is set if one has completed. Returns false if a message failed; *open is then that message.
 static bool test_range(struct net *net, struct net_range range, struct pending **open, bool *moved)
 {
     *open = NULL;
@@ -192,9 +192,8 @@ tsr_status tsr__net_give_up(struct net *net, struct comm_trouble *why)
 
 #define FRAME_CAP ((sizeof(struct comm_header) + NET_FRAME + 63) / 64 * 64)
 
-// Returns the frame from member i, an index in the group. First come the frames from the members,
-// each with space for the largest frame, because its length is not known before it arrives. Then
-// come the frames to the members, with this group's length.
+// net->frames begins with the frames from the members, each with space for the largest frame,
+// because its length is not known before it arrives. The frames to the members follow (frame_out).
 char *tsr__net_frame(struct net *net, int i)
 {
     return net->frames + (size_t)i * FRAME_CAP;
@@ -215,8 +214,7 @@ static bool grow_frames(struct net *net, const struct comm_call *call)
                          (size_t)call->n_group * FRAME_CAP + out);
 }
 
-// Returns how many bytes of data one frame carries after its header. Two members: 64 KiB; four: 21
-// KiB each; nine and more: 8 KiB each.
+// Examples: 64 KiB with two members, 21 KiB with four, 8 KiB with nine and more.
 size_t tsr__net_room(const struct comm_call *call)
 {
     size_t others = call->n_group > 1 ? (size_t)call->n_group - 1 : 1;

@@ -8,9 +8,10 @@
 //
 // Slices are sent in pieces, so that folding, sending and receiving overlap. The first piece comes
 // with the frames; the others are posted SUM_WINDOW at a time. Example: two members and 1 MiB: each
-// folds a slice of 512 KiB, in pieces of 64 KiB (in the frame), 256 and 192 KiB. Member 0 -> 1:
-// frame with piece 0 of slice 1, its piece 1, the result of piece 0 of slice 0, piece 2 of slice 1,
-// results 1 and 2 of slice 0. Both sides post in this order; nothing else identifies the messages.
+// folds a slice of 512 KiB, in pieces of 64 KiB (in the frame), 256 and 192 KiB. Member 0 sends to
+// member 1, in this order: the frame with piece 0 of slice 1; piece 1 of slice 1; the result of
+// piece 0 of slice 0; piece 2 of slice 1; the results of pieces 1 and 2 of slice 0. Both sides post
+// in this order; nothing else identifies the messages.
 #include "transport/net/net.h"
 
 #define HEAD_MEMBERS 8            // largest group in which one member folds for all
@@ -170,7 +171,7 @@ static tsr_status reduce_round(struct sum *sum)
     return tsr__net_complete(sum->net, sum->call, sum->why);
 }
 
-// Reduces in rounds: 100 MiB in rounds of 32 MiB are 32, 32, 32 and 4.
+// Reduces in rounds of NET_ROUND bytes. Example: 100 MiB are rounds of 32, 32, 32 and 4 MiB.
 static tsr_status reduce_rounds(struct sum *sum, size_t head)
 {
     int64_t step = (int64_t)(NET_ROUND / sum->unit);
@@ -226,8 +227,9 @@ static void fold_frames(struct sum *sum)
                 (void *const *)&sum->out, 1, 0, sum->call->count);
 }
 
-// True if one member folds for all: if ranks share cores, messages cost more than waiting. Four
-// members need 6 messages instead of 12. With many members the head would be the bottleneck.
+// True if the first member (the head) folds for all: if ranks share cores, messages cost more than
+// waiting. Four members need 6 messages instead of 12. With many members the head would be the
+// bottleneck.
 static bool at_head(const struct sum *sum, size_t bytes)
 {
     return sum->net->link->crowded && sum->call->n_group > 2 &&

@@ -12,8 +12,8 @@
 
 static const char here = 0; // its address is inside this library
 
-// Builds the path of a plug-in: "/usr/lib", "/tessera", "openmpi" give
-// "/usr/lib/tessera/libtessera_mpi_openmpi.so". Returns false if it is too long.
+// Builds the path of a plug-in. Returns false if it is too long. Example: "/usr/lib", "/tessera",
+// "openmpi" give "/usr/lib/tessera/libtessera_mpi_openmpi.so".
 static bool path_of(const char *folder, const char *below, const char *family, char *out, size_t n)
 {
     const char *kind = strcmp(family, "ucx") == 0 ? "" : "mpi_";

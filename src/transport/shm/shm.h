@@ -23,10 +23,11 @@
 enum shm_state { SHM_ABSENT, SHM_AT_WORK, SHM_GONE };
 
 // State that one rank publishes for another. arrived: number of calls with the other rank that this
-// rank has entered, and in the lowest 2 bits which of its entries it used in the last two. stamp:
-// stamps of the last two calls (tsr__mailbox_stamp). departed: number of calls after which it no
-// longer reads the other's entries; on its own cache line, because it is rarely read. put, taken:
-// bytes put into the ring to the other rank, and taken from the ring that the other fills.
+// rank has entered, and in the lowest 2 bits the indexes of the entries that it used in the last
+// two of these calls. stamp: stamps of the last two calls (tsr__mailbox_stamp). departed: number of
+// these calls that it has left, after which it no longer reads the other's entries; on its own
+// cache line, because it is rarely read. put, taken: bytes put into the ring to the other rank, and
+// taken from the ring that the other fills.
 struct shm_pair {
     _Alignas(SHM_LINE) atomic_uint_fast64_t arrived;
     atomic_uint_fast64_t stamp[2];
@@ -97,12 +98,13 @@ struct shm_job {
 
 #define SHM_STAGE   2
 #define SHM_CLASSES 512 // number of size classes in shm_heap.c
-// Ranks that may still read what this rank has published, with the numbers of their calls.
+// Ranks that may still read an entry or the staging area of this rank. meeting[rank]: number of the
+// call with that rank in which this rank last wrote it.
 struct shm_readers {
     uint64_t *meeting; // [rank]
     int *list, n;
 };
-// What this rank has seen of another rank.
+// State of the communication with another rank, private to this rank.
 struct shm_peer {
     uint64_t meetings;                 // calls with the other rank that this rank has entered
     uint64_t seen;                     // calls that the other rank has entered
@@ -235,7 +237,8 @@ tsr_status tsr__shm_released(struct shm *me, const struct comm_call *call, int w
 // stopped.
 tsr_status tsr__shm_check(struct shm *me, const struct comm_call *call, int peer,
                           struct comm_trouble *why);
-// Waits until a word of another rank, shifted, is at least `wanted`; *seen is its value then.
+// Waits until a word of another rank, shifted right by `shift` bits, is at least `wanted`. *seen
+// gets the word, not shifted.
 tsr_status tsr__shm_await(struct shm *me, const struct comm_call *call, int peer,
                           const atomic_uint_fast64_t *word, unsigned shift, uint64_t wanted,
                           uint64_t *seen, struct comm_trouble *why);

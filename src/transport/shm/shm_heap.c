@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#define PAGE        4096               // or a fraction of one
+#define PAGE        4096               // page size of the system, or a divisor of it
 #define LINE        64                 // alignment of blocks
 #define LARGE       ((size_t)64 << 10) // from this size on blocks are split and merged
 #define SMALL_SHARE 64                 // 1/64 of the heap is for small blocks

@@ -254,8 +254,6 @@ static bool at_what(const struct shm_slot *slot, char *out, size_t n)
     return true;
 }
 
-// Reports a lost rank, with the first rank that waits for it and the operation. If none waits, it
-// reports only if `last` is set. If the job has already failed, tsr__shm_fail changes nothing.
 bool tsr__shm_lost(struct shm_job *job, int rank, const char *what, bool last)
 {
     char text[400], at[128] = "";

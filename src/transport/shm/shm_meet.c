@@ -3,11 +3,12 @@
 // each other.
 //
 // A rank writes what it is about to do into one of its two entries and raises its call counter for
-// each other member. When the counters of all members are as high, their entries are compared.
-// Counters are kept for each pair of ranks, so the k-th call of two ranks always pairs with each
-// other: ranks that disagree about operator, order or group meet in different calls and detect it.
-// A rank may be one call ahead of another, never two, so two entries suffice. Before an entry is
-// reused, the ranks that could read it must have departed from that call, or entered a later one.
+// each other member. When the counters of all members are as high as its own, it compares their
+// entries. Counters are kept for each pair of ranks, so the k-th call of one rank meets the k-th
+// call of the other: ranks that disagree about operator, order or group meet in different calls and
+// detect it. A rank may be one call ahead of another, never two, so two entries suffice. Before an
+// entry is reused, the ranks that could read it must have departed from that call, or entered a
+// later one.
 //
 // Worked example: ranks 0 and 1; `arrived` of rank 0 towards rank 1 is call << 2 | previous entry
 // << 1 | current entry. First call: rank 0 writes entry 1 and stores 1 << 2 | 0 << 1 | 1 = 5. Rank
@@ -80,8 +81,9 @@ static bool process_gone(int pid)
     return state && (state[2] == 'Z' || state[2] == 'X');
 }
 
-// Fails if the peer's process has ended or has had no heartbeat for too long. Of a gap between two
-// checks at most 0.5 s counts: a rank that was itself stopped meanwhile does not report others.
+// Fails if the peer's process has ended or has had no heartbeat for too long. A gap between two
+// checks counts as 0.5 s at most, so that a rank that was itself stopped meanwhile does not report
+// others.
 static tsr_status check_heartbeat(struct shm *me, const struct comm_call *call, int peer,
                                   struct comm_trouble *why)
 {

@@ -139,8 +139,8 @@ static size_t piece_at(const struct pair *pair, size_t k)
     return pair->bytes - at < SHM_PIECE ? pair->bytes - at : SHM_PIECE;
 }
 
-// Returns the cell that one rank writes for piece k and the other reads: the one that it read two
-// pieces ago.
+// Returns the cell that one rank writes for piece k and the other reads: the cell that the writer
+// read two pieces ago.
 static char *cell_of(const struct pair *pair, bool higher, size_t k)
 {
     return pair->pair_buffer->cells[k & 1][(pair->turns[k & 1] + k / 2 + higher) & 1];
@@ -394,7 +394,8 @@ static const char *part_at(const struct exchange *exchange, int i)
     return exchange->me->peers[exchange->call->group[i]].part;
 }
 
-// Folds the next piece that all members have delivered. got[self] is the progress.
+// Folds the next piece that all members have delivered; got[self] is the progress. Returns false if
+// there is no complete element yet.
 static bool fold(struct exchange *exchange)
 {
     struct shm *me = exchange->me;

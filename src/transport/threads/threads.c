@@ -5,7 +5,7 @@
 // its slot and raises its counter for every other member. When all counters are up, the headers are
 // compared, and data may be read. Departure: each member raises its second counter when it no
 // longer accesses the others' buffers; when all have, the caller may free its own. Counters are per
-// pair of ranks, so the k-th call of two ranks always pairs with each other: ranks that disagree
+// pair of ranks, so the k-th call of one rank meets the k-th call of the other: ranks that disagree
 // about operator, order or group meet in different calls and detect it. Two ranks with a small
 // reduction copy it to their mailbox instead (internal.h) and need no departure.
 //
@@ -453,7 +453,8 @@ static void slot_init(struct thread_job *job, int rank, int cores)
     slot->notes = (int64_t(*)[COMM_NOTES])ARENA_ARRAY(&job->arena, int64_t, n * COMM_NOTES);
 }
 
-// Allocates the mailboxes: large, and mostly never touched. NULL: mailboxes are not used.
+// Reserves the memory of all mailboxes; those that are never used cost none. NULL: failed, and the
+// job uses no mailboxes.
 static struct mailbox *open_mailboxes(size_t pairs)
 {
     void *p = mmap(NULL, pairs * sizeof(struct mailbox), PROT_READ | PROT_WRITE,

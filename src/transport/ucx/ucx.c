@@ -103,8 +103,8 @@ static void describe_this_host(struct joining *joining)
     joining->meeting.host_ranks = 1;
 }
 
-// Returns the number of cores of all ranks of this host. A launcher may have bound each to its own;
-// otherwise they share the cores that a control group allows.
+// Returns the number of cores of all ranks of this host. A launcher may have bound each rank to
+// other cores; otherwise all use the cores that a control group allows.
 static int count_cores(const struct joining *joining)
 {
     int all = 0;

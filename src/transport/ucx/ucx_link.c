@@ -60,9 +60,9 @@ struct ucx {
 
 // ---- messages -----------------------------------------------------------------------------------
 
-// Returns the tag of a message: 40 bits of the job, 8 of the channel, 16 of the sender. Job
-// 0xABCDEF0123, channel 1 (LINK_BEAT), rank 5: tag 0xABCDEF0123010005. All bits are compared, so
-// that a message of another job on the same machines is never received.
+// Returns the tag of a message: 40 bits of the job, 8 of the channel, 16 of the sender. Example:
+// job 0xABCDEF0123, channel 1 (LINK_BEAT) and rank 5 give 0xABCDEF0123010005. All bits are
+// compared, so that a message of another job on the same machines is never received.
 static ucp_tag_t tag_of(const struct ucx *ucx, int channel, int sender)
 {
     return ucx->job << 24 | (uint64_t)(unsigned)channel << 16 | (uint64_t)(unsigned)sender;
