@@ -49,8 +49,6 @@ int tsr__gpu_copy_to(struct gpu_seat *seat, void *to, const void *from, size_t b
 static const int newer_types[] = {TSR_UINT2, TSR_INT2, TSR_FLOAT8E8M0};
 #define FIRST_NEWER 24
 
-// Converts a type number of the engine. 24 -> TSR_UINT2, 1 -> 1: types below 24 have the same
-// number in both.
 tsr_dtype tsr__engine_dtype(int type)
 {
     bool newer = type >= FIRST_NEWER && type < FIRST_NEWER + (int)TSR_COUNT(newer_types);
@@ -239,7 +237,7 @@ static OrtStatus *describe_tensor(const OrtApi *api, const OrtValue *value, stru
 }
 
 // Reads the strings of a tensor into the arena. ONNX Runtime returns all characters and the start
-// of each string: "ab", "", "c" is abc with starts 0 2 2.
+// of each string. Example: "ab", "" and "c" are "abc" with the starts 0, 2 and 2.
 static tsr_status read_texts(const struct engine *engine, struct arena *arena,
                              const OrtValue *value, size_t n, struct str **out, OrtStatus **failed)
 {

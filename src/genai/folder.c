@@ -172,8 +172,8 @@ static const char *present_of(tsr_folder *folder, const tsr_graph *graph, const 
     return NULL;
 }
 
-// Callback for the readers of a cache: stores the window of the first reader if its cache is a
-// window, and stops.
+// Callback for the nodes that read a cache: looks only at the first one. Stores its window size if
+// the node keeps only a window of the tokens.
 static bool take_window(void *data, tsr_node *node, size_t input)
 {
     (void)input;

@@ -189,8 +189,8 @@ static bool caches_have_room(const tsr_folder *folder)
 }
 
 // Returns the largest number of tokens that may follow a prompt of n tokens: max_tokens (default
-// 64), limited by the context. The last token is not fed back: a context of 128 and a prompt of 2
-// allow 127.
+// 64), limited by the context. The last token is not an input of another step. Example: a context
+// of 128 and a prompt of 2 allow 127 tokens.
 static int64_t most_tokens(const tsr_generator *generator, size_t n)
 {
     int64_t most = DEFAULT_TOKENS, context = generator->folder->context;
@@ -241,7 +241,7 @@ static tsr_status put_inputs(tsr_generator *generator, const int64_t *ids, int64
     return st;
 }
 
-// Converts a float16 to float. Example: 0x3C00 -> 1, 0x0001 -> 2^-24.
+// Converts a float16 to float. Examples: 0x3C00 is 1, 0x0001 is 2^-24.
 static float from_half(uint16_t bits)
 {
     int exponent = bits >> 10 & 31, fraction = bits & 1023;

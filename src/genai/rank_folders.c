@@ -295,8 +295,8 @@ static tsr_status cannot_write(struct rank_folders *folders, const char *path)
     return TSR_WRITE;
 }
 
-// Returns a path in the folder of a rank: (1, "model.onnx") gives ".../rank1/model.onnx", "" the
-// folder itself. NULL: out of memory.
+// Returns a path in the folder of a rank; name "": the folder itself. NULL: out of memory. Example:
+// rank 1 and "model.onnx" give ".../rank1/model.onnx".
 static const char *rank_path(struct rank_folders *folders, int64_t rank, const char *name)
 {
     struct str inner =

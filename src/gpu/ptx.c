@@ -99,8 +99,8 @@ static void insert(struct text *text, const char *from, int word, int part, int 
 }
 
 // Writes code that packs the lanes of A into words: 64-bit words for elements of 8 bytes, otherwise
-// 32-bit words, lowest bits first. 4 lanes of float16 are 2 words, with lane 1 in the upper half of
-// word 0. float16 and bfloat16 were computed as float32 and are rounded here, once.
+// 32-bit words, lowest bits first. Example: 4 lanes of float16 are 2 words, with lane 1 in the
+// upper half of word 0. float16 and bfloat16 were computed as float32 and are rounded here, once.
 static void pack(struct text *text, const struct element *element, int lanes)
 {
     int per_word = element->bytes < 4 ? 4 / element->bytes : 1, bits = 8 * element->bytes;

@@ -182,15 +182,14 @@ void tsr__seat_free(struct gpu_seat *seat, void *p)
         seat->gpu->cuMemFree_v2(address(p));
 }
 
-// Returns the new size of a block. Blocks grow by at least half, because growing waits for the GPU:
-// from 8 MiB, a request for 9 MiB gives 12 MiB.
+// Returns the new size of a block. Blocks grow by at least half, because growing waits for the GPU.
+// Example: a block of 8 MiB grows to 12 MiB for a request of 9 MiB.
 static size_t grown(size_t had, size_t wanted)
 {
     size_t more = had + had / 2;
     return size_max(more, wanted);
 }
 
-// Returns a scratch block of at least that size. A block only grows.
 int tsr__seat_scratch(struct gpu_seat *seat, int block, size_t bytes, void *stream, void **out)
 {
     if (bytes > seat->scratch[block].bytes || !seat->scratch[block].p) {
@@ -210,8 +209,7 @@ int tsr__seat_scratch(struct gpu_seat *seat, int block, size_t bytes, void *stre
     return 0;
 }
 
-// Returns pinned host memory of at least that size. Portable: fast for every context of this
-// process.
+// HOST_PORTABLE: the memory counts as pinned in every context of this process.
 int tsr__seat_pinned(struct gpu_seat *seat, size_t bytes, void *stream, void **out)
 {
     if (bytes > seat->pinned.bytes || !seat->pinned.p) {
@@ -271,8 +269,8 @@ int tsr__seat_settle(const struct gpu_seat *seat)
     return seat->gpu->cuCtxSynchronize();
 }
 
-// Returns log2 of the widest unit that divides all addresses and lengths: 12 and 8 give 2 (4
-// bytes).
+// Returns log2 of the widest unit that divides all addresses and lengths. Example: 12 and 8 give 2,
+// for units of 4 bytes.
 static int unit_of(const struct gpu_rows *rows)
 {
     uint64_t all = address(rows->to) | address(rows->from) | rows->width;

@@ -142,8 +142,9 @@ static tsr_status open_sample(struct measure_rank *rank, struct rank *model, siz
     return one_run(model, *in, &first);
 }
 
-// Formats the failure of this rank for the other ranks. States that memory ran out, because the
-// diagnostic ("could not get 32 bytes") may not.
+// Formats the failure of this rank for the other ranks. The text says "out of memory" for
+// TSR_NOMEM, because a diagnostic such as "could not get 32 bytes" does not; also if there is no
+// diagnostic.
 static void explain(const struct measure_rank *rank, const struct rank *model, tsr_status st,
                     struct comm_trouble *why)
 {
@@ -508,7 +509,8 @@ static void *rank_thread(void *data)
 }
 
 // Prepares the ranks. Rank 0 uses the caller's session, so that its progress is reported; the
-// caller's thread only waits. Every other rank has its own session; NULL: out of memory.
+// caller's thread only waits. Every other rank gets its own session. Returns TSR_NOMEM if one of
+// them could not be created.
 static tsr_status begin_threads(struct measuring *measuring, struct thread_job *job)
 {
     tsr_status st = TSR_OK;

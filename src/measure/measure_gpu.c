@@ -79,7 +79,6 @@ static void free_input(void *owner)
     rank->input = NULL;
 }
 
-// Puts inputs in GPU memory: otherwise a timed run would include a copy from the host.
 tsr_status tsr__measure_gpu_input(struct measure_rank *rank, tsr_tensors *out, tsr_dtype type,
                                   int n_dims, const int64_t *dims)
 {
@@ -123,7 +122,6 @@ tsr_status tsr__measure_gpu_wait(const struct measure_rank *rank, struct comm_tr
     return gpu_trouble(rank, tsr__seat_wait(rank->seat, tsr__seat_stream(rank->seat)), why);
 }
 
-// Allocates GPU or host memory. NULL: failed; `why` has the reason.
 void *tsr__measure_alloc(struct measure_rank *rank, size_t bytes, struct comm_trouble *why)
 {
     void *p = NULL;

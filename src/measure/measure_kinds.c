@@ -2,8 +2,9 @@
 // measure_kinds.c - the samples: each has a few nodes of one kind, with sizes that are typical of
 // models.
 //
-//     Example (AS_RATE, TSR_RATE_CONVOLUTION): two 3 x 3 convolutions of 128 channels on 56 x 56
-//     need 2 x 2 x 128 x 56 x 56 x 128 x 9 FLOP; a run of 15 ms means 123e9 FLOP/s.
+//     Example (AS_RATE, TSR_RATE_CONVOLUTION): two bottlenecks of 256 channels on 28 x 28 need
+//     2 x 2 x 28 x 28 x (2 x 64 x 256 + 64 x 64 x 9) = 218e6 FLOP. A run of 2 ms means 109e9
+//     FLOP/s.
 #include "measure/measure_rank.h"
 
 #define MICROSOFT "com.microsoft"
@@ -400,7 +401,7 @@ static tsr_value *convolve(struct sample_graph *made, tsr_value *x, const int64_
     return tsr_node_output(node, 0);
 }
 
-// Adds two residual bottlenecks: 256 channels to 64, 3 x 3, and back to 256.
+// Adds the convolutions of two bottlenecks: 256 channels to 64, 3 x 3, and back to 256.
 static bool bottlenecks(struct sample_graph *made, tsr_value *x)
 {
     static const int64_t shapes[3][4] = {{64, 256, 1, 1}, {64, 64, 3, 3}, {256, 64, 1, 1}};

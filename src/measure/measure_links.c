@@ -27,7 +27,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-// Returns a typical time. Example: of 16 times, the third smallest (index 2).
+// Example: of 16 times, returns the third smallest (index 2).
 double tsr__measure_typical(double *times, size_t n)
 {
     if (!n)

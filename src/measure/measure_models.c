@@ -62,8 +62,8 @@ const char *tsr__measure_path(const char *folder, size_t sample, char *out)
 }
 
 // Creates the input of a sample. On a GPU rank it is in GPU memory, so that no timed run includes a
-// copy from the host. For GPUs the first axis is `grows` times as long: [256, 1024] and 8 become
-// [2048, 1024].
+// copy from the host. For GPUs the first axis is `grows` times as long. Example: [256, 1024] with
+// grows 8 becomes [2048, 1024].
 tsr_status tsr__measure_input(struct measure_rank *rank, tsr_session *session, size_t sample,
                               tsr_tensors **out)
 {
@@ -89,8 +89,8 @@ tsr_status tsr__measure_input(struct measure_rank *rank, tsr_session *session, s
 
 // ---- times -------------------------------------------------------------------------------------
 
-// Finds the overhead of a node and of a run: if 4 tiny nodes take 30 us and 204 take 110 us, a node
-// takes 0.4 us and a run 28.4 us.
+// Finds the overhead of a node and of a run. Example: if 4 tiny nodes take 30 us and 204 take 110
+// us, a node takes 0.4 us and a run 28.4 us.
 static void find_overheads(const double *seconds, double *node, double *run)
 {
     double few = 0, many = 0;

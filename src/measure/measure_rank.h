@@ -31,7 +31,7 @@ struct sample_graph;
 struct sample_node {
     int nodes;        // number of such nodes in the sample, if all are equal; else 0
     int rate, move;   // as returned by tsr__node_kind
-    const char *word; // the same as text
+    const char *word; // key in "sizes" of a topology file; NULL: that of rate or move
     double work;      // operations
     double bytes;     // bytes read and written, that grow with the input
     double fixed;     // further bytes that do not grow with the input: weights
@@ -67,7 +67,8 @@ extern const struct sample tsr__samples[];
 extern const size_t tsr__n_samples;
 #define MEASURE_SAMPLES 72 // maximum number of samples
 
-// Number of the first samples, which measure basic properties of a device and rates by type.
+// Number of samples at the beginning of the table that measure basic properties of a device and its
+// rates by type. Measurements of less than half a second use only these.
 #define MEASURE_BRIEFLY 8
 tsr_status tsr__measure_write(tsr_session *session, const char *folder, size_t samples,
                               int matrices) TSR_MUST_USE;

@@ -8,7 +8,8 @@
 // few more with the engine's profile, which has the time of each node (profile.c):
 //
 //     unsharded   A run takes 10 ms, its 100 nodes take 10.5 ms in the profile. So the profile
-//                 costs 5 us per node. The other times are scaled so that they add up to 10 ms.
+//                 costs 5 us per node, which are subtracted. Then the times of the nodes are scaled
+//                 so that they add up to 10 ms.
 //     sharded     The nodes of the slowest rank take 5.2 ms, its 8 collectives 0.3 ms, a run 6.3
 //                 ms. So each synchronization loses (6.3 - 5.2 - 0.3) / 8 = 0.1 ms.
 //
@@ -35,7 +36,7 @@
 // a process that needs more than this part of the best time is no improvement
 #define SETTLED     0.97
 #define LEAST_RUN   0.3  // seconds per process: a few runs do not show its best time
-#define LEAST_TIMES 0.01 // factor for a node that the engine has removed
+#define LEAST_TIMES 0.01 // least factor, for nodes that the engine has removed
 #define CONFIG      "measured"
 
 struct modelled {

@@ -171,9 +171,8 @@ static struct sim_task *task_of(const struct map *names, struct sim_device *devi
     return named;
 }
 
-// Sets the time of each task from the profiled nodes, minus the `overhead` that the profile adds to
-// every node. Example: 9 us with an overhead of 2 us gives 7 us. A very short node keeps
-// LEAST_SHARE of its time. The returned sum includes nodes without a task.
+// Example: a node of 9 us with an overhead of 2 us gives 7 us. A very short node keeps LEAST_SHARE
+// of its time.
 double tsr__profile_share_out(const struct profile *profile, struct sim *sim, int rank,
                               double overhead)
 {

@@ -26,7 +26,7 @@ struct bench {
     double seconds;
     int in_flight;             // number of concurrent runs
     double started[RUN_SLOTS]; // start times of pending runs
-    uint64_t asked, taken;     // runs
+    uint64_t asked, taken;     // numbers of runs that were started and collected
     double wall_s;             // from the first start to the last result
     double *times;
     size_t n, cap;

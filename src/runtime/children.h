@@ -27,7 +27,8 @@ struct note {
     int32_t word, status;
 };
 
-// Files with results of one child that arrived before the caller asked for them, in order.
+// Files with results of one child that arrived before the caller asked for them, in order. came,
+// taken: number of files that arrived, and of those that the caller has taken.
 struct results {
     int fds[RUN_SLOTS];
     uint64_t came, taken;

@@ -69,8 +69,6 @@ static tsr_status exchange(struct endpoint *endpoint, const struct gather_call *
     return tsr__comm_exchange(endpoint, &call, &exchange, why);
 }
 
-// Gathers a text of each rank on rank 0. The texts are in the caller's arena. If this rank has no
-// memory for the list, it fails only after the exchange, so that other ranks do not wait for it.
 tsr_status tsr__gather(tsr_session *session, struct endpoint *endpoint,
                        const struct gather_call *about, struct str mine, struct arena *arena,
                        struct str **out)

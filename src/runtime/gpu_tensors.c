@@ -222,8 +222,8 @@ static bool is_on_gpu(const struct rank *rank, size_t i, OrtValue *value)
            (rank->binding && rank->stays[i] && tsr__gpu_holds(rank->engine, value));
 }
 
-// Finds one shard of an output. Returns false if the rank does not have it as a tensor of numbers
-// of at least a byte, or if the rank is on a GPU and the shard is not.
+// Finds one shard of an output. Returns false if the rank does not have it, if it is not a numeric
+// tensor with elements of at least one byte, or if the rank is on a GPU and the shard is not.
 static bool find_shard(const tsr_job *job, int64_t giver, size_t run_slot, const char *name,
                        struct output_shard *out)
 {

@@ -70,8 +70,6 @@ static tsr_status move_named(tsr_tensors *from, const char *name, tsr_tensors *t
     return tsr__tensors_move(from, (size_t)at, to);
 }
 
-// Joins the outputs of all ranks, in the order of the model. Tensors are moved out of their sets;
-// only joined ones are copied.
 tsr_status tsr__hand_join(const struct handover *handover, tsr_tensors *const *sets,
                           tsr_tensors *outputs)
 {

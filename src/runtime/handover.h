@@ -17,8 +17,9 @@ struct handover {
     const bool *placed; // per output of the manifest: need not be moved; NULL: none
 };
 
-bool tsr__hand_any(const struct handover *handover); // true if ranks of an output are listed
+bool tsr__hand_any(const struct handover *handover); // true if the manifest lists an output's ranks
 bool tsr__hand_is_result(const struct handover *handover, const char *name); // not a state
+// True if the caller gets an output, or a shard of one, from this rank.
 bool tsr__hand_gives(const struct handover *handover, int64_t rank);
 // Moves the outputs of the ranks (sets: by rank) into `outputs`, in the order of the model. Shards
 // are joined.

@@ -79,7 +79,7 @@ struct rank {
     size_t n_inputs, n_outputs;
     const char **input_names, **output_names;
     size_t next_input, next_output; // where the caller's thread begins to search the names
-    struct wanted *wanted;          // per input
+    struct wanted *wanted;          // per input: the type and shape that the model declares
     OrtValue **weights;             // views of shared weights
     size_t n_weights;
     struct run_slot run_slots[RUN_SLOTS];
@@ -230,6 +230,7 @@ bool tsr__shards_view(struct arena *arena, const struct manifest_port *port, int
                       const struct tensor *full, struct shard_view *out);
 bool tsr__shards_any(const struct manifest_port *ports,
                      size_t n); // true if the manifest lists the ranks of one of them
+// Returns the rank from which the caller gets this shard: the first rank that has it.
 int64_t tsr__shards_giver(const struct tile_layout *layout, int64_t shard);
 // Puts the rank's shards of sharded inputs into a set.
 struct gpu_inputs;
@@ -357,14 +358,14 @@ struct message;
 // before: the memory before the job was opened. Under a launcher all ranks call it, and rank 0 gets
 // the result.
 tsr_status tsr__facts_keep(tsr_job *job, const char *weights, const struct memory_mark *before);
-void tsr__facts_put(const tsr_session *session, struct message *out); // writes the stored ones
+void tsr__facts_put(const tsr_session *session, struct message *out); // writes what is stored
 tsr_status tsr__facts_take(tsr_session *session, struct message *in);
 
 // ---- provider.c, trace.c
 
-// Replaces a kind of device by the provider that serves it on this machine: "GPU:1" -> "CUDA:1", in
-// `out`. Other names, and kinds without a provider, are unchanged; so are all names if the engine
-// is NULL or not open.
+// Replaces a kind of device by the provider that serves it on this machine, in `out`. Example:
+// "GPU:1" becomes "CUDA:1". Other names, and kinds without a provider, are unchanged; so are all
+// names if the engine is NULL or not open.
 struct str tsr__device_resolved(const struct engine *engine, struct str name, char *out,
                                 size_t cap);
 // Returns the best of these providers (full names) for a kind of device; NULL: none, or not a kind.

@@ -5,8 +5,8 @@
 // The writer may have died while writing, so every length is checked.
 //
 // All numbers are int64 of this machine; both sides are processes of one build on one host, or
-// (handover over a network) of one job. A text is its length and its bytes. A tensor "x" of float
-// [2, 3] is
+// (handover over a network) of one job. A text is its length and its bytes. Example: a tensor "x"
+// of float [2, 3] is
 //
 //     1 "x"   type 1   rank 2   no sequence 0   dims 2 3   24 bytes
 //

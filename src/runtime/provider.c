@@ -44,8 +44,6 @@ const char *tsr__kind_provider(struct str kind, char *const *names, int n)
     return NULL;
 }
 
-// Replaces a kind of device by a provider that the engine has. "GPU:1" becomes "CUDA:1" if the
-// engine has CUDA; other names are unchanged.
 struct str tsr__device_resolved(const struct engine *engine, struct str name, char *out, size_t cap)
 {
     const char *colon = memchr(name.p ? name.p : "", ':', name.n);

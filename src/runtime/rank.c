@@ -34,7 +34,7 @@ static tsr_status refuse_input(struct rank *rank, tsr_session *session, size_t i
     return TSR_INVALID;
 }
 
-// Formats type and form for messages: "a sequence of float".
+// Formats a type for messages. Example: "a sequence of float".
 static const char *kind_text(char *out, size_t cap, const struct wanted *kind)
 {
     const char *optional = "", *sequence = "", *type = "not a tensor";

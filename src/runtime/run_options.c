@@ -84,8 +84,7 @@ tsr_status tsr__run_options(tsr_session *session, const tsr_run_options *given,
     return TSR_OK;
 }
 
-// Returns the number of threads of a rank: `wanted` if it is positive, else an equal share of the
-// cores. Example: 16 cores for 3 ranks are 5 threads each; 2 cores for 4 ranks are 1 each.
+// Examples: 16 cores for 3 ranks are 5 threads each; 2 cores for 4 ranks are 1 each.
 int tsr__rank_threads(int cores, int ranks, int wanted)
 {
     if (wanted > 0)
@@ -101,9 +100,8 @@ int tsr_run_cores(int rank, int ranks, int *cores, int n, int *threads)
     return tsr__cores_share(rank, ranks, cores, n);
 }
 
-// Returns the device that the options' device map names instead of this one; without an entry, its
-// own name. Example: "NPU:1" with the map "NPU:1=CUDA:0" is "CUDA:0". Complete names are compared;
-// the first matching entry is used, and its result is not mapped again.
+// Example: "NPU:1" with the map "NPU:1=CUDA:0" is "CUDA:0". Complete names are compared; the first
+// matching entry is used, and its result is not mapped again.
 struct str tsr__device_mapped(const char *device, const tsr_run_options *options)
 {
     struct str name =

@@ -31,7 +31,7 @@ struct OrtRunOptions;
 // flag ends a run. NULL: none. Must be valid until the runs have ended.
 void tsr__job_set_run_options(tsr_job *job, const struct OrtRunOptions *options);
 struct tensor;
-// Whether the ranks can write their shards of the output directly into this tensor.
+// True if the ranks can write their shards of the output directly into this tensor.
 bool tsr__job_can_place(const tsr_job *job, const struct tensor *full);
 // Sets tensors into which ranks write outputs of the following runs directly. They must have the
 // exact shapes. These outputs are not among the results. NULL: none.

@@ -4,9 +4,9 @@
 // the tensors.
 //
 // Example: an output [8, 6] is sharded as {2, 1} (2 shards of axis 0, 1 of axis 1) over ranks 0 and
-// 1: each rank gives [4, 6]. Joining adds 4 and 4 to 8 rows, takes 6 columns from shard 0, and
-// copies both to their places in [8, 6]. 7 rows are sharded as 3 and 4 (floor(k 7 / 2)), so shards
-// of 4 and 3 are refused although they add up.
+// 1: each rank returns [4, 6]. Joining adds 4 and 4 to 8 rows, takes 6 columns from shard 0, and
+// copies both to their places in [8, 6]. Shard k of 7 rows begins at row floor(7 k / 2), so shards
+// of 3 and 4 rows fit, but 4 and 3 are refused.
 #include "runtime/internal.h"
 #include "runtime/runtime.h"
 #include "bundle/bundle.h"
@@ -28,7 +28,6 @@ static bool has_pieces(const struct tile_layout *layout, const struct tensor *te
     return tensor->rank == layout->rank && tsr_dtype_bits(tensor->type) >= 8 && !tensor->sequence;
 }
 
-// Returns the piece that covers the full tensor. NULL: out of memory.
 struct tile_piece *tsr__shards_full_piece(struct arena *arena, const struct tensor *tensor)
 {
     struct tile_layout *layout = tsr__layout_whole(arena, tensor->rank, (int64_t[]){0}, 1);
@@ -191,8 +190,7 @@ bool tsr__shards_any(const struct manifest_port *ports, size_t n)
     return false;
 }
 
-// Returns the first owner of the shard. The reader of manifests has checked that every shard has
-// one.
+// The reader of manifests has checked that every shard has an owner.
 int64_t tsr__shards_giver(const struct tile_layout *layout, int64_t shard)
 {
     const int64_t *owners;

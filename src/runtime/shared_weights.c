@@ -3,8 +3,9 @@
 // every session, and packed once. ONNX Runtime reads the other weights from the rank's own file.
 //
 // Only weights that the rank file lists (ai.tessera.shared) are provided. ONNX Runtime may
-// transpose others in place, so that their names mean different tensors and the results would be
-// wrong without an error. ONNX Runtime maps those from the common file itself.
+// transpose other weights while it loads the model; a weight that is provided under the same name
+// would then give wrong results without an error. ONNX Runtime maps these weights from the common
+// file itself.
 //
 // Packing makes copies: if the weights are a large part of the machine's memory, weights are not
 // packed and only the maps are used.
@@ -106,8 +107,8 @@ static char *given_at(const struct common_file *common, const tsr_value *value, 
 
 // ONNX Runtime identifies packed weights by a digest of their contents
 // (QUIRK_shared_packed_weights). A rank does not share packed weights if one of its own weights may
-// have the digest of a common one. Padding makes zeros of many shapes equal, so a prefix of another
-// weight counts as equal, and so does a weight of zeros.
+// have the digest of a common one. Padding with zeros can make weights of different sizes equal. So
+// a weight that is a prefix of another counts as equal, and so does a weight of zeros.
 
 #define BLOCK     (64u << 10)
 #define MAX_PAIRS (4u << 20)

@@ -10,8 +10,8 @@
 // Example: 64 MiB of ranks 0 and 1: each copies 32 MiB to the host (the half that the other folds),
 // 32 MiB to the GPU, its sums to the host and the other half to the GPU. This is done in PIECES
 // overlapping pieces: while piece 1 is copied down, piece 0 is copied up. `down` is the stream of
-// the call, `up` another one of the seat, so that both directions of the link are busy. Rank 0's
-// pinned memory in a round:
+// the call, `up` the second stream of the seat (tsr__seat_upwards), so that both directions of the
+// link are busy. Rank 0's pinned memory in a round:
 //
 //     [ sums of slice 0 | rank 0's part of slice 1 ]
 #include "transport/gpu/device.h"
@@ -23,8 +23,9 @@
 #define SCRATCH     2 // block of the GPU context's memory for received data
 
 enum { STEP_SENT = 8, STEP_SUMS = 9 };
-// Numbers of the first steps of a seat (tsr__seat_step) for each kind. device_host.c may use the
-// same numbers, because it serves other calls.
+// First step number (tsr__seat_step) of each kind of work: parts copied to the host, pieces folded,
+// sums copied to the host, and the end. device_host.c may use the same numbers, because it serves
+// other calls.
 enum { SENT = 0, FOLDED = PIECES, SUMS = 2 * PIECES, LAST = 3 * PIECES };
 
 // One round: elements [at, at + count) of the tensor. Member i folds slice i of them.
