@@ -6,8 +6,8 @@
 // rank can compute all shares from its own tensor. With fewer units than ranks some shares are
 // empty: 1 element over 3 ranks belongs to the last. With the attribute `shares` the members'
 // shares of the units differ (tsr__division_start). A receiver that cannot know the shape gets it
-// in the notes of the call. A rank without a result has an empty one, because all operators have
-// two outputs.
+// in the notes of the call (integers that members exchange before the data). A rank that gets no
+// result returns an empty tensor, because all operators have two outputs.
 //
 //     Example: 7 rows over 2 ranks. With unit 1 the shares are 3 and 4 rows. With unit 4 there are
 //     F = 2 units, of 4 and 3 rows. With unit 1 and `shares` 3 and 1, the ranks get
@@ -142,8 +142,8 @@ static OrtStatus *parts_in_order(struct kernel *kernel, const struct along *alon
     return NULL;
 }
 
-// Runs ReduceScatter. [8, 6] along axis 0 over 2 members: each contributes 8 rows and gets the sums
-// of 4 rows.
+// Runs ReduceScatter. Example: [8, 6] along axis 0 over 2 members: each contributes 8 rows and gets
+// the sums of 4 rows.
 static OrtStatus *reduce_scatter(struct kernel *kernel, OrtKernelContext *context,
                                  const struct tensor_view *view, int64_t *counts)
 {
@@ -215,7 +215,7 @@ OrtStatus *tsr__reduce_compute(struct kernel *kernel, OrtKernelContext *context)
 
 // ---- AllToAll ----------------------------------------------------------------------------------
 
-// An AllToAll: axis `split` becomes sharded, axis `concat` unsharded. `status` is the error if
+// An AllToAll, which shards axis `split` and unshards axis `concat`. `status` is the error if
 // memory could not be allocated.
 struct all_to_all_call {
     struct kernel *kernel;
@@ -235,8 +235,8 @@ OrtStatus *tsr__all_to_all_create(struct kernel *kernel, const OrtKernelInfo *in
     return read_division(kernel, info);
 }
 
-// Allocates the output and the memory for incoming parts. The shape of the output follows from the
-// lengths that the members sent.
+// Called when the notes of all members have arrived. Allocates the output and the memory for
+// incoming parts. The shape of the output follows from the lengths in the notes.
 static tsr_status all_to_all_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
                                      struct comm_trouble *why)
 {
@@ -292,9 +292,9 @@ static OrtStatus *pack_parts(struct all_to_all_call *state)
     return NULL;
 }
 
-// Runs AllToAll. Two members with [4,6] each, split along axis 1 and concatenated along axis 0:
-// each keeps 3 of its columns, sends 3, and gets [8,3]. The members exchange their lengths in the
-// notes of the messages.
+// Runs AllToAll. Example: two members with [4,6] each, split along axis 1 and concatenated along
+// axis 0: each keeps 3 of its columns, sends 3, and gets [8,3]. The members exchange their lengths
+// in the notes of the messages.
 static OrtStatus *all_to_all(struct all_to_all_call *state)
 {
     struct kernel *kernel = state->kernel;
@@ -380,7 +380,7 @@ static tsr_status make_arrived(struct receive_context *received, const int64_t *
     int64_t bytes = 0;
     if (!noted_bytes(notes, kernel->call.type, &bytes))
         return tsr__kernel_refuse(kernel, why, me, "receives an invalid shape");
-    // Received directly into the output.
+    // The tensor is received directly into the output.
     received->status =
         tsr__kernel_output(kernel, received->context, 0, notes + 1, (int)notes[0], &into->p);
     into->bytes = (size_t)bytes;
@@ -419,7 +419,7 @@ static OrtStatus *broadcast(struct kernel *kernel, OrtKernelContext *context,
         void *out;
         TRY(note_shape(kernel, view, exchange.notes));
         TRY(tsr__kernel_output(kernel, context, 0, view->dims, view->rank, &out));
-        // A copy: the engine may have other readers of x.
+        // The output is a copy: other nodes may also read x.
         struct device_rows rows = {.to = out, .from = view->data, .width = bytes, .rows = 1};
         TRY(tsr__kernel_rows(kernel, &rows));
         for (int i = 0; i < kernel->call.n_group; i++)

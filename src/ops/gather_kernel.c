@@ -50,7 +50,6 @@ OrtStatus *tsr__all_gather_create(struct kernel *kernel, const OrtKernelInfo *in
     return NULL;
 }
 
-// Describes a tensor along an axis.
 OrtStatus *tsr__along_axis(struct kernel *kernel, const struct tensor_view *view, int64_t axis,
                            struct along *out)
 {
@@ -98,8 +97,9 @@ static bool bytes_of(const struct gather *gather, int64_t length, size_t *out)
            !__builtin_mul_overflow(*out, gather->along.outer, out);
 }
 
-// Allocates the output, and scratch memory for the pieces if they cannot arrive in it. The shape of
-// the output follows from the lengths that the members sent.
+// Called when the notes of all members have arrived. Allocates the output. If the pieces cannot be
+// received directly into the output, also allocates scratch memory for them. The shape of the
+// output follows from the lengths in the notes.
 static tsr_status gather_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
                                  struct comm_trouble *why)
 {

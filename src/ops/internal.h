@@ -109,7 +109,7 @@ OrtStatus *tsr__kernel_output(struct kernel *kernel, OrtKernelContext *context, 
 // Returns scratch memory on the device of the tensors, valid until the next call with the same
 // block (0 or 1).
 OrtStatus *tsr__kernel_scratch(struct kernel *kernel, int block, size_t bytes, char **out);
-// Copies rows of bytes where the tensors are.
+// Copies rows of bytes in the memory of the tensors, host or GPU.
 OrtStatus *tsr__kernel_rows(struct kernel *kernel, const struct device_rows *rows);
 static inline bool on_device(const struct kernel *kernel)
 {
@@ -125,7 +125,7 @@ struct texts {
     char **at;
     size_t bytes; // total
 };
-// Reads input 0 into the arena; writes output 0.
+// Read input 0 into the arena, and write output 0.
 OrtStatus *tsr__texts_read(struct kernel *kernel, OrtKernelContext *context, struct arena *arena,
                            struct tensor_view *view, struct texts *out);
 OrtStatus *tsr__texts_write(struct kernel *kernel, OrtKernelContext *context, const int64_t *dims,

@@ -3,10 +3,10 @@
 //
 // When ONNX Runtime loads a rank file, it calls kernel_create for each node, which checks the
 // attributes. In a run it calls kernel_compute in the order of the tokens: a node's token input is
-// the token output of the communication before it. So only one thread is here at a time, and
-// scratch memory can be shared.
+// the token output of the communication before it. So only one kernel of a rank runs at a time, and
+// kernels can share scratch memory.
 //
-// A failure in a kernel is an OrtStatus for the engine; details are kept in ops->trouble. The other
+// A failure in a kernel is an OrtStatus for the engine; `ops->trouble` keeps the details. The other
 // ranks are notified, because they wait for this one.
 #include "ops/internal.h"
 
@@ -164,7 +164,8 @@ static int get_zero(const OrtCustomOp *op, size_t i)
     return 0; // required
 }
 
-// Returns 1: the minimum number of variadic values, "homogeneous", and the first version.
+// Returns 1, for several callbacks: the minimum number of variadic values, "yes, homogeneous", and
+// the first version.
 static int get_one(const OrtCustomOp *op)
 {
     (void)op;
@@ -177,8 +178,9 @@ static int get_end_version(const OrtCustomOp *op)
     return INT32_MAX;
 }
 
-// Lists the outputs that may overwrite inputs: output 0 (the tensor) input 0, output 1 (the token)
-// input 1. One allocation holds both lists, so release_inplace frees only the first pointer.
+// Lists the outputs that may overwrite inputs: output 0 (the tensor) may overwrite input 0, output
+// 1 (the token) input 1. One allocation holds both lists, so release_inplace frees only the first
+// pointer.
 static size_t get_inplace(int **inputs, int **outputs)
 {
     int *pairs = malloc(4 * sizeof *pairs);
@@ -285,7 +287,8 @@ static void note_group(struct ops *ops, const int64_t *ranks, int n)
     *group = (struct ops_group){kept, n};
 }
 
-// Stores the group of the kernel. For a rank on a GPU, also does slow work before the first run.
+// Stores the group of the kernel. For a rank on a GPU, also prepares the communication, because
+// that would slow down the first run.
 static OrtStatus *prepare(struct kernel *kernel)
 {
     struct endpoint *endpoint = kernel->ops->endpoint;
@@ -398,7 +401,8 @@ static OrtStatus *kernel_compute(void *kernel, OrtKernelContext *context)
 
 // ---- registration ------------------------------------------------------------------------------
 
-// Operators for one kind of memory: per collective two ends, each for all types and for float16.
+// Operators for one kind of memory: per collective two ends (such as Send and Recv), each for all
+// types and for float16.
 #define SIDE_OPS   (4 * COMM_KIND_COUNT)
 #define LIST_BYTES (2 * SIDE_OPS * sizeof(struct op))
 
@@ -451,8 +455,8 @@ static OrtStatus *add_end(struct ops *ops, int minor, struct op *two, const stru
     return NULL;
 }
 
-// Adds the operators for one kind of memory. `list` has 4 entries per collective: for all types and
-// for float16, then both for the receiving end.
+// Adds the operators for one kind of memory. `list` has 4 entries per collective: one for all types
+// and one for float16, then the same two for the receiving end.
 static OrtStatus *add_side(struct ops *ops, int minor, struct op *list, enum op_side side)
 {
     for (int kind = 0; kind < COMM_KIND_COUNT; kind++) {
@@ -484,8 +488,6 @@ static OrtStatus *add_all(struct ops *ops, int minor, OrtSessionOptions *options
     return ops->api->AddCustomOpDomain(options, ops->domain);
 }
 
-// Adds the operators. The engine keeps pointers into `list` and to the domain until its session
-// ends.
 OrtStatus *tsr__ops_add(const OrtApi *api, int minor, OrtSessionOptions *options,
                         struct endpoint *endpoint, const char *why, struct ops **out)
 {

@@ -2,11 +2,12 @@
 // reshard_kernel.c - Reshard, from any layout to any other, and HaloExchange.
 //
 // Every rank owns at most one shard of the source and one of the target. A rank that needs part of
-// a source shard gets it from one of its owners. The layouts alone determine which one, so both
-// sides know it without communication. Messages are packed in row-major order of the intersection.
-// The moves depend on the shape and are kept until it changes. HaloExchange has no target layout:
-// each member gets its shard of the source, but along some axes its windows instead (attributes
-// `axes` and `windows`). Windows of different members may overlap, and windows may be empty.
+// a source shard gets it from one of the shard's owners. The layouts alone determine which owner
+// sends, so both sides know it without communication. Messages are packed in row-major order of the
+// intersection. The transfers (struct moves) depend on the shape and are kept until it changes.
+// HaloExchange has no target layout: each member gets its shard of the source, but along some axes
+// its windows instead (attributes `axes` and `windows`). Windows of different members may overlap,
+// and windows may be empty.
 //
 // Example: [8, 6] from {2, 1} to {1, 2} on ranks 0 and 1. Rank 0 has rows 0..3 and needs columns
 // 0..2. It keeps [4, 3] of its shard; rank 1 sends it [4, 3] of rows 4..7 and gets columns 3..5 of
@@ -25,7 +26,7 @@ struct moves {
     struct comm_buffer *out, *in;
     size_t out_bytes, in_bytes;
 };
-// The window of one member along one axis.
+// The window of one member along one axis: the intervals that it needs.
 struct asked {
     struct tile_interval *at; // ascending, not empty
     int64_t n, size;
@@ -152,8 +153,8 @@ static OrtStatus *read_windows(struct kernel *kernel, const int64_t *v, size_t n
     return tsr__kernel_error(kernel, "attribute 'windows' is too long");
 }
 
-// Creates a Halo kernel. Axes and windows of all members go into `detail`, which the members of a
-// call compare. So ranks with different files fail instead of waiting for data.
+// Creates a HaloExchange kernel. Axes and windows of all members go into `detail`, which the
+// members of a call compare. So ranks with different files fail instead of waiting for data.
 OrtStatus *tsr__halo_create(struct kernel *kernel, const OrtKernelInfo *info)
 {
     int64_t *windows;
@@ -226,7 +227,7 @@ static int64_t sender_of(const struct tile_layout *source, int64_t shard, int64_
     for (size_t i = 0; i < n; i++)
         if (owners[i] == rank)
             return rank;
-    // Ranks ask different owners, so that no owner sends everything.
+    // Different ranks ask different owners, so that no owner sends everything.
     return owners[(size_t)rank % n];
 }
 
@@ -435,8 +436,8 @@ static tsr_status exchange(struct kernel *kernel, const struct moves *moves,
     return st;
 }
 
-// Packs the characters for member i, and reserves memory for the characters that it sends. The
-// lengths were exchanged before.
+// Packs the characters for member i, and reserves memory for the characters that member i sends.
+// The lengths were exchanged before.
 static OrtStatus *texts_of_member(struct kernel *kernel, const struct moves *moves, int i,
                                   struct arena *arena, const struct texts *texts,
                                   struct comm_buffer *send, struct comm_buffer *recv)

@@ -72,7 +72,7 @@ void tsr__texts_place(const int64_t *lengths, int64_t n, char *chars, char **at)
 
 // ---- AllGather ---------------------------------------------------------------------------------
 
-// An AllGather of strings. count and recv are by member.
+// An AllGather of strings. `recv` and `count` have one entry per member.
 struct text_gather {
     struct kernel *kernel;
     struct arena *arena;
@@ -82,8 +82,8 @@ struct text_gather {
     struct along along;
 };
 
-// Allocates the buffers of incoming messages. A message has the length of each string (8 bytes),
-// then the characters.
+// Called when the notes of all members have arrived. Allocates the buffers of incoming messages. A
+// message has the length of each string (8 bytes), then the characters.
 static tsr_status texts_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
                                 struct comm_trouble *why)
 {

@@ -50,15 +50,14 @@ bool tsr__exprs_bind(struct exprs *exprs, struct str symbol, int64_t size)
     return true;
 }
 
-// True if the symbol was bound and occurred. dim_names.c reports sizes that are given for others.
+// dim_names.c reports sizes that the caller gives for symbols that do not occur.
 bool tsr__exprs_used(const struct exprs *exprs, struct str symbol)
 {
     const struct bound *bound = tsr__map_get(&exprs->bound, symbol);
     return bound && bound->used;
 }
 
-// Returns the atom of an expression that is one: a, but not 2*a, a + 1 or a*b (NULL). The pointer
-// is valid until the next atom is created.
+// The pointer is valid until the next atom is created.
 struct atom *tsr__expr_sole_atom(const struct exprs *exprs, struct expr expr)
 {
     if (!expr.poly || expr.poly->n != 1)
@@ -363,8 +362,8 @@ static bool term_div(const struct term *term, const struct term *by, struct term
     return j == by->n;
 }
 
-// Divides a by b with a remainder: *expr is the quotient, *rest the remainder. Searches only for
-// the first term of b; its other terms are subtracted with it.
+// Divides a by b with a remainder: *expr is the quotient, *rest the remainder. Each step finds a
+// term of the rest that the first term of b divides, and subtracts that multiple of b.
 static void divide(struct exprs *exprs, struct expr a, struct expr b, struct expr *expr,
                    struct expr *rest)
 {

@@ -17,17 +17,20 @@
 #define EXPR_MAX_DEPTH 16    // most nested parentheses and operations
 #define EXPR_MAX_POOL  65536 // most expressions and atoms; later ones are unknown
 
-// A number times atoms (ascending numbers, with repetition).
+// A product of a number and atoms. An atom is a symbol ("n") or an operation ("n//2"); `atoms` has
+// their numbers in ascending order, with repetition.
 struct term {
     int64_t number;
     int n;
     uint32_t atoms[EXPR_MAX_ATOMS];
 };
+// A sum of terms, such as 2*n + 1.
 struct poly {
     const char *text; // first spelling, or NULL until printed
     int n;
     struct term terms[]; // the constant is last; never a constant alone
 };
+// A size: a number, a sum of terms, or unknown.
 struct expr {
     bool known;
     int64_t number;          // the value if poly is NULL
@@ -45,6 +48,7 @@ struct atom {
     bool number_name; // its name cannot be read inside an expression: "10", "a-b"
 };
 
+// The number that the caller gives for a symbol.
 struct bound {
     int64_t size;
     bool used;
@@ -68,7 +72,7 @@ void tsr__exprs_init(struct exprs *exprs, struct arena *arena);
 // Binds the symbol to a number. Must be called before anything is read.
 bool tsr__exprs_bind(struct exprs *exprs, struct str symbol, int64_t size);
 
-// True if the symbol was bound and occurred.
+// True if the symbol was bound and occurs in the model.
 bool tsr__exprs_used(const struct exprs *exprs, struct str symbol);
 // tsr__expr_root marks a dimension of a model input: if it is a plain symbol, its size can be read
 // there (expr_text.c). tsr__expr_rooted is true if the expression has no other symbols.
@@ -127,7 +131,7 @@ struct expr tsr__expr_min(struct exprs *exprs, struct expr a, struct expr b);
 struct expr tsr__expr_gcd(struct exprs *exprs, struct expr a, struct expr b);
 
 // Returns the size of a dimension in which tensors of these sizes are broadcast; unknown if that
-// depends on the run. A number must not be 1.
+// depends on the run. Neither size may be the number 1.
 struct expr tsr__expr_broadcast(struct exprs *exprs, struct expr a, struct expr b);
 
 #define EXPR_UNKNOWN ((struct expr){0})

@@ -64,7 +64,7 @@ static struct str word(struct reader *reader)
     return w;
 }
 
-// Returns the expression if a closing parenthesis follows.
+// Returns the expression if a closing parenthesis follows, else unknown.
 static struct expr closed(struct reader *reader, struct expr expr)
 {
     return take(reader, ")") ? expr : unknown;
@@ -146,7 +146,7 @@ static struct expr read_product(struct reader *reader)
     return expr;
 }
 
-// Reads a sum and limits the depth, because every recursion passes here.
+// Reads a sum. Also limits the depth, because all nested expressions pass here.
 static struct expr read_sum(struct reader *reader)
 {
     // The depth is not decremented on failure: the text is invalid, and reading ends.

@@ -125,6 +125,7 @@ struct value_info {
     enum value_form form;
     struct known_value value;
 };
+// A call of a function whose body is being inferred. outer: the call that contains it, or NULL.
 struct call {
     const tsr_node *node;
     const tsr_function *function;

@@ -346,8 +346,8 @@ void tsr__value_split(struct shape_job *job)
 }
 
 // Returns the element of an input that is broadcast to element `index` of the output, counted row
-// by row. Coordinates in dimensions where `from` has size 1 are ignored. from [3 1], to [2 3 4],
-// index 17 = (1, 1, 1): element 1.
+// by row. Coordinates in dimensions where `from` has size 1 are ignored. Example: from [3 1], to [2
+// 3 4], index 17 = (1, 1, 1): element 1.
 static struct expr broadcast(const struct shape *from, const struct known_value *value,
                              const struct shape *to, int64_t index)
 {

@@ -26,7 +26,7 @@ static int64_t entry(const int64_t *list, size_t n, int i, int64_t otherwise)
 // Sets the automatic pads of a pool as ONNX Runtime does, which ignores dilations. Example: for 4
 // elements, a kernel of 2 with dilation 2 and stride 1 gets one pad and makes 3 results; the
 // standard has 4. Pads may be negative: of 7 elements, a kernel of 2 with dilation 2 and stride 4
-// loses the last one, and makes 1 result instead of 2.
+// ignores the last element, and makes 1 result instead of 2.
 static void pad_pool(struct windows *windows, int i, bool lower)
 {
     struct expr size = windows->size[i], kernel = windows->kernel[i];

@@ -161,8 +161,8 @@ void tsr__infer_if(struct shape_job *job)
 }
 
 // Infers a body whose states are inputs and outputs. Sizes of a state that an iteration changes
-// become unknown; this is repeated, at most four times, until an iteration changes nothing. False:
-// the body could not be inferred.
+// become unknown. This is repeated until an iteration changes nothing, but at most four times.
+// False: the body could not be inferred.
 static bool infer_state(struct shape_job *job, const tsr_graph *graph, struct value_info *in,
                         size_t n_in, size_t first, size_t n_state, int first_result)
 {
@@ -179,7 +179,7 @@ static bool infer_state(struct shape_job *job, const tsr_graph *graph, struct va
             stable = false;
             *at = both;
             // After two iterations, or in deep nesting, states that still change lose their rank,
-            // so nothing can change again.
+            // so that they cannot change again.
             if (turn >= 2 || job->shapes->depth > 4)
                 at->shape.rank = -1;
         }

@@ -27,7 +27,8 @@ static void caches(struct shape_job *job, int n, int axis, tsr_dim length, int p
         if (tsr__job_has(job, from))
             job->out[i].dtype = tsr__job_in(job, from).dtype;
         tsr__job_set_dim(job, i, axis, length);
-        if (last > axis && !dim_known(job->out[i].dims[last])) // may be packed: as in the input
+        // the head may be packed, so its size is that of the input cache
+        if (last > axis && !dim_known(job->out[i].dims[last]))
             tsr__job_set_dim(job, i, last, dim_in(job, from, last));
     }
 }

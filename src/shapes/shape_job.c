@@ -25,13 +25,11 @@ struct known_value tsr__job_values(const struct shape_job *job, int i)
     return tsr__value_known(job->shapes, input(job, i));
 }
 
-// Reads the elements of input i. Returns -1 if one element is not a number.
 int64_t tsr__job_numbers(const struct shape_job *job, int i, int64_t *out, int64_t cap)
 {
     return tsr__shapes_ints(job->shapes, input(job, i), out, cap);
 }
 
-// Reads a scalar or a vector of one element.
 bool tsr__job_number(const struct shape_job *job, int i, int64_t *out)
 {
     return tsr__job_numbers(job, i, out, 1) == 1;
@@ -176,8 +174,7 @@ void tsr__job_set_dim(struct shape_job *job, int i, int axis, tsr_dim size)
     shape->dims = dims;
 }
 
-// Gives output i the shape of input k. They share the array, because arrays do not change once they
-// are set.
+// They share the array, because arrays do not change once they are set.
 void tsr__job_like(struct shape_job *job, int i, int k)
 {
     struct shape shape = tsr__job_in(job, k);

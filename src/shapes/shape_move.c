@@ -186,10 +186,10 @@ bool tsr__slice_bounds(const struct shape_job *job, int axis, int64_t size, int6
         return false;
     if (size == 0)
         return true;
-    // A longer step also leaves the axis after the first element; sums with it could overflow.
+    // A step longer than the axis is shortened: it leaves the axis after the first element anyway,
+    // and sums with it could overflow.
     *step = clamped(s.number, -size, size);
-    bool down =
-        s.number < 0; // then start is at most the last element, and the end may be before all
+    bool down = s.number < 0; // then start is at most the last element, and the end may be -1
     *start = clamped(from_front(a.number, size), 0, size - down);
     *end = clamped(from_front(b.number, size), -(int64_t)down, size);
     if (down && means_front(b.number))
@@ -314,8 +314,8 @@ static int64_t padded_axes(struct shape_job *job, int rank, int64_t axes[VALUES_
     return rank;
 }
 
-// Infers Pad. Pads are listed first before, then after each padded axis: [2 n] with pads 0 1 0 3 is
-// [2 n+4].
+// Infers Pad. The list has the pads before each padded axis, then those after each. Example: [2 n]
+// with pads 0 1 0 3 is [2 n+4].
 void tsr__infer_pad(struct shape_job *job)
 {
     int64_t axes[VALUES_MAX];

@@ -41,8 +41,8 @@ void tsr__infer_grid_sample(struct shape_job *job)
         dims[i] = grid.dims[i - 1];
 }
 
-// Infers AffineGrid. {n c h w} gives a grid of [n h w 2], a position for each pixel of the result;
-// volumes have 3 numbers.
+// Infers AffineGrid. The sizes {n c h w} give a grid of [n h w 2]: two coordinates for each pixel
+// of the result. Volumes have three coordinates.
 void tsr__infer_affine_grid(struct shape_job *job)
 {
     struct known_value size = tsr__job_values(job, 1);
@@ -258,7 +258,7 @@ void tsr__infer_feature_extractor(struct shape_job *job)
     tsr_dim *dims = tsr__job_new_dims(job, 0, rank);
     if (!dims)
         return;
-    dims[0] = (tsr_dim){1, ""}; // of a vector
+    dims[0] = (tsr_dim){1, ""}; // used if x is a vector
     for (int i = 0; i + 1 < x.rank; i++)
         dims[i] = x.dims[i];
     if (at.rank >= 1)

@@ -45,7 +45,8 @@ static void bind_dims(struct shapes *shapes, struct shape *at)
 }
 
 // Returns the constant tensor of the value. NULL for a default: an initializer that is also an
-// input, and may be replaced at run time. Before IR 4 every constant had to be an input.
+// input, and may be replaced at run time. Before IR 4 every constant had to be an input, so such
+// initializers are constants.
 const tsr_tensor *tsr__value_constant_tensor(const tsr_value *value)
 {
     const tsr_tensor *tensor = tsr_value_initializer(value);
@@ -784,7 +785,6 @@ struct known_value tsr__value_known(const struct shapes *shapes, const tsr_value
     return id >= shapes->n ? VALUE_UNKNOWN : shapes->values[id];
 }
 
-// Reads the elements. Returns -1 if they are unknown, also if one element is an expression.
 int64_t tsr__shapes_ints(const struct shapes *shapes, const tsr_value *value, int64_t *out,
                          int64_t cap)
 {

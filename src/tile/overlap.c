@@ -5,8 +5,8 @@
 // F(r) is the number of indices below r that are in both parts. The digits of both parts are
 // processed from the highest to the lowest. Each step removes a digit: if the digit has the range
 // [start, stop) and each of its values is `unit` elements wide, F over one period of the digit
-// becomes F(stop * unit) - F(start * unit). If periods of both parts repeat, one of them is counted
-// and multiplied. The sum is a list of terms `times` * F(at).
+// becomes F(stop * unit) - F(start * unit). If both parts repeat after a common period, one period
+// is counted and multiplied. The sum is a list of terms `times` * F(at).
 //
 //     Example: 12 elements, x = [2,4) [6,8) [10,12) (3*4/2, shard 1), y = [4,8) (3/3*4, shard 1).
 //     We want F(12). x has all values of its high digit, so nothing changes: F(12).
@@ -93,8 +93,7 @@ static void expand(struct overlap *overlap, const struct tile_digits *digits, in
     overlap->next = swap;
 }
 
-// Returns the number of elements that two shards have in common along one dimension. The digit with
-// the longer period is processed first.
+// The digit with the longer period is processed first.
 int64_t tsr__digits_overlap(struct arena *arena, const struct tile_digits *x,
                             const struct tile_digits *y)
 {

@@ -7,8 +7,8 @@
 // digit with a restricted range determines the interval, and all digits above it repeat it.
 //
 //     Example: 12 elements as factors 3 x 4.
-//     3/3*4, shard 1:   1 of the high digit, all of the low one:     [4,8)
-//     3*4/2, shard 1:   all of the high digit, 2 and 3 of the low:   [2,4) [6,8) [10,12)
+//     3/3*4, shard 1:   value 1 of the high digit, all of the low one:       [4,8)
+//     3*4/2, shard 1:   all of the high digit, values 2 and 3 of the low one:  [2,4) [6,8) [10,12)
 #include "tile/tile.h"
 
 // Computes the sizes of factors as tsr__dim_sizes does, but a factor may have fewer elements than

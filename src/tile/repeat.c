@@ -52,8 +52,8 @@ static struct tile_layout *add_copies(struct arena *arena, const struct tile_lay
 }
 
 // Returns the layout of several copies of a block of devices. If the copies divide a dimension,
-// every shard of the block becomes one shard per copy. Otherwise it stays one shard, with the
-// owners of all copies.
+// every shard of the block becomes one shard per copy. Otherwise every shard stays one shard, with
+// the owners of all copies.
 struct tile_layout *tsr__layout_repeat(struct arena *arena, const struct tile_layout *block,
                                        const struct tile_repeat *repeat, int dim)
 {
@@ -86,8 +86,8 @@ struct tile_layout *tsr__layout_repeat(struct arena *arena, const struct tile_la
     return tsr__layout_own(arena, wide, pairs, n) ? wide : NULL;
 }
 
-// Returns the layout of one block, without owners. Returns NULL if the shards of the dimension are
-// not a multiple of the copies, if they are unequal, or if out of memory.
+// Returns the layout of one block, without owners. Returns NULL if the number of parts of the
+// dimension is not a multiple of the copies, if the parts are unequal, or if out of memory.
 static struct tile_layout *remove_copies(struct arena *arena, const struct tile_layout *layout,
                                          int64_t copies, int dim)
 {

@@ -3,8 +3,8 @@
 //
 // A layout describes how an index space is sharded and which devices own each shard. Each dimension
 // has an ordered list of factors (size, cuts), outermost first. Nested loops over all sharded
-// factors number the shards, and each shard has a set of owners. Intervals, boxes and transfers are
-// computed from it.
+// factors number the shards, and each shard has a set of owners. Intervals, pieces and transfers
+// are computed from a layout.
 #ifndef TSR_TILE_H
 #define TSR_TILE_H
 

@@ -64,7 +64,6 @@ int64_t tsr__share_size(int64_t size, int64_t cuts, tile_shares shares, int64_t 
     return tsr__share_start(size, cuts, shares, j + 1) - tsr__share_start(size, cuts, shares, j);
 }
 
-// Returns shares in lowest terms: 6 and 2 are divided by 2, so parts end at 3 and 4.
 tile_shares tsr__shares_of(const int64_t *units, int64_t n, bool *fits)
 {
     int64_t divisor = 0, end = 0;

@@ -292,7 +292,7 @@ tsr_difference tsr__compare(const tsr_tensors *want, size_t i, const tsr_tensors
 }
 
 // Returns the index of the element with the largest difference (of either part, for complex
-// numbers); -1: none differs, or they cannot be compared.
+// numbers); -1: no element differs, or the tensors cannot be compared.
 int64_t tsr__compare_worst(const tsr_tensors *want, size_t i, const tsr_tensors *got, int64_t k)
 {
     if (k < 0 || !same_kind(want, i, got, (size_t)k) || !numbers_of(tsr_tensors_dtype(want, i)))

@@ -14,6 +14,7 @@ struct work {
     const tsr_verify_options *options;
     tsr_run_options run;
     tsr_model *model;
+    // recorded: outputs that are stored with the inputs; unsharded: outputs of the unsharded run
     tsr_tensors *inputs, *recorded, *unsharded;
     bool ran_unsharded;
     bool floats;           // products of packed weights are computed in float32 (float_products.c)
@@ -43,7 +44,8 @@ const struct shapes *tsr__work_shapes(struct work *work);
 tsr_status tsr__verify_sharding(struct work *work, tsr_model *model, const char *config,
                                 struct outcome *out) TSR_MUST_USE;
 // self_difference.c: runs the unsharded model again and reports where the engine differs from
-// itself. An output becomes ok if it differs at most twice as much. Returns true if all are ok.
+// itself. An output becomes ok if it differs at most twice as much as the engine differs from
+// itself. Returns true if all are ok.
 bool tsr__verify_self(struct work *work, size_t devices, tsr_difference *outputs, size_t n);
 // sharded_plan.c: plans the model for the devices of the options so that as many nodes as possible
 // are sharded.
@@ -52,7 +54,7 @@ tsr_status tsr__plan_sharded(struct work *work, tsr_model *model,
 // Reports why no node is sharded and returns TSR_INVALID.
 tsr_status tsr__verify_unsharded(struct work *work, size_t devices);
 // locate.c: finds and reports the first value that differs, among all values of the main graph.
-// Sets *out if there is one; not finding it is no failure.
+// Sets *out if there is one; finding none is not an error.
 void tsr__verify_locate(struct work *work, tsr_model *model, const char *config,
                         tsr_first_difference *out);
 // float_products.c: if kernels round activations, compares again without rounding. TSR_OK: the

@@ -11,7 +11,7 @@
 
 #include <stdlib.h>
 
-#define ALL_KNOW 21 // operator set that all supported releases accept
+#define ALL_KNOW 21 // operator set that all supported releases of ONNX Runtime accept
 #define KNOWS    23 // minor version: ONNX Runtime 1.23 supports all newer sets that matter here
 
 // True if all operator sets from 17 on support the value's element type (for a sequence, that of
@@ -21,7 +21,8 @@ static bool plain_value(const struct shapes *shapes, const tsr_value *value)
     return !value || tsr__type_plain(tsr__shapes_element(shapes, value).dtype);
 }
 
-// True if this holds for all inputs and outputs of nodes, also in bodies. False if out of memory.
+// True if plain_value is true for all inputs and outputs of nodes, also in bodies. False if out of
+// memory.
 static bool plain(struct work *work)
 {
     tsr_model *model = work->model;
@@ -71,8 +72,6 @@ static int64_t lowered_opset(struct work *work, const char *version)
     return 0;
 }
 
-// Sets *path to the file for the unsharded run: the model's own file, or a copy that is written
-// here if the file comment lists a reason for it.
 tsr_status tsr__verify_lowered(struct work *work, const char **path)
 {
     const char *found, *version;

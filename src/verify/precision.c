@@ -40,8 +40,8 @@ static double visit_bodies(struct precision_pass *precision_pass, const tsr_node
     return most;
 }
 
-// Sets the tolerance of each output of a node: the largest of those of its type, of the node's
-// inputs, and of its bodies. Returns the largest tolerance of the outputs and the bodies.
+// Sets the tolerance of each output of a node: the largest tolerance among the output's type, the
+// node's inputs and the node's bodies. Returns the largest tolerance of the outputs and the bodies.
 static double visit_node(struct precision_pass *precision_pass, const tsr_node *node)
 {
     double read = tsr__node_draws(node) ? INFINITY : visit_bodies(precision_pass, node),
@@ -67,8 +67,8 @@ static double visit_graph(struct precision_pass *precision_pass, const tsr_graph
     return most;
 }
 
-// Finds the tolerance of all values, in one pass in node order: the inputs of a node have their
-// tolerance by then.
+// Finds the tolerance of all values, in one pass in node order, so that the inputs of a node have a
+// tolerance before the node is visited.
 tsr_status tsr__precision_find(struct work *work)
 {
     if (work->precision)

@@ -13,7 +13,7 @@
 #define UNSHARDED_PENALTY INT64_C(1000000000000) // picoseconds
 
 // Creates a topology with as many devices as the plan is for. The names of its devices belong to
-// options->topology, which must outlive it.
+// options->topology, which must outlive the new topology.
 static tsr_status make_topology(struct work *work, const tsr_plan_options *options,
                                 tsr_topology **out)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // shortcut.c - detects differences that the engine causes. ONNX Runtime removes steps between two
-// nodes that it considers redundant, such as a Cast to float16 before one to an integer. 0.99998 is
-// 1 as a float16, but becomes the integer 0 without it. If the second Cast is on another device,
-// the float16 is transferred and becomes 1.
+// nodes that it considers redundant, such as a Cast to float16 before a Cast to an integer.
+// Example: 0.99998 becomes 1 as a float16, but without the first Cast it becomes the integer 0. If
+// the second Cast is on another device, the float16 is transferred, and the integer is 1.
 //
 // A value that is a model output is computed as the model says. So if sharded and unsharded runs
 // agree when all values are outputs, such a shortcut caused the difference, not the sharding.

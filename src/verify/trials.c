@@ -144,8 +144,8 @@ static void add_trial(tsr_verify_summary *result, const tsr_trial *trial)
         result->recorded = trial->recorded;
 }
 
-// True if Tessera itself refuses the trial. That is not a wrong result: it is listed with its
-// status and does not affect the result.
+// True if Tessera itself refuses the trial. That is not a wrong result: the trial is listed with
+// its status and does not affect the summary.
 static bool is_refused(const tsr_trial *trial)
 {
     return trial->status == TSR_UNSUPPORTED;

@@ -146,8 +146,8 @@ static tsr_status check_owners(tsr_session *session, const tsr_verify_options *o
 }
 
 // True if the engine lacks a feature: a kernel refused the inputs, although outputs were recorded
-// for them. So they are valid for the model (a mask shorter than the keys, zero points per
-// channel).
+// for them. So the inputs are valid for the model. Examples: a mask that is shorter than the keys,
+// zero points per channel.
 static bool engine_lacks(const struct work *work)
 {
     return tsr__diag_has(work->session, "engine-failed") && tsr_tensors_count(work->recorded) > 0;

@@ -9,7 +9,7 @@
 // type (tsr__tolerance); INFINITY: compares type and shape only. Two NaNs are equal. Integers,
 // booleans and strings must be equal, whatever the tolerance. max_rel is relative to the largest
 // finite magnitude in `want`. max_abs and max_rel are NaN if there is no number: type or shape
-// differs, or different elements are not numeric.
+// differs, or elements that are not numeric differ.
 tsr_difference tsr__compare(const tsr_tensors *want, size_t i, const tsr_tensors *got, int64_t k,
                             double tolerance);
 // Returns the element (row-major index) with the largest difference; -1: none differs, or not

@@ -103,7 +103,8 @@ void tsr__expand_reduce_log_sum(struct expansion *expansion)
     reduce_then(expansion, "ReduceSum", "Log");
 }
 
-// Expands ReduceLogSumExp. Rows that are -inf everywhere, or have +inf, must not become inf - inf.
+// Expands ReduceLogSumExp: log(sum(exp(x - max))) + max. An infinite maximum is replaced by 0,
+// because inf - inf would give NaN.
 void tsr__expand_reduce_log_sum_exp(struct expansion *expansion)
 {
     struct start start;
@@ -148,8 +149,9 @@ void tsr__expand_global_lp_pool(struct expansion *expansion)
 
 // ---- ArgMax and ArgMin --------------------------------------------------------------------------
 
-// Finds the first (or last) position whose element equals the maximum. NaN equals nothing: a row
-// whose maximum is NaN gives its last position, or the first if the last was requested.
+// Finds the first (or last) position whose element equals the maximum or minimum of the row. NaN
+// equals nothing: a row whose maximum is NaN gives its last position, or the first if the last was
+// requested.
 static void arg(struct expansion *expansion, const char *best)
 {
     struct shape shape = tsr__x_shape(expansion, 0);

@@ -2,12 +2,12 @@
 // expand_scan.c - running sums and TopK along a sharded dimension.
 //
 // The dimension becomes two: shards and elements of a shard. The operator runs inside the shards,
-// and once more between them on one element (a sum) or a few (TopK) of each. If shards would differ
-// in size, neutral elements are appended to the last.
+// and then once more on one element (a sum) or a few elements (TopK) of each shard. If shards would
+// differ in size, neutral elements are appended to the last.
 //
-// Example: CumSum of 1 2 3 | 4 5 6, sharded in 2. The running sums inside the shards are
-// 1 3 6 | 4 9 15. The sums of the shards are 6 | 15, so the sums before each shard are 0 | 6. Added
-// to the running sums, they give 1 3 6 | 10 15 21. One number per shard is exchanged.
+// Example: CumSum of 1 2 3 | 4 5 6, sharded in 2. The running sums inside the shards are 1 3 6 | 4
+// 9 15. The sums of the shards are 6 | 15, so the sums before each shard are 0 | 6. Added to the
+// running sums, they give 1 3 6 | 10 15 21. One number per shard is exchanged.
 #include "rules/expand/expand.h"
 
 #include <math.h>
@@ -32,7 +32,8 @@ static int64_t cuts_of(const struct expansion *expansion, int axis)
 }
 
 // Splits the dimension in two. Reshape copies the sizes before the axis. After the axis, one size
-// may be unknown. None may be 0, because Reshape would copy that size too.
+// may be unknown. None may be 0, because Reshape would copy that size too. False: the dimension
+// cannot be split.
 static bool split(struct expansion *expansion, int axis, struct parts *parts)
 {
     struct shape shape = tsr__x_shape(expansion, 0);
