@@ -189,7 +189,8 @@ bool tsr__slice_bounds(const struct shape_job *job, int axis, int64_t size, int6
     // A step longer than the axis is shortened: it leaves the axis after the first element anyway,
     // and sums with it could overflow.
     *step = clamped(s.number, -size, size);
-    bool down = s.number < 0; // then start is at most the last element, and the end may be -1
+    bool down =
+        s.number < 0; // then start is at most the last element, and the end may be before the first
     *start = clamped(from_front(a.number, size), 0, size - down);
     *end = clamped(from_front(b.number, size), -(int64_t)down, size);
     if (down && means_front(b.number))
