@@ -490,7 +490,8 @@ static tsr_status begin(struct run *run, tsr_session *session, const tsr_simulat
         .size = sizeof *out, .requests = run->options.requests > 0 ? run->options.requests : 1};
     if (out->requests <= SIM_MAX_REQUESTS)
         return TSR_OK;
-    tsr__diag(session, DIAG_run_options, NULL, "at most 100000", "too many requests to simulate");
+    tsr__diag(session, DIAG_run_options, NULL, "simulate at most 100000 requests",
+              "too many requests to simulate");
     return TSR_USAGE;
 }
 

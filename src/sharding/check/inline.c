@@ -85,7 +85,7 @@ static tsr_status refuse_growth(const tsr_node *call, const struct budget *budge
 {
     struct place at = tsr__place_node(call);
     tsr__diag(tsr_model_session(tsr_graph_model(tsr_node_graph(call))), DIAG_functions_grow, &at,
-              "use fewer calls, or inline the functions before",
+              "use fewer calls, or export the model with inlined functions",
               "inlining the function calls gives more than %zu nodes", budget->all);
     return TSR_INVALID;
 }
