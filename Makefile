@@ -81,6 +81,10 @@ arm: ## long: the C tests on emulated 64-bit ARM
 	@tools/setup emulate
 	@SEARCHES='plan |$(SEARCHES)|api test_nomem|topology test_topology|sharding test_(check|reshard)' tools/arm64 build-arm64
 
+wheel-arm64: ready ## build the Python package for 64-bit ARM, in dist/, and try it in emulation
+	@tools/setup emulate
+	@tools/arm64 wheel dist
+
 # TRIALS (200) random shardings of each small model, and of every NAME/model.onnx in MODELS, on 2 to 8 devices.
 trials: all
 	@tests/run-script tests/e2e/trials.py $(BUILD)/tessera $(or $(TRIALS),200) $(MODELS)
@@ -192,6 +196,6 @@ uninstall:
 	@ninja -C $(BUILD) uninstall
 
 clean: ## remove the build folders
-	rm -rf build build-asan build-asan-clang build-tsan build-arm64 build-clang build-cov build-fuzz build-deb build-dist build-wheel
+	rm -rf build build-asan build-asan-clang build-tsan build-arm64 build-arm64-wheel build-clang build-cov build-fuzz build-deb build-dist build-wheel
 
-.PHONY: ready docs proof growth boxes deb dist distcheck release hosts hand gpu help check sanitize tsan arm wheel all soak setup demo test test-long prove zoo trials torture nemesis hunt compat bench fuzz lint install uninstall clean
+.PHONY: ready docs proof growth boxes deb dist distcheck release hosts hand gpu help check sanitize tsan arm wheel wheel-arm64 all soak setup demo test test-long prove zoo trials torture nemesis hunt compat bench fuzz lint install uninstall clean
