@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""meson-python, with the name that the wheel deserves: no file in it belongs to one version of Python (the library is opened
-by ctypes), so it is py3-none; and it runs on every Linux whose C library is at least as new as the one that its files ask for.
-meson-python takes every *.so for an extension module, hence this file."""
+"""meson-python with corrected wheel tags. meson-python regards every *.so as an extension module of one Python version. Ours are opened by
+ctypes, so the wheel is py3-none, and it runs on every Linux with the glibc version that its files need."""
 import os
 import re
 import subprocess
 import sys
 import zipfile
 
-from mesonpy import *  # noqa: F401,F403  the hooks that are not replaced here
+from mesonpy import *  # noqa: F401,F403  the other hooks
 import mesonpy
 
 
 def _oldest_glibc(path):
-    """(2, 34) if the newest symbol version that any file of the wheel names is GLIBC_2.34."""
+    """Returns the newest glibc version that a file of the wheel needs: (2, 34) for GLIBC_2.34."""
     newest = (2, 5)
     with zipfile.ZipFile(path) as wheel:
         for name in wheel.namelist():

@@ -30,31 +30,31 @@ def counted(result, stdout, stderr="", code=0):
     return passed, len(bad), len(skipped)
 
 
-def breaches(path, text):
+def violations(path, text):
     """What lint says about one file."""
-    lint.breaches.clear()
+    lint.violations.clear()
     lint.print = lambda *_: None
     lint.check_includes(path, text)
     lint.check_head(path, text)
     lint.check_calls(path, text)
-    return len(lint.breaches)
+    return len(lint.violations)
 
 
 def links(user, name, owner, kind="T"):
     """What lint says where the file `user` uses a symbol that the file `owner` has."""
-    lint.breaches.clear()
+    lint.violations.clear()
     lint.print = lambda *_: None
     listing = "b/user.c.o:                 U %s\nb/owner.c.o:0000000000000010 %s %s\nb/owner.c.o:0000000000000040 t helper\n" % (name, kind, name)
     lint.check_links({"b/user.c.o": user, "b/owner.c.o": owner}, listing)
-    return len(lint.breaches)
+    return len(lint.violations)
 
 
 def unknown_codes(text):
     """Unknown codes in a text, where io-open is the only known one."""
-    lint.breaches.clear()
+    lint.violations.clear()
     lint.print = lambda *_: None
     lint.check_codes("src/wire/x.c", text, {"io_open"})
-    return len(lint.breaches)
+    return len(lint.violations)
 
 
 sys.dont_write_bytecode = True
@@ -92,12 +92,12 @@ check("targets are programs and what they open", summary.targets("/b", summary.c
 check("what begins first is named first", summary.in_order([{"name": "a", "priority": 0}, {"name": "z", "priority": 10}, {"name": "b", "priority": 0}]), ["z", "a", "b"])
 check("no folder in memory where there is no place for it", summary.memory_folder("/nowhere"), None)
 with tempfile.TemporaryDirectory() as place:
-    room, summary.SPACE_NEEDED = summary.SPACE_NEEDED, 1 << 62
-    check("no folder in memory without room", (summary.memory_folder(place), os.listdir(place)), (None, []))
+    saved, summary.SPACE_NEEDED = summary.SPACE_NEEDED, 1 << 62
+    check("no folder in memory without space", (summary.memory_folder(place), os.listdir(place)), (None, []))
     summary.SPACE_NEEDED = 0
     made = summary.memory_folder(place)
     check("a folder in memory is empty", (os.listdir(made), [os.path.join(place, name) for name in os.listdir(place)]), ([], [made]))
-    summary.SPACE_NEEDED = room
+    summary.SPACE_NEEDED = saved
 LEAK = "\nERROR: LeakSanitizer: detected memory leaks\n" + 99 * "    #0 f\n"
 check("leaks do not hide the reason", summary.excerpt("why\n" + LEAK)[0], "why")
 outcomes = {"steady": "OK", "broken": "FAIL"}
@@ -108,43 +108,43 @@ check("words of the command line", summary.arguments(["b", "--compiled", "--with
 
 check("lint: codes that there are", unknown_codes("// DIAG_io_open, error[io-open]; DIAG_COUNT and DIAG_##id are no codes\n"), 0)
 check("lint: a code that there is not", unknown_codes("// DIAG_io_opened <-> warning[io-opened]\n"), 2)
-check("lint: a clean file", breaches("src/wire/x.c", HEAD + '#include "base/base.h"\nint f(int);\n'), 0)
-check("lint: a room above", breaches("src/wire/x.c", HEAD + '#include "ir/ir.h"\n'), 1)
-check("lint: a commented include", breaches("src/wire/x.c", HEAD + '// #include "ir/ir.h"\n'), 0)
-check("lint: another room's private header", breaches("src/ir/x.c", HEAD + '#include "base/internal.h"\n'), 1)
-check("lint: serde sees wire", breaches("src/ir/serde/read.c", HEAD + '#include "wire/wire.h"\n'), 0)
-check("lint: the rest of ir does not", breaches("src/ir/graph.c", HEAD + '#include "wire/wire.h"\n'), 1)
-check("lint: the command sees the public header only", breaches("src/cli/x.c", HEAD + '#include "base/base.h"\n'), 1)
+check("lint: a clean file", violations("src/wire/x.c", HEAD + '#include "base/base.h"\nint f(int);\n'), 0)
+check("lint: a later module", violations("src/wire/x.c", HEAD + '#include "ir/ir.h"\n'), 1)
+check("lint: a commented include", violations("src/wire/x.c", HEAD + '// #include "ir/ir.h"\n'), 0)
+check("lint: another module's private header", violations("src/ir/x.c", HEAD + '#include "base/internal.h"\n'), 1)
+check("lint: serde sees wire", violations("src/ir/serde/read.c", HEAD + '#include "wire/wire.h"\n'), 0)
+check("lint: the rest of ir does not", violations("src/ir/graph.c", HEAD + '#include "wire/wire.h"\n'), 1)
+check("lint: the command sees the public header only", violations("src/cli/x.c", HEAD + '#include "base/base.h"\n'), 1)
 check("lint: links what the table allows", links("src/runtime/x.c", "tsr__layout_piece", "src/tile/y.c"), 0)
-check("lint: links a room beside the table", links("src/topology/x.c", "tsr__layout_piece", "src/tile/y.c"), 1)
-check("lint: links a table of that room", links("src/topology/x.c", "tsr__tile_rows", "src/tile/y.c", "R"), 1)
-check("lint: links its own room", links("src/tile/x.c", "tsr__layout_piece", "src/tile/y.c"), 0)
+check("lint: links a module beside the table", links("src/topology/x.c", "tsr__layout_piece", "src/tile/y.c"), 1)
+check("lint: links a table of that module", links("src/topology/x.c", "tsr__tile_rows", "src/tile/y.c", "R"), 1)
+check("lint: links its own module", links("src/tile/x.c", "tsr__layout_piece", "src/tile/y.c"), 0)
 check("lint: serde links wire", links("src/ir/serde/read.c", "tsr__wire_int", "src/wire/y.c"), 0)
 check("lint: the rest of ir links no wire", links("src/ir/graph.c", "tsr__wire_int", "src/wire/y.c"), 1)
-check("lint: public names are for rooms above", links("src/genai/x.c", "tsr_model_load", "src/ir/y.c"), 0)
-check("lint: public names are not for rooms below", links("src/ir/x.c", "tsr_job_open", "src/runtime/y.c"), 1)
+check("lint: public names are for modules above", links("src/genai/x.c", "tsr_model_load", "src/ir/y.c"), 0)
+check("lint: public names are not for modules below", links("src/ir/x.c", "tsr_job_open", "src/runtime/y.c"), 1)
 check("lint: the command links public names only", links("src/cli/x.c", "tsr__alloc", "src/base/y.c"), 1)
 check("lint: what is gone links nothing", links(None, "tsr__layout_piece", "src/tile/y.c"), 0)
 check("lint: a pass links those before it", links("src/partition/emit/x.c", "tsr__item_of", "src/partition/facts/y.c"), 0)
 check("lint: a pass links no later one", links("src/partition/facts/x.c", "tsr__part_ints", "src/partition/emit/y.c"), 1)
 check("lint: a pass does not link what is on top", links("src/partition/weights/x.c", "tsr__parts_build", "src/partition/y.c"), 1)
 check("lint: what is on top links every pass", links("src/partition/x.c", "tsr__emit_step", "src/partition/emit/y.c"), 0)
-check("lint: a pass includes no later one", breaches("src/partition/steps/x.c", HEAD + '#include "partition/emit/emit.h"\n'), 1)
-check("lint: a pass includes the room's own header", breaches("src/partition/facts/x.c", HEAD + '#include "partition/partition.h"\n'), 0)
-check("lint: a folder that is no pass", breaches("src/partition/other/x.c", HEAD), 1)
-check("lint: folders of a room without passes", links("src/ops/x.c", "tsr__a", "src/ops/plugin/y.c"), 0)
-check("lint: no SPDX line", breaches("src/wire/x.c", "int f(int);\n"), 1)
-check("lint: a banned function", breaches("src/cli/x.c", HEAD + "void f(void) { strcpy(a, b); }\n"), 1)
-check("lint: its name in a text or comment", breaches("src/cli/x.c", HEAD + '// strcpy(a)\nconst char *t = "strcpy(a)";\n'), 0)
-check("lint: printing in the library", breaches("src/wire/x.c", HEAD + 'void f(void) { printf("x"); }\n'), 1)
-check("lint: printing in the command", breaches("src/cli/x.c", HEAD + 'void f(void) { printf("x"); }\n'), 0)
-check("lint: the environment in transport", breaches("src/transport/x.c", HEAD + 'int f(void) { return !getenv("A"); }\n'), 0)
+check("lint: a pass includes no later one", violations("src/partition/steps/x.c", HEAD + '#include "partition/emit/emit.h"\n'), 1)
+check("lint: a pass includes the module's own header", violations("src/partition/facts/x.c", HEAD + '#include "partition/partition.h"\n'), 0)
+check("lint: a folder that is no pass", violations("src/partition/other/x.c", HEAD), 1)
+check("lint: folders of a module without passes", links("src/ops/x.c", "tsr__a", "src/ops/plugin/y.c"), 0)
+check("lint: no SPDX line", violations("src/wire/x.c", "int f(int);\n"), 1)
+check("lint: a banned function", violations("src/cli/x.c", HEAD + "void f(void) { strcpy(a, b); }\n"), 1)
+check("lint: its name in a text or comment", violations("src/cli/x.c", HEAD + '// strcpy(a)\nconst char *t = "strcpy(a)";\n'), 0)
+check("lint: printing in the library", violations("src/wire/x.c", HEAD + 'void f(void) { printf("x"); }\n'), 1)
+check("lint: printing in the command", violations("src/cli/x.c", HEAD + 'void f(void) { printf("x"); }\n'), 0)
+check("lint: the environment in transport", violations("src/transport/x.c", HEAD + 'int f(void) { return !getenv("A"); }\n'), 0)
 
 
 def held(checks, *arguments):
-    lint.breaches.clear()
+    lint.violations.clear()
     checks(*arguments)
-    return len(lint.breaches)
+    return len(lint.violations)
 
 
 def untested(tests):
@@ -159,7 +159,7 @@ def untested(tests):
 check("lint: findings that a test names", [untested(t) for t in ("DIAG_io_open", "(io_open)", "error[io-open]", "io-open.")], [0] * 4)
 check("lint: findings that none names", [untested(t) for t in ("DIAG_io_opened", "an-io-open", "io-open-late", "xio_open")], [1] * 4)
 CALLED = {"src/x.h": "int tsr__a(int);\nint tsr__b(int);\n", "src/x.c": "int tsr__a(int i)\n{\n}\nint tsr__b(int i)\n{\n}\n", "src/y.c": "int y(void)\n{\n    return tsr__a(1); // tsr__b\n}\n"}
-check("lint: a function that nobody calls", held(lint.check_unused, CALLED), 1)
+check("lint: a function that is never called", held(lint.check_unused, CALLED), 1)
 check("lint: a comment on no parameter", held(lint.check_comments, "src/x.h", "// Room at r->at, or false.\nbool f(struct rope *rope);\n\n"), 1)
 check("lint: a comment on a parameter", held(lint.check_comments, "src/x.h", "// Room at r->at, or false; r NULL: none.\nbool f(struct rope *r);\n\n"), 0)
 LONG = HEAD + "static int f(int a)\n{\n" + "    a++;\n" * 69 + "    return a;\n}\n"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Python's onnx and onnx_ir as witnesses: they read what we write, we read what they write, with the same objects.
+"""Compares with Python's onnx and onnx_ir: each side reads what the other has written and must find the same objects.
 
-Usage: witness.py WITNESS ROUNDTRIP SOURCE. Left out (exit 77) where the packages are not installed.
+Usage: reference.py PROGRAM ROUNDTRIP SOURCE. Skipped (exit 77) if the packages are not installed.
 """
 import glob, os, subprocess, sys, tempfile, zlib
 
@@ -13,11 +13,11 @@ except ImportError as e:
     print("left out:", e)
     sys.exit(77)
 
-WITNESS, ROUNDTRIP, SOURCE = sys.argv[1:4]
+PROGRAM, ROUNDTRIP, SOURCE = sys.argv[1:4]
 bad = []
 
 
-def call(*args, program=WITNESS):
+def call(*args, program=PROGRAM):
     p = subprocess.run([program, *args], capture_output=True)
     return p.returncode, p.stdout.decode(errors="surrogateescape"), p.stderr.decode(errors="replace")
 
@@ -291,7 +291,7 @@ def check_theirs(d):
     print("models annotated by onnx_ir: read with the same content")
 
 
-with tempfile.TemporaryDirectory(prefix="tessera-witness-") as d:
+with tempfile.TemporaryDirectory(prefix="tessera-reference-") as d:
     data = os.path.join(os.path.dirname(onnx.__file__), "backend/test/data")
     corpus = sorted(glob.glob(data + "/**/*.onnx", recursive=True))
     models = sorted(glob.glob(SOURCE + "/tests/models/*/model.onnx"))

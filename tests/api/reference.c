@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// witness.c - what the Python witnesses ask us: say what is in a model (as plain lines that they make too), or
-// write one. Usage: witness graph LIST | devices FILE | make OUT | annotate IN OUT | rename IN OUT
+// reference.c - prints the objects of a model as lines, which reference.py compares with those of Python's onnx,
+// or writes a model. Usage: api_reference graph LIST | devices FILE | make OUT | annotate IN OUT | rename IN OUT
 #include "tessera_cli.h"
 
 #include <stdio.h>
