@@ -6,7 +6,7 @@
 #include "rules/internal.h"
 
 struct readers {
-    const tsr_node *node; // the last one visited
+    const tsr_node *node; // the last reader visited
     size_t input, count;
 };
 

@@ -55,8 +55,8 @@ static double attribute(const struct sized_node *sized, const char *name, int64_
 
 // ---- counts: operations of the unsharded node; a multiplication and an addition are two ---------
 
-// Counts a convolution. Every element of the result is a sum over the window and the channels of
-// its group: all dimensions of W but the first.
+// Returns the operations of a convolution. Every element of the result is a sum over the window and
+// the channels of its group: all dimensions of W but the first.
 double tsr__count_conv(const struct sized_node *sized)
 {
     return 2 * elements(output(sized, 0)) * tsr__shape_product(tsr__sized_input(sized, 1), 1);
@@ -65,8 +65,8 @@ double tsr__count_quantized_conv(const struct sized_node *sized)
 {
     return 2 * elements(output(sized, 0)) * tsr__shape_product(tsr__sized_input(sized, 3), 1);
 }
-// Counts a transposed convolution. Every element of the input is added to a window in each output
-// channel of its group: all dimensions of W but the first.
+// Returns the operations of a transposed convolution. Every element of the input is added to a
+// window in each output channel of its group: all dimensions of W but the first.
 double tsr__count_transposed_conv(const struct sized_node *sized)
 {
     return 2 * elements(tsr__sized_input(sized, 0)) *
@@ -83,14 +83,14 @@ double tsr__count_pool(const struct sized_node *sized)
     return elements(output(sized, 0)) * window;
 }
 
-// Counts the product of A [.., K] with K x N weights, in any packing.
+// Returns the operations of the product of A [.., K] with K x N weights, in any packing.
 double tsr__count_packed_matmul(const struct sized_node *sized)
 {
     return 2 * elements(tsr__sized_input(sized, 0)) * attribute(sized, "N", 0);
 }
 
-// Counts a recurrent layer: X [steps, batch, inputs]; W and R have a row for every gate of every
-// direction.
+// Returns the operations of a recurrent layer: X [steps, batch, inputs]; W and R have a row for
+// every gate of every direction.
 double tsr__count_recurrence(const struct sized_node *sized)
 {
     struct shape x = tsr__sized_input(sized, 0);
@@ -98,9 +98,9 @@ double tsr__count_recurrence(const struct sized_node *sized)
            (elements(tsr__sized_input(sized, 1)) + elements(tsr__sized_input(sized, 2)));
 }
 
-// Counts the product of queries and keys, then that of the scores and values. `queries`: number of
-// elements of the queries; `keys`: number of keys that each query uses; the sizes are elements per
-// head.
+// Returns the operations of two products: queries with keys, and scores with values. `queries`:
+// number of elements of the queries; `keys`: number of keys that each query uses; the sizes are
+// elements per head.
 static double attend(double queries, double keys, double key_size, double value_size)
 {
     return key_size <= 0 ? 0 : 2 * queries * keys * (1 + value_size / key_size);
@@ -113,8 +113,8 @@ static double with_past(double keys, struct shape past, int dimension)
     return keys + (past.rank > 0 ? dim(past, dimension) : 0);
 }
 
-// Counts Attention of ai.onnx: Q is [batch, heads, s, d] or [batch, s, heads d], and so are K and
-// V. Their pasts have 4 dimensions.
+// Returns the operations of Attention of ai.onnx. Q, K and V are [batch, heads, s, d] or [batch, s,
+// heads * d]; past keys and values have 4 dimensions.
 double tsr__count_attention(const struct sized_node *sized)
 {
     struct shape q = tsr__sized_input(sized, 0), k = tsr__sized_input(sized, 1),
@@ -127,8 +127,8 @@ double tsr__count_attention(const struct sized_node *sized)
     return attend(elements(q), keys, size, value);
 }
 
-// Counts com.microsoft MultiHeadAttention: query [batch, s, heads d]; key [batch, t, heads d] or
-// [batch, heads, t, d]; the past is input 6.
+// Returns the operations of com.microsoft MultiHeadAttention: query [batch, s, heads * d]; key
+// [batch, t, heads * d] or [batch, heads, t, d]; the past is input 6.
 double tsr__count_heads(const struct sized_node *sized)
 {
     struct shape q = tsr__sized_input(sized, 0), k = tsr__sized_input(sized, 1),
@@ -145,8 +145,8 @@ double tsr__count_heads(const struct sized_node *sized)
     return attend(queries, with_past(keys, tsr__sized_input(sized, 6), 2), 1, ratio);
 }
 
-// Counts com.microsoft Attention. The projection is input [batch, s, inputs] times weights [inputs,
-// q + k + v]; the past is [2, batch, heads, t, d].
+// Returns the operations of com.microsoft Attention. The projection is input [batch, s, inputs]
+// times weights [inputs, q + k + v]; the past is [2, batch, heads, t, d].
 double tsr__count_projected_attention(const struct sized_node *sized)
 {
     struct shape x = tsr__sized_input(sized, 0), w = tsr__sized_input(sized, 1);
@@ -156,8 +156,8 @@ double tsr__count_projected_attention(const struct sized_node *sized)
     return 2 * rows * elements(w) + attend(rows * query, keys, query, value);
 }
 
-// Counts com.microsoft GroupQueryAttention. Input 0 has the queries, or queries, keys and values
-// together; the present cache holds all keys.
+// Returns the operations of com.microsoft GroupQueryAttention. Input 0 has the queries, or queries,
+// keys and values together; the present cache holds all keys.
 double tsr__count_group_query(const struct sized_node *sized)
 {
     struct shape q = tsr__sized_input(sized, 0), k = tsr__sized_input(sized, 1),
@@ -173,7 +173,8 @@ double tsr__count_group_query(const struct sized_node *sized)
     return attend(queries, keys, 1, 1);
 }
 
-// Counts com.microsoft MoE. Each token uses k of the experts, whose weights are [experts, a, b].
+// Returns the operations of com.microsoft MoE. Each token uses k of the experts, whose weights are
+// [experts, a, b].
 double tsr__count_experts(const struct sized_node *sized)
 {
     struct shape x = tsr__sized_input(sized, 0), first = tsr__sized_input(sized, 2),
@@ -184,7 +185,8 @@ double tsr__count_experts(const struct sized_node *sized)
     return 2 * tokens * attribute(sized, "k", 1) * each;
 }
 
-// Counts com.microsoft QMoE: like MoE, with weights of 2, 4 or 8 bits, packed into bytes.
+// Returns the operations of com.microsoft QMoE: like MoE, with weights of 2, 4 or 8 bits, packed
+// into bytes.
 double tsr__count_packed_experts(const struct sized_node *sized)
 {
     struct shape x = tsr__sized_input(sized, 0);
@@ -207,7 +209,7 @@ static double length_of(const struct sized_node *sized, const char *name)
     return n > 0 ? (double)n : 0;
 }
 
-// Counts the operations of a tree ensemble: every row of x descends every tree, then adds the
+// Returns the operations of a tree ensemble: every row of x descends every tree, then adds the
 // weights of a leaf. Adding four weights takes as long as one step down. The depth of a leaf is
 // estimated as in balanced trees: log2 of the number of leaves of a tree.
 static double count_walks(const struct sized_node *sized, double trees, double leaves,
@@ -219,8 +221,9 @@ static double count_walks(const struct sized_node *sized, double trees, double l
            (log2(leaves / trees) + weights / leaves / 4);
 }
 
-// Counts TreeEnsembleClassifier and TreeEnsembleRegressor. The nodes of a tree are adjacent, so the
-// trees are counted by changes of the tree id. A tree of n nodes has (n + 1) / 2 leaves.
+// Returns the operations of TreeEnsembleClassifier and TreeEnsembleRegressor. The nodes of a tree
+// are adjacent, so the trees are counted by changes of the tree id. A tree of n nodes has (n + 1) /
+// 2 leaves.
 double tsr__count_tree_nodes(const struct sized_node *sized)
 {
     const int64_t *ids;
@@ -238,7 +241,8 @@ double tsr__count_tree_ensemble(const struct sized_node *sized)
     return count_walks(sized, length_of(sized, "tree_roots"), leaves, leaves);
 }
 
-// Counts [rows, features] times the matrix of coefficients, which is stored as a flat list.
+// Returns the operations of a product: [rows, features] times the matrix of coefficients, which is
+// stored as a flat list.
 double tsr__count_linear(const struct sized_node *sized)
 {
     return 2 * dim(tsr__sized_input(sized, 0), 0) * length_of(sized, "coefficients");
@@ -248,8 +252,8 @@ double tsr__count_linear(const struct sized_node *sized)
 #define POWER       20
 #define VECTOR      16 // operations of a matrix product in the time of one other operation
 
-// Counts a support vector machine: every row is compared with every support vector. Without support
-// vectors the model is linear.
+// Returns the operations of a support vector machine: every row is compared with every support
+// vector. Without support vectors the model is linear.
 double tsr__count_support_vectors(const struct sized_node *sized)
 {
     double features = dim(tsr__sized_input(sized, 0), -1),

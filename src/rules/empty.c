@@ -8,8 +8,9 @@
 
 #include <ctype.h>
 
-// Compares a letter of the column with the name of a factor: "s" matches s, s0, s1 and the inner
-// half s_; "d1" matches only d1.
+// Compares a letter of the column with the name of a factor: "s" matches s, s0 and s1; "d1" matches
+// only d1. A trailing "_" is ignored: if a placement splits factor s in two, the inner part is
+// called s_.
 static bool letter_is(struct str letter, struct str factor)
 {
     if (factor.n < letter.n || memcmp(factor.p, letter.p, letter.n) != 0)

@@ -325,7 +325,8 @@ tsr_dim tsr__fit_here(const struct fit_dim *dim)
     return dim_at(tsr__fit_shape(dim->fit, dim->side, dim->tensor), dim->axis);
 }
 
-// Merges the sizes that two tensors give one factor. Numbers have precedence over symbols.
+// Merges the sizes that two tensors give one factor. Numbers have precedence over symbols. False:
+// two numbers differ.
 static bool join_size(struct fit *fit, int factor, tsr_dim dim)
 {
     tsr_dim *size = &fit->factors[factor].size;
@@ -382,7 +383,8 @@ static void open_unread(struct fit *fit)
     }
 }
 
-// Visitor for broadcast dimensions, after all others: a number other than 1 is the factor's size.
+// Visitor for broadcast dimensions, which runs after strict_size: a number other than 1 is the
+// factor's size.
 static bool loose_number(const struct fit_dim *dim)
 {
     struct fit *fit = dim->fit;

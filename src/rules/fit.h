@@ -31,8 +31,8 @@ struct fit {
 };
 
 // Finds lengths of packs, then factors, then their sizes. False: the pattern does not fit (`whole`
-// is the reason), or out of memory. The caller sets all fields above `length` and from `n_factors`
-// (0) on.
+// is the reason), or out of memory. The caller sets the fields before `length` and those from
+// `n_factors` on; n_factors is 0.
 bool tsr__fit(struct fit *fit);
 // Records the reason unless there is already one, and returns false.
 bool tsr__fit_refuse(struct fit *fit, const char *why);

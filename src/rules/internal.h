@@ -110,8 +110,8 @@ void tsr__rule_kind_range(struct rule_builder *rule, enum factor_kind kind, char
                           int to);
 void tsr__rule_kind_of(struct rule_builder *rule, enum factor_kind kind, int letter);
 void tsr__rule_reduce(struct rule_builder *rule, int letter, enum combine combine);
-// Returns the letter, so that the caller sets what its clause says. NULL: it already has a clause,
-// no tensor has the letter, or an earlier call failed.
+// Returns the letter, so that the caller can set what the clause says. NULL: it already has a
+// clause, no tensor has the letter, or an earlier call failed.
 struct letter *tsr__rule_clause(struct rule_builder *rule, int letter);
 
 // Add what changes in the local node; `factor` is the index of a letter. Patches apply to the list

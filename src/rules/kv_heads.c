@@ -267,7 +267,7 @@ static tsr_status repeat_projected(struct repeat *repeat, tsr_node *node, size_t
     return made == value ? TSR_OK : tsr_node_replace_input(node, input, made);
 }
 
-// Appends `heads` heads from `first` on, each `times` times.
+// Appends the heads first .. first + heads - 1 to the index, each `times` times.
 static void append_repeated(struct blocks *blocks, int64_t first, int64_t heads, int64_t times)
 {
     for (int64_t i = 0; i < heads * times; i++)

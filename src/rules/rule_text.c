@@ -226,7 +226,8 @@ static bool parse_input(struct parser *parser, int *out)
 }
 
 // Reads "shape 1", "shape 1 allowzero" or "shape 3 open". allowzero is the name of an attribute: if
-// it is 1, a size of 0 means an empty dimension. open: 0 cannot be written.
+// it is 1, a size of 0 means an empty dimension. open: the shape cannot have a size of 0, because 0
+// copies a size of the input.
 static bool parse_shape(struct parser *parser)
 {
     struct rule_rewrite rewrite = {.kind = REWRITE_SHAPE, .factor = -1};
@@ -333,7 +334,8 @@ static bool parse_range(struct parser *parser)
     return true;
 }
 
-// Reads "word direction=v forward reverse", or "share activations=v".
+// Reads "word direction=v forward reverse" or "share activations=v": an attribute with one word, or
+// with list entries, for each element of v.
 static bool parse_attribute_of(struct parser *parser, enum rewrite_kind kind)
 {
     struct rule_rewrite rewrite = {.kind = kind, .index = -1};

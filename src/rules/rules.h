@@ -92,8 +92,8 @@ enum rewrite_kind {
     // Like REWRITE_LOOKUP, but the indices address elements of input 0 to change. `factor` is
     // dimension `last` of input 0. Indices into other shards change nothing.
     REWRITE_SCATTER,
-    // Inputs `index` and `index` + 1 are the first of ascending numbers and the excluded end. They
-    // get the range of the local shard of `factor`.
+    // Inputs `index` and `index` + 1 are the start and the excluded end of ascending numbers. In
+    // the local node they are the bounds of the local shard of `factor`.
     REWRITE_RANGE,
     // Attribute `name` is a text. If the local shard of `factor` is one element, the text becomes
     // the word of that element in `words`.
@@ -117,7 +117,7 @@ struct rule_rewrite {
     int64_t unit;      // REWRITE_ATTR: elements of the attribute for one element of the factor
     // used by REWRITE_SIZES, REWRITE_SIZE, REWRITE_LOOKUP, REWRITE_SCATTER, REWRITE_CAUSAL
     int first, last;
-    bool open; // REWRITE_SHAPE: 0 cannot be written, but one entry may be -1
+    bool open; // REWRITE_SHAPE: a size of 0 cannot be written, but one entry may be -1
 };
 
 // The elements of an input that a shard of the result needs (window_part.c has examples).

@@ -522,8 +522,8 @@ static const struct op_row rows[] = {
      .shape = tsr__infer_scalar, .note = LISTS_NOTE},
     {"SequenceMap", .since = 17, .type = TYPE_OPEN, .shape = tsr__infer_sequence_map,
      .whole = BODIES},
-    // The local node would return local sizes: so the node is replaced by the sizes of the full
-    // tensor (sizes 0 0 1).
+    // The local node would return local sizes, so it is replaced by the sizes of the full tensor
+    // (sizes 0 0 1).
     {"Shape", .since = 1, .rule = "[A*] -> ·; drop A; sizes 0 0 1", .derive = tsr__derive_shape,
      .type = TYPE_INT64, .shape = tsr__infer_shape, .value = tsr__value_shape, .note = FULL_SIZES},
     {"Shrink", .since = 9, .rule = UNARY, .reuse = REUSE_ON_ALL},

@@ -80,7 +80,7 @@ bool tsr__type_plain(tsr_dtype type)
     return false;
 }
 
-// True if the node has an attribute that a version of the table added together with types.
+// True if the node has an attribute that a version of the table added together with element types.
 static bool uses_more(const tsr_node *node)
 {
     static const char *const names[] = {"saturate", "round_mode", "ceil_mode"};

@@ -102,7 +102,8 @@ void tsr__derive_gemm(struct derivation *derivation)
     bool a = tsr_attr_int(tsr__attr_of(derivation->shapes, derivation->node, "transA"), 0) != 0;
     bool b = tsr_attr_int(tsr__attr_of(derivation->shapes, derivation->node, "transB"), 0) != 0;
     derivation->text = texts[a][b];
-    // Before opset 11 the summand is not optional, so k is not sharded.
+    // Before opset 11 the third input is not optional, so every device would add it. So k is not
+    // sharded.
     if (tsr__node_opset(derivation->node) < 11)
         derivation->text = old[a][b];
 }

@@ -48,7 +48,8 @@ enum factor_kind tsr__derive_stat_if(bool holds, const struct derivation *deriva
 void tsr__derive_lookup(struct derivation *derivation, size_t like, int after);
 // Returns the opset of ai.onnx in the node's model; 0: not imported.
 int64_t tsr__onnx_opset(const tsr_node *node);
-// Finds the dimensions that a reduction removes. False: not known, and the derivation has ended.
+// Sets reduced[i] for the dimensions that a reduction reduces. False: not known, and the derivation
+// has ended.
 bool tsr__reduce_axes(struct derivation *derivation, int rank, bool *reduced);
 
 // True for a value of one element.
@@ -62,7 +63,8 @@ bool tsr__derive_alike(const tsr_value *value, tsr_dtype type, int *out);
 bool tsr__derive_heads(struct derivation *derivation, const char *queries, const char *keys);
 // True if the node has no output from number `first` on.
 bool tsr__derive_outputs_end(const struct derivation *derivation, size_t first);
-// Adds the dimensions of a tensor, with `at_axis` in place of the axis: "d0 _ d2".
+// Adds the dimensions of a tensor, with `at_axis` in place of the axis. Example: "_" at axis 1 of
+// rank 3 adds "d0 _ d2".
 void tsr__rule_around(struct rule_builder *rule, int axis, int rank, const char *at_axis);
 // Adds input i, a mask that broadcasts to [b, heads, q, k]; heads: "h" or "(h g)". Returns false if
 // its number of heads is unknown, so that heads are not sharded.

@@ -30,7 +30,8 @@ bool tsr__derive_heads(struct derivation *derivation, const char *queries, const
     return true;
 }
 
-// Returns dimension `from_end` of a mask, counted from its end, in the notation of rules.
+// Returns dimension `from_end` of a mask, counted from its end (1: the last), in the notation of
+// rules.
 static const char *mask_dim(int from_end, int64_t size, const char *heads)
 {
     if (from_end == 2)
@@ -203,7 +204,7 @@ static int64_t width_of(const struct derivation *derivation, size_t i)
 
 // True if each of the kv heads of the values has its own key. The operator allows several heads to
 // share a key, and only the widths show that. Example: 8 query heads of 3 elements (width 24) and 4
-// heads of values. Keys of width 12 are 4, one for each head; keys of width 6 are 2.
+// heads of values. A key tensor of width 12 has 4 keys, one for each head; one of width 6 has 2.
 static bool has_key_for_each(const struct derivation *derivation, int64_t q, int64_t kv)
 {
     int64_t queries = width_of(derivation, 0), keys = width_of(derivation, 1);
@@ -269,14 +270,15 @@ static void add_angles(struct derivation *derivation, size_t i)
     tsr__rule_inputs(&derivation->rule, given ? "[b~ t~ _]" : "[_ _]");
 }
 
-// Returns the text of the rotated tensor, with heads in the last dimension or in a separate one.
+// Returns the rotated tensor in the notation of rules, with heads in the last dimension or in a
+// separate one.
 static const char *rotated(int rank)
 {
     return rank == 3 ? "[b t (h d)]" : "[b h t d]";
 }
 
-// Returns the text of the positions in com.microsoft: one start for all sequences, one position for
-// each token, or three positions for each token (MRotaryEmbedding).
+// Returns the positions of com.microsoft in the notation of rules: one start for all sequences, one
+// position for each token, or three positions for each token (MRotaryEmbedding).
 static const char *positions_of(int rank)
 {
     if (rank == 3)
@@ -310,7 +312,7 @@ void tsr__derive_rotary(struct derivation *derivation)
 }
 
 // Derives the rule of com.microsoft RotaryEmbedding, whose second input is the positions. Without
-// num_heads, the size of the angles gives the size of a head.
+// num_heads, a head has twice the width of the angles.
 void tsr__derive_rotary_positions(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;

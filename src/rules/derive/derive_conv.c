@@ -67,7 +67,8 @@ static int64_t kernel_of_weights(const struct derivation *derivation, int weight
 }
 
 // Reads the spatial dimensions, and marks those with independent positions. Without kernel_shape,
-// the weights give the kernel size.
+// the weights give the kernel size. False: the rank is unknown or out of range, and the derivation
+// has ended.
 static bool read_space(struct derivation *derivation, int weights, struct space *space)
 {
     const int64_t *kernel;

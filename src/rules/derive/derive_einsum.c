@@ -20,7 +20,7 @@ struct equation {
     bool twice[LETTERS]; // the letter occurs twice in one operand
     bool square;         // both sizes of each diagonal are equal
     bool out[LETTERS];   // the letter occurs in the result
-    // an operand, the result, has an ellipsis
+    // `dots`: an operand has an ellipsis; `out_dots`: the result has one
     bool dots, out_dots;
 };
 

@@ -21,7 +21,7 @@ struct layers {
 };
 
 // Reads the sizes of both layers. A first layer of 512 rows for an inner size of 256 has 2 rows for
-// each element: gate and value.
+// each element: gate and value. False: the sizes are unknown or do not divide.
 static bool read_layers(const struct derivation *derivation, size_t first, int64_t inner,
                         struct layers *layers)
 {

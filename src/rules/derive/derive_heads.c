@@ -197,8 +197,8 @@ void tsr__derive_multi_head(struct derivation *derivation)
         tsr__derive_causal_rows(derivation, 6, 5);
 }
 
-// Derives the rule of DecoderMaskedMultiHeadAttention: one decoding step. The cache may be stored
-// in another order, but heads are separate.
+// Derives the rule of DecoderMaskedMultiHeadAttention: one decoding step. The elements of a head
+// may be stored in another order in the cache, but heads stay separate.
 void tsr__derive_masked_multi_head(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;

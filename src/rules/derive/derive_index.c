@@ -201,9 +201,9 @@ void tsr__derive_gather_nd(struct derivation *derivation)
         add_lookup(rule, tsr__rule_numbered(rule, 'v', i), rank - b - k, i + 1);
 }
 
-// Derives the rule of ScatterND. Updates are not sharded, because they may change an element twice,
-// in order. Example: data [4 5 6] with indices [9 2] has the rule
-// "[v0 v1 s2],[_ _],[_ s2] -> [v0 v1 s2]; scat 1 v0 0 0; scat 1 v1 1 1".
+// Derives the rule of ScatterND. Updates are not sharded, because two updates may change the same
+// element, and the last one counts. Example: data [4 5 6] with indices [9 2] has the rule "[v0 v1
+// s2],[_ _],[_ s2] -> [v0 v1 s2]; scat 1 v0 0 0; scat 1 v1 1 1".
 void tsr__derive_scatter_nd(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -267,7 +267,8 @@ static bool one_hot_expands(const struct derivation *derivation)
 
 // ---- operators that compare positions (expand_place.c) ------------------------------------------
 
-// Derives the rule of Trilu: the text of the row, unless the node cannot be expanded.
+// Derives the rule of Trilu: the rule text of the operator table, unless the node cannot be
+// expanded.
 void tsr__derive_trilu(struct derivation *derivation)
 {
     static const tsr_dtype types[] = {TSR_FLOAT, TSR_DOUBLE, TSR_FLOAT16, TSR_BFLOAT16,
@@ -278,8 +279,8 @@ void tsr__derive_trilu(struct derivation *derivation)
         derivation->text = "[A* n m],·? -> [A* n m]; rep n m";
 }
 
-// Derives the rule of Range: the text of the row, for integers with step 1. Fractions would be
-// rounded differently, and other steps are rare.
+// Derives the rule of Range: the rule text of the operator table for int64 with step 1. Other
+// ranges are not sharded: fractions would be rounded differently, and other steps are rare.
 void tsr__derive_range(struct derivation *derivation)
 {
     const tsr_node *node = derivation->node;
@@ -292,7 +293,8 @@ void tsr__derive_range(struct derivation *derivation)
         derivation->text = "·,·,· -> [r]; rep r";
 }
 
-// Derives the rule of EyeLike: the text of the row, for types that comparisons and casts support.
+// Derives the rule of EyeLike: the rule text of the operator table, for types that comparisons and
+// casts support.
 void tsr__derive_eye_like(struct derivation *derivation)
 {
     static const tsr_dtype types[] = {TSR_FLOAT, TSR_DOUBLE, TSR_FLOAT16, TSR_INT32,

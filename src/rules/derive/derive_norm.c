@@ -219,8 +219,8 @@ void tsr__derive_instance_norm(struct derivation *derivation)
                    "S");
 }
 
-// Derives the rule of BatchNormalization: the text of the row. A node in training computes
-// statistics of the full batch and is not sharded.
+// Derives the rule of BatchNormalization: the rule text of the operator table. A node in training
+// computes statistics of the full batch and is not sharded.
 void tsr__derive_batch_norm(struct derivation *derivation)
 {
     int64_t opset = tsr__node_opset(derivation->node);

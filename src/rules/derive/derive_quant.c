@@ -284,7 +284,7 @@ void tsr__derive_matmul_nbits(struct derivation *derivation)
 }
 
 // Derives the rule of MatMulBnb4, whose weight is a flat list of rows. Rows can be sharded if each
-// ends with a block.
+// row ends at the end of a block.
 void tsr__derive_matmul_bnb4(struct derivation *derivation)
 {
     int64_t k = tsr__derive_int(derivation, "K", 0),

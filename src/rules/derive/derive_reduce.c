@@ -62,7 +62,7 @@ int tsr__derive_rank(struct derivation *derivation, size_t i)
 
 int tsr__derive_axis(struct derivation *derivation, const char *name, int64_t otherwise, int rank)
 {
-    if (rank < 0) // the caller has reported it
+    if (rank < 0) // the derivation has already ended
         return -1;
     int axis = tsr__axis(tsr__derive_int(derivation, name, otherwise), rank);
     if (axis < 0)
@@ -104,7 +104,7 @@ enum factor_kind tsr__derive_stat_if(bool holds, const struct derivation *deriva
 static int64_t read_axes(const struct derivation *derivation, int64_t *out, int64_t cap)
 {
     struct shape given = tsr__derive_in(derivation, 1);
-    // An empty list is known by its shape, even where the input is no constant.
+    // An empty list is known by its shape, even if the input is not a constant.
     if (given.rank == 1 && given.dims[0].value == 0)
         return 0;
     int64_t n = tsr__derive_ints(derivation, "axes", 1, out, cap);
@@ -279,8 +279,8 @@ void tsr__derive_reduce_mean(struct derivation *derivation)
            (struct reduced_kind){.kind = tsr__derive_stat(derivation, 11, EXPAND_NUMBERS)});
 }
 
-// Derives the rule of ArgMax and ArgMin. Shards must also compare their extreme elements, so the
-// node is expanded.
+// Derives the rule of ArgMax and ArgMin. The largest (or smallest) elements of the shards must also
+// be compared, so the node is expanded.
 void tsr__derive_arg(struct derivation *derivation)
 {
     bool reduced[DERIVE_MAX_RANK] = {false};

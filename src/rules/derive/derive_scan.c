@@ -157,7 +157,7 @@ void tsr__derive_optimizer(struct derivation *derivation)
 
 // ---- rows --------------------------------------------------------------------------------------
 
-// Derives the rule of operators that work row by row: the text of the row in the table. An input
+// Derives the rule of operators that work row by row: the rule text of the operator table. An input
 // that is not [rows, columns] is not sharded.
 void tsr__derive_rows(struct derivation *derivation)
 {

@@ -58,7 +58,7 @@ static void add_windows(struct rule_builder *rule, int rank, const struct worked
                                                         .reach = 1});
 }
 
-// Returns the index of that dimension's window.
+// Returns the index of the window of dimension `dim`.
 static int window_at(const struct worked *worked, int dim)
 {
     int n = 0;
@@ -86,7 +86,7 @@ static int64_t sizes_along(const struct derivation *derivation, enum side side, 
     return sum;
 }
 
-#define MAX_JOINED 48 // tensors of a Concat or Split whose axis can be sharded
+#define MAX_JOINED 48 // most tensors of a Concat or Split whose axis can be sharded
 
 // Derives the rule of Concat. Each input has a window, which is shifted by the sizes of the inputs
 // before it.
@@ -190,7 +190,8 @@ static int64_t common_unit(const int64_t *sizes, size_t n)
 
 #define ALL_SEGMENTS (-1) // stands for the tensor that has all segments
 
-// Adds dimensions "d0 (p1 r)": segment 1, which has `units` times r elements along the axis.
+// Adds the dimensions of a segment: "d0 (p1 r)" for segment 1, which has `units` times r elements
+// along the axis.
 static void add_strided(struct derivation *derivation, int rank, int axis, int segment,
                         int64_t units)
 {

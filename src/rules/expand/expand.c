@@ -162,7 +162,8 @@ tsr_value *tsr__x_op(struct expansion *expansion, const char *op, int n, ...)
     return expansion->failed ? NULL : tsr__x_output(tsr__x_node(expansion, op, n, inputs));
 }
 
-// Returns the value after its node was changed, or fails the expansion.
+// Returns the value if `status`, the result of changing its node, is TSR_OK. Otherwise the
+// expansion fails.
 static tsr_value *changed(struct expansion *expansion, tsr_value *value, tsr_status status)
 {
     expansion->failed = expansion->failed || status != TSR_OK;

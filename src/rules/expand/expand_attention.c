@@ -54,7 +54,7 @@ static tsr_value *by_heads(struct expansion *expansion, const struct attention *
     return transposed(expansion, tsr__x_reshape(expansion, value, flat_shared, 5), five, 5);
 }
 
-// Returns the dimension that counts rows: 1 of [b s (h d)], 2 of [b h s d].
+// Returns the axis of the rows: 1 of [b s (h d)], 2 of [b h s d].
 static int rows_axis(int rank)
 {
     return rank == 3 ? 1 : 2;
@@ -160,7 +160,7 @@ static tsr_value *softmax_or_zero(struct expansion *expansion, const struct atte
     return tsr__x_op(expansion, "Div", 2, value, sum);
 }
 
-// Builds scores, softmax and the product with the values, and restores the form of the queries.
+// Builds scores, softmax and the product with the values, and reshapes the result like the queries.
 static void build_attention(struct expansion *expansion, const struct attention *attention)
 {
     static const int64_t four[] = {0, 2, 1, 3}, five[] = {0, 3, 1, 2, 4};
@@ -217,7 +217,7 @@ void tsr__expand_attention(struct expansion *expansion)
     struct attention attention = {.causal = tsr__x_int(expansion, "is_causal", 0) != 0};
     if (tsr__x_has(expansion, 3)) {
         attention.mask = 3;
-        attention.hidden_is_zero = true; // a causal query can always use its first key
+        attention.hidden_is_zero = true; // a mask may hide all keys of a query
     }
     int64_t queries = size_at(q, 1), keys = size_at(k, 1);
     if (q.rank == 3) {

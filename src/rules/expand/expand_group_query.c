@@ -66,7 +66,7 @@ static tsr_value *rotated(struct expansion *expansion, const struct groups *grou
     return y;
 }
 
-// Returns [b s (h d)] as [b s h d + MORE]. The new elements have the value `more`.
+// Returns [b s (h d)] as [b s h (d + MORE)]. The new elements have the value `more`.
 static tsr_value *widened(struct expansion *expansion, const struct groups *groups,
                           tsr_value *value, int64_t heads, double more)
 {
@@ -76,7 +76,7 @@ static tsr_value *widened(struct expansion *expansion, const struct groups *grou
                      number(expansion, groups, more));
 }
 
-// Returns [b k 1 d + MORE], which is added to the keys: HIDDEN in the first new element of keys
+// Returns [b k 1 (d + MORE)], which is added to the keys: HIDDEN in the first new element of keys
 // after the last token of their sequence, else 0.
 static tsr_value *hidden_keys(struct expansion *expansion, const struct groups *groups)
 {

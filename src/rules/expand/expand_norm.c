@@ -2,7 +2,7 @@
 // expand_norm.c - softmax and normalizations, expanded into reductions and element-wise steps.
 //
 // Variances take two passes, as in the definitions: first the mean, then the squares of the
-// differences. Short floating-point types are widened first, as their stash types require.
+// differences. 16-bit floats are converted to float32 first, as attribute stash_type requires.
 //
 // Example: Softmax of 1 2 | 3, sharded in 2. The maxima of the shards are 2 | 3, reduced over the
 // devices to 3. The exponentials of the differences are e^-2 e^-1 | e^0. Their sums are 0.503 | 1,
@@ -59,7 +59,7 @@ static bool begin_softmax(struct expansion *expansion, struct norm *norm, bool f
     return true;
 }
 
-// Subtracts the maximum, so that no exponential overflows.
+// Returns the input minus the maximum of each row, so that no exponential overflows.
 static tsr_value *minus_max(struct expansion *expansion, const struct norm *norm)
 {
     return tsr__x_op(expansion, "Sub", 2, norm->value,
@@ -117,7 +117,8 @@ void tsr__expand_hardmax(struct expansion *expansion)
         return;
     tsr_value *top = tsr__x_reduce(expansion, "ReduceMax", s.value, s.axes, s.n, true);
     tsr_value *at = tsr__x_positions(expansion, 0, (int)s.axes[0]);
-    // The length of a row is an index above those of all elements.
+    // Elements that are not the maximum get the length of the row, which is larger than any
+    // position.
     tsr_value *none = tsr__x_count(expansion, 0, s.axes, s.n, TSR_INT64);
     tsr_value *here =
         tsr__x_op(expansion, "Where", 3, tsr__x_op(expansion, "Equal", 2, s.value, top), at, none);

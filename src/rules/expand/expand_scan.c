@@ -114,7 +114,7 @@ static void cumulate(struct expansion *expansion, const char *op, const char *to
     const tsr_value *given = tsr_node_input(expansion->twin, 1);
     bool known = given && tsr__shapes_ints(expansion->shapes, given, &axis, 1) == 1;
     if (!known)
-        axis = rank; // the axis is invalid
+        axis = rank; // unknown: split fails
     if (!known && rank == 1)
         axis = 0; // a vector has only this axis
     if (!split(expansion, tsr__axis(axis, rank), &parts)) {
@@ -147,7 +147,7 @@ void tsr__expand_cum_prod(struct expansion *expansion)
 
 // ---- TopK ---------------------------------------------------------------------------------------
 
-// Adds a TopK of k with the direction of the old node.
+// Adds a TopK node for k elements, with the direction of the old node.
 static tsr_node *top(struct expansion *expansion, tsr_value *value, int64_t k, int axis,
                      bool sorted)
 {
