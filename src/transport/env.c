@@ -173,8 +173,8 @@ static bool serve(int listener, int fd, int ranks, bool *met, double until)
     return ok;
 }
 
-// Passes the descriptor to each rank once, as rank 0. The error names the first rank that did not
-// connect in time.
+// As rank 0, passes the descriptor to each other rank once. The error names the first rank that did
+// not connect in time.
 static tsr_status hand_out(tsr_session *session, const struct meeting *meeting, int fd)
 {
     int ranks = meeting->ranks;

@@ -83,7 +83,8 @@ struct endpoint;
 // `release` and `held`.
 struct transport {
     const char *name; // "threads", "mpi"
-    // out := elements of all members' in folded in group order; in == out is fine.
+    // Folds `in` of all members in group order and stores the result in `out` of each. in == out is
+    // allowed.
     tsr_status (*all_reduce)(struct endpoint *endpoint, const struct comm_call *call,
                              const void *in, void *out, struct comm_trouble *why);
     tsr_status (*exchange)(struct endpoint *endpoint, const struct comm_call *call,
@@ -144,7 +145,8 @@ tsr_status tsr__comm_exchange(struct endpoint *endpoint, const struct comm_call 
 tsr_status tsr__comm_reduce_scatter(struct endpoint *endpoint, const struct comm_call *call,
                                     const void *in, const int64_t *counts, void *out,
                                     struct comm_trouble *why);
-// Reduces all members' in (call->count elements) to out of the root. Others may pass NULL as out.
+// Reduces `in` of all members (call->count elements) to `out` of the root. Others may pass NULL as
+// `out`.
 tsr_status tsr__comm_reduce(struct endpoint *endpoint, const struct comm_call *call, int root,
                             const void *in, void *out, struct comm_trouble *why);
 // Sends send[i] to member i and receives recv[i] from it; sizes may differ and are checked.
@@ -259,7 +261,7 @@ bool tsr__launcher_is_mpi(const char *family);
 // ---- ranks on GPUs (device*.c) ------------------------------------------------------------------
 
 // How a group of GPUs communicates. Own: ranks read each other's GPU memory. Host: through host
-// memory, over the endpoint below (`base` of tsr__device_open).
+// memory, over the base endpoint (`base` of tsr__device_open).
 enum gpu_method {
     METHOD_AUTO,
     METHOD_OWN,
@@ -305,8 +307,8 @@ struct device_share {
 tsr_status tsr__device_share(struct endpoint *endpoint, uint64_t plan, struct device_share *out,
                              struct comm_trouble *why);
 void tsr__device_close(struct endpoint *endpoint); // NULL is allowed; the base stays open
-// Returns the GPU seat of an endpoint of tsr__device_open; NULL: the rank is on the host, or it is
-// another kind of endpoint.
+// Returns the GPU seat of an endpoint of tsr__device_open; NULL: the rank is on the host, or the
+// endpoint is of another kind.
 struct gpu_seat *tsr__device_seat(struct endpoint *endpoint);
 bool tsr__device_is(const struct endpoint *endpoint);
 // tsr__device_rows copies rows, tsr__device_scratch returns scratch memory, both on the rank's GPU.
@@ -323,8 +325,8 @@ tsr_status tsr__device_scratch(struct endpoint *endpoint, const struct comm_call
 // Compiles the kernels that a call of this type and reduction needs.
 tsr_status tsr__device_prepare(struct endpoint *endpoint, const struct comm_call *call,
                                struct comm_trouble *why);
-// Returns the stream of a stand-in library, or NULL. It replaces the driver in tests: the engine
-// computes on the host without streams, and kernels finish synchronously.
+// Returns the stream of the library that replaces the GPU driver in tests, or NULL if it is not
+// used. With it, the engine computes on the host without streams, and kernels finish synchronously.
 void *tsr__device_stand_in(struct endpoint *endpoint);
 tsr_status tsr__device_wait(struct endpoint *endpoint, const struct comm_call *call,
                             struct comm_trouble *why);
@@ -350,8 +352,8 @@ int tsr__cores_share(int part, int parts, int *out, int cap);
 // Binds the calling thread, and threads that it starts later, to such a share. Returns false if
 // nothing was done.
 bool tsr__cores_keep(int part, int parts);
-// For tests: returns the cores that the control groups of a process (/proc/self/cgroup) allow,
-// below `root`; 0: no limit.
+// For tests: returns the number of cores that control groups allow; 0: no limit. root: the folder
+// of all control groups (/sys/fs/cgroup); groups: the content of /proc/self/cgroup.
 int tsr__cores_quota(const char *root, const char *groups);
 // Tells the processor that the calling loop polls memory (instruction `pause` or `yield`).
 void tsr__relax(void);

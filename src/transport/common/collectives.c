@@ -13,8 +13,8 @@
 
 #define FEW 32
 
-// Send and receive buffers for every member, n zeroed entries each. A member sends or receives
-// nothing if its entry is not set.
+// Send and receive buffers of a call, one entry per member each. The entries begin as zeros:
+// nothing is exchanged with a member whose entry is not set.
 struct parts {
     struct comm_buffer few[2 * FEW];
     struct comm_buffer *send, *recv;

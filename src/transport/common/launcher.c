@@ -58,8 +58,8 @@ static bool number(const char *variable, int64_t *out)
     return text && tsr__str_int(str_of(text), out);
 }
 
-// Reads the rank that a launcher gave this process. False: its variables are not set or are
-// invalid.
+// Reads the rank that a launcher gave this process. False: its variables are not set or invalid, or
+// the process may be an interactive shell.
 static bool place_of(const struct launcher *launcher, int *rank, int *ranks)
 {
     int64_t number_of_rank, count;

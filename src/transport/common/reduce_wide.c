@@ -2,8 +2,8 @@
 // reduce_wide.c - vectorized sum, maximum and minimum for common types, with the widest vectors of
 // the processor.
 //
-// One pass: reads a few cache lines of every input, folds them in order, writes all outputs.
-// Vectors change no bit: every element is folded as in reduce.c. With AVX-512, large outputs are
+// One pass: reads a few cache lines of every input, folds them in order, writes all outputs. Vector
+// code gives the same bits: every element is folded as in reduce.c. With AVX-512, large outputs are
 // written with non-temporal stores, as memcpy does. 16-bit floats are folded as float and rounded
 // once.
 #include "transport/common/internal.h"
@@ -138,8 +138,8 @@ static inline F16C __m128i narrow(__m256i u)
     return _mm_packus_epi32(_mm256_castsi256_si128(u), _mm256_extracti128_si256(u, 1));
 }
 
-// Replaces NaNs by the NaN that is stored for the type, with its sign. Usually x has none, and one
-// test is enough. which: the bits of that NaN.
+// Replaces every NaN of x in `bits` by the NaN with the bits `which`, with the sign of x. Usually x
+// has no NaN, which one test shows.
 static inline F16C __m128i one_nan(__m128i bits, __m256 x, int which)
 {
     __m256i mask = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));

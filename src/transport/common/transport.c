@@ -64,7 +64,7 @@ static void name_write(char *out, size_t n, const char *text)
         tsr__name_copy(out, n, text);
 }
 
-// Fills the header of a call. Notes are read only in calls that send some, so leftovers of an
+// Fills the header of a call. Notes are read only in calls that send some, so old notes of an
 // earlier call do no harm.
 void tsr__header_of(const struct comm_call *call, const int64_t *notes, struct comm_header *out)
 {
@@ -289,8 +289,8 @@ tsr_status tsr__comm_exchange(struct endpoint *endpoint, const struct comm_call 
 #define BARRIER_BLOCK 64 // ranks that synchronize at a time
 
 // Makes one step of a barrier: synchronizes the ranks of this rank's block, which has every
-// `apart`-th rank. Example with 200 ranks, for rank 64: with 1 the ranks 64 to 127, with 64 the
-// ranks 0, 64, 128 and 192.
+// `apart`-th rank. Example: with 200 ranks, the block of rank 64 is 64 to 127 for apart 1, and 0,
+// 64, 128 and 192 for apart 64.
 static tsr_status meet_block(struct endpoint *endpoint, struct comm_call *call, int apart,
                              struct comm_trouble *why)
 {
@@ -309,9 +309,9 @@ static tsr_status meet_block(struct endpoint *endpoint, struct comm_call *call, 
 }
 
 // Waits until all ranks have called it. An all-to-all would take n * n messages. So blocks of 64
-// ranks synchronize, then the first ranks of 64 blocks, and so on, and back in the same way.
-// Example with 100 ranks: {0..63} and {64..99}, then {0, 64}, then the two blocks again. 65536
-// ranks: three levels.
+// ranks synchronize, then the first ranks of 64 blocks, and so on; then the same steps in reverse
+// order. Example: 100 ranks synchronize as {0..63} and {64..99}, then {0, 64}, then the two blocks
+// again. 65536 ranks have three levels of blocks.
 tsr_status tsr__comm_barrier(struct endpoint *endpoint, uint64_t plan, const char *what,
                              struct comm_trouble *why)
 {

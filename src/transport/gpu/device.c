@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // device.c - endpoints of ranks that may be on GPUs: exchanges cards, chooses a method, runs it.
 //
-// Plain calls go to the endpoint below (`base`). For other calls all members first compare their
-// descriptions over that endpoint and exchange where their buffers are. If all are in host memory,
-// the endpoint below does the call. If all are on GPUs with peer access, ranks read and write each
-// other's memory (own), or NCCL does it. Else each copies its part to the host, and the endpoint
-// below does the call there. Only in that last method the host may wait for a GPU.
+// Plain calls go to the base endpoint (`base`), which knows no GPUs. For other calls all members
+// first compare their descriptions over that endpoint and exchange where their buffers are. If all
+// are in host memory, the base endpoint does the call. If all are on GPUs with peer access, ranks
+// read and write each other's memory (own), or NCCL does it. Else each copies its part to the host,
+// and the base endpoint does the call there. Only in that last method the host may wait for a GPU.
 //
 // Locks: this file takes none. A rank's endpoint belongs to its thread; only device_fail is called
 // from other threads, and device_nccl.c protects what it uses. Arrays of struct device are sized
@@ -58,8 +58,8 @@ static bool export_to(struct device *device, const void *p, struct gpu_block *bl
     return true;
 }
 
-// Writes the card of this call for member i. Returns false if the member cannot open this rank's
-// memory. Handles are made only for other processes, because they cost a driver call.
+// Writes the `call_card` for member i. Returns false if the member cannot open this rank's memory.
+// Handles are made only for other processes, because they cost a driver call.
 static bool fill_card(const struct device_call *call, int i, const struct comm_buffer *send,
                       const void *out)
 {
@@ -77,8 +77,8 @@ static bool fill_card(const struct device_call *call, int i, const struct comm_b
            export_to(device, out, &card->out_block, &card->out_offset);
 }
 
-// Writes the cards of this call for all members. All cards of this rank have the same properties
-// (place, reaches, NCCL); addresses and sizes are for one reader each.
+// Writes a `call_card` for each member. All cards of this rank have the same properties (place,
+// reaches, has_nccl); addresses and sizes differ.
 static void fill_cards(const struct device_call *call, const struct comm_buffer *send,
                        const void *out)
 {
@@ -100,7 +100,8 @@ static void fill_cards(const struct device_call *call, const struct comm_buffer 
     }
 }
 
-// Exchanges cards, with the caller's notes and its `arrived`. exchange NULL: an all-reduce.
+// Exchanges the cards (`call_card`) of a call, with notes and `arrived` of `exchange` (NULL: an
+// all-reduce, which has neither).
 static tsr_status exchange_cards(const struct device_call *call, struct comm_exchange *exchange)
 {
     struct device *device = call->device;
@@ -157,7 +158,7 @@ static enum gpu_method choose(const struct device_call *call)
     return own ? METHOD_OWN : METHOD_HOST;
 }
 
-// Fails the job if the call failed. Other members may be waiting, in the endpoint below or in an
+// Fails the job if the call failed. Other members may be waiting, in the base endpoint or in an
 // NCCL kernel: device_fail ends both.
 static tsr_status ended(const struct device_call *call, tsr_status st)
 {
@@ -169,7 +170,7 @@ static tsr_status ended(const struct device_call *call, tsr_status st)
 }
 
 // Starts a call: records an event after the work that produces this rank's data, and exchanges
-// cards.
+// cards (`call_card`).
 static tsr_status begin(struct device_call *call, const struct comm_buffer *send, const void *out,
                         struct comm_exchange *exchange)
 {
@@ -187,8 +188,8 @@ static tsr_status begin(struct device_call *call, const struct comm_buffer *send
                                   "creating an event");
     }
     const struct device_group *group = group_of(device, call->call);
-    // Must come before the cards: after them, others may already have a kernel on this GPU that
-    // waits for this rank.
+    // Must come before the exchange of cards: afterwards other ranks may already have a kernel on
+    // this GPU that waits for this rank.
     if (st == TSR_OK && on_device(call) && group && group->comm)
         st = tsr__nccl_reserve(call, exchange);
     if (st != TSR_OK)
@@ -263,7 +264,7 @@ static void device_fail(struct endpoint *endpoint, tsr_status status, int rank, 
     tsr__nccl_abort(device);
 }
 
-// Closes the endpoint below. The rank leaves the job; tsr__device_close frees the struct when the
+// Closes the base endpoint. The rank leaves the job; tsr__device_close frees the struct when the
 // rank's session is gone.
 static void device_close(struct endpoint *endpoint)
 {
@@ -271,8 +272,8 @@ static void device_close(struct endpoint *endpoint)
     device->base->transport->close(device->base);
 }
 
-// Returns the method of a group. Ranks 0 and 1 on GPU 0, rank 2 on the host: {0, 1} use "own", or
-// "ipc" between processes; {0, 2} use "host".
+// Returns the method of a group. Example: with ranks 0 and 1 on GPU 0 and rank 2 on the host, {0,
+// 1} use "own", or "ipc" between processes; {0, 2} use "host".
 static const char *device_method(const struct endpoint *endpoint, const int64_t *group, int n)
 {
     const struct device *device = (const struct device *)endpoint;
@@ -332,7 +333,7 @@ static bool make_lists(struct device *device)
     return !device->arena.failed;
 }
 
-// Opens the endpoint of a rank that may be on a GPU. Forwards to the endpoint below, except for
+// Opens the endpoint of a rank that may be on a GPU. Forwards to the base endpoint, except for
 // calls with GPUs.
 tsr_status tsr__device_open(tsr_session *session, struct endpoint *base,
                             const struct device_options *options, struct endpoint **out,

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // device.h - endpoints of ranks that may be on GPUs: what they know of each other, and one call.
 //
-// A call has two steps over the endpoint below. First all members exchange where their buffers are
+// A call has two steps over the base endpoint. First all members exchange where their buffers are
 // and what is possible with them (struct call_card); from the cards alone all members choose the
 // same method. Then the method does its work.
 //
 // The method (choose in device.c) for ranks 0 and 1 of a group, if the user asked for none:
-//   0 on the host, 1 on the host                           none: the endpoint below does the call
+//   0 on the host, 1 on the host                           none: the base endpoint does the call
 //   0 on a GPU,    1 on the host                           host: 0 copies its part to pinned memory
 //   0 and 1 on GPUs without peer access, no NCCL           host
 //   0 and 1 on one GPU                                     own: such a group has no communicator
@@ -63,8 +63,8 @@ struct device_group {
 
 struct device {
     struct endpoint endpoint; // first: an endpoint is its device
-    struct endpoint *base;
-    struct gpu_seat *seat; // NULL: on the host
+    struct endpoint *base;    // the base endpoint: transfers between host memories
+    struct gpu_seat *seat;    // NULL: on the host
     const struct gpu *gpu;
     struct device_options options;
     struct arena arena;
@@ -136,7 +136,7 @@ static inline struct gpu_fold gpu_fold_of(const struct comm_call *call, int n_ou
 // Returns TSR_OK for code 0; else an error with the GPU and the driver's text. doing: what the rank
 // was doing, such as "copying".
 tsr_status tsr__device_code(const struct device_call *call, int code, const char *doing);
-// Returns the description of a further step of this call, for the endpoint below.
+// Returns the description of a further step of this call, for the base endpoint.
 struct comm_call tsr__device_step(const struct comm_call *call, uint64_t step);
 // Exchanges one word between all members.
 tsr_status tsr__device_words(const struct device_call *call, uint64_t step, uint64_t mine,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_call.c - what all GPU methods share: steps over the endpoint below, and error texts.
+// device_call.c - what all GPU methods share: steps over the base endpoint, and error texts.
 #include "transport/gpu/device.h"
 
 // Converts an error code of the driver to a status, with a text in call->why. For code 2, "out of
-// memory", the text states how much is free.
+// memory", the text states how much memory is free.
 tsr_status tsr__device_code(const struct device_call *call, int code, const char *doing)
 {
     if (code == 0)
@@ -25,7 +25,7 @@ tsr_status tsr__device_code(const struct device_call *call, int code, const char
                         call->device->options.card, rank, doing, words);
 }
 
-// Returns the call for one step over the endpoint below. The step becomes part of the detail, so
+// Returns the call for one step over the base endpoint. The step becomes part of the detail, so
 // that members at different steps of one call detect it.
 struct comm_call tsr__device_step(const struct comm_call *call, uint64_t step)
 {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // device_host.c - collectives through host memory, for groups whose GPUs cannot access all buffers.
-// The endpoint below (device->base) communicates between the hosts.
+// The base endpoint (device->base) communicates between the hosts.
 //
 // Data is copied in chunks through pinned memory. In an all-reduce three chunks are in flight: one
 // is copied from the GPU, one is reduced, one is copied back. Members on the host use their memory
-// directly. All members make the same calls of the endpoint below, because the number of chunks
+// directly. All members make the same calls of the base endpoint, because the number of chunks
 // depends only on sizes that all members know.
 //
 // Example: 5 MiB of float32 are chunks of 2, 2 and 1 MiB in slots 0, 1, 2 of the pinned memory.
@@ -37,7 +37,7 @@ static int64_t length_of(const struct chunks *chunks, int64_t i)
     return left < chunks->each ? left : chunks->each;
 }
 
-// Reduces one chunk over the endpoint below, which waits for the other members. Each chunk has its
+// Reduces one chunk over the base endpoint, which waits for the other members. Each chunk has its
 // own step in the call's `detail`.
 static tsr_status reduce_below(const struct device_call *call, int64_t i, int64_t count,
                                const void *in, void *out)
@@ -102,7 +102,7 @@ static tsr_status reduce_chunks(const struct device_call *call, const struct chu
 }
 
 // Reduces as a member whose memory is on the host. It makes the same calls chunk by chunk as the
-// others, and the endpoint below reads its memory directly.
+// others, and the base endpoint reads its memory directly.
 static tsr_status reduce_from_host(const struct device_call *call, const struct chunks *chunks,
                                    const char *in, char *out)
 {

@@ -3,8 +3,8 @@
 // accesses its memory any more.
 #include "transport/gpu/device.h"
 
-// Returns the device of a member in this process. NULL: the member is this rank, or in another
-// process.
+// Returns the device of another member. NULL: the member is this rank, is not on a GPU, or is in
+// another process.
 static struct device *neighbour(const struct device_call *call, int member)
 {
     const struct device *device = call->device;

@@ -24,8 +24,8 @@ static uint64_t host_id(void)
     return tsr__hash64(text, n, 0);
 }
 
-// Fills this rank's card. `exports` is false if the driver provides no handles: then only ranks of
-// this process can access the memory.
+// Fills this rank's `rank_card`. `exports` is false if the driver provides no handles: then only
+// ranks of this process can access the memory.
 static void describe_self(struct device *device)
 {
     struct rank_card *card = &device->mine;
@@ -47,7 +47,7 @@ static void describe_self(struct device *device)
             card->exports && tsr__seat_export_event(device->seat, i, &card->events[i]) == 0;
 }
 
-// Exchanges cards over the transport below: every rank sends its own card and receives all cards.
+// Exchanges the cards (`rank_card`) of all ranks over the base endpoint.
 static tsr_status exchange_rank_cards(struct device *device, uint64_t plan,
                                       struct comm_trouble *why)
 {
@@ -134,8 +134,8 @@ static bool import_rank(struct device *device, int rank)
     return true;
 }
 
-// Opens the events of another rank, if this rank can access its memory. In the same process the
-// other rank's struct is read directly: it lives until all ranks have ended.
+// Opens the events of another rank. Returns true if this rank can access its GPU memory. In the
+// same process the other rank's struct is read directly: it lives until all ranks have ended.
 static bool reach_rank(struct device *device, int rank)
 {
     const struct rank_card *card = &device->ranks[rank];
@@ -159,9 +159,9 @@ static bool shares_gpu(const struct device *device, const struct device_group *g
     return false;
 }
 
-// True if the group uses NCCL: each member has its own GPU, or NCCL was requested. All members must
-// decide the same, or one would wait in NCCL for another. So only the cards and the request of the
-// first member are used.
+// True if the group uses NCCL: all members are on GPUs with NCCL; and NCCL was requested, or no
+// method was and no two members share a GPU. All members must decide the same, or one would wait in
+// NCCL for another. So only the cards and the request of the first member are used.
 static bool wants_nccl(const struct device *device, const struct device_group *group)
 {
     enum gpu_method asked = (enum gpu_method)device->ranks[group->group[0]].method;

@@ -52,7 +52,7 @@ static void drop_comms(struct device *device, bool abort)
 }
 
 // Marks this rank as inside an NCCL call. TSR_OK: the rank is inside, and leave() must follow.
-// Otherwise the job has failed, and the endpoint below has the reason.
+// Otherwise the job has failed, and the base endpoint has the reason.
 static tsr_status enter(const struct device_call *call)
 {
     struct device *device = call->device;
@@ -173,8 +173,8 @@ static bool is_aborted(struct device *device)
 }
 
 // Opens a communicator, with a deadline. Opening waits for all members, but a member that failed
-// must not block the others forever. A failing rank of this process sets `aborted`; for others
-// there is a deadline.
+// must not block the others forever. A failing rank of this process sets `aborted`; failures in
+// other processes are found by the deadline.
 static tsr_status join_in_time(const struct device_call *call, const struct nccl_id *id,
                                const struct device_group *group, void **comm)
 {
@@ -223,7 +223,7 @@ static tsr_status join(const struct device_call *call, const struct nccl_id *id,
 }
 
 // Opens the communicator of a group. The first member of the group creates the unique id of the
-// communicator and broadcasts it over the transport below. Then all members connect.
+// communicator and broadcasts it over the base endpoint. Then all members connect.
 tsr_status tsr__nccl_open(struct device *device, struct device_group *group, uint64_t plan,
                           struct comm_trouble *why)
 {

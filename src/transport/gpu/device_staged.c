@@ -82,7 +82,7 @@ static struct gpu_seat *seat_of(const struct staged *staged, int member)
     return ((const struct device *)(uintptr_t)address)->seat;
 }
 
-// Copies this rank's parts of the others' slices to the host.
+// Copies to the host those parts of this rank's tensor that other members fold.
 static int send_down(const struct staged *staged)
 {
     const struct device_call *call = staged->call;
@@ -104,8 +104,8 @@ static int send_down(const struct staged *staged)
     return 0;
 }
 
-// Copies the others' parts of a piece of this rank's slice to the GPU and folds them in group
-// order.
+// Handles one piece of this rank's slice: copies the other members' data for it to the GPU, and
+// folds the data of all members in group order.
 static int fold_piece(const struct staged *staged, int piece)
 {
     const struct device_call *call = staged->call;

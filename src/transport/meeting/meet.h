@@ -73,7 +73,7 @@ void tsr__meet_proof(const struct meet_key *key, enum meet_side side, uint8_t ou
 void tsr__meet_verdict_code(const struct meet_key *key, enum meet_verdict verdict,
                             uint8_t out[MEET_CODE]);
 void tsr__meet_put_head(const struct meet_head *head, uint8_t out[MEET_HEAD]);
-// False: not a valid frame for a job of that many ranks.
+// Decodes the head of a frame. False: it is not valid for a job of that many ranks.
 bool tsr__meet_get_head(const uint8_t in[MEET_HEAD], int ranks, struct meet_head *out);
 // Computes the code of a frame from its head, data, number on this connection, and sender.
 void tsr__meet_frame_code(const struct meet_key *key, enum meet_side side, uint64_t number,

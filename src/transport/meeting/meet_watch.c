@@ -85,8 +85,8 @@ static bool send_frame(struct meet *meet, int to, enum meet_kind kind, int about
            tsr__meet_write(wire->fd, code, sizeof code, until);
 }
 
-// Receives the card of rank `about`. Its length was checked (LINK_CARD) before any data is read;
-// its code is checked before it is used.
+// Receives the card of rank `about`. The length is checked (LINK_CARD) before the data is read, and
+// the code before the card is used.
 static bool receive_card(struct meet *meet, int from, int about, struct link_card *card)
 {
     struct meet_wire *wire = &meet->wires[from];
@@ -169,7 +169,7 @@ bool tsr__meet_swap(struct meet *meet, const struct link_card *mine,
 // ---- notices ------------------------------------------------------------------------------------
 
 // Records that a rank died, once per rank; rank 0 also informs the others. A rank that has sent a
-// farewell may close its connection.
+// farewell has not died if its connection closes.
 static void note_gone(struct meet *meet, int rank)
 {
     struct meet_state *state = &meet->states[rank];

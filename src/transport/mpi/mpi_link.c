@@ -264,8 +264,8 @@ static bool others_run(void)
 
 // Ends MPI at the end of the process. If the program has finalized MPI itself, before_finalize has
 // ended the link. Without MPI_Finalize, launchers kill the remaining ranks, and the launcher of
-// MPICH reports this rank's exit code 0 as the job's. If all ranks have finished their work
-// (`all_came`), the job is not aborted.
+// MPICH reports this rank's exit code 0 as the job's. So a rank that cannot finalize MPI aborts the
+// job with PEER_EXIT, unless all ranks have finished their work (`all_came`).
 static void at_exit(void)
 {
     int gone = 0;
@@ -292,8 +292,8 @@ static bool start_mpi(char *error, size_t n)
         snprintf(error, n, "MPI_Init_thread failed");
         return false;
     }
-    // Several threads at a time only if MPI grants it; a program that started MPI itself may have
-    // asked for less.
+    // Several threads may use the link at a time only if MPI allows it; a program that started MPI
+    // itself may have asked for less.
     state.ours = !running;
     state.link.threads = level == MPI_THREAD_MULTIPLE;
     return true;

@@ -180,7 +180,8 @@ uint64_t tsr__host_id(void)
     return tsr__hash64(name, strlen(name), tsr__hash64(boot, n > 0 ? (size_t)n : 0, 0));
 }
 
-// Exchanges one card with every rank. The round is compared, so no rank is a round ahead.
+// Exchanges one card with every rank. The number of the round is compared, so that ranks in
+// different rounds are detected.
 static tsr_status deal(struct endpoint *net, const struct card *mine, struct card *all,
                        struct comm_buffer *buffers, int64_t *group, int64_t round,
                        struct comm_trouble *why)
@@ -220,8 +221,8 @@ static bool open_memory(struct hosts *hosts, const struct card *head,
     return tsr__shm_map(hosts->session, fd, hosts->net->size, options, &hosts->job) == TSR_OK;
 }
 
-// Connects the ranks of this host, in three rounds: which ranks are on this host; its first rank
-// has created the memory; which ranks could open it.
+// Connects the ranks of this host. In three rounds all ranks exchange: their host; the memory that
+// the first rank of each host has created; whether they could open it.
 static tsr_status meet_host(struct hosts *hosts, const struct comm_options *options,
                             struct card *all, struct comm_buffer *buffers, int64_t *group,
                             struct comm_trouble *why)
@@ -272,7 +273,7 @@ static struct hosts *hosts_new(tsr_session *session, struct endpoint *net)
     return hosts;
 }
 
-// Finds the ranks of this host; the lists are needed here only.
+// Finds the ranks of this host: allocates the lists for meet_host and calls it.
 static tsr_status find_host(struct hosts *hosts, const struct comm_options *options,
                             struct comm_trouble *why)
 {

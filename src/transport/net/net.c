@@ -106,8 +106,8 @@ static tsr_status send_part(struct net *net, const struct comm_call *call,
     return tsr__net_post(net, call, (int)call->group[i], false, part->p, part->bytes, why);
 }
 
-// Exchanges parts: first headers and small data (meet), then larger data. Receives are posted
-// before sends, member by member, and tsr__net_complete waits for all of them together.
+// Exchanges parts: first headers and small data (tsr__net_meet), then larger data. Receives are
+// posted before sends, member by member, and tsr__net_complete waits for all of them together.
 static tsr_status exchange_parts(struct net *net, const struct comm_call *call,
                                  struct comm_exchange *exchange, struct comm_trouble *why)
 {

@@ -189,15 +189,15 @@ tsr_status tsr__net_open(tsr_session *session, struct link *link, struct meet *m
 // `net` itself if that is not possible.
 tsr_status tsr__hosts_open(tsr_session *session, struct endpoint *net,
                            const struct comm_options *options, struct endpoint **out);
-// As tsr__hosts_open for *out, which is closed after a failure. All ranks call it, also those that
-// are alone on their host.
+// Replaces *out by an endpoint of tsr__hosts_open; closes *out after a failure. All ranks call it,
+// also those that are alone on their host.
 tsr_status tsr__hosts_join(tsr_session *session, const struct comm_options *options,
                            struct endpoint **out);
 uint64_t tsr__host_id(void); // equal for ranks of one host
 
 // ---- plugins.c
 // Opens the plug-in of a family ("ucx", "openmpi"), from that folder (NULL: none) or beside this
-// library. NULL: `why` has the first reason.
+// library. NULL: it could not be loaded; `why` has the first error.
 void *tsr__plugin_open(const char *family, const char *folder, char *why, size_t n);
 
 // ---- net.c

@@ -157,7 +157,7 @@ tsr_status tsr__net_give(struct endpoint *endpoint, const struct comm_call *call
     return TSR_OK;
 }
 
-// Waits until rank 0 or the network has the oldest file, so that this rank's memory for it is free.
+// Waits until rank 0 or the network has the oldest file, then frees it.
 tsr_status tsr__net_settle(struct endpoint *endpoint, const struct comm_call *call,
                            struct comm_trouble *why)
 {

@@ -31,8 +31,8 @@ static tsr_status lost(struct net *net, const struct comm_call *call, int peer,
 
 #define LOSS_S 2.0 // by then the meeting knows which rank died
 
-// Finds the reason of a failed message. If the ranks watch each other, it is soon known which rank
-// died or failed.
+// Finds the reason of a failed message. If there is a meeting, waits at most LOSS_S, because the
+// meeting soon knows which rank died or failed.
 static tsr_status find_loss(struct net *net, const struct comm_call *call, int peer,
                             struct comm_trouble *why)
 {
@@ -287,7 +287,7 @@ static tsr_status check_frame(struct net *net, const struct comm_call *call, int
     return tsr__net_damaged(call, peer, why);
 }
 
-// Starts a call. No message of the last call is pending, or the job has failed.
+// Starts a call. The messages of the previous call have ended, unless the job has failed.
 static tsr_status begin(struct net *net, const struct comm_call *call, const int64_t *notes,
                         struct comm_header *header, struct comm_trouble *why)
 {

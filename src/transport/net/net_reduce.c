@@ -60,7 +60,8 @@ static bool is_me(const struct sum *sum, int member)
     return member == sum->me;
 }
 
-// Returns the memory for a member's part of a piece of this rank's slice, until it is folded.
+// Returns the memory that holds a member's data for piece `piece` of this rank's slice until it is
+// folded.
 static char *part_place(const struct sum *sum, int64_t piece, int member)
 {
     size_t slot = (size_t)(piece % SUM_WINDOW) * (size_t)sum->call->n_group + (size_t)member;
@@ -69,8 +70,8 @@ static char *part_place(const struct sum *sum, int64_t piece, int member)
     return sum->net->scratch + slot * (size_t)sum->step * sum->unit;
 }
 
-// Posts the messages of a piece: receives the others' parts of this rank's slice, and sends its
-// parts of their slices.
+// Posts the messages of piece `piece` of all slices: receives the other members' data for this
+// rank's slice, and sends this rank's data for theirs.
 static tsr_status post_parts(struct sum *sum, int64_t piece)
 {
     struct net_range *range = &sum->parts[piece % SUM_WINDOW];
@@ -102,7 +103,7 @@ static void fold_piece(struct sum *sum, int64_t piece)
 }
 
 // Sends the result of this member's piece to all others and receives theirs into out. in == out is
-// allowed: this member's parts of the piece have been sent.
+// allowed: a result arrives only after this member's data for it was received.
 static tsr_status post_results(struct sum *sum, int64_t piece)
 {
     struct span mine = piece_of(sum, sum->me, piece);
@@ -217,7 +218,7 @@ static tsr_status check_frames(const struct sum *sum, size_t bytes)
     return TSR_OK;
 }
 
-// Folds the data in the frames, which is all data.
+// Folds tensors that are complete in the frames.
 static void fold_frames(struct sum *sum)
 {
     for (int i = 0; i < sum->call->n_group; i++)

@@ -36,8 +36,8 @@ struct shm_pair {
     _Alignas(SHM_LINE) atomic_uint_fast64_t taken;
     atomic_uint_fast64_t copied; // number of parts of the other rank that were read in place
 };
-// Buffers for data of two ranks that is too large for their mailbox, piece by piece. There are two
-// buffers in turn, so that one is written while the other is read. Ownership alternates as with a
+// Buffers for data of two ranks that is too large for their mailbox, piece by piece. Two buffers
+// are used in turn, so that one is written while the other is read. Ownership alternates as with a
 // mailbox.
 struct shm_pair_buffer {
     _Alignas(SHM_LINE) char cells[2][2][SHM_PIECE];
@@ -230,7 +230,7 @@ tsr_status tsr__shm_sync(struct shm *me, const struct comm_call *call, struct co
 const struct shm_entry *tsr__shm_entry(const struct shm *me, int rank);
 // Announces that this rank no longer reads the members' entries. They may still read its own.
 void tsr__shm_depart(struct shm *me, const struct comm_call *call);
-// Waits until no rank reads what was published: entry 0 or 1, or SHM_STAGE.
+// Waits until no rank reads an entry (what: 0 or 1) or the staging area (SHM_STAGE) any more.
 tsr_status tsr__shm_released(struct shm *me, const struct comm_call *call, int what,
                              struct comm_trouble *why);
 // Checks once whether the job has failed, or the peer for which this rank waits has ended or

@@ -2,9 +2,9 @@
 // shm_heap.c - memory of a rank that the other ranks can read and write in place.
 //
 // Small blocks have a region of their own: sizes are rounded up to eighths of powers of two, and a
-// freed block waits for the next of its size. Large blocks are split from the smallest free block
-// that fits, and merged with free neighbours when they are freed, so that a run takes little more
-// than its peak of live memory.
+// freed block is kept for the next request of its size class. Large blocks are split from the
+// smallest free block that fits, and merged with free neighbours when they are freed, so that a run
+// takes little more than its peak of live memory.
 //
 //     Example: blocks of 8, 4 and 6 MiB; the first two are freed and become one of 12. 7 MiB are
 //     split from it, and 5 stay free. 9 MiB fit nowhere and begin after the last block; if the last
@@ -48,8 +48,9 @@ static size_t lines(size_t bytes)
     return (bytes + LINE - 1) / LINE * LINE;
 }
 
-// Returns the size class of a block. Example for 100 bytes: 100 - 1 = 99 is between 64 and 128, in
-// steps of 8: class 6 * 8 + 4, whose largest size is 104. Sizes below 64 share the class of 64.
+// Returns the size class of a block. There are 8 classes between two powers of two. Example:
+// between 64 (2 to the power of 6) and 128 they have steps of 8; sizes 97 to 104 are class 6 * 8 +
+// 4. Sizes below 64 share the class of 64.
 static unsigned class_of(size_t bytes)
 {
     size_t last = (bytes < LINE ? LINE : bytes) - 1;
@@ -147,8 +148,9 @@ static void set_bytes(struct shm *me, struct block *block, size_t bytes)
         me->heap.last = bytes;
 }
 
-// Splits off the rest of a block behind `bytes`, if it is large enough for a block. Pages that were
-// returned to the system are counted as used first, because the front is about to be written.
+// Splits off the rest of a block behind the first `bytes`, if it is large enough for a block. Pages
+// that were returned to the system (`given`) are counted in the rest, because the front is about to
+// be written.
 static void cut_off(struct shm *me, struct block *block, size_t bytes)
 {
     size_t rest = block->bytes - bytes, given = block->given;
@@ -189,7 +191,7 @@ static struct block *extend(struct shm *me, size_t bytes)
     return block;
 }
 
-// Takes a large block from the heap. Called with the lock held.
+// Takes a large block from the heap. Called with the lock held. NULL: the heap is full.
 static struct block *take_large(struct shm *me, size_t bytes)
 {
     struct shm_heap *heap = &me->heap;

@@ -36,7 +36,7 @@ static size_t whole_pages(size_t n)
 }
 
 // Returns the layout of the shared memory of a job. It follows from the number of ranks, so it is
-// the same in every process; only the heap size is read from the file.
+// the same in every process; only the heap size depends on the size of the file.
 static struct shm_layout layout_of(int ranks)
 {
     size_t n = (size_t)ranks;

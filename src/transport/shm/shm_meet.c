@@ -214,7 +214,7 @@ static void record_readers(const struct shm *me, const struct comm_call *call,
 // ---- synchronization ----------------------------------------------------------------------------
 
 // Starts a call: writes this rank's entry. Calls use the two entries in turn, so it first waits
-// until all ranks have read the one of two calls ago.
+// until all ranks have read the entry of two calls ago.
 tsr_status tsr__shm_begin(struct shm *me, const struct comm_call *call, const int64_t *notes,
                           struct shm_entry **out, struct comm_trouble *why)
 {
@@ -245,7 +245,8 @@ static uint64_t announce_to(struct shm *me, int peer, const struct comm_header *
     return stamp;
 }
 
-// Announces the call to all members before it waits for any: no arrival depends on another.
+// Announces the call to all members. This comes before waiting for any of them, so that no arrival
+// depends on another.
 static void announce(struct shm *me, const struct comm_call *call)
 {
     for (int i = 0; i < call->n_group; i++)
@@ -326,7 +327,8 @@ tsr_status tsr__shm_meet_in_mailbox(struct shm *me, const struct comm_call *call
 }
 
 // Ends a call. This rank reads nothing of this call afterwards and announces that to each member.
-// It records which ranks could read its own entry, for the call after the next one.
+// It records which ranks could read its own entry, for the call after the next one, which reuses
+// the entry.
 void tsr__shm_depart(struct shm *me, const struct comm_call *call)
 {
     record_readers(me, call, &me->readers[me->calls & 1]);

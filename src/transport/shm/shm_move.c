@@ -188,8 +188,8 @@ static tsr_status reduce_pair(struct shm *me, const struct comm_call *call, int 
     return TSR_OK;
 }
 
-// Reduces one chunk of more than two members. All stage it; each folds a slice and writes the
-// result to its own part of the chunk; then all read the others' slices.
+// Reduces one chunk of more than two members. All members stage the chunk; each folds a slice and
+// writes the result to its own staging area; then all read the others' slices.
 static tsr_status reduce_chunk(struct shm *me, const struct comm_call *call, int self,
                                const char *in, char *out, size_t bytes, struct comm_trouble *why)
 {
@@ -223,9 +223,9 @@ static tsr_status reduce_chunk(struct shm *me, const struct comm_call *call, int
 }
 
 // Reduces tensors that are not all in shared memory: two members by reduce_pair, more of them chunk
-// by chunk through the staging areas. A staging area has four chunks in turn, with two barriers
-// between a chunk and the next, so it is never written while another rank reads it. The chunks of
-// the previous call must have been read (tsr__shm_released).
+// by chunk through the staging areas. A staging area holds four chunks, which are used in turn,
+// with two barriers between a chunk and the next, so it is never written while another rank reads
+// it. The chunks of the previous call must have been read (tsr__shm_released).
 static tsr_status reduce_staged(struct shm *me, const struct comm_call *call, int self,
                                 const char *in, char *out, struct comm_trouble *why)
 {
@@ -358,8 +358,7 @@ static size_t waiting(const struct exchange *exchange, int peer, size_t left, co
 }
 
 // Announces how much this rank has taken from the peer's ring, after the bytes were copied, so that
-// the sender may reuse the space. The last part of a message ends on a cache line, as `push` counts
-// it.
+// the sender may reuse the space. The end of a part is rounded up to a cache line, as in `push`.
 static void advance_taken(const struct exchange *exchange, int peer, size_t n, bool last)
 {
     struct shm *me = exchange->me;
@@ -429,8 +428,8 @@ static bool fold(struct exchange *exchange)
 }
 
 // Returns the rank of a member whose data is incomplete, or that has not taken all of this rank's
-// data; -1: done. Prefers one whose ring is empty: data of others may wait to be folded with its
-// data.
+// data; -1: done. Prefers a member whose ring is empty: the data of other members may only wait to
+// be folded with its data.
 static int missing(const struct exchange *exchange)
 {
     int open = -1;
@@ -493,8 +492,8 @@ static tsr_status move_parts(struct exchange *exchange, struct comm_trouble *why
 
 // ---- exchange -----------------------------------------------------------------------------------
 
-// Publishes what this rank sends. Parts in shared memory do not go through a ring. Small parts do,
-// although they could be read in place, because that needs no reply (settle).
+// Publishes what this rank sends. Parts in shared memory do not go through a ring. Small parts
+// always do, because reading in place needs a reply (settle).
 static void offer(struct exchange *exchange)
 {
     struct shm *me = exchange->me;
@@ -549,9 +548,9 @@ static void copy_in_reach(struct exchange *exchange)
     }
 }
 
-// Acknowledges the parts that this rank read in place, and waits for the ranks that read its own.
-// While `copied` is below `gave`, others may still read this rank's tensors, so the engine must not
-// free them.
+// Acknowledges the parts that this rank read in place, and waits until other ranks have
+// acknowledged its own parts. While `copied` is below `gave`, others may still read this rank's
+// tensors, so the engine must not free them.
 static tsr_status settle(struct exchange *exchange, struct comm_trouble *why)
 {
     struct shm *me = exchange->me;

@@ -86,7 +86,7 @@ static void threads_fail(struct endpoint *endpoint, tsr_status status, int rank,
     pthread_mutex_unlock(&job->lock);
 }
 
-// Returns the job's failure to a rank that finds it failed.
+// Copies the failure of the job to *why and returns its status.
 static tsr_status job_failure(struct thread_job *job, struct comm_trouble *why)
 {
     pthread_mutex_lock(&job->lock);
@@ -96,8 +96,8 @@ static tsr_status job_failure(struct thread_job *job, struct comm_trouble *why)
 }
 
 // Leaves a failed call: waits until no member can be inside this rank's buffers, then marks the
-// rank as gone. A member announces IN_DATA and then checks whether the job has failed, so one of
-// the two sees the other.
+// rank as gone. A member announces IN_DATA and then checks whether the job has failed: so either it
+// sees the failure, or this rank sees IN_DATA.
 static void leave(struct slot *me, const struct comm_call *call)
 {
     for (int i = 0; i < call->n_group; i++) {

@@ -174,8 +174,8 @@ static const char *hint_of(const struct meet_place *place)
            "this host";
 }
 
-// Connects the ranks. A host that may not be contacted is a usage error; a rank that does not
-// connect is a failed rank.
+// Connects the ranks. A wrong interface or host name is a usage error; a rank that does not connect
+// is a failed rank.
 static tsr_status meet(tsr_session *session, const struct comm_options *options,
                        struct joining *joining)
 {

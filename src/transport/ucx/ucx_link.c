@@ -211,8 +211,8 @@ static bool link_flush(struct link *link)
 
 #define CLOSE_STEPS 10000 // other ranks may be gone, so closing has a limit
 
-// Closes the connection to a rank. Forced: the other side may be gone and never answer. Pending
-// messages are lost, so the caller has flushed.
+// Closes the connection to a rank by force, because the other side may be gone and never answer.
+// Pending messages are lost, so the caller has flushed.
 static void close_endpoint(struct ucx *ucx, ucp_ep_h endpoint)
 {
     ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
@@ -293,8 +293,8 @@ static bool fail(char *error, size_t n, const char *what, ucs_status_t status)
 
 // Sets message sizes for TCP. A message of up to 256 KiB (a piece of a large sum) then needs one
 // system call and no reply; by default UCX splits it into pieces of 8 KiB, or asks first. RDMA
-// devices keep UCX's defaults, and settings of the user are kept. UCX before 1.16 needs the names
-// of a transport's settings without the transport; unknown names have no effect.
+// devices keep UCX's defaults, and settings of the user are kept. UCX before 1.16 expects the names
+// of these settings without TCP_; unknown names have no effect.
 static void configure_tcp(ucp_config_t *config)
 {
     static const char *const settings[][3] = {
@@ -513,8 +513,8 @@ static bool wire(struct ucx *ucx, struct link_meeting *meeting, char *error, siz
 
 // UCX connects an endpoint when it is first used, and does not authenticate: any process that knows
 // its protocol can end this process. So all ranks connect now. Each announces to every other when
-// all of its endpoints are connected. A rank that has heard from all others lets the kernel drop
-// every later connection to UCX's ports.
+// all of its endpoints are connected. A rank that has received this from all others lets the kernel
+// drop every later connection to UCX's ports.
 
 #define CONNECT_S 60.0
 #define GREET_TAG LINK_CHANNELS // next to the channels of messages
@@ -571,8 +571,9 @@ static int first_pending(struct greetings *greetings)
     return first;
 }
 
-// Ends a round: waits until all bytes have arrived and everything sent before has left. Returns -1,
-// or after the time limit or a failure the rank that is missing (this rank: unknown).
+// Ends a round: waits until all bytes have arrived and everything sent before has left. Returns -1
+// on success. After the time limit or a failure, returns the rank that is missing (this rank's own
+// number: unknown).
 static int end_round(struct greetings *greetings, double until)
 {
     struct ucx *ucx = greetings->ucx;
