@@ -2,8 +2,8 @@
 // collect.c - ReduceScatter, Reduce, AllToAll, Broadcast, Send and Recv.
 //
 // An axis is divided like any sharded dimension: D elements are F = ceil(D / unit) units, of which
-// the last may be short, and share j of n has units floor(j F / n) .. floor((j + 1) F / n). So a
-// rank can compute all shares from its own tensor. With fewer units than ranks some shares are
+// the last may be short, and share j of n has units floor(j F / n) .. floor((j + 1) F / n) - 1. So
+// a rank can compute all shares from its own tensor. With fewer units than ranks some shares are
 // empty: 1 element over 3 ranks belongs to the last. With the attribute `shares` the members'
 // shares of the units differ (tsr__division_start). A receiver that cannot know the shape gets it
 // in the notes of the call (integers that members exchange before the data). A rank that gets no

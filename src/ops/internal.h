@@ -21,8 +21,7 @@ struct op_kernel {
     // NULL: no shape inference.
     OrtStatus *(*infer)(const OrtCustomOp *op, OrtShapeInferContext *context);
 };
-// Memory in which the tensors are. SIDE_STAND_IN: for tests, in which host memory acts as GPU
-// memory.
+// Where the tensors are stored. SIDE_STAND_IN: for tests, in which host memory acts as GPU memory.
 enum op_side { SIDE_HOST, SIDE_CUDA, SIDE_STAND_IN };
 // A registered operator: one end of a collective, for all element types or for one.
 struct op {
@@ -67,7 +66,7 @@ struct kernel {
     const OrtApi *api;
     const struct op *op;
     enum op_side side;
-    struct arena arena;            // attributes
+    struct arena arena;            // for the attributes
     struct comm_call call;         // the call of this node; some of its fields change in each run
     int self;                      // index of this rank in the group
     int64_t axis, split_axis;      // the attributes of these names
@@ -147,8 +146,8 @@ struct along {
 // Notes (integers that members exchange before the data) of a call that concatenates tensors: the
 // length along the axis, the rank, a hash of the other sizes; for strings the number of characters.
 enum { NOTE_LENGTH, NOTE_RANK, NOTE_OTHERS, NOTE_BYTES };
-// Describes a tensor along an axis. [2, 3, 4] of float32 along axis 1: outer 2, length 3, inner 16
-// bytes. A negative axis counts from the end.
+// Describes a tensor along an axis. Example: [2, 3, 4] of float32 along axis 1: outer 2, length 3,
+// inner 16 bytes. A negative axis counts from the end.
 OrtStatus *tsr__along_axis(struct kernel *kernel, const struct tensor_view *view, int64_t axis,
                            struct along *out);
 // Sets the notes of a tensor, except NOTE_BYTES.

@@ -2,7 +2,7 @@
 // kernel.c - functions of all kernels: attributes, tensors, outputs, errors.
 //
 // Functions return NULL for success, or an error that the caller passes to the engine, which frees
-// it. TRY returns the error from the caller.
+// it. TRY(call) returns the error of `call` from the function that contains it.
 #include "ops/internal.h"
 
 #include <stdio.h>

@@ -132,7 +132,7 @@ static const char *get_provider(const OrtCustomOp *op)
     return op_of(op)->side == SIDE_CUDA ? "CUDAExecutionProvider" : NULL; // NULL: CPU
 }
 
-// Returns where an input is. Shapes are always in host memory.
+// Returns the type of memory of an input. Shapes are always in host memory.
 static int get_memory(const OrtCustomOp *op, size_t i)
 {
     bool shape = i == 1 && comm_has(op_of(op)->kind, TRAIT_TAKES_SHAPE);
@@ -476,7 +476,8 @@ static OrtStatus *add_side(struct ops *ops, int minor, struct op *list, enum op_
 }
 
 // Adds all operators. A rank on a GPU has every operator twice, for host and for GPU memory; the
-// engine picks one when it places the node. With a stand-in for the driver there is only one.
+// engine picks one when it places the node. With a stand-in for the driver (in tests), every
+// operator exists once.
 static OrtStatus *add_all(struct ops *ops, int minor, OrtSessionOptions *options)
 {
     struct gpu_seat *seat = ops->endpoint ? tsr__device_seat(ops->endpoint) : NULL;

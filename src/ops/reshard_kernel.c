@@ -42,7 +42,7 @@ struct reshard {
     struct moves *moves; // NULL: not computed yet
 };
 
-// Returns the bytes per element in a message. For strings the first message has their lengths.
+// Returns the bytes per element in a message. Strings send their lengths first, 8 bytes each.
 static size_t unit_of(const struct kernel *kernel)
 {
     if (kernel->call.type == TSR_STRING)
@@ -231,7 +231,7 @@ static int64_t sender_of(const struct tile_layout *source, int64_t shard, int64_
     return owners[(size_t)rank % n];
 }
 
-// Returns the piece of a rank. NULL with *shard < 0: the rank has none. NULL with a shard: the
+// Returns the piece of a rank. NULL with *shard < 0: the rank has none. NULL with *shard >= 0: the
 // layout does not fit the shape, or out of memory.
 static const struct tile_piece *piece_of(struct reshard *reshard, const struct tile_layout *layout,
                                          const int64_t *shape, int64_t rank, int64_t *shard)
@@ -270,8 +270,8 @@ static void plan_member(struct kernel *kernel, struct moves *moves, int i, int64
     int64_t me = kernel->ops->endpoint->rank, them = kernel->call.group[i], shard;
     size_t bytes = unit_of(kernel);
     const struct tile_piece *theirs = wanted_by(kernel, moves->shape, i, &shard);
-    // A member receives a shard from one of its owners. Sender and receiver compute the same
-    // choice.
+    // A member receives a source shard from one of the shard's owners. Sender and receiver compute
+    // the same owner.
     if (theirs && moves->have && them != me && sender_of(reshard->source, my_shard, them) == me) {
         moves->out[i].bytes = (size_t)overlap(moves->have, theirs) * bytes;
         moves->send[i] = theirs;

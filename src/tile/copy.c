@@ -92,8 +92,8 @@ static bool same_dim(const struct tile_piece *a, const struct tile_piece *b, int
            memcmp(a->dims[axis].at, b->dims[axis].at, sizeof(*a->dims[axis].at)) == 0;
 }
 
-// Copies all common elements and returns their number. A packed side has steps of 0, because it is
-// not addressed.
+// Copies all common elements and returns their number. The packed side has steps of 0, because the
+// message is read or written in order.
 static int64_t walk_all(struct walk *w, const char *src, char *dst, size_t elem_bytes)
 {
     int64_t per_unit = 1;

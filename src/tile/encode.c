@@ -27,8 +27,9 @@ int64_t tsr__cuts_number(const struct tile_factor *factor)
 }
 
 // Encodes a layout as numbers. Example: a vector with two shards on devices 0 and 1, whose factor
-// has size s, is 1 | 1 s 2 | 1 0 0 | 2 | 1 0 | 1 1: the rank, the dimension, the loops, the number
-// of shards, the owners of shard 0 and those of shard 1.
+// has size s, is 1 | 1 s 2 | 1 0 0 | 2 | 1 0 | 1 1: the rank; the dimension (1 factor of size s in
+// 2 parts); the loops (1 loop: dimension 0, factor 0); the number of shards; the owners of shard 0
+// (1 owner, device 0) and of shard 1.
 size_t tsr__layout_encode(const struct tile_layout *layout, int64_t *out, size_t cap)
 {
     struct sink sink = {out, 0, out ? cap : 0};

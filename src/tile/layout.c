@@ -166,7 +166,7 @@ void tsr__layout_coords(const struct tile_layout *layout, int64_t shard, int64_t
     }
 }
 
-// Returns the shard of a that corresponds to shard k of b.
+// Returns the shard of a that has the same part of each factor as shard k of b.
 static int64_t same_shard(const struct tile_layout *a, const struct tile_layout *b, const int *in_a,
                           int64_t k)
 {

@@ -59,7 +59,7 @@ static int64_t least_multiple(int64_t a, int64_t b)
     return mul_cap(a / common_divisor(a, b), b);
 }
 
-// Adds times * F(r), expressed by the digits below `level`.
+// Adds times * F(r) as terms in which only the digits below `level` restrict F.
 static void expand_periods(struct overlap *overlap, const struct tile_digits *digits, int level,
                            int64_t r, uint64_t times)
 {
@@ -74,8 +74,8 @@ static void expand_periods(struct overlap *overlap, const struct tile_digits *di
     }
 }
 
-// Replaces each term by the terms of the next digit. Complete common periods of both shards have
-// the same terms, so these are computed once and multiplied by the number of periods.
+// Replaces each term by the terms of the next digit. Complete common periods of both parts have the
+// same terms, so these are computed once and multiplied by the number of periods.
 static void expand(struct overlap *overlap, const struct tile_digits *digits, int level,
                    int64_t other_period)
 {

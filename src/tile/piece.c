@@ -4,7 +4,8 @@
 //
 // A dimension with factors f0 x f1 x ... is indexed by digits, f0 the highest. A shard has a range
 // of each digit, so its indices are intervals of equal length (the last may be shorter). The lowest
-// digit with a restricted range determines the interval, and all digits above it repeat it.
+// digit with a restricted range determines the interval, and each combination of the digits above
+// repeats that interval.
 //
 //     Example: 12 elements as factors 3 x 4.
 //     3/3*4, shard 1:   value 1 of the high digit, all of the low one:       [4,8)

@@ -106,8 +106,8 @@ static struct tile_layout *remove_copies(struct arena *arena, const struct tile_
     return tsr__layout_cut(arena, layout->rank, narrow->dims);
 }
 
-// Returns the shard of the block that corresponds to a shard of the first copy; -1 if it belongs to
-// another copy.
+// Returns the shard of the block that corresponds to a shard of the first copy; -1 if `shard`
+// belongs to another copy.
 static int64_t shard_in_block(const struct tile_layout *layout, int64_t shard, int64_t copies,
                               int dim)
 {

@@ -121,7 +121,7 @@ int64_t tsr__layout_shard_of(const struct tile_layout *layout, int64_t device, i
 // Copies of a block of devices: copy c has devices c * n .. (c + 1) * n - 1. (repeat.c)
 struct tile_repeat {
     int64_t copies, devices; // `devices` is n, the number of devices of one copy
-    // devices of the first copy, by device of the block's layout; NULL: the same numbers
+    // maps devices of the block's layout to devices of the first copy; NULL: the same numbers
     const int64_t *device;
 };
 // Returns the layout of all copies of a block. The copies divide dimension `dim`; -1: each copy has

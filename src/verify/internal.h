@@ -61,7 +61,7 @@ void tsr__verify_locate(struct work *work, tsr_model *model, const char *config,
 // outputs then agree, and a warning is added. TSR_DIFFERENT: they differ, or nothing is rounded.
 tsr_status tsr__verify_floats(struct work *work, tsr_model *model, const char *config,
                               struct outcome *out) TSR_MUST_USE;
-// Turns rounding off in the copy of the unsharded model, too, if work->floats is set.
+// If work->floats is set, turns rounding off in the copy of the unsharded model.
 tsr_status tsr__reference_use_floats(const struct work *work, tsr_model *model) TSR_MUST_USE;
 // reference_model.c: tsr__reference_needs_copy returns true if the engine computes the model wrong
 // as it is. tsr__reference_rewrite rewrites a copy so that the result is right.

@@ -27,7 +27,7 @@ static tsr_value *add_before(tsr_graph *graph, tsr_node *before, const char *op,
 
 // Makes the engine keep the first input of a node until the output is complete. Otherwise it may
 // store the output in the memory of the input and read the input afterwards. Example: y = MoE(x):
-// readers of y read Where(false, x, y).
+// readers of y read Where(false, x, y) instead.
 static tsr_status keep_first_input(struct arena *arena, tsr_node *node, size_t number)
 {
     static const unsigned char no = 0;

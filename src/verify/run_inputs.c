@@ -102,7 +102,8 @@ static tsr_status load_at(struct loading *loading, int64_t size)
 
 // ---- which sizes are tried ---------------------------------------------------------------------
 
-// Bytes of each input with size 1 and with size 2 of unknown dimensions, which show how it grows.
+// Bytes of each input with size 1 and with size 2 of unknown dimensions, which show how the input
+// grows.
 struct growth {
     double *bytes[2];
     size_t n;

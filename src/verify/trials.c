@@ -140,7 +140,7 @@ static const char *refusal(const struct work *work, const struct diag_mark *mark
 static void add_trial(tsr_verify_summary *result, const tsr_trial *trial)
 {
     result->ok = result->ok && trial->ok;
-    if (trial->recorded >= 0 && result->recorded != 0) // a trial that differs decides
+    if (trial->recorded >= 0 && result->recorded != 0) // 0 stays: one trial that differs decides
         result->recorded = trial->recorded;
 }
 
@@ -151,8 +151,9 @@ static bool is_refused(const tsr_trial *trial)
     return trial->status == TSR_UNSUPPORTED;
 }
 
-// Makes trial i with seed + i, so that it can be repeated alone. Keeps the errors of a failed trial
-// (of a refused one only if keep_refusal is set), and drops its other diagnostics.
+// Runs trial i, whose seed is the first seed + i, so that it can be repeated alone. Keeps the
+// errors of a failed trial (of a refused one only if keep_refusal is set), and drops its other
+// diagnostics.
 static tsr_status run_trial(struct trials *trials, size_t i, tsr_trial *trial, bool keep_refusal)
 {
     struct work *work = trials->work;
@@ -170,7 +171,7 @@ static tsr_status run_trial(struct trials *trials, size_t i, tsr_trial *trial, b
     return st;
 }
 
-// Makes all trials. A failed trial does not stop the others, unless it is out of memory or
+// Runs all trials. A failed trial does not stop the others, unless it is out of memory or
 // cancelled: the first failure is returned at the end. Returns TSR_UNSUPPORTED if all trials are
 // refused.
 tsr_status tsr__verify_trials(struct work *work, tsr_verify_summary *result)
