@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// choices.c - plans on the best number of devices of a topology with choices. Each choice is
-// planned without writing it; then the best one is planned again and written.
+// choices.c - plans on the best number of devices of a topology with choices (topologies of some of
+// its devices, see topology.h). Each choice is planned without writing it; then the best one is
+// planned again and written.
 //
 // A larger number of devices must be faster by more than 1 %. Example: with 10 ms on 1 device, 6 ms
 // on 2 and 5.98 ms on 4, the plan is for 2.

@@ -126,8 +126,8 @@ static tsr_status find_config(struct planner *planner, const char *name, bool st
 
 // ---- the request -------------------------------------------------------------------------------
 
-// True if the plan may have stages because the caller wants them. One stage with the least latency
-// is a plan without stages.
+// True if the caller asks for stages. One stage with the objective latency is a plan without
+// stages.
 static bool wants_stages(const tsr_plan_options *options)
 {
     return options->stages != 0 && (options->stages != 1 || options->objective != TSR_LATENCY);
@@ -357,8 +357,8 @@ static tsr_status plan_auto(struct request *request, struct request *plain, bool
     struct diag_mark before = tsr__diag_mark(budget->session);
     TRY(open_request(plain, request->planners[0].model, &request->options, &half));
     tsr_status st = tsr__search_find(&plain->models, &plain->options, &found);
-    // Discards diagnostics: they are repeated if this plan is chosen. That this plan does not fit
-    // is not reported.
+    // Discards diagnostics, also the one that no such plan fits. They are repeated if this plan is
+    // chosen.
     tsr__diag_back(budget->session, &before, false);
     if (st != TSR_OK && st != TSR_INFEASIBLE && st != TSR_UNSUPPORTED)
         return st;

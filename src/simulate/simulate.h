@@ -29,11 +29,12 @@ struct sim_comm {
     int64_t moved;               // Reshard: bytes that the busiest member sends or receives
     int64_t pair[2], pair_bytes; // Reshard: sender, receiver and bytes of the largest message
     bool shares;                 // members receive shards of different size
-    int64_t ps;
-    int64_t bytes;    // size in bytes of the tensor in one group
-    double carried;   // bytes carried by all links together
-    const char *node; // name of the communicated tensor, as on the first device
+    int64_t ps;                  // predicted time in picoseconds
+    int64_t bytes;               // size in bytes of the tensor in one group
+    double carried;              // bytes carried by all links together
+    const char *node;            // name of the communicated tensor, as on the first device
 };
+// One task of a device: a node, or the device's part in a communication.
 struct sim_task {
     const char *op, *node;
     int64_t ps;            // predicted compute time in picoseconds; 0 for a communication
@@ -44,7 +45,7 @@ struct sim_task {
     int64_t overhead;      // the part of ps that is engine overhead
     bool moves;            // bandwidth-bound, not compute-bound
     struct sim_comm *comm; // NULL: not a communication
-    int group;
+    int group;             // index of the device's group in comm->groups
 };
 struct sim_device {
     VEC(struct sim_task) tasks;
@@ -53,12 +54,12 @@ struct sim_device {
     bool widens;     // constants are stored wider than in the file (plan.h)
     bool is_gpu;
     // state of the simulation
-    size_t at;
+    size_t at; // index of the current task
     int request;
-    bool waits;
-    double now, arrived;
-    double compute, communication, waiting;
-    double arithmetic, moving, overhead;
+    bool waits;                             // at a communication, for other members
+    double now, arrived;                    // current time; time of arrival at the communication
+    double compute, communication, waiting; // seconds so far
+    double arithmetic, moving, overhead;    // the parts of `compute`
 };
 struct sim {
     tsr_session *session;
@@ -67,10 +68,10 @@ struct sim {
     int64_t n;
     struct sim_device *devices;
     VEC(struct sim_comm *) comms;
-    struct map by_id;
+    struct map by_id; // communications by id
     struct map moved; // cache: bytes that each Reshard moves
-    size_t unsized;
-    double *by_link; // bytes that each link carries in one request
+    size_t unsized;   // number of nodes with unknown sizes
+    double *by_link;  // bytes that each link carries in one request
 };
 
 // Returns the sum, at most INT64_MAX, because sizes come from untrusted files. Operands are not
@@ -136,7 +137,7 @@ bool tsr__sim_sizes(struct arena *arena, const tsr_model *model, const tsr_dim_s
                     size_t n, tsr_dim_size **out, size_t *n_out);
 
 // timeline.c: as tsr_simulate and tsr_simulate_folder, but fill a struct instead of making a result
-// handle. The session owns its lists until the next call.
+// handle. The session owns the lists of the struct until the next simulation.
 tsr_status tsr__simulate(tsr_model *model, const tsr_simulate_options *options,
                          tsr_simulation_summary *out) TSR_MUST_USE;
 tsr_status tsr__simulate_folder(tsr_session *session, const char *folder,

@@ -6,7 +6,8 @@
 // with a smaller batch. The shardings alone decide this: each must equal the result of
 // tsr__layout_repeat for its first copy.
 //
-//     Example: batch 64 on 1,024 devices, 16 copies of 64: a model with batch 4 on 64 devices
+//     Example: a plan with batch 64 on 1,024 devices has 16 copies of a block of 64 devices. A
+//     model with batch 4 on 64 devices is simulated instead.
 //
 // These cases are not folded: stages, subgraphs, calls of functions, values with the batch in two
 // dimensions, nodes that combine copies (a mean over the batch), and machines whose copies have

@@ -47,7 +47,7 @@ struct stores {
 
 struct last_use {
     const struct stores *stores;
-    bool but_blocks; // ignore readers that take the value in the blocked layout
+    bool but_blocks; // ignore readers that take the value in the blocked layout of convolutions
     bool but_usual;  // ignore readers that take the value in the plain layout
     int64_t at;
 };
@@ -318,7 +318,7 @@ static int64_t most_at_once(struct stores *stores)
 //     Free the first two: a gap of 12 bytes.
 //     Allocate 7 and 9: [0, 7) and [18, 27). The top is 27, although only 22 bytes are in use.
 
-// Memory above `top` has never been allocated.
+// A free range of the heap. Memory above `top` of the heap has never been allocated.
 struct sim_gap {
     int64_t from, end;
 };

@@ -17,8 +17,6 @@ struct edges {
     int64_t from; // node whose outgoing edges are being listed
 };
 
-// Returns the index of a node. For a node inside a body, it is that of the main-graph node that
-// contains the body.
 int64_t tsr__sim_place(const tsr_node *node)
 {
     while (tsr_graph_owner(tsr_node_graph(node)))

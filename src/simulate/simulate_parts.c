@@ -2,7 +2,7 @@
 // simulate_parts.c - reads the tasks of each device from the graphs of a partition: nodes in order
 // with their predicted times, and communications by id.
 //
-// Nodes of bodies are charged once, in the place of the node that contains the body.
+// Nodes of subgraphs are charged once, in the place of the node that contains the subgraph.
 //
 //     Example: rank0.onnx has MatMul, then ai.tessera AllReduce with id 3 and group [0, 1], then
 //     Relu. The device computes 1e12 operations per second. Tasks: {MatMul, 2 ms}, {AllReduce,
@@ -132,8 +132,8 @@ static struct moved_bytes moved(struct sim *sim, const tsr_node *node, const str
     return bytes;
 }
 
-// True if the shards along the axis are not contiguous. Halves of [8, 6] along axis 0 are rows 0..3
-// and 4..7, which are contiguous; along axis 1, each row has a piece of both.
+// True if the shards along the axis are not contiguous. Example: halves of [8, 6] along axis 0 are
+// rows 0..3 and 4..7, which are contiguous; along axis 1, each row has a piece of both.
 static bool unpacked(const tsr_node *node, const struct shapes *shapes)
 {
     int64_t axis = tsr_attr_int(tsr_node_find_attr(node, "axis"), 0);
@@ -272,7 +272,7 @@ static tsr_status add_node(struct sim *sim, struct sim_device *sim_device, int64
     return TSR_OK;
 }
 
-// Adds the nodes in graph order, each followed by the nodes of its bodies.
+// Adds the nodes in graph order, each followed by the nodes of its subgraphs.
 static tsr_status add_graph(struct sim *sim, struct sim_device *sim_device, int64_t device,
                             const tsr_graph *graph, const struct shapes *shapes,
                             struct arena *scratch)

@@ -68,6 +68,8 @@ bool tsr__list_grow(struct heap *heap, void **at, uint32_t *cap, size_t size);
 
 // ---- effort
 
+// The work of a solve in visited table cells (`work`) and its limits. A slice is the part of the
+// effort that one method may use.
 struct effort {
     uint64_t work, limit;
     const tsr_session *session; // checked for cancellation; may be NULL
@@ -109,12 +111,12 @@ struct core_use { // usage of rows begin .. end - 1, one number per choice
 struct core_edge {
     uint32_t a, b;
     struct table *table; // rows: choices of a; NULL: the edge was removed
-    bool dirty;
+    bool dirty;          // solve_reduce.c must visit the edge
 };
 struct core_node {
-    uint32_t k; // number of choices left; 0: the program is infeasible
-    bool gone;  // merged or eliminated
-    bool queued;
+    uint32_t k;       // number of choices left; 0: the program is infeasible
+    bool gone;        // merged or eliminated
+    bool queued;      // the node is in a queue of solve_reduce.c
     int64_t *cost;    // k costs
     uint32_t *origin; // for each of the k choices, its index in the program
     LIST(uint32_t) edges;
@@ -144,7 +146,7 @@ struct core {
 };
 
 // Copies the program into the core. If `pinned` is not NONE, that node may only take the choice
-// `pin`.
+// `pin`. False: out of memory.
 bool tsr__core_init(struct core *core, const struct program *program, struct heap *heap,
                     struct effort *effort, uint32_t pinned, uint32_t pin);
 void tsr__core_reduce(struct core *core);

@@ -13,15 +13,15 @@
 
 #include <math.h>
 
-#define WORK         UINT64_C(4000000000)
-#define NARROW_CELLS (UINT64_C(1) << 21) // largest table of an elimination
-#define DIRECT_CELLS (UINT64_C(1) << 14) // the same limit if no reductions ran before
-#define FRONT_CELLS  (UINT64_C(1) << 17) // the same limit with fronts
-#define FRONT_POINTS (UINT64_C(1) << 23) // limit of front points in memory
-#define NEAR         1000000000          // a gap below cost / NEAR is good enough
-#define PROVING      0.4                 // part of the effort for each phase of prove_by_fronts
-#define MANY         400                 // with more nodes than this, fronts often fail
-#define STALE        12                  // rounds of search without progress before giving up
+#define WORK         UINT64_C(4000000000) // table cells that a solve may visit by default
+#define NARROW_CELLS (UINT64_C(1) << 21)  // largest table of an elimination
+#define DIRECT_CELLS (UINT64_C(1) << 14)  // the same limit if no reductions ran before
+#define FRONT_CELLS  (UINT64_C(1) << 17)  // the same limit with fronts
+#define FRONT_POINTS (UINT64_C(1) << 23)  // limit of front points in memory
+#define NEAR         1000000000           // a gap below cost / NEAR is good enough
+#define PROVING      0.4                  // part of the effort for each phase of prove_by_fronts
+#define MANY         400                  // with more nodes than this, fronts often fail
+#define STALE        12                   // rounds of search without progress before giving up
 
 // State of one solve. Costs are those of the core; costs of the program are larger by core.shift.
 // `dense` is a view of the core. `tree` is valid if has_tree is set, `search` if has_search is.

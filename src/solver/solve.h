@@ -121,10 +121,10 @@ int64_t tsr__dense_excess(const struct dense *dense, const int64_t *load);
 struct dual {
     const struct dense *dense;
     struct heap *heap;
-    double **unary;        // by node: cost plus multipliers times usage
-    double **table;        // by edge; 1e30: forbidden
-    double **to_a, **to_b; // by edge: messages to its nodes
-    double *gamma;
+    double **unary;          // by node: cost plus multipliers times usage
+    double **table;          // by edge; 1e30: forbidden
+    double **to_a, **to_b;   // by edge: messages to its nodes
+    double *gamma;           // by node: 1 / number of chains through the node (fill_gamma)
     double *lambda, *prefix; // by row
     double *sum, *rest;      // scratch: one entry per choice
     uint32_t *argmin;        // for each node, its best choice in the last pass down
@@ -268,8 +268,8 @@ void tsr__search_climb(struct search *search, int passes);
 void tsr__search_polish(struct search *search, int rounds);
 // Finds a first solution if climbing found none (solve_dive.c).
 void tsr__search_dive(struct search *search);
-// Repairs an assignment without forbidden pairs until it satisfies the rows, and offers it. Returns
-// false if it was not accepted.
+// Repairs an assignment without forbidden pairs until it satisfies the rows, and offers it
+// (tsr__search_offer). False: it was not repaired, or is not the best so far.
 bool tsr__search_settle(struct search *search, uint32_t *x, int tries);
 // Minimizes the relaxation exactly, for programs of small treewidth: sets bound, solution and load.
 void tsr__search_exact(struct search *search, struct tree *tree, const double *lambda);

@@ -25,7 +25,8 @@
 
 #define FAR 1e30 // forbidden: larger than any sum of costs
 
-// Allocates one array of cells for all nodes; the result points to each node's part.
+// Allocates one array with a cell for each choice of each node, and sets *n to its length. The
+// result points to the part of each node.
 static double **by_node(const struct dense *dense, uint64_t *n)
 {
     double **rows = HEAP_ARRAY(dense->heap, double *, (size_t)dense->n + 1);

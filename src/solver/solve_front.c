@@ -46,8 +46,8 @@ struct run {
     double below;               // points with this Lagrangian total or more are dropped
     struct set work[WORK_SETS]; // buffers of `cap` points, which grow
     size_t cap[WORK_SETS];
-    uint64_t points;
-    bool over;
+    uint64_t points; // number of points in `sets` and `joined`
+    bool over;       // effort or max_points was exceeded
 };
 
 // ---- multipliers and usages
@@ -173,9 +173,9 @@ static bool dominates(const struct run *run, const struct point *p, const struct
     return true; // sorted by cost
 }
 
-// Keeps the points of work[which] that are not dominated. After sorting by cost only earlier points
-// can dominate: of (0, 8), (3, 4), (5, 5) the first two stay. If the effort is used up, the rest is
-// not filtered; `over` is set and the run is discarded.
+// Keeps the points of work[which] that are not dominated. After sorting by cost, only earlier
+// points can dominate. Example: of (0, 8), (3, 4) and (5, 5) the first two stay. If the effort is
+// used up, drops all remaining points and sets run->over.
 static void filter(struct run *run, int which)
 {
     struct set *set = &run->work[which];

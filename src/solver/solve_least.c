@@ -14,6 +14,7 @@
 #define WORK      UINT64_C(4000000000)
 #define QUESTIONS 4 // a step of the bisection may use 1/QUESTIONS of the remaining effort
 
+// The search for the least bound.
 struct least {
     const struct program *program;
     struct program_options left; // remaining effort

@@ -28,7 +28,7 @@
 #define MERGE_CELLS  (1 << 18) // if they get more cells than this
 #define R2_CELLS     (1 << 24) // limit of the work of one RII elimination
 
-#define PROBES  4
+#define PROBES  4    // largest number of rounds of probing
 #define PROBING 0.02 // part of the effort that each round of probing may use
 
 // Worklists. An edge may be listed twice; its flag `dirty` tells whether a visit is due. A node is

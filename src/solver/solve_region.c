@@ -2,11 +2,11 @@
 // solve_region.c - large neighbourhood search: solves a small region exactly, with all other nodes
 // fixed.
 //
-// A region is one ball of nodes (a node and its surroundings in the graph), or several balls whose
-// nodes are live at the same time, so that one can use the resources that another frees.
-// Consecutive rows between which no use of the region begins or ends form one span; of the slacks
-// of its rows only the least matters. The region is eliminated exactly under Lagrange multipliers.
-// If it exceeds spans, their multipliers are raised and it is eliminated again.
+// A region is one ball of nodes: a node and its surroundings in the graph. Or it is several balls
+// with nodes that use the same row, so that one ball can use what another frees. Consecutive rows
+// between which no use of the region begins or ends form one span; of the slacks of its rows only
+// the least matters. The region is eliminated exactly under Lagrange multipliers. If it exceeds
+// spans, their multipliers are raised and it is eliminated again.
 //
 //     Example of spans, rows 0..9. The region's nodes use rows 2..5 and 4..7, so uses begin or end
 //     at 2, 4, 6 and 8. The spans are rows 0-1, 2-3, 4-5, 6-7 and 8-9.
@@ -140,7 +140,7 @@ static bool alive(const struct dense *dense, uint32_t v, uint32_t row)
     return false;
 }
 
-// Draws a node outside the region that is live at the row. Returns NONE if 40 tries find none.
+// Draws a node outside the region that uses the row. Returns NONE if 40 tries find none.
 static uint32_t draw_live(struct region *region, uint32_t row)
 {
     for (int i = 0; i < 40; i++) {
@@ -152,8 +152,8 @@ static uint32_t draw_live(struct region *region, uint32_t row)
     return NONE;
 }
 
-// Draws the region: one ball, or two to six smaller balls around nodes that are live at one row of
-// the first node. Sizes are random, too.
+// Draws the region: one ball, or two to six smaller balls around nodes that use one row of the
+// first node. Sizes are random, too.
 static void draw_region(struct region *region)
 {
     const struct dense *dense = region->dense;
@@ -624,8 +624,8 @@ static bool reduce_violation(struct region *region)
     return false;
 }
 
-// Repeatedly draws balls around nodes that are live at the most violated row and solves them with
-// higher multipliers of the violated rows, until all rows are satisfied.
+// Repeatedly draws balls around nodes that use the most violated row and solves them with higher
+// multipliers of the violated rows, until all rows are satisfied.
 bool tsr__region_repair(struct region *region, int tries)
 {
     for (int i = 0; i < tries; i++) {

@@ -47,6 +47,7 @@ struct heap_entry {
     int64_t weight;
     uint32_t node;
 };
+// The search for an elimination order.
 struct builder {
     struct tree *tree;
     struct arena arena; // freed when the order is found

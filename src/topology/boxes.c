@@ -198,6 +198,7 @@ const char *tsr_topology_box(size_t i, const char **source)
 
 // ---- reading "h100:8", and "2xh100:8" after "hosts:" -------------------------------------------
 
+// The machine and the numbers in a text such as "hosts:2xh100:8".
 struct order {
     const struct box *box;
     int64_t hosts, devices; // number of machines, and of GPUs in each

@@ -412,8 +412,8 @@ static double measured_time(const struct topology_times *times, double bytes,
     return times->seconds[k - 1] + (past > 0 ? slope * past : 0);
 }
 
-// Finds an equivalent pair of devices in the first two hosts: on the same or different hosts as the
-// given pair, with the same indices.
+// Finds an equivalent pair of devices in the first two hosts. They have the same indices in their
+// hosts as the given pair, and are on one host if the given pair is.
 static void equivalent_pair(const tsr_topology *topology, const int *device, int *pair)
 {
     int host = topology->host;

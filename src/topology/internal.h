@@ -20,6 +20,8 @@ static inline size_t tsr__topology_shared(const tsr_topology *topology)
 {
     return topology->links.n + 2 * topology->ports.n;
 }
+// Return the number of the port at the link's sender or receiver among the shared resources; -1:
+// none.
 static inline int tsr__topology_out(const tsr_topology *topology, const struct topology_link *link)
 {
     return link->out_port < 0 ? -1 : (int)topology->links.n + 2 * link->out_port;
@@ -28,6 +30,7 @@ static inline int tsr__topology_in(const tsr_topology *topology, const struct to
 {
     return link->in_port < 0 ? -1 : (int)topology->links.n + 2 * link->in_port + 1;
 }
+// Returns the bandwidth of a shared resource.
 static inline double tsr__topology_speed(const tsr_topology *topology, int shared)
 {
     int link = (int)topology->links.n;

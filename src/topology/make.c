@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // make.c - generators: ring:4, full:4, cpu:4, star:4@1, tree:2x3, torus:3x3x3, grid:2x4, hosts:2x8.
 //
-// Devices are numbered row by row. tree:2x3 is device 0 with the children 1 and 2, which have the
-// children 3 4 5 and 6 7 8. torus:3x3 links device 4 with 1 and 7 (same column), 3 and 5 (same
-// row); device 0 with 6 and 3, 2 and 1. hosts:2x4: see link_hosts.
+// Devices are numbered row by row. Examples: tree:2x3 is device 0 with the children 1 and 2, which
+// have the children 3 4 5 and 6 7 8. torus:3x3 links device 4 with 1 and 7 (same column), 3 and 5
+// (same row); device 0 with 6 and 3, 2 and 1. hosts:2x4: see link_hosts.
 #include "topology/internal.h"
 
 #define SIDES 8
@@ -72,8 +72,8 @@ static void link_grid(tsr_topology *topology, const int *side, int n, bool aroun
         }
 }
 
-// Returns the number of devices if each has side[level] children: 1 + 2 + 2 x 3 = 9 for tree:2x3;
-// -1: too many.
+// Returns the number of devices of a tree in which each device of level i has side[i] children; -1:
+// too many. Example: 1 + 2 + 2 x 3 = 9 for tree:2x3.
 static int tree_size(const int *side, int n)
 {
     int64_t all = 1, row = 1;
@@ -141,7 +141,8 @@ static void link_level(tsr_topology *topology, int from, int to, int level, int 
     link->in_port = first_port + to;
 }
 
-// Links devices that differ in one coordinate: hosts:2x4 links device 1 with 0, 2, 3 and with 5.
+// Links devices that differ in one coordinate. Example: hosts:2x4 links device 1 with 0, 2, 3 and
+// with 5.
 static void link_hosts(tsr_topology *topology, const int *side, int n)
 {
     int devices = 1;

@@ -65,8 +65,8 @@ struct ends {
     size_t *first, *order;
 };
 
-// Sorts the links by target (counting sort): links 0->1, 2->1, 1->2 give first = 0 0 2 3, order = 0
-// 1 2.
+// Sorts the links by target (counting sort). Example: the links 0->1, 2->1 and 1->2 of 3 devices
+// give first = 0 0 2 3 and order = 0 1 2.
 static void sort_by_end(const tsr_topology *topology, struct ends *ends)
 {
     size_t n = (size_t)topology->n;

@@ -188,8 +188,8 @@ static bool grid_of(tsr_topology *topology, const struct topology_groups *groups
     return cells == groups->size && out->n >= 2;
 }
 
-// Runs one step of all rings along one side, with half of the piece in each direction. On 2x3 the
-// second side has stride 1: cell 2 (row 0, column 2) sends to cell 0.
+// Runs one step of all rings along one side, with half of the piece in each direction. Example: on
+// 2x3 the second side has stride 1, and cell 2 (row 0, column 2) sends to cell 0.
 static void line_step(const struct schedule *at, const struct grid *grid, int side, double piece,
                       bool mirrored)
 {
@@ -203,8 +203,8 @@ static void line_step(const struct schedule *at, const struct grid *grid, int si
     }
 }
 
-// Returns the number of equal steps from this one on: on 4x8, steps 0 to 2 use both sides, 3 to 6
-// only the second.
+// Returns the number of equal steps from this one on. Example: on 4x8, steps 0 to 2 use both sides,
+// and steps 3 to 6 only the second.
 static int steps_alike(const struct grid *grid, int step, int last)
 {
     int until = last;

@@ -147,8 +147,8 @@ static tsr_status add_fastest(tsr_topology *topology, const struct ranked *order
     return tsr__topology_add_choice(topology, choice);
 }
 
-// Returns the next number of devices to try: 1 2 3 ... for up to 8 devices; 1 2 4 8 12 for 12
-// devices.
+// Returns the next number of devices to try. The numbers are 1 2 3 ... for up to 8 devices, and for
+// example 1 2 4 8 12 for 12 devices.
 static int next_count(const tsr_topology *topology, int n)
 {
     if (topology->n <= EACH_UP_TO)

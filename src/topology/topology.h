@@ -131,8 +131,8 @@ void tsr__topology_recognise(tsr_topology *topology);
 tsr_status tsr__topology_read(tsr_session *session, const char *path,
                               tsr_topology **out) TSR_MUST_USE;
 // subsets.c: adds the choices: topologies of only the fastest devices, up to all of them, and
-// topologies with more ranks on faster devices. The planner uses the best choice. For the speeds 3
-// and 1, one choice has 3 ranks on the first device and 1 on the second.
+// topologies with more ranks on faster devices. The planner uses the best choice. Example: for the
+// speeds 3 and 1, one choice has 3 ranks on the first device and 1 on the second.
 tsr_status tsr__topology_choose(tsr_topology *topology) TSR_MUST_USE;
 // subsets.c: calls tsr__topology_choose and returns the topology in *out; frees it on failure.
 tsr_status tsr__topology_chosen(tsr_topology *topology, tsr_topology **out) TSR_MUST_USE;
