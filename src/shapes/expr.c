@@ -167,7 +167,8 @@ static void sum_of(struct expr expr, struct sum *sum)
     }
 }
 
-// Returns the sum from the pool. Terms are compared as bytes: unused atoms are zero.
+// Returns the sum as an expression, and adds it to the pool if it is new. Terms are compared as
+// bytes: unused atoms are zero.
 static struct expr keep(struct exprs *exprs, const struct sum *sum)
 {
     if (sum->n == 0)

@@ -74,8 +74,9 @@ bool tsr__exprs_bind(struct exprs *exprs, struct str symbol, int64_t size);
 
 // True if the symbol was bound and occurs in the model.
 bool tsr__exprs_used(const struct exprs *exprs, struct str symbol);
-// tsr__expr_root marks a dimension of a model input: if it is a plain symbol, its size can be read
-// there (expr_text.c). tsr__expr_rooted is true if the expression has no other symbols.
+// tsr__expr_root marks a dimension of a model input: if it is a plain symbol, a run can read its
+// size from that input (expr_text.c). tsr__expr_rooted is true if the expression has no other
+// symbols.
 void tsr__expr_root(struct exprs *exprs, tsr_dim dim);
 bool tsr__expr_rooted(const struct exprs *exprs, struct expr expr);
 // Returns the atom if the expression is a single atom ("n", not "2*n" or "n + 1"), else NULL.

@@ -125,7 +125,7 @@ static int64_t bound_of(int64_t bound, int64_t rank)
     return clamped(from_front(bound, rank), 0, rank);
 }
 
-// Computes Shape: the sizes. [n 3 8] with end -1 gives {n, 3}.
+// Computes the elements of Shape: the sizes. [n 3 8] with end -1 gives {n, 3}.
 void tsr__value_shape(struct shape_job *job)
 {
     struct shape of = tsr__job_in(job, 0);
@@ -142,7 +142,7 @@ void tsr__value_shape(struct shape_job *job)
     set_elements(job, 0, expr, n);
 }
 
-// Computes Size: the product of all sizes. [n 3 8] gives 24*n.
+// Computes the elements of Size: the product of all sizes. [n 3 8] gives 24*n.
 void tsr__value_size(struct shape_job *job)
 {
     struct shape of = tsr__job_in(job, 0);
@@ -155,8 +155,8 @@ void tsr__value_size(struct shape_job *job)
     set_elements(job, 0, expr, 1);
 }
 
-// Computes ConstantOfShape: all elements are equal. Without `value` they are floats, which are not
-// computed.
+// Computes the elements of ConstantOfShape: all elements are equal. Without `value` they are
+// floats, which are not computed.
 void tsr__value_constant_of_shape(struct shape_job *job)
 {
     const tsr_tensor *tensor = tsr_attr_tensor(tsr__job_attr(job, "value"));
@@ -174,7 +174,8 @@ void tsr__value_constant_of_shape(struct shape_job *job)
     set_elements(job, 0, expr, n);
 }
 
-// Computes Range: start, start + delta, start + 2 * delta, ... if their number is known.
+// Computes the elements of Range: start, start + delta, start + 2 * delta, ... if their number is
+// known.
 void tsr__value_range(struct shape_job *job)
 {
     struct known_value start = tsr__job_values(job, 0), delta = tsr__job_values(job, 2);
@@ -230,7 +231,8 @@ void tsr__value_cast(struct shape_job *job)
     set_elements(job, 0, expr, value.n);
 }
 
-// Computes Concat: for each index of the dimensions before the axis, appends a block of each input.
+// Computes the elements of Concat: for each index of the dimensions before the axis, appends a
+// block of each input.
 void tsr__value_concat(struct shape_job *job)
 {
     int64_t n = count_of(job->out[0]), at = 0;
@@ -278,9 +280,9 @@ static bool split_at(struct shape shape, int axis, struct around *around)
     return true;
 }
 
-// Computes Gather. The data is [outer, size, inner] around the axis, so element (o, index, i) is at
-// (o * size + index) * inner + i. Example: of sizes {n, 3, 224, 224}, index 1 gives 3, index -1
-// gives 224.
+// Computes the elements of Gather. The data is [outer, size, inner] around the axis, so element (o,
+// index, i) is at (o * size + index) * inner + i. Example: of sizes {n, 3, 224, 224}, index 1 gives
+// 3, index -1 gives 224.
 void tsr__value_gather(struct shape_job *job)
 {
     struct known_value data = tsr__job_values(job, 0), at = tsr__job_values(job, 1);
@@ -308,7 +310,7 @@ void tsr__value_gather(struct shape_job *job)
     set_elements(job, 0, expr, n);
 }
 
-// Computes Slice, for vectors only, because sizes are vectors.
+// Computes the elements of Slice, but only for vectors, because sizes are vectors.
 void tsr__value_slice(struct shape_job *job)
 {
     struct known_value value = tsr__job_values(job, 0);
@@ -364,7 +366,7 @@ static struct expr broadcast(const struct shape *from, const struct known_value 
     return element_of(*value, at);
 }
 
-// Computes Expand: elements are repeated along dimensions that are new or were 1.
+// Computes the elements of Expand: elements are repeated along dimensions that are new or were 1.
 void tsr__value_expand(struct shape_job *job)
 {
     struct known_value value = tsr__job_values(job, 0);
@@ -468,14 +470,15 @@ PAIRWISE(greater_or_equal, greater_or_equal)
 PAIRWISE(and, both)
 PAIRWISE(or, either)
 
-// Computes Mod. With the attribute fmod, which is for floats, the result stays unknown.
+// Computes the elements of Mod. With the attribute fmod, which is for floats, the result stays
+// unknown.
 void tsr__value_mod(struct shape_job *job)
 {
     if (!tsr__job_int(job, "fmod", 0))
         each_pair(job, tsr__expr_mod);
 }
 
-// Computes Max of one or two inputs; more are not supported.
+// Computes the elements of Max of one or two inputs; more are not supported.
 void tsr__value_max(struct shape_job *job)
 {
     if (job->n_in == 2)
@@ -538,8 +541,8 @@ void tsr__value_not(struct shape_job *job)
     each(job, not );
 }
 
-// Computes Where. An unknown condition gives an unknown element, unless both sides are the same
-// expression.
+// Computes the elements of Where. An unknown condition gives an unknown element, unless both sides
+// are the same expression.
 void tsr__value_where(struct shape_job *job)
 {
     struct known_value v[3];

@@ -128,7 +128,7 @@ static void set_windows(struct shape_job *job, const struct windows *windows, ts
         tsr__job_set(job, i, windows->n + 2, dims);
 }
 
-// Infers a convolution. The result has as many channels as the weights have outputs.
+// Infers the shape of a convolution. The result has as many channels as the weights have outputs.
 static void convolution(struct shape_job *job, int weights)
 {
     struct shape x = tsr__job_in(job, 0), w = tsr__job_in(job, weights);
@@ -149,8 +149,8 @@ void tsr__infer_qlinear_conv(struct shape_job *job)
         convolution(job, 3);
 }
 
-// Infers a pool. Automatic pads are those of ONNX Runtime, which differ from the standard for
-// dilated windows.
+// Infers the shape of a pool. Automatic pads are those of ONNX Runtime, which differ from the
+// standard for dilated windows.
 void tsr__infer_pool(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
@@ -183,8 +183,9 @@ static struct expr transposed_size(struct shape_job *job, const struct windows *
     return tsr__expr_sub(exprs, space, expr_number(windows->after[i]));
 }
 
-// Infers ConvTranspose. Example: [1 3 8] with weights [3 4 3], stride 2 and pads 1 1 has (8 - 1) *
-// 2 + 3 - 2 = 15 positions, and 4 channels for each group. A complete output_shape gives the sizes.
+// Infers the shape of ConvTranspose. Example: [1 3 8] with weights [3 4 3], stride 2 and pads 1 1
+// has (8 - 1) * 2 + 3 - 2 = 15 positions, and 4 channels for each group. A complete output_shape
+// gives the sizes.
 void tsr__infer_conv_transpose(struct shape_job *job)
 {
     const int64_t *want, *extra;
@@ -210,8 +211,8 @@ void tsr__infer_conv_transpose(struct shape_job *job)
     tsr__job_set(job, 0, x.rank, dims);
 }
 
-// Infers MaxUnpool. Input 2 gives the size; the default is the input size of a pool with these
-// windows.
+// Infers the shape of MaxUnpool. Input 2 gives the size; the default is the input size of a pool
+// with these windows.
 void tsr__infer_max_unpool(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
@@ -236,8 +237,8 @@ void tsr__infer_max_unpool(struct shape_job *job)
     tsr__job_set(job, 0, x.rank, dims);
 }
 
-// Infers Col2Im. Example: [n c*6 l] with blocks {2 3} is [n c ...], followed by the sizes of the
-// image.
+// Infers the shape of Col2Im. Example: [n c*6 l] with blocks {2 3} is [n c ...], followed by the
+// sizes of the image.
 void tsr__infer_col2im(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), of = tsr__job_in(job, 1);
@@ -261,8 +262,8 @@ void tsr__infer_col2im(struct shape_job *job)
     tsr__job_set(job, 0, (int)n + 2, dims);
 }
 
-// Infers a causal convolution. The state is the end of the input, which the next call needs: k - 1
-// elements for a kernel of k.
+// Infers the shape of a causal convolution. The state is the end of the input, which the next call
+// needs: k - 1 elements for a kernel of k.
 void tsr__infer_causal_conv(struct shape_job *job)
 {
     struct expr kernel = tsr__expr_of(job->exprs, dim_at(tsr__job_in(job, 1), 2));

@@ -65,7 +65,8 @@ static struct value_info join(struct shape_job *job, struct value_info a, struct
     return r;
 }
 
-// True if both are the same. Sizes that are unknown in both are treated as equal.
+// True if type, shape and known elements of both are the same. Sizes that are unknown in both are
+// treated as equal.
 static bool same_info(struct shape_job *job, struct value_info a, struct value_info b)
 {
     if (a.form != b.form || a.shape.dtype != b.shape.dtype || a.shape.rank != b.shape.rank)
@@ -143,8 +144,8 @@ static struct value_info unstacked(struct shape_job *job, struct value_info info
 
 // ---- control flow ------------------------------------------------------------------------------
 
-// Infers If: both branches, even if the first fails. A declared rank is ignored if the branches
-// differ, because onnx infers it from either branch.
+// Infers the shapes of If from both branches. Both are inferred, even if the first fails. A
+// declared rank is ignored if the branches differ, because onnx infers it from either branch.
 void tsr__infer_if(struct shape_job *job)
 {
     const tsr_graph *yes = body_of(job, "then_branch"), *no = body_of(job, "else_branch");
@@ -189,8 +190,8 @@ static bool infer_state(struct shape_job *job, const tsr_graph *graph, struct va
     return true;
 }
 
-// Infers Loop. Inputs of the body are the iteration number, the condition and the states. Its
-// outputs are the condition, the states and the results to be stacked.
+// Infers the shape of Loop. Inputs of the body are the iteration number, the condition and the
+// states. Its outputs are the condition, the states and the results to be stacked.
 void tsr__infer_loop(struct shape_job *job)
 {
     const tsr_graph *graph = body_of(job, "body");
@@ -232,9 +233,9 @@ static struct value_info *body_inputs(struct shape_job *job, const tsr_graph *gr
     return graph ? ARENA_ARRAY(job->arena, struct value_info, (size_t)job->n_in + 1) : NULL;
 }
 
-// Infers Scan. The body gets the states and one slice of each scanned input: [7 2 3] scanned along
-// 0 is [2 3], 7 times. Results after the states are stacked. A known length has precedence over a
-// symbol.
+// Infers the shape of Scan. The body gets the states and one slice of each scanned input: [7 2 3]
+// scanned along 0 is [2 3], 7 times. Results after the states are stacked. A known length has
+// precedence over a symbol.
 void tsr__infer_scan(struct shape_job *job)
 {
     const tsr_graph *graph = body_of(job, "body");
@@ -263,8 +264,8 @@ void tsr__infer_scan(struct shape_job *job)
     }
 }
 
-// Infers Scan of opset 8: lengths are the first input, and every value has a leading batch
-// dimension.
+// Infers the shape of Scan of opset 8: lengths are the first input, and every value has a leading
+// batch dimension.
 void tsr__infer_scan_8(struct shape_job *job)
 {
     const tsr_graph *graph = body_of(job, "body");
@@ -312,8 +313,8 @@ static struct value_info wrapped(struct value_info info, enum value_form form)
     return info;
 }
 
-// Infers SequenceConstruct: what all elements have in common. [2 3] and [2 4] give a sequence of [2
-// ?].
+// Infers the shape of SequenceConstruct: what all elements have in common. [2 3] and [2 4] give a
+// sequence of [2 ?].
 void tsr__infer_sequence_construct(struct shape_job *job)
 {
     struct value_info all = info_in(job, 0);
@@ -344,8 +345,8 @@ void tsr__infer_sequence_at(struct shape_job *job)
         set_output(job, 0, wrapped(s, VALUE_TENSOR));
 }
 
-// Infers ConcatFromSequence. The number of elements and their lengths along the axis are known at
-// run time only.
+// Infers the shape of ConcatFromSequence. The number of elements and their lengths along the axis
+// are known at run time only.
 void tsr__infer_concat_from_sequence(struct shape_job *job)
 {
     struct value_info s = info_in(job, 0);
@@ -361,8 +362,8 @@ void tsr__infer_concat_from_sequence(struct shape_job *job)
     set_output(job, 0, stacked(job, unstacked(job, t, axis, &one), axis, DIM_UNKNOWN));
 }
 
-// Infers SplitToSequence. If all parts are equal, so are the elements: [6 4] by 2 along 0 gives
-// elements [2 4].
+// Infers the shape of SplitToSequence. If all parts are equal, so are the elements: [6 4] by 2
+// along 0 gives elements [2 4].
 void tsr__infer_split_to_sequence(struct shape_job *job)
 {
     struct value_info t = info_in(job, 0);
@@ -381,8 +382,8 @@ void tsr__infer_split_to_sequence(struct shape_job *job)
     set_output(job, 0, wrapped(rest, VALUE_SEQUENCE));
 }
 
-// Infers SequenceMap. The body gets one element of each sequence and returns elements of the
-// results.
+// Infers the shape of SequenceMap. The body gets one element of each sequence and returns elements
+// of the results.
 void tsr__infer_sequence_map(struct shape_job *job)
 {
     const tsr_graph *graph = body_of(job, "body");
@@ -400,7 +401,8 @@ void tsr__infer_sequence_map(struct shape_job *job)
         set_output(job, i, wrapped(result_of(job, graph, i), VALUE_SEQUENCE));
 }
 
-// Infers Optional. The content is unknown for an absent input, or one that is already an optional.
+// Infers the shape of Optional. The content is unknown for an absent input, or one that is already
+// an optional.
 void tsr__infer_optional(struct shape_job *job)
 {
     struct value_info info = info_in(job, 0);
@@ -412,7 +414,7 @@ void tsr__infer_optional(struct shape_job *job)
         set_output(job, 0, wrapped(no_info, VALUE_OTHER));
 }
 
-// Infers OptionalGetElement. A value that is not an optional passes through.
+// Infers the shape of OptionalGetElement. A value that is not an optional passes through.
 void tsr__infer_optional_get(struct shape_job *job)
 {
     static const enum value_form inner[] = {

@@ -49,7 +49,8 @@ static tsr_dim cache_length(struct shape_job *job, bool shared, tsr_dim past, ts
     return shared ? past : total(job, past, fresh);
 }
 
-// Infers Attention of ai.onnx. Past keys [1 2 5 8] and 3 new ones give a present of [1 2 8 8].
+// Infers the shape of Attention of ai.onnx. Past keys [1 2 5 8] and 3 new ones give a present of [1
+// 2 8 8].
 void tsr__infer_attention(struct shape_job *job)
 {
     tsr_dim all = keys_of(job, 1), heads = dim_in(job, 0, 1);
@@ -82,8 +83,8 @@ void tsr__infer_masked_multi_head(struct shape_job *job)
     caches(job, 2, 2, cache_length(job, shared, dim_in(job, 5, 2), dim_of(1)), 5);
 }
 
-// Infers GroupQueryAttention. Without an input cache, the output cache has the length of the new
-// keys. Otherwise its length is unknown, because it may be a shared buffer.
+// Infers the shape of GroupQueryAttention. Without an input cache, the output cache has the length
+// of the new keys. Otherwise its length is unknown, because it may be a shared buffer.
 void tsr__infer_group_query(struct shape_job *job)
 {
     job->shapes->rules->letters(job);

@@ -36,7 +36,7 @@ static void set_tensor(struct shape_job *job, const tsr_tensor *tensor)
     tsr__job_set(job, 0, rank, dims);
 }
 
-// Infers Constant, which has one of these attributes: a tensor, a scalar, or a list.
+// Infers the shape of Constant, which has one of these attributes: a tensor, a scalar, or a list.
 void tsr__infer_constant(struct shape_job *job)
 {
     // If a node has two of these attributes, the last one applies.
@@ -64,8 +64,8 @@ void tsr__infer_constant(struct shape_job *job)
     }
 }
 
-// Infers ConstantOfShape. The elements of input 0 are the sizes; if only their number is known, it
-// is the rank.
+// Infers the shape of ConstantOfShape. The elements of input 0 are the sizes; if only their number
+// is known, it is the rank.
 void tsr__infer_constant_of_shape(struct shape_job *job)
 {
     const tsr_tensor *tensor = tsr_attr_tensor(tsr__job_attr(job, "value"));
@@ -82,7 +82,7 @@ void tsr__infer_constant_of_shape(struct shape_job *job)
     tsr__job_set(job, 0, (int)n, dims);
 }
 
-// Infers random generators from their attribute `shape`.
+// Infers the shape of random generators from their attribute `shape`.
 void tsr__infer_attribute(struct shape_job *job)
 {
     const int64_t *shape;
@@ -98,7 +98,8 @@ void tsr__infer_attribute(struct shape_job *job)
     tsr__job_set(job, 0, (int)n, dims);
 }
 
-// Infers Shape: a vector with one element per dimension. known_values.c computes the elements.
+// Infers the shape of Shape: a vector with one element per dimension. known_values.c computes the
+// elements.
 void tsr__infer_shape(struct shape_job *job)
 {
     int rank = tsr__job_in(job, 0).rank;
@@ -112,7 +113,7 @@ void tsr__infer_shape(struct shape_job *job)
     set_vector(job, 0, dim_of(int64_max(end - start, 0)));
 }
 
-// Infers operators whose outputs all have the shape of the first input.
+// Infers the shape of operators whose outputs all have the shape of the first input.
 void tsr__infer_like_first(struct shape_job *job)
 {
     for (int i = 0; i < job->n_out; i++)
@@ -155,7 +156,7 @@ static struct expr range_floats(const struct shape_job *job)
     if (!scalar_of(job, 0, &start) || !scalar_of(job, 1, &limit) || !scalar_of(job, 2, &delta))
         return EXPR_UNKNOWN;
     double n = ceil((limit - start) / delta);
-    if (!(n < 1e15)) // also false for NaN
+    if (!(n < 1e15)) // the comparison is also false for NaN
         return EXPR_UNKNOWN;
     return n <= 0 ? expr_number(0) : expr_number((int64_t)n);
 }
@@ -180,7 +181,7 @@ static struct expr range_ints(struct exprs *exprs, struct expr start, struct exp
     return tsr__expr_floor(exprs, tsr__expr_add(exprs, run, expr_number(step.number - 1)), step);
 }
 
-// Infers Range. Integers may be expressions (0 to n); floats must be constants.
+// Infers the shape of Range. Integers may be expressions (0 to n); floats must be constants.
 void tsr__infer_range(struct shape_job *job)
 {
     struct known_value start = tsr__job_values(job, 0), limit = tsr__job_values(job, 1),
@@ -195,8 +196,8 @@ void tsr__infer_range(struct shape_job *job)
 
 // ---- selections --------------------------------------------------------------------------------
 
-// Infers NonZero: one row for each dimension of the input, one column for each element that is not
-// zero.
+// Infers the shape of NonZero: one row for each dimension of the input, one column for each element
+// that is not zero.
 void tsr__infer_non_zero(struct shape_job *job)
 {
     int rank = tsr__job_in(job, 0).rank;
@@ -206,8 +207,8 @@ void tsr__infer_non_zero(struct shape_job *job)
     tsr__job_set(job, 0, 2, dims);
 }
 
-// Infers selections. The number of elements along the axis depends on the data; without an axis the
-// result is flat.
+// Infers the shape of selections. The number of elements along the axis depends on the data;
+// without an axis the result is flat.
 static void select_along(struct shape_job *job)
 {
     struct shape shape = tsr__job_in(job, 0);
@@ -228,8 +229,8 @@ static void select_along(struct shape_job *job)
     tsr__job_set(job, 0, shape.rank, dims);
 }
 
-// Infers Unique. The outputs are the values, their first positions, the value number of each
-// element, and the counts. All lengths depend on the data.
+// Infers the shape of Unique. The outputs are the values, their first positions, the value number
+// of each element, and the counts. All lengths depend on the data.
 void tsr__infer_unique(struct shape_job *job)
 {
     select_along(job);
@@ -283,8 +284,8 @@ static int resized_axis(const struct shape_job *job, int i, int rank)
     return (size_t)i >= n ? -1 : tsr__axis(axes[i], rank);
 }
 
-// Sets sizes with one scale for all axes, which keeps the proportions: [8 4] to at most {16 4} is
-// [8 4], because 4 / 4 is the smaller scale; to at least {16 4} it is [16 8].
+// Sets sizes with one scale for all axes, which keeps the proportions. Example: [8 4] to at most
+// {16 4} is [8 4], because 4 / 4 is the smaller scale; to at least {16 4} it is [16 8].
 static void keep_aspect(struct shape_job *job, struct shape shape, tsr_dim *dims, int64_t n,
                         bool larger)
 {
@@ -305,9 +306,9 @@ static void keep_aspect(struct shape_job *job, struct shape shape, tsr_dim *dims
     }
 }
 
-// Infers Resize. Sizes have precedence over scales. Dimensions that are not in `axes` keep their
-// size. Others are unknown if neither sizes nor scales are known. Example: [1 3 8 8] with
-// scales 1 1 2 2 becomes [1 3 16 16].
+// Infers the shape of Resize. Sizes have precedence over scales. Dimensions that are not in `axes`
+// keep their size. Others are unknown if neither sizes nor scales are known. Example: [1 3 8 8]
+// with scales 1 1 2 2 becomes [1 3 16 16].
 static void resize(struct shape_job *job, int scales_at, int sizes_at)
 {
     float scales[MAX_SCALES];
@@ -355,8 +356,8 @@ void tsr__infer_resize_10(struct shape_job *job) // and Upsample from opset 9
     resize(job, 1, -1);
 }
 
-// Infers Upsample of the first opsets, in which the scales are an attribute, one for each
-// dimension.
+// Infers the shape of Upsample of the first opsets, in which the scales are an attribute, one for
+// each dimension.
 void tsr__infer_upsample(struct shape_job *job)
 {
     struct shape shape = tsr__job_in(job, 0);

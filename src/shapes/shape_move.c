@@ -9,7 +9,8 @@
 //   Expand of [6] to {4, 1}               [4 6]
 #include "shapes/infer.h"
 
-// Returns a copy of the dimensions of input i; NULL: its rank is unknown.
+// Returns a copy of the dimensions of input i; NULL: its rank is unknown or too large, or out of
+// memory.
 static tsr_dim *copy_dims(struct shape_job *job, int i, int *rank)
 {
     struct shape shape = tsr__job_in(job, i);
@@ -38,7 +39,8 @@ static struct known_value list_of(struct shape_job *job, int i, const char *name
     return (struct known_value){expr, (int64_t)n};
 }
 
-// Infers Concat. Dimensions other than the axis are taken from any input that knows them.
+// Infers the shape of Concat. Dimensions other than the axis are taken from any input that knows
+// them.
 void tsr__infer_concat(struct shape_job *job)
 {
     tsr_dim *dims = NULL;
@@ -85,7 +87,8 @@ static struct expr split_size(struct shape_job *job, struct expr size, int i)
     return expr_number(clamped(left, 0, piece));
 }
 
-// Infers Split. Sizes come from the attribute or the input; by default the parts are equal.
+// Infers the shape of Split. Sizes come from the attribute or the input; by default the parts are
+// equal.
 void tsr__infer_split(struct shape_job *job)
 {
     struct shape shape = tsr__job_in(job, 0);
@@ -122,7 +125,7 @@ static int64_t starts_of(const struct shape_job *job)
     return of.rank == 1 ? of.dims[0].value : -1;
 }
 
-// Returns the entry of an axis in the lists of a Slice, NOT_SLICED or ENTRY_UNKNOWN. Without axes,
+// Returns the index of an axis in the lists of a Slice, NOT_SLICED or ENTRY_UNKNOWN. Without axes,
 // there is one entry for each of the first dimensions.
 static int64_t slice_entry(const struct shape_job *job, int axis, int rank)
 {
@@ -204,7 +207,8 @@ static struct expr not_below_zero(struct exprs *exprs, struct expr expr)
     return tsr__expr_max(exprs, expr, expr_number(0));
 }
 
-// Returns a bound in a dimension of symbolic size: from the end if negative, clipped.
+// Returns a bound of a Slice in a dimension of symbolic size. A negative bound counts from the end;
+// the result is clipped to the dimension.
 static struct expr clipped(struct exprs *exprs, struct expr at, struct expr size)
 {
     if (expr_is_number(at) && at.number >= INT32_MAX)
@@ -217,8 +221,8 @@ static struct expr clipped(struct exprs *exprs, struct expr at, struct expr size
     return tsr__expr_natural(at) ? tsr__expr_min(exprs, at, size) : (struct expr){0};
 }
 
-// Returns the number of existing elements from a to b. The last k of `size` are min(size, k); from
-// a to the end there are max(size - a, 0); otherwise it is the difference of both bounds.
+// Returns the number of existing elements from a to b. From -k to the end there are min(size, k);
+// from a >= 0 to the end there are max(size - a, 0); otherwise it is the difference of both bounds.
 static struct expr slice_length(struct exprs *exprs, struct expr a, struct expr b, struct expr size)
 {
     bool to_end = expr_equal(clipped(exprs, b, size), size);
@@ -290,7 +294,7 @@ static struct expr slice_size(struct shape_job *job, int axis, tsr_dim dim)
     return tsr__expr_floor(job->exprs, run, expr_number(by));
 }
 
-// Infers Slice. Dimensions that are not sliced keep their size.
+// Infers the shape of Slice. Dimensions that are not sliced keep their size.
 void tsr__infer_slice(struct shape_job *job)
 {
     int rank;
@@ -315,8 +319,8 @@ static int64_t padded_axes(struct shape_job *job, int rank, int64_t axes[VALUES_
     return rank;
 }
 
-// Infers Pad. The list has the pads before each padded axis, then those after each. Example: [2 n]
-// with pads 0 1 0 3 is [2 n+4].
+// Infers the shape of Pad. The list has the pads before each padded axis, then those after each.
+// Example: [2 n] with pads 0 1 0 3 is [2 n+4].
 void tsr__infer_pad(struct shape_job *job)
 {
     int64_t axes[VALUES_MAX];
@@ -356,7 +360,8 @@ static struct expr stretched(struct exprs *exprs, struct expr a, struct expr b)
     return expr_is(b, 1) ? a : tsr__expr_broadcast(exprs, a, b);
 }
 
-// Infers Expand. Both shapes are aligned from the right; missing dimensions are treated as 1.
+// Infers the shape of Expand. Both shapes are aligned from the right; missing dimensions are
+// treated as 1.
 void tsr__infer_expand(struct shape_job *job)
 {
     struct shape shape = tsr__job_in(job, 0), of = tsr__job_in(job, 1);
@@ -380,7 +385,7 @@ void tsr__infer_expand(struct shape_job *job)
     tsr__job_set(job, 0, rank, dims);
 }
 
-// Infers Tile: [4 n] with repeats 1 3 is [4 3*n].
+// Infers the shape of Tile: [4 n] with repeats 1 3 is [4 3*n].
 void tsr__infer_tile(struct shape_job *job)
 {
     int rank;

@@ -6,7 +6,7 @@
 //   QuantizeLinear of [4 9] with an int8 zero point   [4 9] of int8
 #include "shapes/infer.h"
 
-// Infers Multinomial: each row of the input gives a row of drawn classes.
+// Infers the shape of Multinomial: each row of the input gives a row of drawn classes.
 void tsr__infer_multinomial(struct shape_job *job)
 {
     tsr_dim *dims = tsr__job_new_dims(job, 0, 2);
@@ -16,7 +16,7 @@ void tsr__infer_multinomial(struct shape_job *job)
     dims[1] = dim_of(tsr__job_int(job, "sample_size", 1));
 }
 
-// Infers QuantizeLinear. The type is that of the zero point, or of the attribute.
+// Infers the shape of QuantizeLinear. The type is that of the zero point, or of the attribute.
 void tsr__infer_quantize(struct shape_job *job)
 {
     tsr__job_like(job, 0, 0);
@@ -32,15 +32,15 @@ void tsr__infer_dequantize(struct shape_job *job)
     job->out[0].dtype = tsr__job_type(job, "output_dtype", tsr__job_in(job, 1).dtype);
 }
 
-// Infers QGemm. Without a zero point for the result, the result is not quantized.
+// Infers the shape of QGemm. Without a zero point for the result, the result is not quantized.
 void tsr__infer_quantized_gemm(struct shape_job *job)
 {
     job->shapes->rules->letters(job);
     job->out[0].dtype = tsr__job_has(job, 8) ? tsr__job_in(job, 8).dtype : TSR_FLOAT;
 }
 
-// Infers SkipLayerNormalization. Results have the shape of the first input: ONNX Runtime repeats a
-// shorter skip. Statistics have one element for each row.
+// Infers the shape of SkipLayerNormalization. Results have the shape of the first input: ONNX
+// Runtime repeats a shorter skip. Statistics have one element for each row.
 void tsr__infer_skip_norm(struct shape_job *job)
 {
     int rank = tsr__job_in(job, 0).rank;
@@ -50,8 +50,9 @@ void tsr__infer_skip_norm(struct shape_job *job)
         tsr__job_set_dim(job, i, rank - 1, dim_of(1));
 }
 
-// Infers one loss for each target. If the shape of the targets is unknown, their rank is that of
-// the scores minus one. Their sizes stay unknown, because ONNX Runtime accepts other sizes.
+// Infers the shape of one loss for each target. If the shape of the targets is unknown, their rank
+// is that of the scores minus one. Their sizes stay unknown, because ONNX Runtime accepts other
+// sizes.
 static void infer_losses(struct shape_job *job)
 {
     int scores = tsr__job_in(job, 0).rank;
@@ -61,8 +62,8 @@ static void infer_losses(struct shape_job *job)
         tsr__job_like(job, 0, 1);
 }
 
-// Infers a loss: one for each target, or one for all. The second output has the logarithms of the
-// probabilities, with the shape of the scores.
+// Infers the shape of a loss: one number for each target, or one for all. The second output has the
+// logarithms of the probabilities, with the shape of the scores.
 void tsr__infer_loss(struct shape_job *job)
 {
     if (tsr__job_text_is(job, "reduction", "none", false))
@@ -72,9 +73,9 @@ void tsr__infer_loss(struct shape_job *job)
     tsr__job_like(job, 1, 0);
 }
 
-// Infers GatherBlockQuantized: rows of a table whose last dimension is packed. The result has the
-// length of the unpacked contents, because the last block may be short. Example: a table of [v 6]
-// bytes with two numbers each and indices [b t] give [b t 12].
+// Infers the shape of GatherBlockQuantized: rows of a table whose last dimension is packed. The
+// result has the length of the unpacked contents, because the last block may be short. Example: a
+// table of [v 6] bytes with two numbers each and indices [b t] give [b t 12].
 void tsr__infer_gather_quantized(struct shape_job *job)
 {
     struct shape table = tsr__job_in(job, 0), at = tsr__job_in(job, 1);

@@ -35,8 +35,9 @@ void tsr__infer_regressor(struct shape_job *job)
     set_table(job, 0, tsr__job_int(job, "targets", tsr__job_int(job, "n_targets", 1)));
 }
 
-// Infers a classifier. Labels are numbers unless strings are given. The number of score columns is
-// unknown for string labels, and for two classes, which may have one column or two.
+// Infers the shape of a classifier. Labels are numbers unless strings are given. The number of
+// score columns is unknown for string labels, and for two classes, which may have one column or
+// two.
 void tsr__infer_classifier(struct shape_job *job)
 {
     const int64_t *labels;
@@ -56,7 +57,8 @@ void tsr__infer_classifier(struct shape_job *job)
     set_table(job, 1, (int64_t)n);
 }
 
-// Infers OneHotEncoder: one column for each category. String categories are not counted here.
+// Infers the shape of OneHotEncoder: one column for each category. String categories are not
+// counted here.
 void tsr__infer_one_hot_encoder(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
@@ -73,7 +75,7 @@ void tsr__infer_one_hot_encoder(struct shape_job *job)
     tsr__job_set(job, 0, x.rank + 1, dims);
 }
 
-// Infers FeatureVectorizer, which concatenates the columns of all inputs.
+// Infers the shape of FeatureVectorizer, which concatenates the columns of all inputs.
 void tsr__infer_feature_vectorizer(struct shape_job *job)
 {
     const int64_t *sizes;
@@ -85,7 +87,8 @@ void tsr__infer_feature_vectorizer(struct shape_job *job)
     set_table(job, 0, all);
 }
 
-// Infers CategoryMapper: strings become numbers, and numbers become strings.
+// Infers the type of CategoryMapper: strings become numbers, and numbers become strings. The shape
+// stays.
 void tsr__infer_category_mapper(struct shape_job *job)
 {
     tsr_dtype t = tsr__job_in(job, 0).dtype;

@@ -16,8 +16,8 @@ static tsr_dim element_dim(struct shape_job *job, int input, int64_t i)
 
 // ---- images ------------------------------------------------------------------------------------
 
-// Infers GridSample. Batch and channels are those of the input, positions those of the grid; either
-// gives the rank.
+// Infers the shape of GridSample. Batch and channels are those of the input, positions those of the
+// grid; either gives the rank.
 void tsr__infer_grid_sample(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), grid = tsr__job_in(job, 1);
@@ -41,8 +41,8 @@ void tsr__infer_grid_sample(struct shape_job *job)
         dims[i] = grid.dims[i - 1];
 }
 
-// Infers AffineGrid. The sizes {n c h w} give a grid of [n h w 2]: two coordinates for each pixel
-// of the result. Volumes have three coordinates.
+// Infers the shape of AffineGrid. The sizes {n c h w} give a grid of [n h w 2]: two coordinates for
+// each pixel of the result. Volumes have three coordinates.
 void tsr__infer_affine_grid(struct shape_job *job)
 {
     struct known_value size = tsr__job_values(job, 1);
@@ -59,7 +59,7 @@ void tsr__infer_affine_grid(struct shape_job *job)
     dims[n - 1] = (tsr_dim){n - 2, ""};
 }
 
-// Infers one image of that size for each region, with the input's channels.
+// Infers the shape of one image of that size for each region, with the input's channels.
 static void regions(struct shape_job *job, int64_t height, int64_t width)
 {
     struct shape x = tsr__job_in(job, 0), rois = tsr__job_in(job, 1);
@@ -86,7 +86,8 @@ void tsr__infer_max_roi_pool(struct shape_job *job)
         regions(job, size[0], size[1]);
 }
 
-// Infers ImageDecoder. Height and width depend on the image; there are 3 channels or 1.
+// Infers the shape of ImageDecoder. Height and width depend on the image; there are 3 channels or
+// 1.
 void tsr__infer_image_decoder(struct shape_job *job)
 {
     tsr_dim *dims = tsr__job_new_dims(job, 0, 3);
@@ -97,7 +98,7 @@ void tsr__infer_image_decoder(struct shape_job *job)
         dims[2] = dim_of(1);
 }
 
-// Infers NonMaxSuppression: one row for each selected box, with batch, class and box.
+// Infers the shape of NonMaxSuppression: one row for each selected box, with batch, class and box.
 void tsr__infer_non_max_suppression(struct shape_job *job)
 {
     tsr_dim *dims = tsr__job_new_dims(job, 0, 2);
@@ -120,8 +121,8 @@ void tsr__infer_window(struct shape_job *job)
         dims[0] = element_dim(job, 0, 0);
 }
 
-// Infers MelWeightMatrix: one row for each frequency of a one-sided transform, one column for each
-// band.
+// Infers the shape of MelWeightMatrix: one row for each frequency of a one-sided transform, one
+// column for each band.
 void tsr__infer_mel_weights(struct shape_job *job)
 {
     tsr_dim *dims = tsr__job_new_dims(job, 0, 2);
@@ -147,8 +148,8 @@ static struct expr dft_length(struct shape_job *job, tsr_dim dim, bool half, boo
     return n;
 }
 
-// Infers DFT. known: the axis is known. Otherwise only a transform that keeps its length has a
-// known shape.
+// Infers the shape of DFT. known: the axis is known. Otherwise only a transform that keeps its
+// length has a known shape.
 static void dft(struct shape_job *job, bool known, int64_t axis)
 {
     struct shape x = tsr__job_in(job, 0);
@@ -172,7 +173,7 @@ static void dft(struct shape_job *job, bool known, int64_t axis)
         dims[at] = tsr__expr_dim(job->exprs, dft_length(job, x.dims[at], half, inverse));
 }
 
-// Infers DFT of opset 17, where the axis is an attribute with another default.
+// Infers the shape of DFT of opset 17, where the axis is an attribute with another default.
 void tsr__infer_dft_17(struct shape_job *job)
 {
     dft(job, true, tsr__job_int(job, "axis", 1));
@@ -185,8 +186,8 @@ void tsr__infer_dft(struct shape_job *job)
     dft(job, known, axis);
 }
 
-// Infers STFT. Frames of 16 samples every 8: of 128 samples there are (128 - 16) // 8 + 1 = 15,
-// each with 16 // 2 + 1 = 9 frequencies.
+// Infers the shape of STFT. Frames of 16 samples every 8: of 128 samples there are (128 - 16) // 8
+// + 1 = 15, each with 16 // 2 + 1 = 9 frequencies.
 void tsr__infer_stft(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), window = tsr__job_in(job, 2);
@@ -214,8 +215,8 @@ void tsr__infer_stft(struct shape_job *job)
 
 // ---- text --------------------------------------------------------------------------------------
 
-// Infers StringNormalizer. The number of remaining words is known at run time only. If the input
-// has two dimensions, the first has size 1.
+// Infers the shape of StringNormalizer. The number of remaining words is known at run time only. If
+// the input has two dimensions, the first has size 1.
 void tsr__infer_string_normalizer(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
@@ -226,7 +227,7 @@ void tsr__infer_string_normalizer(struct shape_job *job)
         dims[0] = (tsr_dim){1, ""};
 }
 
-// Infers TfIdfVectorizer: one column for each n-gram, the highest index plus one.
+// Infers the shape of TfIdfVectorizer: one column for each n-gram, the highest index plus one.
 void tsr__infer_tfidf(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
@@ -246,7 +247,7 @@ void tsr__infer_tfidf(struct shape_job *job)
 
 // ---- ai.onnx.ml --------------------------------------------------------------------------------
 
-// Infers ArrayFeatureExtractor: one column for each index. A vector is one row.
+// Infers the shape of ArrayFeatureExtractor: one column for each index. A vector is one row.
 void tsr__infer_feature_extractor(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), at = tsr__job_in(job, 1);
@@ -265,7 +266,7 @@ void tsr__infer_feature_extractor(struct shape_job *job)
         dims[rank - 1] = tsr__expr_dim(job->exprs, tsr__job_size(job, at, 0, at.rank));
 }
 
-// Infers LabelEncoder. The shape stays; the type is that of the attribute that holds the values.
+// Infers the type of LabelEncoder: that of the attribute that holds the values. The shape stays.
 void tsr__infer_label_encoder(struct shape_job *job)
 {
     static const struct {
@@ -283,7 +284,7 @@ void tsr__infer_label_encoder(struct shape_job *job)
             job->out[0].dtype = kinds[i].type;
 }
 
-// Infers TreeEnsemble: one row for each sample, one column for each target.
+// Infers the shape of TreeEnsemble: one row for each sample, one column for each target.
 void tsr__infer_tree_ensemble(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);

@@ -231,7 +231,8 @@ static void open_sizes(struct shapes *shapes, struct shape *at, struct shape *fo
     found->dims = dims;
 }
 
-// True if a declared size differs from that of a run: two numbers, or expressions of input sizes.
+// True if a declared size differs from the size in a run: both are numbers or expressions of input
+// sizes, and they are not equal.
 static bool is_refuted(struct shapes *shapes, tsr_dim declared, tsr_dim found)
 {
     if (!dim_known(declared) || !dim_known(found))
@@ -317,7 +318,7 @@ static tsr_dtype input_type(const struct shape_job *job, int i)
     return tsr__info_of(job->shapes, tsr_node_input(job->node, (size_t)i)).shape.dtype;
 }
 
-// Returns the element type of an output by the table.
+// Returns the element type of an output, as the operator table says.
 static tsr_dtype result_type(const struct shape_job *job, enum result_type type)
 {
     static const tsr_dtype fixed[] = {[TYPE_BOOL] = TSR_BOOL,
@@ -424,8 +425,8 @@ static enum doubt find_outputs(struct shape_job *job)
     return row.misinferred;
 }
 
-// Returns the doubt that inputs pass on: a shape that was inferred from a wrong declaration is also
-// wrong.
+// Returns how far declarations of the node's outputs are ignored because of its inputs: a shape
+// that was inferred from a wrong declaration is also wrong.
 static enum doubt doubt_of_inputs(const struct shapes *shapes, const tsr_node *node)
 {
     uint8_t most = DOUBT_NONE;
@@ -758,8 +759,8 @@ bool tsr__shapes_is_list(const struct shapes *shapes, const tsr_value *value)
 #define LOOPS_CARRY_LISTS 13 // first opset in which loops carry sequences
 
 // Returns how a value that is not a tensor can be sent. An optional that a node makes from one
-// tensor has an element. One from a branch or from outside may be empty, and an empty one cannot be
-// created without its type.
+// tensor has an element. An optional from a branch or from outside may be empty, and an empty
+// optional cannot be created without its type.
 enum list_form tsr__shapes_list_form(const struct shapes *shapes, const tsr_value *value)
 {
     uint32_t id = tsr__value_id(value);
