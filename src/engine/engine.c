@@ -111,8 +111,7 @@ static OrtStatus *open_shared_env(struct engine *engine)
     return st;
 }
 
-// Creates environment, memory info and allocator. After a failure, what was created stays in the
-// engine and is released with it.
+// Creates environment, memory info and allocator; adds a diagnostic on failure.
 static tsr_status open_env(tsr_session *session, struct engine *engine)
 {
     OrtStatus *st = open_shared_env(engine);

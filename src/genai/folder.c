@@ -71,7 +71,7 @@ static tsr_status refuse(tsr_folder *folder, const char *file, const char *what)
 }
 
 // Refuses sizes that are too large for any model, because later products of them could overflow. A
-// huge context length is treated as unlimited.
+// larger context length is reduced to INT32_MAX.
 static tsr_status check_sizes(tsr_folder *folder, const char *path)
 {
     const struct {
@@ -105,7 +105,8 @@ static tsr_status read_config(tsr_folder *folder)
     if (!path)
         return TSR_NOMEM;
     TRY(tsr__file_read(folder->session, &folder->arena, path, MAX_CONFIG, &text));
-    // Invalid JSON leaves the configuration NULL: both errors are reported below.
+    // Invalid JSON leaves the configuration NULL; it is refused below, like JSON that is not an
+    // object.
     tsr_status st = tsr__json_load(folder->session, text, 0, &error, &folder->config);
     if (st == TSR_NOMEM)
         return st;
@@ -140,7 +141,8 @@ static tsr_status find_model(tsr_folder *folder)
 // ---- caches ------------------------------------------------------------------------------------
 
 // Replaces the first `from` in the name by `to`. NULL: `from` does not occur, or out of memory.
-// Example: ("past_key_values.0.key", "past_key_values", "present") -> "present.0.key"
+// Example: "past_key_values.0.key", with "past_key_values" replaced by "present", is
+// "present.0.key".
 static const char *renamed(tsr_folder *folder, const char *name, const char *from, const char *to)
 {
     const char *at = strstr(name, from);

@@ -176,8 +176,8 @@ static tsr_status put_numbers(tsr_generator *generator, const char *name, const 
     return TSR_OK;
 }
 
-// True if all caches can have spare capacity. The job has one option for all states, so all of them
-// must.
+// True if all caches can have spare capacity. The job has one option for all states
+// (states_in_place), so all caches must allow it.
 static bool caches_have_room(const tsr_folder *folder)
 {
     const tsr_graph *graph = tsr_model_graph(folder->model);

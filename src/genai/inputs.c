@@ -2,13 +2,13 @@
 // inputs.c - consistent random inputs of a generation model: token ids within the vocabulary, a
 // mask of ones, positions that continue the past, caches of the past's length.
 //
-// Example: 2 new tokens after 5: input_ids [1 2], attention_mask [1 7] of ones, position_ids {5,
-// 6}, and caches of length 5.
+// Example: 2 new tokens after 5 need input_ids of shape [1, 2], an attention_mask of shape [1, 7]
+// with ones, the position_ids 5 and 6, and caches of length 5.
 #include "genai/internal.h"
 
 #include <stdio.h>
 
-// Returns the size of an open dimension by its name; 1 if it is unknown.
+// Returns the size of a dimension that the model names but does not fix; 1 if it is not in `sizes`.
 static int64_t open_size(const char *name, const tsr_dim_size *sizes, size_t n_sizes)
 {
     for (size_t k = n_sizes; name && k > 0; k--)
@@ -17,7 +17,7 @@ static int64_t open_size(const char *name, const tsr_dim_size *sizes, size_t n_s
     return 1;
 }
 
-// Appends ",NAME:2x3" to the text of a random set.
+// Appends the shape of an input to the text for tsr_tensors_load. Example: ",NAME:2x3".
 static void add_shape(struct text *text, const tsr_value *value, const tsr_dim_size *sizes,
                       size_t n_sizes)
 {
@@ -31,8 +31,8 @@ static void add_shape(struct text *text, const tsr_value *value, const tsr_dim_s
     }
 }
 
-// Writes the text of a random set with the shapes of all inputs:
-// "random:7,past_key_values.0.key:1x4x5x32,...".
+// Writes the text for tsr_tensors_load that requests random inputs, with the shapes of all inputs.
+// Example: "random:7,past_key_values.0.key:1x4x5x32,...".
 static tsr_status write_random_set(struct text *text, const tsr_model *model, uint64_t seed,
                                    const tsr_dim_size *sizes, size_t n_sizes)
 {

@@ -118,8 +118,8 @@ static tsr_status check_heads(tsr_folder *folder)
 
 // ---- the partition -----------------------------------------------------------------------------
 
-// Sets the options about ports: if `sharded`, the caches stay sharded (keep_cut). All other outputs
-// are returned by every rank in full (everywhere).
+// Sets the options about inputs and outputs: if `sharded`, the caches stay sharded (keep_cut). All
+// other outputs are returned by every rank in full (everywhere).
 static tsr_status list_ports(tsr_folder *folder, const tsr_model *model, bool sharded,
                              tsr_partition_options *options)
 {
@@ -459,7 +459,8 @@ static tsr_status write_config(struct rank_folders *folders, int64_t rank, int64
     json_t *options = json_object_get(decoder, "session_options");
     int failed = json_object_set_new(decoder, "filename", json_string("model.onnx"));
     failed |= json_object_set_new(decoder, "num_key_value_heads", json_integer(own));
-    // Query heads follow their key heads: of 32 and 8, a rank with 2 key heads has 8 query heads.
+    // Query heads follow their key heads. Example: with 32 query and 8 key heads, a rank with 2 key
+    // heads has 8 query heads.
     failed |= json_object_set_new(decoder, "num_attention_heads",
                                   json_integer(own * (folder->heads / keys)));
     if (!options) {

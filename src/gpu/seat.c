@@ -40,7 +40,8 @@ static int load_rows(struct gpu_seat *seat)
     return code;
 }
 
-// Creates context, stream and events. If a step fails, tsr__seat_close frees the rest.
+// Creates context, streams, events and kernels. After a failure, tsr__seat_close frees what was
+// created.
 static int fill_seat(struct gpu_seat *seat)
 {
     const struct gpu *gpu = seat->gpu;

@@ -108,7 +108,8 @@ static int read_list(const char *text, struct requested_device *out)
     }
 }
 
-// Reads "cuda:4" as GPUs 0 to 3, and "cuda:2@1" as GPU 1 twice.
+// Reads the text after "cuda:": "4" is GPUs 0 to 3, "2@1" is GPU 1 twice. Returns the number of
+// devices; -1: invalid.
 static int read_count(const char *text, struct requested_device *out)
 {
     const char *at = strchr(text, '@');
@@ -130,8 +131,8 @@ static int read_count(const char *text, struct requested_device *out)
     return (int)n;
 }
 
-// Reads the names of real devices, like read_list. Returns 0 if the text describes a topology
-// instead (ring:4, a file).
+// Reads a text that names devices of this machine. Returns their number; -1: invalid; 0: the text
+// describes a topology instead (ring:4, a file).
 static int read_text(const char *text, struct requested_device *out)
 {
     if (strncmp(text, "cuda:", 5) == 0)
@@ -152,8 +153,7 @@ bool tsr_topology_is_real(const char *text)
 
 // ---- numbers -----------------------------------------------------------------------------------
 
-// Returns the number of ranks on the same GPU, including this one. Ranks on the host count as
-// unshared.
+// Returns the number of ranks on the GPU of rank i, including rank i; 1 for a rank on the host.
 static int sharers(const struct requested_device *requested, int n, int i)
 {
     int count = 0;
@@ -211,8 +211,8 @@ static tsr_topology_device host_numbers(const char *name)
         .name = name, .memory = pages * page, .flops = 50e9 * tsr__cores(), .bandwidth = 20e9};
 }
 
-// Sets each link by its kind: ranks on one GPU, on two GPUs, or one on the host. full:N has created
-// a link for every pair.
+// Sets each link by its kind: ranks on one GPU, on two GPUs, or one on the host. The topology was
+// created as full:N, so it has a link for every pair.
 static void link_all(tsr_topology *topology, const struct requested_device *requested)
 {
     for (size_t i = 0; i < topology->links.n; i++) {

@@ -165,9 +165,9 @@ static bool is_dispensable(const struct sample *sample, tsr_status st)
            (sample->as == AS_RATE || sample->as == AS_MOVE || sample->as == AS_NEAR);
 }
 
-// Measures the seconds per run of a sample while the other ranks run it, too; 0: not supported by
-// the engine. All ranks synchronize before the timed runs, even those that could not open the
-// sample.
+// Sets *out to the seconds per run of a sample while the other ranks run it, too. Does not change
+// *out if the engine does not support the sample. All ranks synchronize before the timed runs, even
+// those that could not open the sample.
 static tsr_status time_sample(struct measure_rank *rank, size_t number, double *out,
                               struct comm_trouble *why)
 {
@@ -209,9 +209,9 @@ static int64_t memory_here(void)
     return pages > 0 && page > 0 ? (int64_t)pages * page : 0;
 }
 
-// True if a sample is for devices such as these ranks have, and is timed in this pass. Samples with
-// half a gigabyte of weights take a second to load, so they are timed only in the first and last
-// pass.
+// True if a sample is for the kind of device of these ranks (CPUs or GPUs), and is timed in this
+// pass. Samples with half a gigabyte of weights take a second to load, so they are timed only in
+// the first and last pass.
 static bool is_timed(const struct measure_rank *rank, const struct sample *sample, int pass)
 {
     if (sample->node.many && pass > 0 && pass < rank->passes - 1)
@@ -360,7 +360,8 @@ static tsr_status find_gpus(struct measuring *measuring, tsr_session *session)
                            measuring->engine->gpu_why);
 }
 
-// Returns the number of samples. Those for kinds of work need at least half a second.
+// Returns the number of samples to time: all, or only the first MEASURE_BRIEFLY if there is less
+// than half a second.
 static size_t samples_for(const struct measuring *measuring)
 {
     return measuring->seconds < 0.5 ? MEASURE_BRIEFLY : tsr__n_samples;

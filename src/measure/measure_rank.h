@@ -59,7 +59,7 @@ struct sample_graph {
     tsr_session *session;
     tsr_graph *graph;
     const struct sample *sample;
-    // number of 64 MiB matrices that one row is multiplied with (tsr__measure_matrices)
+    // number of 64 MiB matrices that one row is multiplied with (matrices_for in measure.c)
     int matrices;
     int names; // number of names created so far
 };

@@ -234,7 +234,7 @@ static void report_here(const struct bench *bench, struct rank_report *all, int 
     }
 }
 
-// Collects the reports of all ranks, on all ranks.
+// Gathers the reports of all ranks; every rank gets all of them.
 static tsr_status gather(struct bench *bench, struct rank_report *all, int ranks)
 {
     struct endpoint *place = tsr__job_place(bench->job);

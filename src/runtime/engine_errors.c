@@ -85,8 +85,8 @@ static bool is_memory_error(const struct rank *rank, const OrtStatus *status)
     return says_out_of_memory(rank->engine->api->GetErrorMessage(status));
 }
 
-// Reports lack of memory. Returns TSR_PEER for a rank of a partition. For an unsharded model
-// returns TSR_ENGINE, with the free memory of its GPU in the hint.
+// Reports lack of memory. Returns TSR_PEER for a rank of a partition, TSR_ENGINE for an unsharded
+// model.
 static tsr_status report_out_of_memory(struct rank *rank, OrtStatus *status, const char *what)
 {
     (void)tsr__engine_failed(rank, status, DIAG_rank_memory, memory_hint(rank), what);

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <strings.h>
 
-// Returns the number of a GPU: "CUDA:1" -> 1, "CUDA" -> 0; -1: not a CUDA GPU.
+// Returns the number of a GPU: 1 for "CUDA:1", 0 for "CUDA"; -1: not a CUDA GPU.
 static int card_of(struct str name)
 {
     int64_t card = 0;

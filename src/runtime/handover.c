@@ -94,8 +94,8 @@ tsr_status tsr__hand_join(const struct handover *handover, tsr_tensors *const *s
 
 // ---- between processes --------------------------------------------------------------------------
 
-// Returns the fields that both sides compare before they use the data, so that both refer to the
-// same partition and run.
+// Describes the transfer of the outputs of a run. Both sides compare the description before they
+// use the data, so that both refer to the same partition and run.
 static struct comm_call call_of(const struct handover *handover, uint64_t run)
 {
     return (struct comm_call){.plan = handover->plan,

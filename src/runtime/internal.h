@@ -237,7 +237,7 @@ struct gpu_inputs;
 tsr_status tsr__shards_of_inputs(const struct manifest *manifest, int64_t rank,
                                  const tsr_tensors *full, struct gpu_inputs *gpu,
                                  tsr_tensors *pieces);
-// Returns the piece that is the full tensor. NULL: out of memory.
+// Returns a `tile_piece` that covers the full tensor. NULL: out of memory.
 struct tile_piece *tsr__shards_full_piece(struct arena *arena, const struct tensor *tensor);
 // Adds the sizes of a shard to the shape of the full tensor; `shape` begins as zeros.
 void tsr__shards_add_sizes(const struct tile_layout *layout, int64_t shard,
@@ -354,9 +354,9 @@ tsr_status tsr__gather(tsr_session *session, struct endpoint *endpoint,
 // ---- rank_facts.c: properties of each rank, for tsr_run_rank
 
 struct message;
-// Stores the properties of the ranks of a job in the session, after a run. weights: their folder;
-// before: the memory before the job was opened. Under a launcher all ranks call it, and rank 0 gets
-// the result.
+// Stores the properties of the ranks of a job in the session, after a run. weights: the folder of
+// the weights; before: the memory before the job was opened. Under a launcher all ranks call it,
+// and rank 0 gets the result.
 tsr_status tsr__facts_keep(tsr_job *job, const char *weights, const struct memory_mark *before);
 void tsr__facts_put(const tsr_session *session, struct message *out); // writes what is stored
 tsr_status tsr__facts_take(tsr_session *session, struct message *in);

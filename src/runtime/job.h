@@ -3,7 +3,7 @@
 //
 // A kind is a table of functions (struct job_kind) in a separate file:
 //
-//   job_unsharded.c      an unsharded model: one rank on the caller's thread, without communication
+//   job_unsharded.c  an unsharded model: one rank on the caller's thread, without communication
 //   job_launched.c   this process is one rank of a partition, on the caller's thread; the other
 //                    ranks are processes too
 //   job_threads.c    every rank of a partition is a thread of this process
@@ -144,7 +144,7 @@ void tsr__job_sets_free(const tsr_job *job, tsr_tensors **sets);
 
 // ---- job_ranks.c
 tsr_status tsr__ranks_new(tsr_job *job, int n);
-// Describes rank `number` of `ranks` that share `cores`, before it is opened.
+// Sets the fields of rank `number`, one of `ranks` ranks that share `cores`, before it is opened.
 // tsr__ranks_describe_part does so for a rank of the partition.
 void tsr__ranks_describe(tsr_job *job, struct rank *rank, int number, int cores, int ranks);
 void tsr__ranks_describe_part(tsr_job *job, struct rank *rank, int number,

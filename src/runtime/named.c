@@ -1,10 +1,13 @@
-// SPDX-License-Identifier: Apache-2.0 named.c - checks of inputs against the manifest of a
-// partition, before anything runs. Dimensions of the same name must have the same size in all
-// inputs, because a partition reads such a size once, from the first input that has it. Example:
-// inputs a [batch, 8] and b [batch, 4], given as [2, 8] and [3, 4], are refused: `batch` is 2 in a
-// and 3 in b. Without this check the ranks would treat b as if its batch were 2. Ranks that are
-// other processes end with the first input that they refuse. So the process that sends them inputs
-// checks names, types and shapes first.
+// SPDX-License-Identifier: Apache-2.0
+// named.c - checks of inputs against the manifest of a partition, before anything runs.
+//
+// Dimensions of the same name must have the same size in all inputs, because a partition reads such
+// a size once, from the first input that has it. Example: inputs a [batch, 8] and b [batch, 4],
+// given as [2, 8] and [3, 4], are refused: `batch` is 2 in a and 3 in b. Without this check the
+// ranks would treat b as if its batch were 2.
+//
+// Ranks that are other processes end with the first input that they refuse. So the process that
+// sends them inputs checks names, types and shapes first.
 #include "runtime/internal.h"
 #include "bundle/bundle.h"
 

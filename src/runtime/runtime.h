@@ -44,9 +44,9 @@ struct used_length {
     int axis;
     int64_t used;
 };
-// Sets inputs of the following runs of which ranks on the host need only the used part. A shard
-// that must be copied has the used length; contiguous shards are views of the full length. n 0:
-// none.
+// Names inputs of the following runs that have spare capacity: ranks on the host need only the used
+// part. If a shard must be copied, only the used part is copied; a contiguous shard is a view of
+// the full length. n 0: none.
 void tsr__job_set_used(tsr_job *job, const struct used_length *list, size_t n);
 
 // Destinations of outputs (gpu_tensors.c). `place` is called after the run with type, rank and

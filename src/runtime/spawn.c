@@ -172,8 +172,8 @@ static tsr_status start(struct child_set *child_set)
 
 // ---- watching ----------------------------------------------------------------------------------
 
-// Records that a child ended, and how, as text after "rank 2": a signal, its own exit code 2
-// (run_child), or another exit.
+// Records that a child ended, and how. `how` follows "rank 2" in messages: "was killed by signal 9
+// (Killed)", "exited", or "could not return its results" for exit code 2 (run_child).
 static void take_end(struct child *child, int status, double now)
 {
     child->pid = 0;
@@ -290,8 +290,9 @@ static void close_message(struct message *message)
 }
 
 // Reports the diagnostics of the first child that failed by itself, else the failure in shared
-// memory. Returns TSR_PEER if a rank ran out of memory. Children are checked in rank order. A child
-// whose only error is that another rank failed is skipped.
+// memory. Returns TSR_PEER instead of TSR_NOMEM, because not this process ran out of memory.
+// Children are checked in rank order. A child whose only error is that another rank failed is
+// skipped.
 static tsr_status verdict(struct child_set *child_set)
 {
     struct comm_trouble why;
