@@ -185,9 +185,9 @@ TSR_API void tsr_model_free(tsr_model *model);
 TSR_API tsr_status tsr_model_clone(const tsr_model *model, tsr_model **out);
 
 /* Writes the model to a file, completely or not at all. Unchanged parts keep their bytes. Raises
- * the IR version to 11 if this API has changed its shardings. TSR_WRITE: the file cannot be written,
- * or the model was loaded from it (output-is-input). TSR_INVALID: an annotation made through this API
- * has no configuration or no value, or a sharded value has no name. */
+ * the IR version to 11 if this API has changed its shardings. TSR_WRITE: the file cannot be
+ * written, or the model was loaded from it (output-is-input). TSR_INVALID: an annotation made
+ * through this API has no configuration or no value, or a sharded value has no name. */
 TSR_API tsr_status tsr_model_save(tsr_model *model, const char *path);
 /* Serializes the model into memory, to be released with tsr_bytes_free. Errors as tsr_model_save.
  * */
@@ -882,7 +882,8 @@ TSR_API void tsr_topology_free(tsr_topology *topology);
 /* Returns the number of devices. */
 TSR_API int tsr_topology_devices(const tsr_topology *topology);
 /* Returns true if the speeds are assumed, from a table or data sheet: for a number of devices, a
- * text such as "ring:4", and a box. False: measured, found on this machine, or described in a file. */
+ * text such as "ring:4", and a box. False: measured, found on this machine, or described in a
+ * file. */
 TSR_API bool tsr_topology_is_assumed(const tsr_topology *topology);
 
 typedef struct tsr_device_facts {

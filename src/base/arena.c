@@ -43,7 +43,7 @@
 
 const bool tsr__default_zeroes = !PLAIN_MALLOC;
 
-// True if memory of this size is mapped instead of taken from malloc. Freeing uses the same test.
+// True if memory of this size comes from mmap instead of malloc. Freeing uses the same test.
 static bool by_pages(size_t bytes)
 {
     return !PLAIN_MALLOC && bytes >= PAGES_BYTES;
@@ -224,7 +224,7 @@ static bool is_fresh_pages(const struct arena *arena, size_t bytes)
 }
 
 // Zeroes the newest block up to `needed`, and at least doubles the zeroed part. Many arenas hold
-// only a few bytes for a short time; zeroing 64 KiB in each would take most of their time.
+// only a few bytes for a short time; zeroing 64 KiB in each would take longer than their use.
 // arena->end is the end of the zeroed part.
 static void clear_up_to(struct arena *arena, const char *needed)
 {
@@ -236,7 +236,7 @@ static void clear_up_to(struct arena *arena, const char *needed)
     arena->end += step;
 }
 
-// True if the newest block has `bytes` of memory at `p`; zeroes them.
+// True if the newest block has space for `bytes` bytes at `p`. Zeroes this space.
 static bool has_space(struct arena *arena, const char *p, size_t bytes)
 {
 #ifdef TSR_TORTURE
@@ -254,8 +254,8 @@ static bool has_space(struct arena *arena, const char *p, size_t bytes)
 #endif
 }
 
-// Returns the size of the next block: the smallest power of two that is at least arena->bytes, but
-// from BLOCK_MIN to BLOCK_MAX. So a growing arena has few blocks.
+// Returns the size of the next block: the smallest power of two that is at least arena->bytes,
+// limited to BLOCK_MIN .. BLOCK_MAX. So a growing arena has few blocks.
 static size_t block_size(const struct arena *arena)
 {
 #ifdef TSR_TORTURE
@@ -278,7 +278,7 @@ static char *align_up(char *p, size_t align)
 // this request alone.
 static struct arena_block *block_for(struct arena *arena, size_t bytes, size_t align, bool *own)
 {
-    // Blocks and their heads are aligned to 16, so only larger alignments need extra bytes.
+    // Blocks and their headers are aligned to 16 bytes, so only larger alignments need extra bytes.
     size_t slack = align > 16 ? align - 16 : 0;
     size_t most = SIZE_MAX - sizeof(struct arena_block) - slack;
     if (bytes > most) {

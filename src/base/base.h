@@ -81,7 +81,7 @@ static inline struct str str_of(const char *c)
 {
     return (struct str){c, c ? strlen(c) : 0};
 }
-// Returns the bytes of an object, for use as the key of a map.
+// Returns a view of the bytes of an object, for use as the key of a map.
 static inline struct str str_bytes(const void *p, size_t n)
 {
     return (struct str){p, n};
@@ -427,7 +427,7 @@ void tsr__out_gather(struct outfile *outfile, const struct iovec *pieces, int n)
 // Copies a range of another file, with copy_file_range if possible. If `digest` is set, the bytes
 // are read and written instead. A source that is too short is an error.
 void tsr__out_copy(struct outfile *outfile, int fd, uint64_t offset, uint64_t length);
-// Returns the number of bytes that have left the buffer.
+// Returns the number of bytes that were written to the file, without those in the buffer.
 uint64_t tsr__out_flushed(const struct outfile *outfile);
 // Completes the file: flushes it, calls fsync (except for large new files) and renames it.
 tsr_status tsr__out_commit(struct outfile *outfile) TSR_MUST_USE;
@@ -558,9 +558,9 @@ enum result {
 // Returns the size of the first version of a struct, in which `field` was the last field.
 #define SIZE_UP_TO(type, field) (offsetof(type, field) + sizeof(((type *)0)->field))
 
-// Copies the options of a caller, whose header may be older or newer, and sets the size to `bytes`.
-// If `given` is NULL, all options are zero. Returns TSR_INVALID if the size is smaller than
-// `first`, the size of the first version.
+// Copies the options of a caller, whose header may be older or newer than this library, and sets
+// their size field to `bytes`. If `given` is NULL, all options are zero. Returns TSR_INVALID if the
+// caller's size is smaller than `first`, the size of the first version.
 tsr_status tsr__options_read(tsr_session *session, void *options, size_t bytes, const void *given,
                              size_t first) TSR_MUST_USE;
 #define OPTIONS_READ(session, options, given, last)                                                \
@@ -630,8 +630,8 @@ tsr_status tsr__cancel_check(tsr_session *session);
 // session.
 tsr_status tsr__same_session(tsr_session *session, const tsr_session *owner,
                              const char *what) TSR_MUST_USE;
-// True if an object of session `owner` may be written to the document: both have the same session,
-// and the document has not failed. Otherwise reports it and marks the document as failed.
+// True if an object of session `owner` may be written to the document: the document belongs to the
+// same session and has not failed. Otherwise reports the error and marks the document as failed.
 bool tsr__json_owned(tsr_json *json, const tsr_session *owner, const char *what) TSR_MUST_USE;
 
 #endif

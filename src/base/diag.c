@@ -117,7 +117,7 @@ void tsr__diag(tsr_session *session, enum diag_code code, const struct place *at
     struct diag_record *record = session->diags.n < TSR_MAX_FINDINGS ? push(session) : NULL;
     if (!record) {
         session->n_dropped++;
-        // Reset the failure: a later diagnostic may be small enough.
+        // Reset the failure, so that a later, smaller diagnostic can be stored.
         session->diag_arena.failed = false;
         return;
     }
@@ -166,8 +166,7 @@ void tsr__diag_set_file(tsr_session *session, const struct diag_mark *mark, cons
     }
 }
 
-// Records the current number of diagnostics, so that those of a rejected candidate can be discarded
-// later.
+// Records the current number of diagnostics, so that tsr__diag_back can discard later ones.
 struct diag_mark tsr__diag_mark(const tsr_session *session)
 {
     struct diag_mark mark = {.n = session->diags.n, .n_dropped = session->n_dropped};

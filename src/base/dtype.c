@@ -48,8 +48,8 @@ int tsr_dtype_bits(tsr_dtype t)
     return (unsigned)t < TSR_DTYPE_COUNT ? types[t].bits : 0;
 }
 
-// Returns the bytes of n elements; -1 for types without a fixed size, negative n and overflow. Five
-// int4 take 3 bytes, and so do three float6 (18 bits).
+// Returns the bytes of n elements; -1 for types without a fixed size, negative n and overflow.
+// Example: five int4 take 3 bytes, and so do three float6 (18 bits).
 int64_t tsr_dtype_bytes(tsr_dtype t, int64_t n)
 {
     int64_t bits = tsr_dtype_bits(t), whole;

@@ -2,8 +2,9 @@
 // fault.c - fault injection: makes the n-th allocation, read, write, ... of a session fail.
 //
 // Tests (tests/api/test_nomem.c) repeat some work and let its first, second, third ... allocation
-// fail, alone or (sticky) together with all later ones. Without a request a fault point costs one
-// comparison. Counting is atomic because ranks send and receive in their own threads.
+// fail, alone or (sticky) together with all later ones. If no test has asked for a failure,
+// tsr__fault costs one comparison. Counting is atomic because ranks send and receive in their own
+// threads.
 #include "base/internal.h"
 
 bool tsr__fault(tsr_session *session, enum fault_kind kind)

@@ -30,7 +30,7 @@ struct followed {
     struct sha256 digest;
     int error; // errno; -1: the file is shorter than `ready`
 };
-// One thread.
+// A thread that computes digests.
 struct follower {
     struct follow *all;
     size_t first; // the thread has the files first, first + n_threads, ...

@@ -24,7 +24,7 @@ static inline bool fault_io(tsr_session *session, enum fault_kind kind)
 void *tsr__default_alloc(void *data, void *old, size_t old_bytes, size_t bytes);
 extern const bool tsr__default_zeroes;
 
-// Adds the out-of-memory error once per session, without allocating (arena.c).
+// Adds the out-of-memory error unless the session has one. Allocates nothing (arena.c).
 void tsr__nomem(tsr_session *session, size_t bytes);
 
 // True for characters that are not safe to print: control characters, invisible ones, and those

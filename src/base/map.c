@@ -68,8 +68,8 @@ static uint32_t keyed_hash(const struct map *map, const char *key, size_t n)
     return hash ? hash : 1;
 }
 
-// Reads sixteen random bytes of the process from the kernel. Systems without them use constants;
-// names can then be constructed to collide, which makes look-ups slow.
+// Reads sixteen random bytes of the process from the kernel. If the kernel has none, constants are
+// used; names can then be constructed to collide, which makes look-ups slow.
 static void draw_key(uint64_t key[2])
 {
     key[0] = 0x9E3779B97F4A7C15u;
@@ -242,7 +242,7 @@ uint64_t tsr__hash64(const void *data, size_t n, uint64_t seed)
     uint64_t h = seed + P5;
     size_t left = n;
     if (n >= 32) {
-        // Four lanes of 8 bytes each, from 32 bytes on.
+        // Inputs of 32 bytes and more are hashed in four lanes of 8 bytes each.
         uint64_t v[4] = {seed + P1 + P2, seed + P2, seed, seed - P1};
         for (; left >= 32; left -= 32, p += 32)
             for (int i = 0; i < 4; i++)

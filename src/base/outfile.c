@@ -209,7 +209,7 @@ static int open_target(struct outfile *outfile)
     return create_temporary(outfile);
 }
 
-// Closes and frees everything, and resets the struct, so that commit and abort do nothing.
+// Closes and frees everything, and resets the struct, so that later commits and aborts do nothing.
 static void release(struct outfile *outfile)
 {
     tsr__temporary_forget(outfile->note);

@@ -72,8 +72,8 @@ static bool is_rank_folder(int folder, const char *name)
     return of_files;
 }
 
-// Returns the kind of the target after one more entry. A subfolder that is not a rank's gives
-// TARGET_OTHER, because Tessera creates no such folders.
+// Returns the kind of the target after one more entry; `so_far` is the kind without this entry. A
+// subfolder that is not a rank's gives TARGET_OTHER, because Tessera creates no such folders.
 static enum target classify_entry(int folder, const char *name, enum target so_far)
 {
     struct stat st;

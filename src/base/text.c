@@ -142,7 +142,8 @@ bool tsr__is_unsafe(uint32_t c)
            (c >= 0x2060 && c <= 0x206F) || (c >= 0xE0000 && c <= 0xE007F);
 }
 
-// True if the text may end inside a character: "\xE2\x80" may become "\xE2\x80\xAE".
+// True if the bytes are the beginning of a character that later bytes may complete: "\xE2\x80" may
+// become "\xE2\x80\xAE".
 static bool is_cut(const char *p, size_t n)
 {
     if (n >= length_by_first((unsigned char)p[0])) // complete, or not the start of a character

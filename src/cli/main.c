@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // main.c - finds the command, parses its options by its table, runs it.
 //
-// run_parsed parses, opens the session, installs signal handlers that remove its temporary files,
-// refuses outputs that would replace inputs (guard.c), reads --rules, opens a generation folder
-// (model_folder.c), and calls the command. The first step that returns a code other than 0 ends the
-// program with it.
+// run_parsed parses, opens the session, installs signal handlers that remove the session's
+// temporary files, refuses outputs that would replace inputs (guard.c), reads --rules, opens a
+// generation folder (model_folder.c), and calls the command. The first step that returns a code
+// other than 0 ends the program with it.
 //
-//   tessera plan m.onnx --devices 4 -o out.onnx
+//   Example: tessera plan m.onnx --devices 4 -o out.onnx
 //   command plan; arguments {m.onnx}; given {--devices 4}, {-o out.onnx}
 //
 // Options and arguments may be mixed; after `--` every word is an argument.
@@ -78,7 +78,7 @@ static const struct command *find_command(const char *name)
 static int take_option(struct cli *cli, char **argv, int i, int argc)
 {
     const char *word = argv[i];
-    // "--name=value" is split at the sign; "-o=x" is not an option.
+    // "--name=value" is split at the '='; "-o=x" is not an option.
     size_t n = word[1] == '-' ? strcspn(word, "=") : strlen(word);
     const struct option *option = cli_option(cli->command, word, n);
     const char *removed = option ? NULL : cli_removed(word, NULL);

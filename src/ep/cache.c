@@ -154,7 +154,7 @@ static int by_use(const void *a, const void *b)
     return int64_order(x->used.tv_nsec, y->used.tv_nsec);
 }
 
-// Removes the oldest entries above the limit. The caller holds the lock of the folder.
+// Removes the least recently used entries above the limit. The caller holds the lock of the folder.
 static void limit_entries(struct arena *arena, const char *folder)
 {
     VEC(struct entry) entries = {0};

@@ -87,9 +87,9 @@ static bool is_large_enough(const struct fused *fused, const struct cache_pair *
     return true;
 }
 
-// Registers the used part of a cache that must be copied, so that only this part is copied. In a
-// buffer for several sequences the heads of a rank are not contiguous. Past and present are one
-// buffer, so the rest of it keeps its contents.
+// Registers the used part of a cache that cannot be updated in place, so that only this part is
+// copied. This happens in a buffer for several sequences, in which the heads of a rank are not
+// contiguous. Past and present are the same buffer, so the rest of it keeps its contents.
 static void use_part(struct fused *fused, struct cache_pair *cache, const struct used_length *used)
 {
     if (!cache->has_room || used->axis < 0 || tsr__job_on_gpu(fused->job))

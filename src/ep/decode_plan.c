@@ -7,8 +7,8 @@
 // computes 8 heads, and a layer needs two AllReduces. Without states the planner would charge
 // transfers of all caches, and compute every head on every rank.
 //
-// Dimensions without a size in the option `dims` get that of one sequence with one new token after
-// PAST_TOKENS tokens.
+// Dimensions without a size in the option `dims` get the size that they have for one sequence with
+// one new token after PAST_TOKENS tokens.
 #include "ep/internal.h"
 #include "ir/ir.h"
 #include "plan/plan.h"
@@ -128,8 +128,8 @@ static tsr_status describe(struct decode_plan *plan, const tsr_plan_options *giv
 
 // ---- the plan ----------------------------------------------------------------------------------
 
-// Plans with the caches as states. The planner also stores the states in the metadata. They are
-// removed there, because the ranks of the provider do not keep the caches between runs.
+// Plans with the caches as states. The planner stores the states in the metadata, too. They are
+// removed again, because the ranks of the provider do not keep the caches between runs.
 static tsr_status plan_step(tsr_model *model, const struct decode_plan *plan,
                             tsr_plan_options options, tsr_plan_summary *summary)
 {

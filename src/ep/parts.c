@@ -97,7 +97,7 @@ tsr_status tsr__ep_partition(const struct provider *provider, tsr_model *model, 
         .size = sizeof options, .keep_cut = all, .n_keep_cut = 1, .force = !parts->temporary};
     options.config = parts->config;
     tsr_status st = TSR_OK;
-    // The session returns all outputs of its model, so that the ranks cannot keep states.
+    // The session returns all outputs of its model, so the ranks cannot keep states.
     if (tsr_model_metadata(model, META_STATE))
         st = tsr_model_set_metadata(model, META_STATE, NULL);
     if (st == TSR_OK && !parts->config)

@@ -4,9 +4,9 @@
 // An attribute of a file is decoded in two steps on demand (serde/decode.c): name and kind together
 // with all attributes of its node (N_ATTRS), the value when it is read (`decoded`).
 //
-//     Example: a file has Conv {kernel_shape [3,3], group 1}; a call sets group to 2: kernel_shape
-//     keeps `whole`, the bytes of its field, and is saved as these bytes. group is marked
-//     `changed`, has no `whole`, and is written from `integer`. The node gets N_ATTRIBUTES.
+//     Example: a file has Conv {kernel_shape [3,3], group 1}; an API call sets group to 2.
+//     kernel_shape keeps `whole`, the bytes of its field, and is saved as these bytes. group is
+//     marked `changed`, has no `whole`, and is written from `integer`. The node gets N_ATTRIBUTES.
 #include "ir/internal.h"
 
 // ---- attributes of a node -------------------------------------------------------------------
@@ -35,8 +35,8 @@ tsr_attr *tsr_node_find_attr(const tsr_node *node, const char *name)
 
 // ---- values ---------------------------------------------------------------------------------
 
-// Decodes the value of an attribute. Decoding is a cache, so it is done even through a const
-// pointer.
+// Decodes the value of an attribute. The decoded value is a cache, so it is stored even through a
+// const pointer.
 static tsr_attr *ready(const tsr_attr *attr)
 {
     if (attr)
@@ -118,7 +118,7 @@ const tsr_tensor *tsr_attr_tensor(const tsr_attr *a)
 
 // ---- setting --------------------------------------------------------------------------------
 
-// Checks that the attribute may be changed. Removed nodes can be read, but not changed.
+// Checks that the node was not removed and that the name is not empty.
 static tsr_status check_edit(tsr_node *node, const char *name)
 {
     bool gone = node->flags & N_GONE;

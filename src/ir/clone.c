@@ -77,7 +77,7 @@ static tsr_graph *clone_graph(struct cloner *cloner, const tsr_graph *graph, tsr
 // ---- values ---------------------------------------------------------------------------------
 
 // Returns a name for the copy. A name that points into the file is shared, unless `text` is set:
-// then it must be NUL-terminated. Other names are copied.
+// the name of the copy must then be NUL-terminated. Other names are copied.
 static struct str clone_name(struct cloner *cloner, struct str name, bool text)
 {
     struct str file = cloner->from->store->bytes;
@@ -105,8 +105,8 @@ static struct vtype *clone_type(struct cloner *cloner, const struct vtype *type)
     return vtype;
 }
 
-// Copies a value. A type that a call has set is copied; another type is decoded again on demand.
-// Producer, uses and tensor are linked later.
+// Copies a value. A type that an API call has set is copied; other types are decoded again on
+// demand. Producer, uses and tensor are linked later.
 static void clone_value(struct cloner *cloner, tsr_graph *graph, const tsr_value *value)
 {
     tsr_value *copy =
@@ -186,8 +186,8 @@ static void clone_map(struct cloner *cloner, struct map *to, const struct map *f
 
 // ---- attributes -----------------------------------------------------------------------------
 
-// Copies the value of an attribute that a call created (see emit_new_attr in serde/write_node.c).
-// Values of a file are decoded on demand. The caller copies subgraphs.
+// Copies the value of an attribute that an API call created (emit_new_attr in serde/write_node.c
+// writes such attributes). Values of a file are decoded on demand. The caller copies subgraphs.
 static void clone_attr_value(tsr_attr *copy, const tsr_attr *attr)
 {
     tsr_model *model = copy->node->graph->model;
@@ -247,7 +247,7 @@ static void clone_attr_as(struct cloner *cloner, tsr_node *node, const tsr_attr 
 // The copy has the value that the call gives, else the default of the function.
 //     Example: the body has Elu {alpha = ref to "a"}. For the call f {a = 0.5}, alpha is 0.5.
 //     For the call f {} of a function that declares a = 1 as its default, alpha is 1.
-//     Without both, the copy has no alpha, so the default of the operator applies.
+//     If there is neither, the copy has no alpha, so the default of the operator applies.
 static void substitute(struct cloner *cloner, tsr_node *node, const tsr_attr *attr)
 {
     for (size_t i = 0; i < tsr_node_attr_count(cloner->call); i++)
@@ -342,8 +342,8 @@ static void clone_spec(struct cloner *cloner, tsr_node_config *nc, const tsr_spe
     }
 }
 
-// Copies the annotations of a node. cloner->config returns the new configuration for each entry.
-// Without this callback annotations are dropped, and the node is marked as changed.
+// Copies the annotations of a node. cloner->config returns the new configuration for each
+// annotation. Without this callback annotations are dropped, and the node is marked as changed.
 void tsr__clone_configs(struct cloner *cloner, tsr_node *to, const tsr_node *from)
 {
     if (!cloner->config) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// config.c - device configurations of a model, and the entries that nodes have for them.
+// config.c - device configurations of a model, and the annotations that nodes have for them.
 //
-// An entry points to its configuration and values. A placeholder is a configuration that entries
-// name but the model does not declare.
+// An annotation of a node for one configuration (tsr_node_config) is called an entry. It points to
+// its configuration and values. A placeholder is a configuration that entries name but the model
+// does not declare.
 //
 //     Example: a file has "configuration tp, stage 0, X sharded {2,1}" for node 3, but does not
 //     declare tp. The entry points to a placeholder called tp, which all nodes with tp share.

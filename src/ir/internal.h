@@ -33,7 +33,7 @@ struct store {
 struct store *tsr__store_new(tsr_session *session);
 struct store *tsr__store_hold(struct store *store);
 void tsr__store_drop(struct store *store);
-// Also searches data files in the folder of `file`, if they are not in the folder of the model.
+// Data files that are not in the folder of the model are then searched in the folder of `file`.
 tsr_status tsr__store_add_data(struct store *store, const char *file) TSR_MUST_USE;
 
 // A NUL-terminated string that is stored once per model (operator, domain).
@@ -63,8 +63,8 @@ enum value_flag {
     V_PLACEHOLDER = 2, // a placeholder: not defined
     V_TEXT = 4,        // the name is NUL-terminated
     V_RENAMED = 8,     // renamed since it was read
-    V_TYPED = 16,      // a call has set the type
-    V_NEW = 32,        // created by a call
+    V_TYPED = 16,      // an API call has set the type
+    V_NEW = 32,        // created by an API call
     V_GONE = 64,       // its node was removed
     V_SPARSE = 128,    // a sparse initializer
     V_DECODED = 256,   // the type is decoded
@@ -88,7 +88,7 @@ enum node_flag {
     N_GONE = 2,
     N_TEXT = 4,
     N_ATTRS = 8,        // attributes are decoded
-    N_NEW = 16,         // created by a call
+    N_NEW = 16,         // created by an API call
     N_INPUTS = 32,      // inputs changed since the node was read
     N_OUTPUTS = 64,     // outputs changed
     N_ATTRIBUTES = 128, // attributes changed
@@ -117,7 +117,7 @@ struct tsr_node {
 struct tsr_attr {
     tsr_node *node;
     struct str name;
-    struct str whole; // empty: created by a call
+    struct str whole; // empty: created by an API call
     struct str ref;   // name of the referenced attribute of the function, or empty
     struct str rest;  // body of the message from which it was copied, or empty
     tsr_attr_kind kind;
@@ -136,7 +136,7 @@ struct tsr_tensor {
     tsr_model *model;
     tsr_value *value;     // value of an initializer, else NULL
     const tsr_node *node; // node of an attribute, else NULL
-    struct str whole;     // field from which it was read; empty: created by a call
+    struct str whole;     // field from which it was read; empty: created by an API call
     struct str body;
     struct str sparse;   // body of a sparse tensor; `body` is then empty
     struct store *store; // store of `body`, if it belongs to another model
@@ -282,7 +282,7 @@ struct tsr_model {
     bool has_ir_version, ir_changed;
     bool changed;         // anything was changed
     bool renamed;         // a value or configuration was renamed
-    bool devices_touched; // a call has changed annotations
+    bool devices_touched; // an API call has changed annotations
     bool annotated;       // a node has or had an annotation
     struct str producer;
     opset_list opsets;

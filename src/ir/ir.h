@@ -32,7 +32,7 @@ tsr_status tsr__model_clone_bare(const tsr_model *model, tsr_model **out) TSR_MU
 tsr_status tsr__model_copy_functions(tsr_model *to, const tsr_model *from) TSR_MUST_USE;
 // Raises ir_version to 11, the first with configurations, if it is lower.
 tsr_status tsr__model_allow_configs(tsr_model *model) TSR_MUST_USE;
-// Also searches data files in the folder of `file`, if they are not in the folder of the model.
+// Data files that are not in the folder of the model are then searched in the folder of `file`.
 tsr_status tsr__model_add_data_folder(tsr_model *model, const char *file) TSR_MUST_USE;
 // Lists the external data files of the model, each once. The list is in the model's arena.
 tsr_status tsr__model_data_files(tsr_model *model, const struct str **out, size_t *n) TSR_MUST_USE;
@@ -45,7 +45,7 @@ struct str tsr__node_op_str(const tsr_node *node);
 struct str tsr__node_domain_str(const tsr_node *node); // "" for ai.onnx
 // Returns the name of the node, or of its first output; "" if it has neither.
 const char *tsr__node_label(const tsr_node *node);
-// Returns tsr_value_rank dimensions, valid until the type is changed.
+// Returns an array of tsr_value_rank(value) dimensions, valid until the type is changed.
 const tsr_dim *tsr__value_dims(const tsr_value *value);
 struct str tsr__dim_symbol(const tsr_value *value, int axis); // "": none
 // Returns the version of the operator set for the domain of the node, or for any domain in a graph;

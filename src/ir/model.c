@@ -9,8 +9,8 @@
 // ---- loading --------------------------------------------------------------------------------
 
 // Memory limit for the objects of a file, as a multiple of its size. An empty message has two bytes
-// in the file, but takes hundreds as a function or graph. Together with the file and the program
-// this stays below 16 times its size plus 64 MiB.
+// in the file, but takes hundreds as a function or graph. With the mapped file and the program, the
+// process stays below 16 times the size of the file plus 64 MiB.
 #define OBJECTS_TIMES 14
 #define OBJECTS_LEAST ((size_t)40 << 20)
 
@@ -27,7 +27,7 @@ static size_t budget_of(const tsr_session *session, size_t bytes)
 
 // ---- detecting other file formats
 
-// Used only for files that are not valid models.
+// Other formats by their first bytes. Used only for files that are not valid models.
 static const struct kind_row {
     size_t at; // offset of the bytes
     const char *bytes, *kind, *help;

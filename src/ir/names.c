@@ -6,7 +6,7 @@
 // "outer > then_branch", by the name of the node.
 //
 // Unique names of values are unique in all graphs of a model, so that values can be moved between
-// them. Unique names of nodes are unique in their graph, because engines require it.
+// graphs. Unique names of nodes are unique in their graph, because engines require it.
 #include "ir/internal.h"
 
 // ---- names ----------------------------------------------------------------------------------

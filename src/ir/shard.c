@@ -3,9 +3,9 @@
 // and change nothing if there is one.
 //
 //     Example: tsr_node_shard(matmul, W, tp, axis 1, count 2, devices {0,1}, stage -1), W of [8,6]:
-//     the node gets an entry for tp with a spec of W: devices {0,1}, axis 1 as one factor of size 6
-//     with 2 shards. A second call with axis 0: the spec has two axes and 4 shards, and devices
-//     {0,1} as before.
+//     the node gets an annotation for tp with a spec of W: devices {0,1}, axis 1 as one factor of
+//     size 6 with 2 shards. A second call with axis 0: the spec has two axes and 4 shards, and
+//     devices {0,1} as before.
 //
 // Whether the shards fit the devices and the operator is checked later (sharding/), because more
 // calls may follow.
@@ -189,9 +189,9 @@ static bool has_device(const tsr_spec *spec, int64_t device)
     return false;
 }
 
-// Appends the devices that the spec does not have; their order assigns shards. The list may be
-// shared with other specs (tsr__keep_devices). Its capacity equals its length, so vec_push copies
-// it or extends it behind its end, and the other specs do not change.
+// Appends the devices that the spec does not have; the order of the list assigns shards to devices.
+// The list may be shared with other specs (tsr__keep_devices). Its capacity equals its length, so
+// vec_push copies it or extends it behind its end, and the other specs do not change.
 static tsr_status unite_devices(tsr_spec *spec, const int64_t *devices, size_t n)
 {
     struct arena *arena = &spec->entry->node->graph->model->arena;

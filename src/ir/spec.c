@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // spec.c - reads, builds and removes sharding specs, without validation.
 //
-// A spec has the fields of ONNX's ShardingSpecProto: devices, groups (keys in the device list that
-// mean several devices), and the factors of each sharded axis. Device lists are never changed in
-// place, so equal ones can be shared. sharding/layouts/spec_layout.c interprets specs.
+// A spec has the fields of ONNX's ShardingSpecProto: devices, groups (a key in the device list
+// stands for several devices), and the factors of each sharded axis. Device lists are never changed
+// in place, so equal ones can be shared. sharding/layouts/spec_layout.c interprets specs.
 //
 //     Example: X of [8,6] in two row blocks, each on two devices: devices {-1,-2}, group -1 =
 //     {0,1}, group -2 = {2,3}, axis 0 with one factor of size 8 and 2 shards
@@ -48,7 +48,8 @@ tsr_spec *tsr__spec_make(tsr_node_config *nc, tsr_value *value)
 
 #define INDEX_LEAST 32 // entries with fewer specs have no index
 
-// Creates the index of a large entry, or adds new specs to it. Returns false if out of memory.
+// Creates the index of an annotation with many specs, or adds new specs to the index. Returns false
+// if out of memory.
 static bool index_specs(tsr_node_config *nc)
 {
     struct arena *arena = &nc->node->graph->model->arena;
@@ -99,7 +100,7 @@ tsr_spec *tsr__entry_spec(const tsr_node_config *nc, const tsr_value *value)
     return spec_from(nc, 0, value);
 }
 
-// Removes a spec from its entry. The object can still be read (S_GONE).
+// Removes a spec from its annotation. The object can still be read (S_GONE).
 static void drop_spec(tsr_node_config *nc, tsr_spec *spec)
 {
     size_t i = 0;
@@ -119,7 +120,7 @@ static void drop_spec(tsr_node_config *nc, tsr_spec *spec)
 }
 
 // Moves the specs of `from` to `to` when a node reads `to` instead; `to` NULL: removes them. If the
-// entry already has a spec of `to`, that one is kept.
+// annotation already has a spec of `to`, that one is kept.
 void tsr__specs_follow(tsr_node *node, tsr_value *from, tsr_value *to)
 {
     if (!from || from == to || !node->n_configs || tsr__node_has(node, from))
@@ -303,7 +304,7 @@ tsr_status tsr_spec_add_dim(tsr_spec *spec, int64_t axis, const tsr_dim *sizes,
     return model_status(model);
 }
 
-// Removes a new entry that has become empty; entries of a file stay.
+// Removes a new annotation that has become empty; annotations of a file stay.
 static void drop_empty(tsr_node_config *nc)
 {
     if (!nc->whole.n && !nc->n_specs && !nc->has_stage && !nc->gone)
@@ -345,7 +346,7 @@ tsr_status tsr_node_unset_stage(tsr_node *node, tsr_config *config)
 }
 
 // Removes the specs of a value; `config` NULL: in all configurations. Loops backwards, because
-// entries are removed.
+// annotations may be removed.
 tsr_status tsr_node_unshard(tsr_node *node, tsr_value *value, tsr_config *config)
 {
     size_t dropped = 0;

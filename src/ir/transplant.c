@@ -168,7 +168,7 @@ bool tsr__node_needed(const tsr_node *node, unsigned char *needed)
 // ---- constants ------------------------------------------------------------------------------
 
 // Copies an initializer to a graph of this or another model. External and sparse data is loaded
-// first (`inside`). The copy is then a plain tensor with these bytes.
+// first, so that the copy is a plain tensor with these bytes.
 tsr_value *tsr__graph_copy_initializer(tsr_graph *graph, const tsr_value *value, const char *name)
 {
     tsr_model *model = graph->model;

@@ -2,8 +2,8 @@
 // interface.c - returns the inputs of the unsharded model of a partition, from the manifest, as a
 // model without nodes.
 //
-// A rank file has only the inputs that the rank needs, and shards of those that stay sharded; input
-// sets are for the full inputs.
+// A rank file has only the inputs that the rank needs, and shards of those that stay sharded.
+// Callers give the full inputs.
 #include "tensors/tensors.h"
 
 #include "bundle/bundle.h"

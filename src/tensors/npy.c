@@ -170,8 +170,9 @@ static void swap_bytes(char *p, size_t n, size_t unit)
         }
 }
 
-// Converts column-major to row-major order. Example: [2, 3] in column-major order has steps 1 and
-// 2, so the result has the source elements 0 2 4, 1 3 5.
+// Converts column-major to row-major order. Example: in column-major order, elements of [2, 3] are
+// 1 apart along axis 0 and 2 apart along axis 1. So the result has the source elements 0 2 4, 1 3
+// 5.
 static void to_row_major(const char *from, char *to, const struct npy *npy, size_t unit, int64_t n)
 {
     int64_t index[RUN_MAX_RANK] = {0}, step[RUN_MAX_RANK], at = 0, s = 1;

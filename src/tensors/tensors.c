@@ -291,8 +291,8 @@ struct str tsr__tensor_text(const struct tensor *x, int64_t i)
     return (struct str){text + start, (size_t)(ends[i] - start)};
 }
 
-// Adds a tensor of strings. Layout: the end of each string, then all strings, then a zero.
-// Example: {"ab", "c"} is 2, 3, "abc".
+// Adds a tensor of strings. Layout: the end of each string, then all strings, then a zero. Example:
+// {"ab", "c"} is stored as the ends 2 and 3 and the characters "abc".
 tsr_status tsr__tensors_add_texts(tsr_tensors *tensors, struct str name, int rank,
                                   const int64_t *dims, const struct str *texts)
 {

@@ -292,8 +292,9 @@ static const unsigned char *check_field(struct damage *damage, const unsigned ch
     return NULL;
 }
 
-// Checks a message and all known nested messages. `depth` is its level, at most WIRE_MAX_DEPTH.
-// Visits every field of a file, so frequent encodings are recognized by their first two bytes.
+// Checks a message and all known nested messages. `depth` is the level of the message, at most
+// WIRE_MAX_DEPTH. Visits every field of a file, so frequent encodings are recognized by their first
+// two bytes.
 static bool walk(struct damage *damage, struct str body, enum wire_message message, int depth)
 {
     const struct wire_row *rows = tsr__wire_rows[message];

@@ -73,8 +73,8 @@ static inline bool wire_is_short(uint32_t two)
 }
 bool tsr__wire_next_slow(struct wire_cursor *cursor, struct wire_field *out);
 // Reads the next field. Returns false at the end and on errors; on errors cursor->wrong is set and
-// cursor->p is the position. The most frequent form, a tag and a length or value of one byte each,
-// is decoded inline.
+// cursor->p is the position of the error. The most frequent form, a tag and a length or value of
+// one byte each, is decoded inline.
 static inline bool tsr__wire_next(struct wire_cursor *cursor, struct wire_field *out)
 {
     const unsigned char *p = cursor->p;

@@ -26,8 +26,8 @@ void tsr__rope_init(struct rope *rope, struct arena *arena)
     *rope = (struct rope){.arena = arena};
 }
 
-// Appends n bytes at p to the pieces, or to the last piece if they follow it in memory. The open
-// run must be closed first.
+// Appends n bytes at p to the pieces, or to the last piece if they follow it in memory. The bytes
+// in [run, at) must be a piece already (close_run).
 static void append(struct rope *rope, const char *p, size_t n)
 {
     struct str *last = rope->pieces.n ? &rope->pieces.at[rope->pieces.n - 1] : NULL;
@@ -42,7 +42,7 @@ static void append(struct rope *rope, const char *p, size_t n)
     rope->bytes += n;
 }
 
-// Turns the open run into a piece and sets the piece of the marks that point into it.
+// Makes a piece of the bytes in [run, at), and sets `piece` of the marks that point to them.
 static void close_run(struct rope *rope)
 {
     if (rope->run == rope->at)
@@ -432,7 +432,7 @@ static inline char *put_bytes(char *p, const char *from, size_t n)
 }
 
 // Writes a message with some of its texts replaced. Renaming changes a few names in most nodes of a
-// model, so each node is copied in one run.
+// model, so each node is copied in one pass.
 void tsr__rope_splice(struct rope *rope, uint32_t number, struct str origin,
                       const struct wire_splice *splice, size_t n)
 {

@@ -154,7 +154,7 @@ static double ratio(double ours, double peer)
     return peer > 0 ? ours / peer : 0;
 }
 
-// Figures of one side.
+// Results of one program, Tessera or onnxruntime-genai.
 struct side {
     int64_t threads, rounds;
     double prefill, decode;

@@ -41,8 +41,8 @@ static void bash(void)
            "complete -o default -F _tessera tessera\n");
 }
 
-// Prints an option for zsh: '--name[help]' and, with a value, ':value:_files'. Characters that
-// _arguments reads are escaped.
+// Prints an option for zsh: '--name[help]' and, with a value, ':value:_files'. Characters that have
+// a meaning for zsh's _arguments are escaped.
 static void zsh_option(const struct command *command, const struct option *option)
 {
     (void)command;

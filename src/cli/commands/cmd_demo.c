@@ -90,7 +90,8 @@ static tsr_value *project(struct builder *builder, tsr_value *x, const char *nam
                           int64_t out, bool rows)
 {
     char text[96], bias_name[64];
-    // Numbers in [-1, 1) have variance 1/3; times 1.7 / sqrt(in), products keep variance 1.
+    // Numbers in [-1, 1) have variance 1/3. With the factor 1.7 / sqrt(in), sums of `in` products
+    // keep variance 1.
     tsr_value *w = weight(builder, name, in, out, 1.7f / sqrtf((float)in), 0);
     tsr_value *y = node(builder, "MatMul", x, w, NULL);
     snprintf(text, sizeof text, rows ? "{%d,1}" : "{1,%d}", (int)builder->devices);

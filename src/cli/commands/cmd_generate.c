@@ -54,7 +54,7 @@ static bool take_token(void *data, int64_t token)
     return fflush(stdout) == 0;
 }
 
-// Reads the options of generation. 0 is the library's default.
+// Reads the options of generation. A value of 0 means the library's default.
 static int read_options(struct cli *cli, tsr_generate_options *options, tsr_run_options *run)
 {
     int code = cli_fill(cli, OPTION_OWN, options);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_launch.c - starts a command as ranks on several hosts.
 //
-// This file fills a `struct launch` from the options; launch_ranks.c starts the ranks. `--hosts
-// a:2,b` gives
+// This file fills a `struct launch` from the options; launch_ranks.c starts the ranks. Example:
+// `--hosts a:2,b` starts
 //
 //   rank 0 on a, local rank 0 of 2; rank 1 on a, local rank 1 of 2; rank 2 on b, local rank 0 of 1
 #include "cli/launch/launch.h"

@@ -33,8 +33,8 @@ static int report(struct cli *cli, const char *folder, const tsr_partition_summa
     return EXIT_DONE;
 }
 
-// Loads the model and, with --devices, plans it: *config becomes the plan's. The caller frees *out,
-// also after an error.
+// Loads the model and, with --devices, plans it and sets *config to the configuration of the plan.
+// The caller frees *out, also after an error.
 static tsr_status prepare(struct cli *cli, const struct planning *plan, const char **config,
                           struct prediction *prediction, tsr_model **out)
 {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_rules.c - how operators can be sharded: one operator in words, a list, totals, or Markdown.
 //
-// `--markdown` prints docs/operators.md. A row of the table is an operator of a domain from an
-// opset on; rows of one operator are consecutive, the oldest first. tsr_rule_at reuses the memory
-// of `words` and `stays` in each call.
+// `--markdown` prints docs/operators.md. A row of the table is the rule of an operator from one
+// opset version on; rows of one operator are consecutive, the oldest first. tsr_rule_at reuses the
+// memory of `words` and `stays` in each call.
 #include "cli/cli.h"
 
 #include <stdlib.h>

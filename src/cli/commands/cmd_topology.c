@@ -43,7 +43,7 @@ static void print_devices(const tsr_topology *topology)
     }
 }
 
-// Prints where the numbers of a box come from: "hosts:2xh100:8" contains the box "h100:".
+// Prints where the numbers of a box come from. Example: "hosts:2xh100:8" contains the box "h100".
 static void print_source(const char *text)
 {
     const char *source, *name;
@@ -183,7 +183,7 @@ static int show(struct cli *cli, tsr_topology *topology)
     return code;
 }
 
-// Writes the topology to a file. Returns `code`, or an exit code if that fails.
+// Writes the topology to a file. Returns `code`, or the exit code of a failure.
 static int write_file(struct cli *cli, const tsr_topology *topology, const char *out, int code)
 {
     tsr_json *json = as_json(cli, topology);

@@ -78,9 +78,9 @@ static bool read_rules(struct layers *layers, char *text)
     return layers->n_rules > 0;
 }
 
-// Returns the device of an annotation; NULL: no rule matches. Without rules (`auto`) it is the
-// annotation itself. With "gpu(layers.); cpu(=layers.9)" layers.9 is on gpu, since prefixes come
-// first.
+// Returns the device of an annotation; NULL: no rule matches. Without rules (`auto`) the device is
+// the annotation itself. With "gpu(layers.); cpu(=layers.9)" layers.9 is on gpu, since prefixes
+// come first.
 static const char *device_of(const struct layers *layers, const char *annotation)
 {
     if (layers->n_rules == 0)
@@ -133,8 +133,8 @@ static long stage_of(struct layers *layers, const char *device, long least)
 }
 
 // Finds the stage of every node. Returns false if there would be more than MAX_STAGES. Nodes for
-// which no rule matches get no stage, but their readers must not be in an earlier stage than their
-// producers.
+// which no rule matches get no stage. But a node that reads their outputs must not be in an earlier
+// stage than the nodes that produce their inputs.
 static bool place(struct layers *layers)
 {
     const tsr_graph *graph = tsr_model_graph(layers->editor->model);

@@ -25,8 +25,8 @@ int job_read(struct job *job, struct cli *cli)
     return code;
 }
 
-// Sets job->config: with --devices that of the plan ("" if rank 0 plans), else --config, which may
-// be NULL.
+// Sets job->config: with --devices that of the plan ("" on ranks that do not plan), else --config,
+// which may be NULL.
 static tsr_status choose_config(struct job *job)
 {
     tsr_status status = TSR_OK;

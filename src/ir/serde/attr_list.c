@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // attr_list.c - list attributes: reads their length and floats, and shortens lists.
 //
-// Floats are packed (one field with all bytes) or one field each. A shortened list consists of the
-// bytes of its entries.
+// Floats are packed (one field with all bytes) or one field each. A shortened list is a copy of the
+// bytes of the entries that are left.
 #include "ir/serde/serde.h"
 
 // Returns the number of floats and stores the first `cap` in `out`. Ignores an incomplete last

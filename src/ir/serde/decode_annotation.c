@@ -122,7 +122,8 @@ static void decode_spec_dim(tsr_model *model, tsr_spec *spec, const struct wire_
     }
 }
 
-// up to this number of inputs or outputs they are searched; with more the map of names is faster
+// Nodes with at most this number of inputs and of outputs are searched one by one; for others the
+// map of names is faster.
 #define OWN_MAX 64
 
 // Returns the value with the name in a spec: one of the node's own, else one in scope, else a

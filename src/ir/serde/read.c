@@ -278,7 +278,7 @@ static void read_sparse(tsr_graph *graph, struct str body)
     *slot = value;
 }
 
-// The range of the fields of one number, which are mostly adjacent.
+// The range of bytes that contains all fields of one number. The fields are mostly adjacent.
 struct run {
     size_t n;
     const char *start, *end;

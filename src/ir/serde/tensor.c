@@ -25,7 +25,7 @@ static void decode_sparse(tsr_tensor *tensor)
     decode_dims(tensor, tensor->sparse, F_SPARSE_TENSOR_DIMS);
 }
 
-// Decodes type, shape and place of a tensor. An unknown `type` is kept as in the file.
+// Decodes type, shape and location of a tensor. An unknown `type` is kept as in the file.
 void tsr__tensor_decode(tsr_tensor *tensor)
 {
     if (tensor->decoded)

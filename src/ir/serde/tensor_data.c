@@ -35,7 +35,8 @@ static tsr_status bad_size(const tsr_tensor *tensor, uint64_t have, int64_t want
     return TSR_MALFORMED;
 }
 
-// Returns the field that stores a type, and the bytes of one entry.
+// Returns the number of the field that stores elements of a type. Sets *entry to the bytes of one
+// entry.
 static uint32_t typed_field(tsr_dtype type, size_t *entry)
 {
     switch (type) {
@@ -178,8 +179,8 @@ static tsr_status load_typed(tsr_tensor *tensor, int64_t bytes)
 
 // ---- external data --------------------------------------------------------------------------
 
-// Returns the range of the external data. A new tensor (without body) has it in the object. A file
-// may omit the length, but a given length must match the shape.
+// Returns the range of the external data. A tensor that was not read from a file (no body) has the
+// range in its own fields. A file may omit the length, but a given length must match the shape.
 static tsr_status external_of(const tsr_tensor *tensor, int64_t bytes, struct wire_external *out)
 {
     struct place at = place_tensor(tensor);

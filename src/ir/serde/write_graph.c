@@ -329,7 +329,7 @@ static void emit_annotation(struct rope *rope, void *data)
     tsr__parts_write(rope, F_GRAPH_QUANTIZATION_ANNOTATION, part->field.bytes, managed, 2, &parts);
 }
 
-// Adds the fields of one number, to be written with new names. `absent` avoids reading a large
+// Adds the fields of one number, to be written with new names. graph->absent avoids reading a large
 // graph for fields that it does not have.
 static void parts_renamed(struct parts *parts, tsr_graph *graph, uint32_t number,
                           void (*emit)(struct rope *, void *))
@@ -420,7 +420,7 @@ static bool change_node(struct places *at, const struct wire_field *field, tsr_n
 }
 
 // True if the value of a ValueInfo was renamed; sets how to write it. If a graph is written in
-// place, no call has set a type, so only the name can differ.
+// place, no API call has set a type, so only the name can differ.
 static bool change_info(struct places *at, const struct wire_field *field, tsr_value *value)
 {
     if (!value || !(value->flags & V_RENAMED))

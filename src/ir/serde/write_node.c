@@ -205,8 +205,7 @@ static void emit_new_attr(struct rope *rope, const tsr_attr *attr)
 }
 
 // Writes an attribute. There are three cases: bytes from the file with graphs, bytes from the file
-// without graphs (a renamed copy or a shortened list), and no bytes (the attribute was created by a
-// call).
+// without graphs (a renamed copy or a shortened list), and no bytes (an API call created it).
 static void emit_attr(struct rope *rope, void *data)
 {
     const tsr_attr *attr = data;
