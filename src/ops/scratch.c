@@ -30,7 +30,7 @@ OrtStatus *tsr__kernel_scratch(struct kernel *kernel, int block, size_t bytes, c
     return NULL;
 }
 
-// Copies rows: row i from from + i * from_pitch to to + i * to_pitch.
+// Copies rows: row i from `from` + i * `from_pitch` to `to` + i * `to_pitch`.
 OrtStatus *tsr__kernel_rows(struct kernel *kernel, const struct device_rows *rows)
 {
     struct comm_trouble why;

@@ -62,8 +62,8 @@ static bool same_sizes(const tsr_value *a, const tsr_value *b)
     return true;
 }
 
-// The declared sizes decide, not those at run time: [1,4,past,32] and [1,4,total,32] are two
-// buffers even if past and total are both 512.
+// True if the node updates this output, a cache, in place. The declared sizes decide, not those at
+// run time: [1,4,past,32] and [1,4,total,32] are two buffers even if past and total are both 512.
 bool tsr__node_updates_cache(const tsr_node *node, size_t output)
 {
     const struct op_row *row = tsr__row_of_node(node);

@@ -56,7 +56,7 @@ static double attribute(const struct sized_node *sized, const char *name, int64_
 // ---- counts: operations of the unsharded node; a multiplication and an addition are two ---------
 
 // Returns the operations of a convolution. Every element of the result is a sum over the window and
-// the channels of its group: all dimensions of W but the first.
+// the channels of its group, which are all dimensions of W but the first.
 double tsr__count_conv(const struct sized_node *sized)
 {
     return 2 * elements(output(sized, 0)) * tsr__shape_product(tsr__sized_input(sized, 1), 1);
@@ -66,7 +66,7 @@ double tsr__count_quantized_conv(const struct sized_node *sized)
     return 2 * elements(output(sized, 0)) * tsr__shape_product(tsr__sized_input(sized, 3), 1);
 }
 // Returns the operations of a transposed convolution. Every element of the input is added to a
-// window in each output channel of its group: all dimensions of W but the first.
+// window in each output channel of its group; these are all dimensions of W but the first.
 double tsr__count_transposed_conv(const struct sized_node *sized)
 {
     return 2 * elements(tsr__sized_input(sized, 0)) *

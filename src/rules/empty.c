@@ -22,8 +22,8 @@ static bool letter_is(struct str letter, struct str factor)
     return true;
 }
 
-// Returns the number of factors of batch dimension `back`, counted backwards from the matrix. 0:
-// there is no such dimension, or it has size 1.
+// Returns the number of factors of batch dimension `back`, counted backwards: 1 is the one before
+// the matrix. 0: there is no such dimension, or it has size 1.
 static int batch_factors(const struct rule_tensor *tensor, int back)
 {
     int axis = tensor->rank - 2 - back;
@@ -76,8 +76,9 @@ bool tsr__pads_by_wrapping(const tsr_node *node, const struct rule *rule)
     return mode && str_is((struct str){mode, n}, "wrap");
 }
 
-// Example: with "B~ m~ k" in column `some`, the kernel always needs an element of k. It needs
-// elements of B and m only if the row's condition (`some_if`) holds.
+// True if the kernel needs at least one element of the factor. Example: with "B~ m~ k" in column
+// `some`, the kernel always needs an element of k. It needs elements of B and m only if the row's
+// condition (`some_if`) holds.
 bool tsr__rule_wants_some(const tsr_node *node, const struct rule *rule, int factor)
 {
     const struct op_row *row = tsr__row_of_node(node);
@@ -93,6 +94,7 @@ bool tsr__rule_wants_some(const tsr_node *node, const struct rule *rule, int fac
     return false;
 }
 
+// Returns the input whose value minus one replaces an empty input; -1: zeros replace it.
 // GroupQueryAttention compares the last key of a batch entry (input 5) with the number of its
 // queries: it rejects 0 if the entry has 4 queries. The total number of keys (input 6) minus one is
 // valid for any entry.

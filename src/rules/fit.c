@@ -533,7 +533,8 @@ static bool find_sizes(struct fit *fit)
     return true;
 }
 
-// Without factors the size is 1. A single factor keeps its symbol unchanged.
+// Returns the product of the sizes of the factors. Without factors the size is 1. A single factor
+// keeps its symbol unchanged.
 tsr_dim tsr__fit_size(const struct fit *fit, const int *factors, int n)
 {
     struct exprs *exprs = fit->shapes->exprs;

@@ -87,8 +87,8 @@ int64_t tsr__node_scratch(const tsr_node *node, const struct shapes *shapes)
 
 // ---- constants of 16 bits on CPUs ---------------------------------------------------------------
 
-// Without a float16 kernel, constants are converted to float32 and the originals are freed.
-// MatMulNBits keeps its scales in both types.
+// Returns the extra bytes for each byte of a constant input. Without a float16 kernel, constants
+// are converted to float32 and the originals are freed. MatMulNBits keeps its scales in both types.
 int tsr__node_widens(const tsr_node *node, size_t input)
 {
     const tsr_value *value = tsr_node_input(node, input);
@@ -98,8 +98,8 @@ int tsr__node_widens(const tsr_node *node, size_t input)
     return row && (row->widens.inputs >> input & 1) ? row->widens.more : 0;
 }
 
-// DequantizeLinear is not computed at load time: 8-bit constants stay, because products read them
-// directly.
+// True if ONNX Runtime computes the node when it loads the model. It does not compute
+// DequantizeLinear: 8-bit constants stay, because products read them directly.
 bool tsr__node_folds(const tsr_node *node)
 {
     return strcmp(tsr_node_op(node), "DequantizeLinear") != 0;

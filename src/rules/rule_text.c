@@ -253,7 +253,7 @@ static bool parse_once(struct parser *parser)
     return true;
 }
 
-// Reads "attr group=g" or "attr K=w*64": 64 elements of the attribute for one of the factor.
+// Reads "attr group=g", or "attr K=w*64": the attribute is 64 times the size of factor w.
 static bool parse_attr(struct parser *parser)
 {
     struct rule_rewrite rewrite = {.kind = REWRITE_ATTR, .index = -1, .unit = 1};

@@ -33,7 +33,8 @@ struct shapes *tsr__shapes_new(struct arena *arena, tsr_model *model)
     return tsr__shapes_bound(arena, model, NULL, 0, false);
 }
 
-// A model of 5,000 nodes has about fifty different texts, so they are cached.
+// Returns the parsed text of a rule, which is cached: a model of 5,000 nodes has about fifty
+// different texts.
 const struct pattern *tsr__pattern_of(const struct shapes *shapes, const char *text)
 {
     const char *wrong;

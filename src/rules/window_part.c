@@ -42,8 +42,9 @@ static int64_t unit_start(int64_t size, int64_t n, int64_t j)
     return size / n * j + size % n * j / n;
 }
 
-// A shard consists of some of the n units, into which the `to` elements are divided nearly equally:
-// 10 elements in 3 units are 0..2, 3..5, 6..9.
+// Returns the elements of the input that a shard needs. A shard consists of some of the n units,
+// into which the `to` elements are divided nearly equally: 10 elements in 3 units are 0..2, 3..5,
+// 6..9.
 struct window_part tsr__window_part(const struct rule_window *window, int64_t n, int64_t first_unit,
                                     int64_t stop_unit)
 {

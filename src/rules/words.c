@@ -220,7 +220,8 @@ static struct str words_of(struct arena *arena, const struct op_row *row)
     return words;
 }
 
-// Returns row i in words. Generated texts belong to the session; the next call frees them.
+// Describes row i of the operator tables in *out. False: there is no such row. Generated texts
+// belong to the session; the next call frees them.
 bool tsr_rule_at(tsr_session *session, size_t i, tsr_rule *out)
 {
     const struct op_row *row = tsr__row_at(i);

@@ -64,7 +64,8 @@ static double product(const struct rule *rule, const struct factors *factors, co
     return n;
 }
 
-// True if the factor numbers the rows of a table that elements of another input address.
+// True if the factor counts the rows of a lookup table: elements of another input are indices into
+// it.
 static bool is_table(const struct rule *rule, int factor)
 {
     for (int i = 0; i < rule->n_rewrites; i++)

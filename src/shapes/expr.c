@@ -50,14 +50,16 @@ bool tsr__exprs_bind(struct exprs *exprs, struct str symbol, int64_t size)
     return true;
 }
 
-// dim_names.c reports sizes that the caller gives for symbols that do not occur.
+// True if the symbol was bound and occurs in the model. dim_names.c reports sizes that the caller
+// gives for symbols that do not occur.
 bool tsr__exprs_used(const struct exprs *exprs, struct str symbol)
 {
     const struct bound *bound = tsr__map_get(&exprs->bound, symbol);
     return bound && bound->used;
 }
 
-// The pointer is valid until the next atom is created.
+// Returns the atom if the expression is a single atom, else NULL. The pointer is valid until the
+// next atom is created.
 struct atom *tsr__expr_sole_atom(const struct exprs *exprs, struct expr expr)
 {
     if (!expr.poly || expr.poly->n != 1)
@@ -481,6 +483,7 @@ static int64_t remainder_of(int64_t a, int64_t b)
 }
 
 // Returns the remainder: (4*n + 3) % 4 is 3; n % 4 cannot be simplified and becomes an atom.
+// Unknown if an operand may be negative, unless both are numbers.
 struct expr tsr__expr_mod(struct exprs *exprs, struct expr a, struct expr b)
 {
     struct expr q, rest;
@@ -552,7 +555,8 @@ static struct term common(const struct term *a, const struct term *b)
     return r;
 }
 
-// Returns a common divisor that the terms show: 2*n for 6*n*m + 4*n and 8*n; 1 if there is none.
+// Returns a common divisor: a factor of every term, or one of the operands if it divides the other.
+// Example: 2*n for 6*n*m + 4*n and 8*n. Returns 1 if there is none.
 struct expr tsr__expr_gcd(struct exprs *exprs, struct expr a, struct expr b)
 {
     struct sum p, q, one = {.n = 1};

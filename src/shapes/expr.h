@@ -128,7 +128,7 @@ struct expr tsr__expr_floor(struct exprs *exprs, struct expr a,
 struct expr tsr__expr_mod(struct exprs *exprs, struct expr a, struct expr b); // with the sign of b
 struct expr tsr__expr_max(struct exprs *exprs, struct expr a, struct expr b);
 struct expr tsr__expr_min(struct exprs *exprs, struct expr a, struct expr b);
-// Returns the largest common factor that the terms show; 1 if there is none.
+// Returns a common divisor that can be seen from the terms; 1 if there is none.
 struct expr tsr__expr_gcd(struct exprs *exprs, struct expr a, struct expr b);
 
 // Returns the size of a dimension in which tensors of these sizes are broadcast; unknown if that

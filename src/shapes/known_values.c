@@ -405,8 +405,8 @@ static void each_pair(struct shape_job *job, binary_fn f)
     set_elements(job, 0, expr, n);
 }
 
-// Compares two elements. The result is known if they are equal or differ by a number; n and m may
-// be equal.
+// Compares two elements. The result is known if they are equal or differ by a number. For n and m
+// it is unknown, because they may be equal.
 static struct expr equal(struct exprs *exprs, struct expr a, struct expr b)
 {
     struct expr gap = tsr__expr_sub(exprs, a, b);

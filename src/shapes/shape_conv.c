@@ -281,8 +281,8 @@ static tsr_dim padded_channels(tsr_dim channels)
     return channels.value > 0 && channels.value % 16 == 0 ? channels : DIM_UNKNOWN;
 }
 
-// Converts between [n c y x], or [n y x c] with channels_last, and [n C y x] with C channels in
-// blocks.
+// Infers the shape of a conversion between [n c y x], or [n y x c] with channels_last, and [n C y
+// x] with C channels in blocks.
 static void reorder(struct shape_job *job, bool to_blocks)
 {
     // Axes of channels, y and x.

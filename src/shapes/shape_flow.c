@@ -330,7 +330,8 @@ void tsr__infer_sequence_empty(struct shape_job *job)
     set_output(job, 0, wrapped(info, VALUE_SEQUENCE));
 }
 
-// Joins the new element with those of the sequence.
+// Infers the shape of SequenceInsert: what the new element and those of the sequence have in
+// common.
 void tsr__infer_sequence_insert(struct shape_job *job)
 {
     struct value_info s = info_in(job, 0), t = info_in(job, 1);

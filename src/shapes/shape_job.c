@@ -174,7 +174,8 @@ void tsr__job_set_dim(struct shape_job *job, int i, int axis, tsr_dim size)
     shape->dims = dims;
 }
 
-// They share the array, because arrays do not change once they are set.
+// Gives output i the shape of input k. They share the array, because arrays do not change once they
+// are set.
 void tsr__job_like(struct shape_job *job, int i, int k)
 {
     struct shape shape = tsr__job_in(job, k);

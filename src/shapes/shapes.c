@@ -485,7 +485,8 @@ static bool infer_node(struct shapes *shapes, const tsr_node *node)
     return !shapes->arena->failed;
 }
 
-// Infers all nodes of a graph; unknown nodes are skipped. False: out of memory.
+// Infers the outputs of all nodes of a graph; outputs of unknown nodes stay as declared. False: out
+// of memory.
 static bool infer_graph(struct shapes *shapes, const tsr_graph *graph)
 {
     for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node))
@@ -494,8 +495,8 @@ static bool infer_graph(struct shapes *shapes, const tsr_graph *graph)
     return true;
 }
 
-// Infers a body. Each pass starts with the declarations of the body. Inputs of the caller have
-// precedence.
+// Infers the shapes of a body. Each pass starts with the declarations of the body. The shapes that
+// the caller gives for inputs have precedence.
 bool tsr__shapes_body(struct shapes *shapes, const tsr_graph *graph, const struct value_info *in,
                       size_t n)
 {

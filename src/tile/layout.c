@@ -43,9 +43,9 @@ static bool dims_copy(struct arena *arena, struct tile_layout *layout, const str
     return true;
 }
 
-// Creates one loop for each factor with several parts, the last one fastest. {2} and {3} give 6
-// shards; shard 4 = 1 * 3 + 1 has the second half of the first dimension and the second third of
-// the other.
+// Creates one loop for each factor with several parts; the last loop is the fastest. Example: {2}
+// and {3} give 6 shards; shard 4 = 1 * 3 + 1 has the second half of the first dimension and the
+// second third of the other.
 struct tile_layout *tsr__layout_cut(struct arena *arena, int rank, const struct tile_dim *dims)
 {
     int n_loops = 0;

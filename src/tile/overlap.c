@@ -93,7 +93,8 @@ static void expand(struct overlap *overlap, const struct tile_digits *digits, in
     overlap->next = swap;
 }
 
-// The digit with the longer period is processed first.
+// Returns the number of common elements of two parts. The digit with the longer period is processed
+// first.
 int64_t tsr__digits_overlap(struct arena *arena, const struct tile_digits *x,
                             const struct tile_digits *y)
 {

@@ -206,7 +206,7 @@ int64_t tsr__piece_move(const struct tile_piece *from, const void *src, const st
                         void *dst, size_t elem_bytes, enum tile_packed packed,
                         const struct tile_mover *mover);
 
-// Rows at equal distances: row i goes from from + i * from_pitch to to + i * to_pitch.
+// Rows at equal distances: row i goes from `from` + i * `from_pitch` to `to` + i * `to_pitch`.
 struct tile_rows {
     void *to;
     const void *from;

@@ -126,7 +126,8 @@ static tsr_status try_once(struct trials *trials, uint64_t seed, tsr_trial *out)
     return st;
 }
 
-// Returns the first error since the mark: why the sharding was refused.
+// Returns the first error since the mark, which says why the sharding was refused, or a general
+// text.
 static const char *refusal(const struct work *work, const struct diag_mark *mark)
 {
     for (size_t i = mark->n; i < tsr_finding_count(work->session); i++) {

@@ -35,7 +35,8 @@ const struct pattern *tsr__derivation_rule(struct derivation *derivation)
     return derivation->text ? tsr__pattern_of(derivation->shapes, derivation->text) : NULL;
 }
 
-// Drops what was built so far; later calls add nothing.
+// Ends the derivation, because nothing can be sharded. Drops what was built so far; later calls add
+// nothing.
 void tsr__derive_none(struct derivation *derivation, const char *why)
 {
     derivation->whole = why;

@@ -141,7 +141,8 @@ bool tsr__derive_single(struct shape shape)
     return shape.rank == 0 || (shape.rank == 1 && shape.dims[0].value == 1);
 }
 
-// All bytes are equal if each equals the next: one comparison of overlapping ranges.
+// True if all bytes of the constant are equal, that is, if each equals the next. One comparison of
+// overlapping ranges checks this.
 bool tsr__derive_alike(const tsr_value *value, tsr_dtype type, int *out)
 {
     const void *bytes;

@@ -303,8 +303,8 @@ static bool is_reduction(derive_fn derive)
            derive == tsr__derive_reduce_stat || derive == tsr__derive_reduce_mean;
 }
 
-// Example: ArgMax along -2 of rank 3 gives *name "axis" and axes [1]; ReduceSum with [-1 0] as
-// input 1 gives *name NULL and axes [2 0].
+// Lists the axes of a reduction, counted from the front. Example: ArgMax along -2 of rank 3 gives
+// *name "axis" and axes [1]; ReduceSum with [-1 0] as input 1 gives *name NULL and axes [2 0].
 int tsr__rule_front_axes(const tsr_node *node, const struct shapes *shapes, const char **name,
                          int64_t *axes)
 {

@@ -363,8 +363,9 @@ tsr_value *tsr__x_positions(struct expansion *expansion, size_t i, int axis)
     return tsr__x_reshape(expansion, range, shape, s.rank);
 }
 
-// Does nothing if `dim` has no factors or needs a window. Example of a value: row numbers, of which
-// each device then has only those of its shard.
+// Declares that each device has its shard of the value from the start. Example: row numbers, of
+// which each device has only those of its shard. Does nothing if `dim` has no factors or needs a
+// window.
 tsr_value *tsr__x_place(struct expansion *expansion, tsr_value *value, int rank, int axis,
                         const struct rule_dim *dim)
 {
@@ -381,7 +382,7 @@ tsr_value *tsr__x_place(struct expansion *expansion, tsr_value *value, int rank,
     return value;
 }
 
-// Returns NULL for NULL: the failure is recorded already.
+// Adds a Reshape. Returns NULL for NULL: the failure is recorded already.
 tsr_value *tsr__x_reshape(struct expansion *expansion, tsr_value *value, const int64_t *shape,
                           int64_t n)
 {
@@ -399,8 +400,8 @@ tsr_value *tsr__x_unsqueeze(struct expansion *expansion, tsr_value *value, int64
     return tsr__x_with_ints(expansion, value, "axes", &axis, 1);
 }
 
-// If the value is an input of the old node, it is copied by a new node, because outputs keep their
-// names.
+// Makes the value output k of the old node. If the value is an input of the old node, it is copied
+// by a new node, because outputs keep their names.
 void tsr__x_give(struct expansion *expansion, int k, tsr_value *value)
 {
     if (!tsr_node_output(expansion->node, (size_t)k))
@@ -461,7 +462,8 @@ static const char *name_of(const tsr_node *node)
     return "";
 }
 
-// A full arena is TSR_NOMEM even if the expansion also failed: with more memory it might succeed.
+// Replaces the node by simpler ones. Returns TSR_NOMEM if an arena is full, even if the expansion
+// also failed: with more memory it might succeed.
 tsr_status tsr__rule_expand(struct arena *arena, tsr_node *node, const tsr_node *twin,
                             const struct shapes *shapes, const struct rule *rule,
                             const int64_t *cuts, struct expanded *out)

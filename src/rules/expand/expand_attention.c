@@ -89,8 +89,8 @@ static double masking_number(tsr_dtype type)
     }
 }
 
-// Adds a mask of numbers to the scores. If masked rows give 0, the lowest number is treated as
-// -inf.
+// Adds a mask of numbers to the scores. If a query whose keys are all masked must give 0, the
+// lowest number is treated as -inf.
 static tsr_value *add_mask(struct expansion *expansion, const struct attention *attention,
                            tsr_value *scores, tsr_value *mask, tsr_dtype type)
 {

@@ -104,7 +104,7 @@ static tsr_value *scan(struct expansion *expansion, const char *op, tsr_value *v
 }
 
 // Expands a running sum. `total` reduces a shard (ReduceSum, ReduceProd), `join` combines shards,
-// and `neutral` pads them.
+// and shards are padded with `neutral`.
 static void cumulate(struct expansion *expansion, const char *op, const char *total,
                      const char *join, double neutral)
 {
