@@ -10,8 +10,9 @@
 #define GENAI_CONFIG   "genai_config.json"
 #define OPTIMUM_CONFIG "config.json"
 
-// A cache: an input that is an output of the previous step, [batch, heads, past, head size]. window
-// > 0: a buffer of that number of tokens, which does not grow.
+// A KV cache [batch, heads, past, head size]: the output `present` of a step is the input `past` of
+// the next step. If `window` is above 0, the cache is a buffer of that number of tokens, which does
+// not grow.
 struct cache {
     const char *past, *present;
     int64_t window;

@@ -137,9 +137,9 @@ int tsr__seat_import_event(struct gpu_seat *seat, const struct gpu_handle *handl
 // ---- reductions (fold.c, ptx.c) ----------------------------------------------------------------
 
 enum gpu_reduce { GPU_SUM, GPU_MAX, GPU_MIN, GPU_PROD, GPU_REDUCE_COUNT };
-// A reduction on the GPU, with the same result as on the host: operands in the given order, float16
-// and bfloat16 computed in float32 with one rounding, integers wrap around, and max and min return
-// NaN if an operand is NaN. Inputs may also be outputs.
+// A reduction on the GPU, with the same result as on the host (tsr__reduce): operands are folded in
+// the given order. float16 and bfloat16 are computed in float32 and rounded once. Integers wrap
+// around. max and min return NaN if an operand is NaN. Inputs may also be outputs.
 struct gpu_fold {
     tsr_dtype type;
     enum gpu_reduce reduce;

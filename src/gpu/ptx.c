@@ -2,10 +2,11 @@
 // ptx.c - generates the kernels as PTX, which the driver compiles.
 //
 // A reduction is generated for one element type and operation in two variants: "wide" handles 16
-// bytes of every tensor per thread, "single" one element. Both unpack the loaded words into lanes
-// of the type that is computed in (float16 in float32), reduce input after input, pack the lanes
-// and store them to every output. Arguments are at the offsets of struct fold_arguments and struct
-// rows_arguments. sm_70 is the oldest supported GPU.
+// bytes of every tensor per thread, "single" one element. A lane is a register with one element, in
+// the type that is computed in (float32 for float16). Both variants unpack the loaded words into
+// lanes, reduce input after input, pack the lanes and store them to every output. Arguments are at
+// the offsets of struct fold_arguments and struct rows_arguments. sm_70 is the oldest supported
+// GPU.
 #include "gpu/internal.h"
 
 #include <stdio.h>

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // find_topology.c - finds the devices for the text of a --devices option.
 //
-// The text is tried in this order: a real machine (cuda:4, auto; tsr_topology_is_real), unless a
-// file has that name; a notation (4, ring:4, {4, [[1],[2],[3],[0]]}), unless it has a slash or ends
-// in .json; a planned model (.onnx), which stores the topology of its plan; a JSON file; and again
-// a notation, whose parser reports the error.
+// The text is read as the first of these that applies:
+//
+// - devices of this machine (cuda:4, auto; tsr_topology_is_real), unless a file has that name
+// - a notation (4, ring:4, {4, [[1],[2],[3],[0]]}), unless it has a slash or ends in .json
+// - a model file that was planned (.onnx): the topology of its plan
+// - a JSON file
+// - a notation, whose parser reports the error
 #include "measure/internal.h"
 #include "topology/topology.h"
 

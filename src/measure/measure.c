@@ -157,8 +157,8 @@ static void explain(const struct measure_rank *rank, const struct rank *model, t
                  tsr_finding_value(model->session, 0).message);
 }
 
-// True if the sample may be skipped after this failure: the engine failed on a sample for one kind
-// of work, and may lack the operator or a kernel.
+// True if the sample may be skipped after this failure. This is so if the engine failed on a sample
+// for one kind of work: it may lack the operator or a kernel.
 static bool is_dispensable(const struct sample *sample, tsr_status st)
 {
     return st == TSR_ENGINE &&

@@ -243,7 +243,7 @@ static tsr_status once(struct measure_rank *rank, struct timed_group *timed_grou
                                (size_t)bytes, why);
 }
 
-// Measures the time of a call; for small tensors, the mean of several calls: for a rank that
+// Measures the time of a call. For small tensors this is the mean of several calls: for a rank that
 // arrives late, a single call would seem to take no time.
 static tsr_status time_calls(struct measure_rank *rank, struct timed_group *timed_group,
                              int64_t bytes, enum tsr_collective what, double *seconds,

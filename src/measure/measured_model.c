@@ -108,8 +108,9 @@ static void use_predictions(struct sim_device *device)
             device->tasks.at[i].seen = (double)device->tasks.at[i].ps / 1e12;
 }
 
-// Computes the overhead of the profile per node: the time of all profiled nodes of the n ranks
-// minus n times the time of a run, divided by the number of nodes. Stays 0 if that is negative.
+// Computes the overhead of the profile per node. It is the time of all profiled nodes of the n
+// ranks, minus n times the time of a run, divided by the number of nodes. Stays 0 if that is
+// negative.
 static void find_overhead(struct round *round, int64_t n)
 {
     double sum = 0;

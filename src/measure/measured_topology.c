@@ -112,8 +112,8 @@ static tsr_status refuse_launched(tsr_session *session, const tsr_measure_option
     return TSR_USAGE;
 }
 
-// True if the time lost at synchronization points can be measured: there is half a second or more,
-// and no launcher, because ranks of a launcher cannot be made to run a model.
+// True if the time lost at synchronization points can be measured. This needs half a second or
+// more. It is not possible under a launcher, whose ranks cannot be made to run a model.
 static bool measures_waits(tsr_session *session, const tsr_measure_options *options)
 {
     int rank = 0;

@@ -152,8 +152,8 @@ static const tsr_node *before(const tsr_node *node, const char *op, int steps)
     return NULL;
 }
 
-// Returns the task of a node of the engine: the task whose name is a prefix of the engine's name,
-// or a producer before it that has the engine's operator. NULL: none.
+// Returns the task of a node of the engine; NULL: none. It is the task whose name is a prefix of
+// the engine's name, or a producer before that task with the engine's operator.
 static struct sim_task *task_of(const struct map *names, struct sim_device *device,
                                 const struct profile_node *from)
 {

@@ -3,10 +3,10 @@
 // (job_children.c) sends notes, and each child (child_loop.c) answers them.
 //
 // A note is a command word and a status; tensors and texts are sent along as an unnamed file. Every
-// child answers every note but CLOSE, unless it fails. It answers a note that starts a run with the
-// results of its rank as soon as they are computed; the parent may have sent more notes meanwhile.
-// A child that fails exits, which ends the other children. From then on the parent reports their
-// diagnostics.
+// child answers every note but CLOSE, unless it fails. To a note that starts a run, it answers with
+// the results of its rank as soon as they are computed. The parent may have sent more notes
+// meanwhile. A child that fails exits, which ends the other children. From then on the parent
+// reports their diagnostics.
 //
 //   parent                          child 0                         child 1
 //   (forks them)                    READY                           READY

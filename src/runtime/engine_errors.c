@@ -75,9 +75,9 @@ static const char *memory_hint(struct rank *rank)
     return text.p;
 }
 
-// True if the run failed for lack of memory. Recognized only for ranks of a partition and on GPUs:
-// in an unsharded run on the CPU the inputs may be the cause, because a node may compute a size
-// that is too large.
+// True if the run failed for lack of memory. Recognized only for ranks of a partition and on GPUs.
+// In an unsharded run on the CPU the inputs may be the cause: a node may compute a size that is too
+// large.
 static bool is_memory_error(const struct rank *rank, const OrtStatus *status)
 {
     if (!rank->endpoint && !rank->seat)
@@ -107,8 +107,8 @@ static int64_t supported_opset(const char *words)
     return strtoll(at + sizeof before - 1, NULL, 10);
 }
 
-// Reports a model whose operator set is newer than ONNX Runtime's: the version that the file needs,
-// the reason if the file contains it, and the newest supported version.
+// Reports a model whose operator set is newer than ONNX Runtime's. The message has the version that
+// the file needs, the reason (if the file contains it), and the newest supported version.
 static void refuse_opset(struct rank *rank, const tsr_model *model, int64_t known)
 {
     struct place at = tsr__rank_place(rank);

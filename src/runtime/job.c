@@ -117,8 +117,8 @@ static tsr_status start(tsr_job *job, const tsr_tensors *const *inputs, enum run
 }
 
 // Returns the status of a wait without a pending run. If the job has failed, this is its failure
-// instead of an error about the order of calls: a loop that pipelines runs need not know how many
-// runs the failure cancelled. A start, a barrier or a wait may have found the failure.
+// instead of an error about the order of calls. So a loop that pipelines runs need not know how
+// many runs the failure cancelled. A start, a barrier or a wait may have found the failure.
 static tsr_status nothing_pending(tsr_job *job)
 {
     if (job->ended != TSR_OK)

@@ -225,8 +225,9 @@ static bool is_reached(const struct rank *rank, const struct tensor *tensor)
     return tensor->device ? tsr__rank_has_on_gpu(rank, tensor) : !rank->seat;
 }
 
-// True if the ranks can write an output to the caller's memory: the manifest names its ranks, each
-// of them can access the memory, each shard is contiguous there, and the job has no states.
+// True if the ranks can write an output to the caller's memory. The manifest must name the ranks of
+// the output. Each of them must be able to access the memory, each shard must be contiguous there,
+// and the job must have no states.
 bool tsr__job_can_place(const tsr_job *job, const struct tensor *full)
 {
     const struct manifest *manifest = &job->bundle.manifest;

@@ -4,8 +4,8 @@
 // the same calls.
 //
 // The manifest says which ranks compute the outputs. These ranks send their outputs to rank 0 as
-// soon as they are computed, before the caller waits for the run, so that no rank waits for
-// another's results before its next run.
+// soon as they are computed, before the caller waits for the run. So no rank waits for another's
+// results before its next run.
 //
 // A run of 3 ranks where rank 2 computes the output `logits` (the last stage of a pipeline):
 //     start     every rank computes its part; rank 2 then offers its logits to rank 0 and continues

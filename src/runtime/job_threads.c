@@ -2,10 +2,10 @@
 // job_threads.c - the job of a partition whose ranks are threads of this process that wait for
 // work.
 //
-// A rank works on one run at a time, in order, and may be ahead of another rank as far as their
-// communication allows: so several runs go through the stages of a pipeline. A rank that fails ends
-// the job. When the caller waits for the last started run, all ranks synchronize at its end: a rank
-// that skipped a communication is detected there, and no wait is endless.
+// A rank works on one run at a time, in order. It may be ahead of another rank as far as their
+// communication allows, so that several runs go through the stages of a pipeline. A rank that fails
+// ends the job. When the caller waits for the last started run, all ranks synchronize at its end: a
+// rank that skipped a communication is detected there, and no wait is endless.
 //
 // Locking: the caller's thread writes runs_started, sync_after and closing; a rank's thread writes
 // its own opened, runs_done, runs_synced and failed. All of them are protected by job->lock. The
@@ -13,9 +13,9 @@
 // a rank holds no lock of the job: it waits for other ranks only in the transport. So a rank that
 // hangs in a communication does not block the lock, and the transport's time-out ends its wait.
 //
-// If a rank fails: tsr__rank_run reports it to the transport (tsr__comm_fail), which wakes every
-// other rank out of its communication with a failure; each thread sets failed and ends. wait_for
-// counts failed ranks as arrived, so the caller returns, and tsr__ranks_verdict prefers a rank that
+// If a rank fails, tsr__rank_run reports it to the transport (tsr__comm_fail). The communication of
+// every other rank then fails, too, and each thread sets `failed` and ends. The function wait_for
+// counts failed ranks as arrived, so the caller returns. tsr__ranks_verdict prefers a rank that
 // failed by itself.
 #include "runtime/job.h"
 

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 
 // Returns the bytes of mapped files below the folder that are in memory now. The first line of a
-// mapping in smaps begins with an address range, so its first '-' comes before its first space; the
+// mapping in smaps begins with an address range, so its first '-' comes before its first space. The
 // lines after it belong to that mapping.
 static int64_t mapped_in(const char *folder)
 {

@@ -95,8 +95,8 @@ static bool shares_packed_weights(const struct rank *rank)
 //
 // Some kernels pack weights but cannot put them into a container, such as QLinearConv with int8
 // weights whose zero point is 0. ONNX Runtime then refuses the model. Which kernels these are
-// depends on its release and on the CPU, so every refused model is opened again without the
-// container; if that fails too, its error is the one to report.
+// depends on its release and on the CPU. So every refused model is opened again without the
+// container; if that fails too, the second error is reported.
 static OrtStatus *new_session(struct rank *rank, OrtSessionOptions *options)
 {
     struct engine *engine = rank->engine;

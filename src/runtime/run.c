@@ -2,9 +2,9 @@
 // run.c - a single run: opens a job, runs it once and closes it, in this process or in child
 // processes that return their results.
 //
-// The options decide between three ways: a job with threads of this process or with this process as
-// a launched rank; child processes, each of which calls tsr_run again as a rank; or, for an
-// unsharded model, one child process, so that this process does not use a GPU.
+// The options decide between three ways. A job runs in this process, with threads or as a launched
+// rank. Or child processes run, each of which calls tsr_run again as a rank. Or one child process
+// runs an unsharded model, so that this process does not use a GPU.
 #include "runtime/spawn.h"
 
 // ---- in child processes -------------------------------------------------------------------------

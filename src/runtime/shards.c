@@ -143,8 +143,8 @@ static tsr_status copy_shard(struct arena *arena, const struct manifest_port *po
 }
 
 // Adds the rank's shard of an input to the pieces. Does nothing if the rank has kept a view of the
-// shard. Does nothing either if the input is not sharded, was not given, or the rank has no shard
-// of it: then the rank gets the full tensor, or tsr__rank_bind reports the missing input.
+// shard, if the input is not sharded or was not given, or if the rank has no shard of it. Then
+// tsr__rank_bind uses the view or the full tensor, or reports the missing input.
 static tsr_status shard_input(struct arena *arena, const struct manifest_port *port, int64_t rank,
                               const tsr_tensors *full, struct gpu_inputs *gpu, tsr_tensors *pieces)
 {

@@ -2,10 +2,10 @@
 // trace.c - writes what all ranks did and when as one file for Perfetto or chrome://tracing.
 //
 // A rank is a process of the trace. Kernels come from ONNX Runtime's own profile, communication
-// from our operators, which have more details. The events of one communication are connected by a
-// flow: it starts at the first rank of the group when that rank arrives, and ends at each other
-// rank before that rank is done. Times are of the host's clock without its highest bits, because
-// viewers store them as doubles of microseconds.
+// from our operators, which have more details. The events of one communication are connected by
+// arrows (a "flow" of the trace format). A flow starts at the first rank of the group when that
+// rank arrives, and ends at each other rank before that rank is done. Times are of the host's clock
+// without its highest bits, because viewers store them as doubles of microseconds.
 #include "runtime/internal.h"
 
 #include <jansson.h>

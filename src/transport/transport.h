@@ -139,9 +139,10 @@ tsr_status tsr__comm_all_reduce(struct endpoint *endpoint, const struct comm_cal
 tsr_status tsr__comm_exchange(struct endpoint *endpoint, const struct comm_call *call,
                               struct comm_exchange *exchange, struct comm_trouble *why);
 // The calls below are built from exchanges. root and peer are ranks, not positions in the group.
-// tsr__comm_reduce_scatter: `in` has one piece per member, in group order, of counts[i] elements.
-// `out` gets the reduction of all members' pieces for this member (call->reduce, call->type).
-// counts are equal on all members. `out` may be this member's own piece inside `in`.
+
+// Reduces and scatters: `in` has one piece per member, in group order, of counts[i] elements. `out`
+// gets the reduction of all members' pieces for this member (call->reduce, call->type). counts are
+// equal on all members. `out` may be this member's own piece inside `in`.
 tsr_status tsr__comm_reduce_scatter(struct endpoint *endpoint, const struct comm_call *call,
                                     const void *in, const int64_t *counts, void *out,
                                     struct comm_trouble *why);
@@ -218,11 +219,11 @@ void tsr__shm_free(tsr_session *session, struct shm_job *job);
 // Opens the endpoint of one rank in the job. Session and job must outlive it.
 tsr_status tsr__shm_endpoint(tsr_session *session, struct shm_job *job, int rank,
                              struct endpoint **out);
-// For a process that supervises the ranks' processes. tsr__shm_watched announces it; call it before
-// the ranks start. tsr__shm_trouble returns true if the job has failed. tsr__shm_beat returns a
-// rank's heartbeat counter. tsr__shm_lost reports a lost rank (what: "was killed by signal 9"),
-// with the first rank that waits for it. If none waits yet, it reports nothing and returns false,
-// unless `last` is set or the job has failed.
+// For a process that supervises the processes of the ranks. tsr__shm_watched announces the
+// supervisor; call it before the ranks start. tsr__shm_trouble returns true if the job has failed.
+// tsr__shm_beat returns a rank's heartbeat counter. tsr__shm_lost reports a lost rank (what: "was
+// killed by signal 9"), with the first rank that waits for it. If none waits yet, it reports
+// nothing and returns false, unless `last` is set or the job has failed.
 void tsr__shm_watched(struct shm_job *job);
 bool tsr__shm_trouble(const struct shm_job *job, struct comm_trouble *why);
 uint64_t tsr__shm_beat(const struct shm_job *job, int rank);
@@ -297,9 +298,9 @@ tsr_status tsr__device_meet(struct endpoint *endpoint, uint64_t plan, struct com
 // Announces that the rank has ended a run and waits for nothing until its next call. TSR_PEER: NCCL
 // was aborted meanwhile (device_watch.c), and the results of the run are invalid.
 tsr_status tsr__device_rest(struct endpoint *endpoint, struct comm_trouble *why);
-// Finds the number of ranks on this rank's GPU, including itself (0: the rank is on the host), and
-// the bytes that were free there before any of them loaded. All ranks call it between opening and
-// loading, and wait for each other.
+// Finds the number of ranks on this rank's GPU, including itself (0: the rank is on the host). Also
+// finds the bytes that were free there before any of them loaded. All ranks call it between opening
+// and loading, and wait for each other.
 struct device_share {
     int ranks;
     int64_t free;

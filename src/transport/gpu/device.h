@@ -27,7 +27,7 @@
 // EVENT_DONE on.
 enum { EVENT_READY = 0, EVENT_DONE = 1, N_DONE = GPU_EVENTS - 1 };
 
-// Facts that every rank publishes at the start.
+// Facts that every rank publishes at the start, such as its GPU and handles of its memory.
 struct rank_card {
     uint64_t host;    // equal on ranks that can open each other's handles
     int64_t process;  // equal on ranks of one process
@@ -40,7 +40,7 @@ struct rank_card {
     struct gpu_handle events[GPU_EVENTS];
 };
 
-// Facts that one member sends to another at the start of a call.
+// Facts that one member sends to another at the start of a call, such as the address of its data.
 struct call_card {
     int32_t place;    // enum comm_place
     int32_t reaches;  // it can access the GPU memory of all members, and they can access its own

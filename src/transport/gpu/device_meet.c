@@ -159,9 +159,10 @@ static bool shares_gpu(const struct device *device, const struct device_group *g
     return false;
 }
 
-// True if the group uses NCCL: all members are on GPUs with NCCL; and NCCL was requested, or no
-// method was and no two members share a GPU. All members must decide the same, or one would wait in
-// NCCL for another. So only the cards and the request of the first member are used.
+// True if the group uses NCCL. All members must be on GPUs with NCCL. NCCL must have been
+// requested; or no method was requested, and no two members share a GPU. All members must decide
+// the same, or one would wait in NCCL for another. So only the cards and the request of the first
+// member are used.
 static bool wants_nccl(const struct device *device, const struct device_group *group)
 {
     enum gpu_method asked = (enum gpu_method)device->ranks[group->group[0]].method;

@@ -2,16 +2,17 @@
 // device_staged.c - all-reduce through pinned host memory between ranks of one process; the GPUs do
 // the additions.
 //
-// GPUs without peer access can all access pinned memory. Each member folds its slice of the tensor:
-// it copies the others' parts of that slice from their pinned memory, adds them in group order on
+// GPUs without peer access can all access pinned memory. Each member folds its slice of the tensor.
+// It copies the others' parts of that slice from their pinned memory, adds them in group order on
 // its GPU, and writes the sum to its own pinned memory. The hosts compute nothing; they synchronize
 // three times to announce recorded events, and streams wait for these events.
 //
-// Example: 64 MiB of ranks 0 and 1: each copies 32 MiB to the host (the half that the other folds),
-// 32 MiB to the GPU, its sums to the host and the other half to the GPU. This is done in PIECES
-// overlapping pieces: while piece 1 is copied down, piece 0 is copied up. `down` is the stream of
-// the call, `up` the second stream of the seat (tsr__seat_upwards), so that both directions of the
-// link are busy. Rank 0's pinned memory in a round:
+// Example: ranks 0 and 1 add 64 MiB. Each copies the half that the other folds (32 MiB) to the
+// host, the other's data for its own half to the GPU, its sums to the host, and the other's sums to
+// the GPU. This is done in PIECES overlapping pieces: while piece 1 is copied down, piece 0 is
+// copied up. `down` is the stream of the call, `up` the second stream of the seat
+// (tsr__seat_upwards), so that both directions of the link are busy. Rank 0's pinned memory in a
+// round:
 //
 //     [ sums of slice 0 | rank 0's part of slice 1 ]
 #include "transport/gpu/device.h"

@@ -22,18 +22,17 @@
 
 enum shm_state { SHM_ABSENT, SHM_AT_WORK, SHM_GONE };
 
-// State that one rank publishes for another. arrived: number of calls with the other rank that this
-// rank has entered, and in the lowest 2 bits the indexes of the entries that it used in the last
-// two of these calls. stamp: stamps of the last two calls (tsr__mailbox_stamp). departed: number of
-// these calls that it has left, after which it no longer reads the other's entries; on its own
-// cache line, because it is rarely read. put, taken: bytes put into the ring to the other rank, and
-// taken from the ring that the other fills.
+// State that one rank publishes for another.
 struct shm_pair {
+    // Number of calls with the other rank that this rank has entered, shifted left by 2. The lowest
+    // 2 bits are the indexes of the entries that it used in the last two of these calls.
     _Alignas(SHM_LINE) atomic_uint_fast64_t arrived;
-    atomic_uint_fast64_t stamp[2];
+    atomic_uint_fast64_t stamp[2]; // stamps of the last two calls (tsr__mailbox_stamp)
+    // Number of these calls that this rank has left: it no longer reads the other's entries. On its
+    // own cache line, because it is rarely read.
     _Alignas(SHM_LINE) atomic_uint_fast64_t departed;
-    _Alignas(SHM_LINE) atomic_uint_fast64_t put;
-    _Alignas(SHM_LINE) atomic_uint_fast64_t taken;
+    _Alignas(SHM_LINE) atomic_uint_fast64_t put;   // bytes put into the ring to the other rank
+    _Alignas(SHM_LINE) atomic_uint_fast64_t taken; // bytes taken from the ring of the other rank
     atomic_uint_fast64_t copied; // number of parts of the other rank that were read in place
 };
 // Buffers for data of two ranks that is too large for their mailbox, piece by piece. Two buffers

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // shm_heap.c - memory of a rank that the other ranks can read and write in place.
 //
-// Small blocks have a region of their own: sizes are rounded up to eighths of powers of two, and a
-// freed block is kept for the next request of its size class. Large blocks are split from the
+// Small blocks have a region of their own. Their sizes are rounded up to size classes (class_of),
+// and a freed block is kept for the next request of its class. Large blocks are split from the
 // smallest free block that fits, and merged with free neighbours when they are freed, so that a run
 // takes little more than its peak of live memory.
 //

@@ -5,10 +5,10 @@
 // A rank writes what it is about to do into one of its two entries and raises its call counter for
 // each other member. When the counters of all members are as high as its own, it compares their
 // entries. Counters are kept for each pair of ranks, so the k-th call of one rank meets the k-th
-// call of the other: ranks that disagree about operator, order or group meet in different calls and
-// detect it. A rank may be one call ahead of another, never two, so two entries suffice. Before an
-// entry is reused, the ranks that could read it must have departed from that call, or entered a
-// later one.
+// call of the other. Ranks that disagree about operator, order or group find different entries
+// there and detect it. A rank may be one call ahead of another, never two, so two entries suffice.
+// Before an entry is reused, the ranks that could read it must have departed from that call, or
+// entered a later one.
 //
 // Worked example: ranks 0 and 1; `arrived` of rank 0 towards rank 1 is call << 2 | previous entry
 // << 1 | current entry. First call: rank 0 writes entry 1 and stores 1 << 2 | 0 << 1 | 1 = 5. Rank

@@ -7,9 +7,9 @@
 // staged: chunks are copied into shared memory and folded from there while they are in the cache.
 // An exchange reads parts in place, or takes them from a ring that the sender fills.
 //
-// Sizes decide: two ranks with at most 4 KiB use their mailbox; up to 16 KiB every member folds
-// everything; above it slices directly, or chunks of 128 KiB through the staging area (two ranks:
-// pieces of 64 KiB through the pair buffer).
+// The size decides. Two ranks use their mailbox for at most 4 KiB. Up to 16 KiB every member folds
+// everything. Larger tensors are folded directly in slices, or staged in chunks of 128 KiB; two
+// ranks use pieces of 64 KiB in the pair buffer instead.
 #include "transport/shm/shm.h"
 
 #include <stdio.h>
@@ -223,9 +223,9 @@ static tsr_status reduce_chunk(struct shm *me, const struct comm_call *call, int
 }
 
 // Reduces tensors that are not all in shared memory: two members by reduce_pair, more of them chunk
-// by chunk through the staging areas. A staging area holds four chunks, which are used in turn,
-// with two barriers between a chunk and the next, so it is never written while another rank reads
-// it. The chunks of the previous call must have been read (tsr__shm_released).
+// by chunk through the staging areas. A staging area holds four chunks, which are used in turn.
+// There are two barriers between a chunk and the next, so no chunk is written while another rank
+// reads it. The chunks of the previous call must have been read (tsr__shm_released).
 static tsr_status reduce_staged(struct shm *me, const struct comm_call *call, int self,
                                 const char *in, char *out, struct comm_trouble *why)
 {

@@ -5,8 +5,8 @@
 // its slot and raises its counter for every other member. When all counters are up, the headers are
 // compared, and data may be read. Departure: each member raises its second counter when it no
 // longer accesses the others' buffers; when all have, the caller may free its own. Counters are per
-// pair of ranks, so the k-th call of one rank meets the k-th call of the other: ranks that disagree
-// about operator, order or group meet in different calls and detect it. Two ranks with a small
+// pair of ranks, so the k-th call of one rank meets the k-th call of the other. Ranks that disagree
+// about operator, order or group find different headers there and detect it. Two ranks with a small
 // reduction copy it to their mailbox instead (internal.h) and need no departure.
 //
 // When the job fails, a member may leave only when no other member reads its buffers: see leave().

@@ -292,9 +292,9 @@ static bool fail(char *error, size_t n, const char *what, ucs_status_t status)
 }
 
 // Sets message sizes for TCP. A message of up to 256 KiB (a piece of a large sum) then needs one
-// system call and no reply; by default UCX splits it into pieces of 8 KiB, or asks first. RDMA
-// devices keep UCX's defaults, and settings of the user are kept. UCX before 1.16 expects the names
-// of these settings without TCP_; unknown names have no effect.
+// system call and no reply. By default UCX splits it into pieces of 8 KiB, or asks the receiver
+// first. RDMA devices keep UCX's defaults, and settings of the user are kept. UCX before 1.16
+// expects the names of these settings without TCP_; unknown names have no effect.
 static void configure_tcp(ucp_config_t *config)
 {
     static const char *const settings[][3] = {
