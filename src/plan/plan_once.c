@@ -233,16 +233,16 @@ static tsr_status add_compared(const struct request *request, const struct found
 #define PIPELINE_SHARE 0.2 // share of the time for the pipeline of hosts
 #define PIPELINE_MOST  64  // largest number of devices of such a pipeline
 
-// True if the devices may be on several hosts. Without the size of a host in the topology, unlike
-// devices may be.
+// True if the devices may be on several hosts. If the topology has no host size, unlike devices are
+// assumed to be on several hosts.
 static bool may_have_hosts(const struct planner *planner)
 {
     int64_t host = planner->machine.topology->host;
     return host > 0 ? planner->machine.n > host : !tsr__planner_alike(planner);
 }
 
-// True if a pipeline of hosts may be compared with this plan. Programs and explanations refer to
-// the plan without stages.
+// True if a pipeline of hosts may be compared with this plan. A pipeline is not compared if the
+// caller exports the program or explains a node: both refer to the plan without stages.
 static bool allows_pipeline(const struct request *request)
 {
     const struct planner *planner = &request->planners[0];

@@ -47,7 +47,7 @@ static double links_sum(const struct sim *sim)
     return sum;
 }
 
-// Adds the bytes of the fastest algorithm to the links, and their sum to the communication.
+// Adds the bytes of the fastest algorithm to sim->by_link, and their sum to comm->carried.
 static void carry(struct sim *sim, struct sim_comm *comm, tsr_collective what,
                   const struct topology_groups *groups, int64_t bytes)
 {
@@ -95,9 +95,9 @@ static int64_t exchange_cost(struct sim *sim, struct sim_comm *comm,
                      tsr__collective_cost(sim->topology, TSR_SEND, &pair, comm->pair_bytes));
 }
 
-// Predicts a communication. 0: no group has two members, or out of memory. Its size depends on the
-// kind: the output of a gather, the input of a reduction, the inputs of all members of an
-// all-to-all. A reduce-scatter with unequal shards is charged as if all were the largest.
+// Returns 0 if no group has two members, or out of memory. The charged size depends on the kind:
+// the output of a gather, the input of a reduction, the inputs of all members of an all-to-all. A
+// reduce-scatter with unequal shards is charged as if all were the largest.
 int64_t tsr__sim_comm_cost(struct sim *sim, struct sim_comm *comm)
 {
     struct topology_groups groups;

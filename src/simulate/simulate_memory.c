@@ -83,8 +83,8 @@ static int64_t bytes_of(const struct stores *stores, const tsr_value *value)
     return tsr__sized_bytes(stores->shapes, value, &sized);
 }
 
-// True if the engine may reuse the memory of one value for the other: type and shape must be equal,
-// not only the number of elements.
+// True if the engine may reuse the memory of one value for the other: shape and element size must
+// be equal, not only the number of bytes.
 static bool look_alike(const struct stores *stores, const tsr_value *a, const tsr_value *b)
 {
     struct shape x = tsr__shapes_of(stores->shapes, a), y = tsr__shapes_of(stores->shapes, b);

@@ -231,8 +231,8 @@ static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr
 
 // ---- nodes -------------------------------------------------------------------------------------
 
-// Sets the overhead of the task and whether it is bandwidth-bound. It is if the node takes longer
-// on a device with infinite compute speed than on one with infinite bandwidth.
+// Sets the overhead of the task and whether it is bandwidth-bound. A task is bandwidth-bound if its
+// node takes longer on a device with infinite compute speed than on one with infinite bandwidth.
 static void divide(struct sim_task *task, const tsr_node *node, const struct shapes *shapes,
                    const tsr_topology_device *device, struct arena *scratch)
 {

@@ -554,8 +554,8 @@ struct sweep {     // by row
 enum { BEGINS = 1, ENDS = 2 };
 
 // Computes the largest usage of each row and marks where uses begin and end. Uses a difference
-// array: a use of at most 7 of rows 2..4 adds 7 at row 2 and -7 at row 5. Prefix sums then give the
-// total of each row.
+// array. Example: a use of at most 7 of rows 2..4 adds 7 at row 2 and -7 at row 5. Prefix sums then
+// give the total of each row.
 static bool sweep_init(struct core *core, struct sweep *sweep)
 {
     size_t n = (size_t)core->n_rows + 1;

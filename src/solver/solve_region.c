@@ -190,7 +190,7 @@ static bool grow_to(struct heap *heap, void **at, uint32_t *cap, size_t n, size_
 }
 
 // Lists at most `few` choices: first the current one, then the best by the messages of the dual.
-// Returns their number.
+// Returns the number of listed choices.
 static uint32_t best_options(const struct region *region, const struct dual *dual, uint32_t v,
                              uint32_t few, uint32_t *out)
 {
@@ -604,7 +604,8 @@ static uint32_t worst_row(const struct region *region)
 }
 
 // Solves the region with growing multipliers until the violation decreases, and applies that
-// solution. Returns false if 12 solves do not succeed.
+// solution. Returns false if 12 solves do not succeed, or if every combination of choices is
+// forbidden.
 static bool reduce_violation(struct region *region)
 {
     double old = excess(region, region->held);

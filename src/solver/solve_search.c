@@ -61,8 +61,8 @@ bool tsr__search_offer(struct search *search, const uint32_t *x)
 }
 
 // Returns the bound as an integer. `best` is a sum of doubles: subtracts a margin, then rounds up,
-// because costs are integers. A bound of 41.2 means that no solution costs less than 42. `sure` is
-// exact and needs no margin.
+// because costs are integers. Example: a bound of 41.2 means that no solution costs less than 42.
+// `sure` is exact and needs no margin.
 int64_t tsr__search_bound(const struct search *search)
 {
     // subtract more than the rounding error
@@ -141,7 +141,8 @@ static void restart(struct search *search, int rounds)
     tsr__search_offer(search, region->x);
 }
 
-// Polishes the best solution. One time in two, polishes a new start first.
+// Polishes the best solution. Half of the time, first makes and polishes another solution
+// (restart).
 void tsr__search_polish(struct search *search, int rounds)
 {
     if (!search->found)

@@ -17,9 +17,10 @@ static const struct link_costs {
     double start, latency, message; // seconds
 } inside = {5e-6, 3e-6, 0.3e-6}, between = {20e-6, 8e-6, 1e-6};
 
-// The fractions of published numbers that engines reach: arithmetic of matrix products, bandwidth
-// of memory, memory bandwidth for KV caches of which each head is read by one query head (`caches`)
-// or by several (`groups`), and bandwidth of links. `unhidden`: see tsr_topology_device.
+// The fractions of published numbers that engines reach. `products`: arithmetic of matrix products.
+// `memory`: memory bandwidth. `caches` and `groups`: memory bandwidth for KV caches of which each
+// head is read by one query head, or by several. `links`: bandwidth of links. `unhidden`: see
+// tsr_topology_device.
 struct reach {
     double products, memory, caches, groups, links, unhidden;
 };

@@ -32,7 +32,8 @@ static void **kept_at(tsr_topology *topology, int what, const struct topology_gr
     return tsr__map_at(&topology->times_of_groups, str_bytes(key, (n + 2) * sizeof *key));
 }
 
-// Returns the cached entry for all pairs. Its name is NULL until it is computed.
+// Returns the cached entry for all pairs; NULL: out of memory. `algorithm` of the entry is NULL
+// until it is computed.
 static struct timed_algorithm *all_pairs_of(tsr_topology *topology,
                                             const struct topology_groups *groups)
 {
@@ -358,7 +359,7 @@ bool tsr__topology_add_times(tsr_topology *topology, const struct topology_times
 }
 
 // Returns the number of hosts that the first group spans; 1 if hosts are unknown. Members of one
-// host need not be consecutive: {0 8 1 9} on hosts of 8 devices spans two.
+// host need not be consecutive. Example: {0 8 1 9} on hosts of 8 devices spans two hosts.
 static int hosts_spanned(const tsr_topology *topology, const struct topology_groups *groups)
 {
     int hosts = 0;

@@ -45,9 +45,9 @@ static int differing_side(const struct guess *guess, int a, int b, bool outermos
     return found;
 }
 
-// Returns the number of links of a shape, in both directions. Example 2 x 4: a grid has 4 columns
-// of 1 pair and 2 rows of 3 pairs, 20 links. A torus closes the rows: 24. Hosts have all 6 pairs of
-// a row: 32. All pairs are 56.
+// Returns the number of links of a shape, in both directions. Example for 2 x 4: a grid has 4
+// columns of 1 pair and 2 rows of 3 pairs, 20 links. A torus closes the rows: 24. Hosts have all 6
+// pairs of a row: 32. All pairs are 56.
 static size_t count_shape_links(const struct guess *guess, enum shape shape)
 {
     size_t n = (size_t)guess->topology->n, all = 0;
@@ -84,8 +84,8 @@ static bool links_fit(const struct guess *guess, enum shape shape)
     return true;
 }
 
-// True if the link speeds show hosts although all pairs are linked: at every level, links inside
-// are clearly faster than those between.
+// True if the link speeds show hosts although all pairs are linked: at every level, links inside a
+// group of devices are clearly faster than links between the groups.
 static bool speeds_fit(struct guess *guess)
 {
     double least[SIDES], most[SIDES];

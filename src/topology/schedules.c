@@ -156,11 +156,12 @@ struct grid {
     int *at; // device of each cell, row-major
 };
 
-// Finds the box of the topology's grid that the devices of a single group fill. False: there are
-// several groups, the members are not ascending, or they do not fill a box with at least two sides.
+// Finds the rectangular part of the topology's grid that the devices of a single group fill. False:
+// there are several groups, the members are not ascending, or they do not fill such a part with at
+// least two sides.
 static bool grid_of(tsr_topology *topology, const struct topology_groups *groups, struct grid *out)
 {
-    // The smallest box of the grid that contains all members.
+    // The smallest rectangular part of the grid that contains all members.
     int low[8], high[8], cells = 1;
     if (topology->n_grid < 2 || groups->count != 1)
         return false;
@@ -288,8 +289,8 @@ static bool one_shot(const struct schedule *at, bool mirrored)
 // ---- broadcast (mirrored: reduce)
 
 // Sends along a binary tree from the first member, in log2 n steps. With `shares`, sends only the
-// part that the receiver's subtree needs. Example: 5 members, 10 bytes: 0 to 4, then 0 to 2, then 0
-// to 1 and 2 to 3. With shares, 4 gets 2 bytes, 2 gets 4, 1 and 3 get 2.
+// part that the receiver's subtree needs. Example: with 5 members and 10 bytes, 0 sends to 4, then
+// 0 to 2, then 0 to 1 and 2 to 3. With shares, 4 gets 2 bytes, 2 gets 4, and 1 and 3 get 2 each.
 static void send_down(const struct schedule *at, bool shares, bool mirrored)
 {
     int top = 1, n = at->groups->size;
@@ -353,7 +354,7 @@ static bool exchange(const struct schedule *at, bool mirrored)
 }
 
 // All-to-all by Bruck's algorithm. Block b must move b members further. It moves in the steps of
-// the bits that are set in b: block 5 moves by 1 in the first step and by 4 in the third.
+// the bits that are set in b. Example: block 5 moves by 1 in the first step and by 4 in the third.
 static bool bruck(const struct schedule *at, bool mirrored)
 {
     int n = at->groups->size;

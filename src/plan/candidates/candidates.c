@@ -102,7 +102,8 @@ static bool comes_back(struct candidate_builder *builder, struct tile_layout *co
 #define LARGEST_PART (-1)
 
 // Sizes of the factors: full sizes, and local sizes of the device with index `place` in the
-// placement. With LARGEST_PART, `local` is for the largest shard: 10 rows in 4 shards give 3.
+// placement. With LARGEST_PART, `local` is for the largest shard. Example: 10 rows in 4 shards give
+// 3.
 struct part_sizes {
     int64_t full[RULE_MAX_FACTORS], local[RULE_MAX_FACTORS];
 };
@@ -592,9 +593,9 @@ static bool shares_fit(const struct rule_factor *factor, int64_t size, int64_t p
     return true;
 }
 
-// Adds a candidate with a reduce-scatter: each group member keeps its shard of the factor of the
-// only output. Adds none if the largest unequal part makes the reduce-scatter as expensive as an
-// all-reduce: partition would then write the same for both.
+// Adds a candidate with a reduce-scatter: each group member keeps one shard of the only output,
+// along this factor. Adds none if the largest unequal part makes the reduce-scatter as expensive as
+// an all-reduce: partition would then write the same for both.
 static void add_scattered_along(struct candidate_builder *builder, int factor, tile_shares shares)
 {
     const struct rule *rule = builder->place.rule;
@@ -714,7 +715,8 @@ static void add_all(struct candidate_builder *builder)
         add_parts(builder);
 }
 
-// Computes the layouts of the placement; sharding inference must reproduce the placement from them.
+// Computes the layouts and groups of the placement. False: inputs with the same value get different
+// layouts, sharding inference would not reproduce the placement, or out of memory.
 static bool lay_out(struct candidate_builder *builder)
 {
     builder->in = ARENA_ARRAY(builder->arena, struct tile_layout *, builder->n_in + 1);

@@ -281,7 +281,7 @@ static void try_sides(struct candidate_builder *builder, const struct grid *grid
     }
 }
 
-// Tries the logical grid of the device set.
+// Tries the logical grid of the device set (machine.grid).
 static void try_given(struct candidate_builder *builder, const int64_t *sizes)
 {
     const struct planner_machine *machine = &builder->planner->machine;
@@ -442,8 +442,8 @@ static void try_line(struct candidate_builder *builder, const int64_t *sizes)
 }
 
 // Tries all devices in a line, then grids, sets of larger and of faster devices, and unequal
-// shares. An expert plan has neither grids nor sets. With machine.fixed_shares, only those are
-// tried.
+// shares. An expert plan has neither grids nor sets. With machine.fixed_shares, only the shares
+// machine.only_shares are tried.
 void tsr__builder_grids(struct candidate_builder *builder)
 {
     const struct planner_machine *machine = &builder->planner->machine;

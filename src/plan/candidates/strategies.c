@@ -25,7 +25,8 @@ static void lay_whole(struct candidate_builder *builder, enum slot_side side, si
                                            builder->planner->machine.all, n);
 }
 
-// Adds the replicated candidate: on all devices; `single` (random nodes): on the first device only.
+// Adds the replicated candidate, on all devices. `single`: only on the first device, for random
+// nodes.
 static bool take_whole(struct candidate_builder *builder, bool single)
 {
     struct candidate candidate = {.name = STR("whole")};
@@ -434,9 +435,10 @@ bool tsr__planner_try_layout(struct planner *planner, struct strategy *strategy,
 // The inputs that become partial sums: only the given one, or all.
 enum pending_inputs { PENDING_ONE, PENDING_ALL };
 
-// Returns by input: `layout` if the input is read as a partial sum, otherwise PLAN_NO_LAYOUT.
-// Inputs with the same value as input i are. With PENDING_ALL, so are inputs that the node adds to
-// it, if they have the same layout and are not constant. NULL: out of memory.
+// Returns a list by input: `layout` for inputs that are read as partial sums, PLAN_NO_LAYOUT for
+// others. All inputs with the value of input i are read as partial sums. With PENDING_ALL, so are
+// inputs that the node adds, if they are not constant and have the same layout in the candidate.
+// NULL: out of memory.
 static uint32_t *pending_of(struct candidate_builder *builder, const struct candidate *candidate,
                             size_t i, uint32_t layout, enum pending_inputs inputs)
 {

@@ -29,8 +29,8 @@ static int64_t free_memory(const struct planner *planner, int64_t device)
 }
 
 // Returns the memory for tensors of a device. `memory` is the caller's limit for every device
-// (PLAN_NO_LIMIT: none). If it is 0, the topology gives the memory; a device without one has no
-// limit.
+// (PLAN_NO_LIMIT: none). If `memory` is 0, the topology gives the memory; a device whose memory is
+// unknown has no limit.
 static int64_t memory_of(const struct planner *planner, int64_t memory, int64_t device)
 {
     if (memory <= 0)

@@ -161,8 +161,8 @@ static double move_rate(int move, double bytes, const tsr_topology_device *devic
     return near * pow(far / near, log(bytes / NEAR_BYTES) / log(FAR_BYTES / NEAR_BYTES));
 }
 
-// Corrects a predicted time with measurements of similar nodes. If they took 1.5 times as long as
-// predicted, 2 ms become 3 ms.
+// Corrects a predicted time with measurements of similar nodes. Example: if they took 1.5 times as
+// long as predicted, 2 ms become 3 ms.
 static int64_t as_seen(double seconds, struct work_kind kind, double work, double bytes)
 {
     double times = 1;
@@ -174,8 +174,8 @@ static int64_t as_seen(double seconds, struct work_kind kind, double work, doubl
 }
 
 // Returns the time of `work` operations. A node that only changes a shape costs its overhead. If
-// the device queues nodes, earlier nodes hide the overhead: it is charged only if it is longer than
-// the work.
+// the device queues nodes, earlier nodes hide the overhead, so only the longer of work and overhead
+// is charged.
 int64_t tsr__work_cost(double work, struct work_kind kind, double bytes,
                        const tsr_topology_device *device)
 {
@@ -295,8 +295,8 @@ int64_t tsr__collective_cost(tsr_topology *topology, tsr_collective what,
     return PLAN_NEVER;
 }
 
-// In an all-to-all of n devices with B bytes in total, each device receives B / n * (n - 1) / n
-// bytes. So B is bytes * n * n / (n - 1).
+// Computes the total B of an all-to-all of n devices in which each device receives `bytes`. A
+// device receives B / n * (n - 1) / n bytes, so B is bytes * n * n / (n - 1).
 int64_t tsr__exchange_cost(tsr_topology *topology, const struct topology_groups *groups,
                            int64_t bytes)
 {

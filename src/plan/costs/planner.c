@@ -135,7 +135,8 @@ static const char **device_names(struct planner *planner)
     return NULL;
 }
 
-// Returns an unused configuration name. For 4 devices: "plan4", or else "plan4_2", "plan4_3" ...
+// Returns an unused configuration name. Example: "plan4" for 4 devices, or else "plan4_2",
+// "plan4_3" ...
 static struct str free_name(struct planner *planner)
 {
     long long n = (long long)planner->machine.n;

@@ -111,10 +111,10 @@ static int64_t slice_time(struct planner *planner, const struct plan_value *valu
                           2 * (double)tsr__planner_bytes(planner, layout, value), &slowest);
 }
 
-// Returns the bytes by which a collective is charged, from the bytes of one device before and
-// after. Example: with 6 bytes on each of 4 devices, an all-to-all moves 24 bytes in total, and an
-// all-gather ends with 24 bytes on each device. A reduce-scatter in unequal parts is charged as if
-// all parts were as large as the largest.
+// Returns the bytes by which a collective is charged, from the bytes of one device before and after
+// the step. Example: with 6 bytes on each of 4 devices, an all-to-all moves 24 bytes in total, and
+// an all-gather ends with 24 bytes on each device. A reduce-scatter in unequal parts is charged as
+// if all parts were as large as the largest.
 static int64_t charged_bytes(const struct reshard_step *step, int64_t before, int64_t after)
 {
     enum comm_cost_basis by = tsr__collective(step->op)->cost_basis;
@@ -177,9 +177,9 @@ static bool only_slices(const struct tile_layout *from, const struct tile_layout
     return true;
 }
 
-// Plans the steps of a resharding. False: there is no path, or it is too large to be planned, or
-// memory has run out. Without a path the planner rejects the candidate, so diagnostics are
-// discarded, except for those about memory.
+// Plans the steps of a resharding. False: there is no path, the resharding is too large to be
+// planned, or memory has run out. Without a path the planner rejects the candidate, so diagnostics
+// are discarded, except for those about memory.
 static bool plan_move(struct planner *planner, struct arena *arena, uint32_t from, uint32_t to,
                       const struct plan_value *value, struct reshard **out)
 {
@@ -230,8 +230,9 @@ static bool all_get(const struct reshard_step *step)
     return true;
 }
 
-// True if partition has an operator for the step (partition/steps/lower.c): a gather joins shards
-// along one axis in rank order; an all-to-all divides an axis into equal parts.
+// True if partition has an operator for the step (partition/steps/lower.c). Operators have limits:
+// a gather joins shards along one axis in rank order; an all-to-all divides an axis into equal
+// parts.
 static bool has_operator(const struct reshard_step *step, const struct tile_layout *from)
 {
     if (step->combines || step->op == RESHARD_NOTHING || step->op == RESHARD_SLICE)
@@ -347,8 +348,8 @@ static bool has_steps(const struct planner *planner, uint32_t from, const struct
            resharded_bytes(reshard, planner->layouts.at[from].tiles) < 0;
 }
 
-// If a value exists in several layouts, partition uses the first one from which operators lead to
-// the wanted layout (partition/steps/convert.c), whatever the cost.
+// If a value exists in several layouts, partition reshards it from the first layout for which this
+// is true, whatever the cost (partition/steps/convert.c).
 bool tsr__planner_has_operators(struct planner *planner, uint32_t from, uint32_t to,
                                 const struct plan_value *value)
 {

@@ -71,7 +71,7 @@ static bool has_size(const tsr_dim_size *sizes, size_t n, const char *symbol)
 }
 
 // Sets *out to the caller's sizes and an assumed size for every other symbol of the inputs. Returns
-// their number.
+// the number of sizes.
 static size_t complete(const struct planner *planner, struct arena *arena,
                        const tsr_dim_size *sizes, size_t n, const tsr_dim_size **out)
 {

@@ -254,8 +254,8 @@ static bool use_shared(struct edge *edge, uint32_t var, const struct shared_tabl
     return true;
 }
 
-// Connects several readers that want another layout, through one variable for the layout and its
-// copy.
+// Connects several readers that may want a layout other than the producer's, through one variable
+// for the layout and its copy.
 static bool connect_shared(struct edge *edge, struct reader *reader, size_t n)
 {
     struct program *program = &edge->planner->program;
@@ -294,16 +294,17 @@ static struct copy_state *no_copies(struct edge *edge)
     return state;
 }
 
-// Connects one reader that wants another layout, if memory is tracked exactly. Adds an arrival
-// variable (memory_uses.c).
+// Connects one reader that may want a layout other than the producer's, if memory is tracked
+// exactly. Adds an arrival variable (memory_uses.c).
 static bool connect_followed(struct edge *edge, struct reader *reader, uint32_t run)
 {
     struct copy_state *state = no_copies(edge);
     return state && tsr__use_arrival(edge, edge->var, state, edge->from->at.n, 0, reader, run + 1);
 }
 
-// Connects one reader that wants another layout. The value keeps its first layout until its last
-// reader has run; if this is the only reader, until this reader has its copy.
+// Connects the only reader that may want a layout other than the producer's. The value keeps its
+// first layout until its last reader has run; if this is the only reader, until this reader has its
+// copy.
 static bool connect_one(struct edge *edge, struct reader *reader)
 {
     uint32_t run = tsr__edge_time(edge->planner, reader) + TIME_RUN;

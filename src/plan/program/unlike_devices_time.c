@@ -92,9 +92,9 @@ static bool is_read_by_first(void *data, tsr_node *node, size_t input)
     return first->all;
 }
 
-// True if only the first device runs the node: it is replicated on devices that include the first,
-// and its results are read only by such nodes, or are outputs of the model, which the first device
-// returns. The partition drops the node on the other devices.
+// True if only the first device runs the node. The node must be replicated on devices that include
+// the first. Its results must be read only by such nodes, or be outputs of the model, which the
+// first device returns. The partition drops the node on the other devices.
 static bool is_first_only(struct first_only *first, size_t i)
 {
     const struct plan_node *node = &first->planner->nodes[i];

@@ -44,7 +44,8 @@ int64_t tsr__compared_compute_all(const struct models *models)
     return sum;
 }
 
-// Finds the memory per device that the set's plan needs. Records a proof that it does not fit.
+// Finds the memory per device that the set's plan needs. Also records whether this proves that the
+// plan does not fit.
 static tsr_status find_need(struct set_plan *plan, struct compared_plan *compared)
 {
     struct planner *planner = &plan->planners[0];
@@ -79,7 +80,7 @@ tsr_status tsr__compared_record(struct set_plan *plan)
 
 // ---- reasons -----------------------------------------------------------------------------------
 
-// Formats a time with three digits: "3.1 ms", "870 us".
+// Formats a time with up to three digits: "3.1 ms", "870 us".
 static struct str time_text(struct arena *arena, double ps)
 {
     double ms = ps / 1e9;

@@ -131,8 +131,8 @@ bool tsr__sets_too_small(const struct set_search *search)
     return is_too_small(search, machine->all, machine->n);
 }
 
-// Records that the weights do not fit on the set. Not for unlike devices, which have too many such
-// sets to list.
+// Records that the weights do not fit on the set. Does nothing for unlike devices, which have too
+// many such sets to list.
 static bool record_too_small(struct set_search *search, const struct device_set *set)
 {
     struct planner *planner = search->models->planners[0];
@@ -177,9 +177,9 @@ struct device_set tsr__sets_all(const struct set_search *search)
     return all;
 }
 
-// True if n devices are an equal part of a host or a power of two of full hosts, or, with at most
-// SET_MOST devices, an equal part of all devices. Examples: 1, 2, 4, 8, 16, 32, 64 of hosts:1250x8,
-// and 1, 2, 3, 6 of 12 devices.
+// True if n devices divide a host evenly, or are 1, 2, 4 ... full hosts. On a machine of at most
+// SET_MOST devices, also true if n divides the number of devices. Examples: 1, 2, 4, 8, 16, 32, 64
+// of hosts:1250x8, and 1, 2, 3, 6 of 12 devices.
 static bool is_group(const struct planner_machine *machine, int64_t n)
 {
     int64_t host = machine->topology->host, hosts = host > 0 ? n / host : n;
@@ -224,7 +224,7 @@ static bool add_fixed_shares(struct set_search *search, tile_shares shares)
 }
 
 // Adds all devices once for each division of the work. The program charges every node the time of
-// its slowest device, which is too much between synchronization points: if one device is slow at
+// its slowest device. That is too much between synchronization points: if one device is slow at
 // products and the other at sums, both may finish at the same time. Such plans are found only if a
 // single division is allowed, and are then compared by their corrected time.
 static bool list_fixed_shares(struct set_search *search)
@@ -345,8 +345,9 @@ static bool is_first_of_speed(const struct planner *planner, int64_t device)
     return true;
 }
 
-// Adds the devices above each speed, with and without device 0, which returns the outputs. Also
-// adds device 0 alone. Example: speeds 1, 4, 4 and 2 give {1 2}, {0 1 2}, {1 2 3} and {0}.
+// For each speed, adds the devices that are at least as fast, with and without device 0, which
+// returns the outputs. Also adds device 0 alone. Example: speeds 1, 4, 4 and 2 give {1 2}, {0 1 2},
+// {1 2 3} and {0}.
 static bool list_by_speed(struct set_search *search)
 {
     struct planner *planner = search->models->planners[0];
@@ -393,7 +394,7 @@ static bool list_grids(struct set_search *search)
     return true;
 }
 
-// Adds logical grids of three sides: 2 x 2 x 2.
+// Adds logical grids of three sides. Example: 2 x 2 x 2 for eight devices.
 static bool list_cubes(struct set_search *search)
 {
     int64_t n = search->models->planners[0]->machine.n;

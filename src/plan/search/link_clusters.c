@@ -71,7 +71,7 @@ static int number(const struct clusters *clusters, int *cluster)
 }
 
 // Lowers the bandwidth threshold until there are at most CLUSTERS_MOST clusters. Sets
-// cluster[device] and returns their number.
+// cluster[device] and returns the number of clusters.
 int tsr__clusters_find(const struct planner *planner, int *cluster)
 {
     const tsr_topology *topology = planner->machine.topology;

@@ -99,7 +99,7 @@ static void match_weights(struct models *models, const struct map *names)
     }
 }
 
-// Matches weights by name first. Contents are compared only for weights whose names differ.
+// Matches weights by name first. Compares contents only of weights for which no name matches.
 bool tsr__models_init(struct models *models, const tsr_plan_options *options)
 {
     struct arena *arena = &models->planners[0]->arena;
@@ -332,8 +332,8 @@ static bool link_caches(struct models *models)
 
 // ---- memory of weights that only one model has -------------------------------------------------
 
-// Returns, by choice of the node, the bytes of constants that the other model does not have; NULL:
-// none.
+// Returns, by choice of the node, the bytes of constants that the other model does not have. NULL:
+// there are none, or out of memory.
 static int64_t *own_bytes(struct models *models, size_t m, const struct plan_node *node,
                           size_t class)
 {

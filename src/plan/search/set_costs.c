@@ -313,8 +313,7 @@ static int64_t bytes_beyond(const struct set_model *model, const struct plan_nod
     return bytes;
 }
 
-// Returns the bytes of bytes_beyond for the node with the most, among nodes that the copies do not
-// divide.
+// Returns the largest result of bytes_beyond for a node that the copies do not divide.
 static int64_t undivided_bytes(const struct set_model *model)
 {
     int64_t most = 0;

@@ -210,7 +210,7 @@ void tsr__search_forget(struct stage_search *search, enum measure what)
     tsr__map_init(&search->transfers, &search->staging->planner->arena, 256);
 }
 
-// Reads the stages of the best end, back to front.
+// Reads the stages of the best pipeline, from its final cell back to the first stage.
 static void read_line(struct stage_search *search, size_t stages, const struct cell *cell,
                       struct pipeline *out)
 {

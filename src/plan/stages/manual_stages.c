@@ -30,7 +30,8 @@ static int64_t stage_of(const struct staging *staging, size_t i)
     return -1;
 }
 
-// Lists the distinct stage numbers in ascending order: stages 5 and 2 have indexes 1 and 0.
+// Lists the distinct stage numbers in ascending order. Example: stages 5 and 2 have the indices 1
+// and 0.
 static bool list_numbers(struct staging *staging)
 {
     size_t n_nodes = staging->planner->n_nodes, n = 0, distinct = 0;
@@ -74,7 +75,7 @@ static void narrow(const struct staging *staging, struct stage_window *windows, 
     }
 }
 
-// Finds where each stage may end. Reports a node that is out of order: its window is empty.
+// Finds where each stage may end. If there is no such place, reports the node that is out of order.
 tsr_status tsr__manual_stages(struct staging *staging, int64_t asked)
 {
     size_t n_nodes = staging->planner->n_nodes;

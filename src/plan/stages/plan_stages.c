@@ -128,8 +128,8 @@ static tsr_status refuse(struct staging *staging, const tsr_plan_options *option
     return tsr__plan_report_none(planner, "plan in stages", proved, out->needs_bytes);
 }
 
-// Checks the number of stages. More than devices, ranges or STAGES_MOST are refused; "auto" (0 or
-// less) never is.
+// Checks the number of stages. Refuses more stages than devices, ranges or STAGES_MOST. Accepts
+// "auto" (0 or less).
 static tsr_status check_number(const struct staging *staging, int64_t stages)
 {
     int64_t most = int64_min(staging->planner->machine.n, (int64_t)staging->n_ranges);
@@ -198,8 +198,8 @@ static tsr_status take_plan(struct staging *staging, const tsr_plan_options *opt
     return tsr__stages_bound(staging, pipeline, options, out);
 }
 
-// Returns the path of a stage's file. "plan.lp" becomes "plan.2.lp" for stage 2; without an
-// extension the number is appended.
+// Returns the path of a stage's file. Example: "plan.lp" becomes "plan.2.lp" for stage 2. Without
+// an extension the number is appended.
 static struct str numbered_path(struct arena *arena, const char *path, size_t stage)
 {
     const char *slash = strrchr(path, '/'), *dot = strrchr(path, '.');
@@ -283,7 +283,8 @@ static tsr_status none_found(struct staging *staging, const tsr_plan_options *op
     return TSR_OK;
 }
 
-// Records the figures of the stages in `rival`. Returns true if the plan without stages is faster.
+// Records the figures of the plan with stages in `rival`. Returns true if the plan without stages
+// is faster.
 static bool rival_wins(const struct staging *staging, tsr_plan_summary *out,
                        struct stage_rival *rival)
 {

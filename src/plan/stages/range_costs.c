@@ -81,7 +81,7 @@ static struct kind *kind_new(struct staging *staging, const int64_t *devices, si
     return kind;
 }
 
-// Returns the kind of the block, found by its key or made.
+// Returns the kind with this key, and creates it if it is new. NULL: out of memory.
 static struct kind *kind_of_key(struct staging *staging, struct str key, const int64_t *devices,
                                 size_t n)
 {

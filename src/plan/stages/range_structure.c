@@ -132,7 +132,8 @@ static void describe_node(struct range_key *range_key, const struct plan_node *n
     }
 }
 
-// Returns the number of a structure. Keys are long and many: their digests are stored.
+// Returns the number of a structure. Keys are long, and there are many of them, so their digests
+// are stored.
 uint32_t tsr__stages_structure(struct staging *staging, struct str key)
 {
     char hex[65];

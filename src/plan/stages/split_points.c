@@ -287,7 +287,7 @@ static size_t most_of_kind(const struct places *places)
     return most;
 }
 
-// Keeps every `step`-th split point of this kind. Returns their number.
+// Keeps every `step`-th split point of this kind, and returns the number of those that it kept.
 static size_t keep_kind(struct places *places, const struct place_between *like, size_t step)
 {
     size_t seen = 0, kept = 0;
@@ -327,7 +327,7 @@ static bool keep_layers(struct places *places)
     return false;
 }
 
-// Converts the share to one of `shares` coarser shares: share 5 of 8 is share 2 of 4.
+// Converts the share to one of `shares` coarser shares. Example: share 5 of 8 is share 2 of 4.
 static size_t share_of(const struct places *places, size_t i, size_t shares)
 {
     return places->at[i].share * shares / places->most;

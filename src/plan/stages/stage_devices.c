@@ -19,8 +19,8 @@ size_t tsr__search_devices(const struct stage_search *search)
     return (size_t)search->staging->planner->machine.n;
 }
 
-// Example: 4 devices have blocks of 1, 2, 3 and 4; 12 devices have blocks of 1, 2, 3, 4, 6, 8 and
-// 12.
+// Lists the sizes of blocks. Example: 4 devices have blocks of 1, 2, 3 and 4; 12 devices have
+// blocks of 1, 2, 3, 4, 6, 8 and 12.
 void tsr__search_sizes(struct stage_search *search)
 {
     size_t n = tsr__search_devices(search);
@@ -35,9 +35,9 @@ void tsr__search_sizes(struct stage_search *search)
 }
 
 // True if a block of n devices may begin at device `start`. With many devices, and in a coarse
-// search, blocks do not overlap: of 128 devices, blocks of 32 start at 0, 32, 64 and 96. Unlike
-// devices have dozens of kinds of blocks, so a coarse search uses only powers of two and all
-// devices.
+// search, blocks of one size do not overlap. Example: of 128 devices, blocks of 32 start at 0, 32,
+// 64 and 96. Unlike devices have dozens of kinds of blocks, so a coarse search uses only powers of
+// two and all devices.
 bool tsr__search_may_start(const struct stage_search *search, size_t start, size_t n)
 {
     bool coarse = search->grain > 1, power_of_two = (n & (n - 1)) == 0;
@@ -119,8 +119,8 @@ static int64_t send_time(struct stage_search *search, struct planner *planner, i
     return *found;
 }
 
-// Outputs of the model need no transfer: they stay on the first device of their stage
-// (partition/steps/ports.c).
+// Charges the values that the stage reads from earlier stages. Outputs of the model need no
+// transfer: they stay on the first device of their stage (partition/steps/ports.c).
 int64_t tsr__search_transfer(struct stage_search *search, struct staging *model, size_t from,
                              size_t to, const struct block *block)
 {
@@ -212,8 +212,8 @@ static int64_t least_transfers(struct stage_search *search, size_t i, size_t j,
     return int64_min(ps, NEVER_FITS);
 }
 
-// Returns a lower bound for the time that one device of the block is busy with these values. With
-// several devices, each value may occupy another device.
+// Returns a lower bound for the time that one device of the block is busy with sending or receiving
+// these values. With several devices, each value may occupy another device.
 static int64_t least_busy(struct stage_search *search, const struct block *block,
                           struct device_span others, const tsr_value **values, size_t n)
 {
@@ -229,7 +229,8 @@ static int64_t least_busy(struct stage_search *search, const struct block *block
     return block->n == 1 ? sum : most;
 }
 
-// Returns a lower bound for all values that the range receives and sends.
+// Returns a lower bound for the time that one device is busy with the values that the range
+// receives and sends.
 static int64_t least_crossings(struct stage_search *search, size_t i, size_t j,
                                const struct block *block, const struct neighbours *near)
 {

@@ -64,8 +64,8 @@ static void swap(size_t *a, size_t *b)
     *b = kept;
 }
 
-// Makes the next permutation of labels in lexicographic order: 0 2 1 becomes 1 0 2. False: it was
-// the last.
+// Makes the next permutation of labels in lexicographic order. False: it was the last. Example: 0 2
+// 1 becomes 1 0 2.
 static bool next_order(size_t *label, size_t n)
 {
     size_t i = n - 1;
@@ -160,8 +160,8 @@ static void try_orders(struct stage_search *search, tsr_objective objective, str
     }
 }
 
-// Sets the possible numbers of stages: at most one for each device and range; the requested number,
-// if there is one.
+// Sets the smallest and the largest number of stages. There are at most as many stages as devices
+// and ranges, and exactly the requested number if there is one.
 static void bound_stages(struct stage_search *search, int64_t asked)
 {
     int64_t most =

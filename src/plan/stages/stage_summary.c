@@ -64,8 +64,8 @@ static size_t stage_of(const struct staging *staging, const struct pipeline *pip
     return k;
 }
 
-// Returns the time that stage k is busy with one run, with receiving and sending; longer if it
-// reads a value of a stage before the previous one.
+// Returns the time that stage k is busy with one run, including receiving and sending. The time is
+// longer if the stage reads a value of a stage before the previous one.
 static int64_t busy_time(struct staging *staging, const struct pipeline *pipeline,
                          const tsr_plan_stage *at, size_t k)
 {

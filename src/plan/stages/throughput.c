@@ -146,7 +146,7 @@ end:
 
 // ---- why ---------------------------------------------------------------------------------------
 
-// Finds the period if the node has that candidate.
+// Finds the period of the pipeline if the node has that candidate.
 static tsr_status pace_with(struct throughput *throughput, const struct plan_node *node,
                             size_t candidate, struct pipeline_answer *out)
 {
