@@ -396,9 +396,9 @@ static bool loose_number(const struct fit_dim *dim)
     return join_size(fit, dim->factors[0], here);
 }
 
-// Visitor for broadcast symbols, after the numbers. If the factor has no size yet, it gets the
-// symbol. If the size is a number, the factor becomes doubtful, because the symbol may be 1 at run
-// time. Two symbols are merged, and the factor is doubtful if they cannot be.
+// Visitor for broadcast symbols, which runs after loose_number. If the factor has no size yet, it
+// gets the symbol. If the size is a number, the factor becomes doubtful, because the symbol may be
+// 1 at run time. Two symbols are merged, and the factor is doubtful if they cannot be.
 static bool loose_symbol(const struct fit_dim *dim)
 {
     struct fit *fit = dim->fit;

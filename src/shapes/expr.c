@@ -595,8 +595,8 @@ static bool clips(const struct exprs *exprs, struct expr expr, struct expr of)
     return a->kind == ATOM_MAX && a->b.number == 1;
 }
 
-// Returns the size of two broadcast sizes, neither of which is 1 (callers check that). A number has
-// precedence over a symbol: the symbol must be that number or 1 for the model to run.
+// Returns the size to which two sizes broadcast, neither of which is 1 (callers check that). A
+// number has precedence over a symbol: the symbol must be that number or 1 for the model to run.
 struct expr tsr__expr_broadcast(struct exprs *exprs, struct expr a, struct expr b)
 {
     if (expr_equal(a, b) || expr_is_number(a) || clips(exprs, b, a))

@@ -193,7 +193,7 @@ static struct expr read_text(struct exprs *exprs, struct str text)
 }
 
 // Returns the expression of a dimension. Each text is read once. The first spelling of an
-// expression is printed later: "seq+past" stays as it was written.
+// expression is also the one that is printed: "seq+past" stays as it was written.
 struct expr tsr__expr_of(struct exprs *exprs, tsr_dim dim)
 {
     if (dim.value >= 0)

@@ -119,7 +119,8 @@ void tsr__value_constant(struct shape_job *job)
     }
 }
 
-// Returns a bound of Shape, which counts from the end if it is negative: -1 of rank 4 is 3.
+// Returns attribute start or end of Shape, which counts from the end if it is negative: -1 of rank
+// 4 is 3.
 static int64_t bound_of(int64_t bound, int64_t rank)
 {
     return clamped(from_front(bound, rank), 0, rank);

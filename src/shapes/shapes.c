@@ -395,7 +395,7 @@ static void infer_by_function(struct shape_job *job, const tsr_function *functio
     }
 }
 
-// Infers subgraphs of an unknown node with their own declarations.
+// Infers the shapes in the subgraphs of an unknown node, from the declared shapes of their inputs.
 static void visit_bodies(struct shape_job *job)
 {
     for (size_t i = 0; i < tsr_node_attr_count(job->node); i++) {

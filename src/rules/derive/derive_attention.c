@@ -212,7 +212,8 @@ static bool has_key_for_each(const struct derivation *derivation, int64_t q, int
            keys / kv == queries / q;
 }
 
-// Selects the text of a state tensor: attribute state_window adds a leading dimension to it.
+// Returns the state tensor in the notation of rules: attribute state_window adds a leading
+// dimension to it.
 static const char *state(bool window, const char *with_window, const char *without)
 {
     return window ? with_window : without;

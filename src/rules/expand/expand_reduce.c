@@ -59,7 +59,7 @@ static void end(struct expansion *expansion, const struct start *start, tsr_valu
     tsr__x_give(expansion, 0, tsr__x_cast(expansion, value, start->wide, start->type));
 }
 
-// Divides the sum by the number of elements of the full dimensions.
+// Expands a mean: divides the sum by the number of elements of the full dimensions.
 static void mean(struct expansion *expansion, enum reduced reduced)
 {
     struct start start;
