@@ -491,9 +491,9 @@ void tsr__temporary_remove(struct temporary *temporary);
 // this process is killed, tsr__temporary_sweep of a later one removes the path.
 struct temporary *tsr__temporary_note(tsr_session *session, const char *path);
 void tsr__temporary_forget(struct temporary *temporary); // NULL is allowed
-// Locks a file or folder that was just created as `name` in `parent` and opened as fd, so that
+// Locks a file or folder that was just created as `name` in `parent` and opened as fd. Then
 // tsr__temporary_sweep of another process does not remove it. Returns false if another process
-// removed or locked it; then try another name.
+// removed or locked it; the caller then tries another name.
 bool tsr__temporary_lock(int parent, const char *name, int fd) TSR_MUST_USE;
 // Removes files and folders that killed processes have left in an open folder: names of the form
 // PREFIX PID "-" ...

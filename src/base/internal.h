@@ -43,9 +43,9 @@ int tsr__open_through(int folder, const char *name, int root, bool use_kernel);
 // Moves a descriptor that is 0, 1 or 2 to a higher number.
 int tsr__fd_above(int fd);
 
-// Paths of outputs (outfile.c). tsr__path_copy returns an owned copy of n bytes (NULL: out of
-// memory), tsr__path_name the last component, tsr__path_open_parent opens the parent folder (-1:
-// errno), tsr__path_draw makes a random name for a temporary file.
+// Paths of outputs (outfile.c). tsr__path_copy returns a copy of n bytes (NULL: out of memory).
+// tsr__path_name returns the last component. tsr__path_open_parent opens the parent folder (-1:
+// failed, with errno). tsr__path_draw makes a random name for a temporary file.
 #define TEMPORARY_NAME   32
 #define TEMPORARY_PREFIX ".tessera-" // followed by the pid, "-" and a random number
 char *tsr__path_copy(tsr_session *session, const char *path, size_t n);

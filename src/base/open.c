@@ -246,10 +246,9 @@ static const char *name_problem(struct str name)
     return NULL;
 }
 
-// Opens a file in the model's folder or, if the model's path is a link, in the folder of the real
-// file (the target of the link). A link that leads out of the model's folder (EXDEV) may lead to
-// the folder of the real file. A file that is not in the model's folder (ENOENT) may be in the
-// other one.
+// Opens a file in the model's folder. If the model's path is a link, the file may also be in the
+// folder of the link's target (the real file). That folder is tried if the file is a link that
+// leads out of the model's folder (EXDEV), or is not in the model's folder (ENOENT).
 static int open_allowed(const struct folder *folder, const char *name)
 {
     int fd = tsr__open_beneath(folder->fd, name, true);

@@ -53,10 +53,10 @@ static void trim_shared(struct str *a, struct str *b)
     }
 }
 
-// Returns the edit distance of two texts, or limit + 1 if it is larger or if the differing parts
-// are longer than DISTANCE_MAX. row[j] is the distance between the first i bytes of a and the first
-// j of b. "shard" and "sharp" have distance 1, and so have "axis" and "axes". Stops at a row in
-// which every entry exceeds the limit.
+// Returns the edit distance of two texts. Example: "shard" and "sharp" have distance 1, and so have
+// "axis" and "axes". Returns limit + 1 if the distance is larger, or if the differing parts are
+// longer than DISTANCE_MAX. row[j] is the distance between the first i bytes of a and the first j
+// of b. Stops at a row in which every entry exceeds the limit.
 size_t tsr__str_distance(struct str a, struct str b, size_t limit)
 {
     size_t row[DISTANCE_MAX + 1];

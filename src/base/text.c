@@ -230,7 +230,8 @@ static void plain_point(char *p)
 }
 
 // Writes a number with 15, 16 or 17 significant digits, the fewest that read back as the same
-// number: 15 for 0.1 (zeros at the end are omitted), 17 for 0.1 + 0.2: "0.30000000000000004".
+// number. Zeros at the end are omitted. Example: 0.1 needs 15 digits ("0.1"), 0.1 + 0.2 needs 17
+// ("0.30000000000000004").
 void tsr__double_text(double value, char out[32])
 {
     for (int digits = 15; digits <= 17; digits++) {

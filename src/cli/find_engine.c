@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // find_engine.c - finds the library of ONNX Runtime.
 //
-// It uses $TESSERA_ORT if that is set. Otherwise it tries in this order: the loader's path, the
-// active Python environment, .venv and .deps next to the program or above it, and last the
-// `python3` on the path. It never tries the working directory, which another user may have filled.
-// Loading a library executes it: a library near the program must belong to root, to the user or to
-// the program's owner, and must not be writable by everybody.
+// It uses $TESSERA_ORT if that is set. Otherwise it tries in this order:
+//   1. the loader's path
+//   2. the active Python environment
+//   3. .venv and .deps next to the program or above it
+//   4. the `python3` on the path
+// It never tries the working directory, which another user may have filled. Loading a library
+// executes its code. So a library near the program must belong to root, to the user or to the
+// program's owner, and must not be writable by everybody.
 #include "cli/cli.h"
 
 #include <glob.h>

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // main.c - finds the command, parses its options by its table, runs it.
 //
-// run_parsed parses, opens the session, installs signal handlers that remove the session's
-// temporary files, refuses outputs that would replace inputs (guard.c), reads --rules, opens a
-// generation folder (model_folder.c), and calls the command. The first step that returns a code
-// other than 0 ends the program with it.
+// run_parsed runs these steps; the first that returns a code other than 0 ends the program with it:
+//   1. parse the options
+//   2. open the session
+//   3. install signal handlers that remove the session's temporary files
+//   4. refuse outputs that would replace inputs (guard.c)
+//   5. read --rules
+//   6. open a generation folder (model_folder.c)
+//   7. call the command
 //
 //   Example: tessera plan m.onnx --devices 4 -o out.onnx
 //   command plan; arguments {m.onnx}; given {--devices 4}, {-o out.onnx}

@@ -2,9 +2,9 @@
 // caches.c - key/value caches that the ranks update in the application's buffer.
 //
 // A program that generates text may give one buffer of the maximal length as past and as present
-// (onnxruntime-genai does). Its shape never changes, so that the shape of the output is known
-// before the run, and the ranks read and write their heads in the buffer itself. A cache that grows
-// has another shape in every run; its shards are copied.
+// (onnxruntime-genai does). The shape of this buffer never changes, so the shape of the output is
+// known before the run. The ranks then read and write their heads in the buffer itself. A cache
+// that grows has another shape in every run; its shards are copied.
 //
 //     Example of four runs:
 //     run 1   past [1,8,512,64] -> present [1,8,512,64]   copied; the shape stayed

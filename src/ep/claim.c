@@ -6,8 +6,9 @@
 // its subgraphs.
 //
 // A node of an unknown domain calls a function of the model, or is a custom operator of the
-// application; the graph does not tell which. Such a graph is declined. ONNX Runtime then inlines
-// the functions, one level at a time, and calls GetCapability again. A custom operator stays.
+// application. The graph does not tell which, so the provider declines it. ONNX Runtime then
+// inlines the functions, one level at a time, and calls GetCapability again. A custom operator
+// stays.
 #include "ep/graph.h"
 
 #include <stdarg.h>

@@ -165,8 +165,8 @@ int tsr__ep_value_gpu(const struct ep_api *api, const OrtValue *value);
 // Copies between host memory (device -1) and GPUs, and waits for the copy.
 OrtStatus *tsr__ep_memory_copy(struct device_memory *memory, void *to, int to_gpu, const void *from,
                                int from_gpu, size_t bytes);
-// Adds an input in GPU memory to the set: without a copy if a rank of this process is on a GPU,
-// else as a copy in host memory.
+// Adds an input in GPU memory to the set. If a rank of this process is on a GPU, the input is not
+// copied; else it is copied to host memory.
 tsr_status tsr__ep_memory_input(struct fused *fused, const OrtValue *value, const char *name,
                                 tsr_tensors *to, OrtStatus **failed) TSR_MUST_USE;
 // Waits for the run. Outputs are written to the application's memory if it is on the device of the

@@ -2,8 +2,8 @@
 // states.c - states of EPContext models: caches that stay with the ranks between runs
 // (`tessera partition --layout context --state PAST=PRESENT`).
 //
-// The application gets a handle in place of each state: an empty tensor whose shape has one
-// dimension more than the state and ends with the number of the run. A program that passes
+// The application gets a handle in place of each state. The handle is an empty tensor with one
+// dimension more than the state; the last dimension is the number of the run. A program that passes
 // `present` to the next run as `past` needs no change. Example:
 //
 //     run 1   past [1,4,0,16], an empty cache     present [0,0,0,0,1]

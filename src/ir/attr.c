@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // attr.c - reads, sets and removes attributes of nodes.
 //
-// An attribute of a file is decoded in two steps on demand (serde/decode.c): name and kind together
-// with all attributes of its node (N_ATTRS), the value when it is read (`decoded`).
+// An attribute of a file is decoded in two steps on demand (serde/decode.c). Name and kind are
+// decoded together with all attributes of the node (N_ATTRS); the value is decoded when it is read
+// (`decoded`).
 //
 //     Example: a file has Conv {kernel_shape [3,3], group 1}; an API call sets group to 2.
 //     kernel_shape keeps `whole`, the bytes of its field, and is saved as these bytes. group is
@@ -61,9 +62,8 @@ size_t tsr_attr_graph_count(const tsr_attr *attr)
     return attr->n_graphs;
 }
 
-// Returns the value of an integer attribute. Returns `otherwise` if the attribute is NULL, of
-// another kind, or refers to an attribute of the function, so that callers can pass the operator's
-// default.
+// Returns the value of an integer attribute. Returns `otherwise` (for example the operator's
+// default) if the attribute is NULL, of another kind, or refers to an attribute of the function.
 int64_t tsr_attr_int(const tsr_attr *a, int64_t otherwise)
 {
     const tsr_attr *r = ready(a);

@@ -92,9 +92,8 @@ static tsr_node *first_after(const tsr_model *model, const tsr_graph *graph)
 }
 
 // Returns the node after `after`, depth first: a node, then the nodes of its subgraphs, then the
-// next node; functions come last. Example: If (then: a, b; else: c), d is visited as If, a, b, c,
-// d. b is the last node of its subgraph, so the next subgraph follows. c is the last node of the
-// last subgraph, so the node after the If follows.
+// next node. Functions come last. Example: the graph has an If (then: a, b; else: c) and d. The
+// order is If, a, b, c, d.
 tsr_node *tsr_model_next_node(const tsr_model *model, const tsr_node *after)
 {
     if (!after && model->graph->first)
@@ -224,10 +223,10 @@ tsr_dim tsr_value_dim(const tsr_value *value, int axis)
     return (tsr_dim){-1, ""};
 }
 
-// Returns the symbol of a dimension of unknown size. A dimension without a symbol gets a name made
-// of the value and the axis ("x.0"), but only for inputs of the main graph without a default; else
-// NULL. A constant may be read in place of an input with a default. The name is stored once per
-// model, so repeated calls take no more memory.
+// Returns the symbol of a dimension of unknown size. If there is no symbol, an input of the main
+// graph without a default gets a name made of the value and the axis ("x.0"). Other values give
+// NULL. An input with a default is excluded because a constant may be read in place of it. The name
+// is stored once per model, so repeated calls take no more memory.
 const char *tsr_value_dim_name(const tsr_value *value, int axis)
 {
     tsr_dim dim = tsr_value_dim(value, axis);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // internal.h - the structs behind the public handles, for the files of ir.
 //
-// All objects are in the model's arena and point to each other. An object of a file keeps the field
-// from which it was read (`whole`: with its tag, in the store), and flags for what changed since.
+// All objects are in the model's arena and point to each other. An object of a file keeps the bytes
+// of its field, with the tag, as a view into the store (`whole`), and flags for what changed since.
 // So saving can refer to unchanged bytes. Names point into the file until a C string is requested.
 #ifndef TSR_IR_INTERNAL_H
 #define TSR_IR_INTERNAL_H
@@ -147,7 +147,7 @@ struct tsr_tensor {
     int32_t type;  // as in the file; may be an unknown type
     int rank;
     int64_t *dims;
-    struct str raw;      // raw_data, or data from a call
+    struct str raw;      // raw_data, or data from an API call
     struct str location; // path of the external file, for tsr__graph_add_external
     uint64_t offset, length;
     const void *data; // result of tsr_tensor_data

@@ -12,9 +12,9 @@
 // Returns the arena that lives as long as the model.
 struct arena *tsr__model_arena(tsr_model *model);
 
-// Return the id of a node or value, and the number of ids that a model has given, for arrays that
-// are indexed by node or value. Removed objects keep their ids. Values are graph inputs,
-// initializers, node outputs of all graphs, and placeholders (names that are read but not defined).
+// Return the id of a node or value, and the number of ids in use, for arrays indexed by node or
+// value. Removed objects keep their ids. Values are graph inputs, initializers, node outputs of all
+// graphs, and placeholders (names that are read but not defined).
 uint32_t tsr__node_id(const tsr_node *node);
 uint32_t tsr__value_id(const tsr_value *value);
 uint32_t tsr__model_node_ids(const tsr_model *model);
@@ -48,8 +48,8 @@ const char *tsr__node_label(const tsr_node *node);
 // Returns an array of tsr_value_rank(value) dimensions, valid until the type is changed.
 const tsr_dim *tsr__value_dims(const tsr_value *value);
 struct str tsr__dim_symbol(const tsr_value *value, int axis); // "": none
-// Returns the version of the operator set for the domain of the node, or for any domain in a graph;
-// 0 if it is not imported.
+// Return the version of an operator set: for the domain of a node, or for any domain in a graph. 0:
+// the domain is not imported.
 int64_t tsr__node_opset(const tsr_node *node);
 int64_t tsr__graph_opset(const tsr_graph *graph, struct str domain);
 // Returns the place of a node for diagnostics: graph path ("main > #3 If then_branch"), index,
@@ -58,8 +58,8 @@ struct place tsr__place_node(const tsr_node *node);
 struct place tsr__place_value(const tsr_value *value);
 // Returns a value name that starts with `base` and is not used in any graph of the model.
 struct str tsr__graph_fresh_name(tsr_graph *graph, struct str base);
-// Renames new nodes (N_NEW) of the graph and its subgraphs whose name an earlier node of the same
-// graph has, because engines reject duplicates: a second "mm" becomes "mm_1", for example. Nodes
+// Renames new nodes (N_NEW) of the graph and its subgraphs if an earlier node of the same graph has
+// the same name, because engines reject duplicates. Example: a second "mm" becomes "mm_1". Nodes
 // without a name keep none.
 tsr_status tsr__graph_unique_node_names(tsr_graph *graph) TSR_MUST_USE;
 

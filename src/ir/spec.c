@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // spec.c - reads, builds and removes sharding specs, without validation.
 //
-// A spec has the fields of ONNX's ShardingSpecProto: devices, groups (a key in the device list
-// stands for several devices), and the factors of each sharded axis. Device lists are never changed
-// in place, so equal ones can be shared. sharding/layouts/spec_layout.c interprets specs.
+// A spec has the fields of ONNX's ShardingSpecProto: devices, groups and the factors of each
+// sharded axis. A group is a key in the device list that stands for several devices. Device lists
+// are never changed in place, so equal ones can be shared. sharding/layouts/spec_layout.c
+// interprets specs.
 //
 //     Example: X of [8,6] in two row blocks, each on two devices: devices {-1,-2}, group -1 =
 //     {0,1}, group -2 = {2,3}, axis 0 with one factor of size 8 and 2 shards
@@ -46,7 +47,7 @@ tsr_spec *tsr__spec_make(tsr_node_config *nc, tsr_value *value)
     return spec;
 }
 
-#define INDEX_LEAST 32 // entries with fewer specs have no index
+#define INDEX_LEAST 32 // annotations with fewer specs have no index
 
 // Creates the index of an annotation with many specs, or adds new specs to the index. Returns false
 // if out of memory.

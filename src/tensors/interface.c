@@ -46,8 +46,8 @@ static bool are_tensors(const struct manifest *manifest)
     return true;
 }
 
-// Stores the folder of a rank file in `out`. False if the model is not a rank file, or if its
-// folder has no manifest: a copied rank file is treated as an ordinary model.
+// Stores the folder of a rank file in `out`. Returns false if the model is not a rank file, or if
+// the folder has no manifest. So a copied rank file is treated as an ordinary model.
 static bool folder_of(const tsr_model *rank, char *out, size_t cap)
 {
     const char *path = tsr_model_path(rank), *slash = strrchr(path, '/');

@@ -5,9 +5,9 @@
 // Written archives have stored entries without dates, in the order of the set, so that equal
 // tensors give equal files.
 //
-// Layout, in the order of the file: for each tensor a local header, its name and its .npy; then the
-// directory, with an entry and offset for each; then the end record, which has the offset of the
-// directory. Reading starts at the end.
+// The file has three parts. First, for each tensor, a local header, the name and the .npy. Then the
+// directory, with an entry for each tensor that has the offset of its header. Then the end record,
+// with the offset of the directory. Reading starts at the end.
 #include "tensors/tensors.h"
 
 #include <stdio.h>

@@ -19,9 +19,9 @@ bool tsr__set_is_random(const char *set);      // "random", "random:7,batch=2" (
 // or if an input is not a tensor of known rank. (interface.c)
 tsr_status tsr__unsharded_inputs(const tsr_model *rank, tsr_model **out) TSR_MUST_USE;
 
-// A tensor. For strings, data has the uint64_t ends of all elements, counted from the first
-// character, then the characters and a terminator: equal tensors have equal bytes. A sequence has
-// rank -1 and no data. An optional without a value has also rank -1, and `sequence` is NULL.
+// A tensor. For strings, data has three parts: the end of each element (uint64_t, counted from the
+// first character), all characters, and a terminator. So equal tensors have equal bytes. A sequence
+// has rank -1 and no data. An optional without a value has also rank -1, and `sequence` is NULL.
 struct tensor {
     char *name;
     tsr_dtype type;
@@ -31,8 +31,8 @@ struct tensor {
     size_t bytes;
     size_t cap; // size of the block
     tsr_tensors *sequence;
-    // On a GPU: data is NULL and bytes 0, so that the tensor is not mistaken for host memory;
-    // device is 1 + the number of the GPU.
+    // 1 + the number of the GPU that has the tensor; 0: host memory. On a GPU, data is NULL and
+    // bytes is 0, so that the tensor is not mistaken for host memory.
     int device;
     void *device_data;
     size_t device_bytes;

@@ -65,8 +65,8 @@ static inline struct wire_cursor wire_over(struct str body)
     const unsigned char *p = (const unsigned char *)(body.p ? body.p : "");
     return (struct wire_cursor){p, p + body.n, NULL};
 }
-// True if two bytes (the first in the low half) are a one-byte tag of wire type 0 or 2, not of
-// field 0, followed by a one-byte integer or length.
+// True if both parts of a field's head take one byte each: a tag of wire type 0 or 2 (not of field
+// 0), then an integer or length. `two` has the tag in its low byte.
 static inline bool wire_is_short(uint32_t two)
 {
     return (two & 0x8085) == 0 && (two & 0x78) != 0;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_advise.c - compares machines: finds for each the largest batch within a latency limit.
 //
-// Each machine is planned with 1, 2, 4 ... requests until a plan does not fit or takes too long;
-// the largest batch is then found by bisection. Every request gets one token per run, so a batch of
-// B requests that takes T seconds gives B / T tokens per second.
+// Each machine is planned with 1, 2, 4 ... requests until a plan does not fit or takes too long.
+// Bisection then finds the largest batch. Every request gets one token per run, so a batch of B
+// requests that takes T seconds gives B / T tokens per second.
 #include "cli/cli.h"
 
 #include <ctype.h>

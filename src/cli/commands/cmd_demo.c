@@ -2,9 +2,9 @@
 // cmd_demo.c - builds a transformer block, shards it, and compares sharded and unsharded runs.
 //
 // The usual tensor parallelism: query, key, value and up are sharded by columns, output and down by
-// rows. Only these six weights are annotated; the rest follows from the operators' rules. With 4
-// devices each has 2 of 8 heads and 512 of 2048 inner columns; the partial sums of `output` and
-// `down` are added by two AllReduces. The model is built with the public API, node by node.
+// rows. Only these six weights are annotated; the rest follows from the operators' rules. Example:
+// each of 4 devices has 2 of 8 heads and 512 of 2048 inner columns. Two AllReduces add the partial
+// sums of `output` and `down`. The model is built with the public API, node by node.
 #include "cli/output/summary.h"
 
 #include <math.h>

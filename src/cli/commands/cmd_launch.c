@@ -43,8 +43,8 @@ static const struct launch_rank *first_remote(const struct launch *launch)
 }
 
 // Returns the address at which other ranks reach rank 0. If rank 0 is on this host, this is the
-// address of the interface that connects to the first remote host: that host may not know this
-// host's name.
+// address of the interface that connects to the first remote host. A name would not do, because
+// that host may not know this host's name.
 static const char *master_of(const struct launch *launch)
 {
     static char address[256];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_partition.c - writes one ONNX file per device.
 //
-// Three modes: partition a model (planned first with --devices), write one generation folder per
-// device (--layout genai), or update the manifest after rank files were changed (--reseal). The
+// Three modes: partition a model (planned first with --devices); write one generation folder per
+// device (--layout genai); update the manifest after rank files were changed (--reseal). The
 // library writes the folder under a temporary name and renames it, so a failure leaves nothing.
 #include "cli/output/summary.h"
 

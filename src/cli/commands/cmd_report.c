@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_report.c - a plan and its predicted run as one HTML page.
 //
-// The page combines shardings (of the model, of a plan document with --plan, or of a new plan), a
-// simulation on their topology, and the trace of a real run (--trace). `struct report` has one
-// plan; --beside adds a second one in another session.
+// The page shows shardings, a simulation on their topology, and the trace of a real run (--trace).
+// The shardings are those of the model, of a plan document (--plan) or of a new plan. `struct
+// report` has one plan; --beside adds a second one in another session.
 #include "cli/cli.h"
 #include "cli/edit/edit.h"
 

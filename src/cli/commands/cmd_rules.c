@@ -73,9 +73,11 @@ static void print_row(const tsr_rule *rule)
     printf(" |\n");
 }
 
-// Numbers of operators of one domain; the newest row of each counts. cut: can be sharded; of these,
-// replaced: after expansion into simpler nodes, inside: the nodes of their bodies are sharded.
-// whole: not sharded.
+// Numbers of operators of one domain; of each operator, only the newest row counts:
+//   cut       can be sharded
+//   replaced  of these, after expansion into simpler nodes
+//   inside    of these, by sharding the nodes of their bodies
+//   whole     cannot be sharded
 struct covered {
     const char *domain;
     size_t rows, operators, cut, replaced, inside, whole;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_run.c - runs a partition or a model on a set of inputs.
 //
-// The argument is the folder of a partition, or a model. A model is partitioned in a temporary
-// folder first, for its configuration or for a plan (--devices); a model without either runs
+// The argument is the folder of a partition, or a model. A model with a configuration, or with a
+// plan (--devices), is first partitioned in a temporary folder. A model without either runs
 // unsharded in one engine. If ranks are processes, only rank 0 prints and writes the outputs.
 #include "cli/options/job.h"
 #include "cli/output/summary.h"

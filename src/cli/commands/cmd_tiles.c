@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_tiles.c - the tiles of a sharded shape: start, stop and size of every device's boxes.
 //
-// A box has start and stop (exclusive) in each dimension. With 7 rows and {5,1:3,2,4,1,0}, shard j
-// has rows floor(7j/5) .. floor(7(j+1)/5): shard 0, row 0, is on device 3, and shard 2, rows 2 and
-// 3, on device 4.
+// A box has start and stop (exclusive) in each dimension. Example: 7 rows and {5,1:3,2,4,1,0},
+// which is 5 shards on devices 3, 2, 4, 1 and 0. Shard j has the rows from floor(7j/5) to
+// floor(7(j+1)/5), exclusive. So shard 0 is row 0, on device 3, and shard 2 is rows 2 and 3, on
+// device 4.
 #include "cli/cli.h"
 
 // Formats a list as "[0, 4]"; truncates it if it does not fit.

@@ -4,8 +4,8 @@
 // Nodes have a text under `layer_ann` in their metadata (written by Olive). RULES assign devices to
 // these texts, as the session option session.layer_assignment_settings does: "gpu(layers.);
 // cpu(=head, embed)". A text without = is a prefix. Prefixes have priority over exact texts; else
-// the first match counts. Each device becomes a stage, or several if the data flow needs them:
-// embed on the CPU, layers on the GPU and head on the CPU are stages 0, 1 and 2.
+// the first match counts. Each device becomes a stage, or several if the data flow needs them.
+// Example: embed on the CPU, layers on the GPU and head on the CPU are stages 0, 1 and 2.
 #include "cli/edit/edit.h"
 
 #include <ctype.h>
@@ -119,8 +119,8 @@ static long least_stage(const struct layers *layers, const tsr_node *node)
 }
 
 // Returns the first stage of the device that is not below `least`, or a new stage; -1: too many
-// stages. Data must not return to an earlier stage: after embed (cpu, stage 0) and layer (gpu,
-// stage 1), the head (cpu) gets the new stage 2.
+// stages. Data must not return to an earlier stage. Example: after embed (cpu, stage 0) and layer
+// (gpu, stage 1), the head (cpu) gets the new stage 2.
 static long stage_of(struct layers *layers, const char *device, long least)
 {
     for (long stage = least < 0 ? 0 : least; stage < layers->n_stages; stage++)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // memory_limit.c - the memory limit of the session, and the command's own allocations.
 //
-// The limit is --memory-limit, else 7/8 of the memory of the machine or its control group, so that
-// a hostile file ends the command instead of the machine. Example: on a machine of 24 GiB whose
+// The limit is --memory-limit, else 7/8 of the memory of the machine or its control group. So a
+// hostile file ends the command instead of the machine. Example: on a machine of 24 GiB whose
 // control group allows 16 GiB the session may allocate 14 GiB. Beyond that the command ends with
 // error[out-of-memory] and EXIT_READ instead of being killed.
 #include "cli/cli.h"

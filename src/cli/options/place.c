@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // place.c - which rank this process is, the hosts of the other ranks, and how they find each other.
 //
-// A process becomes a rank by --rank K --ranks N on one host (shared memory), by --rank K --hosts
-// a:4,b:4 on several (UCX), or by a launcher's environment, which the library reads (tsr_launcher).
+// A process becomes a rank in one of three ways:
+//   --rank K --ranks N          on one host, with shared memory
+//   --rank K --hosts a:4,b:4    on several hosts, with UCX
+//   a launcher's environment    which the library reads (tsr_launcher)
 #include "cli/cli.h"
 
 #include <errno.h>

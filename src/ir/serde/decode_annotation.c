@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // decode_annotation.c - decodes the configurations of a model and the annotations of nodes.
 //
-// They are decoded when the model is loaded, because a spec points to a value: one of the node's
-// own, else one that is in scope, else a placeholder. The file was checked before, so decoding
-// fails only if out of memory; the model's arena has then failed.
+// They are decoded when the model is loaded, because a spec points to a value. That is an input or
+// output of the node, else a value in scope, else a placeholder. The file was checked before, so
+// decoding fails only if out of memory; the model's arena has then failed.
 //
 // The loops compare the type of a field before its number. In one condition, compilers turn both
 // into one load of 8 bytes after two stores of 4, which stalls the processor.
@@ -93,8 +93,8 @@ static struct spec_factor decode_factor(tsr_model *model, struct str body)
     return out;
 }
 
-// Reads one axis of a spec. Example: axis 0 has 2 factors of sizes 2 and 4, the second with 2
-// shards: dim->axis is 0, dim->factors are {2, 1}, {4, 2} (size, shards).
+// Reads one axis of a spec. Example: axis 0 has two factors, one of size 2 with 1 shard and one of
+// size 4 with 2 shards. dim->axis is 0, and dim->factors are {2, 1} and {4, 2}.
 static void decode_spec_dim(tsr_model *model, tsr_spec *spec, const struct wire_field *field)
 {
     struct spec_dim *dim = vec_push(&model->arena, &spec->dims);

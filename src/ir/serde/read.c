@@ -151,8 +151,8 @@ static void scan_node(struct reader *rd, struct str body, struct node_fields *ou
     }
 }
 
-// Reads a node. Inputs are linked before outputs are defined: a node that reads its own output name
-// reads an earlier value, or a placeholder that becomes its output.
+// Reads a node. Inputs are linked before outputs are defined. So a node that reads its own output
+// name reads an earlier value, or a placeholder that becomes its output.
 static void read_node(struct reader *rd, tsr_graph *graph, const struct wire_field *field)
 {
     tsr_model *model = rd->model;

@@ -6,9 +6,11 @@
 // unchanged model is one reference. The change flags stay set, so a model can be saved, changed and
 // saved again.
 //
-// Steps: reject incomplete annotations; raise the IR version if there are annotations; mark
-// everything that refers to a renamed object (renaming itself marks only the graph of the value);
-// write.
+// Steps:
+//   1. Reject incomplete annotations.
+//   2. Raise the IR version if there are annotations.
+//   3. Mark everything that refers to a renamed object (renaming marks only the value's graph).
+//   4. Write.
 #include "ir/serde/write.h"
 
 // ---- checks ---------------------------------------------------------------------------------

@@ -2,9 +2,9 @@
 // tensor_file.c - reads files of ONNX test data: a TensorProto, or a SequenceProto or OptionalProto
 // of tensors.
 //
-// Each tensor is read as the only initializer of a model: its bytes are prefixed with the tags and
-// lengths of field 7 (graph) and, in it, field 5 (initializer). So all checks and conversions of
-// initializers apply.
+// Each tensor is read as the only initializer of a model, so all checks and conversions of
+// initializers apply. For this, its bytes are prefixed with the tags and lengths of field 7 (graph)
+// and, in the graph, field 5 (initializer).
 #include "ir/serde/serde.h"
 
 #define MAX_TENSOR_FILE ((size_t)1 << 40)

@@ -204,8 +204,9 @@ static void emit_new_attr(struct rope *rope, const tsr_attr *attr)
     tsr__rope_end(rope, mark);
 }
 
-// Writes an attribute. There are three cases: bytes from the file with graphs, bytes from the file
-// without graphs (a renamed copy or a shortened list), and no bytes (an API call created it).
+// Writes an attribute. There are three cases: it has bytes from the file and graphs; it has bytes
+// from the file but no graphs (a renamed copy or a shortened list); an API call created it, so it
+// has no bytes.
 static void emit_attr(struct rope *rope, void *data)
 {
     const tsr_attr *attr = data;
