@@ -27,9 +27,9 @@ static void add_config(struct lines *lines, const tsr_config *config)
     tsr__text_add(&lines->text, STR("\n"));
 }
 
-// Adds the edit for a spec. The notation may omit leading dimensions, so the rank must be the real
-// one, declared or inferred. An empty spec has no edit. An invalid one is an error and ends the
-// list.
+// Adds the edit for a spec. Uses the declared or inferred rank of the value, because the notation
+// may omit leading dimensions. Adds nothing for an empty spec, and returns an error for an invalid
+// one.
 static tsr_status add_spec(struct lines *lines, const tsr_spec *spec, struct str path)
 {
     const tsr_value *value = tsr_spec_value(spec);
@@ -117,7 +117,7 @@ static tsr_status add_model(struct lines *lines, tsr_model *model, const tsr_con
     return lines->text.failed ? TSR_NOMEM : st;
 }
 
-// Builds the lines in a temporary arena; the session keeps the finished text.
+// The session owns the text until the next call.
 tsr_status tsr_config_edits(tsr_model *model, const tsr_config *config, const char **out)
 {
     if (!out)

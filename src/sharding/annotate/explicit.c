@@ -15,8 +15,8 @@ static bool take(struct solve *solve, const tsr_node *node, const struct shapes 
     return tsr__solve_add(solve, out, (int)i, layout, &shape, false, !out);
 }
 
-// An output is left out if it does not fit, or if it would drop a device although an input is
-// explicit. The flow reshards such an output after the node.
+// The layout of an output is ignored if it does not fit. It is also ignored if it would drop a
+// device although an input has a layout. The flow reshards such an output after the node.
 bool tsr__placement_explicit(struct arena *scratch, struct arena *arena, const tsr_node *node,
                              const struct shapes *shapes, const struct rule *rule,
                              int64_t n_devices, struct tile_layout *const *in,
@@ -47,7 +47,7 @@ bool tsr__placement_explicit(struct arena *scratch, struct arena *arena, const t
     return !scratch->failed && tsr__solve_result(&v, arena, placement);
 }
 
-// Stores the layout of a spec in every slot of the node that has its value.
+// Stores the layout of a spec for every input and output of the node that is the spec's value.
 static bool take_spec(struct arena *arena, const tsr_node *node, const tsr_spec *spec,
                       const struct shapes *shapes, struct tile_layout **in,
                       struct tile_layout **out)

@@ -13,8 +13,8 @@ struct writing {
     const struct shapes *shapes;
 };
 
-// True if all uses of a value in a node have the same layout. A node has one spec for a value that
-// it reads twice, so none is written if the layouts differ.
+// True if the node needs the value in the same layout at all inputs. If the layouts differ, no spec
+// is written, because a node has only one spec for a value.
 static bool readings_agree(const struct node_flow *nf, const tsr_value *value,
                            const struct tile_layout *layout)
 {
@@ -28,11 +28,11 @@ static bool readings_agree(const struct node_flow *nf, const tsr_value *value,
 }
 
 // True if the layout can be written as a spec and read back. The checker would reject a spec whose
-// factors do not multiply to a known size or have fewer elements than shards. Example 1: the
-// dimension of a bias has 3 elements and two factors, the number of groups (3) and o, so o is 1. If
-// o is only a symbol in the rule, a layout may still shard it in 3. Example 2: the state of a Scan
-// has one row outside of the body. If the body declares no size, a spec inside may assume more
-// rows.
+// factors do not multiply to a known size. It would also reject a factor with fewer elements than
+// shards. Example 1: the dimension of a bias has 3 elements and two factors, the number of groups
+// (3) and o, so o is 1. If o is only a symbol in the rule, a layout may still shard it in 3.
+// Example 2: the state of a Scan has one row outside of the body. If the body declares no size, a
+// spec inside may assume more rows.
 static bool can_be_written(const struct writing *writing, const tsr_value *value,
                            const struct tile_layout *layout)
 {
@@ -77,8 +77,7 @@ static tsr_status write_bodies(const struct writing *writing, const struct node_
     return TSR_OK;
 }
 
-// Writes the specs of a node. Outputs get the layout that their readers get, after a resharding
-// that a spec requests.
+// Writes the missing specs of a node. The spec of an output is the layout that its readers get.
 static tsr_status write_node(const struct writing *writing, tsr_node *node,
                              const struct node_flow *nf)
 {

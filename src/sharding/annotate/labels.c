@@ -8,7 +8,8 @@
 // has an entry.
 #define KEY "ai.tessera.sharding."
 
-// True if the value is an output of the node. Specs do not record that.
+// True if the value is an output of the node. A spec names its value, but not whether it is an
+// input or output.
 static bool is_output(const tsr_node *node, const tsr_value *value)
 {
     for (size_t i = 0; i < tsr_node_output_count(node); i++)
@@ -78,7 +79,8 @@ static bool is_stale(const tsr_node *node, const char *key, bool wanted)
     return true;
 }
 
-// Removes outdated labels. Removing a pair moves the later pairs forward, so i stays the same.
+// Removes outdated labels. Removing an entry of the metadata moves the later entries forward, so i
+// stays the same.
 static tsr_status remove_stale(tsr_node *node, bool wanted)
 {
     const char *key, *value;
@@ -103,8 +105,7 @@ bool tsr_model_labelled(const tsr_model *model)
     return false;
 }
 
-// Writes or removes the labels of all nodes, also in bodies and functions. A label that is already
-// correct is not written again, so the node keeps its bytes.
+// Writes or removes the labels of all nodes, also in bodies and functions.
 tsr_status tsr_model_label(tsr_model *model, bool wanted)
 {
     for (tsr_node *node = tsr_model_next_node(model, NULL); node;

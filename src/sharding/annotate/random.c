@@ -22,8 +22,8 @@
 #define TURNS        3 // limit of shards per device, on average
 #define COPIES       2 // limit of copies per part
 
-// What a draw needs. `state` is the only source of random numbers, so that a seed always gives the
-// same result.
+// The model that is sharded, and the state of the random generator. `state` is the only source of
+// random numbers, so that a seed always gives the same result.
 struct dice {
     struct arena *arena;  // for the model
     struct arena scratch; // for one node
@@ -84,7 +84,8 @@ struct grid {
     bool turns;               // a device may be at several positions
 };
 
-// Draws some of the devices: usually all, and usually in order.
+// Chooses some of the devices at random: usually all, and usually in ascending order. Returns false
+// if out of memory.
 static bool draw_devices(struct dice *dice, struct grid *grid)
 {
     size_t capacity = (size_t)dice->n_all * TURNS * COPIES;
@@ -103,8 +104,8 @@ static bool draw_devices(struct dice *dice, struct grid *grid)
     return true;
 }
 
-// Places the devices evenly in a grid of up to three axes. The remaining factor is the number of
-// replicas.
+// Places the devices in a grid of up to three axes, with the same number of devices at each
+// position. This number is what remains of grid->n after dividing by the axes.
 static void place_evenly(struct dice *dice, struct grid *grid)
 {
     int64_t rest = grid->n;
@@ -123,7 +124,7 @@ static void place_evenly(struct dice *dice, struct grid *grid)
     grid->even = true;
 }
 
-// Places devices unevenly: along one axis, with more devices than parts.
+// Places the devices along one axis. Positions may have different numbers of devices.
 static void place_unevenly(struct dice *dice, struct grid *grid)
 {
     int64_t parts = 2 + below(dice, grid->n - 2);
@@ -149,7 +150,8 @@ static bool draw_grid(struct dice *dice, struct grid *grid)
     return true;
 }
 
-// Splits one or two axes and puts each part on one or two devices, regardless of their other parts.
+// Makes a grid of one or two axes and puts each position on one or two random devices. So a device
+// may be at several positions or at none.
 static bool place_in_turns(struct dice *dice, struct grid *grid)
 {
     int64_t n = grid->n, *devices = ARENA_ARRAY(&dice->scratch, int64_t, (size_t)n);
@@ -176,8 +178,7 @@ static bool place_in_turns(struct dice *dice, struct grid *grid)
     return true;
 }
 
-// Draws a grid as draw_grid does, or puts any device at any position. In bodies a device gets only
-// one part.
+// Draws a grid as draw_grid does or, in 5 % of the cases outside of bodies, as place_in_turns does.
 static bool draw_places(struct dice *dice, struct grid *grid)
 {
     if (dice->inside || !chance(dice, 5))
@@ -188,8 +189,8 @@ static bool draw_places(struct dice *dice, struct grid *grid)
 
 // ---- a placement -------------------------------------------------------------------------------
 
-// Returns the size of a dimension; for a symbol, the size that the caller gave. Returns -1 if it is
-// unknown (in bodies, every symbol is); the dimension is then not sharded.
+// Returns the size of a dimension. A symbol has the size that the caller passed for it. Returns -1
+// if the size is unknown, as for every symbol in a body; such a dimension is not sharded.
 static int64_t size_of(struct dice *dice, tsr_dim dim)
 {
     return dice->inside ? dim.value : tsr__dim_sizes_of(dice->sizes, dim);
@@ -205,7 +206,8 @@ static bool may_cut(struct dice *dice, const struct rule_factor *factor, const s
     return factor->kind != FACTOR_STAT || chance(dice, 50); // such nodes are expanded to many nodes
 }
 
-// Draws a factor for each axis, or -1 for replicas. Returns false if nothing is sharded.
+// Chooses for each axis of the grid the factor that it shards, or -1 if its devices are replicas.
+// Returns false if no axis shards a factor.
 static bool draw_factors(struct dice *dice, const struct rule *rule, const struct grid *grid,
                          int *factor)
 {
@@ -227,8 +229,8 @@ static bool draw_factors(struct dice *dice, const struct rule *rule, const struc
     return any;
 }
 
-// Sometimes draws unequal parts, as a number of units for each, such as 3 units and 1 unit for 2
-// parts. There are no more units than elements. Returns 0 for equal parts.
+// In 10 % of the cases chooses unequal parts, as a number of units for each part. Example: 3 units
+// and 1 unit for 2 parts. Returns 0 for equal parts.
 static tile_shares draw_shares(struct dice *dice, int64_t parts, int64_t size)
 {
     int64_t units[TILE_MAX_UNITS], left = int64_min(size, SHARES_UNITS) - parts;
@@ -255,9 +257,9 @@ static int by_device(const void *a, const void *b)
     return int64_order(x->device, y->device);
 }
 
-// Assigns the parts of the node's work to the devices of the grid. A device's part depends only on
-// the grid axes to which a factor is assigned: devices that differ only along other axes do the
-// same work. Placements list devices in ascending order, so they are sorted first.
+// Assigns the parts of the node's work to the devices of the grid. Only axes that shard a factor
+// matter: devices that differ only along other axes do the same work. Devices are sorted first,
+// because a placement lists them in ascending order.
 static bool place(struct dice *dice, const struct rule *rule, const struct grid *grid,
                   const int *factor, struct placement *placement)
 {
@@ -291,7 +293,8 @@ static bool place(struct dice *dice, const struct rule *rule, const struct grid 
     return true;
 }
 
-// Sometimes splits a factor in two. Sharding the inner one gives strided shards.
+// In 15 % of the cases splits a random factor in two. Sharding the inner factor gives strided
+// shards.
 static const struct rule *perhaps_refined(struct dice *dice, const struct rule *rule)
 {
     if (!chance(dice, 15) || rule->n_factors == 0 || rule->n_factors >= RULE_MAX_FACTORS - 1)
@@ -314,7 +317,7 @@ struct choice {
     struct tile_layout **in, **out; // NULL: no spec
 };
 
-// Starts a choice without specs. This also discards a failed attempt.
+// Resets the choice to no specs, also after a failed attempt. Returns false if out of memory.
 static bool begin_choice(struct dice *dice, tsr_node *node, struct choice *choice)
 {
     *choice =
@@ -324,8 +327,8 @@ static bool begin_choice(struct dice *dice, tsr_node *node, struct choice *choic
     return !dice->scratch.failed;
 }
 
-// Returns the layout for all uses of the value of input i. Returns NULL if it has none or if two
-// uses differ.
+// Returns the layout of the value of input i. Returns NULL if no use of the value has a layout or
+// if the layouts of two uses differ.
 static struct tile_layout *joint_layout(const struct choice *choice, size_t i)
 {
     struct tile_layout *found = NULL;
@@ -354,7 +357,8 @@ static bool join_readings(struct dice *dice, struct choice *choice)
     return true;
 }
 
-// Chooses the layouts that the placement needs as specs of the inputs, usually for all of them.
+// Chooses specs for the inputs: the layouts that the placement needs. In 80 % of the cases all
+// inputs get specs, otherwise some.
 static bool choose_inputs(struct dice *dice, const struct placement *placement,
                           struct choice *choice)
 {
@@ -377,8 +381,8 @@ static bool choose_inputs(struct dice *dice, const struct placement *placement,
     return join_readings(dice, choice);
 }
 
-// True if node_placement.c finds a valid placement from the inputs alone. It may differ from the
-// drawn one.
+// True if node_placement.c finds a valid placement from the specs of the inputs alone. It may
+// differ from the random placement. *cut is set if it shards a factor.
 static bool is_valid_choice(struct dice *dice, const struct rule *rule, const struct choice *choice,
                             bool *cut)
 {
@@ -403,7 +407,8 @@ static bool is_valid_choice(struct dice *dice, const struct rule *rule, const st
 
 // ---- any layout of a tensor --------------------------------------------------------------------
 
-// Shards a dimension by one axis: the full dimension, or one of two factors of it.
+// Shards a dimension in `cuts` parts: the full dimension or, sometimes, one of two factors into
+// which it is divided. *factor is the index of the sharded factor.
 static bool cut_dim(struct dice *dice, tsr_dim size, int64_t cuts, struct tile_dim *dim,
                     int *factor)
 {
@@ -443,7 +448,7 @@ static struct tile_layout *set_owners(struct dice *dice, const struct grid *grid
     return tsr__layout_own(&dice->scratch, layout, pairs, (size_t)grid->n) ? layout : NULL;
 }
 
-// Draws a layout without regard to the rule of the node.
+// Returns a random layout that need not fit the rule of the node, or NULL if out of memory.
 static struct tile_layout *any_layout(struct dice *dice, const struct shape *shape)
 {
     struct grid grid;
@@ -475,7 +480,8 @@ static bool movable(const struct shape *shape)
     return shape->rank >= 0 && shape->rank <= TILE_MAX_RANK && tsr_dtype_bits(shape->dtype) >= 8;
 }
 
-// Chooses the specs of outputs: no spec, the layout that results, or any other layout.
+// Chooses for each output no spec (40 %), the layout that the placement gives (35 %), or a random
+// layout.
 static bool choose_outputs(struct dice *dice, const struct placement *placement,
                            struct choice *choice)
 {
@@ -496,7 +502,8 @@ static bool choose_outputs(struct dice *dice, const struct placement *placement,
     return true;
 }
 
-// Chooses specs for a node that is not sharded: sometimes it runs only on some devices.
+// Chooses specs for a node that is not sharded. In 25 % of the cases the outputs get specs with
+// random devices, and the node runs only on these.
 static bool choose_unsharded(struct dice *dice, struct choice *choice)
 {
     struct grid grid;
@@ -537,7 +544,8 @@ static tsr_status write_choice(struct dice *dice, const struct choice *choice)
 
 // ---- nodes -------------------------------------------------------------------------------------
 
-// Makes one attempt. *done is set if it is valid; the specs are then in *choice.
+// Chooses random specs once. *done is set if they are valid; they are then in *choice. Returns
+// false if out of memory.
 static bool try_node(struct dice *dice, const struct rule *rule, struct choice *choice, bool *done)
 {
     struct grid grid;
@@ -586,7 +594,7 @@ static tsr_status clear_node(tsr_node *node, const tsr_config *config)
     return TSR_OK;
 }
 
-// Shards one node. Frees the memory of each node at once, because models may have thousands.
+// Shards one node. Frees the temporary memory after each node, because a model may have thousands.
 static tsr_status shard_node(struct dice *dice, tsr_node *node)
 {
     struct choice choice;
@@ -601,7 +609,7 @@ static tsr_status shard_node(struct dice *dice, tsr_node *node)
 
 static tsr_status shard_graph(struct dice *dice, tsr_graph *graph);
 
-// Shards bodies over the devices of their node's stage.
+// Shards the nodes of the bodies over the devices of the stage of `node`.
 static tsr_status shard_bodies(struct dice *dice, tsr_node *node)
 {
     struct control control;
@@ -651,7 +659,7 @@ static bool all_can_move(const struct dice *dice, const tsr_graph *graph)
     return true;
 }
 
-// Splits the main graph into two or three runs of nodes, each on a run of the devices.
+// Splits the main graph into two or three stages of consecutive nodes, each on consecutive devices.
 static tsr_status shard_stages(struct dice *dice, tsr_graph *graph)
 {
     int64_t most = int64_min(dice->n_all, 3), stages = 2 + below(dice, most - 1);
@@ -671,9 +679,8 @@ static tsr_status shard_stages(struct dice *dice, tsr_graph *graph)
     return TSR_OK;
 }
 
-// Shards a model at random. In one of five draws it is first divided into stages, if it has more
-// than two nodes and no stages yet, there is more than one device, and all values can be
-// transferred. A seed always gives the same annotations.
+// In 20 % of the cases the model is first divided into stages. This needs several devices, more
+// than two nodes, no stages yet, and only values that can be transferred.
 tsr_status tsr_model_shard_random(tsr_model *model, tsr_config *config, uint64_t seed,
                                   const tsr_dim_size *sizes, size_t n)
 {

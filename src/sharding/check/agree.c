@@ -105,7 +105,7 @@ static bool take(struct solve *solve, const struct given *given)
     return tsr__solve_add(solve, false, given->input, given->layout, &given->shape, false, true);
 }
 
-// Starts a placement with nothing but the rule. A failed `take` makes a placement unusable, so
+// Starts a placement in which nothing is sharded. A failed `take` makes a placement unusable, so
 // every attempt starts with a new one.
 static bool begin(const struct agree *agree, struct solve *solve)
 {
@@ -115,8 +115,8 @@ static bool begin(const struct agree *agree, struct solve *solve)
     return true;
 }
 
-// Returns the layout that `by` alone requires for the input of `given`, as text, or NULL if
-// unknown.
+// Returns as text the layout that the input of `given` would need to match the layout of `by`.
+// NULL: unknown.
 static const char *required_layout(const struct agree *agree, const struct given *by,
                                    const struct given *given)
 {
@@ -153,8 +153,8 @@ static void report_conflict(const struct agree *agree, const struct given *given
               why);
 }
 
-// Returns the first earlier layout that alone contradicts layout i; if none does, the one before i.
-// i is at least 1, because every layout fits alone.
+// Returns the first layout before i that contradicts layout i. If none does by itself, returns
+// layout i - 1. The caller passes i >= 1.
 static const struct given *find_contradiction(const struct agree *agree, size_t i)
 {
     for (size_t k = 0; k < i; k++) {
@@ -178,8 +178,7 @@ static void report_uncut(const struct agree *agree, const tsr_value *value, cons
         "the node has a sharding, but runs replicated on its devices: %s", why);
 }
 
-// True if all layouts fit together. Reports nothing. Used for the second rule of an operator: the
-// node is consistent if either rule fits.
+// True if all layouts fit agree->rule together. Reports nothing.
 static bool fits_all(const struct agree *agree)
 {
     struct solve all;
@@ -224,8 +223,8 @@ static bool share_device(const struct tile_layout *a, const struct tile_layout *
     return false;
 }
 
-// Checks that unsharded inputs have a device in common, on which the node runs. Intersects the
-// devices of all inputs.
+// Reports an error if no device has all inputs, which are unsharded here. Returns false if out of
+// memory.
 static bool check_unsharded(struct agree *agree)
 {
     if (agree->n == 0)
@@ -250,9 +249,9 @@ static bool check_unsharded(struct agree *agree)
     return common != NULL;
 }
 
-// Checks the inputs that have specs and, with `assumed`, also those that have none. The cheap tests
-// come first: if all inputs are unsharded, no rule is needed. An operator may have a second rule
-// (tsr__rule_strided). The flow uses either, so the node is consistent if one fits.
+// Checks the layouts of a node's inputs. If all are unsharded, no rule is needed. An operator may
+// have a second rule (tsr__rule_strided). The flow can use either rule, so one that fits is enough.
+// Returns false if out of memory.
 static bool agreement(struct agree *agree, const struct shapes *shapes, const tsr_node_config *nc)
 {
     bool cut = false;

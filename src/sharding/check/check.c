@@ -25,7 +25,7 @@
 #define FLOW_NODES_MAX                                                                             \
     20000 // nodes times configurations; above this limit, the flow of shardings is not checked
 
-// Facts about a declared configuration that the check of the nodes collects.
+// What the check of the nodes finds out about a declared configuration.
 struct config_state {
     const tsr_config *config;
     uint32_t seen_at;   // mark of the last node with an entry for it
@@ -93,7 +93,8 @@ static struct place place_entry(const tsr_node *node, const tsr_config *config)
 
 // ---- configurations -----------------------------------------------------------------------------
 
-// Returns a hint for an undeclared name; NULL if the diagnostic would not be kept.
+// Returns a hint for the undeclared configuration `name`: the most similar declared name. NULL if
+// the diagnostic would not be kept.
 static const char *nearest_config(struct check *check, struct str name)
 {
     struct str names[CANDIDATES_MAX] = {{0}};
@@ -110,7 +111,7 @@ static const char *nearest_config(struct check *check, struct str name)
     return "name one that the model declares, or remove the annotation";
 }
 
-// Checks a configuration. The module `ir` accepts any number of devices, so it is checked here.
+// Checks the number of devices of a configuration, and that the number of device names is the same.
 static void check_config(struct check *check, const tsr_config *config)
 {
     struct place at = place_model(check, config);
@@ -190,8 +191,9 @@ static const char *nearest_value(struct check *check, const tsr_node *node, stru
     return "name an input or output of the node, or remove the sharding";
 }
 
-// True if the spec refers to an input or output of this node; otherwise reports an error. A
-// placeholder value (its `home` is NULL) means that no visible graph has the name.
+// Reports an error and returns false if the spec's value is not an input or output of this node.
+// Also reports a second spec of a value. A value without a graph (`home` is NULL) is a placeholder:
+// the model has no tensor of that name.
 static bool check_spec_value(struct check *check, const tsr_node *node, const tsr_config *config,
                              const tsr_value *value)
 {
@@ -223,8 +225,9 @@ static bool check_spec_value(struct check *check, const tsr_node *node, const ts
     return true;
 }
 
-// True if there are more shards than elements, or if the sizes in the spec contradict the
-// dimension: "4/2*16" means 64 elements, but the dimension may have 32.
+// True if a factor has more shards than the dimension has elements, or if the stated sizes do not
+// multiply to the size of the dimension. Example: "4/2*16" means 64 elements, but the dimension has
+// 32.
 static bool dim_disagrees(const tsr_spec *spec, size_t dim, int64_t elements)
 {
     int64_t product = 1;
@@ -241,8 +244,7 @@ static bool dim_disagrees(const tsr_spec *spec, size_t dim, int64_t elements)
     return product != elements;
 }
 
-// True if the spec does not fit the declared shape: it shards an axis beyond the rank, or does not
-// fit the size of an axis.
+// True if the spec names an axis that the shape does not have, or does not fit the size of an axis.
 static bool disagrees(const tsr_spec *spec, const struct shape *shape)
 {
     for (size_t i = 0; i < tsr_spec_dim_count(spec); i++) {
@@ -290,8 +292,9 @@ static void check_spec(struct check *check, const tsr_node *node, const tsr_conf
 
 // ---- entries ------------------------------------------------------------------------------------
 
-// Returns the declared configuration that the entry names. Reports an error and returns NULL if
-// there is none. Also reports an entry for another configuration of the same name.
+// Returns the state of the declared configuration that has the name of `config`. Reports an error
+// and returns NULL if there is none. Also reports an error if `config` is another object of that
+// name.
 static struct config_state *check_binding(struct check *check, const tsr_node *node,
                                           const tsr_config *config)
 {
@@ -319,8 +322,8 @@ static struct config_state *check_binding(struct check *check, const tsr_node *n
     return state;
 }
 
-// Reports a negative stage. Records what check_stages needs, such as whether stages decrease
-// somewhere in file order; in most models they do not, and their order needs no further check.
+// Reports a negative stage. Otherwise records in `state` what check_stages needs. Example: whether
+// a stage is smaller than the one before it in file order.
 static void check_stage(struct check *check, const tsr_node *node, const tsr_node_config *nc,
                         struct config_state *state)
 {
@@ -347,8 +350,8 @@ static tsr_model *model_to_follow(const struct check *check)
     return check->inlined ? check->inlined : check->model;
 }
 
-// Checks the specs of a node against its rule. Nodes with a warning are recorded, so that the flow
-// does not report them again. check_model tests scratch.failed at its end.
+// Checks the specs of a node against the rule of its operator. A node with a warning is added to
+// check->reported, so that the flow does not report it again. Sets scratch.failed if out of memory.
 static void check_operator(struct check *check, const tsr_node *node, const tsr_node_config *nc)
 {
     if (!check->shapes && !check->arena.failed)
@@ -364,8 +367,8 @@ static void check_operator(struct check *check, const tsr_node *node, const tsr_
         *reported = (struct reported_node){tsr__node_id(node), tsr_node_config_target(nc)};
 }
 
-// Checks one entry of a node: its configuration, stage and specs. Checks the rule of the operator
-// only if the specs have no errors, because an invalid spec has no layout.
+// Checks the annotation of a node for one configuration: stage and specs. Compares the specs with
+// the rule of the operator only if they have no errors, because an invalid spec has no layout.
 static void check_entry(struct check *check, const tsr_node *node, const tsr_node_config *nc)
 {
     const tsr_config *config = tsr_node_config_target(nc);
@@ -436,7 +439,8 @@ struct reach {
     const tsr_node *from;
 };
 
-// Reports a value that flows back to an earlier stage. reach->stage counts from 1, messages from 0.
+// Notes that the node, in `stage`, reads a value of a later stage. reach->stage is that stage plus
+// 1.
 static void report_return(struct check *check, const tsr_node *node, const tsr_config *config,
                           const tsr_value *value, int64_t stage, const struct reach *reach)
 {
@@ -449,7 +453,8 @@ static void report_return(struct check *check, const tsr_node *node, const tsr_c
               (long long)reach->stage - 1);
 }
 
-// Reports a value of a later stage. reach->stage counts from 1, messages from 0.
+// Reports as an error that the node, in `stage`, reads a value of a later stage. reach->stage is
+// that stage plus 1.
 static void report_order(struct check *check, const tsr_node *node, const tsr_config *config,
                          const tsr_value *value, int64_t stage, const struct reach *reach)
 {
@@ -466,9 +471,9 @@ static void report_order(struct check *check, const tsr_node *node, const tsr_co
         STR_ARG(from.op), (long long)reach->stage - 1);
 }
 
-// Checks the stages of one configuration along the data flow, also through nodes without a stage.
-// If a node reads a value of a later stage, that is an error. If the configuration has device
-// names, it is only a note, reported once.
+// Reports nodes that read a value of a later stage, directly or through nodes without a stage. This
+// is an error. If the configuration has device names, it is a note, and only the first node is
+// reported.
 static void walk_stages(struct check *check, const tsr_config *config, struct reach *reach)
 {
     struct str name = str_of(tsr_config_name(config));
@@ -499,8 +504,8 @@ static void walk_stages(struct check *check, const tsr_config *config, struct re
     }
 }
 
-// Reports the first stage that is not an index of the configuration's list of device names: stage k
-// runs on device k of that list. Specs that place a stage elsewhere (`places`) make it valid.
+// If the configuration has device names, stage k runs on device k of that list. Reports the first
+// node whose stage has no such device, unless specs place a stage on other devices (state->places).
 static void check_stages_have_devices(struct check *check, const struct config_state *state)
 {
     if (!tsr_config_device_name_count(state->config) || state->places || !state->beyond)
@@ -510,8 +515,8 @@ static void check_stages_have_devices(struct check *check, const struct config_s
                            state->config);
 }
 
-// Checks that no value flows to an earlier stage. If stages never decrease in file order, none can,
-// and the check is skipped. One array serves all configurations and is cleared for each.
+// Checks that no node reads a value of a later stage. If stages never decrease in file order, this
+// cannot happen, and the check is skipped. Returns false if out of memory.
 static bool check_stages(struct check *check)
 {
     struct reach *reach = NULL;
@@ -540,8 +545,7 @@ static bool check_stages(struct check *check)
 
 // ---- remarks on valid annotations ---------------------------------------------------------------
 
-// True if a node has a sharding or a stage in the configuration. Without any, the flow is not
-// needed.
+// True if any node has a sharding or a stage in the configuration.
 static bool has_annotations(const struct check *check, const tsr_config *config)
 {
     int64_t stage;
@@ -555,8 +559,8 @@ static bool has_annotations(const struct check *check, const tsr_config *config)
     return false;
 }
 
-// Checks every node with the layouts that the finished flow gives its inputs, as the formalism
-// requires.
+// Checks every node with the layouts that the flow gives its inputs (tsr__check_formal). Returns
+// false if out of memory.
 static bool check_formally(struct arena *arena, const struct flow *flow)
 {
     for (size_t i = 0; i < flow->n_nodes; i++) {
@@ -600,8 +604,8 @@ static void report_remarks(struct check *check, const tsr_config *config)
     tsr__arena_free(&arena);
 }
 
-// Runs one flow per selected configuration that has annotations. The total number of visited nodes
-// is limited, so that a file with thousands of configurations does not cost thousands of flows.
+// Runs one flow for each selected configuration that has annotations, until FLOW_NODES_MAX nodes
+// are visited in all. The limit is for files with thousands of configurations.
 static void check_flows(struct check *check)
 {
     tsr_model *model = model_to_follow(check);
@@ -628,9 +632,9 @@ static void check_flows(struct check *check)
 
 // ---- functions ----------------------------------------------------------------------------------
 
-// Checks the operators of a model with function calls, in a copy with all calls inlined: whether
-// the shardings in a function are consistent depends on the call. check_entry does not check them
-// in the model itself (check->calls). Returns false if out of memory.
+// Checks the specs of a model with function calls against the rules of the operators. Does so in a
+// copy with all calls inlined, because the layouts in a function depend on the call. Returns false
+// if out of memory.
 static bool check_calls(struct check *check)
 {
     if (tsr_model_clone(check->model, &check->inlined) != TSR_OK)
@@ -677,8 +681,9 @@ static void check_ports(const struct check *check)
 
 // ---- the complete check -------------------------------------------------------------------------
 
-// Checks configurations, then specs and nodes, then stages. Functions and the flow come last, and
-// only if there was no error: both need layouts, and invalid specs have none.
+// Checks configurations, then specs and nodes, then stages. Function calls and the flow come last,
+// and only if there was no error: both need layouts, and invalid specs have none. Returns false if
+// out of memory.
 static bool check_model(struct check *check)
 {
     check->n_ids = tsr__model_value_ids(check->model);
@@ -709,7 +714,7 @@ static bool check_model(struct check *check)
     return !check->arena.failed;
 }
 
-// Runs the check. Returns TSR_OK if it ran; its result is in the diagnostics. Fails if the
+// Runs the check. Returns TSR_OK even if it reports errors. Returns another status only if the
 // requested configuration does not exist or if out of memory.
 static tsr_status check_as(tsr_model *model, struct check check)
 {

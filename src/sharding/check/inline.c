@@ -17,7 +17,8 @@
 #define NODES_TIMES 256 // per node in the file
 #define NODES_MOST  ((size_t)1 << 22)
 
-// Remaining work, in nodes. A node to which shardings of its call are copied costs more.
+// How many nodes inlining may still create (`left`), and the initial limit (`all`). Nodes of a call
+// with many specs count several times, because the specs are copied to them.
 struct budget {
     size_t left, all;
 };
@@ -31,8 +32,8 @@ bool tsr__in_function(const tsr_model *model, const tsr_node *node)
     return graph != tsr_model_graph(model);
 }
 
-// True if the call can be inlined. It cannot if its body would have another meaning in the caller,
-// for example because of other operator sets.
+// True if the node is a function call that can be inlined. A call cannot be inlined if the body
+// would mean something else in the caller, for example because of other operator sets.
 static bool can_inline(const tsr_node *node)
 {
     const char *whole;
@@ -100,8 +101,8 @@ static tsr_status inline_one(tsr_model *model, tsr_node *call, struct budget *bu
     return TSR_OK;
 }
 
-// Inlines all calls that exist at the start of the round. They are listed before the first change,
-// because inlining moves the nodes of the graph.
+// Inlines all calls that exist at the start of the round, except calls in subgraphs of other calls.
+// *any is set if there was one.
 static tsr_status inline_round(tsr_model *model, struct arena *arena, struct budget *budget,
                                bool *any)
 {

@@ -21,7 +21,7 @@ struct walk {
     size_t depth;
 };
 
-// Enters a function. The array has space for all functions, and none is entered twice.
+// Puts a function on the stack. walk->steps has space for all functions, and none is entered twice.
 static void enter(struct walk *walk, const tsr_function *function)
 {
     walk->colours[tsr__function_index(function)] = GREY;
@@ -36,7 +36,7 @@ static const tsr_node *next_of_body(const struct walk *walk, const tsr_node *nod
     return next && tsr__node_home(next) == tsr__node_home(node) ? next : NULL;
 }
 
-// Reports the call that closes the cycle.
+// Reports a call of a function that is on the current path.
 static tsr_status refuse(const struct walk *walk, const tsr_node *call,
                          const tsr_function *function)
 {

@@ -36,7 +36,8 @@ static bool any_cuts_statistics(const struct flow *flow)
     return false;
 }
 
-// Finds the configuration in the copy, which has its configurations in the same order.
+// Returns the configuration of the copy that corresponds to `config`. Both models have their
+// configurations in the same order.
 static tsr_config *config_in_copy(tsr_model *copy, const tsr_model *model, const tsr_config *config)
 {
     size_t n = size_min(tsr_model_config_count(model), tsr_model_config_count(copy));
@@ -77,8 +78,8 @@ static tsr_status place_values(struct arena *arena, const struct expanded *expan
     return TSR_OK;
 }
 
-// Copies the specs to the new nodes. Results keep the layouts in which the readers of the old node
-// received them, including requested layouts.
+// Writes the layouts of the old node's inputs and outputs as specs of the new nodes that read and
+// produce them. Outputs have the layouts that readers of the old node get.
 static tsr_status move_specs(const struct expanded *expanded, const struct node_flow *nf,
                              tsr_config *config)
 {
@@ -95,7 +96,8 @@ static tsr_status move_specs(const struct expanded *expanded, const struct node_
     return TSR_OK;
 }
 
-// Replaces a node by several. *n_made is the number of nodes that replace the old one.
+// Replaces `twin`, the node of the copy that corresponds to nf->node, by several nodes. *n_made is
+// their number.
 static tsr_status expand_node(struct arena *arena, const struct flow *flow,
                               const struct node_flow *nf, tsr_node *twin, tsr_config *config,
                               size_t *n_made)
@@ -141,8 +143,8 @@ static void add_origins(struct arena *arena, struct origins *origins, size_t ori
     }
 }
 
-// Replaces all nodes of a copy that shard statistics. If a node cannot be replaced, *failed is its
-// index.
+// Replaces all nodes of the copy that shard an axis of statistics. If a node cannot be replaced,
+// returns an error, and *failed is its index.
 static tsr_status expand_model(struct arena *arena, const struct flow *flow, tsr_model *copy,
                                tsr_config *config, struct origins *origins, size_t *failed)
 {
@@ -165,8 +167,8 @@ static tsr_status expand_model(struct arena *arena, const struct flow *flow, tsr
     return arena_status(arena);
 }
 
-// Runs the flow on the same model again, but keeps the node that could not be replaced. With
-// `last`, keeps all nodes that would be replaced.
+// Runs the flow on the same model again. Node `failed` is marked as not replaceable and is then
+// replicated where a replacement would be necessary. With `last`, all nodes are marked.
 static struct flow *kept_round(struct rounds *rounds, const struct flow *flow, size_t failed,
                                bool last)
 {
@@ -181,9 +183,9 @@ static struct flow *kept_round(struct rounds *rounds, const struct flow *flow, s
     return next;
 }
 
-// Replaces all nodes that shard statistics, in a copy of the model, and returns the flow of the
-// copy. If a node cannot be replaced, keeps it and returns a new flow of the same model. Returns
-// NULL after a failure.
+// Replaces all nodes that shard an axis of statistics, in a copy of the model, and returns the flow
+// of the copy. If a node cannot be replaced, discards the copy and returns a flow of the same model
+// in which this node is kept. Returns NULL after a failure.
 static struct flow *next_round(struct rounds *rounds, struct flow *flow, bool last)
 {
     tsr_model *copy;
@@ -220,9 +222,9 @@ static struct flow *next_round(struct rounds *rounds, struct flow *flow, bool la
     return next;
 }
 
-// Reports nodes that stay unsharded, which is known only after the last round. The first flow has
-// reported its own nodes. This adds nodes that cannot be replaced, and nodes whose replacement is
-// partly unsharded (such as the last Where of a OneHot of unknown depth).
+// Reports nodes that the first flow shards and the last one does not: nodes that cannot be
+// replaced, and nodes whose replacement is partly unsharded. Example: the last Where of a OneHot of
+// unknown depth.
 static void report_unsharded(const struct flow *flow, tsr_session *session)
 {
     const struct node_flow *said = NULL;
@@ -243,8 +245,8 @@ static void report_unsharded(const struct flow *flow, tsr_session *session)
     }
 }
 
-// The flows of all rounds stay in the arena. Only the last copy of the model is kept; the caller
-// frees it after the flow.
+// The flows of all rounds stay in the arena. The caller frees *made, the last copy of the model,
+// after the flow.
 struct flow *tsr__flow_expand(struct arena *arena, struct flow *flow, tsr_model **made)
 {
     struct rounds rounds = {.arena = arena};

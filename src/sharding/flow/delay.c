@@ -40,8 +40,8 @@ bool tsr__groups_share(const struct device_group *groups, size_t n,
     return true;
 }
 
-// True if both nodes reduce over the same devices in the same order. Partial sums are added member
-// by member.
+// True if both nodes have the same kind of reduction over the same groups of devices, in the same
+// order.
 static bool same_groups(const struct node_flow *x, const struct node_flow *y)
 {
     if (x->n_groups != y->n_groups || x->combine != y->combine)
@@ -76,8 +76,7 @@ static bool same_size(const tsr_dim *a, const tsr_dim *b)
     return a->symbol[0] && strcmp(a->symbol, b->symbol) == 0;
 }
 
-// True if two values are known to have the same shape. If unknown, the sum is reduced at once,
-// which is always correct.
+// True if two values are known to have the same shape.
 static bool same_shape(const struct shapes *shapes, const tsr_value *x, const tsr_value *y)
 {
     struct shape a = tsr__shapes_of(shapes, x), b = tsr__shapes_of(shapes, y);
@@ -89,8 +88,8 @@ static bool same_shape(const struct shapes *shapes, const tsr_value *x, const ts
     return true;
 }
 
-// Returns how a node passes on a partial sum. Adding a partial [8,1] to [8,6] would give a partial
-// [8,6], which is more to reduce than before, so this is rejected.
+// Example: adding a partial sum [8,1] to [8,6] is rejected. The result would be a partial sum of
+// shape [8,6], which has more elements to reduce.
 enum sum_mode tsr__sum_fits(const struct shapes *shapes, const tsr_node *node, size_t input)
 {
     enum sum_mode mode = tsr__rule_sum(node, input);
@@ -100,7 +99,7 @@ enum sum_mode tsr__sum_fits(const struct shapes *shapes, const tsr_node *node, s
     return mode;
 }
 
-// Returns the flow of the node that produces a value. NULL if it is an input of the model, a
+// Returns the flow of the node that produces a value. NULL: the value is an input of the model, a
 // constant, or produced in a body.
 static const struct node_flow *producer(const struct delay *delay, const tsr_value *value)
 {
@@ -108,10 +107,10 @@ static const struct node_flow *producer(const struct delay *delay, const tsr_val
     return node ? delay->of_node[tsr__node_id(node)] : NULL;
 }
 
-// True if the other inputs of the reader allow a partial input. Examples: Mul(P, 2) may read a
-// partial P. Mul(P, Q) with a partial Q may not, because (p0 + p1)(q0 + q1) is not p0 q0 + p1 q1;
-// nor may Mul(P, P). If another input is partial, it must have the same groups, and the reader must
-// add both.
+// True if the node `flow` may read a partial sum at this input, given its other inputs. Examples:
+// Mul(P, 2) may read a partial P. Mul(P, Q) with a partial Q may not, because (p0 + p1)(q0 + q1) is
+// not p0 q0 + p1 q1; nor may Mul(P, P). If another input is partial too, it must have the same
+// groups, and the node must add the two inputs.
 static bool others_fit(const struct delay *delay, const struct node_flow *flow, size_t input,
                        enum sum_mode mode)
 {
@@ -127,10 +126,10 @@ static bool others_fit(const struct delay *delay, const struct node_flow *flow, 
     return true;
 }
 
-// True if the reader accepts a partial input. The loop over all readers ends if this returns false.
-// The reader must be a node of the main graph that is placed by its rule and has no reduction of
-// its own. It must read the value in the producer's layout, and all members of a group must get the
-// same shard of its output.
+// Called for each reader of delay->from; sets delay->fits and returns true if the reader accepts a
+// partial sum at this input. It must be a node of the main graph that is placed by its rule and has
+// no reduction of its own. It must read the value in the producer's layout. All members of a group
+// must have the same shard of its output.
 static bool check_reader(void *data, tsr_node *node, size_t input)
 {
     struct delay *delay = data;
@@ -145,9 +144,10 @@ static bool check_reader(void *data, tsr_node *node, size_t input)
     return delay->fits;
 }
 
-// True if the node's only output is a sum that the metadata lists, and all readers accept partial
-// sums. The output must have no other requested layout and must not be an output of the model. No
-// device may be in two groups, because it would have two different partial sums.
+// True if the reduction of the node can be delayed. Its only output must be a sum that the metadata
+// lists and not an output of the model. All its readers must accept partial sums, and no spec may
+// request another layout. No device may be in two groups, because it would have two different
+// partial sums.
 static bool may_delay(struct delay *delay, const struct node_flow *nf)
 {
     const tsr_value *value =
@@ -162,8 +162,8 @@ static bool may_delay(struct delay *delay, const struct node_flow *nf)
     return delay->fits;
 }
 
-// Marks partial inputs of the node and makes its output partial. The node accepts every delayed
-// input: check_reader tested that when the producer was visited.
+// If inputs of the node are partial sums, marks them in nf->pending and gives the node the groups
+// of their producer. Returns false if out of memory.
 static bool take_parts(struct arena *arena, const struct delay *delay, struct node_flow *nf)
 {
     for (size_t i = 0; i < tsr_node_input_count(nf->node); i++) {
@@ -184,8 +184,7 @@ static bool take_parts(struct arena *arena, const struct delay *delay, struct no
     return true;
 }
 
-// Collects the names of delayed values of this configuration. The names point into the text of the
-// metadata and are valid as long as it is.
+// The names point into the text of the metadata.
 void tsr__delayed_names(struct arena *arena, const tsr_model *model, const tsr_config *c,
                         struct map *names)
 {
@@ -221,9 +220,8 @@ static bool read_asked(struct arena *arena, struct delay *delay)
     return !arena->failed;
 }
 
-// Marks delayed reductions. Nodes are visited in order, so that delays can be chained: take_parts
-// makes the output of a node with partial inputs partial, and may_delay then checks the readers of
-// that output.
+// Visits the nodes in order, so that delays can be chained: first take_parts makes the output of a
+// node with partial inputs a partial sum, then may_delay checks the readers of that output.
 bool tsr__flow_delay(struct arena *arena, struct flow *flow)
 {
     if (!tsr_model_metadata(flow->model, META_DELAY))

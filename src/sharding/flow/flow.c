@@ -20,9 +20,9 @@
 #include "sharding/flow/flow.h"
 #include "sharding/layouts/node_placement.h"
 
-// The node that is being placed. `in` and `out` have its explicit layouts by slot; take_lists may
-// replace some of them for lists of tensors. explicit_cut: some spec shards its tensor. cut_in: the
-// spec of an input does.
+// The node that is being placed. `in` and `out` have the layouts of its specs, by input and output;
+// take_lists may replace them for lists of tensors. explicit_cut is set if a spec shards its
+// tensor, cut_in if the spec of an input does.
 struct step {
     struct flow_work *work;
     tsr_node *node;
@@ -34,8 +34,8 @@ struct step {
     bool bound;        // the node must run where one of its lists is stored
 };
 
-// Returns the rank of a value's layout. Values of unknown rank, and values that are not tensors,
-// are unsharded and get rank 0.
+// Returns the rank of the layout of a value with this rank. It is 0 if the rank is unknown or too
+// large: such values are unsharded.
 static int layout_rank(int rank)
 {
     return rank < 0 || rank > TILE_MAX_RANK ? 0 : rank;
@@ -74,8 +74,7 @@ static bool is_constant(const tsr_value *value)
 
 // ---- explicit specs
 
-// Stores the layout of a spec in every slot that has its value. The layout is allocated in the
-// arena of the results, because it becomes part of the node's flow.
+// Stores the layout of a spec for every input and output of the node that is the spec's value.
 static bool take_spec(struct step *step, const tsr_spec *spec)
 {
     const tsr_value *value = tsr_spec_value(spec);
@@ -126,7 +125,8 @@ bool tsr__inherits_spec(const struct flow *flow, const tsr_value *value)
            !(flow->staged && tsr__layout_is_whole(layout));
 }
 
-// Gives inputs without a spec the layout of their producer, as the published formalism requires.
+// Gives inputs without a spec the layout of their producer, as the published sharding formalism
+// requires (docs/conformance.md).
 static void inherit_specs(struct step *step)
 {
     for (size_t i = 0; i < step->n_in; i++) {
@@ -181,7 +181,7 @@ static void report_unsharded(struct step *step, const char *why)
         "the node has a sharding, but runs replicated on its devices: %s", why);
 }
 
-// True if every owner may run the node. Without a stage, every device may.
+// True if every owner of a shard may run the node. If the node has no stage, every device may.
 static bool within_stage(const struct step *step, const struct tile_layout *layout)
 {
     if (!step->stage)
@@ -193,8 +193,8 @@ static bool within_stage(const struct step *step, const struct tile_layout *layo
     return true;
 }
 
-// Reports, once per value and layout, that an input without a spec must be resharded. Transfers
-// between stages are not reported.
+// Reports that an input without a spec must be resharded to `need`, once per value and layout.
+// Transfers between stages are not reported.
 static void report_reshard(struct step *step, const tsr_value *value,
                            const struct tile_layout *need)
 {
@@ -301,8 +301,7 @@ static bool *unsharded_devices(struct step *step)
     return on;
 }
 
-// Keeps only the first device. A nondeterministic node may run on one device only, and the other
-// devices receive its results.
+// Unmarks all devices except the first marked one.
 static void keep_first(bool *on, int64_t n)
 {
     bool found = false;
@@ -313,7 +312,8 @@ static void keep_first(bool *on, int64_t n)
 }
 
 // Places the node unsharded: every device that runs it computes the full result. With `single` only
-// the first device runs it; this is for nodes that draw random numbers or must not run twice.
+// the first device runs it, which is necessary for nodes that draw random numbers. `why` is the
+// reason.
 static bool place_unsharded(struct step *step, const char *why, bool single)
 {
     struct rule *rule = ARENA_NEW(step->work->arena, struct rule);
@@ -337,7 +337,7 @@ static const tsr_value *slot(const struct step *step, bool out, size_t i)
     return out ? tsr_node_output(step->node, i) : tsr_node_input(step->node, i);
 }
 
-// Adds the layout of slot i, as tsr__solve_add does, with the shape of the value.
+// Calls tsr__solve_add for input or output i, with the shape of its value.
 static bool add(struct step *step, struct solve *solve, bool out, size_t i,
                 const struct tile_layout *layout, bool each_loop, bool pin)
 {
@@ -345,8 +345,8 @@ static bool add(struct step *step, struct solve *solve, bool out, size_t i,
     return tsr__solve_add(solve, out, (int)i, layout, &shape, each_loop, pin);
 }
 
-// Adds the explicit specs of outputs. They are optional: if the inputs contradict one, the output
-// is resharded after the node.
+// Adds the layouts of output specs. A layout that does not fit, or that would drop a device
+// although an input has a spec, is left out: the output is then resharded after the node.
 static void add_outputs(struct step *step, struct solve *solve)
 {
     for (size_t i = 0; i < step->n_out; i++) {
@@ -364,9 +364,8 @@ static void add_outputs(struct step *step, struct solve *solve)
     }
 }
 
-// Adds the layouts in which inputs without a spec arrive, without the splits that do not fit. If
-// the node has specs, a layout is left out if it would drop a device. Layouts that are replicated
-// on all devices add no split.
+// Adds the layouts that inputs without a spec have at their producers. Splits that do not fit are
+// left out. If the node has specs, a layout that would drop a device is left out completely.
 static void add_arrivals(struct step *step, struct solve *solve)
 {
     for (size_t i = 0; i < step->n_in; i++) {
@@ -387,9 +386,9 @@ static void add_arrivals(struct step *step, struct solve *solve)
     }
 }
 
-// Adds the requests of readers last. A request is kept only if the output then has exactly the
-// requested layout. If the node has input specs, a request must not drop devices. Axes of
-// statistics are not sharded for a request.
+// Adds the layouts that readers of the outputs request (propagate.c). A request is kept only if the
+// output then has exactly the requested layout. If the node has input specs, a request must not
+// drop devices. Axes of statistics are not sharded for a request.
 static void add_requests(struct step *step, struct solve *solve)
 {
     for (size_t i = 0; i < step->n_out; i++) {
@@ -414,9 +413,9 @@ static void add_requests(struct step *step, struct solve *solve)
     }
 }
 
-// Adds layouts by precedence: explicit inputs, explicit outputs, arriving layouts, requests of
-// readers. All but explicit inputs are left out if they do not fit. Returns false if an explicit
-// input does not fit or if out of memory.
+// Finds a placement. Adds layouts in this order: input specs, output specs, layouts of inputs
+// without a spec, requests of readers. Layouts that do not fit are left out, except those of input
+// specs: then it returns false. Also returns false if out of memory.
 static bool solve_step(struct step *step, const struct rule *rule, enum solve_mode mode,
                        struct solve *v)
 {
@@ -439,8 +438,9 @@ static bool solve_step(struct step *step, const struct rule *rule, enum solve_mo
     return true;
 }
 
-// Places a node by a rule. A device with several shards processes each of them if that is possible;
-// otherwise such devices are dropped. In bodies a device processes one shard only.
+// Places a node by a rule. First tries placements in which a device with several shards computes
+// all of them. If that fails, and in bodies, devices with several shards are dropped. If no
+// placement fits, the node runs unsharded.
 static bool place_rule(struct step *step, const struct rule *rule)
 {
     struct solve v = {0}, one;
@@ -513,8 +513,8 @@ static bool place_by_specs(struct step *step, const char *whole)
 
 // ---- a node with two rules
 
-// Rates a placement: first by the number of specs that it follows (the inputs count as one), then
-// by its number of parts. There are at most SOLVE_MAX_DEVICES parts, so one spec outweighs them.
+// Returns a number by which placements are compared. It counts the output specs that the placement
+// follows, plus 1 if it follows the input specs. On a tie, more parts are better.
 static int64_t quality(struct step *step)
 {
     const struct placement *placement = &step->nf->place;
@@ -533,8 +533,7 @@ static int64_t quality(struct step *step)
     return kept * SOLVE_MAX_DEVICES + parts;
 }
 
-// Places the node without diagnostics and returns the quality, or -1 after a failure. The placement
-// is overwritten later.
+// Returns the quality of a placement by this rule, or -1 after a failure. Reports nothing.
 static int64_t try_rule(struct step *step, const struct rule *rule)
 {
     int report = step->work->report;
@@ -545,8 +544,9 @@ static int64_t try_rule(struct step *step, const struct rule *rule)
     return q;
 }
 
-// Places a node by the better of its two rules, or by its only rule. The second rule
-// (tsr__rule_strided) needs no communication. It is used unless the first has a better quality.
+// Places a node by `rule` or by the second rule of its operator, if there is one
+// (tsr__rule_strided). The second rule needs no communication and is used unless `rule` gives a
+// better quality.
 static bool place_better(struct step *step, const struct rule *rule)
 {
     const struct rule *other =
@@ -563,8 +563,8 @@ static bool place_better(struct step *step, const struct rule *rule)
 
 // ---- results
 
-// Returns the layout of one slot: the projection of the placement, or replicated on all devices of
-// a node that runs unsharded. Returns NULL if there is no value or if out of memory.
+// Returns the layout that the placement gives to input or output i. If the node runs unsharded, the
+// layout is replicated on its devices. Returns NULL if there is no value or if out of memory.
 static struct tile_layout *layout_of(struct step *step, bool out, size_t i)
 {
     const struct placement *placement = &step->nf->place;
@@ -578,9 +578,9 @@ static struct tile_layout *layout_of(struct step *step, bool out, size_t i)
     return tsr__flow_whole(step->work, rank, placement);
 }
 
-// Stores the layouts of inputs and outputs, and the groups of the reduction. If a spec requests
-// another layout than the node produces, that layout becomes `wanted`, and readers get the value
-// after the resharding. A trial does not change the layouts of the values.
+// Stores the layouts of inputs and outputs, and the groups of the reduction. If the spec of an
+// output differs from what the node produces, it is stored in nf->wanted, and readers get the value
+// in this layout. If work->trial is set, flow->values does not change.
 static bool store_results(struct step *step)
 {
     struct node_flow *nf = step->nf;
@@ -633,8 +633,8 @@ static void report_repeated_work(const struct step *step)
               placement->n_devices, (long long)parts);
 }
 
-// Reports reshards of the outer values that the subgraphs of a node read. They are treated as
-// inputs and replicated on the devices of the node.
+// Reports outer values that the subgraphs of a node read and that must be resharded: they are
+// needed replicated on the devices of the node. Returns false if out of memory.
 static bool report_captures(struct step *step)
 {
     tsr_value **captures;
@@ -654,8 +654,8 @@ static bool report_captures(struct step *step)
 
 // ---- nodes
 
-// Returns false if the graph is not topologically sorted, which is reported unless errors are
-// suppressed.
+// Returns false if an input has no layout yet, because the graph is not topologically sorted.
+// Reports this unless errors are suppressed.
 static bool inputs_ready(struct step *step)
 {
     for (size_t i = 0; i < step->n_in; i++) {
@@ -689,8 +689,8 @@ static bool allocate(struct step *step)
     return !arena->failed && !step->work->scratch.failed;
 }
 
-// Places a node with bodies and propagates layouts through them on its devices. `whole` is the
-// reason why the node itself is not sharded; it is reported if its bodies cannot be sharded either.
+// Propagates layouts through the bodies of a placed node. `whole` is the reason why the node itself
+// is not sharded; it is reported if the bodies cannot be sharded either.
 static bool place_bodies(struct step *step, const char *whole)
 {
     struct flow_ask ask = {.node = step->node, .nf = step->nf, .in = step->in, .out = step->out};
@@ -708,7 +708,8 @@ static bool place_bodies(struct step *step, const char *whole)
 
 // ---- lists
 
-// True if the list can be transferred. Lists are transferred only between stages, and unsharded.
+// True if the value, a list, can be transferred: the configuration has stages, and the type allows
+// it.
 static bool list_moves(const struct step *step, const tsr_value *value)
 {
     return step->work->flow->staged &&
@@ -736,9 +737,10 @@ static struct tile_layout *whole_here(struct step *step, int rank)
     return tsr__layout_whole(step->work->arena, rank, devices, n);
 }
 
-// Handles a list that is stored on devices where the node may not run. The node then reads a full
-// copy on its own devices, or receives one from the other stage. For both, the producer must leave
-// the list unsharded. Returns false if the node must run where the list is stored.
+// Handles input i, a list that is stored on devices where the node may not run. If possible, makes
+// the node read a full copy of the list, which is on its own devices or is sent to them. The
+// producer must then leave the list unsharded. Returns false if the node must run where the list is
+// stored.
 static bool take_from_elsewhere(struct step *step, size_t i, const struct tile_layout *layout)
 {
     const tsr_value *value = slot(step, false, i);
@@ -761,9 +763,8 @@ static bool take_from_elsewhere(struct step *step, size_t i, const struct tile_l
     return true;
 }
 
-// Reports that the node must run outside of its own stage, where the list that it reads is stored.
-// Also sets nf->replicated, so that the manifest lists the node among those that do not run as
-// annotated.
+// Reports that the node runs outside of its stage, because it must run where the list that it reads
+// is stored. Sets nf->replicated, so that the manifest lists the node.
 static void report_outside(struct step *step, const tsr_value *value,
                            const struct tile_layout *layout)
 {
@@ -778,8 +779,8 @@ static void report_outside(struct step *step, const tsr_value *value,
               "the node runs outside of its stage: %s", step->nf->replicated);
 }
 
-// Gives the lists that the node reads the layouts in which they are stored, because lists are not
-// resharded inside a stage. A list is sharded as its elements are.
+// Sets the layouts of inputs that are lists of tensors: those in which the lists are stored,
+// because lists are not resharded inside a stage.
 static void take_lists(struct step *step)
 {
     if (!step->work->kept_whole)
@@ -829,9 +830,9 @@ static bool list_comes(const struct step *step, const tsr_value *value,
     return tsr__flow_held(have, need) || list_moves(step, value);
 }
 
-// Marks lists that do not arrive in the layout that the node needs. Such a list must be replicated
-// at its producer. The next run of the flow places the producer accordingly, which may mark lists
-// that the producer reads.
+// Marks lists (work->kept_whole) that are not stored in the layout that the node needs. In the next
+// run of the flow, the producer of a marked list replicates it. This may mark lists that the
+// producer reads.
 static void keep_lists(struct step *step)
 {
     if (!step->work->kept_whole)
@@ -865,9 +866,8 @@ static bool produces_kept(const struct step *step)
     return false;
 }
 
-// True if the placement of the node reads a shard of a list that must be replicated everywhere. The
-// specs of the node's other tensors can cause this. Example: {1,2} for the result of concatenating
-// such a list. Specs of lists are ignored.
+// True if the placement needs a shard of a list that must be replicated everywhere. Specs of the
+// node's tensors can cause this. Example: the result of ConcatFromSequence has the spec {1,2}.
 static bool reads_part_of_kept(struct step *step)
 {
     if (!step->work->kept_whole)
@@ -971,8 +971,8 @@ static bool follow(struct step *step)
     return ok;
 }
 
-// Finds the layouts of one node. `nf` must be zeroed. Returns false if the flow cannot continue;
-// work->base->failed is set if out of memory.
+// `nf` must be zeroed. Returns false if the flow cannot continue; work->base->failed is set if out
+// of memory.
 bool tsr__flow_node(struct flow_work *work, tsr_node *node, struct node_flow *nf)
 {
     struct step step = {.work = work, .node = node, .nf = nf};

@@ -22,7 +22,9 @@
 
 #define MAX_TURNS 6
 
-// A node whose bodies are visited. Each state, slice and result has one layout for all iterations.
+// A node whose bodies are visited. States are values that a loop carries, slices the parts of scan
+// inputs that one iteration reads, results the other outputs. Each has one layout for all
+// iterations.
 struct follow {
     struct flow_work *work;
     struct flow_ask *ask;
@@ -35,7 +37,8 @@ struct follow {
 
 // ---- layouts with and without an axis ----------------------------------------------------------
 
-// Copies the owners shard by shard: both layouts number shards in dimension order.
+// Copies the owners of shard k of `from` to shard k of `to`, for all k. Returns false if out of
+// memory.
 static bool copy_owners(struct arena *arena, const struct tile_layout *from, struct tile_layout *to)
 {
     size_t n = (size_t)from->first[from->n_shards], at = 0;
@@ -100,9 +103,8 @@ static bool splits_inner_factor(const struct tile_dim *dim)
     return false;
 }
 
-// True if the layout fits the sizes of the value. If a factor other than the outermost is sharded,
-// the layout contains sizes ({5*2/2}: 10 elements), and the value must have that size, which may
-// differ between the branches of an If. Other layouts fit any size.
+// True if the layout fits the sizes of the value. Only layouts that shard an inner factor contain
+// sizes. Example: {5*2/2} needs 10 elements. Other layouts fit any size.
 static bool sizes_fit(const struct follow *follow, const struct tile_layout *layout,
                       const tsr_value *value)
 {
@@ -119,8 +121,8 @@ static bool sizes_fit(const struct follow *follow, const struct tile_layout *lay
     return true;
 }
 
-// True if the value can have this layout at the border of a body. Lists enter and leave bodies
-// unsharded, because the layouts of their elements are unknown there.
+// True if the value can have this layout as an input or output of a body. All devices of the node
+// must have one shard. Lists must be unsharded.
 static bool fits(const struct follow *follow, const struct tile_layout *layout,
                  const tsr_value *value)
 {
@@ -136,7 +138,7 @@ static struct tile_layout *layout_of(const struct follow *follow, const tsr_valu
     return value ? follow->work->flow->values[tsr__value_id(value)] : NULL;
 }
 
-// Records why a layout cannot be used. Keeps only the first reason. Replicated layouts need no
+// Records why a requested layout cannot be used, unless it is replicated. Keeps only the first
 // reason.
 static void record_reason(struct follow *follow, const struct tile_layout *layout, const char *why)
 {
@@ -151,8 +153,8 @@ static const tsr_value *body_output(const struct follow *follow, int body, int i
                             (size_t)(i + follow->control->condition));
 }
 
-// True if the layout fits the sizes of the state everywhere: as initial value, and as input and
-// output of the body.
+// True if the layout fits the sizes of a loop state as initial value, as input of the body and as
+// its output.
 static bool state_sizes_fit(const struct follow *follow, const struct tile_layout *layout,
                             int state)
 {
@@ -169,9 +171,8 @@ static bool state_sizes_fit(const struct follow *follow, const struct tile_layou
     "values that a body carries or returns must be on all devices that run the body, and "         \
     "must keep their sharded sizes in every iteration"
 
-// Sets the first layout of a state. The spec of the input takes precedence over the spec of the
-// result. A state with an explicit layout keeps it (fixed): if the body produces another layout,
-// the value is resharded inside the body.
+// Sets the first layout of state i: from the spec of the node's input, else of its output, else the
+// layout of the initial value. A layout from a spec does not change later (follow->fixed).
 static bool start_state(struct follow *follow, int i)
 {
     const tsr_node *node = follow->ask->node;
@@ -190,8 +191,8 @@ static bool start_state(struct follow *follow, int i)
     return follow->states[i] != NULL;
 }
 
-// Sets the layout of a slice, the part of a Scan input that one iteration reads: that of the input
-// without the scan axis.
+// Sets the layout of slice i, the part of a scan input that one iteration reads. It is the layout
+// of the input without the scan axis.
 static bool start_slice(struct follow *follow, int i)
 {
     size_t in = (size_t)(follow->control->n_steer + follow->control->n_states + i);
@@ -225,8 +226,8 @@ static bool start(struct follow *follow)
 // ---- one iteration ------------------------------------------------------------------------------
 
 // Sets the layouts of a body's inputs: numbers (iteration, condition), then states, then slices.
-// The body of a Loop with two states has numbers as inputs 0 and 1 and states as inputs 2 and 3.
-// Initializers are replicated on all devices.
+// Example: a Loop with two states has numbers as inputs 0 and 1 and states as inputs 2 and 3.
+// Initializers are replicated on the devices of the node.
 static bool start_body(struct follow *follow, struct body_flow *flow)
 {
     const struct control *control = follow->control;
@@ -256,8 +257,8 @@ static bool start_body(struct follow *follow, struct body_flow *flow)
 }
 
 // Propagates layouts through one body. Afterwards flow->values has the layouts of its outputs. A
-// list that a body returns must be replicated on all devices of the node. If it is not, the flow
-// runs again with the list kept unsharded.
+// list that a body returns must be replicated on all devices of the node. If it is not, it is
+// marked, and the flow runs again.
 static bool follow_body(struct follow *follow, struct body_flow *flow, int report)
 {
     struct flow_work *work = follow->work;
@@ -287,8 +288,8 @@ static bool follow_body(struct follow *follow, struct body_flow *flow, int repor
     return true;
 }
 
-// Runs the flow of all bodies. tsr__flow_node is called for nodes of bodies while the outer node is
-// being placed. So the fields of `work` that belong to one node are saved and restored.
+// Propagates layouts through all bodies of the node. This happens while the node itself is being
+// placed, so the fields of `work` that belong to the node are saved and restored.
 static bool follow_bodies(struct follow *follow, int report)
 {
     struct flow_work *work = follow->work;
@@ -311,7 +312,7 @@ static bool follow_bodies(struct follow *follow, int report)
 
 // ---- iterate to a fixed point -------------------------------------------------------------------
 
-// Updates the layout of a state after an iteration. Returns true if it changes.
+// Updates the layout of state i after a pass over the body. Returns true if the layout changes.
 static bool settle_state(struct follow *follow, int i)
 {
     const tsr_value *value = body_output(follow, 0, i);
@@ -329,9 +330,9 @@ static bool settle_state(struct follow *follow, int i)
     return !same;
 }
 
-// Repeats the flow until no state changes its layout. Each state changes at most twice. With many
-// states the limit of iterations (MAX_TURNS) may be reached. States then keep the layouts of the
-// last iterations, and differences are resharded inside the body.
+// Repeats passes over the bodies until no state changes its layout, but at most MAX_TURNS times. If
+// the limit is reached, remaining differences are resharded inside the body. Returns false after a
+// failure.
 static bool settle(struct follow *follow)
 {
     for (int turn = 0; turn < MAX_TURNS; turn++) {
@@ -354,8 +355,9 @@ static bool settle(struct follow *follow)
 
 // ---- results -----------------------------------------------------------------------------------
 
-// Returns the requested layout without the axis along which a loop stacks its results. Returns NULL
-// if there is no request, or if the request has another rank or shards that axis.
+// Returns the layout of result i that the spec of the node's output requests. For a loop, it is
+// without the axis along which results are stacked. Returns NULL if there is no spec, or if it has
+// another rank or shards that axis.
 static struct tile_layout *asked_result(struct follow *follow, int i, int rank)
 {
     size_t out = (size_t)(follow->control->n_states + i);
@@ -368,9 +370,9 @@ static struct tile_layout *asked_result(struct follow *follow, int i, int rank)
     return good ? shifted(follow->work->arena, asked, axis, -1) : NULL;
 }
 
-// Chooses the layout of a result: the requested one, else the one that the first body produces. If
-// that does not fit or is replicated, chooses the layout that the second body (of If) produces. If
-// none fits, the result is replicated.
+// Chooses the layout of result i: the requested one if it fits, else the one that the first body
+// produces. If this is replicated or does not fit, the layout of the second body of an If is used
+// if it fits. Otherwise the result is replicated.
 static bool choose_result(struct follow *follow, int i)
 {
     const tsr_value *first = body_output(follow, 0, follow->control->n_states + i);
@@ -390,8 +392,8 @@ static bool choose_result(struct follow *follow, int i)
     return follow->results[i] != NULL;
 }
 
-// Converts the layout of body result i to the layout of the node's output. A loop stacks its
-// results along a new axis; a branch returns them unchanged.
+// Returns the layout of the node's output for result i. A loop stacks its results along a new axis,
+// which is unsharded. An If returns them unchanged.
 static struct tile_layout *outer_result(struct follow *follow, int i)
 {
     size_t out = (size_t)(follow->control->n_states + i);
@@ -519,7 +521,7 @@ static void report_ends(struct follow *follow)
 
 // ---- is anything sharded? -----------------------------------------------------------------------
 
-// True if the layout is replicated on all devices of the node, as without annotations.
+// True if the layout is NULL or replicated on all devices of the node.
 static bool plain_layout(const struct follow *follow, const struct tile_layout *layout)
 {
     return !layout ||
@@ -539,7 +541,7 @@ static bool plain_node(const struct follow *follow, const struct node_flow *nf)
     return nf->place.n_devices == follow->nf->place.n_devices;
 }
 
-// True if nothing inside is sharded or transferred. The node then runs unchanged.
+// True if nothing in the bodies is sharded or transferred between devices.
 static bool is_unsharded(const struct follow *follow)
 {
     for (int k = 0; k < follow->control->n_bodies; k++) {
@@ -585,8 +587,8 @@ static bool allocate(struct follow *follow)
     return !arena->failed;
 }
 
-// Limits repeated passes over nested bodies. When the limit is reached, nodes with bodies run
-// unchanged. The limit for one flow is 64 times the number of nodes of the model, plus a constant.
+// False if bodies were visited too often, which happens if they are nested: then nodes with bodies
+// run unchanged. The limit for one flow is 64 visits for each node of the model, plus a constant.
 static bool within_budget(struct flow_work *work, const struct control *control)
 {
     for (int k = 0; k < control->n_bodies; k++)
@@ -594,8 +596,8 @@ static bool within_budget(struct flow_work *work, const struct control *control)
     return work->body_work < 64 * ((size_t)tsr__model_node_ids(work->flow->model) + 16);
 }
 
-// Leaves the node unchanged. The caller sets inputs and outputs as for any node that runs
-// unsharded.
+// Clears the results, so that the caller treats the node as one that runs unsharded. Returns false
+// if out of memory.
 static bool leave_unchanged(struct follow *follow)
 {
     follow->nf->bodies = NULL;
@@ -630,8 +632,7 @@ bool tsr__flow_bodies(struct flow_work *work, struct flow_ask *ask)
     return !work->arena->failed;
 }
 
-// Marks the owners in the specs of a node. Skips invalid specs: they are reported when their own
-// node is visited.
+// Marks the devices that specs of the node name. Skips invalid specs, which are reported elsewhere.
 static void spec_owners(const struct flow_work *work, struct arena *arena, const tsr_node *node,
                         bool *on)
 {

@@ -8,8 +8,8 @@
 #include "sharding/flow/flow.h"
 #include "sharding/layouts/node_placement.h"
 
-// Replicates a value on all devices. All values of one rank share one layout object, so that
-// "replicated everywhere" is a comparison of pointers.
+// Sets the layout of a value to replicated on all devices. All such values of one rank have the
+// same layout object, so that pointers can be compared.
 static bool start_value(struct flow_work *work, const tsr_value *value)
 {
     struct tile_layout *layout =
@@ -69,7 +69,7 @@ bool tsr__flow_start(struct flow_work *work, struct arena *arena, tsr_model *mod
     return true;
 }
 
-// True if the model has lists of tensors. Most have none and need no preliminary runs.
+// True if the model has lists of tensors.
 static bool any_list(const struct flow_work *work)
 {
     const tsr_graph *graph = tsr_model_graph(work->flow->model);
@@ -87,8 +87,7 @@ static bool any_list(const struct flow_work *work)
 
 static bool forward(struct flow_work *work, int report, const bool *keep);
 
-// Finds the layouts of all nodes. With lists, runs without diagnostics come first, until every list
-// has the right layout.
+// If the model has lists, first runs the flow without diagnostics until no further list is marked.
 bool tsr__flow_forward(struct flow_work *work, int report, const bool *keep)
 {
     size_t ids = tsr__model_value_ids(work->flow->model);
@@ -112,7 +111,7 @@ bool tsr__flow_forward(struct flow_work *work, int report, const bool *keep)
 }
 
 // Runs the flow once. Discards the results of earlier runs, except the marks of lists. Reshards at
-// nodes that must not be replaced (keep) are always reported, because these nodes cause them.
+// nodes in `keep` are always reported.
 static bool forward(struct flow_work *work, int report, const bool *keep)
 {
     tsr_graph *graph = tsr_model_graph(work->flow->model);

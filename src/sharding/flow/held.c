@@ -31,10 +31,11 @@ static bool same_sizes(const struct tile_dim *a, const struct tile_dim *b)
     return true;
 }
 
-// Finds the loop of `need` that splits like loop `at` of `have`: the same factor, in the same
-// number of shards, between factors of the same sizes. Returns -1 if there is none. Example of 24
-// elements, in which the sizes differ: with 2*3/3*4 the first device has 0..3 and 12..15, but with
-// 4*3/3*2 it has 0 1, 6 7, 12 13 and 18 19.
+// Returns the index of the loop (sharded factor) `at` of `have` in the loops of `need`. Returns -1
+// if `need` does not shard this factor in the same number of shards, or if other factors of the
+// dimension have other sizes. Example: 24 elements as 2*3/3*4 and as 4*3/3*2 both have a factor of
+// 3 in 3 shards. But the first shard has 0..3 and 12..15 in one, and 0 1, 6 7, 12 13, 18 19 in the
+// other.
 static int same_cut(const struct tile_layout *need, const struct tile_layout *have,
                     struct tile_loop at)
 {

@@ -54,7 +54,7 @@ static uint32_t id_of(const tsr_value *value)
     return tsr__value_id(value);
 }
 
-// Returns the place of the value's layout, where a trial can replace and restore it.
+// Returns a pointer to the layout of the value in the flow, which a trial can replace and restore.
 static struct tile_layout **layout_slot(struct propagate *propagate, const tsr_value *value)
 {
     return &propagate->work.flow->values[id_of(value)];
@@ -70,7 +70,8 @@ static void count_readers(struct propagate *propagate)
                 propagate->first[id_of(tsr_node_input(propagate->nodes[i], k)) + 1]++;
 }
 
-// Fills the readers of each value v: readers[first[v] .. first[v + 1]).
+// Lists the readers of all values. Those of value v are readers[first[v]] to readers[first[v + 1] -
+// 1].
 static bool list_readers(struct propagate *propagate, size_t n_ids)
 {
     count_readers(propagate);
@@ -90,8 +91,7 @@ static bool list_readers(struct propagate *propagate, size_t n_ids)
     return true;
 }
 
-// Marks explicit outputs, which are never overridden, and values that a body reads. These must be
-// replicated, which the flow handles.
+// Marks outputs that have a spec (`fixed`), and values that a subgraph of the node reads (`bound`).
 static void mark_fixed(struct propagate *propagate, const tsr_node *node)
 {
     tsr_value **captures;
@@ -130,7 +130,8 @@ static bool prepare(struct propagate *propagate)
 
 // ---- one request --------------------------------------------------------------------------------
 
-// Places node i as a trial, with the current layouts and requests. Returns false after a failure.
+// Places node i with the current layouts and requests, without changing the flow. The result is in
+// *nf. Returns false after a failure.
 static bool try_node(struct propagate *propagate, size_t i, struct node_flow *nf)
 {
     struct arena *arena = propagate->work.arena;
@@ -172,7 +173,8 @@ static size_t first_disturbed(struct propagate *propagate, const tsr_value *valu
     return NOBODY;
 }
 
-// True if no input needs resharding that did not need it before.
+// True if the trial `nf` of node i needs no resharding of an input that needs none in the current
+// flow.
 static bool inputs_undisturbed(struct propagate *propagate, size_t i, const struct node_flow *nf)
 {
     for (size_t k = 0; k < tsr_node_input_count(propagate->nodes[i]); k++) {
@@ -186,7 +188,7 @@ static bool inputs_undisturbed(struct propagate *propagate, size_t i, const stru
     return true;
 }
 
-// True if no reader needs new resharding because of the layouts of node i's outputs in the trial.
+// True if the output layouts of the trial `nf` of node i cause no new resharding at a reader.
 // Otherwise *who is that reader.
 static bool outputs_undisturbed(struct propagate *propagate, size_t i, const struct node_flow *nf,
                                 size_t *who)
@@ -206,9 +208,9 @@ static bool outputs_undisturbed(struct propagate *propagate, size_t i, const str
     return true;
 }
 
-// Tries to place the node with the requested layout. The node must produce exactly this layout, and
-// neither its inputs nor other readers may need new resharding. *who is the reader that would;
-// NOBODY if the node itself cannot grant the request.
+// True if node i can produce output `out` exactly in the requested layout, without new resharding
+// of its inputs or at readers of its outputs. *who is the first reader with new resharding; NOBODY:
+// none.
 static bool fits(struct propagate *propagate, size_t i, size_t out, size_t *who)
 {
     struct node_flow nf;
@@ -228,7 +230,7 @@ static const struct refusal *refusal_of(const struct propagate *propagate, uint3
     return refusal;
 }
 
-// Removes the request and records the reader that prevented it.
+// Removes the request for value `id` and records it as refused, with the reader that prevents it.
 static void refuse(struct propagate *propagate, uint32_t id, size_t in_place)
 {
     struct refusal *refusal = ARENA_NEW(propagate->arena, struct refusal);
@@ -265,9 +267,9 @@ static bool grant(struct propagate *propagate, size_t i, size_t out, const struc
 
 // ---- rounds ------------------------------------------------------------------------------------
 
-// Grants the first possible request for each output of node i. A layout that is replicated, already
-// present or refused before is no request. Granting changes the node, so later outputs use the new
-// flow.
+// For each output of node i without a spec, grants the first layout of a reader that can be
+// granted. Skips layouts that are replicated, that the output already has, or that were refused.
+// Returns true if one was granted.
 static bool walk_node(struct propagate *propagate, size_t i)
 {
     bool granted = false;
@@ -290,8 +292,8 @@ static bool walk_node(struct propagate *propagate, size_t i)
     return granted;
 }
 
-// Refuses granted requests that the last forward flow could not satisfy, because other layouts
-// arrived.
+// Refuses requests that were granted, but that the last forward flow could not satisfy because
+// layouts of inputs have changed.
 static void drop_unmet(struct propagate *propagate)
 {
     for (size_t i = 0; i < propagate->work.flow->n_nodes; i++)
@@ -305,8 +307,7 @@ static void drop_unmet(struct propagate *propagate)
 }
 
 // Runs one forward flow and, unless `last`, one backward pass. Returns true if the backward pass
-// granted a request. Because the pass is backward, a request granted at a node reaches the
-// producers of its inputs in the same pass.
+// granted a request.
 static bool round_trip(struct propagate *propagate, bool last)
 {
     bool granted = false;
@@ -369,8 +370,8 @@ static void note(struct propagate *propagate, const tsr_value *value, const stru
               STR_ARG(to), STR_ARG(from), why);
 }
 
-// Adds the notes about refused requests. Called after the last round, because a value may get the
-// refused layout in a later round.
+// Reports refused requests. Called after the last round, because a value may get the layout in a
+// later round.
 static void note_all(struct propagate *propagate)
 {
     for (size_t i = 0; i < propagate->work.flow->n_nodes; i++)
@@ -384,8 +385,8 @@ static void note_all(struct propagate *propagate)
         }
 }
 
-// Repeats rounds until one grants nothing. Each request is granted or refused once, and MAX_ROUNDS
-// limits the rounds.
+// Repeats rounds until one grants nothing, but at most MAX_ROUNDS times. Then reports refused
+// requests.
 static void settle(struct propagate *propagate)
 {
     bool more = true;

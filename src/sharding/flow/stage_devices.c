@@ -46,7 +46,8 @@ static bool add_device(struct stages *stages, bool *on, int64_t device)
     return true;
 }
 
-// Adds the members of a group. A list entry names a group if it equals the key of one.
+// Marks the members of the group with this key. Returns false if the spec has no such group; the
+// key is then a device number.
 static bool add_group(struct stages *stages, bool *on, const tsr_spec *spec, int64_t key)
 {
     for (size_t group = 0; group < tsr_spec_group_count(spec); group++) {
@@ -61,8 +62,7 @@ static bool add_group(struct stages *stages, bool *on, const tsr_spec *spec, int
     return false;
 }
 
-// Adds the devices that specs name to the stage. Returns true if there are any; the stage then gets
-// no others.
+// Marks the devices that the specs of a node name. Returns true if a spec has a device list.
 static bool add_specs(struct stages *stages, bool *on, const tsr_node_config *nc)
 {
     bool any = false;
@@ -121,8 +121,9 @@ static size_t free_devices(const struct stages *stages, const bool *named, int64
     return (size_t)stages->n_all;
 }
 
-// Distributes the free devices over the stages without specs, in equal runs. Example: 5 devices for
-// 2 stages give 2 and 3. Stages beyond the number of devices share the last one.
+// Distributes the n free devices over the stages whose specs name no devices, in runs of equal
+// length if possible. Example: 5 devices for 2 stages give 2 and 3. If there are fewer devices than
+// stages, the last stages share the last device.
 static void distribute_devices(struct stages *stages, const bool *named, const int64_t *devices,
                                size_t n)
 {
@@ -189,8 +190,8 @@ static bool default_devices(struct stages *stages, struct arena *arena, const ts
 
 // ---- nodes --------------------------------------------------------------------------------------
 
-// Returns the later of `latest` and the stage of a value, as indices. of_value has, by value id,
-// the index of the stage plus 1; 0 means "depends on no stage".
+// Returns the larger of `latest` and the stage index of the value. of_value has, by value id, the
+// index of the latest stage that the value depends on, plus 1; 0: none.
 static int later(int latest, const tsr_value *value, const int *of_value)
 {
     if (value && of_value[tsr__value_id(value)] - 1 > latest)
@@ -198,7 +199,8 @@ static int later(int latest, const tsr_value *value, const int *of_value)
     return latest;
 }
 
-// Returns the index of the latest stage that the inputs and captured values depend on, or -1.
+// Returns the index of the latest stage that the inputs of the node and the outer values of its
+// subgraphs depend on, or -1.
 static int latest_of(const tsr_node *node, const int *of_value)
 {
     tsr_value **captures;
@@ -211,7 +213,8 @@ static int latest_of(const tsr_node *node, const int *of_value)
     return latest;
 }
 
-// Returns the index of a stage in the sorted list: of stages 0, 3 and 7, stage 3 has index 1.
+// Returns the index of a stage in the sorted list. Example: of stages 0, 3 and 7, stage 3 has index
+// 1.
 static int stage_index(const struct stages *stages, int64_t number)
 {
     const int64_t *at =
@@ -248,8 +251,8 @@ static bool follow_nodes(struct stages *stages, struct arena *arena, tsr_model *
     return default_devices(stages, arena, config, named);
 }
 
-// Lists the distinct stages. Consecutive nodes of one stage add one entry, so the list to sort is
-// short.
+// Lists the different stage numbers of the main graph in ascending order, and returns how many
+// there are.
 static size_t distinct(struct arena *arena, tsr_model *model, const tsr_config *config,
                        int64_t **out)
 {
@@ -309,7 +312,6 @@ const bool *tsr__stages_devices(const struct stages *stages, const tsr_node *nod
     return at.place < 0 || (explicit_specs && !at.own) ? NULL : stages->on[at.place];
 }
 
-// Finds the devices of the stages. Computes the stages again, because a flow does not keep them.
 size_t tsr__flow_stages(struct arena *arena, const struct flow *flow, const bool *const **on)
 {
     struct stages stages = {0};

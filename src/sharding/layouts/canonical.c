@@ -25,8 +25,8 @@ struct digit {
     int part; // last input part that splits this digit; its coordinate has stride 1
 };
 
-// Converts parts to digits, outermost first: 8 elements in 2 shards are a fully split digit of 2
-// and an unsplit digit of 4.
+// Converts parts to digits, outermost first, and returns their number. Example: 8 elements in 2
+// shards are a fully split digit of 2 and an unsplit digit of 4.
 static int expand(const struct cut_part *parts, int n, struct digit *out)
 {
     int count = 0;
@@ -56,9 +56,9 @@ static int64_t times(int64_t a, int64_t b)
     return a && b && mul_ok(a, b, &r) ? r : 0;
 }
 
-// Merges adjacent digits of one kind in place and returns how many remain. Example, with the
-// letters of the table above: F2 of part 0 and F3 of part 1 become F6. In F6 the coordinate of part
-// 0 has stride 3, that of part 1 stride 1; `moves` stores these strides.
+// Merges adjacent digits that are both unsplit or both fully split, in place. Returns how many
+// remain. Example, with the letters of the table above: F2 of part 0 and F3 of part 1 become F6. In
+// F6 the coordinate of part 0 has stride 3, that of part 1 stride 1; `moves` stores these strides.
 static int merge(struct digit *digit, int n, struct cut_move *moves, int n_parts)
 {
     int count = 0;
@@ -80,8 +80,8 @@ static int merge(struct digit *digit, int n, struct cut_move *moves, int n_parts
     return count;
 }
 
-// Computes the canonical factors of a dimension. Returns their number, 0 for an unsharded
-// dimension. A single factor is the full dimension and needs no size.
+// Returns the number of factors; 0: the dimension is unsharded. A single factor is the full
+// dimension and needs no size.
 int tsr__cut_canonical(const struct cut_part *parts, int n, struct tile_factor *out,
                        struct cut_move *moves)
 {
@@ -131,7 +131,8 @@ static int parts_of(const struct tile_dim *dim, tsr_dim size, struct cut_part *p
 
 // ---- several tiles of a device ------------------------------------------------------------------
 
-// Returns the distance between the numbers of consecutive shards of a loop.
+// Returns the difference between the numbers of two shards that are adjacent along a loop (sharded
+// factor).
 static int64_t stride_of(const struct tile_layout *layout, int loop)
 {
     int64_t stride = 1;
@@ -140,7 +141,8 @@ static int64_t stride_of(const struct tile_layout *layout, int loop)
     return stride;
 }
 
-// True if every `run` consecutive shards of the loop have the same owners.
+// True if each group of `run` consecutive shards along the loop (sharded factor) has the same
+// owners.
 static bool runs_have_same_owners(const struct tile_layout *layout, int loop, int64_t run)
 {
     int64_t coords[TILE_MAX_LOOPS], stride = stride_of(layout, loop);
@@ -152,7 +154,8 @@ static bool runs_have_same_owners(const struct tile_layout *layout, int loop, in
     return true;
 }
 
-// Returns the layout with every `run` shards of a loop merged into one.
+// Returns the layout in which each group of `run` consecutive shards along the loop (sharded
+// factor) is one shard. Returns NULL if out of memory.
 static struct tile_layout *merged(struct arena *arena, const struct tile_layout *l, int loop,
                                   int64_t run)
 {
@@ -184,9 +187,9 @@ static struct tile_layout *merged(struct arena *arena, const struct tile_layout 
     return tsr__layout_own(arena, m, pairs, n) ? m : NULL;
 }
 
-// Merges adjacent tiles of one device: {4,1:0,0,1,1} becomes {2,1:0,1}. This is valid for any size
-// D, because floor(2 j D / 4) = floor(j D / 2). Tries the longest runs first, and repeats until
-// nothing can be merged. Returns NULL if out of memory.
+// Merges adjacent tiles that have the same owners. Example: {4,1:0,0,1,1} becomes {2,1:0,1}. This
+// is valid for any size D, because floor(2 j D / 4) = floor(j D / 2). Tries the longest runs first,
+// and repeats until nothing can be merged. Returns NULL if out of memory.
 static const struct tile_layout *merge_tiles(struct arena *arena, const struct tile_layout *l)
 {
     for (int loop = 0; loop < l->n_loops; loop++) {
@@ -202,11 +205,10 @@ static const struct tile_layout *merge_tiles(struct arena *arena, const struct t
     return l;
 }
 
-// Computes the canonical factors of each dimension, then maps every shard of the given layout to
-// the shard with the same elements. moves[axis][k] is the new position of the coordinate of factor
-// k. Example: of {4/4*16/2}, factor 0 has stride 2 and factor 1 stride 1 in {64/8}, so shard (3,1)
-// becomes 7. A dimension whose factors do not multiply to its size is unchanged. Unequal shares are
-// first expanded to the tiles of the spec, because adjacent tiles of one device may merge.
+// Computes the canonical factors of each dimension, then gives every canonical shard the owners of
+// the given shard with the same elements. Example: {4/4*16/2} becomes {64/8}. In it, factor 0 has
+// stride 2 and factor 1 stride 1 (`moves`), so shard (3,1) becomes 7. A dimension whose factors do
+// not multiply to its size is unchanged.
 struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile_layout *given,
                                           const struct shape *shape)
 {

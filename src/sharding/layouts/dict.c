@@ -48,8 +48,7 @@ static tsr_status refuse(tsr_session *session, tsr_status status, const char *hi
 }
 
 // Checks and stores element size and shape. Rejects elements smaller than a byte, and shapes whose
-// number of elements or bytes does not fit into 64 bits ([2^40, 2^40]), so that later arithmetic
-// cannot overflow.
+// number of elements or bytes does not fit into 64 bits. Example: [2^40, 2^40].
 static tsr_status take_shape(tsr_pieces *dict, tsr_dtype type, int rank, const int64_t *shape)
 {
     int64_t elements = 1, bytes;
@@ -77,8 +76,7 @@ static tsr_status take_shape(tsr_pieces *dict, tsr_dtype type, int rank, const i
     return TSR_OK;
 }
 
-// Allocates a piece filled with zeros. An empty piece also gets memory, so NULL always means out of
-// memory.
+// Allocates the piece held->tile, filled with zeros. Returns false if out of memory.
 static bool make_piece(tsr_pieces *dict, struct held *held, const struct tile_layout *layout)
 {
     held->piece = tsr__layout_piece(&dict->arena, layout, dict->shape, held->tile);
@@ -94,7 +92,8 @@ static bool make_piece(tsr_pieces *dict, struct held *held, const struct tile_la
     return held->data != NULL;
 }
 
-// Allocates the pieces. dict->n counts the pieces that have memory; tsr_pieces_free frees these.
+// Allocates all pieces. dict->n is the number of pieces with memory, also after a failure;
+// tsr_pieces_free frees these.
 static tsr_status make_pieces(tsr_pieces *dict, const struct tile_layout *layout)
 {
     size_t n = (size_t)layout->first[layout->n_shards], at = 0;
@@ -111,8 +110,8 @@ static tsr_status make_pieces(tsr_pieces *dict, const struct tile_layout *layout
     return TSR_OK;
 }
 
-// Returns the full tensor as a piece, so that splitting and joining are the same copy in opposite
-// directions.
+// Returns the full tensor as a piece, or NULL if out of memory. Splitting and joining then are
+// copies between two pieces.
 static struct tile_piece *whole_piece(struct arena *arena, const tsr_pieces *dict)
 {
     int64_t device = 0;

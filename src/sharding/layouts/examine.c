@@ -61,8 +61,8 @@ static int key_order(const void *a, const void *b)
     return x->key == y->key ? int64_order(x->at, y->at) : int64_order(x->key, y->key);
 }
 
-// Sorts the groups by key. If several groups have the same key, the first in the file is used.
-// Returns false if out of memory.
+// If several groups have the same key, tsr__groups_find returns the first in the file. Returns
+// false if out of memory.
 bool tsr__groups_index(struct arena *arena, const tsr_spec *spec, struct group_index *out)
 {
     out->n = tsr_spec_group_count(spec);
@@ -91,7 +91,7 @@ int64_t tsr__groups_find(const struct group_index *index, int64_t key)
     return low < index->n && index->keys[low].key == key ? (int64_t)index->keys[low].at : -1;
 }
 
-// Finds the smallest number that occurs twice. Sorts v. Returns false if there is none.
+// Sorts v and sets *out to the smallest number that occurs twice. Returns false if there is none.
 static bool repeated(int64_t *v, size_t n, int64_t *out)
 {
     for (size_t i = 1; i < n; i++)
@@ -107,8 +107,8 @@ static bool repeated(int64_t *v, size_t n, int64_t *out)
     return false;
 }
 
-// Checks a device number. `where` is the name of the list for the message. If the configuration is
-// unknown, only negative numbers are errors.
+// Checks a device number; reports an error and returns false if it does not exist. `where` names
+// the list in the message. If the configuration is unknown, only negative numbers are errors.
 static bool device_fits(struct spec_scope *sc, const tsr_spec *spec, int64_t d, const char *where)
 {
     if (d >= 0 && (sc->devices < 0 || d < sc->devices))
@@ -125,9 +125,9 @@ static bool device_fits(struct spec_scope *sc, const tsr_spec *spec, int64_t d, 
     return false;
 }
 
-// Checks a group of devices. A number in the device list means a group if a group has that key. If
-// the key is also a device number, the list cannot name that device. This is allowed, but reported
-// as a remark.
+// Checks group i. A number in the device list means a group if a group has that key. If the key is
+// also a device number, the list cannot name that device. This is allowed, but reported as a
+// warning or note.
 static void examine_group(struct spec_scope *sc, const tsr_spec *spec, size_t i)
 {
     const int64_t *members = NULL;
@@ -169,7 +169,7 @@ static bool *used_groups(struct spec_scope *sc, const tsr_spec *spec,
     return used;
 }
 
-// Checks all groups. If several have the same key, only the second one reports an error.
+// Checks all groups. A key that several groups have is reported once.
 static void examine_groups(struct spec_scope *sc, const tsr_spec *spec,
                            const struct group_index *index)
 {
@@ -189,9 +189,9 @@ static void examine_groups(struct spec_scope *sc, const tsr_spec *spec,
     }
 }
 
-// Returns a layout with the entries of the device list as owners and one dimension per sharded
-// factor. Returns NULL if the list does not have one entry per shard, if there are too many
-// factors, or if out of memory.
+// Returns a layout with one dimension per sharded factor of the spec, in which entry k of the
+// device list owns shard k. Returns NULL if the list does not have one entry per shard, if there
+// are too many factors, or if out of memory.
 static const struct tile_layout *listed_owners(struct arena *arena, const tsr_spec *spec)
 {
     const int64_t *devices;
@@ -235,7 +235,8 @@ static const int64_t *list_shares(struct arena *arena, const tsr_spec *spec, siz
     return layout->owners;
 }
 
-// Returns the devices of a list entry: the device itself, or the members of the group.
+// Sets *out to the devices of an entry of the device list: the device itself, or the members of the
+// group. Returns their number.
 static size_t named_devices(const tsr_spec *spec, const struct group_index *index,
                             const int64_t *entry, const int64_t **out)
 {
@@ -265,8 +266,8 @@ static size_t most_owners(const tsr_spec *spec)
     return size_min(SPEC_MAX_OWNERS, OWNERS_LEAST + listed * OWNERS_TIMES);
 }
 
-// Returns the total number of owners of all shards. If the device list repeats large groups and
-// there are too many, reports an error and returns SIZE_MAX.
+// Returns the total number of owners of all shards. Reports an error and returns SIZE_MAX if there
+// are too many, because the device list repeats large groups.
 static size_t count_owners(struct spec_scope *sc, const tsr_spec *spec,
                            const struct group_index *index)
 {
@@ -294,9 +295,8 @@ static bool ascends(const tsr_spec *spec, const struct group_index *index)
     return index->n == 0;
 }
 
-// Finds the smallest device that has several shards. The owners of all shards, at most `most`, are
-// copied to one list and sorted, so that repeated devices are adjacent. Returns false if there is
-// none or if out of memory.
+// Sets *out to the smallest device that has several shards. Returns false if there is none or if
+// out of memory. `most` is the total number of owners.
 static bool find_repeat(struct arena *arena, const tsr_spec *spec, const struct group_index *index,
                         size_t most, int64_t *out)
 {
@@ -314,8 +314,8 @@ static bool find_repeat(struct arena *arena, const tsr_spec *spec, const struct 
     return repeated(all, total, out);
 }
 
-// Reports a device that has several shards: it is listed twice, or is in two of the named groups.
-// The search takes 40 MB for a list of 300,000 devices, so it uses a temporary arena.
+// Reports a device that has several shards: it is listed twice, or is in two of the listed groups.
+// The search uses a temporary arena, because it needs 40 MB for 300,000 devices.
 static void examine_repeats(struct spec_scope *sc, const tsr_spec *spec,
                             const struct group_index *index, bool cut)
 {
@@ -336,8 +336,7 @@ static void examine_repeats(struct spec_scope *sc, const tsr_spec *spec,
 }
 
 // Checks the device list. A number names a group if a group has that key, else a device. Repeated
-// devices are checked only if all entries are valid, because an invalid entry would count as a
-// device.
+// devices are checked only if all entries are valid. `cut` is true if the tensor is sharded.
 static void examine_devices(struct spec_scope *sc, const tsr_spec *spec, bool cut)
 {
     struct group_index index;
@@ -365,7 +364,7 @@ static void examine_devices(struct spec_scope *sc, const tsr_spec *spec, bool cu
 
 // ---- axes and sizes ----------------------------------------------------------------------------
 
-// Checks an axis. If the rank is unknown, any axis may be valid.
+// Reports an error if the tensor has no such axis. If the rank is unknown, any axis may be valid.
 static void examine_axis(struct spec_scope *sc, const tsr_spec *spec, int64_t axis, int rank)
 {
     if (rank < 0 || front_axis(axis, rank) != INT64_MIN)
@@ -383,7 +382,7 @@ static void examine_axis(struct spec_scope *sc, const tsr_spec *spec, int64_t ax
 
 // Checks for repeated axes and for axes that are out of order. If the rank is unknown, axes counted
 // from the front and from the back cannot be compared. Then each kind is checked separately, and a
-// mix of both is reported as a remark.
+// mix of both is reported as a warning or note.
 static void examine_axes(struct spec_scope *sc, const tsr_spec *spec, int rank)
 {
     size_t n = tsr_spec_dim_count(spec), front = 0, back = 0;
@@ -440,7 +439,8 @@ static bool repeats_declaration(const tsr_spec *spec, int64_t axis, int64_t size
     return front >= 0 && front < rank && tsr_value_dim(value, (int)front).value == size;
 }
 
-// Compares the size that the spec states for an axis with the shape. The axis has one factor.
+// Compares the size `stated` in the spec for an axis with one factor with the size in the shape,
+// `real`.
 static void examine_stated(struct spec_scope *sc, const tsr_spec *spec, int64_t axis,
                            tsr_dim stated, tsr_dim real)
 {
@@ -461,8 +461,8 @@ static void examine_stated(struct spec_scope *sc, const tsr_spec *spec, int64_t 
                stated.symbol, real.symbol);
 }
 
-// Checks the sizes of the factors of an axis that has several. Adjacent unsharded factors of
-// unknown size are merged. Returns false after an error.
+// Checks the factor sizes of an axis that has several factors. Adjacent unsharded factors of
+// unknown size count as one. Returns false after an error.
 static bool examine_factors(struct spec_scope *sc, const tsr_spec *spec, size_t i, int64_t axis,
                             tsr_dim real)
 {
@@ -506,8 +506,8 @@ static bool examine_factors(struct spec_scope *sc, const tsr_spec *spec, size_t 
     return false;
 }
 
-// Compares the shard count of each factor with its size. An axis with one factor uses the size of
-// the tensor, even if the spec states another. Returns false if a count is impossible.
+// Checks that no factor has more shards than elements. For an axis with one factor, the size in the
+// tensor counts, not the size in the spec. Returns false after an error.
 static bool examine_counts(struct spec_scope *sc, const tsr_spec *spec, size_t i, int64_t axis,
                            tsr_dim real)
 {
@@ -536,8 +536,8 @@ static bool examine_counts(struct spec_scope *sc, const tsr_spec *spec, size_t i
     return fine;
 }
 
-// Checks one listed axis and multiplies *product by its shard count. *product becomes -1 if the
-// number of shards cannot be checked, and 0 if it overflows.
+// Checks entry i of the axis list and multiplies *product by its shard count. *product becomes -1
+// if a shard count is invalid, and 0 if the product overflows.
 static void examine_dim(struct spec_scope *sc, const tsr_spec *spec, size_t i,
                         const struct shape *shape, int64_t *product)
 {
@@ -574,9 +574,9 @@ static void examine_dim(struct spec_scope *sc, const tsr_spec *spec, size_t i,
 
 // ---- shards against devices --------------------------------------------------------------------
 
-// Compares the number of shards (`product`) with the device list. `product` is 0 if it overflowed
-// and -1 if it cannot be checked. A replicated tensor may name any number of devices, each of which
-// has a copy. A sharded tensor names one device or group for each shard, or none, which means
+// Compares the number of shards (`product`) with the device list. `product` is 0 after an overflow
+// and -1 if a shard count is invalid. A replicated tensor may name any number of devices, each of
+// which has a copy. A sharded tensor names one device or group for each shard, or none, which means
 // devices 0, 1, 2 ...
 static void examine_owners(struct spec_scope *sc, const tsr_spec *spec, int64_t product)
 {
@@ -618,8 +618,7 @@ void tsr__spec_examine(struct spec_scope *sc, const tsr_spec *spec, const struct
     examine_owners(sc, spec, product);
 }
 
-// Returns the declared shape. Returns rank -1 if nothing is declared or if out of memory; fewer
-// checks are possible then.
+// The rank is -1 if nothing is declared or if out of memory.
 struct shape tsr__declared_shape(struct arena *arena, const tsr_value *value)
 {
     struct shape shape = {.dtype = tsr_value_dtype(value), .rank = tsr_value_rank(value)};

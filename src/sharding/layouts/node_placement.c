@@ -25,7 +25,7 @@
 //                            of 64 becomes two, 4 and 16, and 16 is split in 2
 #include "sharding/layouts/node_placement.h"
 
-// Replaces the rows by n empty ones. Returns false if out of memory.
+// Replaces the rows of the table by n empty rows. Returns false if out of memory.
 static bool make_rows(struct solve *solve, int64_t n)
 {
     solve->n_rows = n;
@@ -43,8 +43,8 @@ static void copy_row(struct solve *to, int64_t at, const struct solve *from, int
            (size_t)to->cap * sizeof(*to->coords));
 }
 
-// Starts with all devices and nothing sharded. Rows of `coords` are longer than the number of
-// factors, so that refining the rule does not move them.
+// Starts with one row for each device and nothing sharded. Rows of `coords` have space for factors
+// that refining the rule adds. Returns false if out of memory.
 bool tsr__solve_init(struct solve *solve, struct arena *arena, struct arena *keep,
                      const struct rule *rule, int64_t n_all)
 {
@@ -63,8 +63,7 @@ bool tsr__solve_init(struct solve *solve, struct arena *arena, struct arena *kee
     return true;
 }
 
-// Copies the state for an attempt, because a failed tsr__solve_add leaves it unusable. The rule is
-// shared: refining replaces it and never changes it.
+// The rule is not copied: refining replaces a rule and never changes it.
 struct solve tsr__solve_copy(const struct solve *solve)
 {
     struct solve c = *solve;
@@ -80,7 +79,8 @@ static bool fail(struct solve *solve, const char *why)
     return false;
 }
 
-// Returns the factors of an axis. The pointer becomes invalid when a split replaces the rule.
+// Returns the factors of an axis of input or output i. The pointer becomes invalid when `split`
+// replaces the rule.
 static const struct rule_dim *dim_of(const struct solve *solve, bool out, int i, int axis)
 {
     return &rule_slot(solve->rule, out, (size_t)i)->dims[axis];
@@ -93,7 +93,8 @@ static int64_t size_of(const struct solve *solve, int factor)
 
 // ---- refining ----------------------------------------------------------------------------------
 
-// Inserts the inner factor g after the factor in a dimension.
+// Inserts the new factor g after `factor` in a dimension, if the dimension has `factor`. Returns
+// false if out of memory.
 static bool refine_dim(struct arena *arena, struct rule_dim *dim, int factor, int g)
 {
     int *list = ARENA_ARRAY(arena, int, (size_t)dim->n + 1);
@@ -114,7 +115,8 @@ static bool refine_dim(struct arena *arena, struct rule_dim *dim, int factor, in
     return true;
 }
 
-// Refines all tensors of one side: the factor becomes two wherever it occurs.
+// Returns copies of all inputs or all outputs of a rule in which factor g follows `factor` wherever
+// it occurs. Returns NULL if out of memory.
 static const struct rule_tensor *
 refine_tensors(struct arena *arena, const struct rule_tensor *tensor, int n, int factor, int g)
 {
@@ -135,8 +137,8 @@ refine_tensors(struct arena *arena, const struct rule_tensor *tensor, int n, int
     return arena->failed ? NULL : copy;
 }
 
-// Adds the inner factor to the rule's lists of numbers (pads, split sizes) that depend on the
-// factor.
+// Returns copies of the rule's lists of numbers (pads, split sizes). Entries that depend on
+// `factor` depend on the new factor g, too.
 static const struct rule_list *refine_lists(struct arena *arena, const struct rule *rule,
                                             int factor, int g)
 {
@@ -161,8 +163,8 @@ static const struct rule_list *refine_lists(struct arena *arena, const struct ru
     return lists;
 }
 
-// Splits one factor of the rule into two. A factor of 64 with inner 16 becomes 4, and a new last
-// factor of 16 follows it in every dimension. The given rule is shared and does not change.
+// Example: with `inner` 16, a factor of 64 becomes 4, and a new factor of 16 follows it in every
+// dimension. The given rule does not change.
 const struct rule *tsr__rule_refine(struct arena *arena, const struct rule *r, int factor,
                                     int64_t inner)
 {
@@ -185,7 +187,7 @@ const struct rule *tsr__rule_refine(struct arena *arena, const struct rule *r, i
     return arena->failed ? NULL : c;
 }
 
-// True if the rewrite depends on the part of its factor that a device has.
+// True if a rewrite of this kind depends on the part of its factor that a device has.
 static bool names_parts(enum rewrite_kind kind)
 {
     static const enum rewrite_kind kinds[] = {REWRITE_ATTR,  REWRITE_LOOKUP, REWRITE_SCATTER,
@@ -208,8 +210,9 @@ bool tsr__rule_rewrites(const struct rule *rule, int factor)
     return false;
 }
 
-// Splits a factor into an outer and an inner one. If it is already sharded, its shards must end at
-// bounds of the new factors.
+// Splits a factor of the rule into an outer factor and an inner factor of size `inner`. If the
+// factor is already sharded, each shard must be a shard of the two new factors. Returns false, with
+// the reason, if this is not possible.
 static bool split(struct solve *solve, int factor, int64_t inner)
 {
     // Example: a factor of 64 in 8 shards is split at inner 16. The outer factor 4 gets 4 shards,
@@ -257,9 +260,10 @@ struct target {
 };
 #define MAX_TARGETS 64
 
-// Makes `at`, a product of inner sizes, a border between two factors of the dimension. Example: a
-// dimension of factors 8 and 6 (48 elements) has borders at 6 and 48. A border at 12 = 2 * 6 splits
-// 8 into 4 and 2. A border at 9 is impossible, because 9 is not a multiple of 6.
+// Splits a factor, if necessary, so that the sizes of the innermost factors of the dimension
+// multiply to `at`. There is then a border between factors at `at`. Example: a dimension of factors
+// 8 and 6 (48 elements) has borders at 6 and 48. A border at 12 = 2 * 6 splits 8 into 4 and 2. A
+// border at 9 is impossible, because 9 is not a multiple of 6.
 static bool border(struct solve *solve, bool out, int i, int axis, int64_t at)
 {
     const struct rule_dim *dim = dim_of(solve, out, i, axis);
@@ -278,8 +282,8 @@ static bool border(struct solve *solve, bool out, int i, int axis, int64_t at)
     return below == at || fail(solve, "shard bounds do not match the factors of the dimension");
 }
 
-// Returns the factor of the dimension directly below the border `at` (see border), ignoring factors
-// of size 1. Returns -1 if there is none.
+// Returns the factor such that its size times the sizes of all factors inside of it is `at`.
+// Ignores factors of size 1. Returns -1 if there is none.
 static int factor_below(const struct solve *solve, bool out, int i, int axis, int64_t at)
 {
     const struct rule_dim *dim = dim_of(solve, out, i, axis);
@@ -293,9 +297,10 @@ static int factor_below(const struct solve *solve, bool out, int i, int axis, in
     return -1;
 }
 
-// Finds the factors to split, for equal shards: the leading factors are fully split, then one is
-// split into equal runs. Example: factors 4 and 16 in 8 shards: 4 is split in 4 and 16 in 2. Shard
-// c has part c / 2 of the first factor and part c % 2 of the second, so the strides are 2 and 1.
+// Finds the factors that `cuts` equal shards split, and returns their number; 0: not possible. The
+// outermost factors are split into single elements, the next one into equal runs. Example: factors
+// 4 and 16 in 8 shards: 4 is split in 4 and 16 in 2. Shard c has part c / 2 of the first factor and
+// part c % 2 of the second, so the strides are 2 and 1.
 static int targets_even(struct solve *solve, bool out, int i, int axis, int64_t at, int64_t cuts,
                         struct target *target)
 {
@@ -334,8 +339,8 @@ static bool same_factor_sizes(const struct solve *solve, const struct rule_dim *
     return true;
 }
 
-// Finds the factor to split if sizes are unknown or if the dimension is one factor. This is
-// possible only if layout and rule have the same factors.
+// Finds the factor that factor k of the layout shards, for unknown sizes or a dimension of one
+// factor. Layout and rule must have the same factors. Returns 1; 0: not possible.
 static int targets_alike(struct solve *solve, const struct rule_dim *dim, const struct tile_dim *l,
                          int k, struct target *target)
 {
@@ -347,8 +352,9 @@ static int targets_alike(struct solve *solve, const struct rule_dim *dim, const 
     return 1;
 }
 
-// Finds the factor to split for unequal shares: the outermost one; all others are unsharded.
-// Example: 4096 elements are 32 heads of 128. Shares of 3 units and 1 unit are 24 and 8 heads.
+// Finds the factor that unequal shares split: the one directly inside of `at`, whose size must be a
+// multiple of the units. Returns 1; 0: not possible. Example: 4096 elements are 32 heads of 128.
+// Shares of 3 units and 1 unit are 24 and 8 heads.
 static int target_shared(struct solve *solve, bool out, int i, int axis, int64_t at,
                          const struct tile_factor *cut, struct target *target)
 {
@@ -361,8 +367,8 @@ static int target_shared(struct solve *solve, bool out, int i, int axis, int64_t
     return 1;
 }
 
-// Translates factor k of a layout's dimension to shards of the rule's factors. Returns the number
-// of targets, or 0 if it is not possible.
+// Finds the factors of the rule that factor k of the layout's dimension `l` shards. Returns their
+// number; 0: not possible.
 static int targets_of(struct solve *solve, bool out, int i, int axis, const struct tile_dim *l,
                       int k, int64_t size, struct target *target)
 {
@@ -405,7 +411,7 @@ static int targets_of(struct solve *solve, bool out, int i, int axis, const stru
 
 // ---- adding a layout ----------------------------------------------------------------------------
 
-// True if every bound of the split is a multiple of the unit. Units, such as blocks of packed
+// True if every shard starts at a multiple of the factor's unit. Units, such as blocks of packed
 // weights, must not be split.
 static bool unit_fits(const struct rule_factor *factor, const struct target *target)
 {
@@ -418,8 +424,8 @@ static bool unit_fits(const struct rule_factor *factor, const struct target *tar
     return true;
 }
 
-// False if sharding the factor would give the node two kinds of reductions, whose order would
-// matter.
+// False if sharding the factor would give the node two kinds of reductions, such as sum and
+// maximum.
 static bool combines(const struct solve *solve, int factor)
 {
     const struct rule_factor *all = solve->rule->factors;
@@ -437,8 +443,9 @@ static const char *why_whole(const struct rule_factor *factor)
     return "a dimension is sharded that this operator needs unsharded";
 }
 
-// True if a factor may be sharded. Statistics (the axis of a softmax) are sharded only on request,
-// because the node is then replaced by several nodes.
+// True if the factor may be sharded as `target` describes; otherwise sets the reason. Statistics
+// (the axis of a softmax) are sharded only for explicit specs, because the node is then replaced by
+// several nodes.
 static bool may_cut(struct solve *solve, const struct target *target)
 {
     const struct rule_factor *factor = &solve->rule->factors[target->factor];
@@ -460,8 +467,9 @@ static bool may_cut(struct solve *solve, const struct target *target)
            fail(solve, "a shard bound is inside a unit that must not be split");
 }
 
-// Assigns parts of a factor to rows. `shards` has the shard of each row. The first layout that
-// shards the factor gives every row its part. Later layouts drop the rows that have another part.
+// Applies one split of a layout to a factor. `shards` has the shard of each row of the table. The
+// first layout that shards the factor gives every row its part. Later layouts drop the rows that
+// have another part.
 static void settle(struct solve *solve, const struct target *target,
                    const struct tile_layout *layout, int loop, const int64_t *shards)
 {
@@ -483,8 +491,8 @@ static void settle(struct solve *solve, const struct target *target,
     }
 }
 
-// Adds one split of a layout. Checks all targets before it changes any, so that the split is
-// applied completely or not at all.
+// Adds one loop (sharded factor) of a layout to the placement. Returns false, with the reason, if
+// it does not fit.
 static bool add_loop(struct solve *solve, bool out, int i, const struct tile_layout *layout,
                      int loop, const struct shape *shape, const int64_t *shards)
 {
@@ -533,9 +541,9 @@ static bool find_owned(const struct solve *solve, const struct tile_layout *layo
     return true;
 }
 
-// Joins the rows with the shards of their devices: a row of a device with three shards becomes
-// three rows. Devices without shards are dropped. Returns the shard of each row, or NULL if out of
-// memory or if there are too many rows.
+// Repeats each row of the table for each shard that its device owns in the layout. Example: a row
+// of a device with three shards becomes three rows. Devices without shards are dropped. Returns the
+// shard of each row, or NULL if out of memory or if there are too many rows.
 static int64_t *join_shards(struct solve *solve, const struct tile_layout *layout)
 {
     struct solve before = *solve;
@@ -566,8 +574,8 @@ static bool same_row(const struct solve *solve, int64_t a, int64_t b)
                   (size_t)solve->rule->n_factors * sizeof(*solve->coords)) == 0;
 }
 
-// Removes equal rows of a device. They occur if a loop of the layout was left out, so that its
-// shards no longer differ.
+// Drops rows that equal another row of the same device. They occur if a split of the layout was
+// left out.
 static void drop_repeats(struct solve *solve)
 {
     for (int64_t row = 0; row < solve->n_rows; row++)
@@ -598,8 +606,8 @@ static bool reduces(const struct solve *solve)
     return false;
 }
 
-// True if each device has one part of every partial sum. Execution needs this; SOLVE_VALID does not
-// execute, so the result is always true then.
+// True if no device has several parts of a partial sum, which cannot be executed. Always true for
+// SOLVE_VALID, which is not executed.
 static bool one_part_of_sums(const struct solve *solve)
 {
     int64_t n = 0;
@@ -608,12 +616,12 @@ static bool one_part_of_sums(const struct solve *solve)
     return solve->mode == SOLVE_VALID || !reduces(solve) || tsr__solve_devices(solve) == n;
 }
 
-// Fixes the axes of an explicit layout, which describes its tensor completely. A sharded axis is
-// not split further. Example: an axis of 6 = 2 * 3 elements is in 2 shards; its factor 3 stays
-// unsharded, even if another layout of the node shards it. With `strict`, and for reduced axes, an
-// axis that the layout does not shard stays unsharded, and must not have been sharded before.
-// Otherwise inputs may shard different axes, such as A {2,1:(0,1),2} and B {1,2:(0,2),(1,2)} of
-// Add. A device then computes the intersection of its shards, if every pair of shards has a device.
+// Pins the factors of the tensor whose explicit layout was just added: later layouts must not shard
+// them differently. A sharded axis is not split further. Example: an axis of 6 = 2 * 3 elements is
+// in 2 shards; its factor 3 stays unsharded, even if another layout of the node shards it. With
+// `strict`, and for reduced axes, an unsharded axis stays unsharded, and an earlier layout must not
+// have sharded it. Otherwise another input may shard it. Example: A {2,1:(0,1),2} and B
+// {1,2:(0,2),(1,2)} of Add. A device then computes the intersection of its shards of A and B.
 static bool pin(struct solve *solve, bool out, int i)
 {
     const struct rule_tensor *tensor = rule_slot(solve->rule, out, (size_t)i);
@@ -631,8 +639,8 @@ static bool pin(struct solve *solve, bool out, int i)
     return true;
 }
 
-// With `each_loop` the layout is propagated, not requested. A tensor cannot be sharded if the node
-// reads it on the host, or if its rank differs from the rule's.
+// A tensor cannot be sharded if the node reads it on the host, or if its rank differs from the
+// rule's.
 bool tsr__solve_add(struct solve *solve, bool out, int i, const struct tile_layout *layout,
                     const struct shape *shape, bool each_loop, bool to_pin)
 {
@@ -664,9 +672,8 @@ bool tsr__solve_add(struct solve *solve, bool out, int i, const struct tile_layo
 
 // ---- results ------------------------------------------------------------------------------------
 
-// True if the layout of a tensor can be written as a spec. A dimension of several factors can be if
-// at most one size is unknown. This is tested after every added split, so that an unwritable
-// placement is rejected at once.
+// True if the layouts of n tensors can be written as specs. A sharded dimension of several factors
+// can be written only if at most one of their sizes is unknown.
 static bool writable(struct solve *solve, const struct rule_tensor *tensor, int n)
 {
     for (int i = 0; i < n; i++)
@@ -698,8 +705,9 @@ static bool all_writable(struct solve *solve)
     return true;
 }
 
-// Returns the number of the cell that a row computes. Without `reduced`, returns the first cell
-// with the same output.
+// Returns the number of the cell (combination of parts) that a row of coordinates computes. Without
+// `reduced`, treats the parts of reduced factors as 0, so that all cells of one sum get the same
+// number.
 static int64_t cell_of(const struct solve *solve, const int64_t *row, bool reduced)
 {
     int64_t cell = 0;
@@ -711,8 +719,8 @@ static int64_t cell_of(const struct solve *solve, const int64_t *row, bool reduc
     return cell;
 }
 
-// True if all parts of each sum are on the same number of devices, so that groups can be formed.
-// `count` has the number of rows per cell.
+// True if all parts of each sum are on the same number of devices. `count` has the number of rows
+// for each cell.
 static bool sums_are_even(const struct solve *solve, const int64_t *count)
 {
     for (int64_t i = 0; i < solve->n_rows; i++) {
@@ -723,10 +731,9 @@ static bool sums_are_even(const struct solve *solve, const int64_t *count)
     return true;
 }
 
-// True if every cell of the sharded factors has a device. Example: with m and k in 2 shards on four
-// devices, each cell has one device; without device 3, cell (1,1) has none. To execute a sum, each
-// part must be on the same number of devices. While explicit layouts of inputs are added with
-// SOLVE_PARTS, this is not checked; tsr__solve_even then drops devices.
+// Example: with m and k in 2 shards on four devices, each cell has one device; without device 3,
+// cell (1,1) has none. While explicit layouts of inputs are added with SOLVE_PARTS, parts of a sum
+// may be on different numbers of devices; tsr__solve_even drops devices later.
 bool tsr__solve_covers(struct solve *solve)
 {
     int64_t cells = 1, n_on = 0;
@@ -753,7 +760,8 @@ bool tsr__solve_covers(struct solve *solve)
     return all_writable(solve);
 }
 
-// Stores layouts for the outputs that have none: those that result from all remaining rows.
+// Sets the entries of `outputs` that are NULL to the layouts that the current placement gives.
+// Returns false if out of memory.
 static bool complete_outputs(struct solve *solve, struct tile_layout **outputs, size_t n)
 {
     struct placement placement;
@@ -769,7 +777,7 @@ static bool complete_outputs(struct solve *solve, struct tile_layout **outputs, 
 }
 
 // Example: if part 0 of a sum is on devices 0 and 1 and part 1 on device 2, device 1 is dropped.
-// All cells of one result keep as many rows as the cell with the fewest.
+// In general, all cells of one sum keep as many rows as the cell with the fewest rows.
 bool tsr__solve_even(struct solve *solve, struct tile_layout **outputs, size_t n_outputs)
 {
     int64_t cells = 1;

@@ -16,8 +16,8 @@
 
 #include <stdlib.h>
 
-// Returns the shard of the device with index `device`: its coordinates, translated to the canonical
-// factors of the tensor.
+// Returns the number of the shard of `layout` that belongs to the device with index `device`.
+// `moves` translates coordinates of the rule's factors to those of the layout's factors.
 static int64_t shard_of(const struct placement *placement, const struct rule_tensor *tensor,
                         const struct tile_layout *layout, struct cut_move *const *moves,
                         size_t device)
@@ -35,9 +35,9 @@ static int64_t shard_of(const struct placement *placement, const struct rule_ten
     return shard;
 }
 
-// Computes one dimension of a tensor: the product of some factors of the rule, sharded as they are.
-// A dimension with windows has another size than its factor, so its shards are written without a
-// size.
+// Computes one dimension of a tensor's layout from the factors of the rule that make it up. A
+// dimension with windows has another size than its factor, so it gets no size. Returns false if out
+// of memory.
 static bool project_dim(struct arena *arena, const struct placement *placement,
                         const struct rule_dim *from, struct tile_dim *to, struct cut_move **moves)
 {
@@ -162,7 +162,8 @@ static int by_group(const void *a, const void *b)
     return int64_order(x->reduced, y->reduced);
 }
 
-// Sorts members by group: the i-th replica of each cell is in the i-th group.
+// Numbers the replicas of each cell from 0, then sorts by kept cell, replica and reduced cell. So
+// members of one group are adjacent.
 static void sort_members(struct member *member, size_t n)
 {
     qsort(member, n, sizeof(*member), by_cell);

@@ -14,7 +14,8 @@
 
 // ---- from a spec -------------------------------------------------------------------------------
 
-// Returns a scope that reports no remarks; the checker reports them.
+// Returns the scope for examining a spec: its node and configuration. Warnings and notes are not
+// reported.
 static struct spec_scope scope_of(struct arena *arena, const tsr_spec *spec, bool quiet)
 {
     tsr_config *config = tsr__spec_config(spec);
@@ -30,8 +31,9 @@ static struct spec_scope scope_of(struct arena *arena, const tsr_spec *spec, boo
     };
 }
 
-// Returns the rank of the layout, or -1 after reporting an error. If the rank is unknown, uses the
-// smallest rank that has all listed axes, if these are counted from the same end.
+// Returns the rank of the layout, or -1 after an error. If the rank of the value is unknown,
+// returns the smallest rank that has all listed axes. Axes counted from both ends are then an
+// error.
 static int layout_rank(const struct spec_scope *sc, const tsr_spec *spec, const struct shape *shape)
 {
     int64_t front = 0, back = 0;
@@ -63,8 +65,9 @@ static int layout_rank(const struct spec_scope *sc, const tsr_spec *spec, const 
     return -1;
 }
 
-// Reads the factors of one listed axis. The stated size of a single factor is ignored, because it
-// has the size of its axis. Adjacent unsharded factors of unknown size are merged. Examples:
+// Reads the factors of entry i of the axis list. The stated size of a single factor is ignored: a
+// single factor has the size of its axis. Adjacent unsharded factors of unknown size are merged.
+// Examples:
 //     axis 1 as sizes 4 and 16 in 2 and 1 shards: {4/2*16}
 //     a single factor of stated size 8 in 2 shards: {2}
 static bool read_factors(struct arena *arena, const tsr_spec *spec, size_t i, struct tile_dim *dim)
@@ -97,7 +100,8 @@ static bool count_up(struct arena *arena, struct tile_layout *layout)
 }
 
 // Reads the owners of all shards. Entry k of the device list names the owners of shard k. If there
-// is one shard, all entries own it. Without a list, device k owns shard k.
+// is one shard, all entries own it. Without a list, device k owns shard k. Returns false if out of
+// memory.
 static bool read_owners(struct arena *arena, const tsr_spec *spec, struct tile_layout *layout)
 {
     const int64_t *devices, *members;
@@ -124,9 +128,9 @@ static bool read_owners(struct arena *arena, const tsr_spec *spec, struct tile_l
     return tsr__layout_own(arena, layout, pairs.at, pairs.n);
 }
 
-// Sets the loops in the order of the spec's axis list, which also defines the numbers of shards.
-// This order may differ from that of the dimensions. Example: the axis list 1, 0, with 2 shards
-// each, numbers the tiles (0,0) (1,0) (0,1) (1,1).
+// Orders the loops (sharded factors) of the layout as in the spec's axis list. This order defines
+// the numbers of shards, and may differ from the order of dimensions. Example: the axis list 1, 0,
+// with 2 shards each, numbers the tiles (0,0) (1,0) (0,1) (1,1).
 static void read_loops(const tsr_spec *spec, int rank, struct tile_layout *layout)
 {
     int at = 0;
@@ -139,8 +143,7 @@ static void read_loops(const tsr_spec *spec, int rank, struct tile_layout *layou
     }
 }
 
-// Returns the layout that a spec describes. Examines the spec each time: a spec with errors has no
-// layout. After that, only an unknown or too large rank or lack of memory can be a failure.
+// Examines the spec first: a spec with errors has no layout.
 tsr_status tsr__spec_layout(struct arena *arena, const tsr_spec *spec, const struct shape *shape,
                             bool quiet, struct tile_layout **out)
 {
@@ -166,8 +169,7 @@ tsr_status tsr__spec_layout(struct arena *arena, const tsr_spec *spec, const str
     return TSR_OK;
 }
 
-// Returns the canonical layout of a spec. Uses a temporary arena: for 300,000 devices the layout
-// takes 5 MB and intermediate results 50 MB.
+// For 300,000 devices the layout takes 5 MB and the temporary memory 50 MB.
 tsr_status tsr__spec_canonical(struct arena *arena, const tsr_spec *spec, const struct shape *shape,
                                bool quiet, struct tile_layout **out)
 {
@@ -198,8 +200,8 @@ struct counting {
     bool in_body;
 };
 
-// Writes one dimension with its known sizes. A single factor has the size of its axis, or the
-// declared symbol. A size smaller than the number of shards is wrong and is not written.
+// Writes the factors of one dimension with their known sizes. A single factor gets the declared
+// size or symbol of the axis. A size smaller than the number of shards is wrong and is not written.
 static tsr_status write_dim(tsr_spec *spec, const tsr_value *value, int axis,
                             const struct counting *counting, const struct tile_dim *dim)
 {
@@ -222,8 +224,7 @@ static tsr_status write_dim(tsr_spec *spec, const tsr_value *value, int axis,
     return tsr_spec_add_dim(spec, written, sizes, cuts, (size_t)dim->n);
 }
 
-// Returns an earlier shard with the same owners, or -1. A device with a larger share owns several
-// adjacent shards.
+// Returns the last shard before `shard` that has the same owners, or -1.
 static int64_t same_owners_before(const struct tile_layout *layout, int64_t shard)
 {
     int64_t k = shard - 1;
@@ -233,7 +234,7 @@ static int64_t same_owners_before(const struct tile_layout *layout, int64_t shar
 }
 
 // Writes the device list: a device for a shard with one owner, otherwise a group. With `shared`,
-// the shards of one share use the same group.
+// shards with the same owners use the same group.
 static tsr_status write_owners(struct arena *arena, tsr_spec *spec,
                                const struct tile_layout *layout, bool shared)
 {
@@ -256,8 +257,8 @@ static tsr_status write_owners(struct arena *arena, tsr_spec *spec,
     return tsr_spec_set_devices(spec, list, (size_t)layout->n_shards);
 }
 
-// Writes axes in dimension order, so that the numbers of shards match the device list. An unequal
-// share is written as several shards of its device.
+// Writes the owners and the sharded axes, in dimension order. An unequal share is written as
+// several shards of its device.
 static tsr_status write_spec(struct arena *arena, tsr_spec *spec, const tsr_value *value,
                              const struct tile_layout *l, const struct counting *counting)
 {
@@ -320,9 +321,9 @@ static bool model_has(const tsr_model *model, const tsr_config *config)
     return false;
 }
 
-// Compares the devices in the text with the configuration. Returns false after reporting an error.
-// Owners are sorted, so the last owner of a shard is the largest device number. The notation allows
-// a tile without an owner, but a model does not.
+// Checks that every shard of a parsed sharding has an owner, and that the configuration has all
+// owners. Returns false after reporting an error. Owners are sorted, so the last owner of a shard
+// is the largest device number. The notation allows a tile without an owner, but a model does not.
 static bool owners_fit(tsr_session *session, struct arena *arena, const struct place *at,
                        const tsr_config *config, const struct tile_layout *layout)
 {
@@ -367,8 +368,8 @@ static const struct notation_mesh *mesh_or_null(const struct notation_mesh *mesh
     return mesh->n ? mesh : NULL;
 }
 
-// Shards a value by a text. Uses the declared shape of the value, not the inferred one, so that an
-// edit does not depend on the rest of the model.
+// Writes the spec of a value at a node from its text. Uses the declared shape of the value, not the
+// inferred one, so that the result does not depend on the rest of the model.
 static tsr_status shard_text(struct arena *arena, tsr_node *node, tsr_value *value,
                              tsr_config *config, struct str text)
 {
@@ -401,8 +402,7 @@ static tsr_status shard_text(struct arena *arena, tsr_node *node, tsr_value *val
     return replace_spec(node, config, value, answer.layout, &counting);
 }
 
-// Shards a value of a node as a text describes. The caller may mix objects of two models, so this
-// is checked before anything is written.
+// Checks the arguments first, because a caller may pass objects of different models.
 tsr_status tsr_node_shard_text(tsr_node *node, tsr_value *value, tsr_config *config,
                                const char *text)
 {
@@ -462,9 +462,9 @@ static tsr_status inferred_rank(tsr_model *model, const tsr_value *value, int *o
     return TSR_OK;
 }
 
-// Returns the shape for printing a spec. If the rank is unknown, the shape is as large as the
-// listed axes need, and *front dimensions are counted from the front (-1: none). Example: axes 0
-// and -1 in 2 shards each give {2,...,2}.
+// Sets *shape to the shape with which a spec is printed. If the rank is unknown, the shape is as
+// large as the listed axes need, and *front dimensions are counted from the front (-1: none).
+// Example: axes 0 and -1 in 2 shards each give {2,...,2}.
 static tsr_status printed_shape(struct arena *arena, tsr_model *model, const tsr_spec *spec,
                                 struct shape *shape, int *front)
 {
@@ -502,8 +502,8 @@ static tsr_status printed_shape(struct arena *arena, tsr_model *model, const tsr
     return TSR_OK;
 }
 
-// Returns the text in the arena, "" for an empty spec. If the rank is unknown and axes are counted
-// from the front, the text has "..." and uses the tile notation.
+// Sets *out to the text of a spec, allocated in the arena; "" for an empty spec. If the rank is
+// unknown and axes are counted from the front, the text has "..." and uses the tile notation.
 static tsr_status spec_text(struct arena *arena, tsr_model *model, const tsr_spec *spec,
                             enum notation_style style, struct str *out)
 {
@@ -529,8 +529,7 @@ tsr_status tsr_spec_text(const tsr_spec *spec, const char **out)
     return tsr_spec_text_as(spec, TSR_NOTATION_TILES, out);
 }
 
-// Builds the text in temporary memory and copies it to the model's arena when it is complete. *out
-// is valid as long as the model.
+// *out is valid as long as the model.
 tsr_status tsr_spec_text_as(const tsr_spec *spec, tsr_notation notation, const char **out)
 {
     if (!out)

@@ -18,8 +18,8 @@ struct boxes {
     int64_t left; // number of boxes that may still be added
 };
 
-// Adds the boxes of a piece for one device: the product of its intervals. Returns false if there
-// are too many boxes or if out of memory.
+// Adds the boxes of a piece for one device: one box for each combination of an interval of each
+// dimension. Returns false if there are too many boxes or if out of memory.
 static bool add_piece(struct boxes *boxes, const struct tile_piece *piece, int64_t device)
 {
     int64_t at[TILE_MAX_RANK] = {0}, count = 1;
@@ -57,7 +57,7 @@ static int held_order(const void *a, const void *b)
     return int64_order(x->shard, y->shard);
 }
 
-// Adds the boxes device by device, each with its shards in order.
+// Adds the boxes of all shards, sorted by device and then by shard.
 static tsr_status add_all(struct boxes *boxes, struct arena *scratch,
                           const struct tile_layout *layout, const int64_t *shape)
 {
@@ -93,7 +93,8 @@ static bool shape_fits(tsr_session *session, int rank, const int64_t *shape)
     return fits;
 }
 
-// Checks the device numbers of a layout. If `devices` <= 0, any device number is allowed.
+// Reports an error and returns false if the layout names a device >= `devices`. If `devices` <= 0,
+// any device is allowed.
 static bool devices_fit(tsr_session *session, const struct tile_layout *layout, int64_t devices)
 {
     int64_t most = -1;
@@ -107,8 +108,7 @@ static bool devices_fit(tsr_session *session, const struct tile_layout *layout, 
     return false;
 }
 
-// Lists the tiles of a sharding. The boxes live in the session until the next call, which frees
-// them before it reads its text.
+// The session owns the boxes until the next call.
 tsr_status tsr_tiles(tsr_session *session, const char *text, int rank, const int64_t *shape,
                      int64_t devices, const tsr_box **out, size_t *n)
 {

@@ -25,7 +25,8 @@
 
 // ---- tilings -----------------------------------------------------------------------------------
 
-// Checks a number of parts. `at` is the byte of the number in the text.
+// Reports an error and returns false if the number of parts is 0 or too large. `at` is the position
+// of the number in the text.
 static bool check_parts(struct parser *parser, size_t at, int64_t cuts)
 {
     if (cuts < 1)
@@ -36,8 +37,8 @@ static bool check_parts(struct parser *parser, size_t at, int64_t cuts)
                           (long long)cuts, TILE_MAX_SHARDS);
 }
 
-// Reads one factor. A number without "/" is stored as a size and sets *bare; the caller decides
-// whether it is a size or a number of parts.
+// Reads one factor. A number without "/" is stored as a size and sets *bare: it may be a size or a
+// number of parts.
 static bool factor(struct parser *parser, struct tile_factor *tile_factor, bool *bare)
 {
     *tile_factor = (struct tile_factor){.size = 0, .cuts = 1};
@@ -193,7 +194,8 @@ static bool tiling(struct parser *parser)
 
 // ---- checks of tilings and meshes ---------------------------------------------------------------
 
-// Reports the number of written dimensions and the rank of the value.
+// Reports that the number of written dimensions does not fit the rank of the value. Always returns
+// false.
 static bool report_rank(struct parser *parser, bool leading)
 {
     int n = parser->n_dims, rank = parser->ask->rank;
@@ -211,8 +213,8 @@ static bool report_rank(struct parser *parser, bool leading)
     return PARSER_INVALID(parser, 0, "%d %s written, but the value has %d", n, are, rank);
 }
 
-// Inserts unsharded dimensions until the text has the wanted rank: at "..." or, if there is none
-// and `leading` is set, in front. Examples:
+// Inserts unsharded dimensions until the number of dimensions is the rank of the value: at "..."
+// or, without "..." and if `leading` is set, in front. Returns false after an error. Examples:
 //   {2} for rank 3: {1,1,2};  {2,...} for rank 3: {2,1,1}
 //   S0@2 for rank 3: rejected, because over a mesh all dimensions must be written
 static bool fit_rank(struct parser *parser, bool leading)
@@ -241,7 +243,8 @@ static bool fit_rank(struct parser *parser, bool leading)
     return true;
 }
 
-// Checks that the factors of an axis fit its size. An unknown size (-1) fits everything.
+// Reports an error and returns false if the factors of an axis do not fit its size. Everything fits
+// an unknown size (-1).
 static bool fit_size(struct parser *parser, int axis)
 {
     const struct tile_dim *dim = &parser->dims[axis];
@@ -257,8 +260,8 @@ static bool fit_size(struct parser *parser, int axis)
                           (long long)size, axis);
 }
 
-// Builds the layout. A device may own several tiles, but not one tile twice. tsr__layout_own drops
-// repeated pairs, so the number of owners shows whether there were any.
+// Builds the layout. A device may own several tiles, but must not be listed twice for one tile.
+// tsr__layout_own drops repeated pairs of tile and device, so the number of owners then is smaller.
 static bool layout(struct parser *parser, struct tile_layout **out)
 {
     for (int axis = 0; axis < parser->n_dims; axis++)
@@ -279,7 +282,6 @@ static bool layout(struct parser *parser, struct tile_layout **out)
     return true;
 }
 
-// Parses the text, then fits it to the value. *wrong gets the first error.
 tsr_status tsr__notation_read(struct arena *arena, struct str text, const struct notation_ask *ask,
                               struct notation_answer *out, struct notation_error *wrong)
 {

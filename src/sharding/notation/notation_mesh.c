@@ -47,7 +47,7 @@ static bool take_axis(struct parser *parser, struct mesh *mesh, int axis, size_t
     return true;
 }
 
-// Sorts the axes of the last dimension: the lowest is outermost.
+// Sorts the axes of the last dimension, so that the lowest number is outermost.
 static void sort_axes(const struct parser *parser, struct mesh *mesh)
 {
     int dim = parser->n_dims - 1;
@@ -63,7 +63,7 @@ static void sort_axes(const struct parser *parser, struct mesh *mesh)
     }
 }
 
-// Reads a set such as {0,1}, after its opening brace. It may be empty.
+// Reads a set of mesh axes such as {0,1} or {}, after its opening brace.
 static bool set_of_axes(struct parser *parser, struct mesh *mesh)
 {
     if (tsr__parser_accept(parser, '}'))
@@ -83,7 +83,8 @@ static bool set_of_axes(struct parser *parser, struct mesh *mesh)
            tsr__parser_malformed(parser, "expected , or } after an axis");
 }
 
-// Reads the text after an S: digits, ^ and a digit or a set, or nothing.
+// Reads the axes after the letter S at position `at`: digits as in S01, or ^ and digits or a set as
+// in S^{0,1}, or nothing.
 static bool letter_axes(struct parser *parser, struct mesh *mesh, size_t at)
 {
     if (parser->at < parser->text.n && parser->text.p[parser->at] == '^') {
@@ -145,8 +146,8 @@ static bool mesh_entries(struct parser *parser, struct mesh *mesh)
     return tsr__parser_malformed(parser, "expected , or ) after a dimension");
 }
 
-// Reads the sizes after @, or uses those that the caller passed. Each product is checked, so
-// `positions` cannot overflow.
+// Reads the mesh sizes after @, or uses the mesh that the caller passed. mesh->positions is their
+// product.
 static bool mesh_shape(struct parser *parser, struct mesh *mesh)
 {
     if (!tsr__parser_accept(parser, '@')) {
@@ -180,7 +181,7 @@ static bool mesh_shape(struct parser *parser, struct mesh *mesh)
     return true;
 }
 
-// Sets the dimensions. Each is one factor, whose number of shards is the product of its axes.
+// Sets the dimensions. Each has one factor, in as many shards as the product of its mesh axes.
 static bool mesh_dims(struct parser *parser, const struct mesh *mesh)
 {
     if (mesh->unnumbered && mesh->shape.n != 1)

@@ -5,8 +5,8 @@
 
 #define LISTED_MOST 64 // up to this number of tiles, owners 0, 1, 2, ... are printed too
 
-// Prints one dimension: "1" is unsharded, "4" is four parts of any size. Several factors are
-// printed with their sizes: "8/2*?" is 8 units in 2 parts, with units of unknown size.
+// Prints one dimension. Examples: "1" is unsharded; "4" is four parts; "8/2*?" is two factors, 8
+// units in 2 parts and units of unknown size.
 static void print_dim(struct text *text, const struct tile_dim *dim)
 {
     if (!tsr__dim_is_sharded(dim)) {
@@ -29,7 +29,7 @@ static void print_dim(struct text *text, const struct tile_dim *dim)
     }
 }
 
-// Prints "3", "(0,1)", or "-1" for a tile without an owner.
+// Prints the owners of a shard: "3", "(0,1)", or "-1" if there is none.
 static void print_owners(struct text *text, const struct tile_layout *layout, int64_t shard)
 {
     const int64_t *owners;
@@ -49,7 +49,7 @@ static void print_owners(struct text *text, const struct tile_layout *layout, in
         tsr__text_add(text, STR(")"));
 }
 
-// Prints the dimensions. "..." follows the first `front` of them (-1: it is not printed).
+// Prints the dimensions. "..." follows the first `front` dimensions; -1: no "..." is printed.
 static void print_dims(struct text *text, const struct tile_layout *layout, int front)
 {
     struct str between = STR("");
@@ -82,8 +82,9 @@ static bool counts_up(const struct tile_layout *layout)
     return true;
 }
 
-// Prints the dimensions, then the owners of each tile: {2,1:0,1}. Many tiles on devices 0 to 99 are
-// {100,1}. Returns "" if out of memory; the arena has then failed.
+// Returns the text of a layout: dimensions, then the owners of each tile, as in {2,1:0,1}. Owners
+// are left out if counts_up is true, as in {100,1}. Returns "" if out of memory; the arena has then
+// failed.
 static struct str print_tiles(struct arena *arena, const struct tile_layout *l, int front)
 {
     struct tile_layout *o = tsr__layout_units(arena, l);

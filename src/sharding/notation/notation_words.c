@@ -5,8 +5,7 @@
 
 #define MAX_DEVICE INT32_MAX // num_devices is 32 bits wide in the file format
 
-// Records the first error. `what` is a constant or a text in the arena. It is NULL if there was no
-// memory for the text.
+// `what` is a constant or a text in the arena; NULL: out of memory.
 bool tsr__parser_fail(struct parser *parser, tsr_status status, size_t at, const char *what)
 {
     if (parser->status != TSR_OK)
@@ -25,8 +24,7 @@ bool tsr__parser_malformed(struct parser *parser, const char *what)
     return tsr__parser_fail(parser, TSR_MALFORMED, parser->at, what);
 }
 
-// Skips blanks and returns the next character. Also returns 0 for a NUL in the text; parser->at
-// shows whether the end is reached.
+// Also returns 0 for a NUL in the text. parser->at shows whether the end is reached.
 char tsr__parser_peek(struct parser *parser)
 {
     while (parser->at < parser->text.n && parser->text.p[parser->at] == ' ')
@@ -47,7 +45,7 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-// Reads a number. A blank ends it: "1 2" is two numbers.
+// A blank ends the number: "1 2" is two numbers.
 bool tsr__parser_number(struct parser *parser, const char *expected, int64_t *out)
 {
     if (!is_digit(tsr__parser_peek(parser)))
@@ -60,8 +58,7 @@ bool tsr__parser_number(struct parser *parser, const char *expected, int64_t *ou
     return tsr__parser_fail(parser, TSR_MALFORMED, start, "this number is too large");
 }
 
-// Reads a device. *out is -1 for "-1"; these are counted (suppressed), because some callers do not
-// allow tiles without an owner.
+// Counts each "-1" in parser->suppressed, because some callers do not allow tiles without an owner.
 bool tsr__parser_device(struct parser *parser, int64_t *out)
 {
     tsr__parser_peek(parser);
@@ -82,7 +79,7 @@ bool tsr__parser_device(struct parser *parser, int64_t *out)
            tsr__parser_fail(parser, TSR_INVALID, start, "this device number is too large");
 }
 
-// Reads "..." and stores the number of entries before it.
+// parser->dots gets the number of entries before "...".
 bool tsr__parser_dots(struct parser *parser, bool *found)
 {
     *found = tsr__parser_peek(parser) == '.';

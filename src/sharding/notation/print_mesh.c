@@ -26,8 +26,8 @@ static int64_t plain_cuts(const struct tile_dim *dim)
     return dim->n > 1 && cuts > 1 ? 0 : cuts;
 }
 
-// True if a mesh notation may exist: the tensor is not a scalar, and no sharded dimension has
-// several factors or unequal shares.
+// False if the layout cannot be written over a mesh: the tensor is a scalar, or a sharded dimension
+// has several factors or unequal shares.
 static bool is_plain(const struct tile_layout *layout)
 {
     for (int axis = 0; axis < layout->rank; axis++)
@@ -38,8 +38,8 @@ static bool is_plain(const struct tile_layout *layout)
 
 // ---- over the mesh that is given ----------------------------------------------------------------
 
-// Returns for each device the only shard that it has. Returns NULL if a device has none or several,
-// or if the layout has other devices.
+// Returns the shard of each of the devices 0 to devices - 1. Returns NULL if a device has no or
+// several shards, if the layout has other devices, or if out of memory.
 static int64_t *shards_by_device(struct arena *arena, const struct tile_layout *layout,
                                  int64_t devices)
 {
@@ -60,8 +60,8 @@ static int64_t *shards_by_device(struct arena *arena, const struct tile_layout *
     return n == devices ? of : NULL;
 }
 
-// Inserts an axis into the list of a dimension, before axes with a smaller stride. A step along the
-// axis moves the coordinate of the dimension by `stride`.
+// Inserts a mesh axis into the list of axes that shard a dimension, before axes with a smaller
+// stride. One step along the axis adds `stride` to the shard index of the dimension.
 static void put_axis(struct mesh_text *mesh_text, int dim, int axis, int64_t stride,
                      int64_t *strides)
 {
@@ -74,8 +74,9 @@ static void put_axis(struct mesh_text *mesh_text, int dim, int axis, int64_t str
     mesh_text->axes[dim][at] = axis;
 }
 
-// Finds the dimension that one step along an axis changes, by comparing the shards of positions 0
-// and `step`. Returns false if the step changes several coordinates or decreases one.
+// Finds the dimension that a mesh axis shards, by comparing the shards at positions 0 and `step`,
+// which is one step along the axis. Returns false if the shard index of several dimensions changes,
+// or if one decreases.
 static bool find_axis(struct mesh_text *mesh_text, const struct tile_layout *layout,
                       const int64_t *shard_of, int axis, int64_t step, int64_t *strides)
 {
@@ -95,7 +96,7 @@ static bool find_axis(struct mesh_text *mesh_text, const struct tile_layout *lay
     return true;
 }
 
-// Returns the shard that the axes give a position, computed as notation_mesh.c does.
+// Returns the shard at a mesh position, as mesh_shard in notation_mesh.c does.
 static int64_t shard_at(const struct mesh_text *mesh_text, int rank, int64_t position)
 {
     int64_t coords[NOTATION_MAX_MESH], shard = 0;
@@ -110,7 +111,7 @@ static int64_t shard_at(const struct mesh_text *mesh_text, int rank, int64_t pos
     return shard;
 }
 
-// Returns the product of the mesh axes that shard the dimension.
+// Returns the product of the sizes of the mesh axes that shard the dimension.
 static int64_t cuts_found(const struct mesh_text *mesh_text, int dim)
 {
     int64_t cuts = 1;
@@ -119,9 +120,8 @@ static int64_t cuts_found(const struct mesh_text *mesh_text, int dim)
     return cuts;
 }
 
-// Finds the axes by one step along each. Example: if position 0 has tile 0, and position 1 (one
-// step along the last axis) has tile 1 of dimension 1, the last axis shards dimension 1. Then every
-// position is compared with these axes. Returns false if they do not describe the layout.
+// Finds out which mesh axes shard which dimension, from one step along each axis, then compares all
+// positions with the layout. Returns false if the mesh does not describe the layout.
 static bool over_given(struct arena *arena, const struct tile_layout *layout,
                        const struct notation_mesh *mesh, struct mesh_text *mesh_text)
 {
@@ -150,8 +150,9 @@ static bool over_given(struct arena *arena, const struct tile_layout *layout,
 
 // ---- over a mesh derived from the layout --------------------------------------------------------
 
-// Uses the sharded dimensions as axes. The replicas of a shard are the last axis, or the first if
-// copies_first is set.
+// Derives a mesh from the layout: one axis for each sharded dimension, and one for the replicas of
+// a shard. The latter is the last axis, or the first if copies_first is set. Returns false if
+// shards have different numbers of owners, if there are too many axes, or if out of memory.
 static bool over_cuts(struct arena *arena, const struct tile_layout *layout, bool copies_first,
                       struct mesh_text *mesh_text)
 {
@@ -208,7 +209,7 @@ static void print_set(struct text *text, const struct mesh_text *mesh_text, int 
     tsr__text_add(text, STR("}"));
 }
 
-// Prints a list of numbers: `first` before the first number, `others` before the rest, such as
+// Prints numbers, with `first` before the first one and `others` before each other one. Example:
 // "@2x4" for 2 and 4.
 static void print_list(struct text *text, char first, char others, const int64_t *numbers,
                        int64_t n)
@@ -220,8 +221,8 @@ static void print_list(struct text *text, char first, char others, const int64_t
     }
 }
 
-// Prints letters, SR@2 and S0,R@2x2 (with commas only if axes have numbers), or sets, ({0},{})@2x2.
-// Devices follow if they are not 0, 1, 2, ...: SR@2:4,5.
+// Prints letters, as in SR@2 and S0,R@2x2, or with `sets` sets of axes, as in ({0},{})@2x2. Devices
+// follow if they are not 0, 1, 2, ..., as in SR@2:4,5.
 static struct str print_mesh_text(struct arena *arena, const struct mesh_text *mesh_text, int rank,
                                   bool sets)
 {
@@ -258,10 +259,10 @@ static bool axes_ascend(const struct mesh_text *mesh_text, int rank)
     return true;
 }
 
-// Finds a mesh for the layout: the given one if it fits, else a derived one, if possible without a
-// device list. Returns false if no mesh describes the layout. For a derived mesh, tries shards
-// first and replicas last: {2,1:(0,1),(2,3)} is S0,R@2x2. For {2,1:(0,2),(1,3)} that order would
-// need the device list :0,2,1,3; with replicas first it is S1,R@2x2 without a list.
+// Finds a mesh for the layout: the given one if it fits, else a derived one. Returns false if no
+// mesh describes the layout. In a derived mesh the replicas are the last axis, unless only the
+// other order needs no device list. Example: {2,1:(0,1),(2,3)} is S0,R@2x2. {2,1:(0,2),(1,3)} would
+// be S0,R@2x2:0,2,1,3; with replicas as the first axis it is S1,R@2x2.
 static bool find_mesh(struct arena *arena, const struct tile_layout *layout,
                       const struct notation_mesh *mesh, bool sets, struct mesh_text *mesh_text)
 {
@@ -278,7 +279,7 @@ static bool find_mesh(struct arena *arena, const struct tile_layout *layout,
     return true;
 }
 
-// Prints the layout as tiles. Returns "" if the arena failed before.
+// Returns the layout in the tile notation; "" if out of memory.
 static struct str print_as_tiles(struct arena *arena, const struct tile_layout *layout)
 {
     return arena->failed ? STR("") : tsr__notation_print(arena, layout);

@@ -34,7 +34,8 @@ struct hop {
     const struct tile_layout *to;
     bool combines;
 };
-// `path` has the steps to the current layout, `best` the best path that has reached the target.
+// The state of the search: `path` has the steps to the current layout, `best` the cheapest path to
+// the target so far.
 struct search {
     struct arena *arena;
     const struct partial *pending;
@@ -78,16 +79,15 @@ static bool cheaper(const struct cost *x, const struct cost *y)
 
 // ---- intermediate layouts -----------------------------------------------------------------------
 
-// Adds an intermediate layout. Ignores NULL and layouts beyond the limit. The search is then less
-// thorough, but still correct.
+// Adds an intermediate layout to the list. Ignores NULL, and layouts beyond MAX_BETWEEN.
 static void add(struct between *between, const struct tile_layout *layout)
 {
     if (layout && between->n < MAX_BETWEEN)
         between->at[between->n++] = layout;
 }
 
-// Returns the shard of the mixed layout that has the parts of target shard j along `axes` and the
-// parts of source shard k along the other axes.
+// Returns a shard of the mixed layout (tsr__reshard_mixed). Along `axes` it has the parts of target
+// shard j, along the other axes those of source shard k.
 static int64_t shard_of_parts(const struct side *from, const struct side *to, uint64_t axes,
                               int64_t k, int64_t j)
 {
@@ -125,7 +125,7 @@ struct tile_layout *tsr__reshard_mixed(const struct pairing *pairing, uint64_t a
     return n && tsr__layout_own(pairing->arena, layout, pairs, n) ? layout : NULL;
 }
 
-// True if the axis is split differently, or has the same parts on other devices.
+// True if source and target differ along the axis, in the parts or in the part that a device has.
 static bool axis_differs(const struct pairing *pairing, int axis)
 {
     if (pairing->from.n_parts[axis] != pairing->to.n_parts[axis])
@@ -144,8 +144,9 @@ static bool axis_differs(const struct pairing *pairing, int axis)
     return false;
 }
 
-// Adds layouts between source and target. Example: {2,2} to {4,1} differs in axes 0 and 1. This
-// tries {4,2} (axis 0 as in the target) and {2,1} (axis 1 as in the target).
+// Adds layouts that have some axes as in the target and the others as in the source. Example: from
+// {2,2} to {4,1}, axes 0 and 1 differ. Adds {4,2}, with axis 0 as in the target, and {2,1}, with
+// axis 1 as in the target.
 static void add_mixed(const struct pairing *pairing, struct between *between)
 {
     int axes[TILE_MAX_RANK], n = 0;
@@ -170,7 +171,8 @@ static void add_mixed(const struct pairing *pairing, struct between *between)
     }
 }
 
-// Splits every part of a dimension into n parts. Returns false if factors cannot express that.
+// Splits every part of a dimension into n parts. The new factors are in `out`, their number in
+// *count. Returns false if factors cannot express this.
 static bool cut_more(const struct tile_dim *dim, int64_t size, int64_t n, struct tile_factor *out,
                      int *count)
 {
@@ -216,8 +218,9 @@ struct takers {
     size_t *first;
 };
 
-// Splits every shard along one more axis among its takers. Example: {2,1:(0,1),(2,3)} along axis 1
-// becomes {2,2}. Devices 0 and 1, which both had tile 0, now have its left and right half.
+// Returns the layout of `side` with every shard split along `axis`; device i of each list of takers
+// gets part i. Example: {2,1:(0,1),(2,3)} along axis 1 becomes {2,2}. Devices 0 and 1, which both
+// had tile 0, now have its left and right half. Returns NULL if not possible.
 static struct tile_layout *spread(const struct pairing *pairing, const struct side *side, int axis,
                                   const int64_t *shape, const struct takers *takers)
 {
@@ -273,8 +276,8 @@ static bool takers_new(const struct pairing *pairing, const struct side *side, s
     return !pairing->arena->failed;
 }
 
-// Adds a layout in which each shard of the target is split among its owners, to be gathered later,
-// if all shards have the same number of owners.
+// Adds layouts in which each shard of the target is split among its owners, one layout for each
+// axis. A later step gathers the parts. Does nothing if shards have different numbers of owners.
 static void add_spread_target(const struct pairing *pairing, const int64_t *shape,
                               struct between *between)
 {
@@ -298,7 +301,8 @@ static void add_spread_target(const struct pairing *pairing, const int64_t *shap
     add_spread(pairing, &pairing->to, shape, &w, between);
 }
 
-// Adds a layout in which each member of a group combines a part, if all groups have the same size.
+// Adds layouts in which each member of a reduction group has the complete sum of one part of its
+// shard. Does nothing if groups have different sizes.
 static void add_spread_groups(const struct pairing *pairing, const int64_t *shape,
                               struct between *between)
 {
@@ -322,8 +326,8 @@ static void add_spread_groups(const struct pairing *pairing, const int64_t *shap
     add_spread(pairing, &pairing->from, shape, &w, between);
 }
 
-// Returns a layout in which one member of each group gets the full result: if possible, a member
-// that owns a shard of the target.
+// Returns the layout in which one member of each reduction group has the complete sum. If possible,
+// this is a member that owns a shard of the target. Returns NULL if out of memory.
 static struct tile_layout *on_roots(const struct pairing *pairing)
 {
     struct tile_layout *layout =
@@ -351,8 +355,8 @@ static struct tile_layout *on_roots(const struct pairing *pairing)
     return NULL;
 }
 
-// Lists intermediate layouts between the source and the target. A pending value may also be
-// combined in place, on one member of each group, or in parts.
+// Lists the intermediate layouts to try. For a pending reduction these include the source layout
+// (all members get the sum), one member of each group, and a part of the sum on each member.
 static void list_between(const struct search *s, const struct pairing *pairing,
                          struct between *between)
 {
@@ -376,8 +380,9 @@ static int64_t largest_group(const struct partial *partial)
     return n;
 }
 
-// Compares two layouts and computes the cost of the step between them. Computes only name and bytes
-// of the step (brief), in memory that is freed at once. The pairing stays in `arena`.
+// Compares two layouts (*pairing, allocated in `arena`) and computes the step between them, but
+// only its name and bytes. With `combines` the step completes the pending reduction. Adds to
+// s->work.
 static tsr_status pair(struct search *s, struct arena *arena, const struct tile_layout *from,
                        bool combines, const struct tile_layout *to, struct pairing *pairing,
                        struct reshard_step *step)
@@ -400,7 +405,7 @@ static tsr_status pair(struct search *s, struct arena *arena, const struct tile_
     return status;
 }
 
-// Returns the cost after a step. A step that does nothing has no cost and is not counted.
+// Returns the cost of a path after one more step.
 static struct cost after_step(const struct cost *cost, const struct reshard_step *step)
 {
     return (struct cost){cost->bytes + tsr__reshard_cost(step),
@@ -411,9 +416,9 @@ static struct cost after_step(const struct cost *cost, const struct reshard_step
 static void search(struct search *search, const struct tile_layout *from, bool pending, int depth,
                    const struct cost *so_far);
 
-// Tries one intermediate layout and continues the search from it, unless the path is already as
-// expensive as the best. With `combines` the step completes a pending reduction. Otherwise a
-// pending value may only be sliced, in the same way on all members of a group.
+// Tries a step to one intermediate layout and continues the search from there, if the path is still
+// cheaper than the best one. With `combines` the step completes a pending reduction. Otherwise
+// partial results may only be sliced, and all members of a group must keep the same shard.
 static void try_between(struct search *s, const struct tile_layout *from, bool pending,
                         bool combines, const struct tile_layout *to, int depth,
                         const struct cost *so_far)
@@ -443,9 +448,9 @@ static void try_between(struct search *s, const struct tile_layout *from, bool p
     search(s, to, pending && !combines, depth + 1, &cost);
 }
 
-// Tries the direct step first, so that every search has a result, then intermediate layouts.
-// MAX_STEPS limits the depth, MAX_BETWEEN the breadth and MAX_WORK the total work. The limits do
-// not depend on the machine.
+// Searches paths from a layout to the target. Tries the direct step first, then intermediate
+// layouts. `depth` is the number of steps so far. Limits are MAX_STEPS, MAX_BETWEEN and MAX_WORK,
+// and no time, so that results are the same on every machine.
 static void search(struct search *s, const struct tile_layout *from, bool pending, int depth,
                    const struct cost *so_far)
 {
@@ -498,7 +503,7 @@ static tsr_status refuse(struct arena *arena, tsr_status status, bool pending)
     return status;
 }
 
-// True if no sum of bytes can overflow. Checked once for all later sums.
+// True if the numbers of bytes that the search computes cannot overflow.
 static bool in_range(const struct tile_layout *from, const struct tile_layout *to,
                      const int64_t *shape, size_t unit)
 {
@@ -510,8 +515,7 @@ static bool in_range(const struct tile_layout *from, const struct tile_layout *t
            mul_ok(n, to->first[to->n_shards] + 1, &n);
 }
 
-// Builds the steps of the best path, and also the direct step for comparison. Each step starts from
-// the result of the one before.
+// Builds the steps of the best path with groups and moves, and also the direct step.
 static tsr_status make_steps(struct arena *arena, const struct search *s,
                              const struct tile_layout *from, struct reshard *out)
 {
@@ -545,9 +549,8 @@ static bool all_single(const struct partial *partial)
     return true;
 }
 
-// Finds the cheapest steps from one layout to another. The search uses only layouts and costs, in
-// an arena of its own. Only the steps of the best path are built in full (groups, moves), in the
-// caller's arena. A pending reduction in groups of one device is already complete.
+// The search uses a temporary arena; only the steps of the best path are allocated in the caller's.
+// A pending reduction in groups of one device is already complete.
 tsr_status tsr__reshard_plan(struct arena *arena, const struct tile_layout *from,
                              const struct partial *pending, const struct tile_layout *to,
                              const int64_t *shape, size_t elem_bytes, struct reshard **out)

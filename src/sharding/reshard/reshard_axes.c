@@ -40,8 +40,8 @@ static bool step_between(const struct splitting *splitting, const struct tile_la
            tsr__reshard_step(&pairing, step) == TSR_OK;
 }
 
-// Finds the gather along a single axis towards the target whose devices are farthest apart. Returns
-// false if there is none.
+// Finds a gather along a single axis after which another gather reaches the target. Of several,
+// chooses the one whose devices are farthest apart. Returns false if there is none.
 static bool first_gather(const struct splitting *splitting, const struct tile_layout *from,
                          struct reshard_step *out)
 {
@@ -65,8 +65,8 @@ static bool first_gather(const struct splitting *splitting, const struct tile_la
     return farthest >= 0;
 }
 
-// Splits one gather along several axes. Returns the number of steps, at most `most`, or 0 if it
-// cannot be split.
+// Splits the gather from `from` to splitting->to into gathers along one axis each. Returns their
+// number, at most `most`; 0: not possible.
 static int split(const struct splitting *splitting, const struct tile_layout *from, int most,
                  struct reshard_step *out)
 {

@@ -11,7 +11,8 @@
 //     all-to-all of {0,1}
 #include "sharding/reshard/reshard.h"
 
-// True if every device of the target has one shard before and one after.
+// True if every device that owns a shard of the target owns exactly one, and exactly one of the
+// source.
 static bool one_piece_each(const struct pairing *pairing)
 {
     for (size_t t = 0; t < pairing->n_devices; t++)
@@ -21,8 +22,8 @@ static bool one_piece_each(const struct pairing *pairing)
     return true;
 }
 
-// Appends n empty groups with space for the given number of members. groups_new has allocated one
-// group per device, which is the maximum.
+// Appends n empty groups with space for `members` devices each to the step. Returns the first of
+// them, or NULL if out of memory.
 static struct device_group *add_groups(const struct pairing *pairing, struct reshard_step *out,
                                        size_t n, size_t members)
 {
@@ -45,7 +46,7 @@ static bool groups_new(const struct pairing *pairing, struct reshard_step *out)
 
 // ---- all-gather --------------------------------------------------------------------------------
 
-// Finds the owners of source shard k that also own target shard j.
+// Stores the owners of source shard k that also own target shard j, and returns their number.
 static size_t holders(const struct pairing *pairing, int64_t k, int64_t j, int64_t *out)
 {
     const int64_t *owners;
@@ -56,8 +57,8 @@ static size_t holders(const struct pairing *pairing, int64_t k, int64_t j, int64
     return count;
 }
 
-// Updates *axis with the axes along which source shard k is smaller than target shard j. *axis is
-// -2 if there was none so far, and becomes -1 if there are several.
+// Sets *axis to the axis along which source shard k and target shard j have different sizes. *axis
+// is -2 if there was none so far, and becomes -1 if there are several.
 static void join_axis(const struct pairing *pairing, int64_t k, int64_t j, int *axis)
 {
     for (int d = 0; d < pairing->rank; d++)
@@ -66,9 +67,9 @@ static void join_axis(const struct pairing *pairing, int64_t k, int64_t j, int *
             *axis = *axis == -2 || *axis == d ? d : -1;
 }
 
-// Adds the groups of target shard j, which must be the union of full source shards. Each of these
-// must be on the same number of devices that own j. Group i then consists of the i-th such device
-// of each source shard.
+// Adds the groups that gather target shard j. The shard must consist of complete source shards,
+// each on the same number of owners of j. Group i has the i-th of these owners of each source
+// shard. Returns false if this is not an all-gather, or if out of memory.
 static bool gather_shard(const struct pairing *pairing, struct reshard_step *out, int64_t j,
                          int64_t *scratch)
 {
@@ -92,8 +93,7 @@ static bool gather_shard(const struct pairing *pairing, struct reshard_step *out
     return seen == all;
 }
 
-// Recognizes an all-gather. out->received is already set. `axis` is -2 while nothing is joined,
-// then the joined axis, or -1 for several.
+// The caller has set out->received.
 bool tsr__reshard_gather(const struct pairing *pairing, struct reshard_step *out)
 {
     int64_t *scratch = ARENA_ARRAY(pairing->made, int64_t, pairing->n_devices + 1);
@@ -115,8 +115,8 @@ bool tsr__reshard_gather(const struct pairing *pairing, struct reshard_step *out
 
 // ---- all-to-all --------------------------------------------------------------------------------
 
-// Returns the part of dimension `axis` that a device has before (and in the next function, after)
-// the step.
+// `before` and `after` return the part of dimension `axis` that the device has before and after the
+// step.
 static int64_t before(const struct pairing *pairing, size_t t, int axis)
 {
     return pairing->from.part[pairing->from.shards[pairing->from.first[t]] * pairing->rank + axis];
@@ -126,7 +126,8 @@ static int64_t after(const struct pairing *pairing, size_t t, int axis)
     return pairing->to.part[pairing->to.shards[pairing->to.first[t]] * pairing->rank + axis];
 }
 
-// True if one axis is joined and one is split, the same on all devices, and the other axes stay.
+// Finds the axis along which shards become larger (*joined) and the one along which they become
+// smaller (*cut). Returns false unless there is exactly one of each, the same on all devices.
 static bool find_axes(const struct pairing *pairing, int *joined, int *cut)
 {
     *joined = *cut = -1;
@@ -149,9 +150,7 @@ static bool find_axes(const struct pairing *pairing, int *joined, int *cut)
     return *joined >= 0 && *cut >= 0 && *joined != *cut;
 }
 
-// True if both devices are in one region: their source shards differ only in the joined axis, and
-// their target shards only in the split axis. The relation is symmetric, so one loop over devices
-// finds each region once.
+// True if devices s and t are in the same region (see tsr__reshard_exchange_axes).
 static bool same_region(const struct pairing *pairing, size_t s, size_t t, int joined)
 {
     for (int axis = 0; axis < pairing->rank; axis++)
@@ -161,8 +160,8 @@ static bool same_region(const struct pairing *pairing, size_t s, size_t t, int j
     return true;
 }
 
-// Numbers the distinct parts of the members and returns their count. Example:
-//     parts 4 7 4 9: index 0 1 0 2, count 3
+// Numbers the different values in `part` from 0 and returns how many there are. Example: 4 7 4 9
+// gives the index 0 1 0 2 and returns 3.
 static size_t number_parts(const int64_t *part, size_t n, size_t *index)
 {
     size_t count = 0;
@@ -183,9 +182,9 @@ struct region {
     size_t *taken;     // by target part: the member that uses it, plus 1
 };
 
-// Finds an unused member with source part x: one augmenting path of a bipartite matching. taken[y]
-// is the member that gets part y in this group. If another member with its source part can replace
-// it, part y becomes free.
+// Finds an unused member with source part x for the current group: one augmenting path of a
+// bipartite matching. taken[y] is the member that has target part y in the group. It can be
+// replaced if another member with the same source part is found for another target part.
 static bool match(struct region *region, size_t x)
 {
     for (size_t i = 0; i < region->n; i++) {
@@ -201,10 +200,9 @@ static bool match(struct region *region, size_t x)
     return false;
 }
 
-// Splits the region into groups in which every source part and every target part occurs once. If
-// every part belongs to the same number of members, a matching exists. This still holds without the
-// matched members, so the next group has a matching, too. If a matching fails, this is not an
-// all-to-all.
+// Splits the region into groups in which every source part and every target part occurs once. Each
+// group is a matching of the remaining members. Returns false if there is no matching (then this is
+// not an all-to-all), or if out of memory.
 static bool split_region(const struct pairing *pairing, struct region *region,
                          struct reshard_step *out)
 {
@@ -228,8 +226,8 @@ static bool split_region(const struct pairing *pairing, struct region *region,
     return true;
 }
 
-// Forms the groups of a region. `had` is the size of the joined axis that the distinct parts cover
-// together.
+// Forms the groups of a region. Returns false if the source parts do not cover the joined axis of
+// the result (`had` is their total size), if parts do not match, or if out of memory.
 static bool region_groups(const struct pairing *pairing, struct region *region, int joined, int cut,
                           struct reshard_step *out)
 {
@@ -285,10 +283,10 @@ static void count_sent(const struct pairing *pairing, struct reshard_step *out)
         }
 }
 
-// Recognizes an all-to-all. Devices whose shards differ only in the joined axis before, and only in
-// the split axis after, form a region and exchange only with each other. Example: {2,1} to {1,2} on
-// two devices is one region, in which each device sends half of its data. Every region must consist
-// of full groups, otherwise this is not an all-to-all.
+// A region is a set of devices whose source shards differ only in the joined axis and whose target
+// shards differ only in the split axis. They exchange only with each other. Example: {2,1} to {1,2}
+// on two devices is one region, in which each device sends half of its data. Every region must
+// consist of full groups, otherwise this is not an all-to-all.
 bool tsr__reshard_exchange_axes(const struct pairing *pairing, struct reshard_step *out)
 {
     struct region region;

@@ -13,7 +13,8 @@
 
 #include <stdlib.h>
 
-// Collects all devices. The rest of a pairing uses indexes into this list, not device numbers.
+// Lists the devices of both layouts, ascending, in pairing->devices. All other arrays of a pairing
+// use indices of this list instead of device numbers.
 static bool take_devices(struct pairing *pairing, const struct tile_layout *x,
                          const struct tile_layout *y)
 {
@@ -50,8 +51,8 @@ bool tsr__side_owns(const struct side *side, size_t device, int64_t shard)
 
 #define LISTED 256 // parts with more intervals are not listed; tile/overlap.c computes with them
 
-// Finds the elements of part `index` of a dimension. `index` is a mixed-radix number: its digits
-// are the coordinates of the part in each factor.
+// Computes the elements of part `index` of a dimension. `index` combines the coordinates of the
+// part in all factors, the outermost as the highest digit.
 static bool part_digits(const struct tile_dim *dim, int64_t size, int64_t index,
                         struct tile_digits *out)
 {
@@ -74,9 +75,8 @@ static int64_t overlap(tsr_session *session, const struct tile_digits *x,
     return n;
 }
 
-// Finds part `index` of a dimension: its size and, if there are at most LISTED, its intervals.
-// *left limits the intervals of one side, because each is copied separately later, and a strided
-// split of a large dimension may have as many intervals as elements.
+// Computes the size of part `index` of a dimension and, if there are at most LISTED, its intervals.
+// *left is the number of intervals that one side may still have.
 static tsr_status take_part(struct arena *arena, const struct tile_dim *dim, int64_t size,
                             int64_t index, struct dim_part *out, int64_t *left)
 {
@@ -117,7 +117,7 @@ static tsr_status take_parts(struct arena *arena, struct side *side, const int64
     return TSR_OK;
 }
 
-// Finds the part of each dimension that a shard has, and its number of elements.
+// Computes for each shard its part of each dimension, and its number of elements.
 static void take_shards(struct side *side)
 {
     int rank = side->layout->rank;
@@ -154,8 +154,8 @@ static bool take_owners(const struct pairing *pairing, struct side *side)
     return true;
 }
 
-// Reads the layout of one side. From here on, shards are numbered in dimension order, not in the
-// order of the layout.
+// Fills one side of the comparison from a layout. side->layout numbers shards in dimension order,
+// which may differ from `layout`.
 static tsr_status take_side(struct pairing *pairing, struct side *side,
                             const struct tile_layout *layout, const int64_t *shape)
 {
@@ -194,8 +194,8 @@ static int64_t shared(const struct dim_part *x, const struct dim_part *y)
     return n;
 }
 
-// Returns the number of elements that part i of a dimension of `from` and part k of `to` have in
-// common, or -1 as `overlap` does.
+// Returns the number of elements that part i of `from` and part k of `to` have in common along an
+// axis. Returns -1 if out of memory or if there are too many intervals.
 static int64_t common_of(const struct pairing *pairing, const int64_t *shape, int axis, int64_t i,
                          int64_t k)
 {
@@ -209,8 +209,8 @@ static int64_t common_of(const struct pairing *pairing, const int64_t *shape, in
     return overlap(pairing->arena->session, &in_x, &in_y);
 }
 
-// Computes the common elements of all pairs of parts. Stores n * m numbers per dimension, instead
-// of their product over all dimensions.
+// Computes the number of common elements for each pair of parts of each dimension. Returns false
+// after a failure.
 static bool take_common(struct pairing *pairing, const int64_t *shape)
 {
     pairing->common = ARENA_ARRAY(pairing->arena, int64_t *, (size_t)pairing->rank + 1);
@@ -238,8 +238,8 @@ static bool same_shards(const struct side *side, size_t x, size_t y)
                   n * sizeof *side->shards) == 0;
 }
 
-// Checks that members of a group have the same shards, and that every device with a shard is in one
-// group.
+// Fills pairing->group. Returns TSR_INVALID unless members of a group have the same shards, and
+// every device with a shard is in exactly one group.
 static tsr_status take_groups(struct pairing *pairing)
 {
     pairing->group = ARENA_ARRAY(pairing->arena, size_t, pairing->n_devices + 1);
@@ -263,8 +263,6 @@ static tsr_status take_groups(struct pairing *pairing)
     return TSR_OK;
 }
 
-// Compares the shards of two layouts. Work and memory grow with the number of pairs of shards and
-// of owners, so these are limited first.
 tsr_status tsr__pairing_new(struct arena *arena, const struct tile_layout *from,
                             const struct partial *pending, const struct tile_layout *to,
                             const int64_t *shape, size_t elem_bytes, struct pairing *out)

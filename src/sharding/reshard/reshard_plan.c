@@ -6,7 +6,7 @@
 // gets valid layouts.
 #include "sharding/layouts/examine.h"
 
-// One request: the shape for both texts, and the bytes of an element.
+// The shape for which both shardings are parsed, and the bytes of an element.
 struct ask {
     tsr_session *session;
     struct arena *arena;
@@ -40,7 +40,7 @@ static tsr_status take_ask(struct ask *ask, tsr_dtype type)
     return TSR_OK;
 }
 
-// Parses the text for the shape; an error reports the position in the text.
+// Parses a sharding for the shape. Reports errors.
 static tsr_status parse(const struct ask *ask, const char *text, struct tile_layout **out)
 {
     struct notation_error wrong = {0};
@@ -51,8 +51,8 @@ static tsr_status parse(const struct ask *ask, const char *text, struct tile_lay
     return status;
 }
 
-// Forms the groups of a pending reduction: the owners of a tile form one group. Tiles with the same
-// owners share their group.
+// Sets *out to the pending reduction that the text ("sum", "max", "min" or "prod") names. The
+// owners of a tile form one group. Tiles with the same owners have the same group.
 static tsr_status pending_groups(const struct ask *ask, const char *text,
                                  const struct tile_layout *layout, struct partial *out)
 {
@@ -111,8 +111,7 @@ static tsr_status make_public(struct arena *arena, const struct reshard *reshard
     return arena_status(arena);
 }
 
-// Finds the steps between two shardings given as texts. *first is set as soon as the source is
-// parsed, even if a later error occurs.
+// *first is set as soon as the source is parsed, even if an error follows.
 tsr_status tsr__reshard_texts(const struct reshard_request *request, struct arena *arena,
                               struct reshard **out, const struct tile_layout **first)
 {
@@ -134,8 +133,7 @@ tsr_status tsr__reshard_texts(const struct reshard_request *request, struct aren
     return tsr__reshard_plan(arena, from, pending, to, request->shape, q.unit, out);
 }
 
-// Finds the steps between two shardings. The steps belong to the session and are freed by the next
-// call of this function.
+// The session owns the steps until the next call.
 tsr_status tsr_reshard_plan(tsr_session *session, const char *from, const char *to,
                             const char *pending, tsr_dtype type, int rank, const int64_t *shape,
                             const tsr_step **out, size_t *n)

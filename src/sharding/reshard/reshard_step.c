@@ -68,9 +68,8 @@ static bool is_owned(const struct pairing *pairing, int64_t j)
     return there >= pairing->to.elements[j];
 }
 
-// Computes the number of elements that each device lacks. Returns false if no device has some of
-// them. If all source shards have owners, every element exists, so is_owned is needed only
-// otherwise.
+// Computes the number of elements that each device lacks (load->received). Returns false if the
+// target needs elements that no device has.
 static bool find_missing(const struct pairing *pairing, struct load *load)
 {
     bool complete = all_owned(pairing->from.layout);
@@ -86,8 +85,8 @@ static bool find_missing(const struct pairing *pairing, struct load *load)
     return true;
 }
 
-// True if both shards have the same elements, even if the layouts use different factors. Compares
-// axis by axis, because two empty shards may have different sizes.
+// True if source shard k and target shard j have the same elements, even if the layouts use
+// different factors.
 static bool same_piece(const struct pairing *pairing, int64_t k, int64_t j)
 {
     for (int axis = 0; axis < pairing->rank; axis++) {
@@ -101,7 +100,7 @@ static bool same_piece(const struct pairing *pairing, int64_t k, int64_t j)
     return true;
 }
 
-// True if all devices keep the same shards.
+// True if every device has the same shards in source and target.
 static bool unchanged(const struct pairing *pairing)
 {
     for (size_t t = 0; t < pairing->n_devices; t++) {
@@ -121,7 +120,8 @@ static bool unchanged(const struct pairing *pairing)
 
 typedef VEC(struct reshard_move) move_list;
 
-// Counts a move, and lists it if `list` is not NULL.
+// Adds the elements of a move to load->sent, and the move to `list` if it is not NULL. Returns
+// false if out of memory.
 static bool add_move(const struct pairing *pairing, move_list *list, struct load *load, size_t from,
                      size_t to, int64_t k, int64_t j)
 {
@@ -133,8 +133,8 @@ static bool add_move(const struct pairing *pairing, move_list *list, struct load
     return move || !list;
 }
 
-// Returns the owner of shard k that has sent the least. On a tie it is the first, so that plans are
-// the same on every machine. Returns SIZE_MAX if the shard has no owner.
+// Returns the index of the owner of source shard k that has sent the least so far; on a tie the
+// first one. Returns SIZE_MAX if the shard has no owner.
 static size_t idle_owner(const struct pairing *pairing, const struct load *load, int64_t k)
 {
     const int64_t *owners;
@@ -147,7 +147,8 @@ static size_t idle_owner(const struct pairing *pairing, const struct load *load,
     return best;
 }
 
-// Lists the moves: for each source shard that contains missing elements, one owner sends them.
+// Lists the moves. For each source shard with elements that a device lacks, one owner sends them.
+// Returns false if out of memory.
 static bool plain_moves(const struct pairing *pairing, struct load *load, move_list *list)
 {
     for (size_t t = 0; t < pairing->n_devices; t++)
@@ -173,9 +174,9 @@ struct pattern {
     bool out_same;             // a device sends the same elements in all its moves
 };
 
-// Finds the common pattern of the moves. first_in and first_out must be zeroed. They store the
-// first move that each device receives or sends; later moves are compared with it, so one pass is
-// enough. A move has at least one element, so 0 elements mean no move yet.
+// Finds out which properties all moves have. first_in and first_out get the first move that each
+// device receives and sends; they must be zeroed. A move has at least one element, so 0 elements
+// mean no move yet.
 static struct pattern pattern_of(const struct pairing *pairing, const struct reshard_move *move,
                                  size_t n, struct reshard_move *first_in,
                                  struct reshard_move *first_out)
@@ -227,8 +228,9 @@ static bool sends_different(const struct pairing *pairing, const struct reshard_
     return true;
 }
 
-// Forms a group around each device that sends (`giver`) or receives: this device first, then its
-// partners in the order of the moves. The number of its moves limits the size of its group.
+// Forms a group for each device that sends (with `giver`) or receives (without): this device, then
+// the devices that it sends to or receives from, in the order of the moves. Returns false if out of
+// memory.
 static bool star_groups(const struct pairing *pairing, struct reshard_step *out, bool giver)
 {
     size_t *count = ARENA_ARRAY(pairing->made, size_t, pairing->n_devices);
@@ -259,7 +261,7 @@ static bool star_groups(const struct pairing *pairing, struct reshard_step *out,
     return !pairing->made->failed;
 }
 
-// Puts all devices in one group, because a permutation or an exchange has no known smaller groups.
+// Forms one group of all devices.
 static bool one_group(const struct pairing *pairing, struct reshard_step *out)
 {
     out->groups = ARENA_NEW(pairing->made, struct device_group);
@@ -270,8 +272,8 @@ static bool one_group(const struct pairing *pairing, struct reshard_step *out)
     return true;
 }
 
-// Names the moves. Tries the most regular name first, because several may fit. Example: {2,1:0,1}
-// -> {2,1:2,3} satisfies the conditions of all names and is called a permutation.
+// Sets the operation and groups of a step with moves. Tries the most regular operation first,
+// because several may fit. Example: {2,1:0,1} -> {2,1:2,3} fits all of them and is a permutation.
 static bool name_moves(const struct pairing *pairing, struct reshard_step *out)
 {
     struct reshard_move *in = ARENA_ARRAY(pairing->made, struct reshard_move, pairing->n_devices);
@@ -296,8 +298,8 @@ static bool name_moves(const struct pairing *pairing, struct reshard_step *out)
     return star_groups(pairing, out, out->op != RESHARD_GATHER);
 }
 
-// Builds a step without a reduction. Tries collectives over full groups first; only other steps get
-// a list of moves.
+// Builds a step without a reduction. Tries all-gather and all-to-all first; only other steps get a
+// list of moves.
 static tsr_status plain_step(const struct pairing *pairing, struct reshard_step *out)
 {
     struct load load;
@@ -333,8 +335,9 @@ static const struct device_group *group_at(const struct pairing *pairing, size_t
     return &pairing->pending->groups[pairing->group[device]];
 }
 
-// Returns the group that sends shard k to device t: the group of t if t owns the shard, else the
-// group of the owner that has sent least. Returns SIZE_MAX if the shard has no owner.
+// Returns the index of the group that sends source shard k to device t. It is the group of t if t
+// owns the shard, else the group of the owner that has sent the least so far. Returns SIZE_MAX if
+// the shard has no owner.
 static size_t sending_group(const struct pairing *pairing, const struct load *load, size_t t,
                             int64_t k)
 {
@@ -344,9 +347,9 @@ static size_t sending_group(const struct pairing *pairing, const struct load *lo
     return s == SIZE_MAX ? SIZE_MAX : pairing->group[s];
 }
 
-// Lists the moves of a reduction. Every device receives the partial values of its shards from the
-// members of a group and combines them. *own becomes false if a device needs a source shard that it
-// does not own: another group then sends the shard.
+// Counts the moves of a reduction, and lists them if `list` is not NULL. Every device receives the
+// partial results of its target shards from all members of a group and combines them. *own becomes
+// false if a device needs a source shard that it does not own: another group then sends the shard.
 static tsr_status combine_moves(const struct pairing *pairing, struct load *load, move_list *list,
                                 bool *own)
 {
@@ -371,7 +374,7 @@ static tsr_status combine_moves(const struct pairing *pairing, struct load *load
 }
 
 // Returns the number of group members that own a shard of the target. *apart becomes false if two
-// of them own the same shard.
+// members own the same shard.
 static size_t count_receivers(const struct pairing *pairing, const struct device_group *group,
                               bool *apart)
 {
@@ -401,7 +404,8 @@ static int name_combination(const struct pairing *pairing, bool own)
     return one ? COMM_REDUCE : COMM_REDUCE_SCATTER;
 }
 
-// Sets the load of an all-reduce: each member combines one part, then all gather the parts.
+// Sets the elements that each device sends and receives in an all-reduce: each member combines one
+// part, then all gather the parts.
 static void load_all_reduce(const struct pairing *pairing, struct load *load)
 {
     for (size_t t = 0; t < pairing->n_devices; t++) {
@@ -415,8 +419,9 @@ static void load_all_reduce(const struct pairing *pairing, struct load *load)
     }
 }
 
-// Sets the load of a reduction to one member. The partial sums go from member to member. The
-// receiver of the result, member 0, is the last; member 1 is the first and receives nothing.
+// Sets the elements that each device sends and receives in a reduce. The sum goes from member to
+// member: it starts at member 1, which receives nothing, and ends at member 0, which gets the
+// result.
 static void load_reduce(const struct pairing *pairing, struct load *load,
                         const struct reshard_step *out)
 {
@@ -434,8 +439,8 @@ static void load_reduce(const struct pairing *pairing, struct load *load,
     }
 }
 
-// Copies the groups of the pending reduction. For a reduce, the receiver comes first, and groups
-// without a receiver are left out.
+// Sets the groups of the step to those of the pending reduction. For a reduce, the receiver comes
+// first, and groups without a receiver are left out. Returns false if out of memory.
 static bool combining_groups(const struct pairing *pairing, struct reshard_step *out)
 {
     out->groups = ARENA_ARRAY(pairing->made, struct device_group, pairing->pending->n_groups + 1);
@@ -462,10 +467,10 @@ static bool combining_groups(const struct pairing *pairing, struct reshard_step 
     return true;
 }
 
-// Builds a step with a reduction. Counts bytes as if each member sent its part to every device that
-// needs it, as in a reduce-scatter. A reduce (from member to member) and an all-reduce (each
-// combines a part) send less and are counted again. An exchange is counted again if the caller
-// needs its list of moves.
+// Builds a step that completes a pending reduction. First counts bytes as for a reduce-scatter:
+// each member sends its partial result to every device that needs it. A reduce and an all-reduce
+// send less, so their bytes are counted again. An exchange is counted again to list its moves,
+// unless pairing->brief is set.
 static tsr_status combining_step(const struct pairing *pairing, struct reshard_step *out)
 {
     struct load load;
