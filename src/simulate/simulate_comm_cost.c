@@ -77,8 +77,8 @@ static int64_t halo_cost(struct sim *sim, struct sim_comm *comm,
 }
 
 // Predicts a Reshard as an all-to-all in which every device moves as many bytes as the busiest one
-// (`comm->moved`), as in tsr__exchange_cost, but at least the time of the largest message. Example:
-// with 4 devices and 3 MiB for the busiest, it is an all-to-all of 3 * 16 / 3 = 16 MiB.
+// (`comm->moved`), as in tsr__exchange_cost. The time is at least that of the largest message.
+// Example: with 4 devices and 3 MiB for the busiest, it is an all-to-all of 3 * 16 / 3 = 16 MiB.
 static int64_t exchange_cost(struct sim *sim, struct sim_comm *comm,
                              const struct topology_groups *groups)
 {

@@ -209,8 +209,8 @@ static bool try_copies(struct fold *fold, const tsr_dim_size *part, size_t n)
     return fold->part && folds(fold);
 }
 
-// Finds the number of copies. Tries the largest first, because their block is the smallest to
-// simulate.
+// Finds the number of copies; false: the plan cannot be folded. Tries the largest number first,
+// because its block is the smallest to simulate.
 static bool find_copies(struct fold *fold, const tsr_topology *topology, struct sim_fold *out,
                         const tsr_dim_size *sizes, size_t n)
 {

@@ -223,8 +223,8 @@ static bool prune_by_bound(struct solver *solver)
 }
 
 // Searches until the result is proved or the effort is used up. Without a time limit it also stops
-// when the gap is at most cost / NEAR, when pruning leaves a program that is worth another solve,
-// or after STALE rounds without progress.
+// in three cases: the gap is at most cost / NEAR, pruning leaves a program that is worth another
+// solve, or STALE rounds made no progress.
 static void search_until_done(struct solver *solver)
 {
     int stale = 0;

@@ -494,8 +494,9 @@ static bool find_pair(const struct run *run, struct set before, struct set set, 
     return false;
 }
 
-// Finds points of the children that sum to the goal and stores them in goals[child]. It adds child
-// by child, because a node may have too many children to try all combinations.
+// Finds points of the children that sum to the goal and stores them in goals[child]. False: there
+// are none. It adds child by child, because a node may have too many children to try all
+// combinations.
 static bool split(struct run *run, const struct cell *cell, uint32_t choice, struct point goal,
                   struct point *goals)
 {
@@ -528,7 +529,7 @@ static bool split(struct run *run, const struct cell *cell, uint32_t choice, str
 
 // Goes from the roots to the leaves with a goal (cost, usage) for every bucket. Takes the choice
 // whose own point plus points of the children is the goal. Such a choice exists, because the goal
-// was computed as such a sum.
+// was computed as such a sum. Returns false if memory or effort runs out.
 static bool pass_back(struct run *run, struct point *goals, uint32_t *x)
 {
     struct tree *tree = run->front->tree;
@@ -570,9 +571,9 @@ static bool pass_back(struct run *run, struct point *goals, uint32_t *x)
 
 // ---- the elimination
 
-// Computes multipliers and the usage of rows, then lower bounds by a pass up and a pass down the
-// tree, then Pareto points from the leaves to the roots, and reads the solution back. Returns
-// FRONT_NONE early if the bound without points reaches the threshold.
+// Computes multipliers and the usage of rows. Then computes lower bounds by a pass up and a pass
+// down the tree, and Pareto points from the leaves to the roots. Finally reads the solution back.
+// Returns FRONT_NONE early if the bound without points reaches the threshold.
 static enum front_end run_once(struct run *run, int64_t threshold, uint32_t *x, int64_t *cost)
 {
     struct tree *tree = run->front->tree;

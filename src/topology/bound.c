@@ -5,8 +5,8 @@
 // It examines two kinds of bisections: every device against all others, and the first devices
 // against the last ones.
 //
-// Example: an all-gather of 8 bytes over 4 devices, one of them against the other three: 8 * 1/4 =
-// 2 bytes must leave it; over links of 1 GB/s in total that takes at least 2 ns.
+// Example: in an all-gather of 8 bytes over 4 devices, 8 * 1/4 = 2 bytes must leave each device.
+// Over links of 1 GB/s in total that takes at least 2 ns.
 #include "topology/internal.h"
 
 // Returns the share of one group's bytes that must cross a bisection with s of its n devices on one

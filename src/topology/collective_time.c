@@ -126,7 +126,8 @@ static void add_message(void *data, int from, int to, double bytes)
 }
 
 // Adds loads, latency and message costs of one byte from every member of a group to every other.
-// Uses one routing tree per member: a link carries one message for each member behind it.
+// Uses one routing tree per member: a link carries one message for each member behind it. False: a
+// device cannot be reached, or out of memory.
 static bool load_all_pairs(struct meter *meter, const struct topology_groups *groups)
 {
     struct topology_spread spread;
@@ -199,7 +200,7 @@ static void end_step(void *data, int times)
     meter->longest = meter->fullest = 0;
 }
 
-// Returns the seconds per byte of the reduction itself on the device with the slowest memory: every
+// Returns the seconds per byte of the reduction itself on the device with the slowest memory. Every
 // piece is read once, and the result is written. 0: the collective does not reduce.
 static double fold_per_byte(const tsr_topology *topology, enum tsr_collective what,
                             const struct topology_groups *groups)

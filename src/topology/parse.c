@@ -266,7 +266,8 @@ static tsr_status json_links(tsr_topology *topology, const json_t *list)
     return TSR_OK;
 }
 
-// Reads measured times. Bytes must ascend, because times between two points are interpolated.
+// Reads measured times; false: malformed. Bytes must ascend, because times between two points are
+// interpolated.
 static bool json_times(const json_t *object, struct topology_times *out)
 {
     const json_t *bytes = json_object_get(object, "bytes"),

@@ -84,8 +84,8 @@ static bool links_fit(const struct guess *guess, enum shape shape)
     return true;
 }
 
-// True if the link speeds show hosts although all pairs are linked: at every level, links inside a
-// group of devices are clearly faster than links between the groups.
+// True if the link speeds show hosts although all pairs are linked. At every level, links inside a
+// group of devices must be clearly faster than links between the groups.
 static bool speeds_fit(struct guess *guess)
 {
     double least[SIDES], most[SIDES];

@@ -218,9 +218,10 @@ static int steps_alike(const struct grid *grid, int step, int last)
 // Gathers by rings along the sides. `turns` is the number of shares of the bytes; each share starts
 // with a different side. With 1, all bytes go along one side after the other. The first side, which
 // is between hosts and slow in a grid of hosts, comes first, while pieces are small. Example: 2 x 3
-// with 6 bytes, one side after the other: along the side of 2 one step with pieces of 1 byte, half
-// of each in either direction; then along the side of 3 two steps with pieces of 2 bytes. All sides
-// at once: two shares of 3 bytes, of which the second starts with the side of 3.
+// with 6 bytes, one side after the other. Along the side of 2 there is one step with pieces of 1
+// byte, half of each in either direction. Then along the side of 3 there are two steps with pieces
+// of 2 bytes. With all sides at once there are two shares of 3 bytes, and the second share starts
+// with the side of 3.
 static void grid_rings(const struct schedule *at, const struct grid *grid, int turns, bool mirrored)
 {
     for (int phase = 0; phase < grid->n; phase++) {

@@ -3,9 +3,9 @@
 // devices into layouts and a cost.
 //
 // Partial sums are combined on all devices, or each device keeps its share (reduce-scatter), or the
-// first device gets the sum, or they stay partial for readers that can add them. Sharding inference
-// must reproduce every candidate from its layouts; otherwise the written model would have another
-// meaning. Nothing here depends on the operator.
+// first device gets the sum. Or the sums stay partial, for readers that can add them. Sharding
+// inference must reproduce every candidate from its layouts; otherwise the written model would have
+// another meaning. Nothing here depends on the operator.
 //
 // Example: Y = X W on devices 0 and 1, X [8, 6] and W [6, 4]; factors m 8, k 6, n 4. The placement
 // shards k in 2, so X has {1, 2}, W has {2, 1}, and each device has a partial sum Y [8, 4]. There
@@ -435,8 +435,9 @@ bool tsr__builder_number(struct candidate_builder *builder, struct tile_layout *
     return !builder->planner->arena.failed;
 }
 
-// True if no candidate has the same layouts. Two placements may give the same layouts: "m/4" on a
-// line of 4 devices, and on a grid of 2 x 2 whose axes both shard m. The first one is kept.
+// True if no candidate has the same layouts. Two placements may give the same layouts. Example:
+// "m/4" on a line of 4 devices, and on a grid of 2 x 2 whose axes both shard m. The first one is
+// kept.
 static bool is_new(const struct candidate_builder *builder, const struct candidate *candidate)
 {
     for (size_t i = 0; i < builder->strategy->at.n; i++) {
@@ -529,9 +530,9 @@ static void add_parts(struct candidate_builder *builder)
         keep(builder, &candidate, "parts");
 }
 
-// True if the factor can be sharded in `cuts`: each dimension with this factor has at least one
-// element per shard, and no shard ends inside a unit. Example: 12 elements in units of 4 (heads)
-// can be sharded in 3, not in 2: the border at 6 would be inside a unit.
+// True if the factor can be sharded in `cuts`. Each dimension with this factor must have at least
+// one element per shard, and no shard may end inside a unit. Example: 12 elements in units of 4
+// (heads) can be sharded in 3, not in 2: the border at 6 would be inside a unit.
 bool tsr__unit_fits(const struct rule_factor *factor, int64_t size, int64_t cuts)
 {
     if (factor->least > 0 && factor->least < cuts)

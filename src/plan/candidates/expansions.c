@@ -29,7 +29,8 @@ static bool make_copy(struct planner *planner)
     return planner->trial.shapes != NULL;
 }
 
-// Expands the copy of the node. The expansion changes the copy, so it can be tried only once.
+// Expands the copy of the node. False: that is not possible, or out of memory. The expansion
+// changes the copy, so it can be tried only once.
 static bool try_it(struct candidate_builder *builder)
 {
     struct planner *planner = builder->planner;

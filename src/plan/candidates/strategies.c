@@ -376,8 +376,8 @@ struct strategy *tsr__planner_strategy(struct planner *planner, const struct pla
 
 // ---- layouts of neighbours ----------------------------------------------------------------------
 
-// Adds a candidate of the rule in which the tensor has that layout, if the layout determines a
-// placement.
+// Adds candidates of the rule in which the tensor has that layout. False: none was added, because
+// the layout determines no valid placement.
 static bool try_rule(struct candidate_builder *builder, const struct rule *rule,
                      enum slot_side side, size_t i, uint32_t layout)
 {

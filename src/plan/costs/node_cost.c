@@ -148,9 +148,9 @@ double tsr__near_speed(const tsr_topology_device *device, int move)
 }
 
 // Returns the memory speed for `bytes`, in bytes per second. Interpolates logarithmically between
-// the two measured sizes: 16 MiB is half way between 2 and 128 MiB, so 40 GB/s near and 10 GB/s far
-// give 20 GB/s. A device that queues nodes always has the far speed: it needs little more than the
-// launch of a node for a small tensor, and `overhead` contains the launch.
+// the two measured sizes. Example: 16 MiB is half way between 2 and 128 MiB, so 40 GB/s near and 10
+// GB/s far give 20 GB/s. A device that queues nodes always has the far speed. For a small tensor it
+// needs little more time than the launch of the node, which `overhead` contains.
 static double move_rate(int move, double bytes, const tsr_topology_device *device)
 {
     double far = tsr__far_speed(device, move), near = tsr__near_speed(device, move);

@@ -224,8 +224,8 @@ static uint32_t end_of(const struct edge *edge)
     return (uint32_t)(PLAN_TIMES * edge->readers.last) + TIME_COMBINE;
 }
 
-// Returns the time at which the copy of one reader is freed: after the last reader, if another
-// reader may want the same layout; otherwise after this reader.
+// Returns the time at which the copy of one reader is freed. That is after the last reader if
+// another reader may want the same layout, otherwise after this reader.
 static uint32_t end_of_own(const struct edge *edge, const struct reader *reader,
                            const struct reader *last, const uint32_t *wants, size_t n_wants)
 {

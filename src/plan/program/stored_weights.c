@@ -164,9 +164,9 @@ static bool use_lone(struct edge *edge, struct wanted *wanted, struct reader *re
     return true;
 }
 
-// Charges a constant with several readers. A small constant, or one with a single layout, is always
-// stored. Otherwise adds a variable for each layout that several readers may want; other layouts
-// are charged to their readers.
+// Charges a constant with several readers. False: out of memory, or more than MANY_LAYOUTS layouts.
+// A small constant, or one with a single layout, is always stored. Otherwise adds a variable for
+// each layout that several readers may want; other layouts are charged to their readers.
 static bool use_shared(struct edge *edge, uint32_t fixed)
 {
     struct wanted wanted;

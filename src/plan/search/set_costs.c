@@ -345,8 +345,8 @@ int64_t tsr__set_more_bytes(const struct set_model *model)
     return int64_min(undivided_bytes(model) + tsr__set_input_bytes(model), PLAN_NEVER);
 }
 
-// Returns the bytes on the first device while it gathers the outputs, without weights and caches:
-// its copy's share of inputs and outputs, and the full outputs.
+// Returns the bytes on the first device while it gathers the outputs, without weights and caches.
+// These are its copy's share of inputs and outputs, and the full outputs.
 static int64_t gathering_bytes(const struct set_model *model)
 {
     const tsr_graph *graph = tsr_model_graph(model->all->model);

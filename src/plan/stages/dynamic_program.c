@@ -124,8 +124,8 @@ static void try_stage(struct stage_search *search, const struct cell *from, cons
         *to = next;
 }
 
-// Extends the state by one stage, on blocks of every size and up to every split point; the last
-// possible stage ends at the end of the graph.
+// Extends the state by one stage, on blocks of every size and up to every split point. If no
+// further stage may follow, the stage ends at the end of the graph.
 static void extend(struct stage_search *search, struct step step)
 {
     const struct cell from =

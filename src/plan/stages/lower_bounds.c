@@ -74,8 +74,8 @@ int64_t tsr__search_known(const struct stage_search *search, int64_t takes)
 }
 
 // True if no pipeline with this range can beat the best so far. Returns false if that is unknown:
-// for two models, whose joint program has no such bound, for MEASURE_MEMORY, without a pipeline to
-// beat, or if time is up.
+// there is no pipeline to beat, or time is up. It is also unknown for MEASURE_MEMORY and for two
+// models, whose joint program has no such bound.
 bool tsr__search_hopeless(struct stage_search *search, size_t i, size_t j, size_t at,
                           int64_t others)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // pipeline_period.c - the time between consecutive runs of a pipeline. A device starts its next run
 // when it is done with the one before. Different stages work on different runs at the same time, so
-// their communications may need the same link; a link serves them one after the other, in the order
+// their communications may need the same link. A link serves them one after the other, in the order
 // in which they begin. The simulator does the same (simulate/shared_links.c).
 //
 //     Example: stage 0 reduces for 5 ms over a network port, and stage 1 receives for 3 ms through

@@ -136,8 +136,8 @@ static bool is_given(const struct planner *planner, const tsr_value *value)
     return false;
 }
 
-// True if the value must be added to ends.given: it is not a constant, not yet in the list, and no
-// node of the range produces it.
+// True if the value must be added to ends.given: it is not a constant, the list does not have it
+// yet, and no node of the range produces it.
 static bool comes_from_outside(const struct planner *planner, const tsr_value *value)
 {
     const tsr_node *from = tsr_value_producer(value);

@@ -2,10 +2,10 @@
 // split_points.c - finds where a graph may be split into stages: between nodes where few bytes
 // cross.
 //
-// Nodes that depend only on inputs and small constants, cost next to nothing and are read in many
-// places (masks, angles, sizes) belong to no stage: every device runs them. The work of the others
-// on one device is divided into equal shares. Of each share, the narrowest place is kept: the one
-// where the fewest bytes cross. Example:
+// Some nodes (masks, angles, sizes) belong to no stage: every device runs them. They depend only on
+// inputs and small constants, cost next to nothing and are read in many places. The work of the
+// others on one device is divided into equal shares. Of each share, the narrowest place is kept:
+// the one where the fewest bytes cross. Example:
 //
 //     node        a     b     c     d     e     f        equal times
 //     crosses        9     2     7     1     8           MB made before the place and read after it

@@ -35,8 +35,8 @@ static bool links_alike(struct stage_search *search)
     return true;
 }
 
-// Gives every device its own label if there are at most ALL_ORDERS devices and their links differ:
-// on a ring or grid, the position of a device matters.
+// If there are at most ALL_ORDERS devices and their links differ, gives every device its own label.
+// On a ring or grid, the position of a device matters.
 static void label_places(struct stage_search *search, size_t *label)
 {
     size_t n = tsr__search_devices(search);
@@ -251,9 +251,9 @@ static void limit_search(struct stage_search *search, tsr_objective objective,
     search->known = tsr__search_known(search, takes);
 }
 
-// Searches with few split points, then with about 4 times as many, until all are used, so that
-// there is a pipeline when time is up. A finer search wins ties, so without a time limit the coarse
-// searches have no effect on the result.
+// Searches with few split points, then with about 4 times as many, until all are used. So there is
+// a pipeline when time is up. A finer search wins ties, so without a time limit the coarse searches
+// have no effect on the result.
 static void refine(struct stage_search *search, tsr_objective objective, struct pipeline *out)
 {
     find_any(search, objective, out);

@@ -166,8 +166,8 @@ static tsr_status one_device(struct staging *staging, tsr_plan_summary *out)
     return st;
 }
 
-// Returns a lower bound for the case that ranges were skipped: the time of the nodes in stages on
-// the slowest device, divided by the speeds of all devices relative to it.
+// Returns a lower bound that holds even if ranges were skipped. It is the time of the nodes in
+// stages on the slowest device, divided by the speeds of all devices relative to that device.
 static int64_t shared_out(const struct staging *staging)
 {
     const struct planner *planner = staging->planner;

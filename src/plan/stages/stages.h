@@ -5,7 +5,7 @@
 // Devices have an order too; a block is a run of consecutive devices that may hold a stage. A
 // pipeline assigns ranges to blocks. Blocks with equal devices and links are of one kind. Ranges
 // are planned for a kind, with devices numbered 0, 1 ..., and ranges with equal nodes are planned
-// once. While stages are chosen, they are independent: a value that crosses to another stage is
+// once. While stages are chosen, they are independent. A value that crosses to another stage is
 // stored in full on one device of the producer's stage, and is sent to all devices of the reader's
 // stage.
 //
@@ -200,8 +200,8 @@ tsr_status tsr__stages_search(struct staging *staging, const tsr_plan_options *o
 // stage_devices.c: returns the least memory limit of the devices.
 int64_t tsr__stages_memory(const struct staging *staging, const int64_t *devices, size_t n);
 
-// host_pipeline.c: makes a stage of each host. line->n is 0 if there is one host only, if there are
-// more hosts than ranges or STAGES_MOST, or if a stage does not fit in memory.
+// host_pipeline.c: makes a stage of each host. line->n is 0 if there is one host only, or if a
+// stage does not fit in memory. It is also 0 if there are more hosts than ranges or STAGES_MOST.
 tsr_status tsr__host_pipeline(struct staging *staging, struct pipeline *line) TSR_MUST_USE;
 
 // pipeline_search.c: solves pipelines that may be better than this one, all stages together; the

@@ -63,8 +63,8 @@ static tsr_status solve_and_play(struct throughput *throughput, const struct pro
     return play_choices(throughput, best) ? TSR_OK : TSR_NOMEM;
 }
 
-// Solves and simulates the program, and sets the lower bound of the period: at least the least sum
-// of times divided by the number of stages.
+// Solves and simulates the program, and sets the lower bound of the period. No period is below the
+// least sum of times divided by the number of stages.
 static tsr_status solve_line(struct throughput *throughput, struct pipeline_answer *best)
 {
     int64_t bound = 0;
