@@ -11,8 +11,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-// Sends a note. Blocks while the buffer of the socket is full. If the receiver is gone, this is an
-// error, not a signal.
+// Sends a note. Blocks while the buffer of the socket is full. If the receiver is gone, returns
+// false; there is no SIGPIPE.
 bool tsr__note_send(int to, struct note note, int fd)
 {
     _Alignas(struct cmsghdr) char space[CMSG_SPACE(sizeof fd)] = {0};

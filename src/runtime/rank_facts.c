@@ -46,10 +46,10 @@ int64_t tsr__job_gpu_memory(const tsr_job *job, int i)
     return most_in_use(&job->rank_threads[i].rank, job->rank_threads[i].rank.on_gpu);
 }
 
-// Returns the memory of a rank. On a GPU the arena includes the weights; on the host, weights are
-// mapped files. If the rank has its own process, the growth of the process is measured. Several
-// ranks in one process cannot be distinguished: for them, the arena's count and the weights of the
-// rank file are added.
+// Returns the memory of a rank. On a GPU the memory arena of ONNX Runtime includes the weights; on
+// the host, weights are mapped files. If the rank has its own process, the growth of the process is
+// measured. Several ranks in one process cannot be distinguished: for them, the arena's count and
+// the weights of the rank file are added.
 static int64_t memory_of(const tsr_job *job, const struct rank *rank, const char *weights,
                          const struct memory_mark *before)
 {

@@ -64,8 +64,8 @@ struct child_set {
 // ---- the child ---------------------------------------------------------------------------------
 
 // Resets signal handlers in a child, because inherited handlers use the parent's state. SIGINT,
-// SIGTERM, SIGHUP and SIGQUIT stay ignored if they are. SIGKILL on the parent's death is requested
-// first; a parent that died before is detected by its process id.
+// SIGTERM, SIGHUP and SIGQUIT stay ignored if the parent ignores them. SIGKILL on the parent's
+// death is requested first; a parent that died before is detected by its process id.
 static void reset_signals(pid_t parent)
 {
     enum { ENDS = 4 }; // the first ones are sent to end a whole process group

@@ -50,7 +50,7 @@ static bool rank_comm_has(const struct ops_event *list, size_t n, const char *na
     return false;
 }
 
-// True for an empty event: older releases write two for every kernel.
+// True for an empty event. Older releases of ONNX Runtime write two of them for every kernel.
 static bool is_fence(const char *name)
 {
     return strstr(name, "_fence_before") || strstr(name, "_fence_after");

@@ -146,8 +146,8 @@ tsr_status tsr__comm_broadcast(struct endpoint *endpoint, const struct comm_call
 
 // ---- two ranks ----------------------------------------------------------------------------------
 
-// Returns the call for the group of the two ranks, in ascending order; `group` has space for 2. The
-// direction is part of the detail, so that two ranks that both send are detected.
+// Returns a copy of the call for the group of the two ranks, which is written to `group` (space for
+// 2). The direction is hashed into `detail`, so that two ranks that both send are detected.
 static struct comm_call between(const struct comm_call *call, int from, int to, int64_t *group)
 {
     int64_t ends[2] = {from, to};

@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-// True if the line of /proc/self/maps describes the mapping that contains this address. Example:
-// 7f1a0000-7f1a4000 r-xp 00001000 fe:00 1234 /usr/lib/libtessera.so.1
+// True if the line of /proc/self/maps describes a mapped file that contains this address. *path is
+// then its path. Example: 7f1a0000-7f1a4000 r-xp 00001000 fe:00 1234 /usr/lib/libtessera.so.1
 static bool is_line_of(char *line, const void *address, char **path)
 {
     unsigned long long start, stop;

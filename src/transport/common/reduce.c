@@ -196,7 +196,8 @@ size_t tsr__elem_bytes(tsr_dtype type)
     return bits > 0 && bits % 8 == 0 ? (size_t)bits / 8 : 0;
 }
 
-// Folds n <= BLOCK elements at byte offset `at` of every input into acc, ready to be copied out.
+// Folds n <= BLOCK elements at byte offset `at` of every input into acc, in the element type of the
+// inputs.
 static void fold_block(const struct kernel *kernel, enum comm_reduce op, const void *const *in,
                        int n_in, size_t at, size_t bytes, size_t n, void *acc)
 {

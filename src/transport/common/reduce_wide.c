@@ -277,8 +277,7 @@ static pass *pass_of(int level, tsr_dtype type, enum comm_reduce op)
     return passes_plain[type][op];
 }
 
-// True if all outputs begin at a cache line at offset `at`, because non-temporal stores need full
-// lines.
+// True if a cache line begins at offset `at` of every output: non-temporal stores need full lines.
 static bool lined_up(char *const *out, int n_out, size_t at)
 {
     uintptr_t bits = 0;

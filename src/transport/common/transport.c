@@ -56,8 +56,8 @@ void tsr__name_copy(char *out, size_t n, const char *text)
     memset(out + length, 0, n - length);
 }
 
-// Copies a name, but does not write if nothing changes, since other ranks may have the line in
-// their caches. Names rarely change from run to run.
+// Copies a name, but does not write if nothing changes, since other ranks may have the cache line
+// of `out`. Names rarely change from run to run.
 static void name_write(char *out, size_t n, const char *text)
 {
     if (strncmp(out, text, n) != 0 || out[n - 1])
@@ -143,8 +143,6 @@ tsr_status tsr__header_compare(const struct comm_header *mine, int my_rank,
     return tsr__trouble(why, TSR_PEER, their_rank, "the ranks disagree: %s, %s: %s", a, b, what);
 }
 
-// Returns a hash of the fields that must agree and of the call number, so that two equal calls are
-// distinguished.
 uint64_t tsr__mailbox_stamp(const struct comm_header *header, uint64_t meeting)
 {
     return tsr__hash64(header, offsetof(struct comm_header, notes), meeting) | 1;

@@ -158,8 +158,8 @@ static enum gpu_method choose(const struct device_call *call)
     return own ? METHOD_OWN : METHOD_HOST;
 }
 
-// Fails the job if the call failed. Other members may be waiting, in the base endpoint or in an
-// NCCL kernel: device_fail ends both.
+// Fails the job if the call failed. Other members may be waiting in the base endpoint or in an NCCL
+// kernel: device_fail ends both kinds of waiting.
 static tsr_status ended(const struct device_call *call, tsr_status st)
 {
     if (st != TSR_OK) {

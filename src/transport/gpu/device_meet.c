@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
-// Returns a number for this host. Equal for all processes that can open each other's handles: same
-// kernel and same process namespace.
+// Returns a number for this host. It is equal for all processes that can open each other's handles:
+// same kernel and same process namespace.
 static uint64_t host_id(void)
 {
     char text[256] = "";

@@ -40,8 +40,8 @@ void tsr__nccl_init(struct device *device)
     pthread_condattr_destroy(&attributes);
 }
 
-// Drops all communicators, once. Called with the lock held, by the rank itself or by a rank that
-// aborts it.
+// Closes or aborts all communicators of a rank, only once. Called with the lock held, by the rank
+// itself or by a rank that aborts it.
 static void drop_comms(struct device *device, bool abort)
 {
     if (device->dropped)
@@ -79,9 +79,9 @@ static void leave(struct device *device)
     pthread_mutex_unlock(&device->nccl_lock);
 }
 
-// Aborts the NCCL calls of one rank of this process. If the rank does not leave NCCL in time, it
-// waits there for a failed rank. NCCL requires an abort from another thread in this case. The rank
-// does not use the communicator afterwards.
+// Aborts the communicators of one rank of this process. Waits at most ABORT_PATIENCE_S until the
+// rank is outside of NCCL. A rank that is still inside then waits for a failed rank, and NCCL
+// requires that another thread aborts it. The rank does not use the communicators afterwards.
 static void abort_rank(struct device *device)
 {
     struct timespec until;
@@ -96,8 +96,8 @@ static void abort_rank(struct device *device)
     pthread_mutex_unlock(&device->nccl_lock);
 }
 
-// Aborts all ranks of this process, including this one, because their kernels wait for a failed
-// rank. Ranks of other processes abort their own when they are notified.
+// Aborts the communicators of all ranks of this process, including this one, because their kernels
+// wait for a failed rank. Ranks of other processes abort their own when they are notified.
 void tsr__nccl_abort(struct device *device)
 {
     for (int rank = 0; device->ranks && rank < device->endpoint.size; rank++) {
@@ -248,8 +248,8 @@ tsr_status tsr__nccl_open(struct device *device, struct device_group *group, uin
 struct slice {
     size_t at, bytes;
 };
-// Returns the slice of member i. Slices are those of the host (tsr__slice), so sums have the same
-// order.
+// Returns the slice of member i. Slices are the same as on the host (tsr__slice), so that sums are
+// computed in the same order.
 static struct slice slice_of(const struct comm_call *call, int i)
 {
     int64_t first, length;

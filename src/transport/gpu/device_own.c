@@ -12,9 +12,9 @@
 enum { STEP_DONE = 3 };
 #define NOT_TOUCHED UINT64_MAX
 
-// Converts an address that a member published to an address of this process. In the same process it
-// is valid as it is. Otherwise its owner exported the block, which is imported here once; the
-// offset is the position in the block.
+// Converts an address that a member published to an address of this process. In the same process
+// the address is valid as it is. Otherwise the member has exported the block of memory that
+// contains it. The block is imported here, once, and the offset in the block is added.
 static tsr_status address_of(const struct device_call *call, int member, bool out, void **p)
 {
     const struct call_card *card = &call->device->cards[member];

@@ -273,7 +273,7 @@ static bool is_in_network(const struct sockaddr *address, const struct network *
     return true;
 }
 
-// Copies the name of an interface. "eth0:1" is a second address of eth0.
+// Copies the name of an interface up to a colon: "eth0:1" is a second address of eth0.
 static void copy_name(const char *from, char name[IF_NAMESIZE])
 {
     snprintf(name, IF_NAMESIZE, "%.*s", (int)strcspn(from, ":"), from);

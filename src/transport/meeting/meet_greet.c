@@ -169,7 +169,8 @@ static bool answered(struct reception *reception, const struct caller *caller)
     return true;
 }
 
-// Reads from caller i. It leaves the list when its answer is complete or wrong.
+// Reads from caller i. The caller leaves the list when its answer is complete or its connection has
+// ended.
 static void read_answer(struct reception *reception, int i)
 {
     struct caller *caller = &reception->callers[i];

@@ -53,8 +53,8 @@ static int connect_to(const struct meet_address *to, double until)
     return -1;
 }
 
-// Reads the verdict of rank 0. A welcome without a valid signature comes from a process that does
-// not know the secret.
+// Reads the verdict of rank 0; false: no verdict was received. A welcome without a valid signature
+// comes from a process that does not know the secret.
 static bool read_verdict(struct attempt *attempt, const struct meet_key *key, int fd, double until)
 {
     uint8_t in[MEET_VERDICT], code[MEET_CODE], expected[MEET_CODE];

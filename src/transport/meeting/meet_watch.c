@@ -19,8 +19,8 @@
 
 #define FAREWELL_S 30.0 // longest wait for ranks that have not ended yet
 
-// Waits for events on a descriptor, at most until `until`. True: the caller tries again, also after
-// a signal. False: the time was up before, or poll failed.
+// Waits for events on a descriptor, at most until `until`. True: the caller may try again (also
+// after a signal). False: `until` has passed, or poll failed.
 static bool wait_for(int fd, short events, double until)
 {
     struct pollfd pollfd = {.fd = fd, .events = events};

@@ -43,7 +43,7 @@ static const char *hosts_method(const struct endpoint *endpoint, const int64_t *
     return tsr__comm_method(path_of_group((const struct hosts *)endpoint, group, n), group, n);
 }
 
-// Forwards a failure from one path to the other.
+// Reports a failure on both paths, the network and the shared memory.
 static tsr_status forward_failure(const struct hosts *hosts, tsr_status st,
                                   const struct comm_trouble *why)
 {
@@ -167,8 +167,8 @@ struct card {
     int64_t pid, fd, ok;
 };
 
-// Returns a number for this host. Boot id and host name: containers of one machine with different
-// names are different hosts.
+// Returns a number for this host, a hash of boot id and host name. So containers of one machine
+// with different names are different hosts.
 uint64_t tsr__host_id(void)
 {
     char boot[64], name[256] = "";

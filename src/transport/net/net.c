@@ -156,7 +156,7 @@ void tsr__net_free(struct endpoint *endpoint)
     tsr__free(session, net, sizeof *net);
 }
 
-// Ends the heartbeats. After a failure, the network is closed in order only if all ranks know of
+// Ends the heartbeats. After a failure, the network is closed normally only if all ranks know of
 // the failure and nothing is pending.
 static void stop(struct net *net)
 {

@@ -159,7 +159,7 @@ tsr_status tsr__net_wait(struct net *net, const struct comm_call *call, struct n
 tsr_status tsr__net_complete(struct net *net, const struct comm_call *call,
                              struct comm_trouble *why);
 // Cancels pending receives after a failure. Returns false if something else is pending; the network
-// then cannot be closed in order.
+// then cannot be closed normally.
 bool tsr__net_cancel(struct net *net);
 // Fails the job: the next heartbeat reports it to all ranks, and later calls of this rank return
 // it. When it returns, no message of the call accesses the caller's buffers any more, so the caller

@@ -313,8 +313,8 @@ static tsr_status check_heartbeat(struct net *net, const struct comm_call *call,
     return TSR_OK;
 }
 
-// Called with the lock held. Checks whether the peer has ended, then for a stable deadlock, then
-// the peer's heartbeat. The first that applies is reported.
+// Called with the lock held. Checks whether the peer has ended, then whether a deadlock has lasted
+// RING_S, then the peer's heartbeat. The first that applies is reported.
 static tsr_status check_peer(struct net *net, const struct comm_call *call, int peer,
                              struct comm_trouble *why)
 {

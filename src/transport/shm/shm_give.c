@@ -83,7 +83,7 @@ tsr_status tsr__shm_take(struct endpoint *endpoint, const struct comm_call *call
     return TSR_OK;
 }
 
-// Closes files that rank 0 did not take, at the end of the endpoint and after a failure.
+// Closes files that rank 0 has not taken, when the endpoint is closed.
 void tsr__shm_drop_gifts(struct shm *me)
 {
     for (; me->settled < me->given; me->settled++)

@@ -61,7 +61,7 @@ static tsr_status no_segment(tsr_session *session, const char *what)
     return TSR_PEER;
 }
 
-// Maps the descriptor. A failure adds a diagnostic only if `last` is set.
+// Maps the shared memory by its descriptor. A failure adds a diagnostic only if `last` is set.
 static tsr_status map_segment(tsr_session *session, struct shm_job *job, bool last)
 {
     struct stat st;
@@ -107,7 +107,7 @@ static struct shm_job *job_new(tsr_session *session, int n, const struct comm_op
 }
 
 // Returns the most bytes for the heap of each rank. A limit on address space (ulimit -v) also
-// covers weights and libraries, so the heaps must leave most of it.
+// covers weights and libraries, so all heaps together use only 1 / HEAP_SHARE of it.
 static size_t largest_heap(size_t ranks)
 {
     struct rlimit limit;

@@ -47,8 +47,9 @@ static bool waits(const struct shm_job *job, int a, int b)
            atomic_load(&shm_pair(job, a, b)->arrived) >> 2;
 }
 
-// True if following "waits for" from this rank returns to it: a deadlock. A rank whose wait is over
-// but that has not noticed it yet breaks the ring.
+// True if this rank waits for a rank that waits for another, and so on back to this rank: a
+// deadlock. A rank whose peer has arrived, but which has not noticed it yet, does not count as
+// waiting.
 static bool in_a_ring(const struct shm *me)
 {
     int at = me->endpoint.rank;
@@ -196,8 +197,8 @@ tsr_status tsr__shm_released(struct shm *me, const struct comm_call *call, int w
     return TSR_OK;
 }
 
-// Records which ranks could read the entry in which call, for tsr__shm_released before the entry is
-// reused.
+// Records the ranks that can read the entry, with the numbers of their calls. tsr__shm_released
+// uses this before the entry is reused.
 static void record_readers(const struct shm *me, const struct comm_call *call,
                            struct shm_readers *readers)
 {

@@ -310,7 +310,7 @@ static uint64_t line_up(uint64_t bytes)
     return (bytes + SHM_LINE - 1) / SHM_LINE * SHM_LINE;
 }
 
-// Puts more data for member i into its ring; true if anything was put.
+// Puts more data into the ring to member i; true if anything was put.
 static bool push(struct exchange *exchange, int i)
 {
     struct shm *me = exchange->me;
@@ -343,7 +343,7 @@ static bool push(struct exchange *exchange, int i)
 }
 
 // Returns the number of contiguous bytes from `peer` in the ring, at most `left`; *at points to
-// them. They end at the end of the ring; the next step takes the rest.
+// them. They do not wrap around the end of the ring; the next step takes the rest.
 static size_t waiting(const struct exchange *exchange, int peer, size_t left, const char **at)
 {
     const struct shm *me = exchange->me;

@@ -12,8 +12,8 @@
 
 #define BEAT_NS 100000000 // between two heartbeats
 
-// Runs the heartbeat thread. It counts without a time stamp: observers measure with their own clock
-// how long the count does not change. Between two heartbeats it waits for the stop signal, so that
+// Runs the heartbeat thread. It only raises a counter: observers measure with their own clock how
+// long the counter does not change. Between two heartbeats it waits for the stop signal, so that
 // closing does not wait for the next one.
 static void *beat_thread(void *data)
 {
@@ -113,8 +113,8 @@ static bool shm_alloc(struct shm *me)
     return ok && (me->notes = zeroed(session, n * sizeof *me->notes));
 }
 
-// Ends the endpoint of a rank. Files that rank 0 has not taken are lost. GONE informs ranks that
-// wait for this one; the memory is freed after that.
+// Ends the endpoint of a rank. Files that rank 0 has not taken are lost. The state SHM_GONE informs
+// ranks that wait for this one; the memory is freed after that.
 static void shm_close(struct endpoint *endpoint)
 {
     struct shm *me = (struct shm *)endpoint;

@@ -73,8 +73,8 @@ static struct word *word_of(const struct thread_job *job, int from, int to)
     return &job->words[(size_t)from * (size_t)job->n + (size_t)to];
 }
 
-// Marks the job as failed, with the reason; from any thread. The lock protects only the text; the
-// flag is read without it.
+// Marks the job as failed, with the reason. May be called from any thread. The lock protects only
+// the text; the flag is read without it.
 static void threads_fail(struct endpoint *endpoint, tsr_status status, int rank, const char *text)
 {
     struct thread_job *job = ((struct slot *)endpoint)->job;
@@ -118,8 +118,9 @@ static tsr_status give_up(struct slot *me, const struct comm_call *call, struct 
     return why->status;
 }
 
-// True if following "waits for" from this rank returns to it: a deadlock. A rank whose wait is over
-// but that has not noticed it yet breaks the ring.
+// True if this rank waits for a rank that waits for another, and so on back to this rank: a
+// deadlock. A rank whose peer has arrived, but which has not noticed it yet, does not count as
+// waiting.
 static bool in_a_ring(const struct slot *me)
 {
     const struct thread_job *job = me->job;
