@@ -247,7 +247,7 @@ static const double point_bytes[] = {1 << 10, 1 << 17, 1 << 20, 1 << 24};
 static const double point_seconds[] = {0, 0, 4e-6, 22e-6};
 
 // Sets the times of collectives if all ranks share one GPU. The numbers of the links alone would
-// make an all-gather as fast as an all-reduce.
+// make an all-gather as fast as an all-reduce. Returns false if out of memory.
 static bool set_times(tsr_topology *topology, const struct requested_device *requested, int n)
 {
     for (int i = 0; i < n; i++)

@@ -121,7 +121,7 @@ static bool name_tasks(struct arena *arena, const struct sim_device *device, str
 }
 
 // Returns the number, from 1, of the task with the longest name that is a prefix of `name`; 0:
-// none.
+// none. After the prefix, `name` must end or go on with one of the characters "_/ :".
 static size_t task_named(const struct map *names, const char *name)
 {
     for (size_t length = strlen(name); length > 0; length--) {

@@ -273,8 +273,7 @@ static tsr_status get_tensor(struct message *message, tsr_tensors *to, int depth
     return message->failed ? TSR_MALFORMED : TSR_OK;
 }
 
-// Reads a set of tensors. A wrong n does no harm: each tensor takes bytes of the message, which run
-// out.
+// Reads a set of tensors. A wrong count does no harm: reading fails at the end of the message.
 static tsr_status get_list(struct message *message, tsr_tensors *to, int depth)
 {
     int64_t n = tsr__message_int(message);

@@ -475,9 +475,9 @@ static void report_failure(struct rank *rank)
 // Used if a rank is given no options.
 static const tsr_run_options default_options = {.size = sizeof default_options};
 
-// Places the rank and loads its model. Ranks on GPUs announce their device before any rank loads,
-// so that each sees the free memory. tsr__gpu_limit waits for all ranks, because a model loaded
-// earlier would reduce the free memory.
+// Opens the rank's GPU, if it has one, and loads its model. Ranks on GPUs announce their device
+// before any rank loads, so that each sees the free memory. tsr__gpu_limit waits for all ranks,
+// because a model loaded earlier would reduce the free memory.
 static tsr_status place_and_load(struct rank *rank)
 {
     struct comm_trouble why;

@@ -132,7 +132,7 @@ static inline F16C __m256 from_bfloat(const char *p)
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
 }
 
-// Returns the lower halves of 8 words.
+// Returns the lower halves of 8 words, whose upper halves must be 0.
 static inline F16C __m128i narrow(__m256i u)
 {
     return _mm_packus_epi32(_mm256_castsi256_si128(u), _mm256_extracti128_si256(u, 1));

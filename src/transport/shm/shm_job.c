@@ -153,8 +153,8 @@ tsr_status tsr__shm_new(tsr_session *session, int n, const struct comm_options *
     return TSR_OK;
 }
 
-// Maps the memory of a job that another process has created. After a failure the job still holds
-// the descriptor; tsr__shm_free closes it.
+// Maps the memory of a job that another process has created. If mapping fails, *out is set
+// nevertheless and holds the descriptor; tsr__shm_free closes it.
 tsr_status tsr__shm_map(tsr_session *session, int fd, int n, const struct comm_options *options,
                         struct shm_job **out)
 {

@@ -14,7 +14,8 @@
 
 #include <stdio.h>
 
-// Returns the offset of memory that the other ranks can access; 0: they cannot.
+// Returns the offset of p in the shared memory; 0: p is not in it, so the other ranks cannot access
+// it.
 static uint64_t reach(const struct shm *me, const void *p, size_t bytes)
 {
     uintptr_t base = (uintptr_t)me->job->base, at = (uintptr_t)p;

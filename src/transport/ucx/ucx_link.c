@@ -468,7 +468,8 @@ static bool connect_to(void *data, int rank, const struct link_card *card)
     return ucp_ep_create(ucx->worker, &params, &ucx->endpoints[rank]) == UCS_OK;
 }
 
-// Puts the address of this rank's worker on a card, followed by whether ranks share cores here.
+// Puts the address of this rank's worker on a card, followed by a byte: 1 if ranks share cores on
+// this host.
 static bool fill_card(struct ucx *ucx, struct link_card *mine, char *error, size_t n)
 {
     size_t bytes;
