@@ -270,8 +270,8 @@ int tsr__seat_settle(const struct gpu_seat *seat)
     return seat->gpu->cuCtxSynchronize();
 }
 
-// Returns log2 of the widest unit that divides all addresses and lengths. Example: 12 and 8 give 2,
-// for units of 4 bytes.
+// Returns log2 of the widest unit, up to 16 bytes, that divides all addresses and lengths. Example:
+// 12 and 8 give 2, for units of 4 bytes.
 static int unit_of(const struct gpu_rows *rows)
 {
     uint64_t all = address(rows->to) | address(rows->from) | rows->width;

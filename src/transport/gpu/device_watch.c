@@ -78,8 +78,8 @@ static void *watch_main(void *data)
 
 // ---- calls from other threads -------------------------------------------------------------------
 
-// Starts the watchdog of a rank that has communicators. If no thread can be started, ranks are not
-// watched.
+// Starts the watchdog of a rank that has communicators. If no thread can be started, the rank is
+// not watched.
 void tsr__watch_start(struct device *device)
 {
     bool any = false;

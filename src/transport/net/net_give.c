@@ -108,8 +108,8 @@ static void gift_drop(struct net *net, struct net_gift *gift)
     tsr__free(net->session, gift, sizeof *gift);
 }
 
-// Maps the file and allocates the requests of its messages. Returns NULL if out of memory; the file
-// is then closed.
+// Maps the file and allocates the requests of its messages. Returns NULL if out of memory or if
+// mapping fails; the file is then closed.
 static struct net_gift *gift_new(struct net *net, int fd, size_t bytes, uint64_t run)
 {
     struct net_gift *gift = tsr__alloc(net->session, sizeof *gift);

@@ -228,9 +228,9 @@ static void fold_frames(struct sum *sum)
                 (void *const *)&sum->out, 1, 0, sum->call->count);
 }
 
-// True if the first member (the head) folds for all: if ranks share cores, messages cost more than
-// waiting. Four members need 6 messages instead of 12. With many members the head would be the
-// bottleneck.
+// True if the first member (the head) folds for all. Four members then need 6 messages instead of
+// 12. This is faster for small tensors if ranks share cores, because messages then cost more than
+// waiting. With many members the head would be the bottleneck.
 static bool at_head(const struct sum *sum, size_t bytes)
 {
     return sum->net->link->crowded && sum->call->n_group > 2 &&
