@@ -343,8 +343,8 @@ static tsr_simulated_device *list_devices(struct run *run, size_t n)
 #define LEAST_STEADY 6 // with fewer requests, the last two give the period
 
 // Returns the mean time between the ends of two requests, measured in the middle third, when every
-// stage is busy. At the end, stages become idle one after the other, and fewer requests share the
-// links.
+// stage is busy. With fewer than LEAST_STEADY requests, uses the last two. At the end, stages
+// become idle one after the other, and fewer requests share the links.
 static double steady_period(const double *ends, int requests)
 {
     int first = requests / 3, last = 2 * requests / 3;

@@ -34,7 +34,7 @@ static int64_t scale_down(const struct exact *exact, double y)
     return z < -(double)ROOM ? -ROOM : (int64_t)floor(z);
 }
 
-// Converts a cost to the same units. Forbidden costs stay NEVER. A cost above ROOM becomes ROOM,
+// Converts a cost to units of 2^-shift. Forbidden costs stay NEVER. A cost above ROOM becomes ROOM,
 // which can only lower the bound.
 static int64_t cell(const struct exact *exact, int64_t cost)
 {

@@ -44,8 +44,8 @@ static struct topology_work *work_of(tsr_topology *topology)
     return topology->work;
 }
 
-// Drops all routing trees; their memory stays in the arena. `even` selects the algorithm for new
-// trees.
+// Drops all routing trees; their memory stays in the arena. Also sets `even`, which selects the
+// algorithm for new trees.
 void tsr__topology_reset_routes(tsr_topology *topology)
 {
     memset(topology->route, 0, (size_t)topology->n * sizeof *topology->route);

@@ -148,7 +148,8 @@ static tsr_status add_shares(tsr_topology *topology, double slowest)
 {
     struct rank_shares shares = {.from = topology};
     tsr_topology *ranks = NULL;
-    // Speeds 3 and 2: with 1 rank for the slow device the fast one would get 1.5; with 2 it gets 3.
+    // Example: speeds 3 and 2. With 1 rank for the slow device the fast one would get 1.5; with 2
+    // it gets 3.
     for (int finest = 1; finest <= FINEST; finest++) {
         if (!share_out(&shares, slowest, finest))
             continue;

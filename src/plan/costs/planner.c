@@ -47,8 +47,8 @@ static double rate_of(const tsr_topology_device *device, int rate)
     return device->rates[rate] > 0 ? device->rates[rate] : device->flops;
 }
 
-// Sets each figure of `at` to the worse of `at` and `device`; first: to that of `device`. A node
-// that runs on all devices ends with the slowest.
+// Sets each figure of `at` to the worse of `at` and `device`. If `first` is set, `at` has no
+// figures yet and gets those of `device`. A node that runs on all devices ends with the slowest.
 static void slow_down(tsr_topology_device *at, const tsr_topology_device *device, bool first)
 {
     keep_less(&at->flops, device->flops, first);

@@ -94,8 +94,8 @@ static struct produced *produced_of(struct edge *edge)
     return out;
 }
 
-// Node i has three points in time: its inputs are transferred at 3 i, it runs at 3 i + 1, its
-// output is reduced at 3 i + 2.
+// Charges the output of the producer. Node i has three points in time: its inputs are transferred
+// at 3 i, it runs at 3 i + 1, its output is reduced at 3 i + 2.
 bool tsr__use_producer(struct edge *edge, uint32_t end)
 {
     struct planner *planner = edge->planner;
@@ -153,7 +153,7 @@ static int64_t whole_bytes(struct planner *planner, const tsr_value *v)
     return tsr__planner_bytes(planner, tsr__planner_replicated(planner, value->rank), value);
 }
 
-// Returns the bytes of all constants, at most PLAN_NEVER.
+// Returns the bytes of all constants, or PLAN_NEVER or more if the sum overflows.
 static int64_t stored_bytes(struct planner *planner)
 {
     const tsr_graph *graph = tsr_model_graph(planner->model);

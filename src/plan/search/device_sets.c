@@ -72,8 +72,8 @@ static void find_batch(struct set_search *search)
     }
 }
 
-// Returns the largest number of copies that divides the batch evenly. Example: batch 12 on 8 sets
-// gives 6 copies.
+// Returns the largest number of copies, at most n_sets, that divides the batch evenly. Example:
+// batch 12 on 8 sets gives 6 copies.
 static int64_t copies_on(const struct set_search *search, int64_t n_sets)
 {
     int64_t copies = int64_min(n_sets, search->batch_size);
@@ -273,8 +273,8 @@ static bool add_part(struct set_search *search, const int64_t *devices, int64_t 
     return add_set(search, devices, n, 1) && add_copies_in(search, devices, n);
 }
 
-// Adds every proper subset of a few devices, except equivalent ones. A slower device may have
-// better links.
+// Adds every proper subset of a few devices, except equivalent ones. Subsets with slower devices
+// are included, because a slower device may have better links.
 static bool list_subsets(struct set_search *search)
 {
     int64_t n_devices = search->models->planners[0]->machine.n, list[EVERY_SET];

@@ -24,8 +24,8 @@
 
 // ---- planners of blocks ------------------------------------------------------------------------
 
-// Writes the rates of a device. Numbers are written exactly (%a): devices of one kind have equal
-// bits.
+// Writes the rates of a device into the key. Numbers are written exactly (%a): devices of one kind
+// have equal bits.
 static void key_of_device(struct text *key, const tsr_topology_device *device)
 {
     tsr__text_printf(key, "%a %a %a", device->flops, device->bandwidth, device->overhead);

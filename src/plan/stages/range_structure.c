@@ -94,7 +94,8 @@ static bool is_read_later(void *data, tsr_node *node, size_t input)
     return !range_key->later; // one is enough
 }
 
-// Adds l, s and o, and lists the values that leave the range or are returned.
+// Adds the letters of an output to the key (l, s, o: see struct range_key), and lists the values
+// that leave the range or are returned.
 static void describe_output(struct range_key *range_key, const tsr_value *value)
 {
     struct planner *planner = range_key->staging->planner;

@@ -369,8 +369,8 @@ static void keep_windows(const struct staging *staging, struct places *places)
     }
 }
 
-// Keeps the narrowest split point in the window of each split point of the first model, after the
-// previous kept one. Some windows contain none.
+// For each split point of the first model, keeps the narrowest split point in its window. It must
+// come after the previous one that was kept; some windows have none.
 static void keep_followed(const struct staging *staging, struct places *places)
 {
     size_t next = 0;

@@ -136,7 +136,9 @@ static bool is_descending(const struct stage_search *search)
     return true;
 }
 
-// Tries the descending order of devices, and all orders if there are only a few unlike devices.
+// Tries the descending order of devices. If there are at most ALL_SIZES devices, also tries other
+// orders of unlike devices, fewer than MAX_ORDERS. A coarse search, or one with a fixed number of
+// devices per stage, tries no other orders.
 static void try_orders(struct stage_search *search, tsr_objective objective, struct pipeline *best)
 {
     size_t n = tsr__search_devices(search), own[ALL_SIZES], label[ALL_SIZES];
