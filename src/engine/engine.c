@@ -226,7 +226,8 @@ tsr_status tsr__engine(tsr_session *session, struct engine **out)
     return st;
 }
 
-// Examples: "1.31.1" gives 31, "1.17.0-dev" gives 17, "2.0" gives 0.
+// Returns the minor version of a release 1.x, else 0. Examples: "1.31.1" gives 31, "1.17.0-dev"
+// gives 17, "2.0" gives 0.
 int tsr__ort_minor(const char *version)
 {
     int minor = 0;

@@ -32,7 +32,7 @@ static const char *fill(struct gpu *gpu, void *library, const struct entry *entr
     return NULL;
 }
 
-// Loads a library. Both libraries start threads, so they are never unloaded.
+// Loads the CUDA driver or NCCL. They start threads, so they are never unloaded.
 static void *open_library(const char *name)
 {
     return dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);

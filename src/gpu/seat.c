@@ -210,7 +210,7 @@ int tsr__seat_scratch(struct gpu_seat *seat, int block, size_t bytes, void *stre
     return 0;
 }
 
-// HOST_PORTABLE: the memory counts as pinned in every context of this process.
+// Returns pinned host memory. HOST_PORTABLE: it counts as pinned in every context of this process.
 int tsr__seat_pinned(struct gpu_seat *seat, size_t bytes, void *stream, void **out)
 {
     if (bytes > seat->pinned.bytes || !seat->pinned.p) {

@@ -339,8 +339,8 @@ static tsr_status choose_real(tsr_session *session, const char *driver, const ch
     return tsr__topology_chosen(topology, out);
 }
 
-// Example: cuda:2@0 is two ranks that share memory and speed of GPU 0. GPUs are listed only if the
-// text names one, so a list of CPUs needs no driver.
+// Makes a topology of this machine's devices. Example: cuda:2@0 is two ranks that share memory and
+// speed of GPU 0. GPUs are listed only if the text names one, so a list of CPUs needs no driver.
 tsr_status tsr__topology_real(tsr_session *session, const char *text, const char *driver,
                               const char *nccl, tsr_topology **out)
 {

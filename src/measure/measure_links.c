@@ -27,7 +27,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-// Example: of 16 times, returns the third smallest (index 2).
+// Returns the 1/8 quantile. Example: of 16 times, the third smallest (index 2).
 double tsr__measure_typical(double *times, size_t n)
 {
     if (!n)

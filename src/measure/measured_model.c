@@ -89,7 +89,7 @@ static void scale_seen(struct sim_device *device, double times)
         device->tasks.at[i].seen *= times;
 }
 
-// Returns the predicted seconds of the task without earlier measurements.
+// Returns the predicted seconds of the task, without the corrections of earlier measurements.
 static double predicted_time(const struct sim *sim, const struct sim_task *task)
 {
     const struct topology_profile *seen =

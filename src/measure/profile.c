@@ -171,8 +171,8 @@ static struct sim_task *task_of(const struct map *names, struct sim_device *devi
     return named;
 }
 
-// Example: a node of 9 us with an overhead of 2 us gives 7 us. A very short node keeps LEAST_SHARE
-// of its time.
+// Sets the times of the tasks from a profile. Example: a node of 9 us with an overhead of 2 us
+// gives 7 us. A very short node keeps LEAST_SHARE of its time.
 double tsr__profile_share_out(const struct profile *profile, struct sim *sim, int rank,
                               double overhead)
 {

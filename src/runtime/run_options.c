@@ -84,7 +84,8 @@ tsr_status tsr__run_options(tsr_session *session, const tsr_run_options *given,
     return TSR_OK;
 }
 
-// Examples: 16 cores for 3 ranks are 5 threads each; 2 cores for 4 ranks are 1 each.
+// Returns the number of threads of a rank. Examples: 16 cores for 3 ranks are 5 threads each; 2
+// cores for 4 ranks are 1 each.
 int tsr__rank_threads(int cores, int ranks, int wanted)
 {
     if (wanted > 0)
@@ -100,8 +101,9 @@ int tsr_run_cores(int rank, int ranks, int *cores, int n, int *threads)
     return tsr__cores_share(rank, ranks, cores, n);
 }
 
-// Example: "NPU:1" with the map "NPU:1=CUDA:0" is "CUDA:0". Complete names are compared; the first
-// matching entry is used, and its result is not mapped again.
+// Applies map_devices to a device. Example: "NPU:1" with the map "NPU:1=CUDA:0" is "CUDA:0".
+// Complete names are compared; the first matching entry is used, and its result is not mapped
+// again.
 struct str tsr__device_mapped(const char *device, const tsr_run_options *options)
 {
     struct str name =

@@ -190,7 +190,7 @@ bool tsr__shards_any(const struct manifest_port *ports, size_t n)
     return false;
 }
 
-// The reader of manifests has checked that every shard has an owner.
+// Returns the first owner. The reader of manifests has checked that every shard has one.
 int64_t tsr__shards_giver(const struct tile_layout *layout, int64_t shard)
 {
     const int64_t *owners;

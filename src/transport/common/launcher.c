@@ -107,7 +107,7 @@ static bool one_node(void)
     return false;
 }
 
-// Slurm on one host needs no MPI: the ranks use shared memory.
+// True if the ranks must use MPI. Slurm on one host needs no MPI: the ranks use shared memory.
 bool tsr__launcher_is_mpi(const char *family)
 {
     enum speaks_mpi speaks = ALWAYS; // families without a row have their own plug-in

@@ -42,7 +42,8 @@ static float half_to_float(uint16_t h)
     return bits_float(sign | float_bits(f));
 }
 
-// Example: 1.0F (0x3F800000) becomes 0x3C00. 65520 and more become infinity.
+// Converts a float to float16. Example: 1.0F (0x3F800000) becomes 0x3C00. 65520 and more become
+// infinity.
 uint16_t tsr__float_to_half(float f)
 {
     uint32_t u = float_bits(f), sign = u >> 16 & 0x8000;
@@ -64,8 +65,8 @@ static float bfloat_to_float(uint16_t b)
     return bits_float((uint32_t)b << 16);
 }
 
-// A bfloat16 is the upper half of a float. Example: the ties 0x3F808000 and 0x3F818000 are rounded
-// to the even values 0x3F80 and 0x3F82.
+// Converts a float to bfloat16, which is the upper half of a float. Example: the ties 0x3F808000
+// and 0x3F818000 are rounded to the even values 0x3F80 and 0x3F82.
 uint16_t tsr__float_to_bfloat(float f)
 {
     uint32_t u = float_bits(f);

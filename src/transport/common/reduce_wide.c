@@ -177,7 +177,7 @@ static inline AVX512 __m512 from_bfloat_16(const char *p)
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
 
-// As one_nan, for sixteen words whose lower halves are the result.
+// Returns the lower halves of sixteen words, with NaNs replaced as by one_nan.
 static inline AVX512 __m256i one_nan_16(__m512i words, __m512 x, int which)
 {
     __mmask16 mask = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
@@ -286,8 +286,8 @@ static bool lined_up(char *const *out, int n_out, size_t at)
     return bits % 64 == 0;
 }
 
-// Up to LINES - 1 bytes at the end are left to the caller. The fence makes non-temporal stores
-// visible before the ranks synchronize.
+// Folds with vector instructions. Up to LINES - 1 bytes at the end are left to the caller. The
+// fence makes non-temporal stores visible before the ranks synchronize.
 size_t tsr__reduce_wide(int level, tsr_dtype type, enum comm_reduce op, const char *const *in,
                         int n, char *const *out, int n_out, size_t at, size_t end, bool large)
 {

@@ -76,8 +76,8 @@ static tsr_status exchange_rank_cards(struct device *device, uint64_t plan,
     return device->base->transport->exchange(device->base, &call, &x, why);
 }
 
-// Every rank publishes its GPU; a rank on the host publishes zeros. Free memory is read first: no
-// rank loads its model until all have published.
+// Counts the ranks on this rank's GPU. Every rank publishes its GPU; a rank on the host publishes
+// zeros. Free memory is read first: no rank loads its model until all have published.
 tsr_status tsr__device_share(struct endpoint *endpoint, uint64_t plan, struct device_share *out,
                              struct comm_trouble *why)
 {

@@ -71,7 +71,7 @@ static bool is_local_name(const char *host)
            strcmp(host, "localhost") == 0;
 }
 
-// Without a secret, every address of the name must be a loopback address.
+// Finds the addresses of rank 0's host. Without a secret, all must be loopback addresses.
 bool tsr__meet_resolve(const struct meet_place *place, struct meet_addresses *out, char *why,
                        size_t n)
 {

@@ -192,8 +192,8 @@ tsr_status tsr__net_give_up(struct net *net, struct comm_trouble *why)
 
 #define FRAME_CAP ((sizeof(struct comm_header) + NET_FRAME + 63) / 64 * 64)
 
-// net->frames begins with the frames from the members, each with space for the largest frame,
-// because its length is not known before it arrives. The frames to the members follow (frame_out).
+// Returns the memory for the frame of member i. Its length is not known before it arrives, so there
+// is space for the largest one. The frames to the members come after all of these (frame_out).
 char *tsr__net_frame(struct net *net, int i)
 {
     return net->frames + (size_t)i * FRAME_CAP;
@@ -214,7 +214,8 @@ static bool grow_frames(struct net *net, const struct comm_call *call)
                          (size_t)call->n_group * FRAME_CAP + out);
 }
 
-// Examples: 64 KiB with two members, 21 KiB with four, 8 KiB with nine and more.
+// Returns the limit of the data in a frame. Examples: 64 KiB with two members, 21 KiB with four, 8
+// KiB with nine and more.
 size_t tsr__net_room(const struct comm_call *call)
 {
     size_t others = call->n_group > 1 ? (size_t)call->n_group - 1 : 1;
