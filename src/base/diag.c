@@ -341,8 +341,8 @@ static void separate(struct text *text, size_t start)
         tsr__text_add(text, STR(", "));
 }
 
-// Adds the known parts of: main > #3 MatMul 'mm', value 'w', axis 1, configuration 'tp2', rank 2,
-// byte 7
+// Adds the known parts of a place. All parts give: main > #3 MatMul 'mm', value 'w', axis 1,
+// configuration 'tp2', rank 2, byte 7
 static void add_place(struct text *text, const struct place *place)
 {
     size_t start = text->n;

@@ -137,7 +137,7 @@ static bool in_temporary(const struct outfile *outfile)
     return found && found < name;
 }
 
-// Registers the file for removal, unless its folder is registered already: slots are few.
+// Registers the file for removal, unless its folder is registered already, because slots are few.
 static void note_temporary(struct outfile *outfile, const char *name)
 {
     char path[TEMPORARY_PATH];
@@ -298,7 +298,8 @@ void tsr__out_write(struct outfile *outfile, const void *p, size_t n)
 
 #define GATHER_MOST 1024 // pieces per call (Linux' IOV_MAX)
 
-// Writes several pieces by writev. After a partial write, writes the rest of the piece alone.
+// Writes several pieces by writev. After a partial write, writes the rest of the interrupted piece
+// alone and continues.
 static void gather_all(struct outfile *outfile, const struct iovec *iovec, int n)
 {
     while (n > 0 && !outfile->failed) {
@@ -423,8 +424,8 @@ void tsr__out_copy(struct outfile *outfile, int fd, uint64_t offset, uint64_t le
 }
 
 // True if the file must be synced before it is renamed. fsync makes the rename safe against a power
-// failure. Files that replace a target are always synced. Large new files are not, which doubles
-// the speed: after a power failure the command can write them again.
+// failure. Small files and files that replace a target are always synced. Large new files are not,
+// which doubles the speed. After a power failure the command can write them again.
 static bool must_sync(const struct outfile *outfile)
 {
     struct stat st;

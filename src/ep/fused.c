@@ -102,8 +102,8 @@ static OrtStatus *give_outputs(const struct fused *fused, OrtKernelContext *cont
     return NULL;
 }
 
-// Runs the ranks once. A failed run ends them. If they are threads, inputs of a wrong shape or type
-// leave them running.
+// Runs the ranks once. If the run fails, the ranks are ended. If they are threads and the run
+// cannot start (an input has a wrong shape or type), they stay.
 static tsr_status run_ranks(struct fused *fused, const tsr_tensors *inputs,
                             OrtKernelContext *context, const tsr_tensors *places,
                             tsr_tensors *outputs)

@@ -24,7 +24,7 @@ tsr_attr *tsr_node_attr(const tsr_node *node, size_t i)
     return i < node->n_attrs ? node->attrs[i] : NULL;
 }
 
-// Finds an attribute by name, or returns NULL. If a file has two of the name, returns the first.
+// Finds an attribute by name, or returns NULL. If a file has two of this name, returns the first.
 tsr_attr *tsr_node_find_attr(const tsr_node *node, const char *name)
 {
     tsr__attrs_decode((tsr_node *)node);

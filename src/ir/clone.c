@@ -11,7 +11,7 @@
 // In other copies names may differ, so everything that contains them is marked as changed.
 #include "ir/internal.h"
 
-// Adds a reference to a store, one per model: tsr_model_free drops each store once.
+// Adds a reference to a store, at most one per model, because tsr_model_free drops each store once.
 static void hold_store(tsr_model *to, struct store *store)
 {
     if (store == to->store)

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // config.c - device configurations of a model, and the annotations that nodes have for them.
 //
-// An annotation of a node for one configuration (tsr_node_config) is called an entry. It points to
-// its configuration and values. A placeholder is a configuration that entries name but the model
-// does not declare.
+// An annotation (tsr_node_config) has the stage and shardings of a node for one configuration. It
+// points to its configuration and values. A placeholder is a configuration that annotations name
+// but the model does not declare.
 //
 //     Example: a file has "configuration tp, stage 0, X sharded {2,1}" for node 3, but does not
-//     declare tp. The entry points to a placeholder called tp, which all nodes with tp share.
+//     declare tp. The annotation points to a placeholder called tp, which all nodes with tp share.
 //     tsr_model_add_config("tp") turns this object into a declared configuration.
 //
-// A configuration that is removed without its entries becomes like a placeholder: `registered` is
-// false, and the checker reports the entries.
+// A configuration that is removed without its annotations becomes like a placeholder: `registered`
+// is false, and the checker reports the annotations.
 #include "ir/internal.h"
 
 // ---- configurations -------------------------------------------------------------------------
@@ -123,11 +123,11 @@ tsr_config *tsr_model_find_config(const tsr_model *model, const char *name)
     return NULL;
 }
 
-// Which entries of nodes to remove: those that point to the configuration, or all with its name.
+// Which annotations to remove: those that point to the configuration, or all with its name.
 enum entries { ENTRIES_BOUND, ENTRIES_NAMED };
 
-// Removes the entries of a configuration from all nodes. Loops backwards, because entries are
-// removed.
+// Removes the annotations for a configuration from all nodes. Loops backwards, because annotations
+// are removed.
 static void drop_entries(tsr_model *model, const tsr_config *config, enum entries which)
 {
     for (tsr_node *node = tsr_model_next_node(model, NULL); node;
@@ -140,7 +140,7 @@ static void drop_entries(tsr_model *model, const tsr_config *config, enum entrie
         }
 }
 
-// Removes the configuration from the model. Entries still point to it.
+// Removes the configuration from the model. Annotations still point to it.
 static void undeclare(tsr_model *model, tsr_config *config)
 {
     size_t i = 0;
@@ -154,7 +154,7 @@ static void undeclare(tsr_model *model, tsr_config *config)
 }
 
 // Removes a configuration, with `cascade` also the annotations that use it. Without `cascade`,
-// entries keep the object and are saved with its name.
+// annotations keep the object and are saved with its name.
 tsr_status tsr_model_remove_config(tsr_model *model, tsr_config *config, bool cascade)
 {
     if (!config || config->model != model || !config->registered)
@@ -180,9 +180,9 @@ static const char *config_hint(tsr_model *model, struct str name)
     return tsr__arena_printf(&model->arena, "did you mean '" STR_FMT "'?", STR_ARG(near)).p;
 }
 
-// Removes the configuration of a name. With `cascade`, removes the entries of all configurations of
-// that name. If a file declares a name twice, entries point to the last one, but
-// tsr_model_find_config returns the first.
+// Removes the configuration of a name. With `cascade`, removes the annotations for all
+// configurations of that name. If a file declares a name twice, annotations point to the last one,
+// but tsr_model_find_config returns the first.
 tsr_status tsr_model_remove_config_named(tsr_model *model, const char *name, bool cascade)
 {
     tsr_config *config = tsr_model_find_config(model, name);
@@ -216,7 +216,7 @@ const char *tsr_config_device_name(const tsr_config *config, size_t i)
     return i < config->n_names ? config->names[i].p : NULL;
 }
 
-// Renames a configuration. Saving updates the names in entries (touch_renamed in serde/save.c).
+// Renames a configuration. Saving updates the names in annotations (touch_renamed in serde/save.c).
 // Only the name is checked (check_new).
 tsr_status tsr_config_rename(tsr_config *config, const char *name)
 {
@@ -239,10 +239,10 @@ bool tsr__config_is_declared(const tsr_config *config)
     return config->registered;
 }
 
-// ---- entries of nodes -----------------------------------------------------------------------
+// ---- annotations of nodes -------------------------------------------------------------------
 
-// Appends an entry, even if the node already has one for the configuration. `config` is NULL if the
-// entry in the file names none.
+// Appends an annotation, even if the node already has one for the configuration. `config` is NULL
+// if the annotation in the file names none.
 tsr_node_config *tsr__node_config_make(tsr_node *node, tsr_config *config)
 {
     struct arena *arena = &node->graph->model->arena;

@@ -14,8 +14,8 @@
 #define OBJECTS_TIMES 14
 #define OBJECTS_LEAST ((size_t)40 << 20)
 
-// Returns the limit, including the memory that the session already uses. Returns 0 (no limit) on
-// overflow.
+// Returns the memory limit for loading a file of `bytes` bytes. It includes the memory that the
+// session already uses. Returns 0 (no limit) on overflow.
 static size_t budget_of(const tsr_session *session, size_t bytes)
 {
     size_t budget;

@@ -63,7 +63,7 @@ static void write_tensor(struct outfile *outfile, struct text *head, const struc
         tsr__out_write(outfile, x->data, x->bytes);
 }
 
-// Writes an element of a sequence, after the bytes in `out`, which is empty afterwards. A nested
+// Writes the bytes in `out`, then an element of a sequence, and leaves `out` empty. A nested
 // message is preceded by its length, so the head of the tensor is built first, in `head`.
 static void write_element(struct outfile *outfile, struct text *out, struct text *head,
                           const struct tensor *x)

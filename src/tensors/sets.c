@@ -182,7 +182,7 @@ static tsr_status load_folder(tsr_tensors *tensors, const char *folder, const st
     return TSR_OK;
 }
 
-// Reads one file: for the only input of the model, or a tensor named like the file.
+// Reads a .pb file. The tensor has the name of the model's only input, else that of the file.
 static tsr_status load_single(tsr_tensors *tensors, const char *file, const struct ports *ports)
 {
     char name[256];

@@ -273,8 +273,9 @@ static void make_prompt(struct folder_bench *bench)
         bench->ids[i] = (3 + 31 * i) % bench->vocabulary;
 }
 
-// Sets the numbers of threads. With --threads, onnxruntime-genai gets the total of our ranks,
-// otherwise as many as a single rank. Its own default would be one thread.
+// Sets the numbers of threads. With --threads, onnxruntime-genai gets as many threads as all of our
+// ranks together. Otherwise it gets as many as one rank alone would have. Its own default would be
+// one thread.
 static void share_cores(struct folder_bench *bench)
 {
     int ranks = bench->devices > 1 ? (int)bench->devices : 1, wanted = bench->run.threads;

@@ -2,8 +2,8 @@
 // cmd_advise.c - compares machines: finds for each the largest batch within a latency limit.
 //
 // Each machine is planned with 1, 2, 4 ... requests until a plan does not fit or takes too long.
-// Bisection then finds the largest batch. Every request gets one token per run, so a batch of B
-// requests that takes T seconds gives B / T tokens per second.
+// Bisection then finds the largest batch to within 1/16. Every request gets one token per run,
+// so a batch of B requests that takes T seconds gives B / T tokens per second.
 #include "cli/cli.h"
 
 #include <ctype.h>
@@ -253,8 +253,8 @@ struct outcome {
     tsr_status status; // TSR_OK, or an error other than a plan that does not fit
 };
 
-// Plans a fresh copy of the model. If a plan fits, stores its batch, time and memory in *row,
-// unless row is NULL.
+// Plans a fresh copy of the model. If a plan fits the memory, stores its batch, time and memory in
+// *row, unless row is NULL.
 static struct outcome plan_once(struct advice *advice, const char *path, tsr_topology *topology,
                                 const struct cli_dims *dims, int64_t batch, struct row *row)
 {
@@ -314,7 +314,8 @@ static struct outcome plan_batch(struct advice *advice, tsr_topology *topology, 
 }
 
 // Finds the largest batch that meets the limit: doubles it while it meets the limit, then bisects.
-// A batch for which no plan was found in time counts as one that does not fit.
+// The result may be too small by 1/NEAR. A batch for which no plan was found in time counts as one
+// that does not fit.
 static tsr_status find_largest(struct advice *advice, tsr_topology *topology, struct row *row)
 {
     int64_t low = 0, high = advice->most + 1;

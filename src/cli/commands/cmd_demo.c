@@ -14,7 +14,8 @@
 
 enum { TOKENS = 16, HIDDEN = 512, HEADS = 8, INNER = 2048, DEVICES_MAX = 8 };
 
-// After the first failure `failed` is set, and later calls do nothing.
+// The model that is being built. After the first failure `failed` is set, and no more nodes are
+// added.
 struct builder {
     tsr_graph *graph;
     tsr_config *config;
@@ -103,8 +104,8 @@ static tsr_value *project(struct builder *builder, tsr_value *x, const char *nam
     return node(builder, "Add", y, bias, NULL);
 }
 
-// Projects x and splits the result by heads: [1, tokens, hidden] -> [1, heads, tokens, hidden /
-// heads]; for keys the last two are exchanged.
+// Projects x and splits the result by heads. The shape changes from [1, tokens, hidden] to [1,
+// heads, tokens, hidden / heads]; for keys the last two dimensions are exchanged.
 static tsr_value *by_heads(struct builder *builder, tsr_value *x, const char *name, bool exchanged)
 {
     const int64_t split[] = {1, TOKENS, HEADS, HIDDEN / HEADS};
@@ -190,7 +191,7 @@ static int report(struct cli *cli, const tsr_verify_summary *result, int code)
     return code;
 }
 
-// Writes the model to path, and with --keep to that file.
+// Writes the model to `path` and, with --keep FILE, also to FILE.
 static tsr_status save_block(struct cli *cli, int64_t devices, const char *path)
 {
     const char *keep = cli_value(cli, "--keep");

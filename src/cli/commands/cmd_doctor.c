@@ -18,7 +18,7 @@ struct item {
 };
 #define ENGINE 3 // index of the item for ONNX Runtime
 
-// Finds the first program of that name on PATH, or "".
+// Stores the path of the first program of that name on PATH in `out`; "": there is none.
 static void which(const char *name, char *out, size_t cap)
 {
     out[0] = 0;

@@ -197,8 +197,8 @@ static int print_json(struct cli *cli, const tsr_plan_summary *summary, int code
 
 // ---- text --------------------------------------------------------------------------------------
 
-// Prints, for --explain, the candidates of the node, the cost at the node itself, and the time of
-// the best plan that uses the candidate.
+// For --explain, prints the candidates of the node. A candidate has its cost at the node itself and
+// the time of the best plan that uses it.
 static void print_choices(const tsr_plan_summary *summary)
 {
     if (summary->n_choices)
@@ -215,8 +215,8 @@ static void print_choices(const tsr_plan_summary *summary)
     }
 }
 
-// Prints the devices of a stage: "devices 0,1" or "devices 32..63": three and more consecutive
-// numbers are shortened.
+// Prints the devices of a stage: "devices 0,1". Three and more consecutive numbers are shortened:
+// "devices 32..63".
 static void print_devices(const tsr_plan_stage *stage)
 {
     int64_t first = stage->devices[0], last = stage->devices[stage->n_devices - 1];
@@ -276,8 +276,8 @@ static void print_parts(const tsr_plan_summary *summary)
 
 #define MAX_SUBSETS 64 // with more devices the planner searches blocks instead of subsets
 
-// Prints the number of devices that are used if it is not all of them, and which device sets the
-// planner compared.
+// Prints how many blocks of devices share the batch, if there are several. If some devices are not
+// used, prints how many are, and which sets of devices the planner compared.
 static void print_block(const tsr_plan_summary *summary)
 {
     if (summary->copies > 1)
@@ -320,7 +320,8 @@ static bool fewer_are_faster(const tsr_plan_summary *summary)
     return summary->better_devices > 1 && summary->better_cost < predicted(summary);
 }
 
-// Prints at most one hint: fewer devices would be as fast, or no node is sharded.
+// Prints at most one hint: another number of devices would be as fast or faster, or no node is
+// sharded.
 static void print_hint(const tsr_plan_summary *summary)
 {
     if (one_is_as_fast(summary))

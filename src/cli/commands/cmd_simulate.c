@@ -18,10 +18,10 @@ static double per_second(const tsr_simulation_summary *simulation)
     return simulation->period > 0 ? 1 / simulation->period : 0;
 }
 
-// Draws the bar of a device: each cell shows what the device does most of that time. *at is the
-// index of the first span of the device and is advanced past its last. Example: with cells of 0.05
-// ms, a span from 0.12 to 0.20 ms adds 0.03 ms to cell 2 and 0.05 ms to cell 3. marks[3] is for
-// time outside of all spans.
+// Draws the bar of a device: each cell shows what the device does during most of the cell's time.
+// *at is the index of the first span of the device and is advanced past its last. Example: with
+// cells of 0.05 ms, a span from 0.12 to 0.20 ms adds 0.03 ms to cell 2 and 0.05 ms to cell 3.
+// marks[3] is for time outside of all spans.
 static void draw_bar(const tsr_simulation_summary *simulation, size_t device, size_t *at, char *bar)
 {
     static const char marks[] = "#=. ";

@@ -223,8 +223,8 @@ struct measurement {
     const char *file;
 };
 
-// Reads --devices: cpu:4 is a number of ranks, cuda:2 names devices; with --model also a topology
-// file.
+// Reads --devices: cpu:4 is a number of ranks, cuda:2 names devices. With --model, any other text
+// is the file of a topology.
 static int read_devices(struct cli *cli, struct measurement *measurement)
 {
     const char *devices = cli_value(cli, "--devices");

@@ -33,7 +33,8 @@ static const tsr_json_field output_fields[] = {
     {JSON_END},
 };
 
-// Writes the first difference. `rank` is the rank of the element that differs most; null: unknown.
+// Writes the first difference. `rank` is a rank that has the element with the largest difference;
+// null: unknown.
 static void json_first(tsr_json *json, const tsr_first_difference *first)
 {
     static const tsr_json_field fields[] = {

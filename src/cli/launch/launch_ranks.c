@@ -232,7 +232,8 @@ static void print_line(const struct launch *launch, int rank, struct stream *str
     memmove(stream->line, stream->line + length, stream->have);
 }
 
-// Reads available output and prints complete lines; at the end, or if a line is too long, the rest.
+// Reads available output and prints complete lines. An incomplete line is printed only if the
+// stream ends or the buffer is full.
 static void forward(const struct launch *launch, int rank, struct stream *stream)
 {
     ssize_t n = read(stream->fd, stream->line + stream->have, sizeof stream->line - stream->have);
@@ -254,7 +255,7 @@ static void forward(const struct launch *launch, int rank, struct stream *stream
     }
 }
 
-// Waits up to 50 ms for output of any rank; false: all streams are closed.
+// Waits up to 50 ms for output of any rank and prints it. False: all streams are closed.
 static bool pump(const struct launch *launch, struct child *children, struct pollfd *polls)
 {
     nfds_t n = 0;
@@ -272,14 +273,14 @@ static bool pump(const struct launch *launch, struct child *children, struct pol
 
 // ---- the end ----------------------------------------------------------------------------------
 
-// Returns the exit code as shells do: 128 plus the number of the signal.
+// Returns the exit code of a process as shells do: 128 plus the number of the signal that ended it.
 static int code_of(int status)
 {
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-// Reaps ranks that have ended. Returns `code`, or that of the first failure. *left: number of
-// running ranks.
+// Reaps ranks that have ended. Returns `code` or, if that is 0, the code of the first rank that
+// failed. *left: number of running ranks.
 static int reap(const struct launch *launch, struct child *children, int code, int *left)
 {
     *left = 0;
@@ -298,8 +299,8 @@ static int reap(const struct launch *launch, struct child *children, int code, i
     return code;
 }
 
-// Ends all ranks. A remote rank ends when its input is closed, so that it can still print errors;
-// its shell gets SIGKILL only.
+// Ends all ranks. A remote rank ends when its input is closed, so that it can still print errors.
+// Its shell gets SIGKILL, but not SIGTERM.
 static void end_all(const struct launch *launch, struct child *children, int signal_number)
 {
     for (int i = 0; i < launch->n; i++) {
@@ -312,7 +313,9 @@ static void end_all(const struct launch *launch, struct child *children, int sig
     }
 }
 
-// Watches the ranks until all streams are closed and all ranks have ended, or until the time limit.
+// Prints the output of the ranks until all streams are closed and all ranks have ended. After a
+// failure the other ranks have GRACE_S seconds to end, then get SIGTERM, and KILL_S seconds later
+// SIGKILL.
 static int watch(const struct launch *launch, struct child *children, struct pollfd *polls,
                  int code)
 {

@@ -33,8 +33,8 @@ static bool is_list(const char *text)
     return digits && sign[1 + digits] == ',' && strchr(sign + 1 + digits, '=');
 }
 
-// Reports a list in one option and prints the options to use: "batch=2,seq=9" -> "--dim batch=2
-// --dim seq=9".
+// Reports a list in one option and prints the options to use. Example: for "batch=2,seq=9" these
+// are "--dim batch=2 --dim seq=9".
 static int refuse_list(struct cli *cli, const char *option, const char *list)
 {
     char text[512] = "";

@@ -28,8 +28,8 @@ int cli_rank(const struct cli *cli)
     return rank;
 }
 
-// Returns the length of the host name in an entry, including the brackets of an IPv6 address: "a:4"
-// -> 1, "[::1]:4" -> 5. 0: invalid.
+// Returns the length of the host name in an entry of --hosts, including the brackets of an IPv6
+// address: 1 for "a:4", 5 for "[::1]:4". 0: invalid.
 static size_t name_length(const char *entry, size_t length)
 {
     if (*entry != '[') {
@@ -40,8 +40,9 @@ static size_t name_length(const char *entry, size_t length)
     return close && close > entry + 1 ? (size_t)(close + 1 - entry) : 0;
 }
 
-// Returns the number of ranks of an entry; 0: invalid. "a" -> 1, "a:4" -> 4, "[::1]:4" -> 4.
-// Invalid: "a:", ":4", "a:x", "::1", and "-a", which a remote shell would read as an option.
+// Returns the number of ranks of an entry of --hosts: 1 for "a", 4 for "a:4" and "[::1]:4". 0:
+// invalid, such as "a:", ":4", "a:x", "::1", and "-a", which a remote shell would read as an
+// option.
 static int ranks_on(const char *entry, size_t length)
 {
     char number[16];

@@ -6,7 +6,7 @@
 #include "ir/serde/serde.h"
 
 // Returns the number of floats and stores the first `cap` in `out`. Ignores an incomplete last
-// float.
+// float. -1: the attribute is not a list of floats.
 int64_t tsr__attr_floats(const tsr_attr *attr, float *out, int64_t cap)
 {
     if (!attr || attr->kind != TSR_ATTR_FLOATS)

@@ -126,8 +126,8 @@ static void decode_spec_dim(tsr_model *model, tsr_spec *spec, const struct wire_
 // map of names is faster.
 #define OWN_MAX 64
 
-// Returns the value with the name in a spec: one of the node's own, else one in scope, else a
-// placeholder.
+// Returns the value with the name in a spec: an input or output of the node, else a value in scope,
+// else a placeholder.
 static tsr_value *spec_value(tsr_node *node, struct str name)
 {
     if (node->n_inputs <= OWN_MAX && node->n_outputs <= OWN_MAX) {
@@ -192,7 +192,7 @@ static void decode_spec(tsr_node_config *nc, const struct wire_field *field)
     }
 }
 
-// ---- entries of nodes -----------------------------------------------------------------------
+// ---- annotations of nodes -------------------------------------------------------------------
 
 // Returns the configuration of that name, or a placeholder, which all its users share.
 static tsr_config *config_named(tsr_model *model, struct str id)
@@ -212,8 +212,8 @@ static tsr_config *config_named(tsr_model *model, struct str id)
     return config;
 }
 
-// Reads the annotation of a node. An entry without a configuration has config NULL. pipeline_stage
-// is an int32.
+// Reads an annotation of a node. If it names no configuration, nc->config is NULL. The stage is an
+// int32, so the low 32 bits are used.
 void tsr__node_config_decode(tsr_node_config *nc, struct str body)
 {
     struct str id = {0};

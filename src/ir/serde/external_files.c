@@ -94,8 +94,8 @@ static struct str folder_of(const char *path)
     return slash ? (struct str){path, (size_t)(slash - path) + 1} : STR("");
 }
 
-// Creates the folders between base and the file. Does not follow links, which might lead out of the
-// target folder.
+// Creates the folders in the path `full` after its first `base` bytes. Does not follow links, which
+// might lead out of the target folder.
 static tsr_status make_folders(tsr_model *model, struct str location, char *full, size_t base)
 {
     for (char *p = full + base; (p = strchr(p, '/')); p++) {

@@ -627,8 +627,9 @@ static void read_annotations(struct reader *rd)
     }
 }
 
-// Checks everything except a main graph in one piece, which is checked while it is read
-// (rd->check). Returns false, with a diagnostic, if the file is corrupt.
+// Checks everything except the main graph, which is checked while it is read (rd->check). If the
+// main graph is in several pieces, it is checked here, too. Returns false, with a diagnostic, if
+// the file is corrupt.
 static bool check_around(struct reader *rd, struct str body)
 {
     struct wire_cursor cursor = wire_over(body);

@@ -324,7 +324,7 @@ bool tsr__tensor_peek(const tsr_tensor *asked, const void **bytes, size_t *n)
     return false;
 }
 
-// Returns the number of strings and stores them in `list`, which may be NULL.
+// Stores the strings in `list` and returns their number. `list` NULL: only counts them.
 static int64_t read_texts(struct str body, struct str *list)
 {
     int64_t n = 0;

@@ -59,8 +59,8 @@ static tsr_status read_tensor(tsr_session *session, struct arena *arena, const c
     return TSR_OK;
 }
 
-// Returns the number of fields and stores the first `cap` in `out`. Returns -1 if the bytes are
-// corrupt.
+// Returns how many fields have this number and stores the bodies of the first `cap` in `out`.
+// Returns -1 if the bytes are corrupt.
 static int64_t fields_of(struct str body, uint32_t number, struct str *out, size_t cap)
 {
     int64_t n = 0;
@@ -74,8 +74,8 @@ static int64_t fields_of(struct str body, uint32_t number, struct str *out, size
     return cursor.wrong ? -1 : n;
 }
 
-// Finds the bodies of the tensors. The caller passes `wrapped`, because the file does not contain
-// its type.
+// Finds the bodies of the tensors. The caller passes `wrapped` (the result of tsr__value_wrapped),
+// because the file does not contain its type.
 static tsr_status bodies(tsr_session *session, struct arena *arena, const char *path,
                          struct str body, int wrapped, struct tensor_file *file, struct str **out)
 {

@@ -142,8 +142,8 @@ static tsr_value *value_once(const tsr_graph *graph, struct str name)
 
 #define GUESSES 4 // number of values without a type that may be between two with a type
 
-// Returns the value of a value_info. Infos are mostly in the order of the values, so `guess` and
-// the values after it are tried first.
+// Returns the value that a value_info describes. Infos are mostly in the order of the values, so
+// `guess` and the values after it are tried first.
 static tsr_value *info_value(const tsr_graph *graph, const struct wire_field *field,
                              tsr_value *guess)
 {

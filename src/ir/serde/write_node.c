@@ -107,8 +107,8 @@ static void part_same_int(struct parts *parts, struct str origin, uint32_t numbe
         tsr__part_int(parts, number, value);
 }
 
-// Writes the annotation of a node for one configuration. An entry without a configuration keeps its
-// id, which may be empty (not the same as absent).
+// Writes the annotation of a node for one configuration. An annotation without a configuration
+// keeps the id in the file, which may be empty (not the same as absent).
 static void emit_node_config(struct rope *rope, void *data)
 {
     tsr_node_config *nc = data;
