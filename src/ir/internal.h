@@ -33,7 +33,7 @@ struct store {
 struct store *tsr__store_new(tsr_session *session);
 struct store *tsr__store_hold(struct store *store);
 void tsr__store_drop(struct store *store);
-// Data files that are not in the folder of the model are then searched in the folder of `file`.
+// Adds the folder of `file`. Data files that are not in the folder of the model are searched there.
 tsr_status tsr__store_add_data(struct store *store, const char *file) TSR_MUST_USE;
 
 // A NUL-terminated string that is stored once per model (operator, domain).
@@ -395,7 +395,7 @@ struct str tsr__graph_path(const tsr_graph *graph); // names.c
 
 // ---- serde/, the only files that include wire ---------------------------------------------------
 
-tsr_status tsr__serde_read(tsr_model *model) TSR_MUST_USE;   // from m->store
+tsr_status tsr__serde_read(tsr_model *model) TSR_MUST_USE;   // from model->store
 void tsr__external_warn(tsr_model *model, const char *path); // about missing data files
 void tsr__attrs_decode(tsr_node *node); // names and kinds of a node's attributes
 void tsr__attr_decode(tsr_attr *attr);  // the value of an attribute

@@ -32,7 +32,7 @@ tsr_status tsr__model_clone_bare(const tsr_model *model, tsr_model **out) TSR_MU
 tsr_status tsr__model_copy_functions(tsr_model *to, const tsr_model *from) TSR_MUST_USE;
 // Raises ir_version to 11, the first with configurations, if it is lower.
 tsr_status tsr__model_allow_configs(tsr_model *model) TSR_MUST_USE;
-// Data files that are not in the folder of the model are then searched in the folder of `file`.
+// Adds the folder of `file`. Data files that are not in the folder of the model are searched there.
 tsr_status tsr__model_add_data_folder(tsr_model *model, const char *file) TSR_MUST_USE;
 // Lists the external data files of the model, each once. The list is in the model's arena.
 tsr_status tsr__model_data_files(tsr_model *model, const struct str **out, size_t *n) TSR_MUST_USE;
@@ -184,9 +184,9 @@ bool tsr__value_is_no_tensor(const tsr_value *value);
 struct str tsr__attr_ref(const tsr_attr *attr); // referenced attribute of the function, or empty
 // Returns the number of elements of a FLOATS attribute, which may exceed cap; -1 for another kind.
 int64_t tsr__attr_floats(const tsr_attr *attr, float *out, int64_t cap);
-// Returns the number of entries, or -1 if it is not a list.
+// Returns the number of elements of a list attribute; -1: the attribute is not a list.
 int64_t tsr__attr_length(const tsr_attr *attr);
-// Keeps only the entries first .. last - 1 of a list of strings, floats or integers.
+// Keeps only the elements first .. last - 1 of a list of strings, floats or integers.
 tsr_status tsr__attr_keep(tsr_attr *attr, int64_t first, int64_t last) TSR_MUST_USE;
 
 // ---- functions (transplant.c, serde/decode.c) --------------------------------------------------

@@ -51,8 +51,8 @@ struct foreign {
 // released with the tensor.
 tsr_status tsr__tensors_add_foreign(tsr_tensors *tensors, struct str name, tsr_dtype type, int rank,
                                     const int64_t *dims, const struct foreign *foreign);
-// Returns TSR_UNSUPPORTED with a diagnostic if the tensor, or one of the set (NULL is allowed), is
-// on a GPU.
+// Return TSR_UNSUPPORTED with a diagnostic if the tensor, or a tensor of the set, is on a GPU. The
+// set may be NULL.
 tsr_status tsr__tensor_on_host(tsr_session *session, const struct tensor *x);
 tsr_status tsr__tensors_on_host(const tsr_tensors *tensors);
 // A large set has an index of names for fast lookup.
