@@ -39,7 +39,7 @@ static bool is_state(const struct draft *draft, const tsr_value *value)
     return false;
 }
 
-// Checks whether an EPContext model is possible. Reports all problems, not only the first.
+// Reports everything that makes an EPContext model impossible.
 tsr_status tsr__context_check(struct draft *draft)
 {
     const tsr_graph *graph = tsr_model_graph(draft->model);
@@ -71,7 +71,7 @@ static tsr_status copy_type(const struct draft *draft, const tsr_value *value, t
 }
 
 // Adds the inputs of the model that have no default value to the graph `to`. Returns them, or NULL
-// if an addition fails.
+// if out of memory.
 static tsr_value **make_inputs(struct draft *draft, tsr_graph *to, size_t *count)
 {
     const tsr_graph *graph = tsr_model_graph(draft->model);
@@ -110,8 +110,8 @@ static tsr_status set_attributes(const struct draft *draft, tsr_node *node)
     return TSR_OK;
 }
 
-// Lists the names of the node's outputs: those of the model, each once, without inputs that the
-// model returns unchanged.
+// Returns the names of the outputs of the EPContext node: the model's outputs, each once, without
+// those that are inputs of the model. Returns NULL if out of memory.
 static const char **output_names(struct draft *draft, tsr_value *const *inputs, size_t n_inputs,
                                  size_t *count)
 {
@@ -129,8 +129,8 @@ static const char **output_names(struct draft *draft, tsr_value *const *inputs, 
     return names;
 }
 
-// Makes the outputs of the model outputs of the graph `to`, with their types: ONNX Runtime does not
-// load the model otherwise.
+// Makes the node's outputs, or inputs that the model returns unchanged, outputs of the graph `to`.
+// Sets their types, without which ONNX Runtime does not load the model.
 static tsr_status add_outputs(struct draft *draft, tsr_graph *to, const tsr_node *node,
                               tsr_value *const *inputs, size_t n_inputs)
 {

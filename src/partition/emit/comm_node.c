@@ -8,7 +8,7 @@
 //         plan = the fingerprint, id = 2, group = [0, 1], elem_type = 10, axis = 1
 #include "internal.h"
 
-// Stores the layout as a list of integers (tile/encode.c).
+// Sets an attribute to the layout, encoded as a list of integers (tile/encode.c).
 static tsr_status set_layout(struct draft *draft, tsr_node *node, const char *name,
                              const struct tile_layout *layout)
 {
@@ -29,8 +29,9 @@ static tsr_status set_axes(tsr_node *node, const struct windows *windows)
                              (size_t)windows->n_axes);
 }
 
-// Stores the windows: for each member and axis the number of intervals and their bounds.
-// Example: two members, one axis, windows 0..4 and 3..7: [1, 0, 5, 1, 3, 8] (count, start, stop).
+// Sets the attribute with the windows: for each member and axis the number of intervals, then start
+// and stop of each. Example: two members with the windows 0..4 and 3..7 along one axis give [1, 0,
+// 5, 1, 3, 8].
 static tsr_status set_windows(struct draft *draft, tsr_node *node, const struct step *st)
 {
     const struct windows *windows = st->outputs[0]->windows;
@@ -69,8 +70,7 @@ static tsr_status set_reduce(tsr_node *node, const struct step *st)
                                reduce[st->flow->combine]);
 }
 
-// Returns the member of a pair that is not the sender. Example: of {3,5} with root 5, the receiver
-// is 3.
+// Returns the receiver of a message: the member of the group that is not the root (sender).
 static int64_t receiver(const struct step *st, size_t group)
 {
     const int64_t *both = st->groups[group].devices;
@@ -125,8 +125,8 @@ static tsr_status own_attributes(struct draft *draft, tsr_node *node, const stru
     return TSR_OK;
 }
 
-// Sets the four attributes that all communications have, then those in the collective's row of the
-// table.
+// Sets the attributes that all communications have, then those of this collective
+// (collectives.def).
 static tsr_status set_attributes(struct draft *draft, tsr_node *node, const struct step *st,
                                  size_t group)
 {
@@ -138,7 +138,8 @@ static tsr_status set_attributes(struct draft *draft, tsr_node *node, const stru
     return own_attributes(draft, node, st, group);
 }
 
-// Returns the operator on this rank. Sender and receiver of a message have different operators.
+// Returns the name of the operator on this rank: the two ends of a message have different
+// operators.
 static const char *local_op(const struct part *part, const struct step *st, size_t group)
 {
     const struct collective *row = tsr__collective((int)tsr__step_collective(st));
@@ -147,8 +148,8 @@ static const char *local_op(const struct part *part, const struct step *st, size
     return row->op;
 }
 
-// Adds a communication node. The last input is the token. outputs[1] becomes the token of the rank,
-// so the next communication waits for this one.
+// The last input is the token. Output 1 becomes the new token of the rank, so the next
+// communication waits for this one.
 tsr_node *tsr__comm_node(struct part *part, const struct step *st, size_t group, tsr_value **inputs,
                          size_t n_inputs, const char *const outputs[2])
 {

@@ -13,8 +13,8 @@
 //     A Loop carries the token behind its states: Loop(n, c, h, token) -> h, token.
 #include "internal.h"
 
-// Copies the integer attributes. Control-flow nodes have no others except their bodies, which are
-// built anew.
+// Copies the integer attributes of a control-flow node. Its only other attributes are the bodies,
+// which are built anew.
 static tsr_status copy_attributes(tsr_node *to, const tsr_node *from)
 {
     for (size_t i = 0; i < tsr_node_attr_count(from); i++) {
@@ -29,7 +29,8 @@ static tsr_status copy_attributes(tsr_node *to, const tsr_node *from)
     return TSR_OK;
 }
 
-// Lists the inputs of the node, with the token after the states. Returns their number.
+// Lists the inputs of the node and returns their number. If `token` is set, a loop gets the token
+// after its states.
 static size_t node_inputs(struct part *part, const struct step *st, bool token, tsr_value **out)
 {
     const struct control *control = st->flow->control;
@@ -50,8 +51,8 @@ static size_t token_at(const struct control *control)
     return control->loops ? (size_t)control->n_states : (size_t)control->n_results;
 }
 
-// Returns the axis to which a Transpose after the node moves result i; 0 if the node itself stacks
-// along the right axis. See transpose_slices.
+// A Scan stacks its sharded results along axis 0, and a Transpose after it moves that axis (reason:
+// see transpose_slices). Returns the new position of the axis for result i; 0: no Transpose.
 static int transposed_axis(const struct step *st, int i)
 {
     const struct control *control = st->flow->control;
@@ -65,8 +66,8 @@ static int transposed_axis(const struct step *st, int i)
     return axis > 0 ? axis : 0;
 }
 
-// Returns the name of an output. It is a new name if the output is unused, or if a Transpose after
-// the node produces the named value.
+// Returns the name of output i of the node. An unused output gets a new name. So does an output
+// that a Transpose follows, whose result then has the real name.
 static const char *output_name(struct part *part, const struct step *st, size_t i)
 {
     size_t n_states = (size_t)st->flow->control->n_states;
@@ -95,7 +96,8 @@ static tsr_value *transposed(struct part *part, tsr_value *x, const int64_t *ord
     return tsr__with_ints(tsr__part_node(part, "Transpose", name, 1, x), "perm", order, rank);
 }
 
-// Moves `axis` to the front. Example: a shape [7 2 0 5] with axis 1 becomes [2 7 0 5].
+// Adds a Transpose that moves `axis` to the front. Example: a shape [7 2 0 5] with axis 1 becomes
+// [2 7 0 5].
 static tsr_value *axis_first(struct part *part, tsr_value *x, int rank, int axis)
 {
     int64_t order[TILE_MAX_RANK] = {axis};
@@ -106,7 +108,8 @@ static tsr_value *axis_first(struct part *part, tsr_value *x, int rank, int axis
     return transposed(part, x, order, rank, (struct str){0});
 }
 
-// Moves the first axis to position `axis`. Example: [2 7 0 5] with axis 1 becomes [7 2 0 5].
+// Adds a Transpose that moves the first axis to position `axis`. Example: [2 7 0 5] with axis 1
+// becomes [7 2 0 5].
 static tsr_value *axis_back(struct part *part, tsr_value *x, int rank, int axis, struct str name)
 {
     int64_t order[TILE_MAX_RANK];
@@ -118,8 +121,8 @@ static tsr_value *axis_back(struct part *part, tsr_value *x, int rank, int axis,
     return transposed(part, x, order, rank, name);
 }
 
-// Transposes sharded scan inputs before the node. If the axis of a scan input is not 0, ONNX
-// Runtime transposes it inside Scan and divides by zero for an empty shard (quirk
+// Adds Transposes before a Scan, so that sharded scan inputs have axis 0. For other axes, ONNX
+// Runtime transposes inside of Scan and divides by zero for an empty shard (quirk
 // scan_axis_of_empty). `axes` gets the new axes of all scan inputs.
 static tsr_status transpose_slices(struct part *part, const struct step *st, tsr_value **slices,
                                    int64_t *axes)
@@ -143,7 +146,8 @@ static tsr_status transpose_slices(struct part *part, const struct step *st, tsr
     return TSR_OK;
 }
 
-// Sets the axes along which the node itself stacks its results; 0 for unused results.
+// Sets the attribute with the axes along which the node stacks its results; 0 for unused and
+// transposed results.
 static tsr_status set_out_axes(struct part *part, const struct step *st, tsr_node *node)
 {
     const struct control *control = st->flow->control;
@@ -159,8 +163,8 @@ static tsr_status set_out_axes(struct part *part, const struct step *st, tsr_nod
     return tsr_node_set_ints(node, "scan_output_axes", axes, (size_t)control->n_results);
 }
 
-// Creates the node without its bodies. If a body communicates, the node has the token as an
-// additional input and output.
+// Creates the node without its bodies. If a body communicates, the node returns the token as an
+// additional output, and a loop also has it as an additional input.
 tsr_status tsr__control_begin(struct part *part, struct step *st, struct control_node *made)
 {
     struct arena *arena = part->draft->arena;
@@ -193,9 +197,8 @@ tsr_status tsr__control_begin(struct part *part, struct step *st, struct control
 
 // ---- a body ------------------------------------------------------------------------------------
 
-// Starts the body of a control-flow node. Example: a loop with 2 control inputs (iteration,
-// condition), 1 state and 1 scan input gets the token as input 3. The token may be the last input,
-// so i runs up to n.
+// Adds the inputs of the body. Example: a loop body with iteration, condition and 1 state gets the
+// token as input 3. The token may be the last input, so i runs up to n.
 tsr_status tsr__control_open(struct part *part, const struct step *st, int k,
                              const struct control_node *made)
 {
@@ -225,8 +228,8 @@ tsr_status tsr__control_open(struct part *part, const struct step *st, int k,
     return TSR_OK;
 }
 
-// Adds an output of a body. Copies values that are outer values or appear twice. Stacked results
-// get declared sizes: if a loop has no iterations, the engine uses these, and 0 for unknown ones.
+// Adds an output of a body and declares its rank. Results that a loop stacks get declared sizes,
+// too: an engine uses these if the loop has no iterations.
 static tsr_status add_body_output(struct part *part, struct form *form, bool stacked)
 {
     TRY(tsr__part_body_output(part, form_root(form)->local[part->rank], form->item->dtype));

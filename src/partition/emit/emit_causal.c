@@ -23,19 +23,20 @@ static const struct rule_rewrite *sharded_rows(const struct node_flow *nf)
     return NULL;
 }
 
-// The rows of the rank, as int64[1] values.
+// Start and stop of the rank's rows, as int64[1] values of its graph.
 struct row_range {
     tsr_value *start, *stop;
 };
 
-// Returns floor(n * first / of), for a number n that is known at run time only.
+// Adds nodes that compute floor(n * first / of), where n is known only at run time.
 static tsr_value *bound_of(struct part *part, tsr_value *n, int64_t first, int64_t of)
 {
     tsr_value *product = tsr__part_node(part, "Mul", any, 2, n, tsr__part_ints(part, &first, 1));
     return tsr__part_node(part, "Div", any, 2, product, tsr__part_ints(part, &of, 1));
 }
 
-// Finds the rows of the rank. The size of `axis` of `keys` is the number of all rows.
+// Returns the rows of the rank, as constants or computed by nodes. The number of all rows is the
+// size of `keys` along `axis`.
 static struct row_range rows_of(struct part *part, const struct node_flow *nf, int factor,
                                 tsr_value *keys, int64_t axis)
 {
@@ -73,8 +74,8 @@ static int64_t local_size(const struct part *part, const struct node_flow *nf, i
     return range.stop - range.start;
 }
 
-// Returns keys or values [b s (h d)] in the form of a cache [b h s d] (batch, sequence, heads, head
-// size). Tensors of four dimensions stay as they are.
+// Adds nodes that turn keys or values [b s (h d)] into a cache [b h s d] (batch, sequence, heads,
+// head size). Returns a tensor of four dimensions unchanged.
 static tsr_value *as_cache(struct part *part, const struct node_flow *nf,
                            const struct rule_tensor *tensor, tsr_value *x)
 {
@@ -89,9 +90,8 @@ static tsr_value *as_cache(struct part *part, const struct node_flow *nf,
     return tsr__with_ints(tsr__part_node(part, "Transpose", any, 1, x), "perm", turned, 4);
 }
 
-// Returns a slice of keys or values with the size of its last dimension declared. ONNX shape
-// inference loses this size after a Slice with computed bounds, and then gives an attention a
-// result of size 0.
+// Adds a Reshape that states the size of the last dimension of x. ONNX shape inference loses this
+// size after a Slice with computed bounds, and then infers an attention result of size 0.
 static tsr_value *with_last_size(struct part *part, const struct node_flow *nf,
                                  const struct rule_tensor *tensor, tsr_value *x)
 {

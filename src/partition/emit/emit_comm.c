@@ -6,7 +6,8 @@
 //         AllReduce(y/0, ai.tessera.token.4) -> (y, ai.tessera.token.5) on both
 #include "internal.h"
 
-// Returns the full shape, which was received before or is computed on every rank.
+// Returns the full shape of the transferred value: the second input of the step, else computed by
+// nodes.
 static tsr_value *comm_shape(struct part *part, const struct step *st)
 {
     if (st->inputs[1])
@@ -14,8 +15,8 @@ static tsr_value *comm_shape(struct part *part, const struct step *st)
     return tsr__part_shape(part, st->inputs[0]->item);
 }
 
-// Returns the tensor that the rank passes. A rank without a shard passes an empty tensor, if the
-// collective allows it; else NULL. 4-bit values are transferred as 8 bits.
+// Returns the tensor that the rank passes to the collective; 4-bit values are cast to 8 bits. If
+// the rank has no shard, returns an empty tensor, or NULL if the collective does not allow it.
 static tsr_value *comm_input(struct part *part, const struct step *st)
 {
     tsr_value *x = NULL;
@@ -29,7 +30,7 @@ static tsr_value *comm_input(struct part *part, const struct step *st)
     return comm_has(st->kind, TRAIT_MAY_LACK_INPUT) ? tsr__part_empty(part, carried) : NULL;
 }
 
-// Sets the sizes of the axes along which the rank has windows.
+// Sets the sizes along the axes of the windows to the number of elements in the rank's windows.
 static void window_sizes(const struct part *part, const struct windows *windows, tsr_dim *dims)
 {
     for (int k = 0; k < windows->n_axes; k++) {
@@ -41,7 +42,7 @@ static void window_sizes(const struct part *part, const struct windows *windows,
     }
 }
 
-// Declares type and known sizes of the result. Engines cannot infer them for a custom operator.
+// Declares the type and known sizes of the result of a communication, which engines cannot infer.
 static tsr_status declare(struct part *part, tsr_value *value, const struct form *form)
 {
     tsr_dim dims[TILE_MAX_RANK];
@@ -67,8 +68,8 @@ static size_t comm_inputs(struct part *part, const struct step *st, tsr_value **
     return n;
 }
 
-// True if the rank keeps the result of this group. A rank that is in two groups keeps the first
-// result.
+// True if the result of the communication becomes the rank's tensor of the form. False if the rank
+// already has one from another group, or has no shard of the form.
 static bool keeps_result(const struct part *part, const struct step *st)
 {
     const struct form *to = st->outputs[0];
@@ -77,8 +78,8 @@ static bool keeps_result(const struct part *part, const struct step *st)
     return comm_has(st->kind, TRAIT_ALL_KEEP) || tsr__layout_has_device(to->layout, part->rank);
 }
 
-// Stores the result as the local value of `to`: declares its type and shape, and casts it back if
-// the transfer used a wider type.
+// Makes the result `got` the rank's tensor of the form `to`: declares its type and shape, and casts
+// it back if the transfer used a wider type.
 static tsr_status keep_result(struct part *part, struct form *to, tsr_value *got, struct str name)
 {
     tsr_value **local = &to->local[part->rank];

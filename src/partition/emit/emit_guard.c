@@ -62,7 +62,8 @@ static int count_open(const struct guard *guard, size_t i)
     return n;
 }
 
-// True if, with empty factors, every result is empty or a reduction of no elements.
+// True if every result has all open factors, so that it is empty, or a reduction of no elements, on
+// an empty shard.
 static bool all_results_empty(const struct guard *guard)
 {
     for (size_t i = 0; i < guard->st->n_outputs; i++)
@@ -93,8 +94,8 @@ static tsr_value *local_input(const struct guard *guard, size_t i)
     return form_root(st->inputs[i])->local[guard->part->rank];
 }
 
-// Finds an input dimension whose local size shows the local size of the factor. Returns false if
-// there is none.
+// Adds the factor to the open ones, with an input dimension that contains the factor. Returns false
+// if there is no such input.
 static bool find_input(struct guard *guard, int factor)
 {
     const struct rule *rule = guard->st->flow->place.rule;
@@ -111,7 +112,8 @@ static bool find_input(struct guard *guard, int factor)
     return false;
 }
 
-// True if the size of the factor is unknown and the rank does not have its last shard.
+// True if the rank's part of the factor may be empty: the size is unknown, and it is not the last
+// part.
 static bool may_be_empty(const struct node_flow *nf, int64_t rank, int factor)
 {
     const struct placement *place = &nf->place;
@@ -124,8 +126,8 @@ static bool may_be_empty(const struct node_flow *nf, int64_t rank, int factor)
 
 // True if the branch for empty shards can be written. All inputs and outputs must be tensors of
 // known types. A reduction by minimum or maximum needs floats, because its neutral element is an
-// infinity. A node that reduces must have no result that stays non-empty. Slicing a result needs an
-// opset with computed bounds.
+// infinity. If an open factor is reduced, every result must have all open factors. Slicing a result
+// needs an opset in which Slice has computed bounds.
 static bool can_replace(const struct guard *guard)
 {
     const struct step *st = guard->st;
@@ -148,8 +150,8 @@ static bool can_replace(const struct guard *guard)
     return !guard->reduces || all_results_empty(guard);
 }
 
-// Finds the factors that may be empty although the kernel needs elements of them. Returns false if
-// the node needs no guard, or if none can be written.
+// Finds the open factors: those that may be empty, although the kernel needs elements. Returns
+// false if the node needs no guard, or if none can be written.
 static bool find_open(struct guard *guard)
 {
     const struct node_flow *nf = guard->st->flow;
@@ -169,7 +171,8 @@ static bool find_open(struct guard *guard)
 
 // ---- sizes -------------------------------------------------------------------------------------
 
-// Returns the local size of that dimension, as int64[1].
+// Adds nodes that return the size of the input dimension that belongs to an open factor, as
+// int64[1].
 static tsr_value *local_size(struct guard *guard, const struct open_factor *open)
 {
     int64_t axis = open->axis;
@@ -180,7 +183,7 @@ static tsr_value *local_size(struct guard *guard, const struct open_factor *open
                           tsr__part_ints(guard->part, &axis, 1));
 }
 
-// Returns a bool value: true if the product of all open sizes is not 0.
+// Adds nodes that return a bool: true if the rank has elements of all open factors.
 static tsr_value *has_elements(struct guard *guard)
 {
     tsr_value *product = local_size(guard, &guard->open[0]);
@@ -203,7 +206,7 @@ static tsr_value *number_of_rank(struct part *part, float value, int rank)
                                      sizeof(value));
 }
 
-// Returns a tensor of these sizes, filled with one value.
+// Adds nodes that return a tensor of these sizes and this type, filled with one value.
 static tsr_value *filled(struct part *part, tsr_value *sizes, int rank, tsr_dtype type, float value)
 {
     const struct str any = {0};
@@ -238,7 +241,7 @@ static float neutral(enum combine combine)
 
 // ---- placeholder inputs -------------------------------------------------------------------------
 
-// Returns the local size of a factor, or 1 if it is unknown.
+// Returns the size of the rank's part of a factor, or 1 if the size is unknown.
 static int64_t share_of(const struct guard *guard, int factor)
 {
     const struct placement *place = &guard->st->flow->place;
@@ -258,9 +261,9 @@ static int64_t least_of(const struct guard *guard, const struct rule_dim *dim)
     return least;
 }
 
-// Returns, for each dimension with an open factor, the size that it has if this factor has one
-// element; 0 for other dimensions. Example: with 2 groups, the channels (g i) of a Conv have size 2
-// for i = 1.
+// Returns a constant with the smallest non-empty size of each dimension that has an open factor,
+// and 0 for other dimensions. *any is set if there is one. Example: with 2 groups, the channels (g
+// i) of a Conv have size 2 for i = 1.
 static tsr_value *least_sizes(struct guard *guard, const struct rule_tensor *tensor, bool *any)
 {
     int64_t least[RULE_MAX_RANK] = {0};
@@ -274,8 +277,8 @@ static tsr_value *least_sizes(struct guard *guard, const struct rule_tensor *ten
     return tsr__part_ints(guard->part, least, tensor->rank);
 }
 
-// Returns the value of a placeholder: zeros, or, if the kernel does not accept zeros for this
-// input, the number in another input minus one.
+// Returns the placeholder for input i: `zeros`, unless the kernel does not accept zeros there. Then
+// each element is the number in another input, minus one.
 static tsr_value *accepted_value(struct guard *guard, int i, tsr_value *zeros)
 {
     const struct str any = {0};
@@ -292,7 +295,8 @@ static tsr_value *accepted_value(struct guard *guard, int i, tsr_value *zeros)
     return tsr__part_node(guard->part, "Sub", any, 2, raised, one);
 }
 
-// Returns the placeholder for an empty input: zeros of [1 6 8] for [0 6 8].
+// Sets *out to the placeholder for input i; NULL: the input has no open factor and needs none.
+// Example: zeros of shape [1 6 8] for [0 6 8].
 static tsr_status make_placeholder(struct guard *guard, int i, tsr_value **out)
 {
     const struct rule_tensor *tensor = &guard->st->flow->place.rule->inputs[i];
@@ -311,8 +315,8 @@ static tsr_status make_placeholder(struct guard *guard, int i, tsr_value **out)
     return status_of_alloc(*out);
 }
 
-// Returns the number by which dimension `axis` of the placeholder result must be multiplied: 0 if
-// the dimension is empty on this rank, else 1.
+// Adds nodes that return the factor for the size of dimension `axis` of the placeholder result: 0
+// if the dimension is empty on this rank, else 1.
 static tsr_value *size_multiplier(struct guard *guard, const struct rule_tensor *tensor, int axis)
 {
     const struct str any = {0};
@@ -328,7 +332,7 @@ static tsr_value *size_multiplier(struct guard *guard, const struct rule_tensor 
     return share;
 }
 
-// Returns the sizes of `made` with 0 for empty dimensions.
+// Adds nodes that return the sizes of `made`, with 0 for dimensions that are empty on this rank.
 static tsr_value *local_result_sizes(struct guard *guard, const struct rule_tensor *tensor,
                                      tsr_value *made, tsr_dtype type)
 {
@@ -343,9 +347,9 @@ static tsr_value *local_result_sizes(struct guard *guard, const struct rule_tens
     return tsr__part_node(part, "Mul", (struct str){0}, 2, sizes, all);
 }
 
-// Returns output i, computed from the placeholder result `made`. If the output has no open factor,
-// this is `made` itself; if it has some of them, a slice of `made`; if it has all, an empty or
-// neutral tensor.
+// Returns output i for an empty shard, given the placeholder result `made`. If the output has no
+// open factor, this is `made`. If it has all, it is an empty tensor, or one of neutral elements.
+// Otherwise it is a slice of `made`.
 static tsr_value *local_result(struct guard *guard, size_t i, tsr_value *made)
 {
     const struct str any = {0};
@@ -365,7 +369,7 @@ static tsr_value *local_result(struct guard *guard, size_t i, tsr_value *made)
                           tsr__part_ints(guard->part, starts, tensor->rank), sizes);
 }
 
-// Replaces empty inputs by placeholders. `own` gets the original inputs.
+// Replaces inputs with open factors by placeholders. `own` gets the original inputs.
 static tsr_status use_placeholders(struct guard *guard, tsr_value **own)
 {
     struct step *st = guard->st;
@@ -385,7 +389,7 @@ static tsr_status use_placeholders(struct guard *guard, tsr_value **own)
     return TSR_OK;
 }
 
-// Restores the inputs that were replaced.
+// Undoes the replacement of inputs; `own` has the original values.
 static void restore_inputs(const struct guard *guard, tsr_value *const *own)
 {
     const struct step *st = guard->st;
@@ -420,8 +424,8 @@ static tsr_status add_output(struct guard *guard, size_t i, bool empty)
     return tsr__part_rank_known(guard->part, value, form);
 }
 
-// Adds a branch with the node. If `empty` is set, the node runs on placeholders and its results are
-// reduced to the empty shard.
+// Adds a branch of the If with the node. With `empty`, it is the branch for an empty shard: the
+// node runs on placeholders, and local_result converts its results.
 static tsr_status add_branch(struct guard *guard, const char *name, bool empty)
 {
     struct step *st = guard->st;

@@ -9,7 +9,8 @@
 // communicates. An optional is one tensor and needs no loop.
 #include "internal.h"
 
-// Adds the communication: the sender passes x; receivers pass an empty tensor and get x.
+// Adds the broadcast of one tensor and returns its result. x is NULL on receivers, which pass an
+// empty tensor.
 static tsr_value *exchange(struct part *part, const struct step *st, size_t group, tsr_value *x)
 {
     if (!x)
@@ -63,8 +64,8 @@ static tsr_value *always(struct part *part)
     return NULL;
 }
 
-// Adds the Loop. With `grows` (on receivers), its first state is the list that they build. The loop
-// of the sender has only the token as state.
+// Adds the Loop without its body. With `grows` (on receivers), its first state is the list that the
+// receiver builds. The loop of the sender has only the token as state.
 static tsr_node *make_loop(struct part *part, const struct step *st, bool grows)
 {
     struct str any = {0},
@@ -88,7 +89,7 @@ static tsr_node *make_loop(struct part *part, const struct step *st, bool grows)
                               n_states);
 }
 
-// Writes one iteration. `source_list` is the list on the sender, NULL on receivers.
+// Writes the body of the Loop. `source_list` is the list on the sender, NULL on receivers.
 static tsr_status fill_body(struct part *part, const struct step *st, size_t group,
                             tsr_value *source_list)
 {
@@ -118,8 +119,8 @@ static tsr_status fill_body(struct part *part, const struct step *st, size_t gro
     return tsr__part_token_output(part);
 }
 
-// Emits the transfer of a list. All ranks know the length, which was sent before (convert.c), and
-// so run the same number of iterations.
+// Writes the transfer of a sequence. The length was sent before (convert.c), so all ranks run the
+// same number of iterations.
 static tsr_status emit_sequence(struct part *part, struct step *st, size_t group,
                                 tsr_value *source_list)
 {

@@ -18,7 +18,8 @@ static bool is_cut(const struct node_flow *nf, const struct rule_rewrite *rewrit
            nf->place.cuts[rewrite->factor] > 1;
 }
 
-// Returns the kind of the first lookup or update whose rows are sharded; REWRITE_SHAPE: none.
+// Returns REWRITE_LOOKUP or REWRITE_SCATTER if the node looks up or updates rows that are sharded.
+// Returns REWRITE_SHAPE for other nodes.
 static enum rewrite_kind lookup_kind(const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;
@@ -45,7 +46,8 @@ static tsr_value *joined(struct part *part, tsr_value *a, tsr_value *b, int64_t 
     return tsr__with_int(tsr__part_node(part, "Concat", any, 2, a, b), "axis", axis);
 }
 
-// Adds a node with axes: an input from opset 13, an attribute before.
+// Adds a Squeeze or Unsqueeze (`op`). Its axes are an input from opset 13 on, before that an
+// attribute.
 static tsr_value *with_axes(struct part *part, const char *op, tsr_value *x, const int64_t *axes,
                             int n)
 {
@@ -73,8 +75,9 @@ static struct tile_interval rows_here(const struct part *part, const struct node
     return placement_part(&nf->place, place, factor, nf->place.rule->factors[factor].size.value);
 }
 
-// Converts indices to local rows. Indices of other ranks' rows become `elsewhere`. Example: of 8
-// rows the rank has 4..7; [5 -1 2] becomes [1 3 elsewhere], and table->here is [true true false].
+// Adds nodes that convert indices of the full table to indices of the local rows. Indices of other
+// ranks' rows become table->elsewhere. Example: of 8 rows the rank has 4..7; [5 -1 2] becomes [1 3
+// elsewhere], and table->here is [true true false].
 static tsr_value *local_index(struct table *table, tsr_value *value)
 {
     const struct str any = {0};
@@ -94,7 +97,8 @@ static tsr_value *local_index(struct table *table, tsr_value *value)
                           scalar(part, TSR_INT64, table->elsewhere));
 }
 
-// Converts one element of each index vector; the other elements stay.
+// As local_index, for index vectors (the last dimension of x): converts only entry `element` of
+// each vector.
 static tsr_value *local_element(struct table *table, tsr_value *x, const struct item *it,
                                 int element)
 {
@@ -132,8 +136,9 @@ static tsr_value *with_spare(struct part *part, tsr_value *x, int64_t axis)
     return first ? joined(part, x, first, axis) : NULL;
 }
 
-// Makes the indices of one factor local and, for updates, adds the spare row. *here is the mask of
-// indices that belong to this rank, combined over all factors so far.
+// Adds nodes that make the indices of one factor local. For updates, also appends the spare row to
+// the table, inputs[0]. *here is the mask of indices whose rows this rank has, over all factors so
+// far.
 static tsr_status begin_factor(struct part *part, const struct step *st,
                                const struct rule_rewrite *rewrite, tsr_value **inputs,
                                tsr_value **here)
@@ -158,8 +163,8 @@ static tsr_status begin_factor(struct part *part, const struct step *st,
     return TSR_OK;
 }
 
-// Adds nodes that make indices local. With several factors (GatherND), an index is local only if it
-// is local in all of them.
+// If several factors are sharded (GatherND), the rank has a row only if it has its part of each
+// factor.
 tsr_status tsr__lookup_begin(struct part *part, const struct step *st, tsr_value **inputs,
                              tsr_value **here)
 {
@@ -175,7 +180,8 @@ tsr_status tsr__lookup_begin(struct part *part, const struct step *st, tsr_value
     return TSR_OK;
 }
 
-// Appends `behind` dimensions of size 1 to the mask.
+// Adds an Unsqueeze that appends `behind` dimensions of size 1 to the mask, which has `rank`
+// dimensions.
 static tsr_value *append_dims(struct part *part, tsr_value *mask, int rank, int behind)
 {
     int64_t axes[RULE_MAX_RANK];
@@ -203,8 +209,6 @@ static tsr_value *without_spares(struct part *part, const struct step *st, tsr_v
     return x;
 }
 
-// Completes the result: after a lookup, sets results of other ranks' rows to 0; after an update,
-// removes the spare rows.
 tsr_status tsr__lookup_end(struct part *part, struct step *st, tsr_value *here, tsr_value *found,
                            struct str name)
 {

@@ -33,7 +33,8 @@ static bool lists_apply(const struct local_copy *copy)
     return copy->rule && copy->place >= 0 && tsr__lists_apply(copy->flow);
 }
 
-// Returns the local numbers of a list of the rule. Returns NULL if out of memory.
+// Returns the numbers of a list of the rule (pads, split sizes) for this rank, or NULL if out of
+// memory.
 static int64_t *list_numbers(const struct local_copy *copy, const struct rule_list *list)
 {
     int64_t *numbers = NULL;
@@ -43,7 +44,8 @@ static int64_t *list_numbers(const struct local_copy *copy, const struct rule_li
     return numbers;
 }
 
-// Replaces inputs that are lists, such as the starts and ends of a Slice, by local ones.
+// Replaces inputs that are lists of numbers by the lists for this rank. Example: starts and ends of
+// a Slice.
 static tsr_status rewrite_lists(struct local_copy *copy)
 {
     if (!lists_apply(copy))
@@ -64,7 +66,8 @@ static tsr_status rewrite_lists(struct local_copy *copy)
     return TSR_OK;
 }
 
-// Replaces the axes of a reduction if they are an input.
+// Replaces the axes of a reduction by non-negative ones (tsr__reduction_axes), if they are an
+// input.
 static tsr_status rewrite_axes_input(const struct local_copy *copy)
 {
     int64_t axes[RULE_MAX_RANK];
@@ -76,8 +79,8 @@ static tsr_status rewrite_axes_input(const struct local_copy *copy)
     return status_of_alloc(copy->inputs[1]);
 }
 
-// Rewrites an attribute that is a list. Removes it if its list is empty in the rule. Example:
-// explicit pads replace ceil_mode.
+// Sets an attribute that is a list of numbers to the list for this rank. If the rule's list is
+// empty, removes the attribute. Example: ceil_mode, because explicit pads replace it.
 static tsr_status rewrite_list_attribute(const struct local_copy *copy,
                                          const struct rule_list *list)
 {
@@ -111,8 +114,9 @@ static struct tile_units part_of(const struct local_copy *copy, int factor)
     return placement_units(&copy->flow->place, copy->place, factor);
 }
 
-// Rewrites start and limit of a Range for part [a, b) of n. A Range of m = max(limit - start, 0)
-// numbers becomes the numbers floor(a m / n) to floor(b m / n) - 1 of it.
+// Replaces start and limit of a Range by those of the rank's part. A Range has m = max(limit -
+// start, 0) numbers. If the rank has units a to b of n, it gets numbers floor(a m / n) to floor(b m
+// / n) - 1.
 static tsr_status rewrite_range(struct local_copy *copy, const struct rule_rewrite *rewrite)
 {
     const struct str any = {0};
@@ -183,9 +187,9 @@ static tsr_status rewrite_inputs(struct local_copy *copy)
     return TSR_OK;
 }
 
-// Copies inputs that the kernel overwrites (quirk written_statistics): they belong to the caller,
-// and ranks that are threads share them. The copy is a Max or Min of one tensor, because ONNX
-// Runtime removes Identity. Both are used in turn, because equal nodes are merged.
+// Copies inputs that the kernel overwrites (quirk written_statistics), because they belong to the
+// caller and may be shared by ranks. The copy is a Max or Min of one tensor, because ONNX Runtime
+// removes Identity. Adjacent inputs get different operators, because equal nodes are merged.
 static tsr_status copy_written(struct local_copy *copy)
 {
     for (size_t i = 0; i < copy->step->n_node_inputs; i++) {
@@ -199,9 +203,9 @@ static tsr_status copy_written(struct local_copy *copy)
     return TSR_OK;
 }
 
-// Inserts a chain of copies before a Split, so that Splits with different numbers of outputs read
-// different values: ONNX Runtime merges some different Splits of one value (quirk merged_splits).
-// The copies form a chain, because equal nodes are merged too.
+// Inserts copies before a Split, because ONNX Runtime merges some different Splits of one value
+// (quirk merged_splits). Their number depends on the number of outputs of the Split
+// (tsr__node_split_rank). Each copy reads the one before, because equal nodes are merged, too.
 static tsr_status copy_split(struct local_copy *copy)
 {
     for (size_t n = tsr__node_split_rank(copy->flow->node); n > 0; n--) {
@@ -214,9 +218,8 @@ static tsr_status copy_split(struct local_copy *copy)
 
 // ---- attributes --------------------------------------------------------------------------------
 
-// Returns the local value of an attribute that counts elements of the factor: full value / size of
-// the factor * its local size. If an attribute counts several factors, the rule has one rewrite for
-// each.
+// Returns the local value of a number that counts elements of the factor: the value divided by the
+// size of the factor, times its local size.
 static int64_t local_count(const struct rule_factor *factor, const struct local_size *part,
                            int64_t whole)
 {
@@ -227,7 +230,8 @@ static int64_t local_count(const struct rule_factor *factor, const struct local_
 
 #define MAX_COUNTS 8
 
-// Rewrites one number or a short list of numbers that count elements of the factor.
+// Sets an attribute, a number or a short list that counts elements of the factor, to its local
+// value.
 static tsr_status rewrite_counts(tsr_node *node, const tsr_attr *attr, const char *name,
                                  const struct rule_factor *factor, const struct local_size *part)
 {
@@ -256,9 +260,9 @@ static struct str word_at(struct str words, int64_t at)
     return (struct str){words.p, n};
 }
 
-// Rewrites an attribute with one entry per element of a factor; the local node gets the local
-// entries. Example: a recurrent layer has the directions "forward" and "reverse"; the second of two
-// devices gets "reverse".
+// Rewrites an attribute with one entry for each element of a factor: the local node gets the
+// entries of its part. Example: a recurrent layer has the directions "forward" and "reverse"; the
+// second of two devices gets "reverse".
 static tsr_status rewrite_named(const struct local_copy *copy, const struct rule_rewrite *rewrite,
                                 tsr_attr *attr, const struct local_size *part)
 {
@@ -307,8 +311,8 @@ static tsr_status rewrite_attribute(const struct local_copy *copy,
     return rewrite_counts(copy->node, attr, rewrite->name, factor, &part);
 }
 
-// Replaces attributes that depend on sharded factors: num_heads = 8 becomes 4 if the heads are
-// sharded in 2.
+// Replaces attributes that depend on sharded factors. Example: num_heads = 8 becomes 4 if the heads
+// are sharded in 2.
 static tsr_status rewrite_attributes(const struct local_copy *copy)
 {
     if (!copy->rule || copy->place < 0)
@@ -324,7 +328,8 @@ static tsr_status rewrite_attributes(const struct local_copy *copy)
     return TSR_OK;
 }
 
-// Replaces the axes of a reduction if they are an attribute.
+// Replaces the axes of a reduction by non-negative ones (tsr__reduction_axes), if they are an
+// attribute.
 static tsr_status rewrite_axes_attribute(const struct local_copy *copy)
 {
     int64_t axes[RULE_MAX_RANK];
@@ -345,7 +350,8 @@ struct captured {
     int64_t rank;
 };
 
-// Returns the local value of an outer value that a subgraph reads.
+// Callback of tsr__node_copy_deep: returns the rank's tensor of an outer value that a subgraph
+// reads.
 static tsr_value *find_captured(void *data, tsr_value *outer)
 {
     const struct captured *captured = data;
@@ -355,8 +361,8 @@ static tsr_value *find_captured(void *data, tsr_value *outer)
     return NULL;
 }
 
-// Declares the ranks of a node's inputs. Engines reject a Scan of a value of unknown rank, such as
-// the result of an operator that ONNX defines by a function (quirk scan_without_rank).
+// Declares the ranks of a node's inputs, because engines reject a Scan of a value of unknown rank
+// (quirk scan_without_rank). Example: the result of an operator that ONNX defines by a function.
 static tsr_status ranks_for_bodies(struct part *part, const struct step *st)
 {
     for (size_t i = 0; i < st->n_node_inputs; i++) {
@@ -371,7 +377,7 @@ static tsr_status ranks_for_bodies(struct part *part, const struct step *st)
     return TSR_OK;
 }
 
-// True if the input is left out in the model itself.
+// True if the model has an empty name for this input.
 static bool written_empty(const tsr_node *node, size_t input)
 {
     return input < tsr_node_input_count(node) && !tsr_node_input(node, input);
@@ -397,7 +403,8 @@ static tsr_node *copy_node(const struct local_copy *copy, size_t n_inputs)
                                find_captured, &captured);
 }
 
-// Adds a sum without the inputs that another device adds. Returns NULL if out of memory.
+// Copies a node that adds partial sums, without the inputs that only another device adds. If one
+// input is left, adds an Identity. Returns NULL if out of memory.
 static tsr_node *sum_parts(const struct local_copy *copy)
 {
     size_t n = 0, all = copy->step->n_node_inputs;
@@ -429,8 +436,8 @@ static tsr_status make_node(struct local_copy *copy)
     return rewrite_axes_attribute(copy);
 }
 
-// Fills and rewrites the inputs. For a lookup, *here is the mask of local rows (emit_lookup.c),
-// else NULL.
+// Sets the inputs of the local node. For a lookup or update of sharded rows, *here is the mask of
+// local indices (emit_lookup.c), else NULL.
 static tsr_status make_inputs(struct local_copy *copy, tsr_value **here)
 {
     const struct step *st = copy->step;
@@ -467,7 +474,8 @@ static tsr_status keep_first_input(const struct local_copy *copy, struct str nam
     return kept ? TSR_OK : TSR_NOMEM;
 }
 
-// Completes a mixture of experts whose experts are sharded.
+// Sets the attributes of the local mixture of experts, and adds the nodes after it
+// (tsr__route_end).
 static tsr_status end_route(const struct local_copy *copy, const struct route *route,
                             struct str name)
 {

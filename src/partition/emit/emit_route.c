@@ -21,7 +21,7 @@
 
 static const struct str any = {0};
 
-// A mixture of experts on one rank.
+// A mixture of experts on one rank. `at` has the indices of the node's inputs with weights.
 struct mixture {
     struct part *part;
     const struct step *st;
@@ -50,7 +50,7 @@ static struct tile_interval local_experts(const struct part *part, const struct 
 
 // ---- constants ---------------------------------------------------------------------------------
 
-// Returns the bytes of 1 in a float type, little-endian.
+// Returns the bits of the number 1 in a float type.
 static uint32_t one_of(tsr_dtype type)
 {
     switch (type) {
@@ -89,7 +89,7 @@ static tsr_value *make_constant(const struct mixture *mixture, const struct tiny
                                      made->dims, bytes, n * size);
 }
 
-// Returns a constant, which equal mixtures of the model share.
+// Returns a constant of zeros or unit vectors (see tiny_constant). Equal constants are added once.
 static tsr_value *constant(const struct mixture *mixture, tsr_dtype type, const int64_t *dims,
                            int rank, bool units)
 {
@@ -120,7 +120,8 @@ static tsr_value *zero_of(struct part *part, tsr_dtype type)
 
 // ---- weights of the local experts --------------------------------------------------------------
 
-// Fills the inputs of the node with tiny experts. `inputs` has the local inputs of the real node.
+// Sets `tiny` to the inputs of the node with tiny experts (see the top of this file). `inputs` has
+// the local inputs of the real node.
 static void fill_tiny(const struct mixture *mixture, tsr_value *const *inputs, tsr_value **tiny)
 {
     const struct expert_inputs *at = mixture->at;
@@ -158,7 +159,8 @@ static bool is_by_router(const struct mixture *mixture, size_t i)
     return last->n == 1 && last->factors[0] == router->dims[router->rank - 1].factors[0];
 }
 
-// Sets the attributes that decide which experts are selected. All others keep their defaults.
+// Sets the attributes of the node with tiny experts: those that decide which experts are selected,
+// as in the model, and those that its weights need.
 static tsr_status set_tiny_attributes(const struct mixture *mixture, tsr_node *tiny)
 {
     static const char *const same[] = {"k", "normalize_routing_weights", "use_sparse_mixer"};
@@ -173,8 +175,8 @@ static tsr_status set_tiny_attributes(const struct mixture *mixture, tsr_node *t
     return status;
 }
 
-// Returns the weights of the rank's experts, float32 with one row per token and one column per
-// expert.
+// Adds nodes that return the weights of the rank's experts, float32 with one row per token and one
+// column per expert.
 static tsr_value *local_weights(const struct mixture *mixture, tsr_value **inputs, size_t n_inputs)
 {
     struct part *part = mixture->part;
@@ -215,7 +217,8 @@ static tsr_value *largest(struct part *part, tsr_value *x)
     return tsr__with_ints(tsr__part_node(part, "ReduceMax", any, 1, x), "axes", &axis, 1);
 }
 
-// Returns the router input of the local node: log(weight / largest weight) for each expert.
+// Adds nodes that return the router input of the local node: log(weight / largest weight) for each
+// expert.
 static tsr_value *local_router(const struct mixture *mixture, tsr_value *weights)
 {
     static const float least = NOT_SELECTED;

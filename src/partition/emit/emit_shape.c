@@ -10,8 +10,8 @@
 
 // ---- one size ----------------------------------------------------------------------------------
 
-// Returns the full shape of the input: if the ranks have shards, the sum over the ranks, else Shape
-// of the input.
+// Returns the full shape of a model input. If ranks have shards of it, this is the sum that the
+// ranks computed (from->count), else a Shape of the input.
 static tsr_value *source_shape(struct part *part, const struct size_source *from)
 {
     tsr_value *counted = local_of(part, from->count);
@@ -23,7 +23,8 @@ static tsr_value *source_shape(struct part *part, const struct size_source *from
     return tsr__part_sizes(part, tsr__part_input(part, it), it->dtype, (struct str){0});
 }
 
-// Returns the value of a symbol. The nodes that compute it are added once per symbol.
+// Callback of size_maker: returns the value of a symbol, int64[1]. The nodes that compute it are
+// added once per symbol.
 static tsr_value *symbol_value(void *data, struct str symbol, const struct size_source *from)
 {
     struct part *part = data;
@@ -59,7 +60,7 @@ tsr_value *tsr__part_one_where_larger(struct part *part, tsr_value *a, tsr_value
     return tsr__part_cast(part, larger, TSR_INT64, (struct str){0});
 }
 
-// Returns max(a - b, 0). Before opset 12, Max and Min take only floats.
+// Adds nodes that return max(a - b, 0) without Max, which before opset 12 takes only floats.
 static tsr_value *excess(struct part *part, tsr_value *a, tsr_value *b)
 {
     const struct str any = {0};
@@ -129,7 +130,7 @@ tsr_value *tsr__part_shape(struct part *part, const struct item *it)
 
 // ---- Shape and Size -----------------------------------------------------------------------------
 
-// Returns entries first .. last - 1 of the shape.
+// Returns entries first to last - 1 of the full shape.
 static tsr_value *some_sizes(struct part *part, const struct item *it, int first, int last)
 {
     int64_t at[TILE_MAX_RANK];
@@ -146,7 +147,7 @@ static tsr_value *some_sizes(struct part *part, const struct item *it, int first
                           tsr__part_ints(part, at, last - first));
 }
 
-// Returns the product of all sizes, a scalar.
+// Returns the number of elements of the full tensor, as a scalar.
 static tsr_value *product_of(struct part *part, const struct item *it)
 {
     if (it->fixed) {
@@ -165,8 +166,8 @@ static tsr_value *product_of(struct part *part, const struct item *it)
     return tsr__with_int(value, "keepdims", 0);
 }
 
-// Replaces Shape and Size. Shape(x) with x [n,6] sharded becomes a Concat of n and 6, and x itself
-// is not read. Size(x) becomes the product.
+// Replaces a Shape or Size of a sharded tensor by the sizes of the full tensor. Example: Shape(x)
+// with x [n,6] sharded becomes a Concat of n and 6. x itself is not read.
 tsr_status tsr__emit_sizes(struct part *part, struct step *st, const struct rule_rewrite *rewrite)
 {
     struct draft *draft = part->draft;
@@ -191,8 +192,8 @@ tsr_status tsr__emit_sizes(struct part *part, struct step *st, const struct rule
 
 // ---- summing sizes over ranks -------------------------------------------------------------------
 
-// Sets mask[axis] to 1 for each dimension whose size this device adds to the sum over all devices.
-// Returns true if it adds all dimensions.
+// Sets mask[axis] to 1 for each dimension whose local size this device adds to the sum over all
+// devices. Returns true if these are all dimensions.
 static bool counts_in(const struct tile_layout *layout, int64_t device, int64_t *mask)
 {
     const int64_t *owners;
@@ -211,8 +212,7 @@ static bool counts_in(const struct tile_layout *layout, int64_t device, int64_t 
     return all;
 }
 
-// Returns what this rank contributes to the sizes of a value. Example: [4,6] with the mask [1,0]
-// contributes [4,0].
+// Example: a local tensor [4,6] with the mask [1,0] of counts_in gives [4,0].
 tsr_value *tsr__part_count(struct part *part, struct form *from, struct str name)
 {
     int64_t mask[TILE_MAX_RANK] = {0};

@@ -8,8 +8,8 @@
 #include "internal.h"
 
 // Bounds of a Slice, one entry per sliced axis. Axes of known size use `starts` and `stops`. Axes
-// of unknown size use the other arrays (slice_dynamic): the size of a unit and that size minus 1,
-// then first unit, stop and number of shares of the shard.
+// of unknown size use the other arrays (see slice_dynamic). `spare` is unit - 1. The shard is
+// `part` to `next` of `parts` equal shares of the units.
 struct bounds {
     int64_t axes[TILE_MAX_RANK], starts[TILE_MAX_RANK], stops[TILE_MAX_RANK];
     int64_t unit[TILE_MAX_RANK], spare[TILE_MAX_RANK], part[TILE_MAX_RANK], next[TILE_MAX_RANK],
@@ -45,8 +45,9 @@ tsr_value *tsr__part_slice(struct part *part, tsr_value *x, int64_t axis, int64_
     return slice_static(part, x, &bounds, out);
 }
 
-// Adds a Slice with computed bounds. A dimension of size D has F = ceil(D / unit) units; shard j of
-// n starts at floor(j F / n) * unit. Slice clamps the stop to the size.
+// Adds a Slice with bounds that nodes compute. A dimension of size D has F = ceil(D / unit) units.
+// Shard j of n starts at floor(j F / n) * unit and stops where shard j + 1 starts; Slice clamps the
+// stop to D.
 //     Example: D = 10 rows in units of 4, shard 1 of 2: F = (10 + 3) / 4 = 3;
 //     from 1 * 3 / 2 * 4 = 4 to 2 * 3 / 2 * 4 = 12, so rows 4..9
 static tsr_value *slice_dynamic(struct part *part, tsr_value *x, const struct bounds *bounds,
@@ -80,7 +81,7 @@ static int64_t elements_of(const struct dim_slice *cut)
     return count;
 }
 
-// Picks several intervals of one dimension by Gather.
+// Adds a Gather that picks several intervals of one dimension.
 static tsr_value *pick_numbers(struct part *part, tsr_value *x, int axis,
                                const struct dim_slice *cut, struct str out)
 {
@@ -95,8 +96,8 @@ static tsr_value *pick_numbers(struct part *part, tsr_value *x, int axis,
     return tsr__with_int(y, "axis", axis);
 }
 
-// Slices each interval and concatenates the slices. Used for strings before opset 9, which has no
-// Compress.
+// Adds a Slice for each interval and Concats of the slices. Used for strings before opset 9, which
+// has no Compress.
 static tsr_value *join_runs(struct part *part, tsr_value *x, int axis, const struct dim_slice *cut,
                             struct str out)
 {
@@ -117,9 +118,9 @@ static tsr_value *join_runs(struct part *part, tsr_value *x, int axis, const str
     return joined;
 }
 
-// Picks intervals of strings by Compress, because ONNX Runtime's Gather copies only the first
-// string of each row (quirk string_gather_rows). Example: of 5 rows, intervals [0, 1) and [2, 4)
-// are the mask {1, 0, 1, 1}. Rows after the last interval need no entry.
+// Adds a Compress that picks intervals of strings, because ONNX Runtime's Gather copies only the
+// first string of each row (quirk string_gather_rows). Example: of 5 rows, intervals [0, 1) and [2,
+// 4) are the mask {1, 0, 1, 1}; rows after the last interval need no entry.
 static tsr_value *pick_texts(struct part *part, tsr_value *x, int axis, const struct dim_slice *cut,
                              struct str out)
 {
@@ -234,7 +235,7 @@ tsr_status tsr__emit_slice(struct part *part, struct step *st)
     return tsr__part_sizes_known(part, *local, to);
 }
 
-// Slices windows from a tensor that is unsharded along their axes.
+// Writes a step that slices windows from a tensor that is unsharded along the axes of the windows.
 tsr_status tsr__emit_crop(struct part *part, struct step *st)
 {
     static const struct tile_interval none = {0, 0};
@@ -262,8 +263,9 @@ tsr_status tsr__emit_crop(struct part *part, struct step *st)
     return status_of_alloc(x);
 }
 
-// Removes elements that do not belong to the shard. Example: 8 channels sharded in 2. On rank 1, an
-// LRN over 3 neighbours reads and returns channels 3..7, but its shard is 4..7.
+// Adds a Slice that removes elements of x, the result of the local node, that do not belong to the
+// shard. Example: 8 channels sharded in 2. On rank 1, an LRN over 3 neighbours reads and returns
+// channels 3..7, but its shard is 4..7.
 tsr_status tsr__emit_trim(struct part *part, struct step *st, tsr_value *x, struct str name)
 {
     const struct rule *rule = st->flow->place.rule;

@@ -38,7 +38,8 @@ static tsr_status emit_node(struct part *part, struct step *st)
     return tsr__part_keep_declared(part, st);
 }
 
-// Writes the shape of the local tensor, or the length of a list.
+// Writes a STEP_SHAPE: the shape of the local tensor, this rank's part of a sum of sizes, or the
+// length of a list.
 static tsr_status emit_shape(struct part *part, struct step *st)
 {
     struct str name = tsr__form_name(part, st->outputs[0]);
@@ -70,7 +71,8 @@ static tsr_status emit_slice_step(struct part *part, struct step *st)
     return shield(part, st->outputs[0]);
 }
 
-// Concatenates each run of `parts` adjacent values. Returns false if out of memory.
+// Concatenates each run of `parts` adjacent values; the results are the first entries of `values`.
+// Returns false if out of memory.
 static bool concat_runs(struct part *part, tsr_value **values, size_t n, size_t parts, int axis,
                         struct str last)
 {
@@ -83,8 +85,8 @@ static bool concat_runs(struct part *part, tsr_value **values, size_t n, size_t 
     return true;
 }
 
-// Joins the shards of a value. Shards are numbered with the last loop innermost, so that loop is
-// joined first.
+// Writes a STEP_JOIN: concatenates all shards of a value to the full tensor. The last loop (sharded
+// factor) is joined first, because its shards have adjacent numbers.
 static tsr_status emit_join(struct part *part, struct step *st)
 {
     size_t n = st->n_inputs;
@@ -151,7 +153,7 @@ static tsr_status emit_bodies(struct draft *draft, struct part *parts, struct st
     return TSR_OK;
 }
 
-// Writes a step that involves only this rank.
+// Writes a step without communication on this rank, if the rank needs its result.
 static tsr_status emit_on(struct part *part, struct step *st)
 {
     if (st->kind == STEP_NODE && tsr__place_index(&st->flow->place, part->rank) < 0)
@@ -165,8 +167,8 @@ static tsr_status emit_on(struct part *part, struct step *st)
     return st->kind == STEP_JOIN ? emit_join(part, st) : emit_slice_step(part, st);
 }
 
-// Writes a step on all ranks. All ranks are done before the next step, so that communications have
-// the same order on all ranks.
+// Each step is written on all ranks before the next one, so that communications have the same order
+// on all ranks.
 tsr_status tsr__emit_step(struct draft *draft, struct part *parts, struct step *st)
 {
     if (st->n_groups && st->id < 0)

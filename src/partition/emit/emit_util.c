@@ -18,8 +18,9 @@ struct str tsr__part_new_name(struct part *part)
     return name;
 }
 
-// Returns the form that gets the plain name of the value on this rank: the form that is an input or
-// output of the graph, else the first form on this rank that is not a partial sum.
+// Returns the form whose tensor has the model's name of the value on this rank. It is the form that
+// is an input or output of the graph, else the first form that the rank needs, preferably not a
+// partial sum.
 static struct form *plain_form(struct part *part, const struct item *it)
 {
     struct form *plain = NULL;
@@ -36,8 +37,8 @@ static struct form *plain_form(struct part *part, const struct item *it)
     return plain;
 }
 
-// Returns the name of a form's tensor. The plain form has the name of the value; the others get a
-// number: y/2 is form 2 of y. If the model already has a y/2, the name is y/1002.
+// The form of plain_form has the name of the value; the others get a number. Example: y/2 is form 2
+// of y. If the model already has a y/2, the name is y/1002.
 struct str tsr__form_name(struct part *part, struct form *form)
 {
     struct item *it = form->item;
@@ -54,7 +55,7 @@ struct str tsr__form_name(struct part *part, struct form *form)
     return name;
 }
 
-// Adds a constant to the main graph, where all bodies can read it.
+// Adds an int64 list as a constant to the main graph, where all bodies can read it.
 static tsr_value *add_ints(struct part *part, const int64_t *v, int64_t n)
 {
     struct str name = tsr__part_new_name(part);
@@ -64,7 +65,7 @@ static tsr_value *add_ints(struct part *part, const int64_t *v, int64_t n)
                                      (size_t)n * sizeof(*v));
 }
 
-// Returns a constant list. Equal lists share one constant.
+// Returns an int64 list as a constant. Equal lists are added once.
 tsr_value *tsr__part_ints(struct part *part, const int64_t *v, int64_t n)
 {
     if (n == 0)
@@ -84,7 +85,7 @@ tsr_value *tsr__part_empty(struct part *part, tsr_dtype type)
     return name.p ? tsr_graph_add_initializer(part->graph, name.p, type, 1, none, none, 0) : NULL;
 }
 
-// Adds a node without attributes. Adds none, and returns NULL, if an input is NULL.
+// If an input is NULL, adds nothing and returns NULL.
 tsr_value *tsr__part_node(struct part *part, const char *op, struct str out, size_t n_inputs, ...)
 {
     tsr_value *inputs[8];
@@ -183,8 +184,8 @@ tsr_value *tsr__part_shielded(struct part *part, tsr_value *x)
 
 // ---- declared types and shapes ------------------------------------------------------------------
 
-// Declares type and rank of a value but no sizes, because these may differ in each iteration of a
-// body. Types that are not tensors are copied from the model.
+// Declares no sizes, because these may differ in each iteration of a body. Types that are not
+// tensors are copied from the model.
 tsr_status tsr__part_rank_known(struct part *part, tsr_value *value, const struct form *form)
 {
     const struct item *it = form->item;
@@ -203,9 +204,9 @@ tsr_status tsr__part_rank_known(struct part *part, tsr_value *value, const struc
     return tsr_value_set_type(value, it->dtype, it->rank, dims);
 }
 
-// Returns a symbol for the shard of a named dimension, so that engines know that two tensors have
-// the same number of rows. Otherwise ONNX Runtime's NchwcTransformer adds a Reshape between
-// convolutions, which fails with 0 rows (quirk nchwc_of_empty).
+// Returns a symbol for the local size of a dimension with the symbol `whole`. Tensors with equal
+// shards get equal symbols. Without them, ONNX Runtime's NchwcTransformer adds a Reshape that fails
+// with 0 rows (quirk nchwc_of_empty).
 static tsr_dim named_part(struct part *part, const char *whole, const struct local_size *size)
 {
     const struct tile_units *units = &size->part;
@@ -256,8 +257,8 @@ tsr_status tsr__part_sizes_known(struct part *part, tsr_value *value, const stru
     return tsr_value_set_type(value, form->item->dtype, form->item->rank, dims);
 }
 
-// True if the step reads a list. Engines do not know the types of tensors in a list that a custom
-// operator returned.
+// True if the step reads a list. If a list was received, engines do not know the types of its
+// tensors.
 static bool reads_list(const struct step *st)
 {
     for (size_t i = 0; i < st->n_inputs; i++)
@@ -266,8 +267,8 @@ static bool reads_list(const struct step *st)
     return false;
 }
 
-// Declares the local sizes of a cache with appended tokens. Unknown sizes get names of their own
-// (quirk cache_of_its_past).
+// Declares the local sizes of an output that is a cache with appended tokens. Unknown sizes get new
+// symbols, different from those of the input cache (quirk cache_of_its_past).
 static tsr_status declare_cache(struct part *part, tsr_value *value, const struct form *form)
 {
     tsr_dim dims[TILE_MAX_RANK];
@@ -283,8 +284,8 @@ static tsr_status declare_cache(struct part *part, tsr_value *value, const struc
     return tsr_value_set_type(value, form->item->dtype, form->item->rank, dims);
 }
 
-// Declares the ranks of outputs where engines cannot infer them, and the sizes of caches. Example:
-// engines do not infer the rank of an Expand to computed sizes, and then reject a Scan of it.
+// Also declares the sizes of caches. Example of a rank that engines do not infer: that of an Expand
+// to computed sizes. They then reject a Scan of the result.
 tsr_status tsr__part_keep_declared(struct part *part, const struct step *st)
 {
     bool of_list = reads_list(st);
@@ -303,8 +304,7 @@ tsr_status tsr__part_keep_declared(struct part *part, const struct step *st)
 
 // ---- bodies ------------------------------------------------------------------------------------
 
-// Adds an output of a body. An output must be produced in the body and appear only once; other
-// values are copied first.
+// An output must be produced in the body and appear only once; other values are copied first.
 tsr_status tsr__part_body_output(struct part *part, tsr_value *value, tsr_dtype type)
 {
     bool own = value && tsr_value_graph(value) == part->graph && tsr_value_producer(value) &&
@@ -314,7 +314,7 @@ tsr_status tsr__part_body_output(struct part *part, tsr_value *value, tsr_dtype 
     return value ? tsr_graph_add_output(part->graph, value) : TSR_NOMEM;
 }
 
-// Adds the token as input of a body, which gets and returns it like any loop state.
+// The token is an int64[1].
 tsr_value *tsr__part_token_input(struct part *part)
 {
     static const tsr_dim one[1] = {{1, ""}};
@@ -342,8 +342,8 @@ tsr_status tsr__part_token_output(struct part *part)
 // Inputs and outputs of a rank file have the model's names and local sizes. Example: if x [batch,8]
 // is kept sharded {1,2}, a rank's input is x [batch,4].
 
-// Returns the declared dimension, or the inferred size if none is declared. Engines do not infer
-// shapes through communication, and some nodes after it need sizes.
+// Returns the declared dimension of an input or output of the model, or the inferred size if none
+// is declared. Engines need these sizes, because they do not infer shapes through communication.
 static tsr_dim port_dim(const struct item *it, const tsr_value *value, int axis)
 {
     tsr_dim dim = {-1, ""};
@@ -355,8 +355,8 @@ static tsr_dim port_dim(const struct item *it, const tsr_value *value, int axis)
     return dim;
 }
 
-// Sets the type of a rank's input or output. Sharded dimensions get a local size or none. They must
-// not keep their symbol: elsewhere in the file it stands for the full size.
+// Sharded dimensions get their local size, or none if it is unknown. They must not keep their
+// symbol: elsewhere in the file it means the full size.
 tsr_status tsr__port_type(struct part *part, tsr_value *local, const tsr_value *value,
                           const struct tile_layout *layout)
 {

@@ -19,9 +19,9 @@ struct local_columns {
         next[TILE_MAX_RANK], parts[TILE_MAX_RANK], last[TILE_MAX_RANK];
 };
 
-// Replaces entries of `host` that are larger than `least` by those of `local`. Before opset 9,
-// Where has no integers. So this computes host + mask * (local - host). Example: [5 0] and [3 7]
-// with least 0 give [5 0] + [1 0] * [-2 7] = [3 0].
+// Adds nodes that replace entries of `host` larger than `least` by those of `local`. Before opset
+// 9, Where does not accept integers, so the nodes compute host + mask * (local - host). Example: [5
+// 0] and [3 7] with least 0 give [5 0] + [1 0] * [-2 7] = [3 0].
 static tsr_value *replace_larger(struct part *part, tsr_value *host, int64_t least,
                                  tsr_value *local)
 {
@@ -37,10 +37,10 @@ static tsr_value *replace_larger(struct part *part, tsr_value *host, int64_t lea
     return tsr__part_node(part, "Add", any, 2, host, change);
 }
 
-// Adds nodes that compute the local size of each entry S of `host`: (b - a) * scale - last * (F *
-// unit - S), where F = (S + unit - 1) / unit; see struct local_size. Entries up to `least` are
-// unchanged. `least` is 0 if all entries are sizes. Otherwise it is 1, because 0 means copy, -1 the
-// remaining size, and 1 may be broadcast.
+// Adds nodes that replace each entry of the shape `host`, a full size, by the local size (formula:
+// see struct local_size). Entries up to `least` are unchanged. `least` is 0 if all entries are
+// sizes. Otherwise it is 1, because 0 means "copy", -1 "the remaining size", and 1 may be
+// broadcast.
 static tsr_value *local_nodes(struct part *part, tsr_value *host,
                               const struct local_columns *columns, int64_t n, int64_t least)
 {
@@ -65,7 +65,7 @@ static tsr_value *local_nodes(struct part *part, tsr_value *host,
     return replace_larger(part, host, least, local);
 }
 
-// Returns the number of entries of a shape input, which describe the last dimensions of the tensor.
+// Returns the number of entries of a shape input. They describe the last dimensions of the result.
 static int64_t host_entries(struct part *part, const tsr_value *source,
                             const struct tile_layout *layout)
 {
@@ -75,10 +75,10 @@ static int64_t host_entries(struct part *part, const tsr_value *source,
     return shape.dims[0].value;
 }
 
-// Replaces 0 ("copy") by the size that it means, because the local node would copy the size of a
-// shard. Example: [1 4 6] with axis 1 sharded in 2 is reshaped by [2 0 3]. The result [2 4 3] is
-// sharded along axis 0. Each device needs the shape [1 4 3], but 0 would copy its local size 2.
-// Returns false if one of these sizes is unknown.
+// Replaces entries 0 ("copy") of a constant shape by the sizes that they copy, because the local
+// node would copy the size of a shard. Example: [1 4 6] with axis 1 sharded in 2 is reshaped by [2
+// 0 3]. The result [2 4 3] is sharded along axis 0. Each device needs the shape [1 4 3], but 0
+// would copy its local size 2. Returns false if one of these sizes is unknown.
 static bool resolve_copies(const struct item *made, int64_t *known, int64_t n)
 {
     bool all = true;
@@ -106,8 +106,8 @@ static void set_column(struct local_columns *columns, int64_t i, struct local_si
     columns->last[i] = size.part.stop == size.part.of;
 }
 
-// Computes for each entry how the local size follows from it. *any is set if a dimension is
-// sharded. Returns false if the device has no shard.
+// Fills *columns for the n entries of a shape. *any is set if a dimension is sharded. Returns false
+// if the rank has no shard.
 static bool columns_of(struct part *part, const struct tile_layout *layout, int64_t n,
                        struct local_columns *columns, bool *any)
 {
@@ -127,7 +127,8 @@ static bool columns_of(struct part *part, const struct tile_layout *layout, int6
     return true;
 }
 
-// True if a shard may be empty: the size is unknown, or there are more shards than units.
+// True if a shard of the axis may be empty: the axis is sharded, and its size is unknown or there
+// are fewer units than shares.
 static bool may_be_empty(const struct tile_layout *layout, int axis, tsr_dim size)
 {
     int64_t coords[TILE_MAX_FACTORS] = {0};
@@ -179,15 +180,15 @@ static int same_axis(const struct shape_input *shape_in, int axis)
     return -1;
 }
 
-// Returns the index of the entry -1, whose size follows from the others; -1 if there is no such
-// entry.
+// Returns the index of the entry that is -1 ("the remaining size") in the model's shape; -1: there
+// is none.
 static int open_axis(struct draft *draft, const struct shape_input *shape_in)
 {
     return (int)tsr__shapes_rest(draft->flow->shapes, shape_in->source);
 }
 
-// True if every entry can be computed: from a known size, as the local size of an input axis, or as
-// the remaining size.
+// True if every entry of the local shape can be computed: from a known size, as the local size of
+// an axis of input 0, or as the remaining size.
 static bool all_computable(struct draft *draft, const struct shape_input *shape_in)
 {
     const struct item *made = shape_in->made;
@@ -237,9 +238,10 @@ static tsr_value *size_here(struct part *part, tsr_value *shape, int64_t axis)
                           tsr__part_ints(part, &axis, 1));
 }
 
-// Returns the size of the entry -1: the product of the input sizes divided by the other entries.
-// Axes that input and result have in common are left out of both products, so that the division is
-// right for empty shards. Example: a local [0 12] with the shape [0 4 -1] gives 12 / 4.
+// Adds nodes that compute the size of the entry -1: the product of the input's local sizes divided
+// by the other entries. Axes that input and result have in common are left out of both products, so
+// that the division is right for empty shards. Example: a local [0 12] with the shape [0 4 -1]
+// gives 12 / 4.
 static tsr_value *remaining_size(struct part *part, const struct shape_input *shape_in,
                                  tsr_value *shape, tsr_value *const *entries, int open)
 {
@@ -265,7 +267,8 @@ static tsr_value *remaining_size(struct part *part, const struct shape_input *sh
     return tsr__part_node(part, "Div", (struct str){0}, 2, product_of(part, here, n_here), divisor);
 }
 
-// Returns the share of a known size, else the local size of the input's axis.
+// Returns an entry of the local shape: the rank's share of a known size, else the local size of the
+// axis of input 0 with the same factors.
 static tsr_value *local_entry(struct part *part, const struct shape_input *shape_in,
                               tsr_value *shape, int axis)
 {
@@ -287,8 +290,8 @@ static tsr_value *local_entry(struct part *part, const struct shape_input *shape
     return local_nodes(part, tsr__part_size(part, dim), &columns, 1, 0);
 }
 
-// Builds a shape that is not fully known, entry by entry. An entry -1 stays if every rank has
-// elements, because engines infer more from it.
+// Adds nodes that build the local shape entry by entry, for results with unknown sizes. An entry -1
+// stays if no shard can be empty, because engines infer more from it.
 static tsr_value *local_entries(struct part *part, const struct shape_input *shape_in,
                                 tsr_value *data)
 {
@@ -312,8 +315,8 @@ static tsr_value *local_entries(struct part *part, const struct shape_input *sha
     return tsr__part_concat(part, entries, (size_t)rank, 0, name);
 }
 
-// Writes -1 into entry `rest` if its size r is 0, and keeps the size otherwise: 2 r - max(r, 1). In
-// a shape in which 0 means "copy", the size 0 must not be written.
+// Adds nodes that replace entry `rest`, a size r, by -1 if r is 0: they compute 2 r - max(r, 1).
+// This is for shapes in which 0 means "copy".
 static tsr_value *replace_zero_rest(struct part *part, tsr_value *sizes, int rest, int64_t rank)
 {
     int64_t one = 1, at[TILE_MAX_RANK] = {0};
@@ -325,10 +328,10 @@ static tsr_value *replace_zero_rest(struct part *part, tsr_value *sizes, int res
     return tsr__part_node(part, "Sub", any, 2, sizes, lacks);
 }
 
-// Adapts sizes for nodes in which 0 means "copy". An entry that may be 0 is written as 0 if copying
-// gives the right size, also for an empty shard. Otherwise one such entry is written as -1.
-// Example: the local [1 1 3 0 4] becomes [1 3 0 4] with the shape [1 3 -1 4], which is computed as
-// [1 3 0 4] * [1 1 0 1] - [0 0 1 0].
+// Adds nodes that adapt sizes for nodes in which 0 means "copy" and a size 0 cannot be written. An
+// entry that may be 0 becomes 0 if copying gives the right size. Otherwise one such entry becomes
+// -1. Example: the local [1 1 3 0 4] becomes [1 3 0 4] with the shape [1 3 -1 4], which is computed
+// as [1 3 0 4] * [1 1 0 1] - [0 0 1 0].
 static tsr_value *replace_zeros(struct part *part, const struct shape_input *shape_in,
                                 tsr_value *sizes)
 {
@@ -370,10 +373,10 @@ static tsr_value *local_sizes(struct part *part, const struct shape_input *shape
     return replace_zeros(part, shape_in, local_nodes(part, whole, columns, made->rank, 0));
 }
 
-// Computes local sizes from the full shape, for shapes that are not fully known. Entries 0 and -1
-// keep their meaning. If the input has the same shard at the same axis, the entry becomes 0
-// ("copy"), which is right for empty shards too. Example: Shape(y) = [1 8 9 18] for a local input
-// [0 8 162] becomes [0 8 9 18].
+// Adds nodes that compute the local shape from the full shape `host` at run time. Entries 0 and -1
+// keep their meaning. If input 0 has the same shard at the same axis, and it may be empty, the
+// entry becomes 0 ("copy"). Example: Shape(y) = [1 8 9 18] for a local input [0 8 162] becomes [0 8
+// 9 18].
 static tsr_value *sizes_from_full_shape(struct part *part, const struct shape_input *shape_in,
                                         tsr_value *host, const struct local_columns *columns,
                                         int64_t n)
@@ -396,10 +399,9 @@ static tsr_value *sizes_from_full_shape(struct part *part, const struct shape_in
     return tsr__part_node(part, "Mul", (struct str){0}, 2, sizes, tsr__part_ints(part, kept, n));
 }
 
-// Returns the shape input of a local node. Example: a constant [8,6] for a result {2,1} becomes
-// [4,6]. In constants, 1 and -1 stay, and 0 becomes the size that it copies, if that is known. If
-// the shape is not constant, nodes compute it: from the sizes of the result if these are known,
-// else from the full shape.
+// Example: a constant [8,6] for a result {2,1} becomes [4,6]. In a constant, entries 1 and -1 stay,
+// and 0 becomes the size that it copies, if that is known. Other shapes are computed by nodes: from
+// the sizes of the result if these are known, else from the full shape.
 tsr_value *tsr__part_local_shape(struct part *part, const struct shape_input *shape_in,
                                  tsr_value *host, tsr_value *data)
 {
