@@ -5,7 +5,8 @@
 // communicate.
 #include "internal.h"
 
-// Digests a model that was not loaded from a file: the bytes that saving it would write.
+// Adds the bytes that saving the model would write to the digest, for a model that was not loaded
+// from a file.
 static tsr_status digest_memory(struct draft *draft, struct sha256 *sha256)
 {
     void *bytes;
@@ -51,8 +52,8 @@ static void add_form(struct draft *draft, struct sha256 *sha256, const struct fo
     add_text(sha256, (struct str){(const char *)code, n * sizeof(*code)});
 }
 
-// Returns the number of the kind of step in the fingerprint. These numbers are fixed, so that
-// fingerprints do not depend on the order of the enums.
+// Returns the number that stands for the kind of step in the fingerprint. These numbers are fixed,
+// so that fingerprints do not depend on the order of the enums.
 static int stamp_of(const struct step *st)
 {
     static const int stamps[] = {[STEP_NODE - STEP_NODE] = 0,  [STEP_SLICE - STEP_NODE] = 1,

@@ -57,7 +57,7 @@ int64_t tsr__part_ir(const struct draft *draft)
     return ir;
 }
 
-// True if all opsets from LOWEST_OPSET on support all element types of the model.
+// True if all element types of the model are plain (tsr__type_plain).
 static bool all_plain(const struct draft *draft)
 {
     for (int type = 0; type < 64; type++)
@@ -66,8 +66,8 @@ static bool all_plain(const struct draft *draft)
     return true;
 }
 
-// Returns the node of ai.onnx that needs the highest opset, and that opset in *least. NULL: there
-// is no node of ai.onnx.
+// Returns the ai.onnx node of the rank file that needs the highest opset, and sets *least to this
+// opset. NULL: there is no ai.onnx node.
 static const tsr_node *highest_opset_node(const struct part *part, int64_t *least)
 {
     const tsr_node *most = NULL;

@@ -6,7 +6,7 @@
 // manifest is written. Out of memory is checked once at the end, by draft_status.
 #include "internal.h"
 
-// Stores the ranks that have the input and returns their number.
+// Stores the ranks whose files have the input, and returns their number.
 static size_t input_ranks(struct draft *draft, tsr_value *value, int64_t *ranks)
 {
     struct item *it = tsr__item_of(draft, value);
@@ -35,8 +35,8 @@ static const struct tile_layout *port_layout(struct draft *draft, enum side side
     return tsr__layout_whole(draft->arena, tsr_value_rank(value), ranks, n);
 }
 
-// Returns the name of the output that is the cache `past` with new tokens, stored in the same
-// buffer with spare capacity. NULL: `past` is not such a cache.
+// Returns the name of the output that appends tokens to the cache `past`, in a buffer with spare
+// capacity. NULL: `past` is not such a cache.
 static const char *output_that_updates(const tsr_graph *graph, const tsr_value *past)
 {
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {

@@ -50,8 +50,8 @@ static tsr_status refuse_config(const struct request *request, const tsr_config 
     return TSR_INVALID;
 }
 
-// Finds the configuration by name; without a name the model must have exactly one. Refuses an
-// unsupported number of devices.
+// Sets *out to the configuration that the options name; without a name the model must have exactly
+// one. Reports an error if there is none, or if its number of devices is not supported.
 static tsr_status choose_config(const struct request *request, const tsr_config **out)
 {
     const tsr_model *model = request->model;
@@ -129,9 +129,8 @@ static int64_t onnx_opset(const tsr_model *model)
     return version ? version : 17;
 }
 
-// Starts the draft: sets its ranks and opset, and computes the flow (the layouts of all values),
-// which reports its own errors. Device d of the configuration becomes rank d. If nodes were
-// expanded, draft->model is an expanded copy.
+// Starts the draft: sets its ranks and opset, and computes the flow. Device d of the configuration
+// becomes rank d. If nodes were expanded, draft->model is an expanded copy of the model.
 static tsr_status draft_begin(struct draft *draft, tsr_model *model, const tsr_config *config,
                               const struct shapes *shapes)
 {
@@ -178,8 +177,8 @@ static tsr_status refuse_option(const struct request *request, const char *hint,
     return TSR_UNSUPPORTED;
 }
 
-// Reads and checks the options about files. Only an EPContext model stores a transport; for other
-// folders it is chosen at run time.
+// Reads and checks the options about files. A transport is allowed only with an EPContext model,
+// which stores it; otherwise it is chosen at run time.
 static tsr_status choose_files(const struct request *request, struct draft *draft)
 {
     const tsr_partition_options *options = &request->options;

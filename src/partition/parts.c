@@ -36,8 +36,9 @@ static bool is_live_anywhere(const struct draft *draft, const struct form *form)
     return false;
 }
 
-// Adds the inputs that the rank needs. An input that no rank needs is added on its first owner, so
-// that no input disappears. Inputs of which only the size is needed are added later (emit_shape.c).
+// Adds the inputs of the model that the rank needs. An input that no rank needs is added on its
+// first owner, so that no input of the model is lost. Inputs of which only the size is needed are
+// added later (emit_shape.c).
 static tsr_status add_inputs(struct part *part)
 {
     tsr_graph *graph = tsr_model_graph(part->draft->model);
@@ -65,7 +66,7 @@ static tsr_status add_token(struct part *part)
     return status_of_alloc(part->token);
 }
 
-// Adds the metadata of states that stay on the ranks, one line "past=present" each.
+// Adds the metadata that lists the states, one line "past=present" each.
 static tsr_status add_states(struct part *part)
 {
     const struct draft *draft = part->draft;
@@ -112,7 +113,8 @@ static tsr_status part_begin(struct draft *draft, struct part *part, int64_t ran
 
 // ---- outputs -----------------------------------------------------------------------------------
 
-// Adds the outputs under the model's names. A value with another name is copied.
+// Adds the outputs of the model that are on this rank. A tensor that has another name is copied by
+// an Identity.
 static tsr_status add_outputs(struct part *part)
 {
     tsr_graph *graph = tsr_model_graph(part->draft->model);
@@ -146,8 +148,8 @@ static tsr_status add_token_output(struct part *part)
     return tsr_graph_add_output(part->graph, out);
 }
 
-// True if a node of the rank writes the state over its previous value, or if the rank does not
-// have the state.
+// True if a node of the rank writes the state over its previous value. Also true if the rank does
+// not have the state.
 static bool is_in_place(const struct part *part, const struct draft_state *state)
 {
     const tsr_value *present = tsr_graph_value(part->graph, tsr_value_name(state->present));

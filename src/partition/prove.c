@@ -41,8 +41,9 @@ struct sizes {
     tsr_status status;
 };
 
-// True if both shards have equal sizes, except along the axis of concatenation. Example:
-// AllGather along axis 1 accepts [4,3] and [4,2], but not [4,3] and [3,3].
+// True if the shards of devices a and b have equal sizes, except along the axis along which the
+// step concatenates them. Example: AllGather along axis 1 accepts [4,3] and [4,2], but not [4,3]
+// and [3,3].
 static bool sizes_match(const struct step *st, int64_t a, int64_t b)
 {
     const struct form *form = st->inputs[0];
@@ -155,8 +156,8 @@ static bool attr_equal(const tsr_attr *attr, const tsr_attr *b)
            (n == 0 || memcmp(x, y, n * sizeof(*x)) == 0);
 }
 
-// True for the two ends of one operator, such as Send and Recv, both for float16 (suffix F16) or
-// both for other types.
+// True if a and b are names of the same communication, such as Send and Recv. Both or neither must
+// be for float16 (suffix F16).
 static bool is_send_recv_pair(struct str a, struct str b)
 {
     enum comm_kind kind = tsr__collective_find(a);
@@ -169,8 +170,8 @@ static bool same_attribute(const tsr_node *a, const tsr_node *b, const char *nam
     return attr_equal(tsr_node_find_attr(a, name), tsr_node_find_attr(b, name));
 }
 
-// True if both nodes have the same operator and the same attributes of communication operators. A
-// Send and a Recv match.
+// True if two communication nodes have the same operator, or are Send and Recv, and the same
+// attributes.
 static bool node_equal(const tsr_node *a, const tsr_node *b)
 {
     static const char *const all_have[] = {"plan", "id", "group", "elem_type"};
@@ -186,8 +187,8 @@ static bool node_equal(const tsr_node *a, const tsr_node *b)
     return true;
 }
 
-// True if both nodes, of different ranks, are at the same place: in the main graph, or in the same
-// body of nodes with equal names and operators.
+// True if two nodes of different ranks are at the same place. Both are in the main graph, or both
+// are in the same body of nodes that have equal names and operators and are at the same place.
 static bool same_place(const tsr_node *a, const tsr_node *b)
 {
     const tsr_graph *g = tsr_node_graph(a), *h = tsr_node_graph(b);
@@ -223,9 +224,9 @@ static bool matches_manifest(const struct draft *p, const tsr_node *node, int64_
     return false;
 }
 
-// Checks one member of a communication. Ranks are checked in ascending order. The lowest rank of a
-// group adds the entry, and the other members must match it. The groups of one communication share
-// its number and differ in their lowest rank.
+// Checks a communication node of one rank. Ranks are checked in ascending order: the lowest rank of
+// a group adds an entry to the table, and the nodes of the other members must match it. Groups of
+// one communication have the same number and different lowest ranks.
 static tsr_status check_member(struct part *part, const tsr_node *node, struct meeting **table)
 {
     struct draft *draft = part->draft;
@@ -306,7 +307,8 @@ static const tsr_value *copied(const tsr_value *value)
     return value;
 }
 
-// Checks that the token passes through each body, if a body communicates.
+// If a body of the node communicates, checks that the token passes through each body and through
+// the node.
 static tsr_status check_bodies(struct rank_check *check, const tsr_node *node)
 {
     struct control control = {0};
@@ -352,8 +354,8 @@ static tsr_status check_graph(struct rank_check *check, const tsr_graph *graph)
     return TSR_OK;
 }
 
-// Checks one rank. In a resealed file that communicates, the value TOKEN_OUT must still be the last
-// token: engines run only nodes that outputs need.
+// Checks the graph of one rank. In a changed file (resealing) that communicates, TOKEN_OUT must
+// still be the last token: engines run only nodes that an output needs.
 static tsr_status check_rank(struct part *part, struct meeting **table)
 {
     struct rank_check check = {.part = part, .table = table, .before = -1};

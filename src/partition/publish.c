@@ -126,7 +126,7 @@ static int by_op(const void *a, const void *b)
     return strcmp(x->op, y->op);
 }
 
-// Counts the communications per operator, in alphabetical order.
+// Lists how many communications of each operator there are, sorted by operator.
 static void count_collectives(struct arena *arena, const struct manifest *manifest,
                               tsr_partition_summary *summary)
 {

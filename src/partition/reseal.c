@@ -14,7 +14,8 @@
 
 #define MAX_DATA 2 // data files of a rank
 
-// `bundle.manifest` is the old manifest. The data files of changed ranks are replaced in it.
+// The state of one call. bundle.manifest is the old manifest, in which the data files of changed
+// ranks are replaced.
 struct reseal_context {
     tsr_session *session;
     struct arena *arena;
@@ -40,9 +41,9 @@ static void refuse_change(struct reseal_context *context, int64_t rank, const ch
 
 // ---- inputs and outputs ------------------------------------------------------------------------
 
-// True if the value has the rank and sizes of the port. Compares only sizes that are known on both
-// sides and not sharded. Example: if x [8, 16] is {2,1:0,1}, a rank has [4, 16], and only 16 is
-// compared.
+// True if the value in the rank file has the rank and sizes that the manifest lists. Compares only
+// sizes that are known in both and not sharded. Example: if x [8, 16] is {2,1:0,1}, a rank has [4,
+// 16], and only 16 is compared.
 static bool sizes_fit(const struct manifest_port *port, const tsr_value *value)
 {
     int rank = tsr_value_rank(value);
@@ -77,8 +78,8 @@ static void check_value(struct reseal_context *context, int64_t rank, const tsr_
         refuse_change(context, rank, name, "its sizes differ from the manifest");
 }
 
-// Compares the inputs or outputs of a rank with the manifest, in order. Reports a different name
-// and stops there. Example: the manifest has x and y, the file y and x: y is reported.
+// Compares the inputs or outputs of a rank file with the manifest, in order. Stops after the first
+// different name. Example: if the manifest has x and y, and the file y and x, y is reported.
 static void check_ports(struct reseal_context *context, int64_t rank, enum side side)
 {
     static const char *const not_written[] = {
@@ -112,8 +113,8 @@ static void check_ports(struct reseal_context *context, int64_t rank, enum side 
 
 // ---- files -------------------------------------------------------------------------------------
 
-// Finds an added file by name; NULL if it is not in the list. The pointer is valid until the next
-// file is added.
+// Returns the entry of a file in context->files, or NULL. The pointer is valid until the next file
+// is added.
 static const struct manifest_file *find_added(const struct reseal_context *context,
                                               const char *name)
 {
@@ -123,7 +124,7 @@ static const struct manifest_file *find_added(const struct reseal_context *conte
     return NULL;
 }
 
-// Adds the file with its current size and digest. A file that ranks share is added once.
+// Adds the file with its current size and digest to context->files, unless it is there already.
 static tsr_status add_file(struct reseal_context *context, const char *name)
 {
     if (find_added(context, name))
@@ -135,7 +136,8 @@ static tsr_status add_file(struct reseal_context *context, const char *name)
     return tsr__bundle_digest(&context->bundle, file);
 }
 
-// Replaces the rank's data files by those that the changed rank file refers to.
+// Replaces the list of the rank's data files in the manifest by the files to which the changed rank
+// file refers.
 static tsr_status add_data(struct reseal_context *context, int64_t rank)
 {
     struct manifest_device *device = &context->bundle.manifest.devices[rank];
@@ -218,7 +220,7 @@ static tsr_status list_renewed(struct reseal_context *context, const char *const
     return TSR_OK;
 }
 
-// Adds the old entries of all files that were not digested again, and sorts the list by name.
+// Completes context->files with the old entries of all other files, and sorts the list by name.
 static tsr_status keep_others(struct reseal_context *context)
 {
     const struct manifest *manifest = &context->bundle.manifest;

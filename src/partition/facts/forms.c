@@ -15,8 +15,8 @@
 
 // ---- scopes ------------------------------------------------------------------------------------
 
-// Returns the scope of a value. Searches the current scope, then the scopes around it. Values that
-// are in none of these graphs belong to the main scope.
+// Searches the current scope, then the scopes around it. A value of none of these graphs belongs to
+// the main scope.
 struct scope *tsr__scope_of(struct draft *draft, const tsr_value *value)
 {
     const tsr_graph *home = tsr_value_graph(value);
@@ -26,8 +26,7 @@ struct scope *tsr__scope_of(struct draft *draft, const tsr_value *value)
     return scope;
 }
 
-// Enters a scope. New steps always go to draft->steps, so changing the scope exchanges the list
-// there.
+// New steps are always added to draft->steps, so the lists of steps are exchanged.
 void tsr__scope_enter(struct draft *draft, struct scope *to)
 {
     if (draft->scope == to)
@@ -39,8 +38,8 @@ void tsr__scope_enter(struct draft *draft, struct scope *to)
 
 // ---- items -------------------------------------------------------------------------------------
 
-// Returns the layout in draft->kept. By default a port is unsharded: an input on all ranks, an
-// output on rank 0.
+// The layout is in draft->kept. By default the value is unsharded: an input on all ranks, an output
+// on rank 0.
 const struct tile_layout *tsr__port_layout(struct draft *draft, const tsr_value *value,
                                            enum side side)
 {
@@ -52,7 +51,7 @@ const struct tile_layout *tsr__port_layout(struct draft *draft, const tsr_value 
     return tsr__layout_whole(draft->arena, rank, draft->all_devices, n);
 }
 
-// Sets it->fixed and it->shape if all sizes are numbers.
+// Sets it->fixed if all sizes are numbers, and then it->shape.
 static void item_sizes(struct draft *draft, struct item *it)
 {
     it->fixed = it->rank >= 0;
@@ -110,8 +109,8 @@ static void forget_symbols(struct draft *draft, struct item *it)
         dims[axis] = (tsr_dim){named[axis].value, ""};
 }
 
-// Returns a NUL-terminated name. Constants of bodies are moved to the main graph, where their names
-// must be unique.
+// Returns the name of the item in the rank files. A constant of a body gets a new name, because it
+// is moved to the main graph, where names must be unique.
 static struct str item_name(struct draft *draft, const struct item *it)
 {
     struct str name = str_of(tsr_value_name(it->value));
@@ -139,8 +138,8 @@ struct tile_layout *tsr__unsharded_layout(struct draft *draft, const struct item
 }
 
 // Creates the first form of an item. A constant starts unsharded and can be stored in any layout
-// later. A model input starts in the layout of its port. Other values get forms when their node is
-// planned. Returns false if out of memory.
+// later. A model input starts in the layout of tsr__port_layout. Other values get forms when their
+// node is planned. Returns false if out of memory.
 static bool first_form(struct draft *draft, struct item *it)
 {
     if (tsr_value_initializer(it->value)) {
@@ -204,8 +203,7 @@ const struct tile_layout *tsr__item_layout(struct draft *draft, const struct ite
     return tsr__layout_whole(draft->arena, it->rank, layout->owners, (size_t)layout->first[1]);
 }
 
-// Adds a form of a value. Forms are kept in creation order, so each form is derived from an earlier
-// one. Constants are also added to a list for the weight writer.
+// Forms of constants are also added to draft->consts.
 struct form *tsr__form_new(struct draft *draft, struct item *it, const struct tile_layout *layout,
                            enum form_kind kind)
 {
@@ -285,8 +283,7 @@ struct step *tsr__step_between(struct draft *draft, int kind, struct form *from,
     return st;
 }
 
-// Returns the type in which a value is transferred. 4-bit types are transferred as the 8-bit type
-// that holds all their values, because messages consist of full bytes.
+// 4-bit types are transferred as 8-bit types, because messages consist of full bytes.
 tsr_dtype tsr__transfer_type(tsr_dtype type)
 {
     switch (type) {
@@ -301,9 +298,8 @@ tsr_dtype tsr__transfer_type(tsr_dtype type)
 
 // ---- reading the steps -------------------------------------------------------------------------
 
-// True if the group needs no communication node because it has one device. Example: devices 0 and 1
-// reduce a partial sum; 2 and 3 each already have the full sum, so their groups have one device. A
-// Reshard may copy within a device and always needs its node.
+// Example: devices 0 and 1 reduce a partial sum; devices 2 and 3 already have the full sum, so each
+// is a group of one device. A Reshard may copy within a device and always needs its node.
 bool tsr__group_is_single(const struct step *st, size_t group)
 {
     return st->groups[group].n == 1 && !comm_has(st->kind, TRAIT_COPIES_WITHIN);
@@ -348,8 +344,7 @@ const char *tsr__step_op(const struct step *st)
     return tsr__collective((int)tsr__step_collective(st))->op;
 }
 
-// Returns the type that a step transfers. The tensors of a list are transferred one by one, so its
-// type is the type of the tensors.
+// For a list, this is the type of its tensors, which are transferred one by one.
 tsr_dtype tsr__step_type(const struct step *st)
 {
     const struct item *it = st->outputs[0]->item;

@@ -30,8 +30,8 @@ static bool same_owners(const struct tile_layout *a, const struct tile_layout *b
     return n == m && memcmp(x, y, n * sizeof(*x)) == 0;
 }
 
-// True if two layouts are the same. Unsharded layouts with the same owners are equal here, whatever
-// their rank, because the rank of a value may be unknown.
+// True if two layouts are equal. For unsharded layouts, only the owners are compared, not the
+// ranks, because the rank of a value may be unknown.
 bool tsr__layout_same(const struct tile_layout *a, const struct tile_layout *b)
 {
     if (tsr__layout_is_whole(a) && tsr__layout_is_whole(b))
@@ -97,9 +97,9 @@ bool tsr__owns_all(const struct tile_layout *layout)
 
 // ---- one dimension on one device ---------------------------------------------------------------
 
-// True if the dimension has the same factors in both layouts and both coordinates are equal. The
-// size of a single factor is not compared: it is the size of the dimension, which may be unknown on
-// one side.
+// True if dimensions a and b of two layouts have the same factors, and shards x and y have the same
+// coordinates. The size of a single factor is not compared, because it may be unknown in one
+// layout.
 static bool factors_equal(const struct tile_dim *a, const struct tile_dim *b, const int64_t *x,
                           const int64_t *y)
 {
@@ -114,8 +114,8 @@ static bool factors_equal(const struct tile_dim *a, const struct tile_dim *b, co
     return true;
 }
 
-// Returns the elements of the shard at these coordinates, as intervals. Returns NULL if there are
-// too many, or if out of memory.
+// Returns the elements of the shard at these coordinates, as *n intervals. Returns NULL if there
+// are too many, or if out of memory.
 static struct tile_interval *intervals(struct draft *draft, const struct tile_dim *dim,
                                        int64_t size, const int64_t *coords, int64_t *n)
 {
@@ -128,8 +128,9 @@ static struct tile_interval *intervals(struct draft *draft, const struct tile_di
     return at;
 }
 
-// Converts the intervals of `b` to positions in a tensor that stores the intervals of `a`. Returns
-// DIM_NO if one of them is not inside an interval of `a`. Both lists ascend.
+// Converts the intervals `b` of the full dimension to positions in a local tensor that stores the
+// intervals `a`. The result is DIM_NO if an interval of `b` is not inside one of `a`, and DIM_SAME
+// if the local tensor has no other elements. Both lists ascend.
 static struct dim_slice rebase_intervals(struct draft *draft, const struct tile_interval *a,
                                          int64_t n_a, const struct tile_interval *b, int64_t n_b)
 {
@@ -156,8 +157,9 @@ static struct dim_slice rebase_intervals(struct draft *draft, const struct tile_
     return cut;
 }
 
-// Slices a dimension of unknown size. Returns DIM_NO unless `from` is unsharded, only the outermost
-// factor of `to` is sharded, and the sizes of its inner factors are known.
+// Returns the slice of a dimension of unknown size, at bounds that nodes compute. Returns DIM_NO
+// unless `from` is unsharded, only the outermost factor of `to` is sharded, and the sizes of the
+// inner factors are known. Also needs opset 10.
 static struct dim_slice dynamic_slice(const struct draft *draft, const struct tile_dim *from,
                                       const struct tile_dim *to, const int64_t *coords)
 {
@@ -175,15 +177,14 @@ static struct dim_slice dynamic_slice(const struct draft *draft, const struct ti
     return (struct dim_slice){.source = DIM_DYNAMIC, .unit = unit, .part = part};
 }
 
-// Returns a dimension of the layout. An unsharded layout may have fewer dimensions than the other
-// one; the missing dimensions are unsharded.
+// Returns a dimension of the layout. Dimensions beyond the rank of the layout are unsharded.
 static const struct tile_dim *dim_of(const struct tile_layout *layout, int axis)
 {
     static const struct tile_dim whole = {NULL, 0};
     return axis < layout->rank ? &layout->dims[axis] : &whole;
 }
 
-// Returns how a device gets its shard of `to` from its shard of `from`, along one axis. Examples:
+// Examples:
 //     [8] {2} -> {2}          DIM_SAME: each device keeps its shard
 //     [8] {2} -> unsharded    DIM_NO: each device lacks 4 elements
 //     [n] unsharded -> {4}    DIM_DYNAMIC: nodes compute the bounds
@@ -235,7 +236,8 @@ bool tsr__can_convert_locally(struct draft *draft, const struct item *it,
 
 // ---- gathering ----------------------------------------------------------------------------------
 
-// Copies `from` with dimension `dim` unsharded. The caller sets the owners.
+// Returns a layout like `from`, but with dimension `dim` unsharded and without owners. Returns NULL
+// if out of memory.
 static struct tile_layout *unsharded_along(struct arena *arena, const struct tile_layout *from,
                                            int dim)
 {
@@ -245,8 +247,8 @@ static struct tile_layout *unsharded_along(struct arena *arena, const struct til
     return tsr__layout_cut(arena, from->rank, dims);
 }
 
-// Returns the number of the shard of `layout` that has the loop coordinates `coords` of `from`.
-// `layout` lacks the loop `gone` of `from`.
+// Returns the number of the shard of `layout` that contains the shard of `from` with these
+// coordinates. `layout` has the loops (sharded factors) of `from`, except loop `gone`.
 static int64_t shard_at(const struct tile_layout *layout, const struct tile_layout *from,
                         const int64_t *coords, int gone)
 {
@@ -262,7 +264,8 @@ static int64_t shard_at(const struct tile_layout *layout, const struct tile_layo
     return at;
 }
 
-// Returns the difference between the numbers of two shards that are adjacent along the loop.
+// Returns the difference between the numbers of two shards that are adjacent along the loop
+// (sharded factor).
 static int64_t loop_stride(const struct tile_layout *from, int loop)
 {
     int64_t stride = 1;
@@ -271,7 +274,8 @@ static int64_t loop_stride(const struct tile_layout *from, int loop)
     return stride;
 }
 
-// Groups of devices that gather along one loop: `parts` shards whose numbers differ by `stride`.
+// The groups of devices that gather along one loop (sharded factor). Each group gathers `parts`
+// shards, whose numbers differ by `stride`.
 struct gather_groups {
     const struct tile_layout *from;
     int64_t stride, parts;
@@ -279,9 +283,9 @@ struct gather_groups {
     size_t n_groups;
 };
 
-// Adds the groups that gather the shards k, k + stride, ... Group l has the l-th owner of each
-// shard. Returns false if the shards have different numbers of owners, or if the ranks do not
-// ascend: a gather concatenates in the order of ranks.
+// Adds the groups that gather shards k, k + stride, k + 2 stride, ... Group l has the l-th owner of
+// each shard. Returns false if shards have different numbers of owners, if the owners in a group do
+// not ascend (a gather concatenates in this order), or if out of memory.
 static bool pair_owners(struct arena *arena, struct gather_groups *gather, int64_t k)
 {
     const struct tile_layout *from = gather->from;
@@ -304,11 +308,10 @@ static bool pair_owners(struct arena *arena, struct gather_groups *gather, int64
     return n > 0;
 }
 
-// Returns the layout after an all-gather of one loop, and its groups. Example: [8,6] {2,2} on ranks
-// 0 1 2 3 is gathered along its first dimension. The result is {1,2} with columns 0..2 on ranks 0
-// and 2 and columns 3..5 on ranks 1 and 3. The groups are {0,2} and {1,3}. A dimension with two
-// sharded factors, or with a sharded factor that is not the outermost, cannot be gathered: the
-// elements would be in the wrong order.
+// Example: [8,6] {2,2} on ranks 0 1 2 3 is gathered along its first dimension. The result is {1,2}
+// with columns 0..2 on ranks 0 and 2 and columns 3..5 on ranks 1 and 3. The groups are {0,2} and
+// {1,3}. A dimension with two sharded factors, or with a sharded factor that is not the outermost,
+// cannot be gathered: the elements would be in the wrong order.
 const struct tile_layout *tsr__gathered_layout(struct arena *arena, const struct tile_layout *from,
                                                int loop, struct device_group **groups,
                                                size_t *n_groups)
@@ -347,9 +350,9 @@ const struct tile_layout *tsr__gathered_layout(struct arena *arena, const struct
 
 // ---- local sizes -------------------------------------------------------------------------------
 
-// Multiplies the local sizes of all factors of the dimension. At most one factor has no fixed size:
-// its size is that of the dimension divided by the others. Only this factor may have shards of
-// different size.
+// `coords` has the shard's coordinate of each factor. The factor without a size (else the first
+// one) becomes `part`, because its size is that of the dimension divided by the others. The other
+// factors are multiplied to `unit` (full sizes) and `scale` (local sizes).
 struct local_size tsr__local_size(const struct tile_dim *dim, const int64_t *coords)
 {
     struct local_size size = {1, 1, {0, 1, 1}};
@@ -369,9 +372,9 @@ struct local_size tsr__local_size(const struct tile_dim *dim, const int64_t *coo
     return size;
 }
 
-// Returns the size of a shard. Example: 10 elements in units of 4 are 3 units, split into 2 shards.
-// Shard 0 has 1 unit, 4 elements. Shard 1 has 2 units, the last of which is short: 8 - 2 = 6
-// elements.
+// Returns the local size if the full size is `whole`. Example: 10 elements in units of 4 are 3
+// units, split into 2 shards. Shard 0 has 1 unit, 4 elements. Shard 1 has 2 units, the last of
+// which is short: 8 - 2 = 6 elements.
 int64_t tsr__local_size_of(const struct local_size *size, int64_t whole)
 {
     int64_t units = (whole + size->unit - 1) / size->unit;

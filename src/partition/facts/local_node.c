@@ -22,8 +22,8 @@ int64_t tsr__place_index(const struct placement *place, int64_t device)
 
 // ---- partial sums -------------------------------------------------------------------------------
 
-// True if this device must leave out an input of an addition of partial sums. An input that is not
-// a partial sum is added only by the first device of each group.
+// True if the node adds partial sums, this input is not one of them, and the device is not the
+// first of its group. Only the first device adds such an input.
 static bool is_added_by_first(const struct node_flow *nf, int64_t device, int input)
 {
     if (!nf->pending || nf->pending[input] || tsr__rule_sum(nf->node, (size_t)input) != SUM_ADDS)
@@ -44,12 +44,11 @@ static bool has_factor(const struct rule_tensor *tensor, int factor)
     return false;
 }
 
-// True if a device does not add this input of the node. If the summed factor is sharded, each
-// device computes a partial sum, and only the device with the last shard adds the input. This does
-// not hold for a factor that the input itself has: every expert adds its own bias. Shard i of k
-// starts at i * n / k, so the last shard is empty only if n is 0: for n = 1 and k = 3 the shards
-// are empty, empty, [0]. A Gemm of an empty shard must not add C, because ONNX Runtime leaves out
-// beta * C then (quirk gemm_of_empty).
+// Example: the input C of a Gemm whose summed factor is sharded. Each device computes a partial
+// sum, and only the device with the last shard adds C. The last shard is never empty if another one
+// has elements. This matters because ONNX Runtime leaves out C if the shard is empty (quirk
+// gemm_of_empty). The input is not skipped if it has the sharded factor itself: every expert adds
+// its own bias.
 bool tsr__input_is_skipped(const struct node_flow *nf, int64_t device, int input)
 {
     if (is_added_by_first(nf, device, input))
@@ -101,8 +100,7 @@ int64_t tsr__windows_size(const struct windows *windows, int64_t rank)
     return n;
 }
 
-// True if the local node returns more elements than its shard has, so that its result must be
-// trimmed.
+// The result must then be trimmed.
 bool tsr__trims(const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;
@@ -116,10 +114,10 @@ bool tsr__trims(const struct node_flow *nf)
 
 // ---- lists of numbers --------------------------------------------------------------------------
 
-// True for a pooling that rounds up (ceil_mode). It gets explicit pads and rounds down, even if it
-// is not sharded. Before opset 22, ONNX shape inference counts one output too many if the last
-// window would start in the padding (9 elements, kernel 2, stride 2, one pad at each end: 6 instead
-// of 5). Engines check results and plan memory with that shape.
+// True for a pooling node with ceil_mode whose rule replaces it by explicit pads. The reason is
+// that ONNX shape inference before opset 22 counts one output too many if the last window would
+// start in the padding. Example: 9 elements, kernel 2, stride 2 and one pad at each end give 5
+// outputs, not 6.
 static bool rounds_up(const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;
@@ -133,8 +131,7 @@ static bool rounds_up(const struct node_flow *nf)
     return false;
 }
 
-// True if lists of numbers (pads, split sizes) differ from the model's: a factor that they
-// describe, or a window, is sharded.
+// This is the case if a factor that a list describes, or the factor of a window, is sharded.
 bool tsr__lists_apply(const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;
@@ -176,8 +173,8 @@ static int64_t patched(const struct rule_patch *put, const struct window_part *p
     }
 }
 
-// Returns a list of the rule (pads, split sizes) for this shard. Example: of the pads {1,1}, rank 0
-// of 2 gets {1,0}.
+// Sets *out to a list of the rule (pads, split sizes) for the device with index `place` in the
+// placement. Example: of the pads {1,1}, the first of two devices gets {1,0}.
 tsr_status tsr__window_numbers(struct arena *arena, const struct node_flow *nf, int64_t place,
                                const struct rule_list *list, int64_t **out)
 {
@@ -245,8 +242,7 @@ static bool is_rewritten(struct draft *draft, const struct node_flow *nf,
     return rewrite == tsr__sizes_rewrite(nf);
 }
 
-// Stores the axes of a reduction with a sharded input as non-negative numbers: engines misread
-// negative axes of an empty tensor. Returns their number, or 0 if the model's axes stay.
+// The axes are non-negative, because engines misread negative axes of an empty tensor.
 int tsr__reduction_axes(const struct draft *draft, const struct node_flow *nf, const char **name,
                         int64_t *axes)
 {

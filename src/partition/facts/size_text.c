@@ -65,9 +65,8 @@ static struct size_result read_symbol(struct expr *expr, struct str symbol)
     return (struct size_result){.ok = value != NULL, .value = value, .symbolic = true};
 }
 
-// Computes with numbers what the nodes would compute with tensors. Returns false (unknown) on
-// overflow, division by 0, and division of negative numbers, which C and the nodes may round
-// differently.
+// Computes `a op b`. Returns false (unknown) on overflow, on division by 0, and on division of
+// negative numbers, which C and the operators of ONNX may round differently.
 static bool compute(enum arith op, int64_t a, int64_t b, int64_t *out)
 {
     bool divides = a >= 0 && b > 0;
@@ -117,7 +116,7 @@ static struct size_result combine(struct expr *expr, enum arith op, struct size_
     return out;
 }
 
-// Reads the closing parenthesis after `inner`.
+// Returns `inner` if a closing parenthesis follows, else unknown.
 static struct size_result closed(struct expr *expr, struct size_result inner)
 {
     return take(expr, ")") ? inner : not_known;
@@ -208,8 +207,8 @@ static struct size_result read_sum(struct expr *expr)
     return left;
 }
 
-// Computes a size from its text. The text is looked up as a symbol before it is parsed. Texts such
-// as "10" or "-1" are symbols, too, because ONNX stores numbers as numbers.
+// Computes a size. Its text may be a symbol or an expression. A text without a symbol, such as
+// "10", is unknown, because ONNX stores numbers as numbers.
 static struct size_result size_of(struct draft *draft, const struct size_maker *maker,
                                   const tsr_dim *dim)
 {

@@ -56,8 +56,9 @@ static bool is_exact_input(const struct draft *draft, const tsr_value *value)
     return false;
 }
 
-// True if all devices compute the same bits, because the value depends only on inputs, constants
-// and integer arithmetic. False also if it depends on more than *budget nodes.
+// True if all devices compute the same bits of the value, because it depends only on integer
+// arithmetic and on inputs that are the same everywhere. Also false if it depends on more than
+// *budget nodes.
 static bool is_exact(const struct draft *draft, const tsr_value *value, int *budget)
 {
     const tsr_node *node = tsr_value_producer(value);
@@ -74,7 +75,7 @@ static bool is_exact(const struct draft *draft, const tsr_value *value, int *bud
     return true;
 }
 
-// Plans a value that controls iterations or branches, so that it has the same bits on all devices.
+// Plans a trip count or condition so that it has the same bits on all devices of the layout.
 static struct form *draft_decision(struct draft *draft, const struct step *st, struct item *it,
                                    const struct tile_layout *layout)
 {
@@ -103,8 +104,8 @@ static bool start_body(struct draft *draft, struct body *body)
     return !draft->arena->failed;
 }
 
-// Starts the plan of a body. The first output of a loop body is the condition. No layout is
-// recorded for it: every device gets it.
+// Also records in which layouts the outputs are needed. The first output of a loop body is the
+// condition; its layout is recorded as unknown.
 unsigned char *tsr__body_open(struct draft *draft, const struct step *st, struct body *body)
 {
     const tsr_graph *graph = body->flow->graph;
@@ -146,7 +147,7 @@ bool tsr__body_outputs(struct draft *draft, const struct step *st, struct body *
     return true;
 }
 
-// Plans the trip count and the first condition of a loop, or the condition of an If.
+// For a loop, these are the trip count and the first condition; for an If, the condition.
 bool tsr__body_plan_control(struct draft *draft, struct step *st)
 {
     for (int i = 0; i < st->flow->control->n_steer; i++) {

@@ -22,9 +22,9 @@
 
 // ---- full shapes that no rank knows ------------------------------------------------------------
 
-// Each device counts sizes of its shard, and a collective adds the counts. For each dimension only
-// the shards at coordinate 0 of all other dimensions count. If a shard has several owners, only the
-// first counts.
+// Each device counts sizes of its shard, and an AllReduce adds the counts. A device counts a
+// dimension only if its shard has coordinate 0 in all other dimensions. If a shard has several
+// owners, only the first one counts.
 
 static const struct node_flow sums = {.combine = COMBINE_SUM};
 
@@ -50,8 +50,8 @@ static struct item *shape_item(struct draft *draft, struct item *it)
     return item->name.p ? item : NULL;
 }
 
-// Plans the sum of sizes over the ranks. Example: [n,6] {2,1} on ranks 0 and 1, n = 7. Rank 0
-// counts [3,6], rank 1 [4,0]; the sum is [7,6]. See counts_in in emit_shape.c.
+// Example: [n,6] {2,1} on ranks 0 and 1, with n = 7 at run time. Rank 0 counts [3,6], rank 1 counts
+// [4,0], and the sum is [7,6]. See counts_in in emit_shape.c.
 struct form *tsr__draft_count(struct draft *draft, struct form *from, const struct tile_layout *on,
                               struct device_group *group)
 {
@@ -70,8 +70,8 @@ struct form *tsr__draft_count(struct draft *draft, struct form *from, const stru
 
 #define FIXED_BITS(type) (tsr_dtype_bits(type) >= 8)
 
-// Reports a conversion that is not possible, at the node that reads the value. The first failure
-// sets the status of the draft.
+// Reports at the node `reader` that a value cannot be converted, and sets draft->status if this is
+// the first failure. Always returns NULL.
 static struct form *fail(struct draft *draft, enum diag_code code, const struct item *it,
                          const tsr_node *reader, const char *hint, const char *what)
 {
@@ -91,7 +91,7 @@ static struct step *step_to(struct draft *draft, int kind, struct form *from,
     return tsr__step_between(draft, kind, from, tsr__form_new(draft, from->item, to, FORM_MADE));
 }
 
-// Returns a form that uses the tensors of `from`.
+// Returns a form with the layout `want` that uses the tensors of `from`.
 static struct form *same_form(struct draft *draft, struct form *from,
                               const struct tile_layout *want)
 {
@@ -103,8 +103,8 @@ static struct form *same_form(struct draft *draft, struct form *from,
 
 // ---- without communication ---------------------------------------------------------------------
 
-// Finds a form with the wanted layout. Skips partial sums and windows: they do not contain the
-// shards that their layout describes.
+// Returns a form with the wanted layout, or NULL. Skips partial sums and windows, which do not have
+// the elements that their layout describes.
 static struct form *find_form(struct item *it, const struct tile_layout *want)
 {
     for (struct form *form = it->first; form; form = form->next)
@@ -113,8 +113,9 @@ static struct form *find_form(struct item *it, const struct tile_layout *want)
     return NULL;
 }
 
-// Stores a constant in the wanted layout. Returns NULL if the value is not a constant, or if it
-// must be sharded but is a string or of unknown type or size.
+// Returns a form of a constant in the wanted layout, which each rank then stores. Returns NULL if
+// the value is not a constant, or if it would be sharded but is a string or of unknown type or
+// size.
 static struct form *const_form(struct draft *draft, struct item *it, const struct tile_layout *want)
 {
     bool whole = tsr__layout_is_whole(want);
@@ -125,7 +126,8 @@ static struct form *const_form(struct draft *draft, struct item *it, const struc
     return tsr__form_new(draft, it, want, FORM_CONST);
 }
 
-// Finds a form that contains the wanted shard on every device, so that slicing is enough.
+// If each device of `want` has its wanted shard in an existing form, plans a slice of that form and
+// returns the result. Otherwise returns NULL.
 static struct form *local_form(struct draft *draft, struct item *it, const struct tile_layout *want)
 {
     for (struct form *from = it->first; from; from = from->next) {
@@ -140,7 +142,7 @@ static struct form *local_form(struct draft *draft, struct item *it, const struc
     return NULL;
 }
 
-// Copies a Constant node to these devices.
+// Plans a copy of a Constant node on the devices of `on`.
 static struct form *repeat_node(struct draft *draft, struct item *it, const struct tile_layout *on)
 {
     struct node_flow *nf = ARENA_NEW(draft->arena, struct node_flow);
@@ -160,8 +162,9 @@ static struct form *repeat_node(struct draft *draft, struct item *it, const stru
     return form;
 }
 
-// Copies a Constant node of another stage or device instead of sending its value: engines need
-// shapes and axes as constants when they load the model.
+// If a Constant node produces the value, plans a copy of this node on the devices of `want` instead
+// of a transfer. The reason is that engines need shapes and axes as constants. Otherwise returns
+// NULL.
 static struct form *repeated_form(struct draft *draft, struct item *it,
                                   const struct tile_layout *want)
 {
@@ -178,7 +181,8 @@ static struct form *repeated_form(struct draft *draft, struct item *it,
 
 // ---- with communication ------------------------------------------------------------------------
 
-// Gathers one loop of `from`. `want` is the layout that must result, or NULL for any.
+// Plans an AllGather along one loop (sharded factor) of `from`. `want` is the layout that must
+// result; NULL: any. Returns NULL if this is not possible.
 static struct form *gather_loop(struct draft *draft, struct form *from, int loop,
                                 const struct tile_layout *want)
 {
@@ -218,7 +222,7 @@ static struct form *lowered_form(struct draft *draft, struct item *it,
     return NULL;
 }
 
-// Gathers until the value is unsharded. Returns NULL if that is not possible.
+// Plans AllGathers until the value is unsharded. Returns NULL if that is not possible.
 static struct form *gather_all(struct draft *draft, struct form *from)
 {
     while (from && from->layout->n_loops) {
@@ -253,8 +257,8 @@ static const struct tile_layout *unsharded_on_both(struct draft *draft, int rank
     return tsr__layout_whole(draft->arena, rank, both, (size_t)n);
 }
 
-// Plans one Reshard on all devices that have or need a shard. `shape` is NULL if every rank can
-// compute the shape.
+// Plans one Reshard on all devices that have or need a shard. `shape` is the full shape; NULL:
+// every rank can compute it.
 static struct form *reshard(struct draft *draft, struct form *from, const struct tile_layout *want,
                             struct form *shape)
 {
@@ -266,7 +270,7 @@ static struct form *reshard(struct draft *draft, struct form *from, const struct
     return tsr__step_set_groups(draft, st, group, 1);
 }
 
-// Returns the shape of an unsharded value, as a form of a separate item in the layout `want`.
+// Returns the shape of an unsharded value as a value of its own, in the layout `want`.
 static struct form *shape_form(struct draft *draft, struct form *whole,
                                const struct tile_layout *want, const tsr_node *reader)
 {
@@ -283,8 +287,8 @@ static struct form *shape_form(struct draft *draft, struct form *whole,
     return tsr__draft_convert(draft, it->shape_item, want, reader);
 }
 
-// Reshards a value that cannot be gathered and whose shape no rank can compute: the ranks add up
-// the sizes of their shards first.
+// Plans a Reshard of a value whose shape no rank can compute: the ranks first add up the sizes of
+// their shards.
 static struct form *count_and_reshard(struct draft *draft, struct form *from,
                                       const struct tile_layout *want)
 {
@@ -296,7 +300,8 @@ static struct form *count_and_reshard(struct draft *draft, struct form *from,
     return shape ? reshard(draft, from, want, shape) : NULL;
 }
 
-// Sends an unsharded value, with its shape, from its first device to the devices that need it.
+// Plans a step of this kind that sends an unsharded value, with its shape, from its first device to
+// the devices of `want`.
 static struct step *send_with_shape(struct draft *draft, struct form *from,
                                     const struct tile_layout *want, int kind)
 {
@@ -312,7 +317,8 @@ static struct step *send_with_shape(struct draft *draft, struct form *from,
     return st;
 }
 
-// Broadcasts a tensor of unknown rank. Both layouts must be unsharded.
+// Plans the broadcast of a tensor of unknown rank. Reports an error unless both layouts are
+// unsharded.
 static struct form *broadcast_unknown(struct draft *draft, struct form *from,
                                       const struct tile_layout *want, const tsr_node *reader)
 {
@@ -324,8 +330,8 @@ static struct form *broadcast_unknown(struct draft *draft, struct form *from,
     return st ? st->outputs[0] : NULL;
 }
 
-// Reshards a value whose full shape no rank can compute. The ranks gather it, then slice it or send
-// it with its shape.
+// Plans the conversion of a value whose full shape no rank can compute. If possible, the ranks
+// gather the value, then slice it or send it with its shape.
 static struct form *reshard_unknown(struct draft *draft, struct item *it, struct form *from,
                                     const struct tile_layout *want, const tsr_node *reader)
 {
@@ -364,8 +370,6 @@ static struct form *reshard_form(struct draft *draft, struct item *it,
     return reshard_unknown(draft, it, from, want, reader);
 }
 
-// Broadcasts a value from the first device of the layout, so that all its devices have the same
-// bits.
 struct form *tsr__draft_same_bits(struct draft *draft, struct item *it,
                                   const struct tile_layout *on, const tsr_node *reader)
 {
@@ -401,7 +405,8 @@ struct form *tsr__draft_convert_local(struct draft *draft, struct item *it,
     return local_form(draft, it, want);
 }
 
-// Returns the item for the number of tensors in a list, or NULL if out of memory.
+// Plans the number of tensors in a list as a value of its own, on the devices of the list. Returns
+// NULL if out of memory.
 static struct item *length_item(struct draft *draft, struct form *list)
 {
     struct item *it = list->item, *length = ARENA_NEW(draft->arena, struct item);
@@ -418,7 +423,8 @@ static struct item *length_item(struct draft *draft, struct form *list)
     return length;
 }
 
-// Returns the length of a list, on the devices of `want` and on the first device of the list.
+// Returns the number of tensors in a list, on the devices of `want` and on the first device of the
+// list.
 static struct form *length_form(struct draft *draft, struct form *list,
                                 const struct tile_layout *want, const tsr_node *reader)
 {
@@ -433,7 +439,7 @@ static struct form *length_form(struct draft *draft, struct form *list,
     return both ? tsr__draft_convert(draft, it->shape_item, both, reader) : NULL;
 }
 
-// Sends the tensors of a list. If it is a sequence, all devices need its length first.
+// Plans the transfer of a list, tensor by tensor. For a sequence, all devices get its length first.
 static struct form *move_list(struct draft *draft, struct form *from,
                               const struct tile_layout *want, const tsr_node *reader)
 {
@@ -450,7 +456,8 @@ static struct form *move_list(struct draft *draft, struct form *from,
     return st->outputs[0];
 }
 
-// Converts a list to another layout. Lists are transferred unsharded only.
+// Returns a form of a list in the wanted layout. Lists are transferred only unsharded; reports an
+// error if this is not possible.
 static struct form *list_form(struct draft *draft, struct item *it, const struct tile_layout *want,
                               const tsr_node *reader)
 {
@@ -478,8 +485,8 @@ static bool can_travel(const struct item *it)
     return FIXED_BITS(tsr__transfer_type(it->dtype)) || it->dtype == TSR_STRING;
 }
 
-// Sends every shard that the turns produced to these devices and joins the shards to the full
-// tensor. Returns NULL after a failure, with a diagnostic.
+// For a value that was produced in turns (turns.c): plans the transfer of every shard to these
+// devices, and the join to the full tensor. Returns NULL after a failure.
 static struct form *join_shards(struct draft *draft, struct item *it, const int64_t *devices,
                                 size_t n, const tsr_node *reader)
 {
@@ -505,7 +512,8 @@ static struct form *join_shards(struct draft *draft, struct item *it, const int6
     return full;
 }
 
-// Joins the shards if the value was produced in turns only.
+// If the value was produced in turns (turns.c) and has no other form, joins its shards and returns
+// the wanted form. Otherwise returns NULL.
 static struct form *joined_form(struct draft *draft, struct item *it,
                                 const struct tile_layout *want, const tsr_node *reader)
 {
@@ -561,8 +569,7 @@ static struct form *convert(struct draft *draft, struct item *it, const struct t
     return draft_status(draft) == TSR_OK ? form : NULL;
 }
 
-// Converts a value to a layout. Adds the steps to the scope of the value, which may be outside of
-// the body that reads it.
+// Adds the steps to the scope of the value, which may be outside of the body that reads it.
 struct form *tsr__draft_convert(struct draft *draft, struct item *it,
                                 const struct tile_layout *want, const tsr_node *reader)
 {

@@ -14,8 +14,8 @@
 static void live_steps(struct draft *draft, step_list *steps);
 static void number_steps(struct draft *draft, step_list *steps);
 
-// Marks what a node needs. A device that needs a result of the node also needs the node's inputs,
-// except those that it does not read (local_node.c).
+// Marks the inputs that devices need to compute a needed output of the node, except inputs that a
+// device does not read (local_node.c).
 static void live_node(struct draft *draft, struct step *st)
 {
     const struct node_flow *nf = st->flow;
@@ -30,7 +30,8 @@ static void live_node(struct draft *draft, struct step *st)
     }
 }
 
-// Marks the inputs of a communication on all members. The second input is the shape.
+// If a member of a group needs the result, marks the inputs of the communication on all members.
+// The second input is the shape.
 static void live_groups(struct step *st)
 {
     for (size_t g = 0; g < st->n_groups; g++) {
@@ -67,7 +68,8 @@ static void live_body(struct draft *draft, struct step *st, struct body *body)
     live_steps(draft, &body->steps);
 }
 
-// Marks a node with bodies: if one device needs a result, all devices run it.
+// If a device needs an output of a node with bodies, marks all inputs and outputs on all devices of
+// the node, because they run it together.
 static void live_bodies(struct draft *draft, struct step *st)
 {
     const struct placement *place = &st->flow->place;
@@ -106,7 +108,8 @@ static void number_steps(struct draft *draft, step_list *steps)
         number_communication(draft, steps->at[i]);
 }
 
-// Marks what each step needs. Goes backwards, so that all readers of a step are marked before it.
+// Marks the inputs of all steps, last step first, so that the outputs of a step are marked before
+// its inputs.
 static void live_steps(struct draft *draft, step_list *steps)
 {
     for (size_t i = steps->n; i-- > 0;) {

@@ -52,8 +52,8 @@ static struct tile_piece *piece_of(struct lower_context *lower, const struct til
     return shard < 0 ? NULL : tsr__layout_piece(&lower->arena, layout, lower->shape, shard);
 }
 
-// True if both pieces have the same list of intervals along the axis; [0,4) differs from [0,2)
-// [2,4).
+// True if both pieces have the same list of intervals along the axis. The lists [0,4) and [0,2)
+// [2,4) are different.
 static bool dim_equal(const struct tile_piece *a, const struct tile_piece *b, int axis)
 {
     return a->dims[axis].n == b->dims[axis].n &&
@@ -61,7 +61,7 @@ static bool dim_equal(const struct tile_piece *a, const struct tile_piece *b, in
                   (size_t)a->dims[axis].n * sizeof(*a->dims[axis].at)) == 0;
 }
 
-// True if the pieces are equal in all dimensions except these two (-1: no exception).
+// True if the pieces are equal along all axes except but_axis and or_axis (-1: no exception).
 static bool piece_equal(const struct tile_piece *a, const struct tile_piece *b, int but_axis,
                         int or_axis)
 {
@@ -99,7 +99,8 @@ static bool is_subrange(const struct tile_piece *a, const struct tile_piece *b, 
     return k == b->dims[axis].n && to - from == b->dims[axis].size;
 }
 
-// True if the members' shards, concatenated in that dimension, are the elements of `whole`.
+// True if the members' shards of the current layout, concatenated along the axis, have the elements
+// of `whole` along that axis.
 static bool is_joined(struct lower_context *lower, const struct device_group *group, int axis,
                       const struct tile_piece *whole)
 {
@@ -128,8 +129,8 @@ static bool gathers(struct lower_context *lower, const struct device_group *grou
     return true;
 }
 
-// True if all members have the same elements, except along `but_axis`, and each member wants its
-// share of them along `axis`.
+// True if all members have the same elements (except along `but_axis`), and dividing them along
+// `axis` gives each member its wanted shard.
 static bool divides(struct lower_context *lower, const struct device_group *group, int axis,
                     int but_axis, const struct tile_division *division)
 {
@@ -149,8 +150,8 @@ static bool divides(struct lower_context *lower, const struct device_group *grou
     return true;
 }
 
-// True if an AllToAll returns the wanted shards: each member sends a share of one axis to every
-// other member and concatenates along another axis.
+// True if an AllToAll returns the wanted shards: each member sends a share along `split` to every
+// other member, and concatenates what it receives along `axis`.
 static bool all_to_all_fits(struct lower_context *lower, const struct device_group *group, int axis,
                             int split, const struct tile_division *division)
 {
@@ -180,8 +181,8 @@ static bool root_copy_fits(struct lower_context *lower, const struct device_grou
     return true;
 }
 
-// True if one Send and one Recv are enough. The pair is in ascending order; the member that is not
-// the root receives.
+// True if the receiver of the pair, the member that is not the root, wants exactly the shard that
+// the root has.
 static bool message_fits(struct lower_context *lower, const struct device_group *pair, int64_t root)
 {
     int64_t receiver = pair->devices[pair->devices[0] == root];
@@ -192,7 +193,8 @@ static bool message_fits(struct lower_context *lower, const struct device_group 
 
 // ---- lowering a step ----------------------------------------------------------------------------
 
-// Copies the groups with sorted members. The first device of the plan's group becomes the root.
+// Copies n groups with sorted members. The first device of each group becomes its root. Returns
+// false if out of memory.
 static bool copy_groups(struct draft *draft, const struct device_group *from, size_t n,
                         struct lowered *out)
 {
@@ -209,7 +211,8 @@ static bool copy_groups(struct draft *draft, const struct device_group *from, si
     return true;
 }
 
-// Returns the number of adjacent elements that the sharding of that dimension never separates.
+// Returns the number of adjacent elements that the sharding of the axis never separates. Example:
+// 16 for {4/2*16}.
 static int64_t unit_of(const struct tile_layout *layout, int axis)
 {
     int64_t unit = 1;
@@ -263,7 +266,8 @@ enum division_kind {
     DIVISION_IN_ELEMENTS, // by the sizes of the shards, for known sizes only
 };
 
-// Returns the device's share in the wanted layout, in units or elements, or -1 if unknown.
+// Returns the device's share of the axis in the wanted layout, in units or elements as `kind` says;
+// -1: unknown.
 static int64_t share_of(struct lower_context *lower, int64_t device, int axis,
                         enum division_kind kind)
 {
@@ -303,8 +307,8 @@ static const int64_t **shares_of(struct lower_context *lower, const struct lower
     return out;
 }
 
-// Tries to divide the axis into single elements, then into the units that the layout keeps
-// together.
+// Finds shares and a unit with which the operator returns the wanted shards. Tries unit 1, then the
+// unit of the wanted layout (unit_of). Returns false if neither fits.
 static bool find_division(struct lower_context *lower, struct lowered *lowered, int axis,
                           enum division_kind kind)
 {
@@ -341,8 +345,8 @@ static bool find_all_to_all(struct lower_context *lower, struct lowered *lowered
     return find_division(lower, lowered, split, DIVISION_EQUAL);
 }
 
-// True if each message moves a full shard, no device is in two messages, and no sender owns a shard
-// of the result.
+// Turns the moves of a permutation into messages. Returns false unless each message moves a full
+// shard, no device is in two messages, and no sender owns a shard of the result.
 static bool find_messages(struct lower_context *lower, const struct reshard_step *from,
                           struct lowered *lowered)
 {
@@ -379,8 +383,8 @@ static bool covers_all_owners(const struct lower_context *lower, const struct lo
     return true;
 }
 
-// Lowers one step. Returns false for patterns without an operator (scatter, gather to one device,
-// exchange).
+// Finds the operator of one resharding step. Returns false if there is none, as for scatter, gather
+// to one device, and exchange.
 static bool lower_step(struct lower_context *lower, const struct reshard_step *from,
                        struct lowered *lowered)
 {
@@ -442,7 +446,7 @@ static int64_t declared_size(const struct tile_dim *t)
 }
 
 // Multiplies *size by the numbers that must divide the dimension for all shards to be equal.
-// Returns false if it becomes too large.
+// Returns false if *size exceeds MAX_REMAINDERS.
 static bool add_divisors(const struct tile_dim *dim, int64_t *size)
 {
     for (int factor = 0; factor < dim->n; factor++) {
@@ -455,9 +459,10 @@ static bool add_divisors(const struct tile_dim *dim, int64_t *size)
     return true;
 }
 
-// Sets example sizes for symbolic dimensions. Let d be the number that must divide a dimension for
-// equal shards: round 0 sets 4 d, round r sets 4 d + r % d. The remainders repeat after *rounds
-// rounds. Returns false if d is too large, or if a dimension has several factors and round > 0.
+// Sets `shape` to the sizes of the item, with example sizes for unknown ones. Let d be the number
+// that must divide such a dimension for equal shards: round r uses the size 4 d + r % d. The
+// remainders repeat after *rounds rounds. Returns false if d is too large, or if a dimension has
+// several factors and round > 0.
 static bool example_sizes(const struct item *it, const struct tile_layout *from,
                           const struct tile_layout *to, int64_t round, int64_t *shape,
                           int64_t *rounds)
@@ -485,7 +490,7 @@ static bool example_sizes(const struct item *it, const struct tile_layout *from,
     return true;
 }
 
-// Returns the resharding plan, or NULL if there is none.
+// Returns the resharding plan with gathers along one axis each, or NULL after a failure.
 static struct reshard *plan_path(const struct lower_context *lower, const struct tile_layout *from,
                                  const struct partial *pending, const struct tile_layout *to)
 {
@@ -499,7 +504,7 @@ static struct reshard *plan_path(const struct lower_context *lower, const struct
     return reshard;
 }
 
-// Lowers n resharding steps to operators. Returns n, or 0 if a step has no operator.
+// Finds the operators of n resharding steps. Returns n, or 0 if a step has no operator.
 static int lower_steps(struct lower_context *lower, const struct tile_layout *from,
                        const struct reshard_step *steps, int n, struct lowered *out)
 {
@@ -514,11 +519,10 @@ static int lower_steps(struct lower_context *lower, const struct tile_layout *fr
     return n;
 }
 
-// Finds a path and returns its number of steps, or 0. For unequal shards, an equal ReduceScatter
-// and a second step may move fewer bytes, but the second step may have no operator. Then the sum is
-// scattered directly to the unequal shards, unless an AllReduce moves no more bytes. Example with
-// shards of 5, 5, 2 and 2: scattering directly moves 3 * 5/14 = 1.07 times the sum; over equal
-// shards it is 0.75 + 0.21; an AllReduce moves 1.5.
+// Finds a path of operators and returns its number of steps, or 0. If the cheapest plan has a step
+// without an operator, a sum may still be scattered directly, even to unequal shards. This is done
+// if it moves fewer bytes than an AllReduce. Example: for 4 devices with shards of 5, 5, 2 and 2, a
+// device receives 3 * 5/14 = 1.07 times the sum; in an AllReduce 1.5 times.
 static int lower_path(struct lower_context *lower, const struct tile_layout *from,
                       const struct partial *pending, const struct tile_layout *to,
                       struct lowered *out)
@@ -545,8 +549,8 @@ static int64_t shard_count(const struct tile_layout *layout, int axis)
     return n;
 }
 
-// True unless `between` has more shards along a dimension of unknown size than both ends have. The
-// dimension may have fewer elements than shards, and some shards would then be empty.
+// False if `between` has more shards along a dimension of unknown size than `from` and `to` have.
+// Some of these shards might be empty.
 static bool adds_no_shards(const struct item *it, const struct tile_layout *from,
                            const struct tile_layout *to, const struct tile_layout *between)
 {
@@ -557,7 +561,8 @@ static bool adds_no_shards(const struct item *it, const struct tile_layout *from
     return true;
 }
 
-// Checks the path with example sizes for every possible remainder.
+// True if the operators of the path return the wanted shards for all sizes of unknown dimensions.
+// Tests example sizes with every possible remainder.
 static bool holds_for_all_sizes(struct lower_context *lower, int64_t *shape,
                                 const struct tile_layout *from, const struct tile_layout *to,
                                 const struct lowered *path, int n)
@@ -615,8 +620,8 @@ static struct step *lowered_step(struct draft *draft, const struct lowered *lowe
     return st;
 }
 
-// Creates one form per step. A sum stays marked as partial until the step that reduces it, so that
-// no reader uses a form before that step.
+// Adds the forms and steps of a path, and returns the last form. Forms are marked as partial until
+// the step that reduces the sum, so that no reader uses them. Returns NULL if out of memory.
 static struct form *draft_path(struct draft *draft, struct form *from, const struct node_flow *flow,
                                const struct lowered *path, int n)
 {

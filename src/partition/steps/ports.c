@@ -28,7 +28,7 @@ struct ports {
 
 // ---- names -------------------------------------------------------------------------------------
 
-// Replaces the star of a pattern. Example: present.* with "0.key" gives present.0.key.
+// Replaces the star of a pattern by `rest`. Example: present.* with "0.key" gives present.0.key.
 static struct str fill_star(struct arena *arena, struct str pattern, struct str rest)
 {
     const char *star = memchr(pattern.p, '*', pattern.n);
@@ -64,7 +64,8 @@ static tsr_value *find_output(struct ports *ports, struct str name)
 
 // ---- layouts -----------------------------------------------------------------------------------
 
-// True if the value is unsharded, or if each device has exactly one shard of full bytes.
+// True if the value can stay in this layout between runs: it is unsharded, or no device has two
+// shards and elements are full bytes.
 static bool can_keep(struct draft *draft, const tsr_value *value, const struct tile_layout *layout)
 {
     struct shape shape = tsr__shapes_of(draft->flow->shapes, value);
@@ -73,8 +74,8 @@ static bool can_keep(struct draft *draft, const tsr_value *value, const struct t
             (shape.rank == layout->rank && tsr_dtype_bits(shape.dtype) >= 8));
 }
 
-// Records the layout in which a node reads the value. The first sharded layout has precedence over
-// later ones.
+// Records that a node reads the model input `value` in this layout. The first sharded layout that
+// can be kept wins, else the first layout.
 static void note_reader(struct ports *ports, const tsr_value *value,
                         const struct tile_layout *layout)
 {
@@ -113,8 +114,7 @@ static void keep(struct draft *draft, const tsr_value *value, const struct tile_
         draft->kept[tsr__value_id(value)] = layout;
 }
 
-// True if the producer of the output has a sharding spec for it. The output then stays on the
-// devices of the spec, even unsharded.
+// True if the producer of the output has a sharding spec for it.
 static bool has_spec(const struct draft *draft, const tsr_value *value)
 {
     const tsr_node *maker = tsr_value_producer(value);
@@ -127,7 +127,7 @@ static bool has_spec(const struct draft *draft, const tsr_value *value)
     return false;
 }
 
-// Warns if the value cannot stay sharded. The partition still works.
+// Reports a warning if the value cannot stay sharded as requested.
 static void warn_unsharded(struct draft *draft, const tsr_value *value,
                            const struct tile_layout *layout)
 {
@@ -159,8 +159,8 @@ static void keep_if_sharded(struct draft *draft, const tsr_value *value,
         keep(draft, value, layout);
 }
 
-// Keeps the matching inputs and outputs sharded. An unsharded output is kept only if its producer
-// has a spec for it.
+// Keeps the inputs and outputs whose names match the pattern sharded. An unsharded output stays on
+// its devices if its producer has a spec for it.
 static tsr_status keep_sharded(struct ports *ports, struct str pattern)
 {
     struct draft *draft = ports->draft;
@@ -206,7 +206,7 @@ static tsr_status give_everywhere(struct ports *ports, struct str name)
     return TSR_OK;
 }
 
-// Gives both values the layout in which the next run reads the state.
+// Adds a state. Input `past` and output `present` get the layout in which readers need `past`.
 static tsr_status add_state(struct ports *ports, tsr_value *past, tsr_value *present)
 {
     struct draft *draft = ports->draft;
@@ -228,8 +228,9 @@ static tsr_status add_state(struct ports *ports, tsr_value *past, tsr_value *pre
     return TSR_OK;
 }
 
-// Adds a state for each input that matches `past`, if the model has the output that `present`
-// names. Example: with past.* and present.*, past.0.key belongs to present.0.key.
+// Adds a state for each input that matches the pattern `past`, if the model has the output that
+// `present` names. Increments *found for each. Example: with past.* and present.*, past.0.key
+// belongs to present.0.key.
 static tsr_status keep_states(struct ports *ports, struct str past, struct str present,
                               size_t *found)
 {
@@ -249,8 +250,8 @@ static tsr_status keep_states(struct ports *ports, struct str past, struct str p
     return TSR_OK;
 }
 
-// Parses PAST=PRESENT. Names may contain '=', so every '=' is tried until both sides are names of
-// the model.
+// Adds the states that the text PAST=PRESENT names. Names may contain '=', so every '=' is tried
+// until both sides match.
 static tsr_status keep_state(struct ports *ports, struct str text)
 {
     for (size_t at = 0; at < text.n; at++) {
@@ -268,7 +269,8 @@ static tsr_status keep_state(struct ports *ports, struct str text)
 
 // ---- outputs of stages --------------------------------------------------------------------------
 
-// Places an output that is not kept sharded on the first rank of its producer.
+// Places an output without a kept layout on the first rank of its producer. Returns false if out of
+// memory.
 static bool place_at_producer(struct draft *draft, const tsr_value *value)
 {
     const struct tile_layout *made = draft->flow->values[tsr__value_id(value)];
@@ -284,8 +286,8 @@ static bool place_at_producer(struct draft *draft, const tsr_value *value)
     return layout != NULL;
 }
 
-// Places the outputs of models with stages at their producers. If rank 0 collected outputs of later
-// stages, its next run would be late.
+// If the model has stages, places outputs at their producers. If rank 0 collected the outputs of
+// later stages, its next run would be delayed.
 static tsr_status place_outputs(struct draft *draft)
 {
     tsr_graph *graph = tsr_model_graph(draft->model);
@@ -299,8 +301,8 @@ static tsr_status place_outputs(struct draft *draft)
 
 // ---- nodes that only read sizes -----------------------------------------------------------------
 
-// Returns the symbol of an unknown size: the model's name, else INPUT.AXIS (as shape inference
-// does), else empty.
+// Returns the symbol of an unknown size of a model input: the declared one, else the one that shape
+// inference chose (INPUT.AXIS), else empty.
 static struct str size_symbol(const struct draft *draft, const tsr_value *value, int axis)
 {
     struct str symbol = tsr__dim_symbol(value, axis);
@@ -319,8 +321,8 @@ static bool sizes_named(const struct draft *draft, const tsr_value *value)
     return tsr_value_rank(value) >= 0;
 }
 
-// Gives a node that only returns sizes the kept layout of its input, so that the input is not
-// converted. Such a node reads no elements.
+// If the node only returns sizes of its input (Shape, Size), makes it read the input in the kept
+// layout, so that the input is not converted. Such a node reads no elements.
 static void read_as_kept(struct draft *draft, const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;
@@ -364,8 +366,7 @@ static tsr_status each_text(struct ports *ports, const char *const *texts, size_
     return TSR_OK;
 }
 
-// Decides which inputs and outputs stay sharded. Reads the model's metadata, then the options.
-// Nodes that only read sizes come last, when all layouts are known.
+// Reads the model's metadata, then the options.
 tsr_status tsr__draft_ports(struct draft *draft, const tsr_partition_options *options)
 {
     draft->kept = ARENA_ARRAY(draft->arena, const struct tile_layout *,
@@ -387,7 +388,7 @@ tsr_status tsr__draft_ports(struct draft *draft, const tsr_partition_options *op
 
 // ---- sizes -------------------------------------------------------------------------------------
 
-// True if the input of every rank has the full size of that axis.
+// True if every rank can read the full size of the axis from its own input.
 static bool port_readable(struct draft *draft, const tsr_value *value, int axis)
 {
     const struct tile_layout *layout = draft->kept[tsr__value_id(value)];
@@ -399,8 +400,8 @@ static bool port_readable(struct draft *draft, const tsr_value *value, int axis)
     return axis >= layout->rank || !tsr__dim_is_sharded(&layout->dims[axis]);
 }
 
-// Plans the full shape of an input that is kept sharded: the sizes are summed over all ranks once,
-// at the start of a run.
+// Plans the full shape of an input that is kept sharded: at the start of a run, the ranks add up
+// their sizes. Returns NULL if out of memory.
 static struct form *sum_shape(struct draft *draft, const tsr_value *value)
 {
     struct item *it = tsr__item_of(draft, value);
@@ -423,8 +424,8 @@ static struct form *sum_shape(struct draft *draft, const tsr_value *value)
     return form;
 }
 
-// Records the input dimension as the source of its symbol. `counted`: the shape must be summed over
-// the ranks first.
+// Records an input dimension as the source of its symbol, unless the symbol has a source already.
+// With `counted`, the shape must be summed over the ranks first.
 static void find_size(struct draft *draft, const tsr_value *value, int axis, bool counted)
 {
     struct str symbol = size_symbol(draft, value, axis);
@@ -442,8 +443,7 @@ static void find_size(struct draft *draft, const tsr_value *value, int axis, boo
     *slot = at;
 }
 
-// Finds a source for each symbol. Prefers sizes that every rank can read to sizes that must be
-// summed over ranks.
+// Prefers sizes that every rank can read to sizes that must be summed over the ranks.
 void tsr__draft_find_sizes(struct draft *draft)
 {
     tsr_graph *graph = tsr_model_graph(draft->model);

@@ -19,8 +19,8 @@
 
 #define MAX_DEPTH 8
 
-// A producer that is to compute windows: its flow, the factor of the windows, and the number of
-// nodes between it and the reader.
+// A node that is to compute windows: its flow in the new placement, the factor of the windows, and
+// the number of nodes between it and the reader (`depth`).
 struct window_producer {
     struct draft *draft;
     struct node_flow *flow;
@@ -32,7 +32,7 @@ struct window_producer {
 static struct form *relayout(struct draft *draft, struct item *it, const struct tile_layout *base,
                              const struct windows *windows, int depth);
 
-// True if the node can compute any selection of the elements of a factor.
+// True if a node with this rule can compute any selection of the elements of a factor.
 static bool is_plain(const struct rule *rule)
 {
     bool plain = !rule->whole && !rule->single && !rule->n_windows && !rule->n_lists;
@@ -56,8 +56,8 @@ static bool is_simple(const struct windows *windows, const struct tile_layout *b
     return windows->n_axes == 1;
 }
 
-// Returns the windows multiplied by `unit`, for a dimension in which each index corresponds to
-// `unit` elements.
+// Returns the windows along `axis`, with bounds multiplied by `unit`. This is for a dimension in
+// which each index of the factor has `unit` elements. Returns NULL if out of memory.
 static struct windows *scaled(struct draft *draft, const struct windows *windows, int axis,
                               int64_t unit)
 {
@@ -89,7 +89,8 @@ static bool same_devices(struct draft *draft, const struct placement *place,
            memcmp(devices, place->devices, n * sizeof(*devices)) == 0;
 }
 
-// Builds a placement that shards the factors of the result like the layout, and no other factors.
+// Builds a placement that shards the factors of the result as the layout `base` does, and no other
+// factors. Returns false if this is not possible or if out of memory.
 static bool place_like(struct draft *draft, const struct rule *rule, const struct tile_layout *base,
                        const int64_t *devices, size_t n_devices, struct placement *out)
 {
@@ -123,8 +124,9 @@ static bool place_like(struct draft *draft, const struct rule *rule, const struc
     return true;
 }
 
-// Returns the axis whose outermost factor is `factor`; *unit is the number of elements per index.
-// Returns -1 if no axis has the factor, -2 if it is not the outermost or occurs twice.
+// Returns the axis of the tensor whose outermost factor is `factor`, and sets *unit to the product
+// of its other factors. Returns -1 if no axis has the factor. Returns -2 if the factor is not the
+// outermost, occurs twice, or if a size is unknown.
 static int find_factor(const struct rule *rule, const struct rule_tensor *tensor, int factor,
                        int64_t *unit)
 {
@@ -148,7 +150,7 @@ static int find_factor(const struct rule *rule, const struct rule_tensor *tensor
 
 // ---- inputs of the producer ---------------------------------------------------------------------
 
-// Converts a value in its own scope, without communication.
+// As tsr__draft_convert_local, with steps in the scope of the value.
 static struct form *convert_without_transfer(struct draft *draft, struct item *it,
                                              const struct tile_layout *want)
 {
@@ -173,9 +175,9 @@ static struct form *const_windows(struct draft *draft, struct item *it,
     return form;
 }
 
-// Returns the form of one input. An input without the factor must already be on the devices in the
-// layout that the node needs. A constant is stored as windows. Any other value must itself be
-// produced as windows.
+// Returns the form in which the producer reads one input, or NULL if it needs communication. An
+// input without the factor of the windows is converted locally. A constant with this factor is
+// stored as windows. Any other value must itself be produced as windows.
 static struct form *producer_input(const struct window_producer *window_producer, int input,
                                    const tsr_value *value)
 {
@@ -210,7 +212,8 @@ static struct form *producer_input(const struct window_producer *window_producer
 
 // ---- the producer -------------------------------------------------------------------------------
 
-// Returns the flow of a producer that computes the windows, or NULL if it cannot.
+// Returns a flow of the node in which its result is sharded as `base`, on the same devices as
+// before. Returns NULL if this is not possible.
 static struct node_flow *producer_flow(struct draft *draft, const tsr_node *node,
                                        const struct tile_layout *base)
 {

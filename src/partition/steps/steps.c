@@ -29,8 +29,8 @@ void tsr__draft_want(struct draft *draft, const tsr_value *value, const struct t
         want->layout = layout;
 }
 
-// Records the layouts in which a node reads its inputs. A node that only returns sizes does not
-// read its input. Subgraphs read unsharded values.
+// Records the layouts in which a node reads its inputs (draft->wants). A node that only returns
+// sizes reads none. Values that subgraphs read are recorded as of unknown layout.
 static void node_wants(struct draft *draft, const struct node_flow *nf)
 {
     tsr_value **captures;
@@ -61,8 +61,8 @@ static struct form *draft_input(struct draft *draft, const struct node_flow *nf,
     return tsr__draft_convert(draft, it, nf->inputs[i], nf->node);
 }
 
-// Makes an outer value unsharded that the subgraph of an unsharded node (If, Loop) reads, because
-// the subgraph needs the full tensor.
+// Converts an outer value that a subgraph of an unsharded node (If, Loop) reads to an unsharded
+// form.
 static struct form *draft_capture(struct draft *draft, const struct node_flow *nf, tsr_value *value)
 {
     struct item *it = tsr__item_of(draft, value);
@@ -81,7 +81,7 @@ static bool needs_reduction(const struct node_flow *nf)
     return false;
 }
 
-// True if the groups have no device in common. Both can then communicate in one step.
+// True if the groups have no device in common.
 static bool disjoint(const struct device_group *a, const struct device_group *b)
 {
     for (size_t i = 0; i < a->n; i++)
@@ -91,8 +91,8 @@ static bool disjoint(const struct device_group *a, const struct device_group *b)
     return true;
 }
 
-// Moves groups that share no device from `left` to `round`. Returns the number that remain in
-// `left`.
+// Moves groups that have no device in common from `left` to `round`. Returns the number of groups
+// that remain in `left`.
 static size_t take_round(struct device_group *left, size_t n, struct device_group *round,
                          size_t *n_round)
 {
@@ -110,8 +110,8 @@ static size_t take_round(struct device_group *left, size_t n, struct device_grou
     return kept;
 }
 
-// Returns the layout that the spec of the output requests, if it differs from the produced layout;
-// else NULL.
+// Returns the layout that a spec requests for this output of the node, if it differs from the one
+// that the node produces; else NULL.
 static const struct tile_layout *spec_layout(const struct node_flow *nf, const tsr_value *value)
 {
     for (size_t i = 0; i < tsr_node_output_count(nf->node); i++)
@@ -120,11 +120,11 @@ static const struct tile_layout *spec_layout(const struct node_flow *nf, const t
     return NULL;
 }
 
-// Reduces a sum to the layout that its readers need, if all need the same one; for a sharded layout
-// this is a ReduceScatter. If no single collective does that, reduces the sum to the layout of the
-// node's spec first. Returns false if neither is possible. Example: a sum on ranks 0 to 3 with the
-// spec {4,1}, read as {2,1:0,2}: a ReduceScatter, then a Reshard of quarters. An AllReduce and a
-// slice would send the full sum to all four.
+// If all readers of a sum need the same layout, plans its reduction to this layout, usually a
+// ReduceScatter. If no single collective does that and a spec requests a layout for the sum,
+// reduces to the layout of the spec instead. Returns false if this is not possible. Example: a sum
+// on ranks 0 to 3 with the spec {4,1} is read as {2,1:0,2}. A ReduceScatter to {4,1} and a Reshard
+// send less than an AllReduce.
 static bool draft_reduce_as_wanted(struct draft *draft, const struct node_flow *nf,
                                    struct form *partial)
 {
@@ -147,8 +147,8 @@ static bool draft_reduce_as_wanted(struct draft *draft, const struct node_flow *
 }
 
 // Plans the reduction of partial sums: to the layout that all readers need, if possible, else an
-// AllReduce. An AllReduce needs several rounds only if a device is in two groups, which happens if
-// shards have different numbers of owners.
+// AllReduce. If a device is in two groups, there are several AllReduces, each with groups that have
+// no device in common.
 static bool draft_reduce(struct draft *draft, const struct node_flow *nf, struct form *partial)
 {
     struct device_group *left = ARENA_ARRAY(draft->arena, struct device_group, nf->n_groups + 1);
@@ -191,8 +191,7 @@ static bool draft_body(struct draft *draft, const struct step *st, struct body *
     return ok;
 }
 
-// Plans the bodies of a node. The values that control them (such as a trip count) are planned
-// outside, before the node.
+// Plans the bodies of a node, and the values that control them, such as a trip count.
 static bool draft_bodies(struct draft *draft, struct step *st)
 {
     st->n_bodies = st->flow->control->n_bodies;
@@ -207,8 +206,8 @@ static bool draft_bodies(struct draft *draft, struct step *st)
     return tsr__body_plan_control(draft, st);
 }
 
-// Returns the forms of the node's inputs, then of the outer values that its subgraphs read if these
-// are not sharded. Returns NULL after a failure.
+// Returns the forms of the node's inputs. If the node has no sharded bodies, the outer values that
+// its subgraphs read follow. Returns NULL after a failure.
 static struct form **draft_inputs(struct draft *draft, const struct node_flow *nf, size_t *n)
 {
     const tsr_node *node = nf->node;
@@ -270,8 +269,8 @@ static bool reduce_results(struct draft *draft, const struct node_flow *nf, stru
     return true;
 }
 
-// Plans one turn of a node: first the conversions of the inputs and of the outer values that bodies
-// read, then the step.
+// Plans a node, or one turn of it (turns.c): the conversions of its inputs, the node itself, and
+// the reduction of its results.
 static bool draft_turn(struct draft *draft, const struct node_flow *nf)
 {
     size_t n_inputs;
@@ -317,8 +316,7 @@ static int64_t stage_of(const struct draft *draft, const tsr_node *node)
     return -1;
 }
 
-// True if a node of another stage produces the value. Nodes without a stage run on every device
-// that needs their result.
+// True if the value is produced by a node that has a stage other than `stage`.
 static bool produced_elsewhere(const struct draft *draft, const tsr_value *value, int64_t stage)
 {
     const tsr_node *maker = tsr_value_producer(value);
@@ -328,8 +326,8 @@ static bool produced_elsewhere(const struct draft *draft, const tsr_value *value
     return there >= 0 && there != stage;
 }
 
-// Converts the values that the node reads from other stages. Partial sums and windows are converted
-// later, with the node.
+// Plans the transfer of values that the node reads from other stages. Partial sums and windows are
+// converted later, with the node.
 static bool transfer_inputs(struct draft *draft, const struct node_flow *nf, int64_t stage)
 {
     for (size_t k = 0; k < tsr_node_input_count(nf->node); k++) {
@@ -345,8 +343,8 @@ static bool transfer_inputs(struct draft *draft, const struct node_flow *nf, int
     return true;
 }
 
-// Transfers all inputs of a stage at its start. Waiting in the middle of a stage would delay the
-// next run of the sender.
+// Plans the transfer of all inputs of the stage that nodes[0] begins. They come before its first
+// node, because a transfer in the middle of a stage would delay the next run of the sender.
 static bool begin_stage(struct draft *draft, const struct node_flow *nodes, size_t n,
                         const bool *takes)
 {
@@ -379,8 +377,8 @@ static bool draft_next(struct draft *draft, const struct node_flow *nodes, size_
     return draft_node(draft, &nodes[0]);
 }
 
-// Plans the nodes that the values in `needed` (indexed by id) depend on, and marks their inputs as
-// needed.
+// Plans the nodes on which values marked in `needed` (by value id) depend. Marks the inputs of
+// these nodes, too.
 static bool draft_nodes(struct draft *draft, const struct node_flow *nodes, size_t n,
                         unsigned char *needed)
 {
@@ -465,7 +463,7 @@ static tsr_status refuse_reserved(struct draft *draft)
     return TSR_OK;
 }
 
-// Plans all steps. Returns TSR_BUG if planning failed without a diagnostic.
+// Returns TSR_BUG if planning failed without a diagnostic.
 tsr_status tsr__draft_build(struct draft *draft)
 {
     draft->items = ARENA_ARRAY(draft->arena, struct item *, tsr__model_value_ids(draft->model) + 1);

@@ -10,8 +10,8 @@
 //     to their devices one by one and joined there (STEP_JOIN).
 #include "internal.h"
 
-// Returns the layouts of one turn. In them, each shard is owned by the devices that compute it in
-// this turn.
+// Returns the layouts of n inputs or outputs in one turn. Each shard belongs to the devices that
+// compute it in this turn. Returns NULL if out of memory.
 static struct tile_layout **turn_layouts(struct draft *draft, const struct placement *place,
                                          const struct rule_tensor *tensors,
                                          struct tile_layout *const *all, size_t n)
@@ -64,7 +64,8 @@ static tsr_dim shard_size(const struct item *it, const struct tile_layout *layou
     return (tsr_dim){tsr__local_size_of(&size, it->dims[axis].value), ""};
 }
 
-// Returns one shard as a separate item.
+// Returns one shard as a value of its own, which uses the tensors of `form`. Returns NULL if out of
+// memory.
 static struct item *shard_item(struct draft *draft, struct form *form, int64_t shard)
 {
     const struct item *it = form->item;

@@ -19,7 +19,7 @@
 
 // ---- windows of a node --------------------------------------------------------------------------
 
-// Lists the axes along which the node needs windows.
+// Lists the axes along which the node needs windows of this input.
 static void list_axes(const struct node_flow *nf, int input, struct windows *out)
 {
     const struct rule *rule = nf->place.rule;
@@ -95,7 +95,7 @@ static bool same_windows(const struct draft *draft, const struct windows *a,
     return true;
 }
 
-// True if every device needs exactly its own shard.
+// True if the windows of every device are exactly its own shard of the layout.
 static bool is_own_part(const struct item *it, const struct windows *windows,
                         const struct tile_layout *layout)
 {
@@ -115,7 +115,8 @@ static bool is_own_part(const struct item *it, const struct windows *windows,
 
 // ---- sources of the windows ---------------------------------------------------------------------
 
-// Returns the layout of the input, unsharded along the axes of the windows.
+// Returns the layout in which the node reads the input, but unsharded along the axes of the
+// windows. Returns NULL if out of memory.
 static struct tile_layout *unsharded_along_windows(struct draft *draft, const struct node_flow *nf,
                                                    int input)
 {
@@ -153,8 +154,8 @@ static struct step *window_step(struct draft *draft, int kind, struct form *from
     return st;
 }
 
-// Plans the exchange of missing elements. All owners take part, even those that lack no elements,
-// because a collective waits for all.
+// Plans a HaloExchange, which gives each device the elements of its windows that it lacks. All
+// owners take part, even those that lack none.
 static struct form *exchange(struct draft *draft, struct item *it, const struct tile_layout *base,
                              struct windows *windows, const tsr_node *reader)
 {
@@ -175,9 +176,10 @@ static struct form *crop(struct draft *draft, struct form *from, const struct ti
     return st ? st->outputs[0] : NULL;
 }
 
-// Plans the windows of an input. Takes the first of these that is possible: the rank's own shard;
-// windows that another node already needed; the producer computes them (relayout.c); the rank
-// stores more and slices it; the ranks exchange missing elements; the value is gathered and sliced.
+// Returns a form with the windows of an input. Takes the first of these that is possible: the own
+// shards of the ranks; a form with the same windows; the producer computes the windows
+// (relayout.c); a slice of a form that the ranks have; an exchange of missing elements; a slice of
+// the gathered value.
 static struct form *draft_windows(struct draft *draft, const struct node_flow *nf, struct item *it,
                                   int input)
 {
@@ -209,7 +211,7 @@ static struct form *draft_windows(struct draft *draft, const struct node_flow *n
     return from ? crop(draft, from, base, windows) : NULL;
 }
 
-// Plans in the scope of the value, so that conversions for a body come before its node.
+// Adds the steps to the scope of the value, which may be outside of the body that reads it.
 struct form *tsr__draft_windows(struct draft *draft, const struct node_flow *nf, struct item *it,
                                 int input)
 {

@@ -24,8 +24,7 @@ static void runs_here(struct runs *runs)
     runs->stop = base + interval->stop * runs->inner;
 }
 
-// Starts at the first run of a piece. Axes inside the innermost sharded axis belong to each run. An
-// empty piece has no runs.
+// Starts at the first run of a piece. An empty piece has no runs.
 void tsr__runs_begin(struct runs *runs, const struct tile_piece *piece, const int64_t *shape)
 {
     *runs = (struct runs){.piece = piece, .last = -1, .inner = 1};
@@ -46,8 +45,8 @@ void tsr__runs_begin(struct runs *runs, const struct tile_piece *piece, const in
     runs_here(runs);
 }
 
-// Advances like an odometer, innermost axis first. in[axis] is the interval and at[axis] the index
-// in it.
+// Advances to the next run: the innermost axis first, and an outer axis when the inner ones are at
+// their end.
 void tsr__runs_next(struct runs *runs)
 {
     int axis = runs->last;
@@ -72,8 +71,7 @@ void tsr__runs_next(struct runs *runs)
         runs_here(runs);
 }
 
-// Returns the rank's shard of a constant. Along the axes of windows (relayout.c) it has the windows
-// instead.
+// Along the axes of windows (relayout.c), the piece has the windows instead of the shard.
 struct tile_piece *tsr__const_piece(struct draft *draft, const struct form *form, int64_t rank)
 {
     struct tile_piece *piece = tsr__layout_piece(draft->arena, form->layout, form->item->shape,

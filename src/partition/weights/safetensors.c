@@ -35,8 +35,7 @@ static const char *type_word(tsr_dtype type)
     return NULL; // such tensors are written as bytes
 }
 
-// Returns the size of the safetensors header. It is the same for all files, as if each file had
-// every constant.
+// The size is the same for all files, as if each file had every constant.
 uint64_t tsr__safetensors_header_size(const struct draft *draft)
 {
     uint64_t bytes = 8 + PER_ENTRY;
@@ -90,8 +89,8 @@ static int64_t owner_in(const struct header *header, const struct form *form)
     return -1;
 }
 
-// Adds an entry. Offsets in the header count from the end of the header, offsets of forms from the
-// start of the file.
+// Adds the entry of a constant, if it is in this file. Offsets in the header count from the end of
+// the header, form->offset from the start of the file.
 static tsr_status add_form(struct header *header, const struct form *form)
 {
     int64_t rank = owner_in(header, form), dims[TILE_MAX_RANK];

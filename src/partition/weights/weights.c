@@ -22,15 +22,16 @@ static bool stays_inside(const struct item *it, int64_t bytes)
     return bytes <= INLINE_BYTES || (integers && it->rank <= 1 && bytes <= INLINE_VECTOR);
 }
 
-// Returns the alignment of a constant. Large ones are aligned to pages, because engines map them.
+// Returns the alignment of a constant of this size. Large ones are aligned to pages, because
+// engines map them into memory.
 static uint64_t align_of(uint64_t bytes)
 {
     return bytes >= LARGE_BYTES ? LARGE_ALIGN : SMALL_ALIGN;
 }
 
-// Returns the offset of the next constant in a file that ends at *end. The first one follows the
-// safetensors header, if there is one. In such files the alignment is small, because every gap
-// needs an entry in the header.
+// Returns the offset of a new constant in a file that ends at *end, and updates *end. The first
+// constant follows the safetensors header, if there is one. With such a header the alignment is
+// small, because every gap needs an entry in it.
 static uint64_t reserve(const struct draft *draft, uint64_t *end, uint64_t bytes)
 {
     uint64_t align = draft->safetensors ? SMALL_ALIGN : align_of(bytes);
@@ -73,7 +74,8 @@ static void copy_piece(struct runs *runs, const unsigned char *whole, int bits, 
     }
 }
 
-// Stores the bytes in the rank file. Fails if the data of the constant cannot be read.
+// Adds the rank's part of a constant to the rank file itself. Returns an error if the data of the
+// constant cannot be read.
 static tsr_status add_to_rank_file(struct part *part, struct form *form,
                                    const struct tile_piece *piece, const int64_t *dims,
                                    int64_t bytes, struct str name)
@@ -98,8 +100,8 @@ static tsr_status add_to_rank_file(struct part *part, struct form *form,
     return status_of_alloc(*local);
 }
 
-// Adds a reference to a data file, which is written later. The offset in the common file is already
-// assigned.
+// Adds the rank's part of a constant as a reference to a data file, which is written later. The
+// offset in the common file is already assigned.
 static tsr_status add_reference(struct part *part, struct form *form, const int64_t *dims,
                                 int64_t bytes, struct str name)
 {
@@ -118,7 +120,7 @@ static tsr_status add_reference(struct part *part, struct form *form, const int6
     return status_of_alloc(form->local[part->rank]);
 }
 
-// Copies strings and other tensors without a fixed element size.
+// Adds a constant without a fixed element size, such as strings, to the rank file.
 static tsr_status place_unsized(struct part *part, struct form *form)
 {
     struct str name = tsr__form_name(part, form);
@@ -197,8 +199,8 @@ static bool is_kept(void *kept, tsr_node *node, size_t input)
     return *(bool *)kept;
 }
 
-// True if the runtime may pass the constant to the engine by name: it is in the common file, and
-// ONNX Runtime keeps it at all nodes that read it (tsr__rule_keeps_input).
+// True if the runtime may pass the constant to the engine by name. It must be in the common file,
+// and the optimizer of ONNX Runtime must leave it unchanged (tsr__rule_keeps_input).
 static bool may_pass_by_name(const struct part *part, const struct form *form)
 {
     const tsr_value *local = form->local[part->rank];
@@ -209,7 +211,7 @@ static bool may_pass_by_name(const struct part *part, const struct form *form)
     return kept;
 }
 
-// Stores the names of these constants in the metadata, one per line: "w\nemb\n".
+// Writes the names of the constants of may_pass_by_name to the metadata, one per line: "w\nemb\n".
 tsr_status tsr__weights_name_shared(struct part *part)
 {
     size_t bytes = 0, at = 0;

@@ -88,7 +88,7 @@ struct batch {
     unsigned char *buffer;
 };
 
-// Writes one rank's runs of a constant.
+// The runs of a constant that are still to be written to one file of the batch.
 struct writer {
     struct batch *batch;
     int64_t file;
@@ -100,7 +100,8 @@ static struct outfile *writer_file(const struct writer *writer)
     return &writer->batch->files[writer->file];
 }
 
-// Tells the digest thread that it may read up to the current position.
+// Tells the thread that computes the digest of the file that it may read up to the current
+// position.
 static void advance_digest(const struct writer *writer)
 {
     struct batch *batch = writer->batch;
@@ -116,8 +117,9 @@ static void flush_pieces(const struct writer *writer, struct iovec *pieces, int 
     *n = 0;
 }
 
-// Writes those runs of the rank that are in the block [at, at + n); elements have `bytes` bytes.
-// Short pieces are copied to the file's buffer, long ones are written directly from the block.
+// Writes the parts of the writer's runs that are in `block`, bytes [at, at + n) of the constant.
+// Elements have `bytes` bytes. Short parts are copied to the file's buffer, long ones are written
+// directly.
 static void write_block(struct writer *writer, const unsigned char *block, int64_t at, int64_t n,
                         int64_t bytes)
 {
@@ -156,8 +158,8 @@ static int64_t next_wanted(const struct writer *writers, size_t n, int64_t bytes
     return first;
 }
 
-// Writes a source block by block. Each block starts at data that a rank needs, so every iteration
-// makes progress.
+// Reads the constant in blocks, and writes from each block what the n writers need. Each block
+// starts at data that a writer needs.
 static tsr_status write_blocks(const struct source *source, struct writer *writers, size_t n,
                                int64_t bytes, unsigned char *buffer)
 {
@@ -258,7 +260,8 @@ static void pad_to(struct outfile *outfile, uint64_t offset)
         tsr__out_write(outfile, zeros, (size_t)(offset - outfile->offset));
 }
 
-// Prepares the writer of one constant for one file. Returns false if out of memory.
+// Prepares writing the rank's part of a constant to file number `file` of the batch. Returns false
+// if out of memory.
 static bool start_writer(struct batch *batch, const struct form *form, int64_t rank, int64_t file,
                          uint64_t offset, struct writer *out)
 {
@@ -271,7 +274,7 @@ static bool start_writer(struct batch *batch, const struct form *form, int64_t r
     return true;
 }
 
-// Writes an unsharded constant from any rank that has it.
+// Writes a constant of the common file.
 static tsr_status common_form(struct batch *batch, struct form *form)
 {
     struct writer writer;
