@@ -21,7 +21,8 @@ struct choice_list {
     tsr_plan_count best_count;
 };
 
-// True if the plan fits in the memory of each device.
+// True if the plan fits in the limit of the caller or, without a limit, in the memory of each
+// device.
 static bool keeps_memory(const tsr_plan_summary *summary, const tsr_topology *topology,
                          int64_t limit)
 {

@@ -658,8 +658,8 @@ tsr_status tsr__simulate(tsr_model *model, const tsr_simulate_options *options,
     return end(&run, st, out);
 }
 
-// Simulates a folder. All parts are loaded before the first is read, because a collective is known
-// only when all its members are. The models are freed in every case.
+// Simulates a folder. All parts are loaded before the first is read, because a collective is
+// complete only when the parts of all its members are loaded. The models are freed in every case.
 tsr_status tsr__simulate_folder(tsr_session *session, const char *folder,
                                 const tsr_simulate_options *options, tsr_simulation_summary *out)
 {

@@ -63,8 +63,9 @@ static bool fill_edges(struct dual *dual)
     return true;
 }
 
-// Computes gamma of TRW-S. The edges are covered by chains that follow the node order. A node with
-// 3 later and 2 earlier neighbours is on 3 chains, and each gets 1/3 of its cost.
+// Computes gamma of TRW-S. The edges are covered by chains that follow the node order. Example: a
+// node with 3 later and 2 earlier neighbours is on 3 chains, and each chain gets 1/3 of the node's
+// cost.
 static void fill_gamma(struct dual *dual)
 {
     const struct dense *dense = dual->dense;
@@ -307,8 +308,8 @@ static double edge_slack(const struct dual *dual, uint32_t i, const uint32_t *x)
 }
 
 // Distributes the difference between the cost of x and the bound over the nodes where it arises. A
-// node gets the difference between its entry and its least entry, and half of this difference for
-// each of its edges. Regions are drawn where the result is large.
+// node gets the difference between its entry and its least entry, and half of the same difference
+// (edge_slack) of each of its edges. Regions are drawn where the result is large.
 void tsr__dual_slack(const struct dual *dual, const uint32_t *x, double *slack)
 {
     const struct dense *dense = dual->dense;

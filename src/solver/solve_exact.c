@@ -88,7 +88,7 @@ static void gather(struct exact *exact, uint32_t v)
     }
 }
 
-// Moves the least entry of m to the bound.
+// Subtracts the least entry of m from all entries and adds it to the bound.
 static void take_least(struct exact *exact, int64_t *m, uint32_t k)
 {
     int64_t least = m[0];
@@ -99,8 +99,8 @@ static void take_least(struct exact *exact, int64_t *m, uint32_t k)
     exact->bound += least;
 }
 
-// Computes the message of v over edge i to its earlier node. It gets one of `shares` equal shares
-// of the costs of v.
+// Computes the message of v over edge i to its earlier node. The edge gets one of `shares` equal
+// shares of the costs of v.
 static void send(struct exact *exact, uint32_t v, uint32_t i, int64_t shares)
 {
     const struct dense *dense = exact->dual->dense;

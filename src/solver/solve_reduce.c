@@ -101,7 +101,8 @@ static uint32_t find_edge(const struct core *core, uint32_t u, uint32_t v, uint3
     return NONE;
 }
 
-// Adds the table (rows: choices of u) to the edge between u and w. Takes ownership of the table.
+// Adds the table (rows: choices of u) to the edge between u and w, which is created if there is
+// none. Takes ownership of the table.
 static void add_table(struct core *core, struct queue *queue, uint32_t u, uint32_t w,
                       struct table *table)
 {
@@ -483,8 +484,8 @@ static void fold_link(struct core *core, struct queue *queue, uint32_t v)
     push_node(core, queue, b);
 }
 
-// Eliminates a node without edges and uses (R0): it takes its cheapest choice; its cost is added to
-// the shift.
+// Eliminates a node without edges and uses (R0). The node takes its cheapest choice, whose cost is
+// added to the shift.
 static void fold_single(struct core *core, uint32_t v)
 {
     struct core_node *node = &core->nodes[v];

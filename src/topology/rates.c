@@ -176,7 +176,7 @@ static void use_port(tsr_topology *topology, int port, const json_t *to)
 }
 
 // Reads the ports. False with *what NULL: out of memory. On failure the caller frees the topology.
-// If two ports list the same link, it keeps the first.
+// A link that two ports list belongs to the first of them.
 bool tsr__ports_read(tsr_topology *topology, const json_t *list, const char **what)
 {
     *what = "exceeds the limit of ports";

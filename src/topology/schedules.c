@@ -259,8 +259,8 @@ static bool by_sides(const struct schedule *at, bool mirrored)
     return true;
 }
 
-// Sends one share of the bytes per side, each starting with another side. On a torus all links are
-// busy all the time.
+// Divides the bytes into one share per side of the grid; each share starts with another side. On a
+// torus all links are busy all the time.
 static bool all_sides(const struct schedule *at, bool mirrored)
 {
     struct grid grid;

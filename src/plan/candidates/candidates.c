@@ -53,7 +53,7 @@ static bool project(struct candidate_builder *builder, const struct placement *p
     return true;
 }
 
-// True if all layouts of x equal those of y.
+// True if all layouts of x equal those of y. Absent tensors (NULL in x) are not compared.
 static bool same(struct tile_layout *const *x, struct tile_layout *const *y, size_t n)
 {
     for (size_t i = 0; i < n; i++)

@@ -376,8 +376,8 @@ struct strategy *tsr__planner_strategy(struct planner *planner, const struct pla
 
 // ---- layouts of neighbours ----------------------------------------------------------------------
 
-// Adds candidates of the rule in which the tensor has that layout. False: none was added, because
-// the layout determines no valid placement.
+// Adds candidates of the rule in which the tensor has that layout. False: none was added. Then
+// there is no rule, the layout determines no valid placement, or memory has run out.
 static bool try_rule(struct candidate_builder *builder, const struct rule *rule,
                      enum slot_side side, size_t i, uint32_t layout)
 {

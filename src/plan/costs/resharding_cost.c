@@ -205,7 +205,7 @@ static bool is_ascending(const struct device_group *group)
     return true;
 }
 
-// True if every device takes part in at most one move and keeps none of the data that it sends.
+// True if no device sends or receives twice, and no sender has a shard afterwards.
 static bool are_messages(const struct reshard_step *step)
 {
     for (size_t i = 0; i < step->n_moves; i++) {

@@ -61,7 +61,7 @@ bool tsr__planner_add_counts(const struct planner *planner, const struct collect
 // Copies the counts of the first model to the summary.
 void tsr__planner_copy_counts(const tsr_plan_part *part, tsr_plan_summary *out);
 
-// explain.c: returns the planned node with that name or output; NULL: none.
+// explain.c: returns the planned node with that name, output or index ("#60"); NULL: none.
 const struct plan_node *tsr__planner_find(const struct planner *planner, const char *name);
 // Finds a node by name among the nodes outside of all stages (staged: by node id).
 const struct plan_node *tsr__planner_find_common(const struct planner *planner,

@@ -99,8 +99,8 @@ static struct str part_text(struct arena *arena, double by, const char *what)
                              what);
 }
 
-// Formats what takes longer, the larger part first: "3.1 ms more communication, 0.7 ms less
-// computation".
+// Formats both differences in time, the larger one first. Omits a second one that is much smaller.
+// Example: "3.1 ms more communication, 0.7 ms less computation".
 static struct str parts_text(struct arena *arena, double communication, double compute)
 {
     const char *words[2] = {"communication", "computation"};

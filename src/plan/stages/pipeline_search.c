@@ -161,7 +161,8 @@ static bool hands_on(const struct stage_search *search, const struct state *stat
            tsr__stages_follow(search->staging, begin, state->cut, state->next);
 }
 
-// Adds the last stage from split point `begin` on the block, if a pipeline with it may be the best.
+// Adds to `list` the stage from split point `begin` to that of the state, on the block. Adds
+// nothing if no pipeline with this stage can be the best.
 static void add_ending(struct stage_search *search, const struct state *state, size_t begin,
                        size_t block, struct ending *list, size_t *n)
 {

@@ -197,8 +197,8 @@ static size_t most_places(int64_t devices, size_t nodes)
     return n;
 }
 
-// Lists the possible split points, with the share of the work before each. Adds a picosecond to
-// every node, so that nodes without cost also advance the share.
+// Lists the possible split points, and in which of `most` equal shares of the work each one is.
+// Adds a picosecond to every node, so that nodes without cost also advance the share.
 static bool list_places(struct splitting *splitting, const int64_t *width, struct places *out)
 {
     const struct planner *planner = splitting->planner;
@@ -392,7 +392,8 @@ static void keep_followed(const struct staging *staging, struct places *places)
 }
 
 // Keeps all split points if they are few. Otherwise keeps those between layers, and the narrowest
-// of each share. In a second model, keeps only those that belong to split points of the first.
+// of each equal share of the work. In a second model, keeps only those that belong to split points
+// of the first.
 static void keep_places(const struct staging *staging, struct places *places)
 {
     if (staging->followed) {

@@ -104,7 +104,7 @@ static void keep_lines(struct text *t, const char *text, struct str config)
     }
 }
 
-// True if the only output of the node stays partial.
+// True if the first output of the node stays partial; nodes with partial sums have only one output.
 static bool gives_parts(const struct planner *planner, const struct plan_node *node)
 {
     if (!node->strategy || !tsr_node_output_count(node->node))
